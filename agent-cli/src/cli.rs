@@ -181,7 +181,7 @@ impl Cli {
         given.check(&global)?;
         match given.prepare(&global, documented_with_programs)? {
             Next::Done(status) => Ok(status),
-            Next::CarryOut(prepared) => work::carry_out(&global, prepared),
+            Next::CarryOut(prepared) => work::perform(&global, prepared),
         }
     }
 

@@ -352,7 +352,7 @@ impl Work for Prepared {
         }
     }
 
-    async fn carry_out(self, session: &Session, interrupts: &mut Interrupts) -> Result<u8, Failure> {
+    async fn perform(self, session: &Session, interrupts: &mut Interrupts) -> Result<u8, Failure> {
         match self {
             Self::Run(prepared) => run::run(session, *prepared, interrupts).await,
             Self::Rotate(prepared) => rotate::rotate(session, prepared).await,
@@ -360,13 +360,13 @@ impl Work for Prepared {
             Self::Image(prepared) => image::image(session, prepared).await,
             Self::Pod(prepared) => pod::pod(session, prepared).await,
             Self::Audit(args) => audit::audit(session, args, interrupts).await,
-            Self::Direct(direct) => direct.carry_out(session, interrupts).await,
+            Self::Direct(direct) => direct.perform(session, interrupts).await,
         }
     }
 }
 
 impl Direct {
-    async fn carry_out(self, session: &Session, interrupts: &mut Interrupts) -> Result<u8, Failure> {
+    async fn perform(self, session: &Session, interrupts: &mut Interrupts) -> Result<u8, Failure> {
         let client = &session.client;
         match self {
             Self::Ps(args) => ps::ps(session, args).await,

@@ -60,7 +60,7 @@ impl Printer {
         self
     }
 
-    fn keep(&mut self, data: &[u8]) {
+    fn push(&mut self, data: &[u8]) {
         let Some((kept, bytes_max)) = &mut self.kept else { return };
         let room = bytes_max.saturating_sub(kept.len());
         if room > 0 {
@@ -98,7 +98,7 @@ impl Printer {
 
     /// Prints what the process wrote.
     pub async fn bytes(&mut self, stream: Stream, bytes: Vec<u8>) {
-        self.keep(&bytes);
+        self.push(&bytes);
         match self.form {
             Form::Silent => {}
             Form::AsItWas => self.output.bytes(stream, bytes).await,

@@ -100,7 +100,7 @@ pub(crate) fn environment(
 mod tests {
     use super::*;
 
-    fn of(bytes: &[u8]) -> Result<String, String> {
+    fn parse(bytes: &[u8]) -> Result<String, String> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), bytes).unwrap();
         let here = |name: &str| (name == "HERE").then(|| OsString::from("there"));
@@ -111,8 +111,8 @@ mod tests {
     #[test]
     fn as_docker_reads_it() {
         let text = "\u{feff}A=1\n# B=2\n\n  C=3  \r\nD=\"x\" # y\nE=\nHERE\nMISSING\nF=a=b\n\t#G=1\nA=2";
-        assert_eq!(of(text.as_bytes()).unwrap(), "A=1;C=3  ;D=\"x\" # y;E=;HERE=there;F=a=b;A=2;");
-        assert_eq!(of(b"").unwrap(), "");
+        assert_eq!(parse(text.as_bytes()).unwrap(), "A=1;C=3  ;D=\"x\" # y;E=;HERE=there;F=a=b;A=2;");
+        assert_eq!(parse(b"").unwrap(), "");
     }
 
     #[test]
@@ -124,10 +124,10 @@ mod tests {
             (b"A=hunter2\xff", "line 1: is not UTF-8"),
         ];
         for (bytes, expected) in table {
-            let error = of(bytes).unwrap_err();
+            let error = parse(bytes).unwrap_err();
             assert!(error.contains(expected) && !error.contains("hunter2"), "{error}");
         }
         let long = vec![b'x'; 2_000_001];
-        assert!(of(&long).unwrap_err().contains("more than 2000000 bytes"));
+        assert!(parse(&long).unwrap_err().contains("more than 2000000 bytes"));
     }
 }

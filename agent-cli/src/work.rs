@@ -33,11 +33,11 @@ pub trait Work {
 
     /// Carries the command out and returns the status to exit with. `interrupts` reports signals if the command heeds
     /// them, and nothing otherwise.
-    fn carry_out(self, session: &Session, interrupts: &mut Interrupts) -> impl Future<Output = Result<u8, Failure>>;
+    fn perform(self, session: &Session, interrupts: &mut Interrupts) -> impl Future<Output = Result<u8, Failure>>;
 }
 
 /// Carries a command out; returns the status to exit with.
-pub fn carry_out(global: &Global, work: impl Work) -> Result<u8, Failure> {
+pub fn perform(global: &Global, work: impl Work) -> Result<u8, Failure> {
     // One thread: a private executord is told of the death of the thread that started it.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
     let result = runtime.block_on(with_daemon(global, work));
@@ -97,11 +97,11 @@ pub async fn with_private_daemon(
 /// Carries a command out with its signals, and without a reader of its output only as long as the command wants that.
 async fn run_interruptible(session: &Session, work: impl Work, interrupts: &mut Interrupts) -> Result<u8, Failure> {
     if work.interruption() == Interruption::Heeded {
-        return work.carry_out(session, interrupts).await;
+        return work.perform(session, interrupts).await;
     }
     let mut none = Interrupts::none();
     tokio::select! {
-        result = work.carry_out(session, &mut none) => result,
+        result = work.perform(session, &mut none) => result,
         // A reader that went away ends what would go on for ever.
         () = session.output.failed() => session.output.result().map(|()| 0),
         signal = interrupts.next() => Err(Failure::Interrupted(signal)),

@@ -25,7 +25,7 @@ async fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     let run = Run::new(rootfs, program).args(words).secret_file("/run/demo", Secret::from(secret));
-    match carry_out(&socket, run).await {
+    match perform(&socket, run).await {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
             eprintln!("{error}");
@@ -34,7 +34,7 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn carry_out(socket: &str, run: Run) -> Result<u8, Error> {
+async fn perform(socket: &str, run: Run) -> Result<u8, Error> {
     let client = Client::connect(socket).await?;
     let id = client.run(&run).await?.container.id;
     drop(run); // the secret is executord's now

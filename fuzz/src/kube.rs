@@ -17,15 +17,15 @@ const CANARY: &str = "canary-of-the-fuzzer-2f61";
 /// Runs the target of this module.
 pub fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    let strict = judge(&text, Strictness::Strict);
-    assert_eq!(strict, judge(&text, Strictness::Strict), "the same text is the same plan");
-    let lenient = judge(&text, Strictness::Ignore);
+    let strict = evaluate(&text, Strictness::Strict);
+    assert_eq!(strict, evaluate(&text, Strictness::Strict), "the same text is the same plan");
+    let lenient = evaluate(&text, Strictness::Ignore);
     // What is strictly valid is valid.
     assert!(strict.is_err() || lenient.is_ok(), "{strict:?}");
 }
 
 /// Digests of the pods, or the violations.
-fn judge(text: &str, strictness: Strictness) -> Result<Vec<String>, String> {
+fn evaluate(text: &str, strictness: Strictness) -> Result<Vec<String>, String> {
     let mut report = object::report(strictness);
     let objects = object::read([("a", text), ("b", OBJECTS)], &mut report);
     let volume = HostVolume { name: "data".into(), path: "/srv".into(), read_only: false };

@@ -21,7 +21,7 @@ pub fn run(data: &[u8]) {
     while let Ok(Some(entry)) = reader.next_entry() {
         entries += 1;
         assert!(entries <= data.len() / 512, "more entries than headers");
-        judge(&entry, &limits);
+        evaluate(&entry, &limits);
         if entries % 3 == 0 {
             continue;
         }
@@ -37,7 +37,7 @@ pub fn run(data: &[u8]) {
     assert!(!matches!(reader.next_entry(), Ok(Some(_))) || entries > 0);
 }
 
-fn judge(entry: &Entry, limits: &Limits) {
+fn evaluate(entry: &Entry, limits: &Limits) {
     assert!(entry.path.len() as u64 <= limits.path && entry.link.len() as u64 <= limits.link);
     assert!(!entry.path.contains(&0) && !entry.link.contains(&0));
     assert!(entry.mode <= 0o7777 && entry.mtime.nanoseconds < 1_000_000_000);

@@ -16,14 +16,14 @@ pub fn run(data: &[u8]) {
     let (passwd, group) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     let draft = Draft { id: "x", path: "/x", user: &wanted, ..Draft::default() };
     let Ok(plan) = validate(&draft, &Policy::default()) else { return };
-    judge(&plan.user, passwd, group);
+    evaluate(&plan.user, passwd, group);
     for user in ["root", "app"] {
-        judge(&UserRef { user: Principal::Name(user.into()), group: None }, passwd, group);
+        evaluate(&UserRef { user: Principal::Name(user.into()), group: None }, passwd, group);
     }
-    judge(&UserRef { user: Principal::Id(0), group: None }, passwd, group);
+    evaluate(&UserRef { user: Principal::Id(0), group: None }, passwd, group);
 }
 
-fn judge(wanted: &UserRef, passwd: &[u8], group: &[u8]) {
+fn evaluate(wanted: &UserRef, passwd: &[u8], group: &[u8]) {
     let user = match resolve(wanted, passwd, group) {
         Ok(user) => user,
         Err(UnknownPrincipal::User(name)) => return assert_eq!(wanted.user, Principal::Name(name)),

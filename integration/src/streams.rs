@@ -63,7 +63,7 @@ impl Executed {
     ///
     /// # Errors
     /// The daemon's status.
-    pub fn begin(api: &Api, start: ExecStart) -> Result<Self, Status> {
+    pub fn start(api: &Api, start: ExecStart) -> Result<Self, Status> {
         let (requests, receiver) = mpsc::channel(16);
         requests.try_send(ExecRequest { part: Some(ToExecuted::Start(start)) }).expect("room");
         let mut rpc = api.rpc();
@@ -154,7 +154,7 @@ impl Executed {
 /// # Errors
 /// The daemon's status.
 pub fn executed(api: &Api, start: ExecStart) -> Result<Executed, Status> {
-    Executed::begin(api, start)?.end()
+    Executed::start(api, start)?.end()
 }
 
 /// An attached client and its stream.
@@ -179,7 +179,7 @@ impl Attached {
     ///
     /// # Errors
     /// The daemon's status.
-    pub fn begin(api: &Api, start: AttachStart) -> Result<Self, Status> {
+    pub fn start(api: &Api, start: AttachStart) -> Result<Self, Status> {
         let (requests, receiver) = mpsc::channel(16);
         requests.try_send(AttachRequest { part: Some(ToAttached::Start(start)) }).expect("room");
         let mut rpc = api.rpc();

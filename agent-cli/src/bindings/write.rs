@@ -39,7 +39,7 @@ pub(crate) enum WriteError {
 
 /// Writes bindings so that `dir` holds them and nothing else.
 pub(crate) fn write(bindings: &Bindings, dir: &Path) -> Result<(), WriteError> {
-    let there = judge(dir)?;
+    let there = evaluate(dir)?;
     let name = dir.file_name().ok_or(WriteError::InTheWay { path: dir.to_owned(), why: "has no name of its own" })?;
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = format!(".{}.agent-cli-{}", name.to_string_lossy(), uuid::Uuid::new_v4().simple());
@@ -51,7 +51,7 @@ pub(crate) fn write(bindings: &Bindings, dir: &Path) -> Result<(), WriteError> {
         error => failed(dir)(error.into()),
     })?;
     // A directory that was replaced after it was judged is put back.
-    if there && let Err(error) = judge(&beside.0) {
+    if there && let Err(error) = evaluate(&beside.0) {
         renameat_with(CWD, &beside.0, CWD, dir, RenameFlags::EXCHANGE).map_err(|error| failed(dir)(error.into()))?;
         return Err(match error {
             WriteError::InTheWay { why, .. } => WriteError::InTheWay { path: dir.to_owned(), why },
@@ -102,7 +102,7 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> WriteError + use<> {
 }
 
 /// Returns whether there is a directory that may be replaced; fails if there is anything else.
-fn judge(dir: &Path) -> Result<bool, WriteError> {
+fn evaluate(dir: &Path) -> Result<bool, WriteError> {
     let meta = match fs::symlink_metadata(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         meta => meta.map_err(failed(dir))?,

@@ -129,16 +129,16 @@ async fn examine(session: &Session, args: &AuditArgs, scene: SearchScope, inputs
     drop(inputs);
 
     let needles = Arc::new(needles);
-    let during = look(&scene, &needles, files).await?;
+    let during = search(&scene, &needles, files).await?;
     ask_to_stop(&session.client, &id, None).await?;
     completed(&session.client, &id).await?;
     tokio::time::sleep(SETTLED).await;
-    let after = look(&scene, &needles, Vec::new()).await?;
+    let after = search(&scene, &needles, Vec::new()).await?;
     let kernel = if args.kernel_memory { Some(look_at_kernel(&needles).await?) } else { None };
     Ok(Findings::new(&scene, kinds, old_file, &during, after, kernel))
 }
 
-async fn look(scene: &SearchScope, needles: &Arc<Needles>, files: Vec<PathBuf>) -> Result<SearchHits, Failure> {
+async fn search(scene: &SearchScope, needles: &Arc<Needles>, files: Vec<PathBuf>) -> Result<SearchHits, Failure> {
     let (scene, needles) = (scene.clone(), Arc::clone(needles));
     let search = tokio::task::spawn_blocking(move || scene.search(&needles, &files));
     search.await.map_err(|error| Failure::System(error.into()))

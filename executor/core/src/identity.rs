@@ -187,7 +187,7 @@ impl IdentitySettings {
     }
 
     /// Judges the names and the life that a request asks for. `id` is the container's id; fields are those of the request.
-    pub fn judge(&self, id: &str, names: &IdentityNames, ttl_seconds: Option<u64>) -> Vec<Violation> {
+    pub fn evaluate(&self, id: &str, names: &IdentityNames, ttl_seconds: Option<u64>) -> Vec<Violation> {
         if !self.is_on() {
             let why = "this node signs no certificates: its configuration has no `identity.ca_certificate`";
             return vec![Violation::new("identity", Unsupported.because(why))];
@@ -241,7 +241,7 @@ fn judge_list(
     found: &mut Vec<Violation>,
     field: &str,
     list: &[String],
-    judge: impl Fn(&String) -> Result<(), FieldFault>,
+    evaluate: impl Fn(&String) -> Result<(), FieldFault>,
 ) {
     if list.len() > IDENTITY_NAMES_MAX {
         let why = format!("has {} entries; at most {IDENTITY_NAMES_MAX}", list.len());
@@ -251,7 +251,7 @@ fn judge_list(
     for (index, name) in list.iter().enumerate() {
         let judged = match list[..index].contains(name) {
             true => Err(Duplicate.because(format!("{name:?} is given twice"))),
-            false => judge(name),
+            false => evaluate(name),
         };
         found.extend(judged.err().map(|fault| Violation::new(format!("{field}[{index}]"), fault)));
     }
@@ -381,8 +381,8 @@ mod tests {
             &["10.1.255.1", "fd12::1"],
             "spiffe://cell.example/app/1",
         );
-        assert_eq!(settings().judge("c1", &names, Some(10)), []);
-        assert_eq!(settings().judge("c1", &IdentityNames::default(), None), []);
+        assert_eq!(settings().evaluate("c1", &names, Some(10)), []);
+        assert_eq!(settings().evaluate("c1", &IdentityNames::default(), None), []);
     }
 
     /// Every violation at once, each with its field.
@@ -394,7 +394,7 @@ mod tests {
             &["10.2.0.1", "::1", "10.1", "::ffff:10.1.0.1"],
             "spiffe://other.example/x",
         );
-        let found = settings().judge(&"c".repeat(65), &names, Some(9));
+        let found = settings().evaluate(&"c".repeat(65), &names, Some(9));
         let fields: Vec<&str> = found.iter().map(|one| &*one.field).collect();
         let expected = [
             "id",
@@ -416,26 +416,26 @@ mod tests {
         assert_eq!(fields, expected);
         let many: Vec<String> = (0..33).map(|number| format!("app:{number}")).collect();
         let many = IdentityNames { organizational_units: many, ..IdentityNames::default() };
-        assert_eq!(settings().judge("c", &many, None)[0].field, "identity.organizational_units");
-        let off = IdentitySettings::default().judge("c", &IdentityNames::default(), None);
+        assert_eq!(settings().evaluate("c", &many, None)[0].field, "identity.organizational_units");
+        let off = IdentitySettings::default().evaluate("c", &IdentityNames::default(), None);
         assert_eq!((off.len(), &*off[0].field), (1, "identity"));
         let closed = IdentitySettings { organizational_unit_prefixes: Vec::new(), ..settings() };
         let one = IdentityNames { organizational_units: vec!["app:1".into()], ..IdentityNames::default() };
-        assert_eq!(closed.judge("c", &one, None).len(), 1, "an empty list allows nothing");
+        assert_eq!(closed.evaluate("c", &one, None).len(), 1, "an empty list allows nothing");
     }
 
     #[test]
     fn unit_with_delimiter_is_refused() {
-        let judge = |unit: String| settings().judge("c1", &names(&[&unit], &[], &[], ""), None);
+        let evaluate = |unit: String| settings().evaluate("c1", &names(&[&unit], &[], &[], ""), None);
         for c in UNIT_DELIMITERS.chars().chain(['\n', '\u{9b}', '\u{61c}', '\u{202e}', '\u{2066}', '\u{2029}']) {
-            let found = judge(format!("app:1{c}OU=admin"));
+            let found = evaluate(format!("app:1{c}OU=admin"));
             let [one] = &found[..] else { panic!("{c:?}: {found:?}") };
             assert_eq!((&*one.field, one.reason), ("identity.organizational_units[0]", InvalidCharacter));
             assert!(one.description.contains(&format!("{c:?}")), "{c:?}: {}", one.description);
             let prefix = IdentitySettings { organizational_unit_prefixes: vec![format!("app{c}")], ..settings() };
             assert_eq!(prefix.check().map_err(|bad| bad.key), Err("identity.organizational_unit_prefixes"), "{c:?}");
         }
-        assert_eq!(judge("app:größe 1-2_3.4@5'(6)".into()), []);
+        assert_eq!(evaluate("app:größe 1-2_3.4@5'(6)".into()), []);
     }
 
     #[test]

@@ -178,8 +178,8 @@ impl Steps {
     }
 
     /// Starts the tree.
-    pub fn begin(&mut self, now: Timestamp) -> Vec<Order> {
-        self.start(ROOT, now);
+    pub fn start(&mut self, now: Timestamp) -> Vec<Order> {
+        self.start_step(ROOT, now);
         std::mem::take(&mut self.orders)
     }
 
@@ -194,7 +194,7 @@ impl Steps {
     /// A process has ended, or was not started.
     pub fn ended(&mut self, process: usize, end: RunEnd, now: Timestamp) -> Vec<Order> {
         if let Some(step) = self.step_of(process).filter(|step| self.is_running(*step)) {
-            let error = self.judge(step, end);
+            let error = self.evaluate(step, end);
             self.finish(step, error, now);
         }
         std::mem::take(&mut self.orders)
@@ -333,7 +333,7 @@ impl Steps {
         self.steps.get(step).is_some_and(|step| step.record.state == StepState::Running)
     }
 
-    fn start(&mut self, index: usize, now: Timestamp) {
+    fn start_step(&mut self, index: usize, now: Timestamp) {
         let step = &mut self.steps[index];
         step.record.state = StepState::Running;
         step.record.started_at = Some(now);
@@ -365,7 +365,7 @@ impl Steps {
         let count = if at_once { step.children.len() } else { step.children.len().min(1) };
         let children = step.children[..count].to_vec();
         for child in children {
-            self.start(child, now);
+            self.start_step(child, now);
         }
     }
 
@@ -389,7 +389,7 @@ impl Steps {
     }
 
     /// The error of a process that has ended.
-    fn judge(&mut self, index: usize, end: RunEnd) -> Option<StepError> {
+    fn evaluate(&mut self, index: usize, end: RunEnd) -> Option<StepError> {
         let Step { record, cancelled, .. } = &mut self.steps[index];
         record.pid = 0;
         let (exit, out_of_memory, killed) = match end {
@@ -454,7 +454,7 @@ impl Steps {
             Role::Serial => {
                 let next = step.children.iter().skip_while(|other| **other != child).nth(1).copied();
                 match next {
-                    Some(next) if error.is_none() && !step.cancelled => self.start(next, now),
+                    Some(next) if error.is_none() && !step.cancelled => self.start_step(next, now),
                     _ => self.finish(index, error, now),
                 }
             }

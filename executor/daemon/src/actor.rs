@@ -489,18 +489,18 @@ impl Actor {
         // A run that was restarted is checked anew, from its own start on.
         self.checking.take_if(|checking| Some(checking.run()) != run);
         if run.is_some() && self.checking.is_none() {
-            self.checking = Checking::begin(&self.node, &self.handle, &self.facts);
+            self.checking = Checking::start(&self.node, &self.handle, &self.facts);
         }
         let runs = self.facts.state == State::Running;
         self.following.take_if(|_| !runs);
         if runs && self.following.is_none() {
-            self.following = Following::begin(&self.node, &self.handle, &self.facts);
+            self.following = Following::start(&self.node, &self.handle, &self.facts);
         }
         self.renewing.take_if(|_| !runs);
         let facts = Arc::new(self.facts.clone());
         self.handle.publish(Presence::Present(Arc::clone(&facts)));
         if runs && self.renewing.is_none() {
-            self.renewing = Renewing::begin(&self.node, &self.handle, &facts);
+            self.renewing = Renewing::start(&self.node, &self.handle, &facts);
         }
         passed.for_each(|state| self.report(state));
         if is_later {

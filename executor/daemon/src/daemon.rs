@@ -91,7 +91,7 @@ pub async fn serve(
             }
         }
     };
-    tokio::spawn(Arc::clone(&node.launcher).keep(connection, finished, exit_reason));
+    tokio::spawn(Arc::clone(&node.launcher).run(connection, finished, exit_reason));
     tokio::spawn(retention::run_retention(Arc::clone(&node)));
     tokio::spawn(reserve::run_expiry(Arc::clone(&node)));
     tokio::spawn(drain::resume(Arc::clone(&node)));
@@ -99,7 +99,7 @@ pub async fn serve(
     tokio::spawn(self_test::run_self_test(Arc::clone(&node)));
     tokio::spawn({
         let providers = Arc::clone(&node.providers);
-        async move { providers.keep().await }
+        async move { providers.run_renewal().await }
     });
     let routes = api::routes(&node, config.bounds.message_bytes).await?;
     let stopping = node.stopping.subscribe();

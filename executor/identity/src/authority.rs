@@ -145,7 +145,7 @@ impl Authority {
             ip_addresses: request.ip_addresses,
             spiffe_id: request.spiffe_id,
         };
-        let found = self.settings.judge(&container_id, &names, (ttl_seconds > 0).then_some(ttl_seconds));
+        let found = self.settings.evaluate(&container_id, &names, (ttl_seconds > 0).then_some(ttl_seconds));
         if !found.is_empty() {
             return Err(SignError::Invalid(found));
         }

@@ -69,12 +69,12 @@ impl<L: LayerStore> Images<L> {
     pub fn pull(self: &Arc<Self>, reference: &ImageReference, credentials: Option<Credentials>) -> Watcher {
         let (watcher, begun) = self.pulls.join(reference, credentials);
         if let Some(pull) = begun {
-            tokio::spawn(Arc::clone(self).carry_out(pull));
+            tokio::spawn(Arc::clone(self).execute(pull));
         }
         watcher
     }
 
-    async fn carry_out(self: Arc<Self>, pull: Arc<Pull>) {
+    async fn execute(self: Arc<Self>, pull: Arc<Pull>) {
         let (reference, sender) = (pull.reference.clone(), Arc::clone(&pull.sender));
         let report = Arc::new(Reporter::new(Arc::clone(&sender)));
         let outcome = tokio::select! {

@@ -75,7 +75,7 @@ impl Reporter {
         Self { sender, last: Mutex::new(None) }
     }
 
-    pub(crate) fn begin(&self, digest: &Digest, layers: &[LayerRecord]) {
+    pub(crate) fn start(&self, digest: &Digest, layers: &[LayerRecord]) {
         let layers = layers.iter().map(|layer| LayerProgress {
             digest: layer.digest.clone(),
             size: layer.size,

@@ -91,7 +91,7 @@ async fn pull_from<L: LayerStore>(
         rules => signatures::verify(&registry, repository, &chain, rules, &what).await?,
     };
     drop(chain);
-    report.begin(&documents.digest, &documents.layers);
+    report.start(&documents.digest, &documents.layers);
     let _held = intake.hold_layers(&documents.layers).await;
     let notes = layers(intake, &registry, &documents.layers, report, &what).await?;
     intake.record(documents, vec![reference], Provenance::Registry(signatures), notes).await

@@ -25,10 +25,10 @@ const ON_EXEC: &str = "self/attr/apparmor/exec";
 pub(crate) fn check(profile: &str) -> Result<(), FieldFault> {
     let enabled = std::fs::read_to_string(ENABLED).unwrap_or_default();
     // Where securityfs is not mounted, the kernel tells when the profile is set.
-    judge(profile, &enabled, std::fs::read_to_string(PROFILES).ok().as_deref())
+    evaluate(profile, &enabled, std::fs::read_to_string(PROFILES).ok().as_deref())
 }
 
-fn judge(profile: &str, enabled: &str, loaded: Option<&str>) -> Result<(), FieldFault> {
+fn evaluate(profile: &str, enabled: &str, loaded: Option<&str>) -> Result<(), FieldFault> {
     if enabled.trim() != "Y" {
         return Err(Unsupported.because(format!("{profile:?} cannot be set: AppArmor is not enabled on this host")));
     }
@@ -69,14 +69,14 @@ mod tests {
     #[test]
     fn a_profile_must_be_loaded() {
         let loaded = "executor-default (enforce)\n/usr/bin/man (complain)\na b (c) (enforce)\n";
-        let judge = |profile: &str, enabled: &str| judge(profile, enabled, Some(loaded)).map_err(|fault| fault.reason);
+        let evaluate = |profile: &str, enabled: &str| evaluate(profile, enabled, Some(loaded)).map_err(|fault| fault.reason);
         for profile in ["executor-default", "/usr/bin/man", "a b (c)", "unconfined"] {
-            assert_eq!(judge(profile, "Y\n"), Ok(()), "{profile}");
-            assert_eq!(judge(profile, "N\n"), Err(Unsupported), "{profile}");
-            assert_eq!(judge(profile, ""), Err(Unsupported), "{profile}");
+            assert_eq!(evaluate(profile, "Y\n"), Ok(()), "{profile}");
+            assert_eq!(evaluate(profile, "N\n"), Err(Unsupported), "{profile}");
+            assert_eq!(evaluate(profile, ""), Err(Unsupported), "{profile}");
         }
-        assert_eq!(judge("executor", "Y"), Err(NotFound));
-        assert_eq!(super::judge("executor", "Y", None), Ok(()), "the list cannot be read");
+        assert_eq!(evaluate("executor", "Y"), Err(NotFound));
+        assert_eq!(super::evaluate("executor", "Y", None), Ok(()), "the list cannot be read");
     }
 
     #[test]

@@ -81,7 +81,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: &Se
         }
     };
     host.show_role(&["exec", order.id.as_str()]);
-    let begun = begin(host, filter, &order, lifeline);
+    let begun = start(host, filter, &order, lifeline);
     let Order { id, session, payload, .. } = order;
     if let Err(error) = payload.wipe() {
         log::line(Level::Error, id.as_str(), format_args!("a start payload was not wiped: {error}"));
@@ -122,7 +122,7 @@ impl From<Refused> for NotBegun {
 struct NotBegun(ExecNews);
 
 /// From what was asked for to a process that has executed its program; and our ends of its input and output.
-fn begin(
+fn start(
     host: &Host,
     filter: &Arc<Filter>,
     order: &Order,
@@ -399,7 +399,7 @@ impl Process {
                     self.hang_up(&mut kill_at);
                 }
             }
-            if kill_at.is_none() && self.carry_out(session).is_err() {
+            if kill_at.is_none() && self.execute(session).is_err() {
                 self.hang_up(&mut kill_at);
             }
             if kill_at.is_some_and(|at| Instant::now() >= at) {
@@ -436,7 +436,7 @@ impl Process {
     ///
     /// # Errors
     /// The daemon is gone.
-    fn carry_out(&self, session: &Seqpacket) -> Result<(), ()> {
+    fn execute(&self, session: &Seqpacket) -> Result<(), ()> {
         let mut buffer = [0; 64];
         loop {
             match session.recv(&mut buffer) {

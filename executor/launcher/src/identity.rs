@@ -97,7 +97,7 @@ fn refused(error: &SignError) -> Refused {
 
 /// Makes this process one that nobody reads, reads the CA, and gives up everything else.
 fn prepare(settings: &IdentitySettings, parent: u32) -> Result<Authority, Refused> {
-    let begin = || -> io::Result<()> {
+    let start = || -> io::Result<()> {
         process::die_with(parent)?;
         process::be_expendable()?; // executord asks for another signer
         rustix::thread::set_name(c"executor-signer")?;
@@ -110,7 +110,7 @@ fn prepare(settings: &IdentitySettings, parent: u32) -> Result<Authority, Refuse
         setrlimit(Resource::RLIMIT_NOFILE, FILES_MAX, FILES_MAX)?;
         Ok(setrlimit(Resource::RLIMIT_AS, MEMORY_MAX, MEMORY_MAX)?)
     };
-    begin().map_err(|error| failed("signer", &error))?;
+    start().map_err(|error| failed("signer", &error))?;
     let authority = Authority::load(settings, SystemTime::now())
         .map_err(|error| Refused::new(Reason::Precondition, format!("the CA cannot sign: {error}")))?;
     executor_secrets::scrub_stack(); // what read and computed with the key left copies there

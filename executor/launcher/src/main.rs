@@ -59,7 +59,7 @@ static ALLOCATOR: executor_secrets::ZeroOnFree = executor_secrets::ZeroOnFree;
 fn main() -> ExitCode {
     // A panic in a cloned init must end it: unwound, it would go on in the shim's code, as the first process of the container.
     startup::abort_on_panic();
-    match begin(cli::Args::parse()) {
+    match start(cli::Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failed { status, message }) => {
             log::line(Level::Error, "", message);
@@ -86,7 +86,7 @@ impl From<io::Error> for Failed {
     }
 }
 
-fn begin(mut args: cli::Args) -> Result<(), Failed> {
+fn start(mut args: cli::Args) -> Result<(), Failed> {
     if let Some(dir) = &args.generate_man {
         return Ok(clap_mangen::generate_to(cli::Args::command(), dir)?);
     }

@@ -249,7 +249,7 @@ fn add_all(
             until: patience.deadline(),
         };
         let result = call
-            .carry_out(&plugin, attachment.result.as_ref())
+            .execute(&plugin, attachment.result.as_ref())
             .map_err(|fault| Trouble::Plugin(plugin.kind.clone(), "ADD", fault))?;
         attachment.result = Some(result);
         store::write(host, &attachment).map_err(system("state directory"))?;
@@ -305,7 +305,7 @@ pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Resul
     for plugin in attachment.network.plugins.iter().rev() {
         let until = patience.deadline();
         let call = Call { host, cgroup: &plugins, verb: Verb::Del, attachment: &attachment, netns, until };
-        if let Err(fault) = call.carry_out(plugin, attachment.result.as_ref()) {
+        if let Err(fault) = call.execute(plugin, attachment.result.as_ref()) {
             troubles.push(Trouble::Plugin(plugin.kind.clone(), "DEL", fault).to_string());
         }
     }

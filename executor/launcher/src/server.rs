@@ -220,7 +220,7 @@ impl Server {
             let now = Instant::now();
             let at_rest = self.shims.is_empty() && self.unwiped.is_empty();
             let nothing = exit_when_idle && self.daemons.is_empty() && at_rest && self.layers.is_idle();
-            let idle_until = idle.look(nothing, now);
+            let idle_until = idle.check(nothing, now);
             if self.shutdown && at_rest {
                 return Ok(());
             }

@@ -166,7 +166,7 @@ fn live_through(
     let begun = now();
     host.show_role(&["shim", launch.id.as_str()]);
     let pace = HeartbeatWriter::new(launch.pulse, host.watchdog);
-    pace.begin(PREPARE + network::longest(host));
+    pace.start(PREPARE + network::longest(host));
     let mut control = Control::new(launch.connection, lifeline, host.daemon_uid, pace);
     let inputs = vec![launch.process, launch.files];
     let request = prepare::Request {
@@ -222,7 +222,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
             if let Some(terminal) = terminal {
                 ready.log.keep_terminal(terminal);
             }
-            ready.log.begin(&ready.record.plan);
+            ready.log.start(&ready.record.plan);
             let (started_at, started) = (now(), Instant::now());
             control.pace().turn(); // what its making may take has passed
             // The program has its own copy now; ours are overwritten before anything else happens.
@@ -297,7 +297,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     outcome.outputs = outputs
         .filter(|_| ran)
         .map(|source| outputs::capture(host, &record, &remains, source, (control, signals), &mut last));
-    control.pace().begin(FINISH + network::longest(host) + longest_wipe(&record));
+    control.pace().start(FINISH + network::longest(host) + longest_wipe(&record));
     let deliver = || last.deliver(control, signals);
     let recorded = remains.complete(host, record, outcome, deliver);
     drop(ports); // before who is told of the end asks for them
@@ -305,7 +305,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     // Without room for the record it is not over: whoever waits learns that.
     control.reached(if reported { State::Completed } else { State::Wiping });
     // Nobody waits for this but a deletion, and a container that needs the room.
-    control.pace().begin(REMOVAL);
+    control.pace().start(REMOVAL);
     drop(mounts);
     prepare::unmount(&remains.dirs);
     let recorded = remains.leave(host, id.as_str(), recorded);

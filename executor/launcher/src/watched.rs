@@ -163,7 +163,7 @@ impl HeartbeatMonitor {
     }
 
     /// Looks at a shim that has `patience` for a turn of its loop. Tells what is wrong with it.
-    pub(crate) fn look(&mut self, patience: Duration, line: Option<&Seqpacket>) -> Option<String> {
+    pub(crate) fn check(&mut self, patience: Duration, line: Option<&Seqpacket>) -> Option<String> {
         if let Some(late) = self.pulse.overdue() {
             return Some(format!("has not responded, {} s after its deadline", late.as_secs()));
         }

@@ -161,8 +161,8 @@ impl Store {
     }
 
     /// Starts a new layer.
-    pub(crate) fn begin(&self) -> Result<Ingest, UnpackError> {
-        let begin = || -> io::Result<Ingest> {
+    pub(crate) fn start(&self) -> Result<Ingest, UnpackError> {
+        let start = || -> io::Result<Ingest> {
             let (ingest, layers) = (open_to_sync(&self.path(INGEST))?, open_to_sync(&self.path(LAYERS))?);
             let name = random_name()?;
             mkdirat(&ingest, &name, Mode::RWXU)?;
@@ -171,7 +171,7 @@ impl Store {
             let root = open_dir(&self.path(INGEST).join(&name).join(TREE))?;
             Ok(Ingest { ingest, layers, name, dir, root })
         };
-        begin().context(|| "store of layers".to_owned())
+        start().context(|| "store of layers".to_owned())
     }
 
     /// Takes a layer out of the store, all its forms, at once: from then on nobody finds it. Gives what it is called

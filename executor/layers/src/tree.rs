@@ -119,7 +119,7 @@ impl Tree {
         let (dir, name) = self.parent(path)?;
         let full = joined(path);
         let failed = || format!("directory `{}`", shown(&full));
-        let there = look(dir.as_fd(), name).context(failed)?;
+        let there = inspect(dir.as_fd(), name).context(failed)?;
         if !matches!(there, Existing::Directory) {
             make_dir(&dir, name, &there).context(failed)?;
         }
@@ -169,7 +169,7 @@ fn open_dir(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
     openat(dir, name, flags, Mode::empty())
 }
 
-fn look(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Existing, Errno> {
+fn inspect(dir: BorrowedFd<'_>, name: &[u8]) -> Result<Existing, Errno> {
     let stat = match statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(Existing::Nothing),
         stat => stat?,

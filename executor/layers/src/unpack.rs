@@ -61,7 +61,7 @@ impl Request<'_> {
         let below = store.open(self.parents)?;
         let below: Vec<_> = below.dirs.iter().map(AsFd::as_fd).collect();
         let below = store.view(&below)?;
-        let ingest = store.begin()?;
+        let ingest = store.start()?;
         Ok(Prepared {
             diff_id: self.diff_id,
             parents: list_digest(self.parents),

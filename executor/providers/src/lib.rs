@@ -263,14 +263,14 @@ impl Providers {
     }
 
     /// Keeps the providers' own credentials in force. Never ends.
-    pub async fn keep(&self) {
+    pub async fn run_renewal(&self) {
         let vaults: Vec<_> =
             self.by_name.values().filter(|provider| matches!(provider.kind, Kind::Vault(_))).cloned().collect();
         let mut tasks = JoinSet::new();
         for provider in vaults {
             tasks.spawn(async move {
                 if let Kind::Vault(vault) = &provider.kind {
-                    vault.keep().await;
+                    vault.run_renewal().await;
                 }
             });
         }

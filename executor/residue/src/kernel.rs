@@ -88,10 +88,10 @@ impl Search<'_> {
             if !found.is_empty() {
                 let from = segment.physical + at;
                 match flags {
-                    Some(flags) => tell(&mut self.report, &found, from, page, Some(flags), &HashSet::new()),
+                    Some(flags) => report_found(&mut self.report, &found, from, page, Some(flags), &HashSet::new()),
                     None => {
                         let (flags, own) = (File::open("/proc/kpageflags").ok(), own_pages(page).unwrap_or_default());
-                        tell(&mut self.report, &found, from, page, flags.as_ref(), &own);
+                        report_found(&mut self.report, &found, from, page, flags.as_ref(), &own);
                     }
                 }
             }
@@ -103,7 +103,7 @@ impl Search<'_> {
     }
 }
 
-fn tell(
+fn report_found(
     report: &mut Report,
     found: &[(&str, u64)],
     physical: u64,

@@ -74,7 +74,7 @@ struct Marker {
 impl Redactor {
     /// Watches values. On a rotation, give the old and the new ones.
     pub fn new<'a>(mode: Redaction, values: impl IntoIterator<Item = Watched<'a>>) -> Self {
-        let (mut values, mut warnings) = judge(mode, values);
+        let (mut values, mut warnings) = evaluate(mode, values);
         // On a rotation most are given twice.
         let mut seen = HashSet::new();
         values.retain(|value| seen.insert((value.content, value.followed)));
@@ -163,14 +163,14 @@ impl std::fmt::Debug for Redactor {
 /// Returns the warnings about values that do not depend on how many there are, without making a search for them: those of
 /// [`Redactor::warnings`] but for what finds no room.
 pub fn warnings<'a>(mode: Redaction, values: impl IntoIterator<Item = Watched<'a>>) -> Vec<String> {
-    judge(mode, values).1.reported(shortest(mode))
+    evaluate(mode, values).1.reported(shortest(mode))
 }
 
 /// Returns the values that are long enough, and what is to be said of others.
-fn judge<'a>(mode: Redaction, values: impl IntoIterator<Item = Watched<'a>>) -> (Vec<Value<'a>>, Warnings<'a>) {
+fn evaluate<'a>(mode: Redaction, values: impl IntoIterator<Item = Watched<'a>>) -> (Vec<Value<'a>>, Warnings<'a>) {
     let mut warnings = Warnings::default();
     let values = values.into_iter().filter(|_| mode != Redaction::None);
-    let judged = values.filter_map(|watched| Value::judge(watched, shortest(mode), &mut warnings)).collect();
+    let judged = values.filter_map(|watched| Value::evaluate(watched, shortest(mode), &mut warnings)).collect();
     (judged, warnings)
 }
 
@@ -192,7 +192,7 @@ struct Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    fn judge(watched: Watched<'a>, shortest: usize, warnings: &mut Warnings<'a>) -> Option<Self> {
+    fn evaluate(watched: Watched<'a>, shortest: usize, warnings: &mut Warnings<'a>) -> Option<Self> {
         let Watched { name, value } = watched;
         let content = value.trim_ascii();
         if content.len() >= shortest {

@@ -65,7 +65,7 @@ pub(crate) fn limit_bounding_set(kept: &CapsHashSet, how: Bounding) -> io::Resul
 }
 
 /// Leaves these capabilities effective and permitted, these inheritable and ambient, and no others.
-pub(crate) fn keep(held: &CapsHashSet, ambient_too: bool) -> io::Result<()> {
+pub(crate) fn retain(held: &CapsHashSet, ambient_too: bool) -> io::Result<()> {
     let inheritable = if ambient_too { held.clone() } else { CapsHashSet::new() };
     // Ambient ones first, because they are inheritable; permitted ones last, because the others must be among them.
     caps::clear(None, CapSet::Ambient).map_err(failed)?;

@@ -39,7 +39,7 @@ pub fn drop_to(uid: u32, gid: u32) -> io::Result<()> {
     capabilities::limit_bounding_set(&none, Bounding::IfAllowed)?;
     setresgid(group, group, group)?;
     setresuid(user, user, user)?;
-    capabilities::keep(&none, false)?;
+    capabilities::retain(&none, false)?;
     nix::sys::prctl::set_no_new_privs()?;
     verify(user, group, &none)
 }
@@ -56,7 +56,7 @@ pub fn read_as(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     setresgid(group, group, group)?;
     setresuid(user, user, user)?;
     let kept: CapsHashSet = user.is_root().then_some(Capability::CAP_DAC_READ_SEARCH).into_iter().collect();
-    capabilities::keep(&kept, false)?;
+    capabilities::retain(&kept, false)?;
     nix::sys::prctl::set_no_new_privs()?;
     crate::process::forbid_dumps()?;
     verify(user, group, &kept)
@@ -77,7 +77,7 @@ pub fn become_within(credentials: &Credentials) -> io::Result<()> {
     setresgid(group, group, group)?;
     setresuid(user, user, user)?;
     capabilities::keep_over_change_of_user(false)?;
-    capabilities::keep(held, credentials.ambient)?;
+    capabilities::retain(held, credentials.ambient)?;
     nix::sys::prctl::set_no_new_privs()?;
     crate::process::forbid_dumps()?; // the kernel may have allowed them again when the user changed
     let (uids, gids) = (getresuid()?, getresgid()?);
@@ -134,7 +134,7 @@ pub fn as_user<T>(uid: u32, gid: u32, act: impl FnOnce() -> io::Result<T>) -> io
 /// As [`drop_to`].
 pub fn keep_root_with(kept: &CapsHashSet) -> io::Result<()> {
     capabilities::limit_bounding_set(&CapsHashSet::new(), Bounding::IfAllowed)?; // as in `drop_to`
-    capabilities::keep(kept, false)?;
+    capabilities::retain(kept, false)?;
     nix::sys::prctl::set_no_new_privs()?;
     if capabilities::is_limited_to(kept)? {
         return Ok(());

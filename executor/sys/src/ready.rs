@@ -12,12 +12,12 @@ const GONE: PollFlags = PollFlags::HUP.union(PollFlags::RDHUP).union(PollFlags::
 
 /// Returns whether the other end of a socket is closed, or closed for writing. What it sent before may still be there.
 pub fn hung_up(fd: impl AsFd) -> bool {
-    look(&fd, PollFlags::RDHUP).intersects(GONE)
+    poll_now(&fd, PollFlags::RDHUP).intersects(GONE)
 }
 
 /// Returns whether a read would not wait; of a descriptor of a process, whether that has ended.
 pub fn is_readable(fd: impl AsFd) -> bool {
-    !look(&fd, PollFlags::IN).is_empty()
+    !poll_now(&fd, PollFlags::IN).is_empty()
 }
 
 /// Waits until a read would not wait, or until the deadline. Returns whether it would not.
@@ -36,7 +36,7 @@ pub fn writable_by(fd: impl AsFd, deadline: Instant) -> io::Result<bool> {
     by(&fd, PollFlags::OUT, deadline)
 }
 
-fn look(fd: &impl AsFd, flags: PollFlags) -> PollFlags {
+fn poll_now(fd: &impl AsFd, flags: PollFlags) -> PollFlags {
     let mut fds = [PollFd::new(fd, flags)];
     loop {
         match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {

@@ -38,7 +38,7 @@ fn remove_once(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
         Ok(false) => {}
         Err(error) => return Err(error.into()),
     }
-    let Some(mut walk) = Walk::begin(dir, name)? else { return Ok(false) };
+    let Some(mut walk) = Walk::start(dir, name)? else { return Ok(false) };
     loop {
         match walk.step()? {
             Step::On => {}
@@ -90,7 +90,7 @@ enum Step {
 
 impl<'a> Walk<'a> {
     /// Begins a walk; `None` where the name is not a directory any more.
-    fn begin(top: BorrowedFd<'a>, name: &CStr) -> io::Result<Option<Self>> {
+    fn start(top: BorrowedFd<'a>, name: &CStr) -> io::Result<Option<Self>> {
         let Some(current) = open_below(top, name)? else { return Ok(None) };
         Ok(Some(Self { top, way: vec![(Identity::from_certificate(&current)?, name.to_owned())], current }))
     }
@@ -231,7 +231,7 @@ mod tests {
             fs::write(other.join("above/kept/file"), "x").unwrap();
             fs::write(other.join("kept"), "x").unwrap();
             let dir = open_dir(home.path()).unwrap();
-            let mut walk = Walk::begin(dir.as_fd(), c"tree").unwrap().unwrap();
+            let mut walk = Walk::start(dir.as_fd(), c"tree").unwrap().unwrap();
             // Down to `d`, wherever the walk passes first.
             while walk.way.last().is_none_or(|(_, name)| name != c"c") {
                 assert_eq!(walk.step().unwrap(), Step::On);

@@ -28,7 +28,7 @@ pub(crate) fn fetch(fetch: &Fetch, url: &Url, file: File) -> Result<Report, Fail
         }
         let text = |name: HeaderName| Some(answer.headers.get(name)?.to_str().ok()?.to_owned());
         let validators = Validators { etag: text(ETAG), last_modified: text(LAST_MODIFIED), place };
-        keep(&fetch.rules, &origin, answer, file).await?;
+        save(&fetch.rules, &origin, answer, file).await?;
         Ok(Report::Fetched { validators })
     })
 }
@@ -84,7 +84,7 @@ fn redirect(origin: &Origin, headers: &HeaderMap) -> Result<(Origin, Zeroizing<S
 }
 
 /// Writes the body of an answer into the file.
-async fn keep(rules: &Rules, origin: &Origin, mut answer: Answer, mut file: File) -> Result<(), Failure> {
+async fn save(rules: &Rules, origin: &Origin, mut answer: Answer, mut file: File) -> Result<(), Failure> {
     let most = rules.bytes_max;
     let too_large = |bytes: u64| Failure::last(format!("{origin} sends {bytes} bytes or more; at most {most}"));
     let announced = answer.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());

@@ -76,7 +76,7 @@ fn serve() -> io::Result<()> {
         std::process::exit(1);
     };
     std::thread::Builder::new().name("executord-gone".into()).stack_size(STACK).spawn(watch)?;
-    let report = carry_out(job, fds).unwrap_or_else(Report::Failed);
+    let report = execute(job, fds).unwrap_or_else(Report::Failed);
     socket.send(&serde_json::to_vec(&bounded(report))?, &[])
 }
 
@@ -93,7 +93,7 @@ fn bound(resource: Resource, most: u64) -> io::Result<()> {
     Ok(setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?)
 }
 
-fn carry_out(job: Job, fds: Vec<OwnedFd>) -> Result<Report, Failure> {
+fn execute(job: Job, fds: Vec<OwnedFd>) -> Result<Report, Failure> {
     let missing = || Failure::last("a job came without its descriptors");
     let mut fds = fds.into_iter();
     let mut next = || fds.next().ok_or_else(missing);
@@ -103,7 +103,7 @@ fn carry_out(job: Job, fds: Vec<OwnedFd>) -> Result<Report, Failure> {
             let url = remote::Url::read(&memory(next()?)?)?;
             fetch::fetch(&fetch, &url, File::from(next()?))
         }
-        Job::Look(look) => look::look(&look, &File::from(next()?)),
+        Job::Look(look) => look::inspect(&look, &File::from(next()?)),
         Job::Unpack(unpack) => {
             let file = File::from(next()?);
             unpack::unpack(&unpack, &file, blocking(next()?)?)

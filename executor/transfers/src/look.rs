@@ -19,7 +19,7 @@ const BLOCK: usize = 512;
 const PIECE: usize = 64 << 10;
 
 /// Looks at a file.
-pub(crate) fn look(look: &Look, file: &File) -> Result<Report, Failure> {
+pub(crate) fn inspect(look: &Look, file: &File) -> Result<Report, Failure> {
     if let Some(checksum) = &look.checksum {
         verify(checksum, file)?;
     }

@@ -156,7 +156,7 @@ impl Builder {
     /// Adds a binding that lies in a directory somewhere, as it is: its entries by their names.
     #[must_use]
     pub fn binding(mut self, name: &str, entries: Vec<(String, Zeroizing<Vec<u8>>)>) -> Self {
-        let begun = self.begin(name);
+        let begun = self.start(name);
         if begun && entries.iter().all(|(entry, _)| entry != TYPE) {
             self.refuse(Violation::NoType(name.to_owned()));
         }
@@ -173,7 +173,7 @@ impl Builder {
     }
 
     /// Starts a binding. Returns false if its name is invalid or used already.
-    pub(crate) fn begin(&mut self, name: &str) -> bool {
+    pub(crate) fn start(&mut self, name: &str) -> bool {
         if !is_binding(name) {
             self.violations.push(Violation::BindingName(name.to_owned()));
             return false;

@@ -39,7 +39,7 @@ impl<'a> Document<'a> {
     }
 
     /// Looks at a value.
-    pub(crate) fn look(self, raw: &'a RawValue) -> Result<Json<'a>, Violation> {
+    pub(crate) fn parse(self, raw: &'a RawValue) -> Result<Json<'a>, Violation> {
         let text = raw.get();
         let json = match text.as_bytes().first() {
             Some(b'{') => serde_json::from_str(text).map(|Entries(entries)| Json::Object(entries)),
@@ -64,7 +64,7 @@ impl<'a> Document<'a> {
 
     /// Returns the content of a file with this value: a string as it is, everything else as JSON without white space.
     pub(crate) fn content(self, raw: &'a RawValue) -> Result<Zeroizing<Vec<u8>>, Violation> {
-        match self.look(raw)? {
+        match self.parse(raw)? {
             Json::String(mut text) => Ok(Zeroizing::new(std::mem::take(&mut *text).into_bytes())),
             _ => self.compact(raw),
         }
@@ -80,7 +80,7 @@ impl<'a> Document<'a> {
 
     fn write(self, raw: &'a RawValue, out: &mut Vec<u8>, depth: usize) -> Result<(), Violation> {
         let deeper = depth.checked_sub(1).ok_or(Violation::Depth)?;
-        match self.look(raw)? {
+        match self.parse(raw)? {
             Json::Null => out.extend_from_slice(b"null"),
             Json::Word(word) => out.extend_from_slice(word.as_bytes()),
             Json::String(text) => quoted(&text, out)?,

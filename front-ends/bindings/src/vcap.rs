@@ -54,7 +54,7 @@ fn text(bytes: &[u8]) -> Result<&str, Violation> {
 
 /// The lists of a document, by their labels.
 fn services<'a>(document: Document<'a>, whole: &'a RawValue) -> Result<Entries<'a>, Violation> {
-    match document.look(whole)? {
+    match document.parse(whole)? {
         Json::Object(services) => Ok(services),
         _ => Err(Violation::NoServices),
     }
@@ -64,12 +64,12 @@ fn services<'a>(document: Document<'a>, whole: &'a RawValue) -> Result<Entries<'
 fn translate(bytes: &[u8], profile: Profile, builder: &mut Builder) -> Result<(), Violation> {
     let (document, whole) = Document::read(text(bytes)?)?;
     for (service, list) in services(document, whole)? {
-        let Json::Array(list) = document.look(list)? else {
+        let Json::Array(list) = document.parse(list)? else {
             builder.refuse(Violation::NoList(service));
             continue;
         };
         for (index, binding) in list.into_iter().enumerate() {
-            match document.look(binding)? {
+            match document.parse(binding)? {
                 Json::Object(attributes) => one(document, &service, &attributes, profile, builder)?,
                 _ => builder.refuse(Violation::NoBinding { service: service.clone(), number: index + 1 }),
             }
@@ -87,11 +87,11 @@ fn one<'a>(
     builder: &mut Builder,
 ) -> Result<(), Violation> {
     let name = name(document, attributes)?;
-    let begun = builder.begin(&name);
+    let begun = builder.start(&name);
     let add = |entry: String, value: &'a RawValue, public: bool, builder: &mut Builder| {
         if !is_entry(&entry) {
             builder.refuse(Violation::FileName(entry));
-        } else if !(profile.omits_empty() && document.look(value)?.is_empty()) {
+        } else if !(profile.omits_empty() && document.parse(value)?.is_empty()) {
             let content = document.content(value)?;
             if begun {
                 builder.put(&name, &entry, content, public);
@@ -99,7 +99,7 @@ fn one<'a>(
         }
         Ok(())
     };
-    match attribute(attributes, "credentials").map(|value| document.look(value)).transpose()? {
+    match attribute(attributes, "credentials").map(|value| document.parse(value)).transpose()? {
         Some(Json::Object(credentials)) => {
             for (key, value) in credentials {
                 add(key, value, false, builder)?;
@@ -119,7 +119,7 @@ fn one<'a>(
     }
     // Cloud Controller makes the key of the label, so it stands in for one that is missing.
     let label = match attribute(attributes, "label") {
-        Some(label) if !matches!(document.look(label)?, Json::Null) => document.content(label)?,
+        Some(label) if !matches!(document.parse(label)?, Json::Null) => document.content(label)?,
         _ => Zeroizing::new(service.as_bytes().to_vec()),
     };
     let provider = if profile.provider_is_label() { label.clone() } else { service.as_bytes().to_vec().into() };
@@ -136,7 +136,7 @@ fn attribute<'a>(attributes: &Entries<'a>, name: &str) -> Option<&'a RawValue> {
 /// made here.
 fn name<'a>(document: Document<'a>, attributes: &Entries<'a>) -> Result<String, Violation> {
     for key in ["name", "binding_name", "instance_name"] {
-        match attribute(attributes, key).map(|value| document.look(value)).transpose()? {
+        match attribute(attributes, key).map(|value| document.parse(value)).transpose()? {
             Some(Json::String(mut name)) if !name.is_empty() => return Ok(std::mem::take(&mut *name)),
             Some(Json::Word(word)) => return Ok(word.to_owned()),
             _ => {}

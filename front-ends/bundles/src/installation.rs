@@ -261,7 +261,7 @@ impl Installation {
         let since = before.map_or_else(now, |it| it.since);
         let last = self.conditions.iter().find(|it| it.kind == kind);
         if last.is_none_or(|last| (&*last.status, &*last.reason, last.revision) != (status, reason, revision)) {
-            self.tell(kind.into(), (status, reason, message), revision);
+            self.record_event(kind.into(), (status, reason, message), revision);
         }
         let condition = Condition {
             kind,
@@ -277,7 +277,7 @@ impl Installation {
         }
     }
 
-    fn tell(&mut self, kind: EventKind, (status, reason, message): (&str, &str, &str), revision: u32) {
+    fn record_event(&mut self, kind: EventKind, (status, reason, message): (&str, &str, &str), revision: u32) {
         if self.events.len() >= EVENTS_MAX {
             self.events.remove(0);
         }
@@ -307,7 +307,7 @@ impl Installation {
             Phase::Pivoting { from } => (("True", "Pivoting", format!("revision {from} is taken down")), from),
             Phase::Uninstalling => (("True", "Uninstalling", "all is taken down".to_owned()), last),
         };
-        self.tell(EventKind::Progressing, (reported.0, reported.1, &reported.2), revision);
+        self.record_event(EventKind::Progressing, (reported.0, reported.1, &reported.2), revision);
     }
 
     /// All of it is to go.
@@ -316,7 +316,7 @@ impl Installation {
     }
 
     /// Begins a revision. Returns its number.
-    pub fn begin(
+    pub fn start(
         &mut self,
         source: Source,
         pin: String,
@@ -433,12 +433,12 @@ mod tests {
     fn begun() -> Installation {
         let mut it = Installation::new("demo", Options::default());
         let source = Source::Directory { path: "/b".into() };
-        it.begin(source, "sha256:00".into(), "plain+v0".into(), None, None);
+        it.start(source, "sha256:00".into(), "plain+v0".into(), None, None);
         it
     }
 
     fn again(it: &mut Installation) -> u32 {
-        it.begin(Source::Directory { path: "/b".into() }, "sha256:01".into(), "plain+v0".into(), None, None)
+        it.start(Source::Directory { path: "/b".into() }, "sha256:01".into(), "plain+v0".into(), None, None)
     }
 
     fn status(it: &Installation, kind: ConditionKind) -> (&str, &str) {

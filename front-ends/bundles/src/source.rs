@@ -109,7 +109,7 @@ impl Source {
             return Ok(Self::Layout { path, name: None });
         }
         if path.is_file() {
-            match archive::look(&path)? {
+            match archive::visit(&path)? {
                 archive::ArchiveVisitor::Plain => {}
                 archive::ArchiveVisitor::Files => return Ok(Self::Archive { path }),
                 archive::ArchiveVisitor::Image => return Ok(Self::Layout { path, name: None }),

@@ -112,7 +112,7 @@ impl Privileges {
 }
 
 /// Judges what a convention added against its grants.
-pub(crate) fn judge(registration: &Registration, before: &Value, after: &Value) -> Violations {
+pub(crate) fn evaluate(registration: &Registration, before: &Value, after: &Value) -> Violations {
     let (before, after) = (Privileges::from_template(before), Privileges::from_template(after));
     let mut violations = Violations::default();
     let mut refuse = |grant: Grant, field: String, message: String| {

@@ -128,7 +128,7 @@ impl Registrations {
             match Written::deserialize(value) {
                 Err(error) => violations.add(None, field, 7, one_line(error.message())),
                 Ok(written) => {
-                    if let Some(registration) = judge(written, &field, base, &mut violations)
+                    if let Some(registration) = evaluate(written, &field, base, &mut violations)
                         && let Some(twice) = registrations.insert(registration.name.clone(), registration)
                     {
                         violations.add(None, format!("convention {}", twice.name), 9, "is registered twice");
@@ -167,7 +167,7 @@ impl Registrations {
     }
 }
 
-fn judge(written: Written, field: &str, base: &Path, violations: &mut Violations) -> Option<Registration> {
+fn evaluate(written: Written, field: &str, base: &Path, violations: &mut Violations) -> Option<Registration> {
     let mut faults: Vec<(String, u8, String)> = Vec::new();
     if !is_subdomain(&written.name) {
         let why = format!("{} is not a name: use a-z, 0-9, `-` and `.`", shown(&written.name));

@@ -175,12 +175,12 @@ impl Builder<'_> {
             }
             Event::SequenceStart(_, anchor, tag) => {
                 core_tag(tag.as_deref(), "seq")?;
-                self.begin(place, anchor, Holds::List(Vec::new()))
+                self.start(place, anchor, Holds::List(Vec::new()))
             }
             Event::MappingStart(_, anchor, tag) => {
                 core_tag(tag.as_deref(), "map")?;
                 let (entries, index) = (Vec::new(), HashMap::new());
-                self.begin(place, anchor, Holds::Map { entries, index, merged: Vec::new(), key: None })
+                self.start(place, anchor, Holds::Map { entries, index, merged: Vec::new(), key: None })
             }
             Event::SequenceEnd | Event::MappingEnd => self.end(),
             // Ends of documents, and comments.
@@ -207,7 +207,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn begin(&mut self, place: Place, anchor: usize, holds: Holds) -> Result<(), String> {
+    fn start(&mut self, place: Place, anchor: usize, holds: Holds) -> Result<(), String> {
         self.count(1)?;
         if self.open.len() >= self.limits.depth {
             return Err(format!("is nested deeper than {} levels", self.limits.depth));

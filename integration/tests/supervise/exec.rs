@@ -96,7 +96,7 @@ fn its_environment_is_its_own() {
 #[test]
 fn ten_megabytes_go_in_and_come_out() {
     let daemon = sleeping("c");
-    let mut cat = Executed::begin(&daemon.api, ExecStart { stdin: true, ..start("c", "/bin/cat", &[]) }).unwrap();
+    let mut cat = Executed::start(&daemon.api, ExecStart { stdin: true, ..start("c", "/bin/cat", &[]) }).unwrap();
     let all: Vec<u8> = (0..10_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let (mut sent, chunk) = (0, 100_000);
     while cat.stdout.len() < all.len() {
@@ -119,7 +119,7 @@ fn ten_megabytes_go_in_and_come_out() {
 fn a_signal_is_not_held_up_by_input() {
     let daemon = sleeping("c");
     let deaf = "trap 'echo usr1; exit 3' USR1; echo ready; while :; do sleep 0.01; done";
-    let mut process = Executed::begin(&daemon.api, ExecStart { stdin: true, ..script("c", deaf) }).unwrap();
+    let mut process = Executed::start(&daemon.api, ExecStart { stdin: true, ..script("c", deaf) }).unwrap();
     process.until("ready");
     for _ in 0..4 {
         process.send_input(&[b'x'; 100_000]);
@@ -134,7 +134,7 @@ fn a_signal_is_not_held_up_by_input() {
 fn a_client_that_says_no_more_still_hears() {
     let daemon = sleeping("c");
     let wc = ExecStart { stdin: true, ..script("c", "wc -c; exit 5") };
-    let mut process = Executed::begin(&daemon.api, wc).unwrap();
+    let mut process = Executed::start(&daemon.api, wc).unwrap();
     process.send_input(b"12345");
     process.close();
     let process = process.end().unwrap();
@@ -144,7 +144,7 @@ fn a_client_that_says_no_more_still_hears() {
 #[test]
 fn sixty_four_at_a_time_and_no_more() {
     let daemon = sleeping("c");
-    let sleep = || Executed::begin(&daemon.api, start("c", "/bin/sleep", &["1000"]));
+    let sleep = || Executed::start(&daemon.api, start("c", "/bin/sleep", &["1000"]));
     let all: Vec<Executed> = (0..64).map(|_| sleep().unwrap()).collect();
     let reported = sleep().err().unwrap();
     assert!(reported.code() == Code::ResourceExhausted && reported.message().contains("64"), "{reported}");

@@ -103,7 +103,7 @@ impl History {
         match self.node.api.run(Self::request(&id, self.containers[&id].quick)) {
             Ok(response) => {
                 assert!(!response.created, "{id} was made twice");
-                self.judge(&response.container.unwrap());
+                self.evaluate(&response.container.unwrap());
             }
             Err(status) => assert!(self.key_lost && status.code() == Code::AlreadyExists, "{id}: {status}"),
         }
@@ -113,7 +113,7 @@ impl History {
         let Some(id) = self.any() else { return };
         self.containers.get_mut(&id).unwrap().asked = true;
         let container = self.node.api.stop(&id, None).unwrap();
-        self.judge(&container);
+        self.evaluate(&container);
     }
 
     fn update(&mut self) {
@@ -161,14 +161,14 @@ impl History {
         if known.quick || known.asked || known.shim_killed {
             let container = self.node.api.wait(&id).unwrap();
             assert_eq!(container.state(), State::Completed);
-            self.judge(&container);
+            self.evaluate(&container);
         }
     }
 
     fn look(&mut self) {
         let Some(id) = self.any() else { return };
         let container = self.node.api.get(&id).unwrap();
-        self.judge(&container);
+        self.evaluate(&container);
     }
 
     /// Kills some of the three processes in any order; the supervisor restarts two of them.
@@ -200,7 +200,7 @@ impl History {
     }
 
     /// Checks the conditions that hold for a container in every history.
-    fn judge(&self, container: &Container) {
+    fn evaluate(&self, container: &Container) {
         let known = &self.containers[&container.id];
         assert!(container.files_generation <= known.generation, "{known:?} {container:#?}");
         let Some(result) = &container.result else {
@@ -246,7 +246,7 @@ fn any_history_keeps_what_was_promised() {
         history.step();
     }
     for id in history.containers.keys().cloned().collect::<Vec<_>>() {
-        history.judge(&history.node.api.get(&id).unwrap());
+        history.evaluate(&history.node.api.get(&id).unwrap());
         history.node.api.delete(&id, true).unwrap();
     }
     history.node.wait_until_back_at(&before, wait::PATIENCE).unwrap();

@@ -5,7 +5,7 @@
 //! daemon's figures are taken at rest. Results are kept up to a number that the first tenth exceeds, and events up to
 //! one that the second does: from then on what grows is a leak. How long the lives take is told and not judged.
 
-mod judge;
+mod evaluate;
 mod look;
 mod report;
 
@@ -23,7 +23,7 @@ use integration::request::{RequestBuilder, program, sh, sleeper, update};
 use integration::rootfs::Rootfs;
 use integration::wait;
 
-use crate::lives::judge::{Figures, TENTHS, grown};
+use crate::lives::evaluate::{Figures, TENTHS, grown};
 use crate::lives::report::Report;
 
 /// Lives in the ordinary tests.

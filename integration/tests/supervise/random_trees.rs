@@ -2,7 +2,7 @@
 //! interpreter of the rules. EXECUTOR_TREES sets their number, EXECUTOR_TREES_SEED repeats a run.
 
 mod grow;
-mod judge;
+mod evaluate;
 
 use std::time::{Duration, SystemTime};
 
@@ -11,7 +11,7 @@ use integration::supervised::{Part, Supervised};
 use integration::wait;
 
 use crate::random_trees::grow::{Random, Tree};
-use crate::random_trees::judge::Judge;
+use crate::random_trees::evaluate::Judge;
 
 /// Trees at a time.
 const AT_ONCE: usize = 6;
@@ -58,7 +58,7 @@ fn random_trees_end_as_the_rules_say_whoever_is_killed() {
             let container = ended.unwrap_or_else(|it| panic!("{id}, seed {seed} does not end\n{tree:#?}\n{it:#?}"));
             let output = node.api.output(id).text();
             Judge::new(&container, &output)
-                .judge(tree, &container)
+                .evaluate(tree, &container)
                 .unwrap_or_else(|why| panic!("{id}, seed {seed}: {why}\n{tree:#?}\n{container:#?}\n{output}"));
             let states = || container.steps.iter().map(Step::state);
             failed += usize::from(states().any(|state| state == step::State::Failed));

@@ -80,7 +80,7 @@ pub(super) fn run(machine: &Machine, cuts: u32, as_json: bool) -> anyhow::Result
         let ended = round(machine, boot, boot == cuts);
         let (found, stream) =
             ended.inspect_err(|_| eprintln!("--- the end of the machine's console\n{}\n---", machine.console()))?;
-        let lost = before.judge(&found).with_context(|| format!("boot {boot}"))?;
+        let lost = before.evaluate(&found).with_context(|| format!("boot {boot}"))?;
         figures.lost_after_the_mark += lost;
         figures.answered += stream.answered.len();
         figures.durable += stream.durable;
@@ -143,7 +143,7 @@ fn take(line: &str, found: &mut Found, stream: &mut Stream) -> anyhow::Result<()
 impl Stream {
     /// Compares what was told with what the next boot knows. Returns how many containers have no result, of which none
     /// had to have one.
-    fn judge(&self, found: &Found) -> anyhow::Result<usize> {
+    fn evaluate(&self, found: &Found) -> anyhow::Result<usize> {
         for (index, (id, code)) in self.answered.iter().enumerate() {
             match found.known.get(id) {
                 Some((state, known)) if state == "completed" && known == code => {}
@@ -171,7 +171,7 @@ mod tests {
         let lines = ["@answered a 1", "@answered b 2"].iter().chain(known).copied();
         lines.for_each(|line| take(line, &mut found, &mut stream).unwrap());
         stream.durable = durable;
-        stream.judge(&found).map_err(|error| error.to_string())
+        stream.evaluate(&found).map_err(|error| error.to_string())
     }
 
     #[test]

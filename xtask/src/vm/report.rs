@@ -50,7 +50,7 @@ impl Report {
                 let (status, seconds) = rest.split_once(' ').unwrap_or((rest, ""));
                 check.status = status.to_owned();
                 check.seconds = seconds.parse().unwrap_or_default();
-                tell(&check);
+                print_check(&check);
                 self.ended.push(check);
             }
             _ => {}
@@ -61,7 +61,7 @@ impl Report {
     pub(super) fn finish(mut self, ended: anyhow::Result<()>, console: &str) -> anyhow::Result<ExitCode> {
         if let Some(mut check) = self.open.take() {
             "unfinished".clone_into(&mut check.status);
-            tell(&check);
+            print_check(&check);
             self.ended.push(check);
         }
         let count = |status: &str| self.ended.iter().filter(|check| check.status == status).count();
@@ -84,7 +84,7 @@ impl Report {
     }
 }
 
-fn tell(check: &Check) {
+fn print_check(check: &Check) {
     let sign = match &*check.status {
         "pass" => '✔',
         "skip" => '-',

@@ -112,7 +112,7 @@ pub(super) async fn get(session: &Session, source: &Source, to: &Path) -> Result
         unpacked.iter().for_each(|tally| note(session, tally));
         return Err(error);
     }
-    tell(session, id, live, &unpacked?).await
+    print_result(session, id, live, &unpacked?).await
 }
 
 /// Feeds an unpacking thread. Dropping it ends the thread's input and waits until the thread has removed its unfinished file,
@@ -140,7 +140,7 @@ fn note(session: &Session, tally: &Tally) {
 }
 
 /// Tells what was copied, and each of what was not.
-async fn tell(session: &Session, id: &str, path: &str, tally: &Tally) -> Result<u8, Failure> {
+async fn print_result(session: &Session, id: &str, path: &str, tally: &Tally) -> Result<u8, Failure> {
     if session.json {
         let copied = json::Archived { id: id.into(), path: path.into(), entries: tally.entries, bytes: tally.bytes };
         session.output.text(json::document(&json::Cp::Archive(copied))).await;
@@ -178,7 +178,7 @@ pub(super) async fn put(session: &Session, from: Local<'_>, id: String, path: &s
     // A file that cannot be read breaks the archive off: that is what is told then.
     let packed = packing.await.map_err(|error| Failure::System(std::io::Error::other(error)))??;
     let answer = answer?;
-    tell(session, &id, path, &Tally { entries: answer.entries, bytes: answer.bytes, ..packed }).await
+    print_result(session, &id, path, &Tally { entries: answer.entries, bytes: answer.bytes, ..packed }).await
 }
 
 /// Asks for kind and size of a path in a container; `None` where it does not exist.

@@ -117,14 +117,14 @@ async fn receive(
         match outputs.next().await {
             Err(error) => return Ok(Err(error)),
             Ok(None) => return Ok(Ok(())),
-            Ok(Some(Output::File(file))) => sink.begin(file)?,
+            Ok(Some(Output::File(file))) => sink.start(file)?,
             Ok(Some(Output::Data(data))) => sink.data(data).await?,
             Ok(Some(Output::Skipped(entry))) => {
                 sink.finish()?;
                 sink.fetched.skipped.push(entry);
             }
         }
-        progress.tell(session, &sink.fetched);
+        progress.print_fetched(session, &sink.fetched);
     }
 }
 
@@ -161,7 +161,7 @@ struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    fn begin(&mut self, file: OutputFile) -> Result<(), Failure> {
+    fn start(&mut self, file: OutputFile) -> Result<(), Failure> {
         self.finish()?;
         let partial = match self.to {
             To::Path(destination) => Some(self.partial(destination, &file)?),
@@ -256,7 +256,7 @@ struct Progress {
 }
 
 impl Progress {
-    fn tell(&mut self, session: &Session, fetched: &Fetched) {
+    fn print_fetched(&mut self, session: &Session, fetched: &Fetched) {
         if !self.talk || Instant::now() < self.next {
             return;
         }

@@ -98,7 +98,7 @@ pub(super) fn lower(
         ..RunRequest::default()
     };
     if let Some(actions) = actions {
-        carry_out(&mut request, actions);
+        perform(&mut request, actions);
     }
     args.network.apply(&mut request)?;
     args.logging.apply(&mut request)?;
@@ -131,7 +131,7 @@ fn named(args: &RunArgs) -> Named {
 }
 
 /// Replaces the program of a request by a tree of actions. What the flags say of the program is for all processes then.
-fn carry_out(request: &mut RunRequest, mut actions: Wiped<RunRequest>) {
+fn perform(request: &mut RunRequest, mut actions: Wiped<RunRequest>) {
     let run = request.action.take().and_then(|action| action.run).unwrap_or_default();
     (request.setup, request.action) = (actions.setup.take(), actions.action.take());
     request.sidecars = std::mem::take(&mut actions.sidecars);

@@ -247,11 +247,11 @@ enum Due {
 }
 
 /// Carries the steps out on a clock of its own. Returns when each process ran.
-fn carry_out(steps: &mut Steps, behaviours: &Behaviours, cancel: Option<u64>) -> Runs {
+fn execute(steps: &mut Steps, behaviours: &Behaviours, cancel: Option<u64>) -> Runs {
     let mut ran = Runs::new();
     let mut agenda: BTreeMap<(u64, Due), ()> = cancel.map(|at| ((at, Due::Cancel), ())).into_iter().collect();
     let mut now = 0;
-    let mut orders = steps.begin(at(0));
+    let mut orders = steps.start(at(0));
     loop {
         let run_of = |steps: &Steps, process: usize| {
             let restarts = steps.restarts().filter(|_| !is_setup(steps, process));
@@ -357,7 +357,7 @@ fn random_trees_end_as_the_reference_says() {
         let cancel =
             (for_ever || random.below(3) == 0).then(|| 2 * random.below(2000 + 30_000 * u64::from(for_ever)) + 1);
         let mut steps = Steps::new(&actions, &vec![process(); runs], &[]);
-        let ran = carry_out(&mut steps, &behaviours, cancel);
+        let ran = execute(&mut steps, &behaviours, cancel);
         let expected = Reference { behaviours: &behaviours, run: Default::default() }.all(&actions, cancel);
         // Where two things happen at the same time their order is open, and so is what follows.
         let mut ends: Vec<u64> = ran.values().map(|(_, end)| *end).collect();

@@ -218,7 +218,7 @@ impl Steps {
             restarts.record.started_at = Some(now);
             restarts.started = Some(self.uptime);
         }
-        self.start(child, now);
+        self.start_step(child, now);
     }
 
     /// Ends a pause, because the step was cancelled. The status is that of the last run.

@@ -13,12 +13,12 @@ fn process(log_source: &str) -> PlannedProcess {
     .unwrap()
 }
 
-fn of(setup: Option<Action>, action: Action, sidecars: Vec<Action>) -> Actions {
+fn actions(setup: Option<Action>, action: Action, sidecars: Vec<Action>) -> Actions {
     Actions { setup, action, sidecars, restart: None, sidecar_limits: BTreeMap::new() }
 }
 
 fn steps(action: Action, runs: usize) -> Steps {
-    let actions = of(None, action, Vec::new());
+    let actions = actions(None, action, Vec::new());
     Steps::new(&actions, &vec![process("APP"); runs], &[])
 }
 
@@ -35,7 +35,7 @@ fn conclusion(exit: Option<i32>, failure: Option<&str>) -> Option<Conclusion> {
 #[test]
 fn a_serial_action_ends_at_the_first_error() {
     let mut steps = steps(Action::Serial(vec![Action::Run(0), Action::Run(1), Action::Run(2)]), 3);
-    assert_eq!(steps.begin(NOW), [Order::Start(0)]);
+    assert_eq!(steps.start(NOW), [Order::Start(0)]);
     assert_eq!(steps.ended(0, exited(0), NOW), [Order::Start(1)]);
     assert_eq!(steps.conclusion(), None);
     assert_eq!(steps.ended(1, exited(3), NOW), []);
@@ -48,7 +48,7 @@ fn a_serial_action_ends_at_the_first_error() {
 fn a_timeout_cancels_and_says_so() {
     let action = Action::Timeout { action: Box::new(Action::Run(0)), after: Duration::from_secs(30) };
     let mut steps = steps(action, 1);
-    let begun = steps.begin(NOW);
+    let begun = steps.start(NOW);
     let [Order::Expire(step, after), Order::Start(0)] = begun[..] else { panic!("{begun:?}") };
     assert_eq!(after, Duration::from_secs(30));
     assert_eq!(steps.expired(step, NOW), [Order::Cancel(0)]);
@@ -60,7 +60,7 @@ fn a_timeout_cancels_and_says_so() {
 #[test]
 fn codependent_actions_end_together() {
     let mut steps = steps(Action::Codependent(vec![Action::Run(0), Action::Run(1)]), 2);
-    assert_eq!(steps.begin(NOW), [Order::Start(0), Order::Start(1)]);
+    assert_eq!(steps.start(NOW), [Order::Start(0), Order::Start(1)]);
     assert_eq!(steps.ended(1, exited(0), NOW), [Order::Cancel(0)]);
     assert_eq!(steps.ended(0, exited(143), NOW), []);
     assert_eq!(steps.conclusion(), conclusion(Some(143), Some("Codependent step exited")));
@@ -68,9 +68,9 @@ fn codependent_actions_end_together() {
 
 #[test]
 fn an_end_of_a_sidecar_without_an_error_is_none() {
-    let actions = of(Some(Action::Run(0)), Action::Run(1), vec![Action::Run(2)]);
+    let actions = actions(Some(Action::Run(0)), Action::Run(1), vec![Action::Run(2)]);
     let mut steps = Steps::new(&actions, &[process("SETUP"), process("APP"), process("SIDE")], &[]);
-    assert_eq!(steps.begin(NOW), [Order::Start(0)]);
+    assert_eq!(steps.start(NOW), [Order::Start(0)]);
     assert_eq!(steps.ended(0, exited(0), NOW), [Order::Start(1), Order::Start(2)]);
     assert_eq!(steps.ended(1, exited(0), NOW), [Order::Cancel(2)]);
     assert_eq!(steps.ended(2, RunEnd::Exited { exit: Exit::Signal(15), out_of_memory: false, killed: false }, NOW), []);
@@ -89,15 +89,15 @@ fn messages_follow_what_happens() {
     let action = Action::EmitProgress { action: Box::new(Action::Run(0)), messages };
     let message = |failed, text: &str| Order::Say { log_source: "STG".into(), failed, text: text.into() };
     let mut failing = steps(action.clone(), 1);
-    assert_eq!(failing.begin(NOW), [message(false, "Staging..."), Order::Start(0)]);
+    assert_eq!(failing.start(NOW), [message(false, "Staging..."), Order::Start(0)]);
     assert_eq!(failing.ended(0, exited(1), NOW), [message(true, "Staging failed: APP: Exited with status 1")]);
     let mut absent = steps(action.clone(), 1);
-    absent.begin(NOW);
+    absent.start(NOW);
     let not_started = RunEnd::NotStarted("exec /nope: No such file or directory".into());
     assert_eq!(absent.ended(0, not_started, NOW), [message(true, "Staging failed")]);
     assert_eq!(absent.conclusion(), conclusion(None, Some("exec /nope: No such file or directory")));
     let mut well = steps(action, 1);
-    well.begin(NOW);
+    well.start(NOW);
     assert_eq!(well.ended(0, exited(0), NOW), [message(false, "Staged")]);
     assert_eq!(well.conclusion(), conclusion(Some(0), None));
 }
@@ -112,12 +112,12 @@ fn a_stop_before_the_start_starts_nothing() {
 #[test]
 fn memory_and_grace_are_told() {
     let mut starved = steps(Action::Run(0), 1);
-    starved.begin(NOW);
+    starved.start(NOW);
     let killed = RunEnd::Exited { exit: Exit::Signal(9), out_of_memory: true, killed: false };
     starved.ended(0, killed, NOW);
     assert_eq!(starved.conclusion().unwrap().failure.unwrap(), "APP: Exited with status 137 (out of memory)");
     let mut stubborn = steps(Action::Run(0), 1);
-    stubborn.begin(NOW);
+    stubborn.start(NOW);
     assert_eq!(stubborn.cancel(NOW), [Order::Cancel(0)]);
     stubborn.ended(0, RunEnd::Exited { exit: Exit::Signal(9), out_of_memory: false, killed: true }, NOW);
     assert_eq!(stubborn.records()[0].error.as_deref(), Some("exceeded graceful shutdown interval"));
@@ -135,16 +135,16 @@ fn transfer(artifact: &str, direction: &str) -> PlannedTransfer {
 fn a_transfer_tells_of_itself() {
     let message = |failed, text: &str| Order::Say { log_source: "CELL".into(), failed, text: text.into() };
     let steps_of = |artifact: &str, direction: &str, action: Action| {
-        Steps::new(&of(None, action, Vec::new()), &[], &[transfer(artifact, direction)])
+        Steps::new(&actions(None, action, Vec::new()), &[], &[transfer(artifact, direction)])
     };
     let mut well = steps_of("droplet", "download", Action::Download(0));
-    assert_eq!(well.begin(NOW), [message(false, "Downloading droplet..."), Order::Transfer(0)]);
+    assert_eq!(well.start(NOW), [message(false, "Downloading droplet..."), Order::Transfer(0)]);
     assert!(well.transfer_began(0).is_some());
     assert_eq!(well.transferred(0, TransferEnd::Done(1536), NOW), [message(false, "Downloaded droplet (1.5K)")]);
     assert_eq!(well.conclusion(), conclusion(Some(0), None));
     assert_eq!(well.transferred(0, TransferEnd::Done(1), NOW), [], "once");
     let mut failing = steps_of("droplet", "upload", Action::Upload(0));
-    assert_eq!(failing.begin(NOW), [message(false, "Uploading droplet..."), Order::Transfer(0)]);
+    assert_eq!(failing.start(NOW), [message(false, "Uploading droplet..."), Order::Transfer(0)]);
     let end = TransferEnd::Failed("the server answered 500".into());
     let reported = "Uploading droplet failed: the server answered 500";
     assert_eq!(failing.transferred(0, end, NOW), [message(true, reported)]);
@@ -152,12 +152,12 @@ fn a_transfer_tells_of_itself() {
     assert_eq!(failing.conclusion(), conclusion(None, Some(reported)));
     assert_eq!(failing.records()[0].log_source, "CELL");
     let mut silent = steps_of("", "download", Action::Download(0));
-    assert_eq!(silent.begin(NOW), [Order::Transfer(0)]);
+    assert_eq!(silent.start(NOW), [Order::Transfer(0)]);
     assert_eq!(silent.cancel(NOW), [Order::CancelTransfer(0)]);
     assert_eq!(silent.transferred(0, TransferEnd::Cancelled, NOW), []);
     assert_eq!((silent.records()[0].state, silent.conclusion()), (StepState::Cancelled, conclusion(None, None)));
     let mut unnamed = steps_of("", "download", Action::Download(0));
-    unnamed.begin(NOW);
+    unnamed.start(NOW);
     let end = TransferEnd::Failed("too slow".into());
     assert_eq!(unnamed.transferred(0, end, NOW), [message(true, "Downloading failed: too slow")]);
     assert_eq!(unnamed.conclusion(), conclusion(None, Some("Failed to download: too slow")));
@@ -190,7 +190,7 @@ fn durations_are_written_as_in_go() {
 
 fn restarting(mode: RestartMode, action: Action, runs: usize) -> Steps {
     let restart = Some(RestartPolicy { mode, delay_min: Duration::from_secs(10), delay_max: Duration::from_secs(300) });
-    let actions = Actions { restart, ..of(None, action, Vec::new()) };
+    let actions = Actions { restart, ..actions(None, action, Vec::new()) };
     Steps::new(&actions, &vec![process(""); runs], &[])
 }
 
@@ -207,7 +207,7 @@ fn pause(orders: &[Order]) -> (String, Timer, u64) {
 #[test]
 fn pauses_grow_with_ends_in_a_row_and_are_forgotten() {
     let mut steps = restarting(RestartMode::Always, Action::Run(0), 1);
-    assert_eq!(steps.begin(at(0)), [Order::Start(0)]);
+    assert_eq!(steps.start(at(0)), [Order::Start(0)]);
     let mut now = 0;
     let mut texts = Vec::new();
     for (ran, code) in [(1, 3), (2, 0), (3, 3), (3, 3), (3, 3), (3, 3), (3, 3), (599, 3), (600, 3), (1, 3)] {
@@ -234,7 +234,7 @@ fn pauses_grow_with_ends_in_a_row_and_are_forgotten() {
 #[test]
 fn failures_are_restarted_as_often_as_the_policy_says() {
     let mut steps = restarting(RestartMode::OnFailure(Some(1)), Action::Run(0), 1);
-    steps.begin(at(0));
+    steps.start(at(0));
     let (_, timer, _) = pause(&steps.ended(0, RunEnd::NotStarted("exec /nope: No such file".into()), at(1)));
     let last = steps.restarts().unwrap().last.clone().unwrap();
     assert_eq!((last.exit, &*last.reason, last.finished_at), (None, "exec /nope: No such file", at(1)));
@@ -243,7 +243,7 @@ fn failures_are_restarted_as_often_as_the_policy_says() {
     assert!(steps.is_done(0));
     assert_eq!(steps.conclusion(), conclusion(Some(5), Some("Exited with status 5")));
     let mut well = restarting(RestartMode::OnFailure(None), Action::Run(0), 1);
-    well.begin(at(0));
+    well.start(at(0));
     assert_eq!(well.ended(0, exited(0), at(1)), []);
     assert_eq!(well.conclusion(), conclusion(Some(0), None));
 }
@@ -252,7 +252,7 @@ fn failures_are_restarted_as_often_as_the_policy_says() {
 fn clock_jumps_change_no_pause() {
     const HOUR: u64 = 3600;
     let mut steps = restarting(RestartMode::Always, Action::Run(0), 1);
-    steps.begin(at(20 * HOUR));
+    steps.start(at(20 * HOUR));
     let mut uptime = 0;
     // The date after each run of so many seconds, and the pause that follows.
     for (ran, date, expected) in [(1, 26 * HOUR, 0), (1, 14 * HOUR, 10), (1, 20 * HOUR, 20), (700, 8 * HOUR, 0)] {
@@ -269,7 +269,7 @@ fn clock_jumps_change_no_pause() {
 #[test]
 fn a_stop_ends_the_policy_also_in_a_pause() {
     let mut steps = restarting(RestartMode::Always, Action::Run(0), 1);
-    steps.begin(at(0));
+    steps.start(at(0));
     let (_, timer, _) = pause(&steps.ended(0, exited(7), at(1)));
     assert_eq!(steps.cancel(at(1)), []);
     assert!(steps.is_done(0));
@@ -277,12 +277,12 @@ fn a_stop_ends_the_policy_also_in_a_pause() {
     assert_eq!(steps.conclusion(), conclusion(Some(7), None));
     assert_eq!(steps.restarts().unwrap().next_at, None);
     let mut running = restarting(RestartMode::Always, Action::Run(0), 1);
-    running.begin(at(0));
+    running.start(at(0));
     assert_eq!(running.cancel(at(1)), [Order::Cancel(0)]);
     assert_eq!(running.ended(0, exited(143), at(2)), []);
     assert_eq!(running.conclusion(), conclusion(Some(143), None));
     let mut lost = restarting(RestartMode::Always, Action::Run(0), 1);
-    lost.begin(at(0));
+    lost.start(at(0));
     pause(&lost.ended(0, exited(7), at(1)));
     lost.forbid_restarts(at(1));
     assert_eq!(lost.conclusion(), conclusion(Some(7), Some("Exited with status 7")));
@@ -292,7 +292,7 @@ fn a_stop_ends_the_policy_also_in_a_pause() {
 fn a_timeout_of_an_earlier_run_does_not_reach_a_later_one() {
     let action = Action::Timeout { action: Box::new(Action::Run(0)), after: Duration::from_secs(30) };
     let mut steps = restarting(RestartMode::Always, action, 1);
-    let begun = steps.begin(at(0));
+    let begun = steps.start(at(0));
     let [Order::Expire(first, _), Order::Start(0)] = begun[..] else { panic!("{begun:?}") };
     let (_, timer, _) = pause(&steps.ended(0, exited(0), at(20)));
     let begun = steps.expired(timer, at(20));
@@ -307,7 +307,7 @@ fn a_timeout_of_an_earlier_run_does_not_reach_a_later_one() {
 fn an_unhealthy_run_begins_again_as_far_as_the_policy_permits() {
     let why = || "Instance became unhealthy: no answer".to_owned();
     let mut steps = restarting(RestartMode::OnFailure(Some(1)), Action::Run(0), 1);
-    steps.begin(at(0));
+    steps.start(at(0));
     assert_eq!(steps.run_again_for(why(), at(5)), AskedAgain::Follows(vec![Order::Cancel(0)]));
     assert_eq!(steps.run_again_for(why(), at(5)), AskedAgain::IsEnding);
     let (text, timer, _) = pause(&steps.ended(0, exited(0), at(6)));
@@ -315,7 +315,7 @@ fn an_unhealthy_run_begins_again_as_far_as_the_policy_permits() {
     assert_eq!(steps.expired(timer, at(6)), [Order::Start(0)]);
     assert_eq!(steps.run_again_for(why(), at(7)), AskedAgain::NotPermitted, "once only");
     let mut without = self::steps(Action::Run(0), 1);
-    without.begin(at(0));
+    without.start(at(0));
     assert_eq!(without.run_again_for(why(), at(1)), AskedAgain::NotPermitted);
 }
 
@@ -326,9 +326,9 @@ fn setup_is_not_repeated_and_sidecars_are() {
         delay_min: Duration::from_secs(1),
         delay_max: Duration::from_secs(1),
     });
-    let actions = Actions { restart, ..of(Some(Action::Run(0)), Action::Run(1), vec![Action::Run(2)]) };
+    let actions = Actions { restart, ..actions(Some(Action::Run(0)), Action::Run(1), vec![Action::Run(2)]) };
     let mut steps = Steps::new(&actions, &[process("SETUP"), process("APP"), process("SIDE")], &[]);
-    assert_eq!(steps.begin(at(0)), [Order::Start(0)]);
+    assert_eq!(steps.start(at(0)), [Order::Start(0)]);
     assert!(steps.is_last_run(0) && !steps.is_last_run(1));
     assert_eq!(steps.ended(0, exited(0), at(1)), [Order::Start(1), Order::Start(2)]);
     assert!(steps.is_done(0));

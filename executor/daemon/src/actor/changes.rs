@@ -164,7 +164,7 @@ impl Actor {
             let _ = done.send(());
         });
         if self.facts.state == State::Running {
-            self.following = Following::begin(&self.node, &self.handle, &self.facts);
+            self.following = Following::start(&self.node, &self.handle, &self.facts);
         }
     }
 

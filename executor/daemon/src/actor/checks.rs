@@ -84,7 +84,7 @@ impl Drop for Checking {
 
 impl Checking {
     /// Begins with the checks of a container that runs; `None` if it has none.
-    pub(crate) fn begin(node: &Arc<Node>, handle: &Arc<Handle>, facts: &ContainerStatus) -> Option<Self> {
+    pub(crate) fn start(node: &Arc<Node>, handle: &Arc<Handle>, facts: &ContainerStatus) -> Option<Self> {
         let (run, started_at) = facts.run().filter(|_| facts.plan.checks.is_some())?;
         let (sender, reports) = mpsc::channel(1);
         let target = Target {

@@ -41,7 +41,7 @@ impl Drop for Following {
 
 impl Following {
     /// Begins; `None` where nothing is to be followed.
-    pub(crate) fn begin(node: &Arc<Node>, handle: &Arc<Handle>, facts: &ContainerStatus) -> Option<Self> {
+    pub(crate) fn start(node: &Arc<Node>, handle: &Arc<Handle>, facts: &ContainerStatus) -> Option<Self> {
         facts.sources.iter().find(|source| source.followed)?;
         let (node, handle) = (Arc::clone(node), Arc::clone(handle));
         let task = tokio::spawn(async move { follow(&node, &handle).await });
@@ -79,7 +79,7 @@ async fn follow(node: &Arc<Node>, handle: &Arc<Handle>) {
             }
         }
         again = false;
-        match look(node, handle).await {
+        match refresh(node, handle).await {
             RefreshOutcome::Fresh => backoff = None,
             RefreshOutcome::Stale if backoff.is_none() => {
                 backoff = Some(Backoff::new(shortest_poll(node, &facts), PAUSE_MAX));
@@ -155,7 +155,7 @@ async fn end_denied(node: &Node, handle: &Handle) {
 }
 
 /// Asks the providers once, and replaces what has changed.
-async fn look(node: &Arc<Node>, handle: &Arc<Handle>) -> RefreshOutcome {
+async fn refresh(node: &Arc<Node>, handle: &Arc<Handle>) -> RefreshOutcome {
     end_denied(node, handle).await;
     // Under the lock of updates, sources and generation belong together.
     let turn = handle.updating.lock().await;

@@ -24,7 +24,7 @@ const TELL: u32 = 10;
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Begins to send the output of a container. `is_over` is true of one that was completed before this daemon.
-pub(crate) fn begin(node: &Arc<Node>, handle: &Arc<Handle>, facts: &ContainerStatus, is_over: bool) {
+pub(crate) fn start(node: &Arc<Node>, handle: &Arc<Handle>, facts: &ContainerStatus, is_over: bool) {
     if handle.is_pod() || handle.is_self_test() {
         return;
     }

@@ -87,7 +87,7 @@ impl Transferring {
                     index,
                     began,
                 };
-                (began, tokio::spawn(transfer.carry_out()).abort_handle())
+                (began, tokio::spawn(transfer.execute()).abort_handle())
             });
         }
     }
@@ -170,7 +170,7 @@ impl Transfer {
     }
 
     /// Carries it out, and tells the shim the end.
-    async fn carry_out(self) {
+    async fn execute(self) {
         let Some(planned) = self.plan.transfers.get(self.index) else { return };
         let (container, step) = (&self.id, &planned.id);
         tracing::debug!(%container, step, "a transfer begins");
@@ -271,7 +271,7 @@ impl Transfer {
             let looked = self.work(&Job::Look(look), &[entry.file.as_fd()]).await?;
             let Report::Looked { form, bytes } = looked else { return Err(unexpected().into()) };
             if let Some(held) = &held {
-                cache.keep(held, &entry);
+                cache.store(held, &entry);
             }
             let mut attempts = self.attempts();
             while let Err(missed) = self.unpack(planned, form, &entry.file).await {

@@ -40,7 +40,7 @@ pub(super) async fn get(
     let v1::GetArchiveRequest { id, path, follow_link, stat_only } = request;
     validate_archive("path", &path, &node.config.policy).map_err(ApiError::invalid)?;
     let direction = CopyDirection::Out { follow: follow_link, stat: stat_only };
-    let (session, stdio) = begin(node, &id, ("path", &path), direction).await?;
+    let (session, stdio) = start(node, &id, ("path", &path), direction).await?;
     let (sender, answers) = conversation.answers();
     let node = Arc::clone(node);
     tokio::spawn(async move {
@@ -58,7 +58,7 @@ pub(super) async fn get(
 
 /// Starts the process that copies. A path that does not exist is a violation of its field, which tells it from a
 /// container that does not exist.
-async fn begin(
+async fn start(
     node: &Arc<Node>,
     id: &str,
     (field, path): (&str, &str),
@@ -133,7 +133,7 @@ pub(super) async fn put(
     };
     validate_archive("start.path", &path, &node.config.policy).map_err(ApiError::invalid)?;
     let (session, Stdio { input, stdout, stderr, .. }) =
-        begin(node, &id, ("start.path", &path), CopyDirection::In { download: false }).await?;
+        start(node, &id, ("start.path", &path), CopyDirection::In { download: false }).await?;
     tokio::select! {
         done = unpack(&session, requests, input, stdout, failure(stderr)) => done,
         () = node.until_stopping() => Err(ApiError::stopping().into()),

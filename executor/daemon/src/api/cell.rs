@@ -69,7 +69,7 @@ impl Cell for CellService {
         if *self.node.stopping.borrow() {
             return Err(ApiError::stopping().into());
         }
-        drain::begin(&self.node, asked).await;
+        drain::start(&self.node, asked).await;
         let (sender, answers) = conversation.answers();
         tokio::spawn(follow_drain(Arc::clone(&self.node), sender));
         Ok(Response::new(answers))

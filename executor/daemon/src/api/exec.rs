@@ -47,7 +47,7 @@ pub(super) async fn exec(
         .into());
     };
     let detached = start.detached;
-    let outcome = exec::begin(node, Start(start)).await.map_err(|problem| node.launcher.explain(problem))?;
+    let outcome = exec::start(node, Start(start)).await.map_err(|problem| node.launcher.explain(problem))?;
     let (sender, answers) = conversation.answers();
     match outcome {
         ExecOutcome::Running(session, stdio) => {

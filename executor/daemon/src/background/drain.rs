@@ -38,7 +38,7 @@ pub(crate) struct DrainRequest {
 }
 
 /// Begins a drain, or joins the one that is under way, whose deadline this can bring forward.
-pub(crate) async fn begin(node: &Arc<Node>, request: DrainRequest) {
+pub(crate) async fn start(node: &Arc<Node>, request: DrainRequest) {
     // A task of its own: a caller that goes away does not leave a drain without its task.
     let _ = tokio::spawn(begin_whole(Arc::clone(node), request)).await;
 }
@@ -65,7 +65,7 @@ async fn begin_whole(node: Arc<Node>, request: DrainRequest) {
     begun.await;
     tracing::info!(deadline_ms = request.deadline.as_millis(), "draining: no new containers are taken");
     reserve::release_all(&node);
-    tokio::spawn(carry_out(node));
+    tokio::spawn(execute(node));
 }
 
 /// Takes containers again. Those that were told to stop do stop.
@@ -83,7 +83,7 @@ pub(crate) async fn end(node: &Node) {
 pub(crate) async fn resume(node: Arc<Node>) {
     if node.cell.state().drain.is_some_and(|drain| !drain.done) {
         let _ = node.settled.subscribe().wait_for(|settled| *settled).await;
-        carry_out(node).await;
+        execute(node).await;
     }
 }
 
@@ -138,7 +138,7 @@ impl Due {
     }
 }
 
-async fn carry_out(node: Arc<Node>) {
+async fn execute(node: Arc<Node>) {
     // A request joins by the state alone; a task that waits is for all requests that came meanwhile.
     let Some(_alone) = node.cell.draining.next().await else { return };
     let mut draining = Draining {

@@ -176,7 +176,7 @@ fn difference(ours: &SectionDigests, welcome: &Welcome) -> Option<String> {
 impl Launcher {
     /// Keeps the connection up, for as long as the daemon lives. `first` is a connection made at the start; `lost_shim`
     /// is called for containers that the launcher finished; `hint` says why a lost launcher may not come back.
-    pub async fn keep(
+    pub async fn run(
         self: Arc<Self>,
         mut first: Option<Seqpacket>,
         lost_shim: impl Fn(&ContainerId, Timestamp),

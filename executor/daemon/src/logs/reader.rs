@@ -87,7 +87,7 @@ impl LogReader {
     /// # Errors
     /// They cannot be opened. Missing files are no error.
     pub fn files(directory: &Path) -> io::Result<LogFiles> {
-        look(directory).map(LogFiles)
+        open_logs(directory).map(LogFiles)
     }
 
     /// Goes on with these files, where they are newer than what is read, and looks for no others. Only for a log that does not
@@ -116,7 +116,7 @@ impl LogReader {
     /// The files cannot be read. Missing files are no error.
     pub fn read(&mut self, mut item: impl FnMut(Item<'_>)) -> io::Result<bool> {
         if self.files.is_empty() {
-            self.files = self.look()?;
+            self.files = self.open_logs()?;
         }
         let Some(first) = self.files.front_mut() else { return Ok(false) };
         let mut chunk = std::mem::take(&mut self.carry);
@@ -165,7 +165,7 @@ impl LogReader {
             return Ok(true);
         }
         let Some(current) = self.files.front() else { return Ok(false) };
-        let newer = self.look()?;
+        let newer = self.open_logs()?;
         let known = newer.iter().position(|file| file.identity == current.identity);
         if known.is_some_and(|at| at + 1 == newer.len()) {
             return Ok(false);
@@ -190,13 +190,13 @@ impl LogReader {
     }
 
     /// Opens the log's present files, the oldest first; none where no others are looked for.
-    fn look(&self) -> io::Result<VecDeque<Open>> {
-        if self.detached { Ok(VecDeque::new()) } else { look(&self.directory) }
+    fn open_logs(&self) -> io::Result<VecDeque<Open>> {
+        if self.detached { Ok(VecDeque::new()) } else { open_logs(&self.directory) }
     }
 }
 
 /// Opens the present files of the log in a directory, the oldest first.
-fn look(directory: &Path) -> io::Result<VecDeque<Open>> {
+fn open_logs(directory: &Path) -> io::Result<VecDeque<Open>> {
     loop {
         // In this order a rotation in between shows the same file twice.
         let current = open(&directory.join("log"))?;

@@ -234,7 +234,7 @@ impl Target {
         directory: PathBuf,
         is_over: bool,
     ) -> Option<OutwardLog> {
-        let place = self.places.begin(&plan.id, created_at, is_over)?;
+        let place = self.places.start(&plan.id, created_at, is_over)?;
         let followed = Arc::<Followed>::default();
         locked(&self.followed).insert(plan.id.clone(), Arc::clone(&followed));
         let named = |name: &String| Some((name.clone(), plan.labels.get(name)?.clone()));

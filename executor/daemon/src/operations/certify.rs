@@ -70,7 +70,7 @@ pub(crate) fn for_request(
             None
         }
     };
-    found.extend(settings.judge(&request.id, &names, ttl_seconds));
+    found.extend(settings.evaluate(&request.id, &names, ttl_seconds));
     if request.writable_files.is_some() {
         let why = "does not go together with writable_files: such files cannot be replaced";
         found.push(Violation::new("identity", Conflict.because(why)));
@@ -234,7 +234,7 @@ impl Drop for Renewing {
 
 impl Renewing {
     /// Begins; `None` where the container has no certificate.
-    pub(crate) fn begin(node: &Arc<Node>, handle: &Arc<Handle>, facts: &ContainerStatus) -> Option<Self> {
+    pub(crate) fn start(node: &Arc<Node>, handle: &Arc<Handle>, facts: &ContainerStatus) -> Option<Self> {
         facts.identity.as_ref()?;
         let (node, handle) = (Arc::clone(node), Arc::clone(handle));
         let task = tokio::spawn(async move { run_renewal(&node, &handle).await });

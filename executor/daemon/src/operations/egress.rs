@@ -26,10 +26,10 @@ use crate::ipc::memfiles;
 /// Those that the interface lists for UpdateEgress. The egress is unchanged then, except after UNAVAILABLE.
 pub(crate) async fn update(node: &Arc<Node>, request: v1::UpdateEgressRequest) -> Result<Arc<ContainerStatus>, ApiError> {
     let shared = Arc::clone(node);
-    node.run_detached(async move { carry_out(&shared, &request).await }).await
+    node.run_detached(async move { execute(&shared, &request).await }).await
 }
 
-async fn carry_out(node: &Node, request: &v1::UpdateEgressRequest) -> Result<Arc<ContainerStatus>, ApiError> {
+async fn execute(node: &Node, request: &v1::UpdateEgressRequest) -> Result<Arc<ContainerStatus>, ApiError> {
     let handle = node.find(&request.id)?;
     let _turn = handle.updating.lock().await;
     let record = running(node, &handle, "its egress can be replaced")?;

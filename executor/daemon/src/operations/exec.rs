@@ -153,7 +153,7 @@ impl ExecSession {
 ///
 /// # Errors
 /// Those that the interface lists for Exec.
-pub(crate) async fn begin(node: &Arc<Node>, start: Start) -> Result<ExecOutcome, ApiError> {
+pub(crate) async fn start(node: &Arc<Node>, start: Start) -> Result<ExecOutcome, ApiError> {
     let request = &start.0;
     let window = request.window.unwrap_or_default();
     let draft = ExecDraft {
@@ -199,7 +199,7 @@ pub(crate) async fn begin(node: &Arc<Node>, start: Start) -> Result<ExecOutcome,
 /// Copies files, by a process of the executor's own in the container, as this user; the container's own when empty.
 ///
 /// # Errors
-/// Those of [`begin`].
+/// Those of [`start`].
 pub(crate) async fn archive(
     node: &Arc<Node>,
     id: &str,

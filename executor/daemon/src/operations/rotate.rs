@@ -63,7 +63,7 @@ pub(crate) async fn update(
     let mut request = Request(request);
     let change = with_values(node, &mut request.0, client).await?;
     let shared = Arc::clone(node);
-    node.run_detached(async move { carry_out(&shared, &request.0, change).await }).await
+    node.run_detached(async move { execute(&shared, &request.0, change).await }).await
 }
 
 /// Replaces files that the executor itself has fetched again. `change` is what that means for their sources.
@@ -78,7 +78,7 @@ pub(crate) async fn replace(
     let request = Request(request);
     let node = Arc::clone(node);
     // It goes on where the container's task, which follows its references, ends meanwhile.
-    tokio::spawn(async move { carry_out(&node, &request.0, Some(change)).await.map(drop) }).await?
+    tokio::spawn(async move { execute(&node, &request.0, Some(change)).await.map(drop) }).await?
 }
 
 /// Fetches what an update has by reference. Returns what it means for the sources of the container's files.
@@ -126,7 +126,7 @@ fn of_identity(root: &Path, facts: &ContainerStatus, request: &v1::UpdateFilesRe
     files.chain(removed.map(|(index, _)| Violation::new(format!("removed_paths[{index}]"), fault()))).collect()
 }
 
-async fn carry_out(
+async fn execute(
     node: &Node,
     request: &v1::UpdateFilesRequest,
     change: Option<SourceChange>,

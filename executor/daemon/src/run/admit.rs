@@ -56,7 +56,7 @@ pub(crate) async fn run(
     parent: &TraceParent,
 ) -> Result<(Arc<ContainerStatus>, bool), ApiError> {
     let mut request = Wiped(request);
-    let trace = node.traces.begin(parent, crate::now());
+    let trace = node.traces.start_trace(parent, crate::now());
     // The id may belong to a container that an earlier daemon launched in its last moment.
     node.until_found().await;
     let received = std::time::Instant::now();
@@ -295,7 +295,7 @@ async fn launch(
         Ok(Admission::New(handle)) => {
             unlaunched.has_been_admitted();
             handle.set_shim(Some(Arc::clone(&payload.ours)));
-            forwarding::begin(node, &handle, &facts, false);
+            forwarding::start(node, &handle, &facts, false);
             tokio::spawn(actor::launch(Arc::clone(node), Arc::clone(&handle), facts, session, payload));
             Ok((handle, true))
         }

@@ -74,7 +74,7 @@ pub fn recover(node: &Arc<Node>, remembered: Remembered) {
             let facts = if is_removed { out_of_quarantine(node, facts) } else { facts };
             let adopted = node.registry.adopt(facts.clone(), is_removed);
             if let Some(handle) = &adopted {
-                forwarding::begin(node, handle, &facts, true);
+                forwarding::start(node, handle, &facts, true);
             }
             if let Some(handle) = adopted.filter(|_| !is_removed) {
                 tokio::spawn(actor::resume(Arc::clone(node), handle, facts, None));
@@ -150,7 +150,7 @@ fn resume(
     (reported, restarts): (&[StepRecord], Option<&RestartRecord>),
 ) -> Option<Arc<Handle>> {
     let handle = node.registry.adopt(facts.clone(), false)?;
-    forwarding::begin(node, &handle, &facts, facts.state == State::Completed);
+    forwarding::start(node, &handle, &facts, facts.state == State::Completed);
     node.events.append_steps(&facts.plan.id, reported, &facts.steps);
     node.events.append_restart(&facts.plan.id, restarts, facts.restarts.as_ref());
     node.ledger.put(Arc::new(facts.clone()));

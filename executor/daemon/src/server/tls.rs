@@ -88,7 +88,7 @@ pub(super) fn open(
     };
     std::thread::Builder::new().name("tls".to_owned()).stack_size(STACK).spawn(move || {
         let tasks = tokio::task::LocalSet::new();
-        tasks.block_on(&runtime, door.keep(listener, stopping));
+        tasks.block_on(&runtime, door.run(listener, stopping));
     })?;
     Ok(receiver)
 }
@@ -102,7 +102,7 @@ struct TlsAcceptor {
 }
 
 impl TlsAcceptor {
-    async fn keep(self, listener: StdTcpListener, mut stopping: watch::Receiver<bool>) {
+    async fn run(self, listener: StdTcpListener, mut stopping: watch::Receiver<bool>) {
         let listener = match TcpListener::from_std(listener) {
             Ok(listener) => listener,
             Err(error) => return tracing::error!(%error, "cannot listen for callers over TCP"),

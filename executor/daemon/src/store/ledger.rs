@@ -151,15 +151,15 @@ impl Ledger {
         };
         loaded.starts += 1;
         loaded.events.reserved = loaded.events.next + CURSORS_RESERVED_AT_ONCE;
-        let begin = |loaded: &Loaded| Begin { reserved: loaded.events.reserved, starts: loaded.starts };
-        let begun = store.and_then(|store| store.begin(begin(&loaded)).map(|()| store));
+        let start = |loaded: &Loaded| Begin { reserved: loaded.events.reserved, starts: loaded.starts };
+        let begun = store.and_then(|store| store.start(start(&loaded)).map(|()| store));
         let begun = match begun {
             Ok(store) => Ok(store),
             Err(full) if full.is_full() => {
                 // No cursor can be reserved, so that the next daemon might give out the same again.
                 loaded.events.next = loaded.events.next.max(now_micros());
                 loaded.events.reserved = loaded.events.next + CURSORS_RESERVED_AT_ONCE;
-                Err((full, begin(&loaded)))
+                Err((full, start(&loaded)))
             }
             Err(error) => return Err(failed(error)),
         };

@@ -74,7 +74,7 @@ impl Traces {
 
     /// Begins the trace of a request that came at this time: below its caller's span, where it has one. None where no collector is
     /// configured, and where the caller does not want a trace.
-    pub(crate) fn begin(&self, parent: &TraceParent, received_at: Timestamp) -> Option<TraceContext> {
+    pub(crate) fn start_trace(&self, parent: &TraceParent, received_at: Timestamp) -> Option<TraceContext> {
         self.queue.as_ref()?;
         let (ids, parent) = (RandomIdGenerator::default(), &parent.0);
         if parent.is_valid() && !parent.is_sampled() {

@@ -45,7 +45,7 @@ struct Writing {
 }
 
 impl Writing {
-    fn begin(partial: &Partial, wanted: &BlobRequest) -> Result<Self, ImageError> {
+    fn start(partial: &Partial, wanted: &BlobRequest) -> Result<Self, ImageError> {
         let file = partial.open()?;
         let path = partial.path().to_owned();
         let mut writing = Self { file, hasher: Hasher::new(wanted.digest.algorithm()), written: 0, path };
@@ -103,7 +103,7 @@ impl Registry {
         progress: impl Fn(u64),
     ) -> Result<File, ImageError> {
         let (begun, asked) = (Arc::clone(partial), wanted.clone());
-        let mut writing = blocking(move || Writing::begin(&begun, &asked)).await?;
+        let mut writing = blocking(move || Writing::start(&begun, &asked)).await?;
         let mut resumed = writing.written > 0;
         loop {
             progress(writing.written);

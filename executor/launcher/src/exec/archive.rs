@@ -117,7 +117,7 @@ impl ArchiveRequest {
     }
 
     /// Does it. Comes back only with why it did not begin; what is told on `socket` ends when it has begun.
-    pub(super) fn carry_out(
+    pub(super) fn execute(
         &self,
         socket: &Seqpacket,
         confinement: Confinement<'_>,

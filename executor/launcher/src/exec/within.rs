@@ -145,7 +145,7 @@ impl Entrant<'_> {
         let confinement = Confinement { filter: self.filter, own_domain: has_own_domain(plan) };
         if let Some(work) = self.archive {
             rustix::process::setsid().map_err(|error| StartFailure::new("setsid", error))?;
-            return ArchiveRequest::read(work, payload)?.carry_out(socket, confinement, self.secret_devices);
+            return ArchiveRequest::read(work, payload)?.execute(socket, confinement, self.secret_devices);
         }
         let program = Program::read(payload, self.environment, &self.target.prepared.device_environment, self.home)?;
         match self.terminal {

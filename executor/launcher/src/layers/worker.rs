@@ -118,7 +118,7 @@ pub(super) fn run(store: &Store, work: Work, parent: u32, devices: bool, reporte
 
 fn act(store: &Store, work: Work, parent: u32, devices: bool) -> Result<(), UnpackError> {
     let host = |about: &'static str| move |error| UnpackError::Host { about: about.into(), error };
-    let begin = || -> std::io::Result<()> {
+    let start = || -> std::io::Result<()> {
         process::die_with(parent)?;
         process::be_expendable()?;
         rustix::thread::set_name(c"executor-layer")?;
@@ -132,7 +132,7 @@ fn act(store: &Store, work: Work, parent: u32, devices: bool) -> Result<(), Unpa
         setrlimit(Resource::RLIMIT_NOFILE, FILES_MAX, FILES_MAX)?;
         Ok(setrlimit(Resource::RLIMIT_AS, MEMORY_MAX, MEMORY_MAX)?)
     };
-    begin().map_err(host("unpacker"))?;
+    start().map_err(host("unpacker"))?;
     match work {
         Work::Unpack { diff_id, compression, parents, bytes_max, blob } => {
             let request = Request { diff_id, compression, blob, parents: &parents, limits: limits(bytes_max), devices };

@@ -76,7 +76,7 @@ pub(super) struct Call<'a> {
 
 impl Call<'_> {
     /// Makes it. Gives the result of ADD; nothing but null of DEL.
-    pub(super) fn carry_out(&self, plugin: &Plugin, previous: Option<&Value>) -> Result<Value, Fault> {
+    pub(super) fn execute(&self, plugin: &Plugin, previous: Option<&Value>) -> Result<Value, Fault> {
         let Attachment { network, version, asked, cni_id, .. } = self.attachment;
         let config = stdin(network, plugin, *version, asked, previous);
         let environment = [
@@ -182,7 +182,7 @@ fn run(
     let ended = process::wait_for(child).map_err(system("wait"))?;
     let (answer, complaint, in_time) = collected.map_err(system("output"))?;
     let late = (!in_time).then(|| began.elapsed());
-    judge(ended, answer, &complaint, late)
+    evaluate(ended, answer, &complaint, late)
 }
 
 /// Waits until a child has ended; false where it has not by then.
@@ -191,7 +191,7 @@ fn has_ended(child: i32, until: Instant) -> bool {
 }
 
 /// Returns the answer of a plugin that has ended, unless it failed, wrote too much, or was killed because it was late.
-fn judge(ended: Ended, answer: Vec<u8>, complaint: &[u8], late: Option<Duration>) -> Result<Vec<u8>, Fault> {
+fn evaluate(ended: Ended, answer: Vec<u8>, complaint: &[u8], late: Option<Duration>) -> Result<Vec<u8>, Fault> {
     match (ended, late) {
         _ if answer.len() > ANSWER_MAX => Err(Fault::Flood),
         (_, Some(after)) => Err(Fault::Late(after)),
@@ -293,7 +293,7 @@ mod tests {
             (Ended::Signal(9), &flood, "", late, Err("its answer has more than 1048576 bytes")),
         ];
         for (ended, answer, complaint, late, expected) in cases {
-            let judged = judge(ended, answer.into(), complaint.as_bytes(), late).map_err(|fault| fault.to_string());
+            let judged = evaluate(ended, answer.into(), complaint.as_bytes(), late).map_err(|fault| fault.to_string());
             assert_eq!(judged, expected.map(|bytes| bytes.as_bytes().to_vec()).map_err(str::to_owned), "{ended:?}");
         }
     }

@@ -45,7 +45,7 @@ pub(super) fn compile(
     };
     let alike = |action: &SeccompAction| vec![instruction(RETURN, (0, 0), action.clone().into())];
     let mut ranges = vec![Range { first: 0, answer: alike(&others) }];
-    let mut begin = |first: u32, answer: BpfProgram| match ranges.last_mut() {
+    let mut start = |first: u32, answer: BpfProgram| match ranges.last_mut() {
         Some(last) if last.first == first => last.answer = answer,
         _ => ranges.push(Range { first, answer }),
     };
@@ -65,9 +65,9 @@ pub(super) fn compile(
         } else {
             linear(Rules::from([(call, conditions.clone())]))?.split_off(ARCHITECTURE)
         };
-        begin(number, answer);
+        start(number, answer);
         if let Some(next) = number.checked_add(1) {
-            begin(next, alike(&others));
+            start(next, alike(&others));
         }
     }
     ranges.dedup_by(|next, last| next.answer == last.answer);

@@ -20,7 +20,7 @@ impl Idle {
     }
 
     /// Takes whether there is nothing to do now. Returns the time at which the launcher ends if that stays so.
-    pub(super) fn look(&mut self, nothing: bool, now: Instant) -> Option<Instant> {
+    pub(super) fn check(&mut self, nothing: bool, now: Instant) -> Option<Instant> {
         self.until = nothing.then(|| self.until.unwrap_or(now + PATIENCE));
         self.until
     }
@@ -36,11 +36,11 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut idle = Idle::begun(start);
-        assert_eq!(idle.look(true, at(1)), Some(start + FIRST_DAEMON));
-        assert_eq!(idle.look(false, at(2)), None);
-        assert_eq!(idle.look(true, at(1000)), Some(at(1000) + PATIENCE));
-        assert_eq!(idle.look(true, at(1001)), Some(at(1000) + PATIENCE));
-        assert_eq!(idle.look(false, at(1002)), None);
-        assert_eq!(idle.look(true, at(1003)), Some(at(1003) + PATIENCE));
+        assert_eq!(idle.check(true, at(1)), Some(start + FIRST_DAEMON));
+        assert_eq!(idle.check(false, at(2)), None);
+        assert_eq!(idle.check(true, at(1000)), Some(at(1000) + PATIENCE));
+        assert_eq!(idle.check(true, at(1001)), Some(at(1000) + PATIENCE));
+        assert_eq!(idle.check(false, at(1002)), None);
+        assert_eq!(idle.check(true, at(1003)), Some(at(1003) + PATIENCE));
     }
 }

@@ -103,7 +103,7 @@ impl Server {
             Ok(None)
         });
         let is_there = match asked {
-            Ok(Some((call, fds))) => self.carry_out(&client, call, fds),
+            Ok(Some((call, fds))) => self.execute(&client, call, fds),
             Ok(None) => true,
             Err(refused) => client.answer(LauncherAnswer::Refused(refused)),
         };
@@ -117,7 +117,7 @@ impl Server {
         };
         while let Some(index) = self.deferred.iter().position(|deferred| is_due(self, deferred)) {
             let Deferred { client, call, fds, .. } = self.deferred.remove(index);
-            self.carry_out(&client, call, fds);
+            self.execute(&client, call, fds);
         }
     }
 
@@ -148,7 +148,7 @@ impl Server {
     }
 
     /// Carries a request out and answers it. Tells whether the daemon is still there.
-    fn carry_out(&mut self, client: &Client, call: LauncherCall, fds: Vec<OwnedFd>) -> bool {
+    fn execute(&mut self, client: &Client, call: LauncherCall, fds: Vec<OwnedFd>) -> bool {
         let answer = match call {
             LauncherCall::Hello(hello) => self.hello(&hello),
             LauncherCall::Launch(launch) => self.launch(launch, fds),

@@ -108,7 +108,7 @@ impl Server {
                 Some(killed) if killed.at.elapsed() >= DEATH_PATIENCE => given_up.push(shim.id.clone()),
                 Some(_) => {}
                 None => {
-                    let why = shim.watch.as_mut().and_then(|watch| watch.look(patience, shim.lifeline.as_ref()));
+                    let why = shim.watch.as_mut().and_then(|watch| watch.check(patience, shim.lifeline.as_ref()));
                     if let Some(why) = why {
                         log::line(Level::Error, shim.id.as_str(), format_args!("its shim is killed: it {why}"));
                         let _ = process::pidfd_signal(shim.pidfd.as_fd(), libc::SIGKILL); // it may have ended just now

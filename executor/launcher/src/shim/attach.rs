@@ -99,9 +99,9 @@ struct Absent {
 impl Client {
     /// Sends what there is for it, as far as its socket takes it.
     fn deliver(&mut self, window: &Window, over: bool) {
-        if self.output && self.next < window.begin() {
-            *self.untold.get_or_insert(0) += window.begin() - self.next;
-            self.next = window.begin();
+        if self.output && self.next < window.start() {
+            *self.untold.get_or_insert(0) += window.start() - self.next;
+            self.next = window.start();
         }
         while !self.broken {
             let sent = if let Some(missed) = self.untold.filter(|_| self.output) {
@@ -168,7 +168,7 @@ impl Attached {
         let lossless = output && (asked.lossless || asked.input);
         let next = match asked.resume_at {
             Some(place) => place,
-            None if self.expected || self.awaited.is_some() => self.window.begin(),
+            None if self.expected || self.awaited.is_some() => self.window.start(),
             None => self.window.end(),
         };
         if output {
@@ -245,7 +245,7 @@ impl Attached {
     /// A client has not read what there is, or is awaited: the process waits for it.
     pub(super) fn holds_up(&self) -> bool {
         let full = |place| self.window.cost_from(place) >= QUEUE_MAX;
-        self.awaited.is_some() && full(self.window.begin())
+        self.awaited.is_some() && full(self.window.start())
             || self.clients.iter().any(|client| client.lossless && full(client.next))
             || self.absent.iter().any(|absent| full(absent.next))
     }

@@ -122,7 +122,7 @@ impl Created {
             self.order = Some(order);
             return Ok(());
         }
-        order.carry_out(&self.socket)
+        order.execute(&self.socket)
     }
 
     /// Tells whether it was a shell before it was a container.

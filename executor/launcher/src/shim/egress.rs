@@ -23,8 +23,8 @@ use crate::network;
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Carries an update out.
-pub(super) fn carry_out(host: &Host, ready: &mut Ready, fds: Vec<OwnedFd>) -> Result<(), Refused> {
-    let record = judge(host, &ready.record, fds)?;
+pub(super) fn execute(host: &Host, ready: &mut Ready, fds: Vec<OwnedFd>) -> Result<(), Refused> {
+    let record = evaluate(host, &ready.record, fds)?;
     keep_records(ready, &record)?;
     let plan = &record.plan;
     network::replace_egress(host, plan)?;
@@ -40,7 +40,7 @@ pub(super) fn carry_out(host: &Host, ready: &mut Ready, fds: Vec<OwnedFd>) -> Re
 }
 
 /// Returns the record as it is to be, judged by the policy that the launcher read: whatever the daemon said of it.
-fn judge(host: &Host, record: &ContainerRecord, fds: Vec<OwnedFd>) -> Result<ContainerRecord, Refused> {
+fn evaluate(host: &Host, record: &ContainerRecord, fds: Vec<OwnedFd>) -> Result<ContainerRecord, Refused> {
     if record.state != State::Running {
         let why = format!("container {} is {}: egress is replaced while it runs", record.plan.id, record.state.name());
         return Err(Refused::new(Reason::Precondition, why));

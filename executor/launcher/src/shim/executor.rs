@@ -49,7 +49,7 @@ impl Init {
     fn become_program(&self) -> StartFailure {
         let (part, payload) = match &self.part {
             Some(part) => (Arc::clone(part), None),
-            None => match takeover::carry_out(&self.socket) {
+            None => match takeover::execute(&self.socket) {
                 Ok((part, payload)) => (Arc::new(part), payload),
                 Err(failure) => return failure,
             },

@@ -105,16 +105,16 @@ pub(super) fn with_contents(
 
 /// Sets up what every network namespace of a container has. `init` is in it.
 pub(super) fn begin_network(host: &Host, init: BorrowedFd<'_>) -> Result<(), Refused> {
-    let begin = || {
+    let start = || {
         executor_sys::netif::loopback_up()?;
         sysctls::open_ports(host.proc.as_fd())
     };
-    process::within_network(init, begin).map_err(|error| failed("network", &error))
+    process::within_network(init, start).map_err(|error| failed("network", &error))
 }
 
 impl Injection<'_> {
     /// Begins the network, and does the rest in a helper. Gives the digest of the runtime token, where there is one.
-    pub(super) fn carry_out(&self) -> Result<Option<TokenDigest>, Refused> {
+    pub(super) fn execute(&self) -> Result<Option<TokenDigest>, Refused> {
         let plan = self.plan;
         if plan.makes_network() && !self.network_begun {
             begin_network(self.host, self.init)?;

@@ -55,7 +55,7 @@ impl<'a> OutputDrain<'a> {
     }
 
     /// Attends to clients, commands, and the end of the machine. Never waits.
-    pub(super) fn look(&mut self, control: &mut Control, signals: &SignalEvents) {
+    pub(super) fn poll(&mut self, control: &mut Control, signals: &SignalEvents) {
         control.pace().turn();
         while let Ok(Some(signal)) = signals.next() {
             if signal == libc::SIGTERM || signal == libc::SIGINT {
@@ -86,7 +86,7 @@ impl<'a> OutputDrain<'a> {
     /// Waits until clients have the last of the output, or their time is over.
     pub(super) fn deliver(mut self, control: &mut Control, signals: &SignalEvents) {
         loop {
-            self.look(control, signals);
+            self.poll(control, signals);
             let (now, least) = (Instant::now(), self.ended + LAST_WORDS);
             let stop = self.stop_at.into_iter().chain(self.stop_asked).min().map(|at| at.max(least));
             let is_late = stop.is_some_and(|at| at <= now);

@@ -86,7 +86,7 @@ pub(super) fn capture(
     (control, signals): (&mut Control, &SignalEvents),
     last: &mut OutputDrain<'_>,
 ) -> OutputsRecord {
-    control.pace().begin(DEATH_PATIENCE + HELPER_PATIENCE);
+    control.pace().start(DEATH_PATIENCE + HELPER_PATIENCE);
     let mut attention = CaptureEvents { control, signals, last, ends: Instant::now() + PATIENCE };
     match attempt(host, record, remains, source, &mut attention) {
         Ok(list) => list.summary(),
@@ -152,7 +152,7 @@ fn take_all(
             Ok(Some((Found::Failed(why), _))) => return Err(why),
             Ok(Some((Found::Skipped { path, reason }, _))) => store.skip(path, reason),
             Ok(Some((Found::File { path, mode }, Some(file)))) => {
-                store.take(path, mode, &file.into(), &mut || attention.look());
+                store.take(path, mode, &file.into(), &mut || attention.poll());
             }
             Ok(Some((Found::File { path, .. }, None))) => store.skip(path, "it could not be passed on"),
             Err(why) => break why,
@@ -183,7 +183,7 @@ impl Helper {
         match process::fork()? {
             process::Fork::Parent(pid) => Ok(Self { pid, socket }),
             process::Fork::Child => {
-                if let Err(error) = walk.carry_out(namespaces, &theirs, parent) {
+                if let Err(error) = walk.execute(namespaces, &theirs, parent) {
                     walk::send(&theirs, &Found::Failed(plain(&error)), None);
                 }
                 process::exit_now(0)
@@ -236,12 +236,12 @@ impl CaptureEvents<'_, '_> {
         events.due([self.ends]);
         self.control.pace().rest();
         let _ = events.wait(); // what happened is looked at
-        self.look()
+        self.poll()
     }
 
     /// Never waits.
-    fn look(&mut self) -> Option<&'static str> {
-        self.last.look(self.control, self.signals);
+    fn poll(&mut self) -> Option<&'static str> {
+        self.last.poll(self.control, self.signals);
         let now = Instant::now();
         if self.last.stop_asked().is_some_and(|at| at <= now) {
             return Some("the container was stopped before it was captured");

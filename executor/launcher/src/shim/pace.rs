@@ -25,11 +25,11 @@ impl HeartbeatWriter {
 
     /// A turn of a loop begins.
     pub(super) fn turn(&self) {
-        self.begin(Duration::ZERO);
+        self.start(Duration::ZERO);
     }
 
     /// Something begins that may take so much longer than a turn.
-    pub(super) fn begin(&self, longer: Duration) {
+    pub(super) fn start(&self, longer: Duration) {
         self.pulse.turn(self.patience + longer);
     }
 

@@ -481,7 +481,7 @@ impl Waiting {
             staging: &self.dirs.staging(),
             devices: &self.devices,
         };
-        let token = if is_filled { None } else { injection.carry_out()? };
+        let token = if is_filled { None } else { injection.execute()? };
         if let (Some(WritableFiles { bytes_max }), Some(volume)) =
             (self.record.plan.writable_files, site.remains.volumes.first())
         {
@@ -548,7 +548,7 @@ impl Injected {
         record.steps = steps.as_ref().map(Running::records).unwrap_or_default();
         record.restarts = steps.as_ref().and_then(Running::restarts).cloned();
         let watch = read_token(&record.plan, &prepared, site.remains.volumes.first())
-            .and_then(|token| MaskedValues::begin(&record.plan, &host.policy.files_root, process, files, token))
+            .and_then(|token| MaskedValues::start(&record.plan, &host.policy.files_root, process, files, token))
             .map_err(|error| failed("secrets to be masked", &error))?;
         let masking = watch.masking();
         prepared.warnings.extend_from_slice(masking.warnings());

@@ -319,7 +319,7 @@ impl Log {
     }
 
     /// The process begins. What it writes may have to wait for its reader.
-    pub(super) fn begin(&mut self, plan: &Plan) {
+    pub(super) fn start(&mut self, plan: &Plan) {
         if plan.await_reader {
             self.attached.await_reader();
         }

@@ -209,7 +209,7 @@ struct StepContext<'a> {
 impl Ready {
     /// Starts the tree.
     pub(super) fn begin_steps(&mut self, host: &Host) {
-        self.drive(host, |running, _| running.steps.begin(now()));
+        self.drive(host, |running, _| running.steps.start(now()));
     }
 
     /// Takes what the starter tells.

@@ -87,7 +87,7 @@ pub(super) fn until_the_end(
         if has(Event::Control) {
             for asked in control.read() {
                 let (command, answer) = asked.split();
-                let result = carry_out(host, command, ready, control, &mut kill_at);
+                let result = execute(host, command, ready, control, &mut kill_at);
                 control.answer(&answer, result);
             }
         }
@@ -183,7 +183,7 @@ fn wait(ready: &Ready, control: &Control, signals: &SignalEvents, due: [Option<I
     ready.unwrap_or_default() // the next turn waits again
 }
 
-fn carry_out(
+fn execute(
     host: &Host,
     command: Command,
     ready: &mut Ready,
@@ -243,8 +243,8 @@ fn carry_out(
             Ok(None)
         }
         Command::UpdateEgress(fds) => {
-            control.pace().begin(egress::PATIENCE);
-            egress::carry_out(host, ready, fds)?;
+            control.pace().start(egress::PATIENCE);
+            egress::execute(host, ready, fds)?;
             // The daemon reads the new record before it reads the answer.
             control.reached(ready.record.state);
             Ok(None)
@@ -255,7 +255,7 @@ fn carry_out(
             Ok(None)
         }
         Command::Pause => {
-            control.pace().begin(pause::PATIENCE);
+            control.pace().start(pause::PATIENCE);
             ready.pause(host)?;
             control.reached(ready.record.state);
             Ok(None)
@@ -267,7 +267,7 @@ fn carry_out(
         }
         Command::UpdateFiles(update) => {
             let signal = update.signal;
-            update::carry_out(host, ready, update)?;
+            update::execute(host, ready, update)?;
             // The daemon reads the new record before it reads the answer.
             control.reached(ready.record.state);
             if signal != 0 {

@@ -96,7 +96,7 @@ impl Order {
     ///
     /// # Errors
     /// The step that init failed at; its end.
-    pub(super) fn carry_out(self, init: &Seqpacket) -> Result<(), Refused> {
+    pub(super) fn execute(self, init: &Seqpacket) -> Result<(), Refused> {
         let error = |error: io::Error| failed("shell", &error);
         self.send(init, None).map_err(error)?;
         let mut reported = vec![0; FAILURE_MAX];
@@ -123,7 +123,7 @@ impl Order {
 ///
 /// # Errors
 /// The step that failed. The caller must end: it may be privileged still.
-pub(super) fn carry_out(socket: &Seqpacket) -> Result<(InitSpec, Option<OwnedFd>), StartFailure> {
+pub(super) fn execute(socket: &Seqpacket) -> Result<(InitSpec, Option<OwnedFd>), StartFailure> {
     let step = |what: &'static str| move |error: io::Error| StartFailure::new(what, error);
     ready(socket);
     let mut buffer = vec![0; ORDER_MAX];

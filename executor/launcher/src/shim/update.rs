@@ -118,11 +118,11 @@ pub(super) fn wipe_due(ready: &mut Ready) {
 }
 
 /// Carries an update out, but for the signal.
-pub(super) fn carry_out(host: &Host, ready: &mut Ready, update: Update) -> Result<(), Refused> {
+pub(super) fn execute(host: &Host, ready: &mut Ready, update: Update) -> Result<(), Refused> {
     let Update { signal, fds } = update;
     let (list, contents) = take(fds)?;
     let result = if (0..=64).contains(&signal) {
-        judge(host, ready, &list).and_then(|judged| replace(host, ready, &judged, &contents))
+        evaluate(host, ready, &list).and_then(|judged| replace(host, ready, &judged, &contents))
     } else {
         Err(Refused::new(Reason::Invalid, format!("signal {signal} is not between 1 and 64")))
     };
@@ -152,7 +152,7 @@ struct Judged {
 }
 
 /// Judges an update by what there is, and by the policy that the launcher read: whatever the daemon said of it.
-fn judge(host: &Host, ready: &Ready, list: &MemFile) -> Result<Judged, Refused> {
+fn evaluate(host: &Host, ready: &Ready, list: &MemFile) -> Result<Judged, Refused> {
     let record = &ready.record;
     may_be_updated(record)?;
     let parsed = list.read(|bytes| serde_json::from_slice::<FileUpdate>(bytes)).map_err(|error| invalid(&error))?;
@@ -245,7 +245,7 @@ fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) 
     grow(host, volume, &record.plan)?;
 
     let id = record.plan.id.as_str();
-    let rotation = Rotation::begin(volume, record.files_generation, &placed.mounts, &placed.changes)
+    let rotation = Rotation::start(volume, record.files_generation, &placed.mounts, &placed.changes)
         .map_err(|error| failed("secret files", &error))?;
     let kills = host.hierarchies.oom_kills(&record.cgroup);
     let written = helper::run_passing(

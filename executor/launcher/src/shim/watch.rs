@@ -98,7 +98,7 @@ impl MaskedValues {
     ///
     /// # Errors
     /// The memory files do not fit the plan, or cannot be mapped.
-    pub(super) fn begin(
+    pub(super) fn start(
         plan: &Plan,
         root: &Path,
         process: &MemFile,
@@ -135,7 +135,7 @@ impl MaskedValues {
     /// Takes the contents of files, in this order, that are about to come into force. What is in force is masked on.
     ///
     /// # Errors
-    /// As [`MaskedValues::begin`].
+    /// As [`MaskedValues::start`].
     pub(super) fn announce(&mut self, files: &[&PlannedFile], contents: &MemFile) -> io::Result<()> {
         if self.mode == Redaction::None {
             return Ok(());

@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ftruncate, linkat, mknodat, op
 use rustix::io::{Errno, pwrite};
 
 use super::parents::attributes;
-use super::{Existing, Marks, Tree, joined, keeping_time, look, mark_at, mark_fd, marks_of};
+use super::{Existing, Marks, Tree, joined, keeping_time, inspect, mark_at, mark_fd, marks_of};
 use crate::UnpackError;
 use crate::error::Context;
 use crate::error::shown;
@@ -133,7 +133,7 @@ impl Tree {
         let (last, dirs) = target.split_last().ok_or_else(|| refused("which is the root directory"))?;
         let walked = self.walk(dirs, false)?;
         let there = match &walked.dir {
-            Some(dir) => look(dir.as_fd(), last).context(failed)?,
+            Some(dir) => inspect(dir.as_fd(), last).context(failed)?,
             None => Existing::Nothing,
         };
         let (from, copied) = match (there, walked.dir) {

@@ -59,7 +59,7 @@ impl Parents {
     }
 
     /// Looks up a path without symbolic links.
-    pub(super) fn look(&self, path: &[u8]) -> Result<Below, Errno> {
+    pub(super) fn open_below(&self, path: &[u8]) -> Result<Below, Errno> {
         let Some((dir, name, stat)) = self.find(path)? else { return Ok(Below::Nothing) };
         Ok(match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => Below::Directory(marks_of(&stat, attributes(&dir, name)?)),
@@ -69,7 +69,7 @@ impl Parents {
     }
 
     pub(super) fn has_directory(&self, path: &[u8]) -> Result<bool, Errno> {
-        Ok((path.is_empty() && self.view.is_some()) || matches!(self.look(path)?, Below::Directory(_)))
+        Ok((path.is_empty() && self.view.is_some()) || matches!(self.open_below(path)?, Below::Directory(_)))
     }
 
     /// The directory of a path, its last name, and what is there. A whiteout of the lowest layer is nothing.

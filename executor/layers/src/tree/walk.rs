@@ -7,7 +7,7 @@ use rustix::fs::{OFlags, readlinkat};
 use rustix::io::Errno;
 
 use super::parents::Below;
-use super::{DIR_MODE, Existing, Marks, Tree, is_opaque, look, make_dir, mark_fd, open_beneath, open_dir};
+use super::{DIR_MODE, Existing, Marks, Tree, is_opaque, inspect, make_dir, mark_fd, open_beneath, open_dir};
 use crate::UnpackError;
 use crate::error::Context;
 use crate::error::shown;
@@ -77,7 +77,7 @@ impl Tree {
         let full = full.collect::<Vec<_>>().join(&b'/');
         let failed = || format!("directory `{}`", shown(&full));
         let there = match &walk.dir {
-            Some(dir) => look(dir.as_fd(), name).context(failed)?,
+            Some(dir) => inspect(dir.as_fd(), name).context(failed)?,
             None => Existing::Nothing,
         };
         let mut marks = Marks { mode: DIR_MODE, ..Marks::default() };
@@ -90,7 +90,7 @@ impl Tree {
             Existing::Nothing => {
                 let below = match walk.hidden_from {
                     Some(_) => Below::Nothing,
-                    None => self.parents.look(&full).context(failed)?,
+                    None => self.parents.open_below(&full).context(failed)?,
                 };
                 // Whatever the answer is: on other layers it can be another.
                 self.found.depends |= make && walk.hidden_from.is_none();

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use executor_sys::tree::remove;
 use rustix::fs::{Dir, FileType, Mode, mknodat};
 
-use super::{Existing, Tree, is_opaque, joined, keeping_time, look, make_opaque, open_dir};
+use super::{Existing, Tree, is_opaque, joined, keeping_time, inspect, make_opaque, open_dir};
 use crate::UnpackError;
 use crate::error::Context;
 use crate::error::shown;
@@ -44,7 +44,7 @@ impl Tree {
         // In a directory that has nothing below it, readdir would show the whiteout itself.
         let void = walked.hidden || !self.parents.has_directory(&below).context(failed)?;
         let there = match &walked.dir {
-            Some(dir) => look(dir.as_fd(), name).context(failed)?,
+            Some(dir) => inspect(dir.as_fd(), name).context(failed)?,
             None => Existing::Nothing,
         };
         match there {
@@ -85,7 +85,7 @@ fn drop_whiteouts(dir: &OwnedFd) -> std::io::Result<()> {
             if name == b"." || name == b".." {
                 continue;
             }
-            match look(current.as_fd(), &name)? {
+            match inspect(current.as_fd(), &name)? {
                 Existing::Whiteout => whiteouts.push(name),
                 Existing::Directory => left.push([path.as_slice(), &[name]].concat()),
                 _ => {}

@@ -101,7 +101,7 @@ impl Vault {
     }
 
     /// Renews the token, once there is one, before it ends. Never ends.
-    pub(crate) async fn keep(&self) {
+    pub(crate) async fn run_renewal(&self) {
         loop {
             tokio::time::sleep(LOOK).await;
             let is_due = self.session.lock().await.as_ref().is_some_and(|session| session.is_due());

@@ -124,7 +124,7 @@ impl<'a> Rotation<'a> {
     ///
     /// # Errors
     /// A mount point is not as the volume made it.
-    pub fn begin(volume: &'a Volume, number: u64, mounts: &'a [MountPoint], changes: &'a [Change]) -> io::Result<Self> {
+    pub fn start(volume: &'a Volume, number: u64, mounts: &'a [MountPoint], changes: &'a [Change]) -> io::Result<Self> {
         let look = |change: &Change| match change.next {
             Next::Directory { .. } => {
                 let name = readlinkat(volume.top(change.mount)?, IN_FORCE, Vec::new())?;

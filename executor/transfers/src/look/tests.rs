@@ -48,7 +48,7 @@ fn zip_of(path: &str, content: &[u8], mode: u32) -> Vec<u8> {
 fn look_at(content: &[u8], checksum: Option<(ChecksumAlgorithm, &str)>) -> Result<Form, String> {
     let checksum = checksum.map(|(algorithm, value)| Checksum { algorithm, value: value.to_owned() });
     let asked = Look { checksum, unpacked_bytes_max: MOST };
-    match look(&asked, &file(content)) {
+    match inspect(&asked, &file(content)) {
         Ok(Report::Looked { form, bytes }) => {
             assert_eq!(bytes, content.len() as u64);
             Ok(form)
@@ -114,7 +114,7 @@ fn bombs_are_refused() {
     let reported = look_at(&bomb, None).unwrap_err();
     assert!(reported.contains("far more bytes"), "{reported}");
     let asked = Look { checksum: None, unpacked_bytes_max: 1000 };
-    let reported = look(&asked, &file(&zip_of("a", &[0; 2000], 0o644))).unwrap_err().why;
+    let reported = inspect(&asked, &file(&zip_of("a", &[0; 2000], 0o644))).unwrap_err().why;
     assert!(reported.contains("2000 bytes or more") && reported.contains("at most 1000"), "{reported}");
     let cut = &archive_of(EntryType::Regular, "a", "", &[1; 2000])[..1024];
     let reported = look_at(cut, None).unwrap_err();

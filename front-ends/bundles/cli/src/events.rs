@@ -46,7 +46,7 @@ pub(crate) fn events(global: &Global, store: &StoreArgs, args: &EventsArgs) -> R
             changes.watch().map_err(Failure::System)?;
         }
         let mut text = String::new();
-        for reported in seen.look(&store, args).map_err(InstallError::from)? {
+        for reported in seen.poll(&store, args).map_err(InstallError::from)? {
             if global.json {
                 text += &format!("{reported}\n");
             } else {
@@ -111,7 +111,7 @@ struct Seen(BTreeMap<String, u64>);
 
 impl Seen {
     /// Events that have not been told yet, in the order of time.
-    fn look(&mut self, store: &Store, args: &EventsArgs) -> Result<Vec<Value>, StoreError> {
+    fn poll(&mut self, store: &Store, args: &EventsArgs) -> Result<Vec<Value>, StoreError> {
         let names = if args.names.is_empty() { store.names()? } else { args.names.clone() };
         let mut reported: Vec<(u64, Value)> = Vec::new();
         for name in &names {

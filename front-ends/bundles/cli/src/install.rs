@@ -149,7 +149,7 @@ impl<'a> Work<'a> {
             }
         };
         let version = bundle.version.as_ref().map(ToString::to_string);
-        let number = it.begin(source.clone(), files.pinned(), bundle.format.to_string(), bundle.name.clone(), version);
+        let number = it.start(source.clone(), files.pinned(), bundle.format.to_string(), bundle.name.clone(), version);
         self.store.write(locked, it).map_err(InstallError::from)?;
         let play = it.play(number);
         if let Err(error) = player.play(&play, &manifests, &it.options, wait).await {

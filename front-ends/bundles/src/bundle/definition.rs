@@ -24,7 +24,7 @@ pub(super) fn versions(object: &Object) -> Vec<&str> {
 }
 
 /// Judges a definition.
-pub(super) fn judge(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fault>) {
+pub(super) fn evaluate(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fault>) {
     let place = object.place();
     let mut wrong = |message: String| faults.add(&*place, "B9", format!("{}: {message}", object.name));
     let old = match &*object.api_version {

@@ -90,7 +90,7 @@ pub(super) fn read(files: &Files, detected: &str, faults: &mut Faults) -> Metada
         }
     }
     if annotated {
-        judge(&found, detected, faults);
+        evaluate(&found, detected, faults);
     } else {
         faults.add(METADATA, "B2", "has no file with annotations");
     }
@@ -130,7 +130,7 @@ fn annotations(root: &Node) -> Option<BTreeMap<String, String>> {
     Some(all)
 }
 
-fn judge(found: &Metadata, detected: &str, faults: &mut Faults) {
+fn evaluate(found: &Metadata, detected: &str, faults: &mut Faults) {
     for name in ["mediatype.v1", "manifests.v1", "metadata.v1", "package.v1", "channels.v1"] {
         if found.annotation(name).is_none() {
             faults.add(METADATA, "B3", format!("the annotation {PREFIX}{name} is missing"));

@@ -107,7 +107,7 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
             continue;
         }
         if object.kind == CRD {
-            definition::judge(object, &mut faults, &mut warnings);
+            definition::evaluate(object, &mut faults, &mut warnings);
         }
         if object.kind != CSV {
             object_meta(object, &mut faults, &mut warnings);

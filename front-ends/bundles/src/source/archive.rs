@@ -28,7 +28,7 @@ pub enum ArchiveVisitor {
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn look(path: &Path) -> Result<ArchiveVisitor, SourceError> {
+pub fn visit(path: &Path) -> Result<ArchiveVisitor, SourceError> {
     let failed = |error| SourceError::Read(path.to_owned(), error);
     let mut head = Vec::new();
     File::open(path).and_then(|file| file.take(512).read_to_end(&mut head)).map_err(failed)?;

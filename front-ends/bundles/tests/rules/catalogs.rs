@@ -2,7 +2,7 @@
 
 use executor_bundles::catalog::{Catalog, LoadError, load, mermaid};
 
-use crate::common::{GOOD, and, breaks, good, judge, objects, with, write};
+use crate::common::{GOOD, and, breaks, good, evaluate, objects, with, write};
 
 #[test]
 fn c1_every_file_must_parse_and_one_error_fails_all() {
@@ -268,7 +268,7 @@ fn all_faults_are_told_with_their_places() {
     let text = with("version: 1.0.0", "version: x")
         .replace("quay.io/demo/bundle:v2", "quay.io/Demo")
         .replace("defaultChannel: stable", "defaultChannel: x");
-    let faults = judge(&text).unwrap_err();
+    let faults = evaluate(&text).unwrap_err();
     assert_eq!(faults.count(), 3, "{faults}");
     assert!(
         faults.to_string().contains("catalog.yaml:16: package \"demo\", bundle \"demo.v1\": version \"x\""),

@@ -53,7 +53,7 @@ pub(crate) fn objects(text: &str) -> Result<Objects, LoadError> {
 }
 
 /// Reads and judges a catalog of one file.
-pub(crate) fn judge(text: &str) -> Result<Catalog, Faults> {
+pub(crate) fn evaluate(text: &str) -> Result<Catalog, Faults> {
     match objects(text) {
         Ok(objects) => Catalog::build(&objects),
         Err(LoadError::Faults(faults)) => Err(faults),
@@ -62,13 +62,13 @@ pub(crate) fn judge(text: &str) -> Result<Catalog, Faults> {
 }
 
 pub(crate) fn good(text: &str) -> Catalog {
-    judge(text).unwrap_or_else(|faults| panic!("{faults}\n{text}"))
+    evaluate(text).unwrap_or_else(|faults| panic!("{faults}\n{text}"))
 }
 
 /// Asserts that a catalog is refused for this rule alone.
 #[track_caller]
 pub(crate) fn breaks(rule: &str, text: &str) -> Faults {
-    let faults = judge(text).expect_err("the catalog was taken");
+    let faults = evaluate(text).expect_err("the catalog was taken");
     assert!(faults.found.iter().all(|fault| fault.rule == rule), "{faults}");
     faults
 }

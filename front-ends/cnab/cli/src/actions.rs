@@ -38,7 +38,7 @@ pub(crate) struct Planned {
 }
 
 /// Reads what there is to be read, and does what can be done with that alone.
-pub(crate) fn begin(global: &Global, claims: ClaimsArgs, command: &CnabCommand) -> Result<Begun, Failure> {
+pub(crate) fn start(global: &Global, claims: ClaimsArgs, command: &CnabCommand) -> Result<Begun, Failure> {
     let work = |action: &str, args: &ActionArgs, directory: PathBuf, force: bool| {
         let mut stdin = std::io::stdin().lock();
         let plan = Plan::build(args, action, &directory, &mut stdin, &|name| std::env::var_os(name));
@@ -62,7 +62,7 @@ pub(crate) fn begin(global: &Global, claims: ClaimsArgs, command: &CnabCommand) 
 }
 
 /// Carries the steps out, one after the other. The first that fails is the last.
-pub(crate) async fn carry_out(session: &Session, work: Planned, interrupts: &mut Interrupts) -> Result<u8, Failure> {
+pub(crate) async fn perform(session: &Session, work: Planned, interrupts: &mut Interrupts) -> Result<u8, Failure> {
     let Planned { plan, forget } = work;
     let result = match plan {
         Ok(plan) => steps(session, plan, interrupts).await,
@@ -85,7 +85,7 @@ pub(crate) async fn carry_out(session: &Session, work: Planned, interrupts: &mut
 async fn steps(session: &Session, plan: Plan, interrupts: &mut Interrupts) -> Result<u8, Failure> {
     let Plan { store, steps, options } = plan;
     for step in steps {
-        perform::perform(session, &store, step, &options, interrupts).await?;
+        perform::run_invocation(session, &store, step, &options, interrupts).await?;
     }
     Ok(0)
 }

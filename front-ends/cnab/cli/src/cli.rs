@@ -81,11 +81,11 @@ impl Cli {
         global.check()?;
         match command {
             Command::Generate(args) => args.generate(documented()).map(|()| 0),
-            Command::Cnab(command) => match actions::begin(&global, claims, &command)? {
+            Command::Cnab(command) => match actions::start(&global, claims, &command)? {
                 Begun::Done(status) => Ok(status),
                 Begun::Planned(planned) => {
                     forbid_dumps();
-                    work::carry_out(&global, *planned)
+                    work::perform(&global, *planned)
                 }
             },
         }
@@ -105,7 +105,7 @@ impl Work for Planned {
         Interruption::Heeded
     }
 
-    async fn carry_out(self, session: &Session, interrupts: &mut Interrupts) -> Result<u8, Failure> {
-        actions::carry_out(session, self, interrupts).await
+    async fn perform(self, session: &Session, interrupts: &mut Interrupts) -> Result<u8, Failure> {
+        actions::perform(session, self, interrupts).await
     }
 }

@@ -28,7 +28,7 @@ use agent_cli::view::style::Style;
 use executor_cnab::claim::Status;
 use executor_cnab::paths::OUTPUTS;
 
-use crate::ended::{delete, judge, outputs};
+use crate::ended::{delete, evaluate, outputs};
 use crate::error::CnabError;
 use crate::image;
 use crate::operation::{HANDLES, Operation};
@@ -81,7 +81,7 @@ fn operate() -> Result<u8, Failure> {
         let output = Output::start("cnab-executor").map_err(Failure::System)?;
         let client = connect(&server).await?;
         let session = Session { client, output, style: Style::detect(), json: false };
-        let result = carry_out(&session, &operation, &options, &image, &mut interrupts).await;
+        let result = perform(&session, &operation, &options, &image, &mut interrupts).await;
         let written = session.output.finish().await;
         result.and_then(|status| written.map(|()| status))
     });
@@ -98,7 +98,7 @@ fn switched(name: &str, value: &str) -> Result<bool, Failure> {
     }
 }
 
-async fn carry_out(
+async fn perform(
     session: &Session,
     operation: &Operation,
     options: &Options,
@@ -126,7 +126,7 @@ async fn carry_out(
     if let Some(failure) = failure {
         return Err(failure);
     }
-    let (status, message) = judge(&container);
+    let (status, message) = evaluate(&container);
     if status == Status::Succeeded {
         return Ok(0);
     }

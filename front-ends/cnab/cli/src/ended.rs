@@ -38,7 +38,7 @@ pub(crate) async fn conclude(
     container: &Container,
     paths: &BTreeMap<String, String>,
 ) -> Result<Ended, Failure> {
-    let (status, mut message) = judge(container);
+    let (status, mut message) = evaluate(container);
     let mut found = BTreeMap::new();
     if !paths.is_empty() {
         let (files, skipped) = outputs(session, &container.id).await?;
@@ -64,7 +64,7 @@ pub(crate) async fn conclude(
 }
 
 /// Status and message of how a container ended.
-pub(crate) fn judge(container: &Container) -> (Status, String) {
+pub(crate) fn evaluate(container: &Container) -> (Status, String) {
     let result = container.result.as_ref();
     let said =
         result.and_then(|result| result.failure.as_ref()).map(|failure| failure.message.clone()).unwrap_or_default();

@@ -26,7 +26,7 @@ use crate::settle as unfinished;
 use crate::view;
 
 /// Carries a step out. An action that fails is an error (rule 2).
-pub(crate) async fn perform(
+pub(crate) async fn run_invocation(
     session: &Session,
     store: &Store,
     prepared: Prepared,

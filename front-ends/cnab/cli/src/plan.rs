@@ -278,7 +278,7 @@ impl Maker<'_> {
             action,
             _lock: lock,
         };
-        prepared.judge(&self.store, history, ahead)?;
+        prepared.evaluate(&self.store, history, ahead)?;
         // Last, because a credential's source may be a program that asks somebody.
         prepared.credentials = secrets::read(&credentials::wanted(&prepared.bundle, &prepared.action, &self.sources))?;
         Ok(prepared)

@@ -106,13 +106,13 @@ fn survey(store: &Store, names: Vec<String>, all: bool) -> Result<(Vec<Installat
         };
         unreadable += errors.len();
         known.push(InstallationRecords { name, records, broken: !errors.is_empty() });
-        errors.into_iter().for_each(|error| tell(CnabError::from(error)));
+        errors.into_iter().for_each(|error| print_failure(CnabError::from(error)));
     }
     Ok((known, unreadable))
 }
 
 /// Tells what does not keep the rest from being shown.
-fn tell(failure: impl Into<Failure>) {
+fn print_failure(failure: impl Into<Failure>) {
     eprintln!("agent-cli: {}", plain(&failure.into().describe()));
 }
 
@@ -162,7 +162,7 @@ fn outputs(
 ) -> Result<usize, Failure> {
     let (found, errors) = view::outputs(store, records, args.of.claim.as_deref());
     let unreadable = errors.len();
-    errors.into_iter().for_each(|error| tell(CnabError::from(error)));
+    errors.into_iter().for_each(|error| print_failure(CnabError::from(error)));
     let Some(name) = &args.output else {
         let shown: Vec<_> = found.into_iter().map(|output| output.shown(args.reveal)).collect();
         print(global, &shown, || view::outputs_text(&shown, style))?;
@@ -217,7 +217,7 @@ fn refresh(global: &Global, store: &Store, names: &[String]) -> Result<bool, Fai
                 Err(error) => Err(CnabError::from(error).into()),
             };
             if let Err(failure) = settled {
-                tell(failure);
+                print_failure(failure);
                 asked = false;
             }
         }

@@ -23,7 +23,7 @@ use executor_cnab::claim::{ClaimResult, Status};
 use executor_cnab::invocation::outputs;
 use executor_cnab::store::{Record, Store};
 
-use crate::ended::{Ended, LOG_MAX, conclude, delete, judge, record};
+use crate::ended::{Ended, LOG_MAX, conclude, delete, evaluate, record};
 use crate::error::CnabError;
 
 /// Settles what can be settled. With `interrupts` it waits for a container that still runs, and shows what it prints;
@@ -90,7 +90,7 @@ async fn ended(session: &Session, unfinished: &Record, container: &Container) ->
         (Ok(bundle), Some(action)) => conclude(session, &bundle, &action, container, &outputs(&bundle, &action)).await,
         // A claim that an older version let pass: how it ended can be told all the same.
         _ => {
-            let (status, message) = judge(container);
+            let (status, message) = evaluate(container);
             Ok(Ended { status, message, exit: 0, outputs: BTreeMap::new() })
         }
     }

@@ -95,7 +95,7 @@ impl Cli {
             KubeCommand::Ps(args) => Prepared::Ps(args),
             KubeCommand::Logs(args) => Prepared::Logs(args),
         };
-        work::carry_out(&global, prepared)
+        work::perform(&global, prepared)
     }
 }
 
@@ -116,7 +116,7 @@ impl Work for Prepared {
         }
     }
 
-    async fn carry_out(self, session: &Session, _: &mut Interrupts) -> Result<u8, Failure> {
+    async fn perform(self, session: &Session, _: &mut Interrupts) -> Result<u8, Failure> {
         match self {
             Self::Play(what) => play::play(session, &what.0, &what.1).await,
             Self::Diff(input) => play::diff(session, &input).await,

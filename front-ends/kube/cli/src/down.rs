@@ -58,7 +58,7 @@ pub(crate) async fn down(session: &Session, args: &DownArgs) -> Result<u8, Failu
             memory.forget(&ids)?;
             done.push(view::Removed { id: pod.pod.id.clone(), play: play.clone() });
         }
-        memory.keep(&[])?;
+        memory.store(&[])?;
     }
     if session.json {
         session.output.text(json::document(&done)).await;

@@ -41,7 +41,7 @@ pub(crate) fn group(plan: &Plan, changes: &[Change]) -> Vec<JobPods> {
 }
 
 /// Runs a job to its end.
-pub(crate) async fn carry_out(
+pub(crate) async fn perform(
     playing: &mut Playing<'_>,
     job: &JobPods,
 ) -> Result<(Vec<view::Played>, Option<KubeError>), Failure> {

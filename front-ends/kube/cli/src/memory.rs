@@ -72,7 +72,7 @@ impl Memory {
     }
 
     /// Reads the memory of a play without waiting for others.
-    pub(crate) fn look(play: &str) -> Result<Self, KubeError> {
+    pub(crate) fn peek(play: &str) -> Result<Self, KubeError> {
         Self::read(path_of(&directory(), play), None)
     }
 
@@ -168,7 +168,7 @@ impl Memory {
     }
 
     /// Remembers the ConfigMaps and Secrets of a play, and forgets those of the one before.
-    pub(crate) fn keep(&mut self, configs: &[Config]) -> Result<(), KubeError> {
+    pub(crate) fn store(&mut self, configs: &[Config]) -> Result<(), KubeError> {
         let objects = configs.iter().map(|config| (named(config), self.played(config))).collect();
         if self.kept.objects == objects {
             return Ok(());
@@ -279,7 +279,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut memory = Memory::open_in(dir.path(), "p", || panic!("nobody has it")).await.unwrap();
         memory.check(&configs(frozen, map)).unwrap();
-        memory.keep(&configs(frozen, map)).unwrap();
+        memory.store(&configs(frozen, map)).unwrap();
         drop(memory);
         assert!(!fs::read_to_string(dir.path().join("p.json")).unwrap().contains("canary"));
         let mut memory = Memory::open_in(dir.path(), "p", || panic!("nobody has it")).await.unwrap();
@@ -299,7 +299,7 @@ mod tests {
             });
             assert_eq!(reported, expected, "{secret}");
         }
-        memory.keep(&[]).unwrap();
+        memory.store(&[]).unwrap();
         memory.check(&configs("stringData: {a: canary-2}", map)).unwrap();
     }
 

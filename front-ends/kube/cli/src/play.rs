@@ -39,7 +39,7 @@ pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> R
     }
     let known = known::pods(&session.client, None).await?;
     admission::validate(session, &info, &plan, |pod| !args.replace && is_unchanged(pod, &known)).await?;
-    memory.keep(&configs)?;
+    memory.store(&configs)?;
     let removed: Vec<view::Played> = match args.cron_job {
         None => superfluous(&input.play, &plan, &known).map(view::Played::removed).collect(),
         Some(_) => Vec::new(),
@@ -76,7 +76,7 @@ pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> R
     }
     let mut failures = Vec::new();
     for run in jobs::group(&plan, &changes) {
-        let (played, failure) = jobs::carry_out(&mut playing, &run).await?;
+        let (played, failure) = jobs::perform(&mut playing, &run).await?;
         done.extend(played);
         failures.extend(failure);
     }
@@ -99,7 +99,7 @@ pub(crate) async fn diff(session: &Session, input: &Input) -> Result<u8, Failure
     warn(session, &warnings);
     let known = known::pods(&session.client, None).await?;
     admission::validate(session, &info, &plan, |pod| is_unchanged(pod, &known)).await?;
-    let memory = Memory::look(&input.play)?;
+    let memory = Memory::peek(&input.play)?;
     memory.check(&configs)?;
     let changes = decide(&plan, &input.play, &known, &memory, false)?;
     let mut done: Vec<view::Played> =

@@ -49,8 +49,8 @@ impl Lowering<'_> {
             }
         }
         // The probe that judges the start fails it after so many failures in a row.
-        let judge = container.startup_probe.as_ref().or(container.liveness_probe.as_ref());
-        if let (Some(probe), true) = (judge, any) {
+        let evaluate = container.startup_probe.as_ref().or(container.liveness_probe.as_ref());
+        if let (Some(probe), true) = (evaluate, any) {
             let (period, failures) =
                 (probe.period_seconds.unwrap_or(10).max(1), probe.failure_threshold.unwrap_or(3).max(1));
             let delay = probe.initial_delay_seconds.unwrap_or(0).max(0);

@@ -147,10 +147,10 @@ fn processes(scale: Scale) -> anyhow::Result<Outcome> {
         let refused = (0..CONTAINERS).find_map(|index| daemon.api.run(sleeper(&format!("c{index}"))).err());
         let refused = refused.with_context(|| format!("{CONTAINERS} containers with {room} processes"))?;
         let mut statuses = vec![("Run", refused)];
-        let begin = || Executed::begin(&daemon.api, start("c0", "/bin/sleep", &["100000"]));
+        let execute = || Executed::start(&daemon.api, start("c0", "/bin/sleep", &["100000"]));
         let mut begun = Vec::new();
         if daemon.api.get("c0").is_ok() {
-            let refused = (0..CONTAINERS).find_map(|_| begin().map(|process| begun.push(process)).err());
+            let refused = (0..CONTAINERS).find_map(|_| execute().map(|process| begun.push(process)).err());
             statuses.push(("Exec", refused.with_context(|| format!("{CONTAINERS} processes with {room}"))?));
         }
         for (call, status) in statuses {

@@ -51,7 +51,7 @@ const READER_MAX: u64 = 4 << 20;
 /// Attaches a reader on a connection of its own, which reads nothing beyond the first message.
 fn reader(daemon: &Daemon, id: &str) -> anyhow::Result<Attached> {
     let api = Api::connect(&daemon.socket()).context("a connection")?;
-    Ok(Attached::begin(&api, AttachStart { id: id.into(), lossless: true, ..AttachStart::default() })?)
+    Ok(Attached::start(&api, AttachStart { id: id.into(), lossless: true, ..AttachStart::default() })?)
 }
 
 /// Bytes that a process has written.

@@ -138,7 +138,7 @@ fn bundles(scale: Scale) -> anyhow::Result<Outcome> {
         ("sparse", vec![(b'S', b"artifacts/layout/sparse", b"")]),
     ];
     let mut faults = Vec::new();
-    let mut judge = |what: &str| -> anyhow::Result<()> {
+    let mut evaluate = |what: &str| -> anyhow::Result<()> {
         let begun = Instant::now();
         let ran = agent(&inside, &["cnab", "explain", "bundle.tgz"])?;
         faults.extend(fault(what, &ran, begun.elapsed()));
@@ -148,17 +148,17 @@ fn bundles(scale: Scale) -> anyhow::Result<Outcome> {
         let all: Vec<_> =
             [(b'0', &b"bundle.json"[..], BUNDLE.as_bytes())].into_iter().chain(entries.iter().copied()).collect();
         archive(&path, &all)?;
-        judge(what)?;
+        evaluate(what)?;
     }
     // More entries than allowed, and names and records of any length: 800 MB compress to 4 MB.
     let many = [header(b'0', deep.as_bytes(), 0).to_vec()].concat().repeat(100_001);
     compress(&path, &mut &*many)?;
-    judge("many entries")?;
+    evaluate("many entries")?;
     for kind in scale.pick(&b"L"[..], b"LKx") {
         let size = 3 << 28;
         let name = header(*kind, b"././@LongLink", size);
         compress(&path, &mut (&name[..]).chain(std::io::repeat(b'a').take(size)))?;
-        judge(&format!("a name of 800 MB ({})", char::from(*kind)))?;
+        evaluate(&format!("a name of 800 MB ({})", char::from(*kind)))?;
     }
     // Documents: deep, and with characters that change how a line is shown.
     for (what, text) in [
@@ -168,7 +168,7 @@ fn bundles(scale: Scale) -> anyhow::Result<Outcome> {
         ("NUL", BUNDLE.replace("lamp\"", "la\\u0000mp\"")),
     ] {
         archive(&path, &[(b'0', b"bundle.json", text.as_bytes())])?;
-        judge(what)?;
+        evaluate(what)?;
     }
     let left = |directory: &Path| -> std::io::Result<usize> { Ok(fs::read_dir(directory)?.count()) };
     if left(directory.path())? != 1 || left(&inside)? != 1 || Path::new("/tmp/executor-adversary-escaped").exists() {

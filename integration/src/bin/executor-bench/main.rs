@@ -182,7 +182,7 @@ async fn measure(options: &Options, host: &Host) -> anyhow::Result<ExitCode> {
 async fn parts(options: &Options, stage: &Stage<'_>, report: &mut Report) -> anyhow::Result<()> {
     for part in Part::value_variants().iter().filter(|part| options.wants(**part)) {
         let named = part.to_possible_value();
-        let recording = stage.profiler.begin(named.as_ref().map_or("part", |value| value.get_name())).await?;
+        let recording = stage.profiler.start(named.as_ref().map_or("part", |value| value.get_name())).await?;
         one(options, stage, *part, report).await?;
         recording.end()?;
     }

@@ -46,7 +46,7 @@ impl Profiler {
     }
 
     /// Begins to record a part.
-    pub(crate) async fn begin(&self, part: &str) -> anyhow::Result<Recording> {
+    pub(crate) async fn start(&self, part: &str) -> anyhow::Result<Recording> {
         let Some((program, directory)) = &self.0 else { return Ok(Recording(None)) };
         let data = directory.join(format!("{part}.data"));
         if data.exists() {

@@ -75,7 +75,7 @@ fn measured() -> anyhow::Result<Strangers> {
     for window in 0..2 * WINDOWS {
         let beset = window % 2 == 1;
         let begun = Instant::now();
-        let crowd = beset.then(|| Crowd::begin(address, Arc::clone(&kinds))).transpose()?;
+        let crowd = beset.then(|| Crowd::start(address, Arc::clone(&kinds))).transpose()?;
         let calls = if beset { &mut reported.beset } else { &mut reported.quiet };
         let mut number = 0;
         while begun.elapsed() < WINDOW {
@@ -105,7 +105,7 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn begin(address: SocketAddr, kinds: Arc<[Arc<ClientConfig>; 2]>) -> anyhow::Result<Self> {
+    fn start(address: SocketAddr, kinds: Arc<[Arc<ClientConfig>; 2]>) -> anyhow::Result<Self> {
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let begun = Arc::new(AtomicU64::new(0));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

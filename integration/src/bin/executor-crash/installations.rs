@@ -21,7 +21,7 @@ use integration::dist;
 use integration::rootfs::Rootfs;
 use serde_json::Value;
 
-use crate::judge::Verdict;
+use crate::evaluate::Verdict;
 use crate::sweep::{Kill, Outcome};
 use crate::tracer::{Counted, StopAction, Trace, TraceTarget};
 use crate::{Node, calls};
@@ -185,7 +185,7 @@ impl Installations {
     }
 
     /// Gives the command once more, and checks what must be true then.
-    fn judge(&self, operation: Operation, wrong: &mut Vec<String>) -> anyhow::Result<()> {
+    fn evaluate(&self, operation: Operation, wrong: &mut Vec<String>) -> anyhow::Result<()> {
         let (good, printed) = self.run(&self.arguments(operation))?;
         let done = match operation {
             Operation::Install => printed.contains("is installed already"),
@@ -275,7 +275,7 @@ impl Node for Installations {
             let _ = send.send((shot.call, shot.number));
             StopAction::Kill
         };
-        let trace = Trace::begin(TraceTarget::Living(pid), (Counted::Changes, at), act).context("attaching")?;
+        let trace = Trace::start(TraceTarget::Living(pid), (Counted::Changes, at), act).context("attaching")?;
         let begun = Instant::now();
         child.stdin.take().context("a pipe")?.write_all(b"go\n")?;
         let mut ended = String::new();
@@ -297,7 +297,7 @@ impl Node for Installations {
             wrong.push(format!("without a kill it ends with {}: {printed}", ended.trim()));
         }
         self.search("after the kill", &mut wrong);
-        self.judge(operation, &mut wrong)?;
+        self.evaluate(operation, &mut wrong)?;
         Ok(Outcome { kill, calls: seen.calls, verdict: Verdict { wrong, ..Verdict::default() } })
     }
 

@@ -184,7 +184,7 @@ async fn make_calls(
     record(&mut answers.run, bounded(rpc.run(request)).await.map(tonic::Response::into_inner))?;
     step.enter(2);
     let mut output = Output::default();
-    if let Err(status) = output.begin(rpc, &id).await {
+    if let Err(status) = output.start(rpc, &id).await {
         return record(&mut answers.output, Err(status));
     }
     step.enter(3);
@@ -215,7 +215,7 @@ struct Output {
 
 impl Output {
     /// Reads the first line, or everything if there is none.
-    async fn begin(&mut self, rpc: &mut Rpc, id: &str) -> Result<(), Status> {
+    async fn start(&mut self, rpc: &mut Rpc, id: &str) -> Result<(), Status> {
         let request = StreamLogsRequest { id: id.to_owned(), follow: true, ..StreamLogsRequest::default() };
         self.stream = Some(bounded(rpc.stream_logs(request)).await?.into_inner());
         while self.out.is_empty() && self.next().await? {}
@@ -244,13 +244,13 @@ impl Output {
 /// Reads a container's output to its end.
 pub(crate) async fn read_output(rpc: &mut Rpc, id: &str) -> Result<Vec<u8>, Status> {
     let mut output = Output::default();
-    output.begin(rpc, id).await?;
+    output.start(rpc, id).await?;
     output.rest().await
 }
 
 /// Waits until the container has printed its first line, and thus has read its secrets, or has ended.
 pub(crate) async fn wait_until_up(rpc: &mut Rpc, id: &str) -> Result<(), Status> {
-    Output::default().begin(rpc, id).await
+    Output::default().start(rpc, id).await
 }
 
 /// Lets a living container proceed to its end, by an update of its files or by new values of what it refers to, whether or not that was done before. Where it can, not

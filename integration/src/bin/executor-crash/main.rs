@@ -6,7 +6,7 @@
 //! secret in its environment and exit code 7, through executord's interface. With `--references` executord fetches these from a
 //! directory, and fetches them again in place of UpdateFiles. In each life one process is stopped by
 //! ptrace at the beginning of its N-th system call and killed there; what a supervisor would restart is restarted on
-//! the same directories; and then the conditions of [`judge`] must hold. A sweep continues with N + 1 until two lives
+//! the same directories; and then the conditions of [`evaluate`] must hold. A sweep continues with N + 1 until two lives
 //! in a row have ended before the N-th call. The number of calls differs a little from life to life (in executord's
 //! threads most of all), so that a replay (`--target shim --at 412`) hits the same call in a single-threaded process,
 //! and a nearby one in executord.
@@ -19,7 +19,7 @@
 
 mod calls;
 mod installations;
-mod judge;
+mod evaluate;
 mod life;
 mod renewals;
 mod report;

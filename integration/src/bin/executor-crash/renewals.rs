@@ -30,7 +30,7 @@ use integration::request::sleeper;
 use integration::supervised::{Part, Supervised};
 use integration::{api, wait};
 
-use crate::judge::{self, Fate, TIDY, Verdict, describe};
+use crate::evaluate::{self, Fate, TIDY, Verdict, describe};
 use crate::sweep::{Kill, Outcome};
 use crate::tracer::{Counted, StopAction, Trace, TraceTarget};
 use crate::{Node, calls};
@@ -80,15 +80,15 @@ impl Renewals {
     pub(crate) fn new() -> anyhow::Result<Self> {
         let ca = Ca::new("crash CA");
         let node = Supervised::configured(&(ca.table() + "[shells]\nready = 0\n"));
-        let watch = Watch::begin();
+        let watch = Watch::start();
         for number in 0..STANDING {
             let request = request(&format!("renewal-{number}"));
-            watch.add(&judge::run(&node, &request)?.container.context("a container")?)?;
+            watch.add(&evaluate::run(&node, &request)?.container.context("a container")?)?;
         }
         let in_force = watch.locked().containers.values().map(|it| it.pair.key.clone()).collect::<Vec<_>>();
         let mut keys = Needles::new()?;
         in_force.iter().for_each(|key| identity::add_key(&mut keys, "a key in force", key));
-        ensure!(judge::search(&node, &keys, true).found(), "the control: keys in force are in shims");
+        ensure!(evaluate::search(&node, &keys, true).found(), "the control: keys in force are in shims");
         let before = node.footprint();
         Ok(Self { watch, node, before, replaced: Needles::new()?, ended: Needles::new()?, _ca: ca })
     }
@@ -207,8 +207,8 @@ impl Renewals {
     /// Searches for every key that is not in force any more.
     fn check_keys(&mut self, verdict: &mut Verdict) {
         self.note_keys();
-        verdict.wrong.extend(judge::check_residue(|| judge::search(&self.node, &self.replaced, false)));
-        verdict.wrong.extend(judge::check_residue(|| judge::search(&self.node, &self.ended, true)));
+        verdict.wrong.extend(evaluate::check_residue(|| evaluate::search(&self.node, &self.replaced, false)));
+        verdict.wrong.extend(evaluate::check_residue(|| evaluate::search(&self.node, &self.ended, true)));
     }
 
     /// Adds the keys that are not in force any more since the last time.
@@ -254,7 +254,7 @@ impl Node for Renewals {
             let _ = send.send((shot.call, shot.number));
             StopAction::Kill
         };
-        let trace = Trace::begin(traced, (Counted::All, at), act).context("attaching")?;
+        let trace = Trace::start(traced, (Counted::All, at), act).context("attaching")?;
         let (begun, moment) = (Instant::now(), due(&container));
         let mut killed = None;
         while killed.is_none() && begun.elapsed() < PATIENCE {
@@ -295,7 +295,7 @@ impl Node for Renewals {
         }
         self.end(&id, was_lost, &mut verdict);
         self.check_keys(&mut verdict);
-        match judge::run(&self.node, &request(&id)) {
+        match evaluate::run(&self.node, &request(&id)) {
             Ok(run) => self.watch.add(&run.container.context("a container")?)?,
             Err(status) => verdict.wrong.push(format!("the next run: {}", describe(&status))),
         }
@@ -349,7 +349,7 @@ struct RetiredKey {
 
 impl Watched {
     /// Looks at what was read of a container.
-    fn look(&mut self, id: &str, pid: i32, read: Result<Pair, String>) {
+    fn record_read(&mut self, id: &str, pid: i32, read: Result<Pair, String>) {
         let Some(container) = self.containers.get_mut(id).filter(|container| container.pid == pid) else { return };
         match read.and_then(|pair| pair.check().map(|()| pair)) {
             Ok(pair) => {
@@ -364,7 +364,7 @@ impl Watched {
 }
 
 impl Watch {
-    fn begin() -> Self {
+    fn start() -> Self {
         let (watched, stop) = (Arc::<Mutex<Watched>>::default(), Arc::<AtomicBool>::default());
         let own = (Arc::clone(&watched), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
@@ -378,9 +378,9 @@ impl Watch {
                 for (id, pid, known) in all {
                     match Pair::read(pid) {
                         Ok(pair) if pair == known => {}
-                        Ok(pair) => lock(&watched).look(&id, pid, Ok(pair)),
+                        Ok(pair) => lock(&watched).record_read(&id, pid, Ok(pair)),
                         Err(_) if wait::within(LAST_STEPS, || has_ended(pid).then_some(()).ok_or(())).is_ok() => {}
-                        Err(error) => lock(&watched).look(&id, pid, Err(error.to_string())),
+                        Err(error) => lock(&watched).record_read(&id, pid, Err(error.to_string())),
                     }
                 }
                 std::thread::sleep(PAUSE); // between two readings, whatever comes

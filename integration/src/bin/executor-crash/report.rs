@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::judge::Fate;
+use crate::evaluate::Fate;
 use crate::sweep::Outcome;
 
 /// Lines of the processes' log that are shown with a failure.

@@ -14,7 +14,7 @@ use integration::footprint::Footprint;
 use integration::rootfs::Rootfs;
 use integration::supervised::{Part, Supervised};
 
-use crate::judge::{Fate, KilledLife, Verdict};
+use crate::evaluate::{Fate, KilledLife, Verdict};
 use crate::life::{self, Secrets, Step};
 use crate::shelf::Shelf;
 use crate::tracer::{Counted, Helper, StopAction, Trace, TraceTarget};
@@ -254,7 +254,7 @@ impl Node for TestNode {
             }
         };
         let trace =
-            Trace::begin(target.trace_target(&self.node, shell), (Counted::All, at), act).context("attaching")?;
+            Trace::start(target.trace_target(&self.node, shell), (Counted::All, at), act).context("attaching")?;
         let life = self.node.api.spawn(life::live(self.node.api.rpc(), request.clone(), secrets.clone(), step));
         // Either the process is killed, and the supervisor restarts dead processes while the client goes on, or the
         // life ends without a kill.
@@ -288,7 +288,7 @@ impl Node for TestNode {
             shim_lived: target.shim_lives(self.kind.shells) || kill.is_none(),
             key_lost: target == Target::Everything,
         };
-        let mut verdict = case.judge(&answers);
+        let mut verdict = case.evaluate(&answers);
         if kill.is_none() && verdict.fate != Some(Fate::Known) {
             verdict.wrong.push(format!("without a kill: {:?}", verdict.fate));
         }

@@ -118,7 +118,7 @@ type Held = Arc<Mutex<BTreeSet<i32>>>;
 impl Trace {
     /// Begins to count. At the target's call `at`, while the process is stopped, `act` is called and decides how it
     /// continues.
-    pub(crate) fn begin(
+    pub(crate) fn start(
         target: TraceTarget,
         (counted, at): (Counted, u64),
         act: impl FnOnce(&StoppedCall) -> StopAction + Send + 'static,

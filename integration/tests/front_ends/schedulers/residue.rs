@@ -44,7 +44,7 @@ fn it_is_in_no_process_of_the_executors() {
         let request = if masked { request } else { request.unmasked() };
         daemon.api.started(RunRequest { keep_environment: true, ..request });
         let shell = ExecStart { container_environment: true, stdin: true, ..start(id, "/bin/sh", &[]) };
-        let mut process = Executed::begin(&daemon.api, shell).unwrap();
+        let mut process = Executed::start(&daemon.api, shell).unwrap();
         process.send_input(b"echo ${#PW}\n");
         process.until(&SIZE.to_string());
         let record = daemon.record(id);

@@ -62,7 +62,7 @@ fn what_is_above_a_limit_is_told_and_counted_and_clients_get_it_all() {
     for (id, bytes, lines, notice) in table {
         daemon.api.started(RunRequest { stdin: true, ..limited(sh(FLOOD).id(id), bytes, lines) });
         let start = AttachStart { id: id.into(), input: true, ..AttachStart::default() };
-        let client = Attached::begin(&daemon.api, start).unwrap();
+        let client = Attached::start(&daemon.api, start).unwrap();
         client.send_input(b"\n");
         let client = client.end().unwrap();
         assert_eq!(client.stdout.len() as u64, FLOOD_BYTES, "{id}: attached clients are not limited");

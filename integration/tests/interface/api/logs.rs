@@ -155,7 +155,7 @@ fn a_follower_outlives_rotations_and_is_told_what_it_missed() {
     daemon.api.started(RunRequest { stdin: true, ..request });
     let mut followers: Vec<_> = (0..3).map(|_| connected().follow("c")).collect();
     let typist = AttachStart { id: "c".into(), input: true, no_output: true, ..AttachStart::default() };
-    let typist = Attached::begin(&daemon.api, typist).unwrap();
+    let typist = Attached::start(&daemon.api, typist).unwrap();
     typist.send_input(b"\n");
     daemon.api.wait("c").unwrap();
     // A late follower has missed the beginning.

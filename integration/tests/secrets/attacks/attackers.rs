@@ -133,7 +133,7 @@ pub(crate) fn outcomes(printed: &str) -> BTreeMap<String, String> {
 
 /// Compares the outcomes with the table: each attack of it, and no other, was tried by every attacker and failed for
 /// one of the listed reasons, and succeeded without its guard.
-pub(crate) fn judge(
+pub(crate) fn evaluate(
     daemon: &Daemon,
     attacks: &Attacks,
     prepare: &str,

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use executor_proto::v1::Limits;
 use serde_json::{Value, json};
 
-use crate::attacks::attackers::{Attacks, Unguarded, daemon, judge};
+use crate::attacks::attackers::{Attacks, Unguarded, daemon, evaluate};
 
 /// The attacks, listed under the guard that their control lacks.
 const TABLE: &[(Unguarded, &[&str])] = &[
@@ -133,5 +133,5 @@ fn nothing_of_the_host_is_reached() {
     });
     let limits = Limits { memory_bytes: 128 << 20, ..Limits::default() };
     let attacks = Attacks::new(include_str!("probes/host.py"), facts, limits);
-    judge(&daemon, &attacks, "exec 7</;", TABLE, &REASONS);
+    evaluate(&daemon, &attacks, "exec 7</;", TABLE, &REASONS);
 }

@@ -4,7 +4,7 @@ use executor_core::spec::TERMINALS_MAX;
 use executor_proto::v1::Limits;
 use serde_json::json;
 
-use crate::attacks::attackers::{Attacks, NOFILE, Unguarded, daemon, judge};
+use crate::attacks::attackers::{Attacks, NOFILE, Unguarded, daemon, evaluate};
 
 /// Memory that is taken in addition to the container's own.
 const MEMORY: u64 = 40 << 20;
@@ -39,5 +39,5 @@ fn the_hosts_resources_are_not_used_up() {
     let facts = json!({"amount": MEMORY / 2 * 3, "processes": 100, "files": NOFILE, "terminals": TERMINALS_MAX + 1});
     let limits = Limits { memory_bytes: MEMORY, pids: 50, ..Limits::default() };
     let attacks = Attacks::new(include_str!("probes/limits.py"), facts, limits);
-    judge(&daemon, &attacks, "", TABLE, &REASONS);
+    evaluate(&daemon, &attacks, "", TABLE, &REASONS);
 }

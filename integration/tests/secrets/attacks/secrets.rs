@@ -4,7 +4,7 @@ use executor_proto::v1::Limits;
 use integration::request::ATTACKERS;
 use serde_json::json;
 
-use crate::attacks::attackers::{Attacks, Unguarded, daemon, judge};
+use crate::attacks::attackers::{Attacks, Unguarded, daemon, evaluate};
 
 /// Mount points of secret files, with a file that is reached through each: the directory that programs know, which
 /// holds links, and the one with the generations of files that the links lead to.
@@ -57,7 +57,7 @@ fn nothing_that_a_container_does_to_its_secret_files_goes_through() {
         let mut attacks =
             Attacks::new(include_str!("probes/secrets.py"), json!({"point": point, "secret": secret}), limits);
         attacks.secrets = vec![("password".to_owned(), b"s3cr3t")];
-        judge(&daemon, &attacks, &prepare, &[(Unguarded::Host, ATTACKS)], &REASONS);
+        evaluate(&daemon, &attacks, &prepare, &[(Unguarded::Host, ATTACKS)], &REASONS);
         for attacker in ATTACKERS {
             daemon.api.delete(attacker.name, false).unwrap();
         }

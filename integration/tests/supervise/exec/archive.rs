@@ -361,7 +361,7 @@ fn what_is_not_whole_goes() {
     header.set_path("file").unwrap();
     header.set_mode(0o644);
     header.set_cksum();
-    let begin = |daemon: &Daemon| {
+    let start = |daemon: &Daemon| {
         let mut copying =
             command(Some(&daemon.socket()), &["cp", "-", "c:/tmp"]).stdin(Stdio::piped()).spawn().unwrap();
         let input = copying.stdin.as_mut().unwrap();
@@ -370,7 +370,7 @@ fn what_is_not_whole_goes() {
         wait::until("the partial copy exists", || (partial(pid) == 1).then_some(()));
         copying
     };
-    let mut copying = begin(&daemon);
+    let mut copying = start(&daemon);
     copying.kill().unwrap();
     copying.wait().unwrap();
     wait::until("the client was killed", || (partial(pid) == 0).then_some(()));
@@ -384,7 +384,7 @@ fn what_is_not_whole_goes() {
     integration::daemon::kill(copying.id() as i32, 2);
     assert_eq!(finish(copying).status, 130);
     assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
-    let mut copying = begin(&daemon);
+    let mut copying = start(&daemon);
     daemon.kill();
     wait::until("executord was killed", || (partial(pid) == 0).then_some(()));
     copying.kill().unwrap();

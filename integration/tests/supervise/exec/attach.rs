@@ -12,7 +12,7 @@ use integration::{host, wait};
 use tonic::Code;
 
 fn attached(daemon: &Daemon, input: bool) -> Attached {
-    Attached::begin(&daemon.api, AttachStart { id: "c".into(), input, ..AttachStart::default() }).expect("attach")
+    Attached::start(&daemon.api, AttachStart { id: "c".into(), input, ..AttachStart::default() }).expect("attach")
 }
 
 fn interactive(request: RunRequest, terminal: bool) -> RunRequest {
@@ -61,9 +61,9 @@ fn input_by_a_pipe() {
     first.send_input(b"one\n");
     first.until("one");
     let again = AttachStart { id: "c".into(), input: true, ..AttachStart::default() };
-    let reported = Attached::begin(&daemon.api, again.clone()).err().unwrap();
+    let reported = Attached::start(&daemon.api, again.clone()).err().unwrap();
     assert_eq!(reported.code(), Code::FailedPrecondition, "{reported}");
-    let second = Attached::begin(&daemon.api, AttachStart { take_over: true, ..again }).unwrap();
+    let second = Attached::start(&daemon.api, AttachStart { take_over: true, ..again }).unwrap();
     assert_eq!(first.end().err().unwrap().code(), Code::Aborted);
     second.send_input(b"two\n");
     second.send(Part::EndOfInput(EndOfInput {}));
@@ -79,17 +79,17 @@ fn input_by_a_pipe() {
 fn what_cannot_be_attached_to() {
     let daemon = Daemon::start();
     daemon.api.started(sleeper("c"));
-    let begin =
-        |id: &str, input| Attached::begin(&daemon.api, AttachStart { id: id.into(), input, ..AttachStart::default() });
-    assert_eq!(begin("nobody", false).err().unwrap().code(), Code::NotFound);
-    let reported = begin("c", true).err().unwrap();
+    let start =
+        |id: &str, input| Attached::start(&daemon.api, AttachStart { id: id.into(), input, ..AttachStart::default() });
+    assert_eq!(start("nobody", false).err().unwrap().code(), Code::NotFound);
+    let reported = start("c", true).err().unwrap();
     assert!(reported.code() == Code::FailedPrecondition && reported.message().contains("stdin"), "{reported}");
-    let all: Vec<Attached> = (0..16).map(|_| begin("c", false).unwrap()).collect();
-    assert_eq!(begin("c", false).err().unwrap().code(), Code::ResourceExhausted);
+    let all: Vec<Attached> = (0..16).map(|_| start("c", false).unwrap()).collect();
+    assert_eq!(start("c", false).err().unwrap().code(), Code::ResourceExhausted);
     drop(all);
     daemon.api.stop("c", Some(0)).unwrap();
     daemon.api.wait("c").unwrap();
-    assert_eq!(begin("c", false).err().unwrap().code(), Code::FailedPrecondition);
+    assert_eq!(start("c", false).err().unwrap().code(), Code::FailedPrecondition);
 }
 
 /// A client that only watches and does not read is told what it missed; the process and its log continue unaffected.
@@ -99,7 +99,7 @@ fn a_watcher_that_does_not_read_holds_up_nobody() {
     daemon.api.started(interactive(sh("read go; seq 1 2000000; echo done; sleep 100000").id("c"), false));
     let mut slow = attached(&daemon, false);
     let start = AttachStart { id: "c".into(), input: true, no_output: true, ..AttachStart::default() };
-    let typist = Attached::begin(&daemon.api, start).unwrap();
+    let typist = Attached::start(&daemon.api, start).unwrap();
     typist.send_input(b"go\n");
     wait::until("the process has written everything", || daemon.api.logs_so_far("c").contains("done").then_some(()));
     slow.until("done");
@@ -133,7 +133,7 @@ fn a_lossless_client_gets_every_byte() {
     for (id, suppressed) in [("kept", false), ("quiet", true)] {
         let request = cat(id).action(|run| run.suppress_log_output = suppressed);
         daemon.api.started(RunRequest { await_reader: true, ..request });
-        let mut client = Attached::begin(&daemon.api, reader(id)).unwrap();
+        let mut client = Attached::start(&daemon.api, reader(id)).unwrap();
         // The pause lasts as long as another container needs to write the same without a reader.
         assert_eq!(exit(&daemon.api.run_to_end(cat(&format!("{id}-2")))), Ok(0));
         assert_eq!(daemon.api.get(id).unwrap().state(), State::Running, "the process waits for its reader");
@@ -145,13 +145,13 @@ fn a_lossless_client_gets_every_byte() {
     }
     // The same holds for output that is too short to wait for.
     daemon.api.started(RunRequest { await_reader: true, ..sh("echo out; echo err >&2; exit 3").id("short") });
-    let client = Attached::begin(&daemon.api, reader("short")).unwrap().end().unwrap();
+    let client = Attached::start(&daemon.api, reader("short")).unwrap().end().unwrap();
     assert_eq!((&*client.stdout, &*client.stderr), (&b"out\n"[..], &b"err\n"[..]));
     assert_eq!(exit(&daemon.api.wait("short").unwrap()), Ok(3));
 }
 
 fn attached_to(daemon: &Daemon, id: &str) -> Attached {
-    Attached::begin(&daemon.api, AttachStart { id: id.into(), ..AttachStart::default() }).expect("attach")
+    Attached::start(&daemon.api, AttachStart { id: id.into(), ..AttachStart::default() }).expect("attach")
 }
 
 /// A process that waits for its reader still gets its signals, and continues when the reader has disconnected.
@@ -162,7 +162,7 @@ fn a_reader_that_stops_holds_up_nothing_but_its_process() {
         let request = program("/bin/cat", &["/bytes"]).id(id).rootfs(&rootfs.reference());
         daemon.api.started(RunRequest { await_reader: true, ..request });
         // Unread data of several streams fills their connection's window: each has a connection of its own.
-        Attached::begin(&Api::connect(&daemon.socket()).unwrap(), reader(id)).unwrap()
+        Attached::start(&Api::connect(&daemon.socket()).unwrap(), reader(id)).unwrap()
     };
     let (stopped, killed, gone, deleted) = (held("stop"), held("kill"), held("gone"), held("delete"));
     assert_eq!(
@@ -197,7 +197,7 @@ fn a_reader_goes_on_where_it_was_when_executord_died() {
     let script = "i=0; while [ $i -lt 400000 ]; do echo line-$i; i=$((i+1)); done; exit 4";
     node.api.started(RunRequest { await_reader: true, ..sh(script).id("c") });
     let start = AttachStart { resumable: true, ..reader("c") };
-    let mut client = Attached::begin(&node.api, start.clone()).unwrap();
+    let mut client = Attached::start(&node.api, start.clone()).unwrap();
     client.until("line-9999\n");
     node.kill(Process::Executord);
     while client.read_message().is_ok_and(|more| more) {}
@@ -206,7 +206,7 @@ fn a_reader_goes_on_where_it_was_when_executord_died() {
     node.revive().unwrap();
     wait::until("the next executord knows the shim", || node.api.get("c").ok().filter(|c| c.started_at.is_some()));
     let again = wait::until("the client is attached again", || {
-        Attached::begin(&node.api, AttachStart { resume_at: Some(place), ..start.clone() }).ok()
+        Attached::start(&node.api, AttachStart { resume_at: Some(place), ..start.clone() }).ok()
     });
     let again = again.end().unwrap();
     assert_eq!(again.missed, 0);
@@ -214,7 +214,7 @@ fn a_reader_goes_on_where_it_was_when_executord_died() {
     let expected: String = (0..400_000).map(|n| format!("line-{n}\n")).collect();
     assert!(seen == expected.as_bytes(), "{} bytes of {}", seen.len(), expected.len());
     assert_eq!(exit(&node.api.wait("c").unwrap()), Ok(4));
-    let beyond = Attached::begin(&node.api, AttachStart { resume_at: Some(1 << 40), ..start });
+    let beyond = Attached::start(&node.api, AttachStart { resume_at: Some(1 << 40), ..start });
     assert_eq!(beyond.err().unwrap().code(), Code::FailedPrecondition, "the position is beyond the end");
 }
 
@@ -224,18 +224,18 @@ fn the_terminal_outlives_executord() {
     let mut node = Supervised::start();
     let script = "trap 'echo hup' HUP; while read line; do echo got-$line; done";
     node.api.started(interactive(sh(script).id("c"), true));
-    let begin = |node: &Supervised| {
+    let start = |node: &Supervised| {
         let start = AttachStart { id: "c".into(), input: true, take_over: true, ..AttachStart::default() };
-        Attached::begin(&node.api, start).unwrap()
+        Attached::start(&node.api, start).unwrap()
     };
-    let mut client = begin(&node);
+    let mut client = start(&node);
     client.send_input(b"1\n");
     client.until("got-1");
     node.kill(Process::Executord);
     assert!(client.end().is_err());
     node.revive().unwrap();
     wait::until("the next executord knows the shim", || node.api.get("c").ok().filter(|c| c.started_at.is_some()));
-    let mut client = begin(&node);
+    let mut client = start(&node);
     client.send_input(b"2\n");
     assert!(!client.until("got-2").contains("hup"));
 }

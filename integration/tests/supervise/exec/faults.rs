@@ -34,7 +34,7 @@ fn all_end(what: &str, pids: &[i32]) {
 
 fn stubborn(daemon: &Daemon, terminal: bool) -> (Executed, Vec<i32>) {
     let mut process =
-        Executed::begin(&daemon.api, ExecStart { terminal, ..script("c", STUBBORN) }).expect("a running process");
+        Executed::start(&daemon.api, ExecStart { terminal, ..script("c", STUBBORN) }).expect("a running process");
     process.until("\n");
     let all = with_children(process.pid);
     assert_eq!(all.len(), 2, "{all:?}");
@@ -50,7 +50,7 @@ fn a_client_that_goes_away_takes_its_process_along() {
         drop(process);
         all_end("a stubborn process", &all);
     }
-    let gentle = Executed::begin(&daemon.api, start("c", "/bin/sleep", &["100000"])).unwrap();
+    let gentle = Executed::start(&daemon.api, start("c", "/bin/sleep", &["100000"])).unwrap();
     let all = with_children(gentle.pid);
     drop(gentle);
     all_end("one that hears the first signal", &all);
@@ -66,10 +66,10 @@ fn what_is_detached_goes_on_without_its_client() {
     // More output than a pipe or a terminal holds.
     let busy = |mark: &str| format!("head -c 1000000 /dev/zero | tr '\\0' x; echo >/tmp/{mark}; exec sleep 100000");
     let begun = ExecStart { detached: true, ..script("c", &busy("begun")) };
-    let begun = Executed::begin(&daemon.api, begun).unwrap();
+    let begun = Executed::start(&daemon.api, begun).unwrap();
     let mut all = with_children(begun.pid);
     assert_eq!(begun.end().unwrap().exit, None, "the call ends at once");
-    let later = Executed::begin(&daemon.api, ExecStart { terminal: true, ..script("c", &busy("later")) }).unwrap();
+    let later = Executed::start(&daemon.api, ExecStart { terminal: true, ..script("c", &busy("later")) }).unwrap();
     all.push(later.pid);
     later.send(ToExecuted::Detach(ExecDetach {}));
     assert_eq!(later.end().unwrap().exit, None);
@@ -134,7 +134,7 @@ fn a_supervisor_that_is_killed_takes_its_process_along() {
 fn executord_that_is_killed_leaves_no_process() {
     let mut node = Supervised::start();
     let container = pid(&node.api.started(sleeper("c")));
-    let process = Executed::begin(&node.api, script("c", STUBBORN)).unwrap();
+    let process = Executed::start(&node.api, script("c", STUBBORN)).unwrap();
     let shown =
         wait::until("the process has its child", || Some(with_children(process.pid)).filter(|all| all.len() == 2));
     node.kill(Part::Executord);
@@ -150,7 +150,7 @@ fn executord_that_is_killed_leaves_no_process() {
 fn a_launcher_that_is_killed_leaves_no_process() {
     let mut node = Supervised::start();
     node.api.started(sleeper("c"));
-    let mut process = Executed::begin(&node.api, ExecStart { stdin: true, ..start("c", "/bin/cat", &[]) }).unwrap();
+    let mut process = Executed::start(&node.api, ExecStart { stdin: true, ..start("c", "/bin/cat", &[]) }).unwrap();
     node.kill(Part::Launcher);
     process.send_input(b"still here\n");
     process.until("still here");

@@ -87,7 +87,7 @@ fn it_is_as_the_containers_own_process() {
     ];
     for (id, request) in containers {
         let init = pid(&daemon.api.started(request));
-        let executed = Executed::begin(&daemon.api, start(id, "/bin/sleep", &["100000"])).unwrap();
+        let executed = Executed::start(&daemon.api, start(id, "/bin/sleep", &["100000"])).unwrap();
         compare(id, init, executed.pid);
         // A guard against a comparison of two empty values.
         assert_ne!(host::status(init, "CapBnd"), host::status(std::process::id() as i32, "CapBnd"));
@@ -107,7 +107,7 @@ fn another_user_is_that_user() {
             user: user.into(),
             ..script("c", "id -u; id -g; id -G; echo $HOME; grep CapEff /proc/self/status")
         };
-        Executed::begin(&daemon.api, start).unwrap().end().unwrap().text()
+        Executed::start(&daemon.api, start).unwrap().end().unwrap().text()
     };
     assert_eq!(as_user("ann"), "77\n78\n78 79\n/home/ann\nCapEff:\t0000000000000000\n");
     assert_eq!(as_user("5:6"), "5\n6\n6\n/\nCapEff:\t0000000000000000\n");
@@ -123,7 +123,7 @@ fn it_has_no_descriptor_of_ours() {
         // The script prints when its loader, which opens libraries, is done. It stays, because its last command is not
         // `sleep`.
         let start = ExecStart { stdin, terminal, ..script("c", "echo loaded; sleep 1000; true") };
-        let mut executed = Executed::begin(&daemon.api, start).unwrap();
+        let mut executed = Executed::start(&daemon.api, start).unwrap();
         executed.until("loaded");
         let open = std::fs::read_dir(format!("/proc/{}/fd", executed.pid)).unwrap();
         let mut open: Vec<(String, PathBuf)> = open

@@ -39,7 +39,7 @@ impl Given {
         let script = r#"read typed; echo "$PRINTED"; echo read; sleep 100000"#;
         let args = vec!["-c".into(), script.into(), argument.as_str().into()];
         let start = ExecStart { env, args, stdin: true, ..start("c", "/bin/sh", &[]) };
-        let mut process = Executed::begin(&daemon.api, start).expect("a running process");
+        let mut process = Executed::start(&daemon.api, start).expect("a running process");
         process.send_input(&[typed.as_bytes(), b"\n"].concat());
         process.until("read");
         Self { daemon, process, needles }

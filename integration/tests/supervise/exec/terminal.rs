@@ -11,7 +11,7 @@ use integration::{host, wait};
 use crate::exec::sleeping;
 
 fn on_terminal(daemon: &Daemon, text: &str) -> Executed {
-    Executed::begin(&daemon.api, ExecStart { terminal: true, ..script("c", text) }).expect("a running process")
+    Executed::start(&daemon.api, ExecStart { terminal: true, ..script("c", text) }).expect("a running process")
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn run_terminal_begins_with_callers_size() {
 fn a_shell_is_used_as_by_hand() {
     let daemon = sleeping("c");
     let bash = ExecStart { terminal: true, ..start("c", "/bin/bash", &["--norc", "-i"]) };
-    let mut shell = Executed::begin(&daemon.api, bash).unwrap();
+    let mut shell = Executed::start(&daemon.api, bash).unwrap();
     shell.send_input(b"PS1='rea''dy> '\n");
     shell.until("ready> ");
     shell.send_input(b"echo a$((40+2))b\n");

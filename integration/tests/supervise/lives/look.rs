@@ -6,7 +6,7 @@ use std::time::Duration;
 use integration::daemon::Daemon;
 use integration::{footprint, host};
 
-use crate::lives::judge::{Figures, Memory};
+use crate::lives::evaluate::{Figures, Memory};
 
 /// Time between two looks at counts that may still change.
 pub(crate) const PAUSE: Duration = Duration::from_millis(250);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::lives::judge::{Figures, grown};
+use crate::lives::evaluate::{Figures, grown};
 
 /// Lives at the beginning and at the end whose times are told.
 const COMPARED: usize = 1000;

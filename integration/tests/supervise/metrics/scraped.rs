@@ -60,8 +60,8 @@ fn exported(text: &str) -> BTreeMap<String, Described> {
 }
 
 /// Has a program judge a scrape, which it gets on standard input.
-fn judged(mut judge: Command, text: &str) -> Result<(), String> {
-    let mut child = judge.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+fn judged(mut evaluate: Command, text: &str) -> Result<(), String> {
+    let mut child = evaluate.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
     let reported = [output.stdout, output.stderr].concat();

@@ -37,7 +37,7 @@ pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe,
         ..v1::ExecStart::default()
     });
     let failed = |why: String| Made::from_outcome(Outcome::Failed(format!("`{}` {why}", probe.path)));
-    let (session, stdio) = match timeout(BEGINS_WITHIN, exec::begin(node, start)).await {
+    let (session, stdio) = match timeout(BEGINS_WITHIN, exec::start(node, start)).await {
         Ok(Ok(ExecOutcome::Running(session, stdio))) => (session, stdio),
         Ok(Ok(ExecOutcome::Failed(failure))) => return failed(format!("cannot be executed: {}", failure.message)),
         // As a user whom the root file system does not have.

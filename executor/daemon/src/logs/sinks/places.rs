@@ -60,7 +60,7 @@ impl Places {
 
     /// Returns where to begin with a container; none where everything was sent. `is_over` is true of one that was completed before
     /// this daemon: where nothing was sent there before, its log stays where it is.
-    pub(super) fn begin(&self, id: &ContainerId, created_at: Timestamp, is_over: bool) -> Option<Place> {
+    pub(super) fn start(&self, id: &ContainerId, created_at: Timestamp, is_over: bool) -> Option<Place> {
         let mut state = locked(&self.state);
         let known = state.containers.get(id).filter(|kept| kept.created_at == created_at.0).copied();
         let kept = known.unwrap_or_else(|| {
@@ -132,22 +132,22 @@ mod tests {
         let (a, b): (ContainerId, ContainerId) = ("a".parse().unwrap(), "b".parse().unwrap());
         let place = Place { bytes: 5, entries: 1 };
         let places = Places::open(path.clone());
-        assert_eq!(places.begin(&b, Timestamp(1), true), None, "of the time before");
-        assert_eq!(places.begin(&a, Timestamp(1), false), Some(Place::default()));
+        assert_eq!(places.start(&b, Timestamp(1), true), None, "of the time before");
+        assert_eq!(places.start(&a, Timestamp(1), false), Some(Place::default()));
         places.reached(&a, Timestamp(2), Place::default(), true);
         places.reached(&a, Timestamp(1), place, false);
         places.save().unwrap();
 
         let places = Places::open(path.clone());
-        assert_eq!(places.begin(&a, Timestamp(1), true), Some(place));
-        assert_eq!(places.begin(&a, Timestamp(2), false), Some(Place::default()), "the id's next container");
-        assert_eq!(places.begin(&b, Timestamp(1), true), None);
-        assert_eq!(places.begin(&"c".parse().unwrap(), Timestamp(1), true), Some(Place::default()));
+        assert_eq!(places.start(&a, Timestamp(1), true), Some(place));
+        assert_eq!(places.start(&a, Timestamp(2), false), Some(Place::default()), "the id's next container");
+        assert_eq!(places.start(&b, Timestamp(1), true), None);
+        assert_eq!(places.start(&"c".parse().unwrap(), Timestamp(1), true), Some(Place::default()));
         places.retain(|id| *id == a);
         places.save().unwrap();
         std::fs::write(&path, "{").unwrap();
         assert_eq!(
-            Places::open(path).begin(&b, Timestamp(1), true),
+            Places::open(path).start(&b, Timestamp(1), true),
             Some(Place::default()),
             "nothing is lost silently"
         );

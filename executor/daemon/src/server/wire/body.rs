@@ -43,7 +43,7 @@ impl Call {
     /// Returns the call of the library's request; `None` where its stream is gone, or was beyond the limit.
     pub(crate) fn new(calls: &Calls, shadow: http::Request<Incoming>) -> Option<Self> {
         let id = shadow.uri().path().strip_prefix('/')?.parse().ok()?;
-        let request = calls.begin(id)?;
+        let request = calls.start(id)?;
         Some(Self { calls: calls.clone(), id, request, body: shadow.into_body() })
     }
 

@@ -229,7 +229,7 @@ impl Calls {
 /// Methods of the calls.
 impl Calls {
     /// Takes the head of a stream's request; `None` where the stream is gone.
-    pub(crate) fn begin(&self, id: u32) -> Option<Request> {
+    pub(crate) fn start(&self, id: u32) -> Option<Request> {
         self.state().streams.get_mut(&id)?.request.take()
     }
 

@@ -127,7 +127,7 @@ impl Decoder {
             let value = string(&mut rest)?;
             field(&name, &value);
             if keep {
-                self.keep(&name, &value)?;
+                self.insert(&name, &value)?;
             }
         }
         Ok(())
@@ -141,7 +141,7 @@ impl Decoder {
         }
     }
 
-    fn keep(&mut self, name: &[u8], value: &[u8]) -> Result<(), Corrupt> {
+    fn insert(&mut self, name: &[u8], value: &[u8]) -> Result<(), Corrupt> {
         let size = name.len() + value.len() + ENTRY_OVERHEAD;
         self.shrink(self.most.saturating_sub(size));
         // An entry that is larger than the table empties it without an error (RFC 7541, 4.4).

@@ -74,7 +74,7 @@ impl Outbound {
                     *have += taken;
                     if *have == HEADER {
                         let head = Head::parse(*header);
-                        self.begin(head);
+                        self.start(head);
                     }
                     taken
                 }
@@ -101,7 +101,7 @@ impl Outbound {
         }
     }
 
-    fn begin(&mut self, head: Head) {
+    fn start(&mut self, head: Head) {
         let skipped = |length| if length == 0 { Parser::Header([0; HEADER], 0) } else { Parser::Skip(length) };
         match head.kind {
             kind::DATA => {

@@ -154,7 +154,7 @@ impl Cache {
     }
 
     /// Keeps an artifact under a key that is held, or marks it as used now.
-    pub(crate) fn keep(&self, digest: &str, entry: &Entry) {
+    pub(crate) fn store(&self, digest: &str, entry: &Entry) {
         let path = self.dir.join(digest);
         let kept = match &entry.part {
             None => File::open(path.with_extension(MARK))
@@ -238,20 +238,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let cache = Cache::open(dir.path().to_owned(), 10);
         for (digest, text) in [("a", "12345"), ("b", "1234"), ("a", "54321")] {
-            cache.keep(digest, &entry(&cache, text, Some("e")));
+            cache.store(digest, &entry(&cache, text, Some("e")));
         }
         assert_eq!((content(&cache, "a").as_deref(), content(&cache, "b").as_deref()), (Some("54321"), Some("1234")));
         // The use counts, not the age.
         let earlier = SystemTime::now() - std::time::Duration::from_secs(60);
         let of_a = File::open(dir.path().join("a.json")).unwrap();
         of_a.set_times(FileTimes::new().set_modified(earlier)).unwrap();
-        cache.keep("a", &cache.get("a").unwrap());
+        cache.store("a", &cache.get("a").unwrap());
         File::open(dir.path().join("b.json")).unwrap().set_times(FileTimes::new().set_modified(earlier)).unwrap();
-        cache.keep("c", &entry(&cache, "123", Some("e")));
+        cache.store("c", &entry(&cache, "123", Some("e")));
         assert_eq!((content(&cache, "b"), content(&cache, "a").as_deref()), (None, Some("54321")));
         // Neither what is too large, nor what cannot be checked.
-        cache.keep("d", &entry(&cache, "12345678901", Some("e")));
-        cache.keep("e", &entry(&cache, "1", None));
+        cache.store("d", &entry(&cache, "12345678901", Some("e")));
+        cache.store("e", &entry(&cache, "1", None));
         assert!(cache.get("d").is_none() && cache.get("e").is_none());
         assert_eq!(names(&cache), 4, "no file of a download is left");
         let again = Cache::open(dir.path().to_owned(), 5);
@@ -266,7 +266,7 @@ mod tests {
         }
         let cache = Cache::open(dir.path().to_owned(), 100);
         assert_eq!(names(&cache), 0);
-        cache.keep("a", &entry(&cache, "12345", Some("e")));
+        cache.store("a", &entry(&cache, "12345", Some("e")));
         File::options().write(true).open(dir.path().join("a")).unwrap().set_len(2).unwrap();
         assert!(cache.get("a").is_none());
         let missing = Cache::open(dir.path().join("missing"), 100);

@@ -152,7 +152,7 @@ impl Store {
     }
 
     /// Makes the tables and reserves the daemon's cursors, durably.
-    pub(super) fn begin(&self, Begin { reserved, starts }: Begin) -> Result<(), StoreError> {
+    pub(super) fn start(&self, Begin { reserved, starts }: Begin) -> Result<(), StoreError> {
         let transaction = self.0.begin_write()?;
         {
             transaction.open_table(CONTAINERS)?;

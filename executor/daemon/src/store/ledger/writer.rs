@@ -137,7 +137,7 @@ impl LedgerFile {
             None => self.store.insert(Store::open(&self.path)?),
         };
         if let Some(begin) = self.pending {
-            store.begin(begin)?;
+            store.start(begin)?;
             self.pending = None;
         }
         store.write(batch)

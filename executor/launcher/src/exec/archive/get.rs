@@ -173,7 +173,7 @@ impl<'a> Archive<'a> {
             }
             let path = path.join(std::ffi::OsStr::new(&*String::from_utf8_lossy(own.to_bytes())));
             let name = [name, b"/", own.to_bytes()].concat();
-            match look(directory, own, self.secret_devices) {
+            match inspect(directory, own, self.secret_devices) {
                 Ok(Some(found)) => self.entry(&found, &name, &path, depth + 1)?,
                 Ok(None) => {}
                 Err(error) => self.left_out.add(&path, error),
@@ -223,7 +223,7 @@ struct Found {
 }
 
 /// Looks at a name; `None` where nothing is that is sent.
-fn look(directory: &OwnedFd, name: &CStr, secret_devices: &[u64]) -> io::Result<Option<Found>> {
+fn inspect(directory: &OwnedFd, name: &CStr, secret_devices: &[u64]) -> io::Result<Option<Found>> {
     let mut stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(None),
         stat => stat?,

@@ -37,7 +37,7 @@ impl Window {
     }
 
     /// The first place that is kept.
-    pub(super) fn begin(&self) -> u64 {
+    pub(super) fn start(&self) -> u64 {
         self.packets.front().map_or(self.end, |packet| packet.at)
     }
 
@@ -76,7 +76,7 @@ impl Window {
     /// Returns the cost of everything from a place on.
     pub(super) fn cost_from(&self, place: u64) -> u64 {
         let packets = self.packets.len() - self.index(place);
-        self.end.saturating_sub(place.max(self.begin())) + packets as u64 * PACKET_COST
+        self.end.saturating_sub(place.max(self.start())) + packets as u64 * PACKET_COST
     }
 
     /// Forgets what lies before a place.
@@ -91,7 +91,7 @@ impl Window {
 
     /// Forgets the oldest output, as far as a place, until the rest costs no more than this.
     pub(super) fn shrink(&mut self, cost_max: u64, place: u64) {
-        let mut cost = self.cost_from(self.begin());
+        let mut cost = self.cost_from(self.start());
         while let Some(first) = self.packets.front().filter(|first| cost > cost_max && first.end() <= place) {
             cost -= first.end() - first.at + PACKET_COST;
             self.packets.pop_front();
@@ -128,19 +128,19 @@ mod tests {
             window.push(mark, &bytes);
             all.extend(bytes);
         }
-        assert_eq!((window.begin(), window.end()), (0, all.len() as u64));
+        assert_eq!((window.start(), window.end()), (0, all.len() as u64));
         for place in (0..all.len()).step_by(61) {
             assert_eq!(read(&window, place as u64), all[place..]);
         }
         window.forget_before(5000);
-        assert!(window.begin() <= 5000 && window.begin() + ATTACHED_PACKET_MAX as u64 > 5000);
+        assert!(window.start() <= 5000 && window.start() + ATTACHED_PACKET_MAX as u64 > 5000);
         assert_eq!(read(&window, 5000), all[5000..]);
         window.shrink(10_000, 5000);
         assert_eq!(read(&window, 5000), all[5000..], "what is still wanted stays");
         window.shrink(10_000, window.end());
         assert!(window.cost_from(0) <= 10_000);
         window.forget_before(window.end());
-        assert_eq!((window.begin(), window.cost_from(0)), (window.end(), 0));
+        assert_eq!((window.start(), window.cost_from(0)), (window.end(), 0));
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl<'a> Store<'a> {
         file: &File,
         over: &mut dyn FnMut() -> Option<&'static str>,
     ) {
-        let size = match self.judge(&path, file) {
+        let size = match self.evaluate(&path, file) {
             Ok(size) => size,
             Err(reason) => return self.skip(path, reason),
         };
@@ -89,7 +89,7 @@ impl<'a> Store<'a> {
     }
 
     /// Size, where it may be captured.
-    fn judge(&self, path: &str, file: &File) -> Result<u64, String> {
+    fn evaluate(&self, path: &str, file: &File) -> Result<u64, String> {
         let stat = fstat(file).map_err(|error| plain(&error.into()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err("not a regular file".into());

@@ -78,7 +78,7 @@ enum Entry {
 
 impl Walk<'_> {
     /// In the helper. Comes back with an error only where it cannot begin.
-    pub(super) fn carry_out(&self, namespaces: &Namespaces, socket: &Seqpacket, parent: i32) -> io::Result<()> {
+    pub(super) fn execute(&self, namespaces: &Namespaces, socket: &Seqpacket, parent: i32) -> io::Result<()> {
         process::be_expendable()?;
         if let Some(user) = &namespaces.user {
             process::become_root_of(user.as_fd())?;
@@ -111,7 +111,7 @@ struct OutputWalker<'a> {
 
 impl OutputWalker<'_> {
     fn declared_file(&mut self, path: &Path) -> Result<(), RecvError> {
-        match self.look(path) {
+        match self.inspect(path) {
             Ok(Entry::File(file, mode)) => self.file(path, &file, mode),
             Ok(Entry::Directory) => self.skip(path, "a directory"),
             Err(reason) => self.skip(path, &reason),
@@ -119,7 +119,7 @@ impl OutputWalker<'_> {
     }
 
     fn declared_directory(&mut self, top: &Path) -> Result<(), RecvError> {
-        match self.look(top) {
+        match self.inspect(top) {
             Ok(Entry::Directory) => {}
             Ok(Entry::File(..)) => return self.skip(top, "not a directory"),
             Err(reason) => return self.skip(top, &reason),
@@ -140,7 +140,7 @@ impl OutputWalker<'_> {
                 }
                 self.seen += 1;
                 let path = directory.join(OsStr::from_bytes(&name));
-                match self.look(&path) {
+                match self.inspect(&path) {
                     Ok(Entry::File(file, mode)) => self.file(&path, &file, mode)?,
                     Ok(Entry::Directory) if depth == DEPTH_MAX => {
                         self.skip(&path, &format!("more than {DEPTH_MAX} directories below one another"))?;
@@ -174,7 +174,7 @@ impl OutputWalker<'_> {
     }
 
     /// Returns the entry at a path, or why it is not captured.
-    fn look(&self, path: &Path) -> Result<Entry, String> {
+    fn inspect(&self, path: &Path) -> Result<Entry, String> {
         if path.as_os_str().len() >= PATH_MAX {
             return Err(format!("its path has more than {} bytes", PATH_MAX - 1));
         }

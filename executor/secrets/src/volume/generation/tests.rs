@@ -86,7 +86,7 @@ fn a_generation_replaces_another_and_the_old_one_is_wiped() {
     let changes =
         [directory(&["db/user"], &[(0, "db/password"), (1, "new/deep/x")]), Change { mount: 1, next: Next::File(2) }];
     let mounts = after(&changes);
-    let rotation = Rotation::begin(&volume, 2, &mounts, &changes).unwrap();
+    let rotation = Rotation::start(&volume, 2, &mounts, &changes).unwrap();
     rotation.write(&[b"password2", b"new2", b"one2"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
     assert_eq!(read(&volume, "0/db/password").as_deref(), Some("password1"), "nothing is in force yet");
     assert_eq!((read(&volume, "1").as_deref(), read(&volume, "0/new/deep/x")), (Some("one1"), None));
@@ -164,7 +164,7 @@ fn rotation_moves_links_in_visible_directories() {
             [directory(&["db/user"], &[(0, "db/password"), (1, "token")]), Change { mount: 1, next: Next::File(2) }];
         let mounts = after(&changes);
         let before = (link("0/db/password"), link("0/db/user"));
-        let rotation = Rotation::begin(&volume, number, &mounts, &changes).unwrap();
+        let rotation = Rotation::start(&volume, number, &mounts, &changes).unwrap();
         let content = format!("password{number}");
         rotation.write(&[content.as_bytes(), b"token", b"one"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
         assert_eq!(events(), [], "nothing is in force yet");
@@ -186,7 +186,7 @@ fn a_generation_that_is_not_wanted_leaves_no_trace() {
     let (volume, _) = filled();
     let changes = [directory(&["token"], &[(0, "db"), (1, "added")]), Change { mount: 1, next: Next::File(2) }];
     let mounts = after(&changes);
-    let rotation = Rotation::begin(&volume, 2, &mounts, &changes).unwrap();
+    let rotation = Rotation::start(&volume, 2, &mounts, &changes).unwrap();
     rotation.write(&[b"a file now", b"new", b"one2"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
     let written = open(&volume, "files/0/..gen2/added").unwrap();
     rotation.swap().unwrap();
@@ -211,7 +211,7 @@ fn a_swap_that_fails_is_taken_back_everywhere() {
     let (volume, _) = filled();
     let changes = [directory(&[], &[(0, "db/user")]), Change { mount: 1, next: Next::File(1) }];
     let mounts = after(&changes);
-    let rotation = Rotation::begin(&volume, 2, &mounts, &changes).unwrap();
+    let rotation = Rotation::start(&volume, 2, &mounts, &changes).unwrap();
     rotation.write(&[b"user2", b"one2"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
     unlinkat(volume.handle(), "1..gen2", AtFlags::empty()).unwrap();
     assert_eq!(rotation.swap().unwrap_err().kind(), io::ErrorKind::NotFound);
@@ -231,7 +231,7 @@ fn all_files_may_go_and_come_again() {
     for (number, change) in [(2, directory(&[], &[])), (3, directory(&[], &[(0, "a/b")]))] {
         let changes = [change];
         let mounts = after(&changes);
-        let rotation = Rotation::begin(&volume, number, &mounts, &changes).unwrap();
+        let rotation = Rotation::start(&volume, number, &mounts, &changes).unwrap();
         rotation.write(&[b"again"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
         rotation.swap().unwrap();
         volume.wipe_replaced(&rotation.settle().unwrap()).unwrap();
@@ -248,7 +248,7 @@ fn the_end_wipes_every_generation() {
     for number in 2..6 {
         let changes = [directory(&["token"], &[(0, "db/user")])];
         let mounts = after(&changes);
-        let rotation = Rotation::begin(&volume, number, &mounts, &changes).unwrap();
+        let rotation = Rotation::start(&volume, number, &mounts, &changes).unwrap();
         rotation.write(&[format!("user{number}").as_bytes()], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
         rotation.swap().unwrap();
         let _ = rotation.settle().unwrap(); // nobody gets to wiping it
@@ -265,7 +265,7 @@ fn a_volume_grows() {
     let big = vec![b'x'; SIZE.bytes as usize];
     let changes = [directory(&[], &[(0, "big")])];
     let mounts = after(&changes);
-    let rotation = Rotation::begin(&volume, 2, &mounts, &changes).unwrap();
+    let rotation = Rotation::start(&volume, 2, &mounts, &changes).unwrap();
     if volume.kind() == VolumeKind::TmpfsNoswap {
         assert_eq!(
             rotation.write(&[&big], &PRIVATE, OWNER, &mut hold(&volume)).unwrap_err().kind(),
@@ -280,7 +280,7 @@ fn a_volume_grows() {
         assert!(used.bytes >= 4 * 4096 && used.bytes < SIZE.bytes && used.inodes > 8, "{used:?}");
     }
     let mounts = after(&changes);
-    let rotation = Rotation::begin(&volume, 2, &mounts, &changes).unwrap();
+    let rotation = Rotation::start(&volume, 2, &mounts, &changes).unwrap();
     rotation.write(&[&big], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
 }
 
@@ -307,7 +307,7 @@ fn directories_are_real_and_change_kind() {
     for (number, (change, expected)) in (2..).zip(steps) {
         let changes = [change];
         let mounts = after(&changes);
-        let rotation = Rotation::begin(&volume, number, &mounts, &changes).unwrap();
+        let rotation = Rotation::start(&volume, number, &mounts, &changes).unwrap();
         rotation.write(&[b"one", b"two"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
         // There and back, as when the record cannot be written, and there for good.
         let before = names(&volume, "0");
@@ -315,7 +315,7 @@ fn directories_are_real_and_change_kind() {
         rotation.swap_back().unwrap();
         assert_eq!(names(&volume, "0"), before);
         rotation.discard().unwrap();
-        let rotation = Rotation::begin(&volume, number, &mounts, &changes).unwrap();
+        let rotation = Rotation::start(&volume, number, &mounts, &changes).unwrap();
         rotation.write(&[b"one", b"two"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
         rotation.swap().unwrap();
         volume.wipe_replaced(&rotation.settle().unwrap()).unwrap();
@@ -342,7 +342,7 @@ fn a_directory_opens_and_closes_with_its_files() {
     {
         let changes = [directory(&[], &[(0, "db/user")])];
         let mounts = after(&changes);
-        let rotation = Rotation::begin(&volume, number, &mounts, &changes).unwrap();
+        let rotation = Rotation::start(&volume, number, &mounts, &changes).unwrap();
         rotation.write(&[b"x"], &[file], OWNER, &mut hold(&volume)).unwrap();
         rotation.swap().unwrap();
         volume.wipe_replaced(&rotation.settle().unwrap()).unwrap();

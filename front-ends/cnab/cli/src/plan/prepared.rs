@@ -56,7 +56,7 @@ pub(crate) struct Step {
 
 impl Prepared {
     /// Looks for everything that is wrong with it, as far as can be told before the actions ahead of it are done.
-    pub(super) fn judge(&self, store: &Store, history: &[Record], ahead: &[Self]) -> Result<(), Failure> {
+    pub(super) fn evaluate(&self, store: &Store, history: &[Record], ahead: &[Self]) -> Result<(), Failure> {
         let awaited = self.awaited(history, ahead);
         let values = self.resolve(store, history, awaited)?;
         self.lower(history, &values).map(drop)

@@ -250,7 +250,7 @@ pub(crate) fn descriptors(scale: Scale) -> anyhow::Result<Outcome> {
         daemon.api.delete("c1", true)?; // so that there is room for a process of Exec
         let mut executed = Vec::new();
         let refused = (0..CONTAINERS).find_map(|_| {
-            Executed::begin(&daemon.api, start("c0", "/bin/sleep", &["100000"]))
+            Executed::start(&daemon.api, start("c0", "/bin/sleep", &["100000"]))
                 .map(|process| executed.push(process))
                 .err()
         });
@@ -281,7 +281,7 @@ pub(crate) fn descriptors_control(_: Scale) -> anyhow::Result<String> {
     let mut executed = Vec::new();
     for index in 0..CONTAINERS {
         daemon.api.run(sleeper(&format!("c{index}")))?;
-        executed.push(Executed::begin(&daemon.api, start("c0", "/bin/sleep", &["100000"]))?);
+        executed.push(Executed::start(&daemon.api, start("c0", "/bin/sleep", &["100000"]))?);
     }
     Ok(format!("with 1,024 descriptors {CONTAINERS} containers and {} processes of Exec run", executed.len()))
 }

@@ -202,7 +202,7 @@ pub(crate) fn printed(scale: Scale) -> anyhow::Result<Outcome> {
         let id = format!("c{size}");
         daemon.api.started(program("/bin/sleep", &["100000"]).id(&id).file("a", secret.as_bytes()));
         let cat = script(&id, "cat /etc/cf-service-bindings/a");
-        let process = Executed::begin(&daemon.api, cat)?.end()?;
+        let process = Executed::start(&daemon.api, cat)?.end()?;
         ensure!(process.stdout == secret.as_bytes(), "the process printed something else");
         let kept = kept(daemon.pid(), &[("what was printed", secret.as_bytes())])?;
         if !kept.is_empty() {
@@ -218,7 +218,7 @@ pub(crate) fn printed_control(_: Scale) -> anyhow::Result<String> {
     let secret = Canary::random(3000)?;
     daemon.api.started(program("/bin/sleep", &["100000"]).id("c"));
     let reads = format!("read typed; echo read; sleep 100000; : {}", secret.as_str());
-    let mut process = Executed::begin(&daemon.api, script("c", &reads))?;
+    let mut process = Executed::start(&daemon.api, script("c", &reads))?;
     let found = held(process.pid, &[("an argument", secret.as_bytes())])?;
     ensure!(!found.is_empty(), "the search does not find what is there");
     process.send(v1::exec_request::Part::Signal(9));

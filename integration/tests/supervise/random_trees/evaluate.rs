@@ -49,7 +49,7 @@ impl<'a> Judge<'a> {
     ///
     /// # Errors
     /// The first difference.
-    pub(crate) fn judge(&self, tree: &Tree, container: &Container) -> Result<(), String> {
+    pub(crate) fn evaluate(&self, tree: &Tree, container: &Container) -> Result<(), String> {
         let stopped = tree.stopped_after.is_some();
         let mut ends = Vec::new();
         if let Some(setup) = &tree.setup {

@@ -71,7 +71,7 @@ pub(crate) struct KilledLife<'a> {
 
 impl KilledLife<'_> {
     /// Checks every condition.
-    pub(crate) fn judge(&self, answers: &ClientAnswers) -> Verdict {
+    pub(crate) fn evaluate(&self, answers: &ClientAnswers) -> Verdict {
         let mut verdict = Verdict::default();
         self.check_client(answers, &mut verdict);
         let there = self.find_fate(answers, &mut verdict);
