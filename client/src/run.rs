@@ -255,9 +255,8 @@ impl Client {
     /// Returns every violation of the request. Returns [`tonic::Code::Unimplemented`] from an executord without `validate` among the
     /// features of [`Client::info`].
     pub async fn validate(&self, request: &Wiped<ValidateRequest>) -> Result<(), Error> {
-        let answer = self.retry(is_lost, |_| {
-            self.send::<_, ValidateResponse>(request.clone(), "/executor.v1.Executor/Validate")
-        });
+        let answer = self
+            .retry(is_lost, |_| self.send::<_, ValidateResponse>(request.clone(), "/executor.v1.Executor/Validate"));
         answer.await.map(drop)
     }
 

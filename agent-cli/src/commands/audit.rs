@@ -21,7 +21,7 @@ use executor_residue::{Needles, Report};
 
 use self::findings::Findings;
 use self::inputs::{AGAIN, Inputs, Kind, READY, SIZES, add_token, mounts, taken};
-use self::scene::{SearchScope, SearchHits, holds};
+use self::scene::{SearchHits, SearchScope, holds};
 use self::view::{About, Json, human};
 use crate::container::{ask_to_stop, completed};
 use crate::exit;

@@ -11,7 +11,7 @@ use std::fmt;
 
 use executor_sys::peer::Peer;
 
-use crate::api_error::{Kind, ApiError};
+use crate::api_error::{ApiError, Kind};
 
 /// The method that answers secrets.
 pub(crate) const GET_SECRETS: &str = "/executor.v1.Executor/GetSecrets";

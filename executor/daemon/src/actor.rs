@@ -33,21 +33,21 @@ use tokio::time::Instant;
 
 use self::deadline::Deadline;
 pub(crate) use self::payload::LaunchPayload;
-use crate::operations::certify::Renewing;
 use crate::actor::checks::Checking;
+use crate::actor::following::Following;
+use crate::actor::transfers::Transferring;
+use crate::api_error::{ApiError, Kind};
+use crate::launcher::{CallError, Session};
 use crate::model::container::link::ShimLink;
 use crate::model::container::{Handle, Presence, records};
-use crate::operations::delete::forget;
 use crate::model::events::EventKind;
-use crate::model::status::ContainerStatus;
-use crate::actor::following::Following;
-use crate::launcher::{CallError, Session};
-use crate::operations::members;
-use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
 use crate::model::quarantine::{Phase, Quarantine};
 use crate::model::sources::SourceNews;
-use crate::actor::transfers::Transferring;
+use crate::model::status::ContainerStatus;
+use crate::node::Node;
+use crate::operations::certify::Renewing;
+use crate::operations::delete::forget;
+use crate::operations::members;
 
 /// Pauses between attempts to reach a shim whose connection broke.
 const RECONNECT: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));

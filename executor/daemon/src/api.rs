@@ -25,17 +25,17 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::access::Client;
+use crate::api_error::{ApiError, Kind};
 use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
-use crate::server::RUNTIME_MESSAGE_MAX;
-use crate::telemetry::traces::TraceParent;
-use crate::server::wire::conversation::{Answers, Conversation, Requests};
-use crate::run::admit;
 use crate::operations::delete;
 use crate::operations::egress;
 use crate::operations::limits;
 use crate::operations::pause;
 use crate::operations::rotate;
+use crate::run::admit;
+use crate::server::RUNTIME_MESSAGE_MAX;
+use crate::server::wire::conversation::{Answers, Conversation, Requests};
+use crate::telemetry::traces::TraceParent;
 
 /// Time limit for the first message of a call with a stream of requests, which names the container.
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);

@@ -35,8 +35,8 @@ use serde::Deserialize;
 use self::faults::Faults;
 use crate::access::rules::RuleSet;
 use crate::config::cli::{Args, CONFIG_DEFAULT, LogFormat, LogLevel};
-use crate::paths::Paths;
 use crate::model::quarantine::PhaseLimits;
+use crate::paths::Paths;
 pub use self_test::SelfTestSettings;
 
 pub use listen::{TcpSettings, TlsFiles};

@@ -10,21 +10,21 @@ use tokio::time::timeout;
 
 use crate::access::Access;
 use crate::access::rules::Rules;
+use crate::actor::forwarding;
+use crate::background::authority;
+use crate::background::drain;
+use crate::background::reload;
+use crate::background::renewal;
+use crate::background::retention;
+use crate::background::self_test;
 use crate::config::Config;
 use crate::model::status::ContainerStatus;
 use crate::node::{Node, NodeError};
+use crate::operations::reserve;
+use crate::run::admit;
+use crate::run::recover;
 use crate::scrape::Scraper;
 use crate::server::{self, CertificateError, Certificates, Endpoint, Listeners};
-use crate::run::admit;
-use crate::background::authority;
-use crate::background::drain;
-use crate::actor::forwarding;
-use crate::run::recover;
-use crate::background::reload;
-use crate::background::renewal;
-use crate::operations::reserve;
-use crate::background::retention;
-use crate::background::self_test;
 use crate::{api, scrape};
 
 /// Time limit for calls that are under way when the daemon is told to stop.

@@ -20,8 +20,8 @@ use executor_images::{Credentials, Policy, Resolved};
 use executor_proto::v1;
 use zeroize::Zeroizing;
 
-use crate::node::Node;
 use crate::api_error::ApiError;
+use crate::node::Node;
 
 /// Time that the removal of an image waits for completed containers to let go of theirs.
 const LEAVING: Duration = Duration::from_secs(10);
@@ -107,7 +107,10 @@ pub(crate) fn policy(request: &v1::RunRequest) -> Result<Policy, ApiError> {
 ///
 /// # Errors
 /// They are malformed.
-pub(crate) fn credentials(given: Option<v1::RegistryCredentials>, field: &str) -> Result<Option<Credentials>, ApiError> {
+pub(crate) fn credentials(
+    given: Option<v1::RegistryCredentials>,
+    field: &str,
+) -> Result<Option<Credentials>, ApiError> {
     let Some(v1::RegistryCredentials { username, password, identity_token }) = given else { return Ok(None) };
     let (password, token) = (Zeroizing::new(password), Zeroizing::new(identity_token));
     match (username.is_empty() && password.is_empty(), token.is_empty()) {

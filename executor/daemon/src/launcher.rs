@@ -17,8 +17,8 @@ use executor_core::settings::SectionDigests;
 use executor_secrets::TagKey;
 use tokio::sync::watch;
 
+use crate::api_error::{ApiError, Kind};
 use crate::locked;
-use crate::api_error::{Kind, ApiError};
 pub use layers::LauncherLayers;
 pub(crate) use session::{CallError, Session};
 pub use signer::Signer;

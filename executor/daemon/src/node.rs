@@ -14,20 +14,20 @@ use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
 use crate::access::rules::Rules;
-use crate::store::artifacts::Artifacts;
-use crate::model::cell::{Cell, CellState};
+use crate::api_error::{ApiError, Kind};
 use crate::config::Config;
-use crate::model::container::Handle;
-use crate::store::event_log::EventLog;
-use crate::model::status::ContainerStatus;
 use crate::launcher::{Launcher, LauncherLayers, Signer};
-use crate::store::ledger::{Ledger, LedgerError};
 use crate::logs::sinks::LogSinks;
 use crate::logs::watch::DirectoryWatch;
-use crate::telemetry::metrics::Metrics;
-use crate::api_error::{Kind, ApiError};
-use crate::store::registry::Registry;
+use crate::model::cell::{Cell, CellState};
+use crate::model::container::Handle;
 use crate::model::reservation::Reservation;
+use crate::model::status::ContainerStatus;
+use crate::store::artifacts::Artifacts;
+use crate::store::event_log::EventLog;
+use crate::store::ledger::{Ledger, LedgerError};
+use crate::store::registry::Registry;
+use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::Traces;
 
 /// Least free bytes under the state directory at which a new container is taken: its exit record and the beginning of

@@ -22,12 +22,12 @@ use prometheus_client::encoding::text::encode_registry;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::model::cell::CellState;
 use crate::locked;
-use crate::node::Node;
+use crate::model::cell::CellState;
 use crate::model::quarantine::Phase;
-use crate::store::registry::CapacityUse;
 use crate::model::sources::any_stale;
+use crate::node::Node;
+use crate::store::registry::CapacityUse;
 use families::{Families, Kind};
 pub(crate) use form::Form;
 

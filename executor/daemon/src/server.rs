@@ -37,18 +37,18 @@ use tonic::codegen::{Service as _, http};
 use tonic::service::Routes;
 
 use crate::access::{self, Access, Client, GET_SECRETS, Socket};
-use crate::config::{Bounds, TcpSettings};
-use crate::telemetry::metrics::Metrics;
 use crate::api_error::ApiError;
+use crate::config::{Bounds, TcpSettings};
 use crate::scrape::http::Listener;
 use crate::server::wire::body::{Call, ResponseBody};
 use crate::server::wire::budget::{AnswerBudget, ConnectionBudget, Shares};
 use crate::server::wire::{Calls, FIELDS_MAX, Wire};
+use crate::telemetry::metrics::Metrics;
 use client::ClientSocket;
 use linger::LingeringSocket;
 use rates::{Rate, Rates};
 use slots::{Limits, Owner, Slot, Slots};
-use tls::{Admission, AcceptedStream, TlsStream};
+use tls::{AcceptedStream, Admission, TlsStream};
 
 pub use tls::{CertificateError, Certificates};
 
@@ -246,7 +246,10 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
             _alive: alive.clone(),
         };
         let serving = async {
-            match stream.into_std().and_then(|stream| Ok((LingeringSocket::from_stream(&stream)?, ClientSocket::new(stream)?))) {
+            match stream
+                .into_std()
+                .and_then(|stream| Ok((LingeringSocket::from_stream(&stream)?, ClientSocket::new(stream)?)))
+            {
                 Ok((lingering, stream)) => connection.serve(lingering, stream).await,
                 Err(error) => tracing::error!(%error, "cannot serve a connection"),
             }
@@ -305,7 +308,9 @@ pub(crate) fn serve_tcp(
                 _alive: alive.clone(),
             };
             tokio::spawn(async move {
-                match LingeringSocket::from_stream(&stream).and_then(|lingering| Ok((lingering, ClientSocket::new(stream)?))) {
+                match LingeringSocket::from_stream(&stream)
+                    .and_then(|lingering| Ok((lingering, ClientSocket::new(stream)?)))
+                {
                     Ok((lingering, socket)) => connection.serve(lingering, TlsStream::new(socket, session)).await,
                     Err(error) => tracing::error!(%error, "cannot serve a connection"),
                 }

@@ -31,7 +31,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-pub use body::{RequestBody, BytesSent};
+pub use body::{BytesSent, RequestBody};
 pub use destinations::{AddressLists, Destinations};
 pub use proxy::Proxy;
 pub use reach::Reach;

@@ -69,7 +69,8 @@ mod tests {
     #[test]
     fn a_profile_must_be_loaded() {
         let loaded = "executor-default (enforce)\n/usr/bin/man (complain)\na b (c) (enforce)\n";
-        let evaluate = |profile: &str, enabled: &str| evaluate(profile, enabled, Some(loaded)).map_err(|fault| fault.reason);
+        let evaluate =
+            |profile: &str, enabled: &str| evaluate(profile, enabled, Some(loaded)).map_err(|fault| fault.reason);
         for profile in ["executor-default", "/usr/bin/man", "a b (c)", "unconfined"] {
             assert_eq!(evaluate(profile, "Y\n"), Ok(()), "{profile}");
             assert_eq!(evaluate(profile, "N\n"), Err(Unsupported), "{profile}");

@@ -13,7 +13,7 @@
 //!    outputs/                0750 root:daemon    what was captured of its outputs (core's `outputs`), files 0640
 //!    upper/ work/            0700                its writable layer, until it ends; below disk/ where it has a limit
 //! ```
-//! A container that was a shell got its directories before it had an id ([`crate::shells`]).
+//! A container that was a shell got its directories before it had an id ([`crate::warm`]).
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};

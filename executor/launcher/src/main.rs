@@ -34,12 +34,12 @@ mod rootfs;
 mod runtime;
 mod seccomp;
 mod server;
-mod shells;
 mod shim;
+mod shim_handle;
 mod signals;
 mod sweep;
 mod ulimits;
-mod watched;
+mod warm;
 mod workdir;
 
 use std::io;

@@ -136,7 +136,8 @@ pub(crate) fn attach(host: &Host, record: &ContainerRecord, init: i32) -> Result
     if plan.network != plan::Network::Cni || !plan.makes_network() {
         return Ok(None);
     }
-    let violation = |field: &str, why: String| Refused::from_fields(Reason::Precondition, &[Violation::new(field, why)]);
+    let violation =
+        |field: &str, why: String| Refused::from_fields(Reason::Precondition, &[Violation::new(field, why)]);
     let wanted = &plan.connectivity.network_name;
     let network = config::find(&host.policy.cni_conf_dir, wanted).map_err(|why| violation("network_name", why))?;
     let asked = Capabilities::from_asked(&plan.connectivity);

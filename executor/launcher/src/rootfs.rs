@@ -347,8 +347,9 @@ impl Tree {
         user: &ResolvedUser,
     ) -> Result<Option<MountPoint>, Refused> {
         let Some(message) = &plan.termination_message else { return Ok(None) };
-        let violation =
-            |why: String| Refused::from_fields(Reason::Precondition, &[Violation::new("termination_message.path", why)]);
+        let violation = |why: String| {
+            Refused::from_fields(Reason::Precondition, &[Violation::new("termination_message.path", why)])
+        };
         let about = |path: &Path| format!("rootfs: {}", path.display());
         let holds = |mount: &&MountPoint| {
             matches!(mount.content, Content::Directory(_)) && message.path.starts_with(&mount.target)

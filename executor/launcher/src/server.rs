@@ -8,9 +8,9 @@ mod execs;
 mod idle;
 mod ranges;
 mod requests;
-mod shells;
 mod shims;
 mod signers;
+mod warm_pool;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -45,8 +45,8 @@ use crate::layers::{HasLayers, Layers};
 use crate::log::{self, Level};
 use crate::memfd_exec;
 use crate::seccomp::Filter;
+use crate::shim_handle::ShimHandle;
 use crate::sweep::{self, Swept, Unwiped};
-use crate::watched::ShimHandle;
 use idle::Idle;
 
 /// Daemons at a time: one, and one that takes over.
@@ -94,7 +94,7 @@ struct Server {
     ranges_left: BTreeSet<u32>,
     execs: Vec<execs::Supervisor>,
     /// Shells that wait for a launch.
-    shells: shells::Shells,
+    shells: warm_pool::Shells,
     /// Processes that sign certificates.
     signers: Vec<signers::Signer>,
     /// Requests that wait for a shim.
@@ -154,7 +154,7 @@ pub(crate) fn serve(host: Host, filter: Arc<Filter>, pool: Pool, args: Args) -> 
         log::line(Level::Warning, "", format_args!("containers cannot be limited to processors: cpuset: {error}"));
     }
     let Swept { shims, unwiped } = sweep::sweep(&host)?;
-    crate::shells::sweep(&host, || {
+    crate::warm::sweep(&host, || {
         shims.iter().filter_map(|shim| Some(Dirs::new(&host, &shim.id).read_record()?.cgroup)).collect()
     })?;
     let layers = Layers::open(&host); // behind the sweep: it ended who was at work there
@@ -192,7 +192,7 @@ pub(crate) fn serve(host: Host, filter: Arc<Filter>, pool: Pool, args: Args) -> 
         claims,
         ranges_left,
         execs: Vec::new(),
-        shells: shells::Shells::default(),
+        shells: warm_pool::Shells::default(),
         signers: Vec::new(),
         deferred: Vec::new(),
         stuck: Vec::new(),
@@ -427,7 +427,7 @@ impl Server {
         self.shims = HashMap::new();
         self.layers.abandon();
         self.execs = Vec::new();
-        self.shells = shells::Shells::default();
+        self.shells = warm_pool::Shells::default();
         self.signers = Vec::new();
         self.deferred = Vec::new();
         self.stuck = Vec::new();
@@ -481,7 +481,7 @@ fn make_run_dirs(host: &Host) -> io::Result<()> {
     let view = host.cgroup_view();
     ensure_dir(&view, 0o711)?;
     host.hierarchies.make_view_points(&view)?;
-    crate::shells::make_dirs(host)?;
+    crate::warm::make_dirs(host)?;
     crate::runtime::make_source(host).map_err(|error| at(&host.run_dir, &error))
 }
 

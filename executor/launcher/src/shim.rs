@@ -19,37 +19,15 @@
 //! stay in memory files that only init and the helper map; where output is to be masked, the shim keeps the values
 //! that it looks for, from after init was cloned until the end.
 
-mod attach;
-mod checks;
-mod control;
-mod create;
-mod disclosure;
-mod early;
-mod egress;
-mod executor;
-mod helper;
-mod host_options;
-mod inject;
-mod last;
-mod limits;
-mod message;
-mod names;
-mod outputs;
-mod pace;
-mod part;
-mod pause;
-mod prepare;
-mod shell;
-mod starter;
-mod stdio;
+mod end;
+mod files;
+mod init;
+mod output;
+mod running;
+mod setup;
 mod steps;
 mod supervise;
-mod sysctls;
-mod takeover;
-mod transfers;
-mod update;
-mod usage;
-mod watch;
+mod warm;
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -75,11 +53,12 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::network;
 use crate::seccomp::Filter;
-use control::Control;
-use create::NotStarted;
-use pace::HeartbeatWriter;
+use init::create::NotStarted;
+use output::termination_message;
+use running::control::Control;
+use running::heartbeat::HeartbeatWriter;
 
-pub(crate) use shell::{BEGUN as SHELL_BEGUN, Order as ShellOrder, READY as SHELL_READY, run as run_shell};
+pub(crate) use warm::{BEGUN as SHELL_BEGUN, Order as ShellOrder, READY as SHELL_READY, run as run_shell};
 
 /// Signals that a shim and its starter of steps take as events.
 const SIGNALS: [Signal; 4] = [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
@@ -124,22 +103,22 @@ pub(crate) struct Launch {
 struct Ready {
     record: ContainerRecord,
     remains: Remains,
-    container: create::Created,
+    container: init::create::Created,
     /// Keeps the container's ports of the host while the shim is there.
     ports: Option<network::Reserved>,
-    log: stdio::Log,
-    watch: watch::MaskedValues,
+    log: output::container_log::Log,
+    watch: output::redaction::MaskedValues,
     /// Of the runtime token, where the container has one. The token itself is in the volume alone.
     token: Option<TokenDigest>,
     /// Steps of a tree of actions, where it runs one.
     steps: Option<steps::Running>,
     /// File for the process's message about its end.
-    message: Option<message::MessageFile>,
-    interfaces: usage::Interfaces,
+    message: Option<termination_message::MessageFile>,
+    interfaces: running::usage::Interfaces,
     begun: Timestamp,
-    generations: update::Generations,
+    generations: files::update::Generations,
     /// Set while the container is paused.
-    paused: Option<pause::Paused>,
+    paused: Option<steps::pause::Paused>,
 }
 
 /// Runs a container from beginning to end. Gives the exit status of the shim's process.
@@ -161,7 +140,7 @@ fn live_through(
     filter: &Arc<Filter>,
     launch: Launch,
     lifeline: Seqpacket,
-    (mut shell, signals): (Option<shell::Shell>, SignalEvents),
+    (mut shell, signals): (Option<warm::Shell>, SignalEvents),
 ) -> i32 {
     let begun = now();
     host.show_role(&["shim", launch.id.as_str()]);
@@ -169,7 +148,7 @@ fn live_through(
     pace.start(PREPARE + network::longest(host));
     let mut control = Control::new(launch.connection, lifeline, host.daemon_uid, pace);
     let inputs = vec![launch.process, launch.files];
-    let request = prepare::Request {
+    let request = setup::prepare::Request {
         id: launch.id,
         plan: launch.plan,
         request_tag: launch.request_tag,
@@ -179,7 +158,7 @@ fn live_through(
         launcher: launch.launcher,
         begun,
     };
-    match prepare::prepare(host, filter, &request, (inputs, &mut shell), &mut control) {
+    match setup::prepare::prepare(host, filter, &request, (inputs, &mut shell), &mut control) {
         Ok(ready) => live(host, ready, &mut control, &signals),
         Err(refused) => {
             control.refuse(refused);
@@ -213,7 +192,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     let ready_at = now();
     let prepare = ready_at.since(ready.begun);
     // While init lives: what it had mounted is looked at when it has ended.
-    let outputs = outputs::Source::from_process(&ready.record.plan, ready.container.pid());
+    let outputs = end::outputs::Source::from_process(&ready.record.plan, ready.container.pid());
     let mounts = hold_mounts(ready.container.pid());
     let mut stop_at = None;
     let program = ready.steps.is_none().then(|| &ready.remains.inputs[0]);
@@ -253,7 +232,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
             Outcome { exit, failure, timings, ended_at: Some(ended_at), ..Outcome::default() }
         }
         Err(NotStarted::Refused(refused)) => {
-            prepare::undo(host, id.as_str(), Some(ready.container.pid()), &mut ready.remains);
+            setup::prepare::undo(host, id.as_str(), Some(ready.container.pid()), &mut ready.remains);
             return control.refuse(refused);
         }
         Err(NotStarted::Failed { message, errno }) => {
@@ -267,7 +246,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     };
     let ran = ready.record.started_at.is_some();
     outcome.network = ready.interfaces.usage();
-    ready.interfaces = usage::Interfaces::default(); // the namespace is to go
+    ready.interfaces = running::usage::Interfaces::default(); // the namespace is to go
     let message = take_message(&mut ready);
     ready.record.state = State::Wiping;
     ready.record.exit = outcome.exit;
@@ -284,8 +263,8 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
         control.reached(State::Wiping);
     }
     if let (Some(message), Some(planned)) = (message, &record.plan.termination_message) {
-        outcome.termination_message = if message::falls_back(planned, &message, outcome.exit) {
-            message::end_of_log(&log_path).unwrap_or_else(|error| {
+        outcome.termination_message = if termination_message::falls_back(planned, &message, outcome.exit) {
+            termination_message::end_of_log(&log_path).unwrap_or_else(|error| {
                 log::line(Level::Warning, id.as_str(), format_args!("the end of the log was not read: {error}"));
                 String::new()
             })
@@ -293,10 +272,10 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
             message
         };
     }
-    let mut last = last::OutputDrain::new(&mut clients, record.plan.grace, stop_at);
+    let mut last = end::drain::OutputDrain::new(&mut clients, record.plan.grace, stop_at);
     outcome.outputs = outputs
         .filter(|_| ran)
-        .map(|source| outputs::capture(host, &record, &remains, source, (control, signals), &mut last));
+        .map(|source| end::outputs::capture(host, &record, &remains, source, (control, signals), &mut last));
     control.pace().start(FINISH + network::longest(host) + longest_wipe(&record));
     let deliver = || last.deliver(control, signals);
     let recorded = remains.complete(host, record, outcome, deliver);
@@ -307,7 +286,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     // Nobody waits for this but a deletion, and a container that needs the room.
     control.pace().start(REMOVAL);
     drop(mounts);
-    prepare::unmount(&remains.dirs);
+    setup::prepare::unmount(&remains.dirs);
     let recorded = remains.leave(host, id.as_str(), recorded);
     if !reported && matches!(recorded, Recorded::Yes) {
         control.reached(State::Completed);
@@ -325,7 +304,7 @@ fn take_message(ready: &mut Ready) -> Option<String> {
     let file = ready.message.take()?;
     let planned = ready.record.plan.termination_message.as_ref()?;
     match file.take() {
-        Ok(content) => Some(message::last_bytes(&ready.log.masked_bytes(&content), planned)),
+        Ok(content) => Some(termination_message::last_bytes(&ready.log.masked_bytes(&content), planned)),
         Err(error) => {
             let id = ready.record.plan.id.as_str();
             log::line(Level::Warning, id, format_args!("the termination message was not read: {error}"));
@@ -341,7 +320,7 @@ fn longest_wipe(record: &ContainerRecord) -> Duration {
 }
 
 /// A shim waits for as long as its container lives: what it used to make the container is given back.
-fn shrink(watch: &watch::MaskedValues, id: &str) {
+fn shrink(watch: &output::redaction::MaskedValues, id: &str) {
     if !watch.is_empty()
         && let Err(error) = executor_sys::privileges::allow_swap()
     {
@@ -355,7 +334,7 @@ fn shrink(watch: &watch::MaskedValues, id: &str) {
 }
 
 /// Keeps the values that are to be masked out of swap, where there are any.
-fn keep_out_of_swap(watch: &watch::MaskedValues, id: &str) {
+fn keep_out_of_swap(watch: &output::redaction::MaskedValues, id: &str) {
     if watch.is_empty() {
         return;
     }

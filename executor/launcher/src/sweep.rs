@@ -31,7 +31,7 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::orphans;
 use crate::shim;
-use crate::watched::ShimHandle;
+use crate::shim_handle::ShimHandle;
 
 /// Time that the kernel is given to end processes that were killed, all together.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);

@@ -13,7 +13,8 @@ use crate::schema;
 /// Returns true if the value of a parameter of this bundle is secret: by its definition, or because it may come from
 /// an output that is.
 pub fn parameter(bundle: &Value, name: &str) -> bool {
-    let sources = bundle.get("custom").and_then(Value::as_object).and_then(|custom| ParameterSources::from_custom(custom).ok());
+    let sources =
+        bundle.get("custom").and_then(Value::as_object).and_then(|custom| ParameterSources::from_custom(custom).ok());
     let from_secret = |source: &Source| matches!(source, Source::Output(name) if output(bundle, name));
     entry(bundle, "parameters", name)
         || sources.is_some_and(|sources| sources.for_parameter(name).iter().any(from_secret))

@@ -86,8 +86,14 @@ pub async fn decorate(
         return Err(Violations::one(None, "", 15, message));
     }
     intent.secrets.hide(&mut template)?;
-    let mut work =
-        Work { intent, images, transport, applied: Applied::from_template(&template), steps: Vec::new(), pinned: Vec::new() };
+    let mut work = Work {
+        intent,
+        images,
+        transport,
+        applied: Applied::from_template(&template),
+        steps: Vec::new(),
+        pinned: Vec::new(),
+    };
     for round in 1..=ROUNDS_MAX {
         let labels = labels(&template, intent.secrets);
         let selected: Vec<&Registration> = registrations.select(&labels, intent.labels).collect();

@@ -84,12 +84,16 @@ fn where_there_are_project_quotas_they_hold_the_limit() {
         let container = daemon.api.started(limited(request, disk_bytes));
         let so_far = || Some(daemon.api.logs_so_far(id)).filter(|text| text.contains(" files\n"));
         let reported = wait::until("the container has written as much as it can", so_far);
-        let number = |unit: &str| reported.lines().find_map(|line| line.strip_suffix(unit)?.parse::<u64>().ok()).unwrap();
+        let number =
+            |unit: &str| reported.lines().find_map(|line| line.strip_suffix(unit)?.parse::<u64>().ok()).unwrap();
         let (bytes, files, of_it) = (number(" bytes"), number(" files"), || project(&at, container.id_range_start));
         println!("{id}: {bytes} bytes, {files} files, {:?}", of_it());
         if id == "limited" {
             // ext4 and XFS have different messages.
-            assert!(reported.contains("Disk quota exceeded") || reported.contains("No space left on device"), "{reported}");
+            assert!(
+                reported.contains("Disk quota exceeded") || reported.contains("No space left on device"),
+                "{reported}"
+            );
             assert!(bytes <= LIMIT && bytes > LIMIT - (1 << 20), "{reported}");
             assert!(reported.contains("stays in its project"), "{reported}");
             let used = of_it();

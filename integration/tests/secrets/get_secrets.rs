@@ -133,7 +133,11 @@ fn nobody_else_is_answered() {
             ("Bearer".into(), "one"),
         ];
         for (authorization, id) in refused {
-            assert_eq!(get_secrets(socket, Some(&authorization), id).unwrap_err(), reported, "{authorization} for {id:?}");
+            assert_eq!(
+                get_secrets(socket, Some(&authorization), id).unwrap_err(),
+                reported,
+                "{authorization} for {id:?}"
+            );
         }
     }
     // A stopping container still has its secrets; an ended one has not, whether or not its record is still there.

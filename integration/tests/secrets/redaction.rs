@@ -63,7 +63,10 @@ fn a_printed_secret_reaches_no_log() {
     daemon.api.run_to_end(printing("control", Redaction::None));
     let (reported, on_disk) = logs(&daemon, "control");
     for secret in [FILE, VARIABLE, ARGUMENT, "ZmlsZS1jYW5hcnkt"] {
-        assert!(reported.contains(secret) && on_disk.contains(secret), "the control does not show {secret}: {reported}");
+        assert!(
+            reported.contains(secret) && on_disk.contains(secret),
+            "the control does not show {secret}: {reported}"
+        );
     }
 }
 

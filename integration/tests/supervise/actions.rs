@@ -515,5 +515,8 @@ fn the_command_line_runs_checks_and_shows_trees() {
     let bad = file("bad.json", r#"{"serial": {"actions": [{"timeout": {}}, {"run": {}}]}}"#);
     let reported = cli::local(&["action", "check", &bad]);
     assert_eq!(reported.status, 125, "{reported:?}");
-    assert!(reported.stderr.contains("3 faults") && reported.stderr.contains("action.serial.actions[1].run.path"), "{reported:?}");
+    assert!(
+        reported.stderr.contains("3 faults") && reported.stderr.contains("action.serial.actions[1].run.path"),
+        "{reported:?}"
+    );
 }

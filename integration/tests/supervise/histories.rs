@@ -259,7 +259,9 @@ fn any_history_keeps_what_was_promised() {
     };
     let events = history.node.api.events_after(0).until(is_last);
     let mut completed: BTreeMap<String, usize> = BTreeMap::new();
-    for event in events.into_iter().filter_map(|reported| reported.event).filter(|event| event.kind() == Kind::Completed) {
+    for event in
+        events.into_iter().filter_map(|reported| reported.event).filter(|event| event.kind() == Kind::Completed)
+    {
         *completed.entry(event.container_id).or_default() += 1;
     }
     assert!(completed.values().all(|times| *times == 1), "{completed:?}");

@@ -68,10 +68,16 @@ fn a_full_disk_costs_what_does_not_fit() {
     assert_eq!(exit(&container), Ok(5));
     assert_wiped(&container, "shim");
     let reported = summary(&container);
-    assert!(reported.files == 0 && (reported.skipped == 1 || reported.failure.contains("No space left")), "{reported:?}");
+    assert!(
+        reported.files == 0 && (reported.skipped == 1 || reported.failure.contains("No space left")),
+        "{reported:?}"
+    );
     if !reported.failure.is_empty() {
         let status = fetch(&daemon.api, "none", "").unwrap_err();
-        assert!(status.code() == Code::FailedPrecondition && status.message().contains(&reported.failure), "{status:?}");
+        assert!(
+            status.code() == Code::FailedPrecondition && status.message().contains(&reported.failure),
+            "{status:?}"
+        );
     }
     daemon.setup().state_disk().free();
     for id in ["some", "none"] {
@@ -101,7 +107,10 @@ fn a_shim_that_is_lost_has_captured_nothing() {
         let reported = summary(&daemon.api.get(id).unwrap());
         assert_eq!(reported.failure, "the shim was lost before the outputs were captured", "{id}");
         let status = fetch(&daemon.api, id, "").unwrap_err();
-        assert!(status.code() == Code::FailedPrecondition && status.message().contains(&reported.failure), "{status:?}");
+        assert!(
+            status.code() == Code::FailedPrecondition && status.message().contains(&reported.failure),
+            "{status:?}"
+        );
         assert!(!outputs_dir(&daemon, id).exists());
         daemon.api.delete(id, false).unwrap();
     }

@@ -1,8 +1,8 @@
 //! Random trees of actions in real containers, while executord and the launcher are killed and restarted, compared with an
 //! interpreter of the rules. EXECUTOR_TREES sets their number, EXECUTOR_TREES_SEED repeats a run.
 
-mod grow;
 mod evaluate;
+mod grow;
 
 use std::time::{Duration, SystemTime};
 
@@ -10,8 +10,8 @@ use executor_proto::v1::{State, Step, step};
 use integration::supervised::{Part, Supervised};
 use integration::wait;
 
-use crate::random_trees::grow::{Random, Tree};
 use crate::random_trees::evaluate::Judge;
+use crate::random_trees::grow::{Random, Tree};
 
 /// Trees at a time.
 const AT_ONCE: usize = 6;

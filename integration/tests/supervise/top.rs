@@ -109,7 +109,10 @@ fn through_a_pipe_tables_are_printed() {
     let (heads, rows): (Vec<&str>, Vec<&str>) =
         reported.stdout.lines().filter(|line| !line.is_empty()).partition(|line| line.starts_with("ID "));
     assert_eq!((heads.len(), rows.len()), (2, 4), "{reported:?}");
-    assert!(rows[0].starts_with("db ") && rows[1].starts_with("web-1 ") && !reported.stdout.contains('\u{1b}'), "{reported:?}");
+    assert!(
+        rows[0].starts_with("db ") && rows[1].starts_with("web-1 ") && !reported.stdout.contains('\u{1b}'),
+        "{reported:?}"
+    );
     let json = cli::run(&daemon.socket(), &["--json", "top", "-b", "-n", "1", "--label", "team=blue"]).json_lines();
     assert!(json.len() == 1 && json[0]["id"] == "web-1", "{json:?}");
     let wrong = cli::run(&daemon.socket(), &["top", "-n", "0"]);
@@ -128,7 +131,10 @@ fn top_shows_containers_not_ready() {
     daemon.api.started(sleeper("plain"));
     let reported = cli::run(&daemon.socket(), &["top", "-n", "1", "--sort", "id"]);
     let rows: Vec<&str> = reported.stdout.lines().skip(1).collect();
-    assert!(rows[0].starts_with("plain   running  ") && rows[1].starts_with("web     running (not ready)"), "{reported:?}");
+    assert!(
+        rows[0].starts_with("plain   running  ") && rows[1].starts_with("web     running (not ready)"),
+        "{reported:?}"
+    );
     for id in ["web", "plain"] {
         daemon.api.delete(id, true).unwrap();
     }

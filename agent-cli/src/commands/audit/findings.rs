@@ -4,7 +4,7 @@
 use executor_residue::{Hit, Place, Report, Unsearched};
 
 use super::inputs::Kind;
-use super::scene::{Role, SearchScope, SearchHits};
+use super::scene::{Role, SearchHits, SearchScope};
 
 /// Place of a canary, as a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -295,7 +295,8 @@ mod tests {
         let kinds = vec![Kind::File, Kind::OldFile];
         let there = || sight(Role::Container, &[(Kind::File, memory())]);
         let nothing = || sight(Role::Container, &[]);
-        let findings = |during: SearchHits, after, old| Findings::new(&scene(), kinds.clone(), old, &during, after, None);
+        let findings =
+            |during: SearchHits, after, old| Findings::new(&scene(), kinds.clone(), old, &during, after, None);
         let clean = findings(there(), nothing(), true);
         assert!(clean.is_clean());
         assert_eq!(clean.seen(Kind::Token, Row::Container), None, "not offered");

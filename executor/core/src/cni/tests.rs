@@ -19,7 +19,11 @@ fn asked() -> Capabilities {
         protocol,
     };
     let ports = vec![port(None, 8080, Protocol::Tcp), port(Some("127.0.0.1"), 53, Protocol::Udp)];
-    Capabilities::from_asked(&Connectivity { ports, dns_servers: vec!["10.0.0.1".parse().unwrap()], ..Connectivity::default() })
+    Capabilities::from_asked(&Connectivity {
+        ports,
+        dns_servers: vec!["10.0.0.1".parse().unwrap()],
+        ..Connectivity::default()
+    })
 }
 
 #[test]

@@ -266,9 +266,11 @@ mod tests {
 
     #[test]
     fn a_configuration_is_read() {
-        let defaults = from_configuration(r#"{"User":"1000:www","Env":["PATH=/bin","A=1","A=2","=x","B","C=x=y"],"Cmd":["sh"],
+        let defaults = from_configuration(
+            r#"{"User":"1000:www","Env":["PATH=/bin","A=1","A=2","=x","B","C=x=y"],"Cmd":["sh"],
             "WorkingDir":"/./srv//","StopSignal":"SIGQUIT","Volumes":{"/b//c/":{},"/a":{},"/":{}},"Labels":{"k":"v"},
-            "Entrypoint":null,"ExposedPorts":null,"OnBuild":null,"Healthcheck":{"Test":["CMD"]}}"#);
+            "Entrypoint":null,"ExposedPorts":null,"OnBuild":null,"Healthcheck":{"Test":["CMD"]}}"#,
+        );
         let defaults = defaults.unwrap();
         let env: Vec<_> = defaults.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
         assert_eq!(env, ["PATH=/bin", "A=2", "B=", "C=x=y"]);
@@ -329,7 +331,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_told_at_once() {
-        let bad = from_configuration(r#"{"Env":["A=\u0000"],"WorkingDir":"srv","StopSignal":"SIGNOPE","Volumes":{"/a/../b":{}}}"#);
+        let bad = from_configuration(
+            r#"{"Env":["A=\u0000"],"WorkingDir":"srv","StopSignal":"SIGNOPE","Volumes":{"/a/../b":{}}}"#,
+        );
         let fields: Vec<_> = bad.unwrap_err().0.into_iter().map(|violation| violation.field).collect();
         assert_eq!(fields, ["Env", "WorkingDir", "StopSignal", "Volumes"]);
     }

@@ -186,7 +186,8 @@ mod tests {
     }
 
     fn fields(draft: &Draft<'_>) -> Vec<String> {
-        let reported = validate(draft, &Policy { allow_host_network: true, allow_host_userns: true, ..Policy::default() });
+        let reported =
+            validate(draft, &Policy { allow_host_network: true, allow_host_userns: true, ..Policy::default() });
         reported.err().unwrap_or_default().into_iter().map(|violation| violation.field).collect()
     }
 

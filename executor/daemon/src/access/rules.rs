@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use super::callers::{Callers, Identity, Named};
 use super::{Client, TABLE, unknown_method};
-use crate::api_error::{Kind, ApiError};
+use crate::api_error::{ApiError, Kind};
 
 /// Maximum number of supplementary groups that are recorded of a requester.
 const GROUPS_MAX: usize = 64;

@@ -11,10 +11,10 @@ use executor_core::record::{RestartRecord, StepRecord};
 
 use super::{Actor, DURABLE_WITHIN};
 use crate::actor::checks::{CheckReport, FailedOutput};
+use crate::actor::following::Following;
 use crate::model::container::link::ShimLink;
 use crate::model::container::{Presence, records};
 use crate::model::events::EventKind;
-use crate::actor::following::Following;
 use crate::model::identity::IdentityRecord;
 use crate::model::sources::{SourceChange, SourceNews, any_stale};
 

@@ -17,12 +17,12 @@ use executor_providers::{Fetched, Wanted};
 use tokio::task::AbortHandle;
 use zeroize::Zeroize as _;
 
+use crate::api_error::Kind;
 use crate::model::container::Handle;
+use crate::model::sources::{SourceChange, SourceRecord, Stale, Target};
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
-use crate::api_error::Kind;
 use crate::operations::rotate;
-use crate::model::sources::{SourceChange, SourceRecord, Stale, Target};
 
 /// Longest pause while a provider does not answer.
 const PAUSE_MAX: Duration = Duration::from_secs(600);
@@ -200,7 +200,9 @@ async fn refresh(node: &Arc<Node>, handle: &Arc<Handle>) -> RefreshOutcome {
     if !files.is_empty() {
         let request = update(&facts, files);
         match rotate::replace(node, request, SourceChange::Looked(looked.clone())).await {
-            Ok(()) => return if is_any_followed_stale(&looked) { RefreshOutcome::Stale } else { RefreshOutcome::Fresh },
+            Ok(()) => {
+                return if is_any_followed_stale(&looked) { RefreshOutcome::Stale } else { RefreshOutcome::Fresh };
+            }
             Err(problem) if problem.kind == Kind::Aborted => return RefreshOutcome::Overtaken,
             Err(_) if handle.state() != Some(State::Running) => return RefreshOutcome::Fresh,
             Err(problem) => {

@@ -10,10 +10,10 @@ use executor_core::lifecycle::State;
 use tokio::sync::watch;
 use tokio::time::sleep_until;
 
-use crate::model::container::{Handle, Presence};
-use crate::model::status::ContainerStatus;
 use crate::logs::sinks::{OutwardLog, Target};
 use crate::logs::watch::Subscription;
+use crate::model::container::{Handle, Presence};
+use crate::model::status::ContainerStatus;
 use crate::node::Node;
 
 /// Time between two notes of how far logs were sent.

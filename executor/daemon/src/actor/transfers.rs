@@ -36,15 +36,15 @@ use executor_transfers::one_line;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-use crate::store::artifacts::{Entry, Settings, Turn};
+use crate::api_error::{ApiError, Kind};
+use crate::ipc::memfiles::Wiped;
 use crate::model::container::Handle;
 use crate::model::container::link::ShimLink;
+use crate::model::status::ContainerStatus;
+use crate::node::Node;
 use crate::operations::copy;
 use crate::operations::exec::{self, CopyDirection, ExecOutcome, ExecSession, Stdio};
-use crate::model::status::ContainerStatus;
-use crate::ipc::memfiles::Wiped;
-use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
+use crate::store::artifacts::{Entry, Settings, Turn};
 use worker::{Idle, Worker};
 
 /// Pauses between attempts.
@@ -63,7 +63,13 @@ impl Drop for Transferring {
 
 impl Transferring {
     /// Begins the transfers whose steps run, and gives up those whose steps have ended.
-    pub(crate) fn follow(&mut self, node: &Arc<Node>, handle: &Arc<Handle>, facts: &ContainerStatus, link: &Arc<ShimLink>) {
+    pub(crate) fn follow(
+        &mut self,
+        node: &Arc<Node>,
+        handle: &Arc<Handle>,
+        facts: &ContainerStatus,
+        link: &Arc<ShimLink>,
+    ) {
         if facts.plan.transfers.is_empty() {
             return;
         }

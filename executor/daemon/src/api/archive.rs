@@ -20,10 +20,10 @@ use tonic::{Status, Streaming};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::first_message;
+use crate::api_error::{ApiError, Kind};
+use crate::node::Node;
 use crate::operations::copy::{REPORT_MAX, all, failure, fill, succeeded};
 use crate::operations::exec::{self, CopyDirection, ExecOutcome, ExecSession, Stdio, StdioFd};
-use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
 use crate::server::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
 /// Bytes of a piece of an archive.

@@ -18,11 +18,11 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use super::exec::window_size;
 use super::first_message;
+use crate::api_error::{ApiError, Kind};
+use crate::ipc::packets::Packets;
 use crate::model::container::Handle;
 use crate::model::container::link::shim_is_gone;
 use crate::node::Node;
-use crate::ipc::packets::Packets;
-use crate::api_error::{Kind, ApiError};
 use crate::server::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
 /// Time limit for the shim to take the message that the client leaves.

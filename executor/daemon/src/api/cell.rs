@@ -11,13 +11,13 @@ use tonic::{Request, Response, Status};
 
 use super::{convert, info};
 use crate::access::Client;
+use crate::api_error::{ApiError, Kind};
 use crate::background::drain::{self, DrainRequest};
 use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
+use crate::operations::reserve;
+use crate::requests::draft;
 use crate::server::OTHER_MESSAGE_MAX;
 use crate::server::wire::conversation::{Answers, Conversation, Outlet};
-use crate::requests::draft;
-use crate::operations::reserve;
 
 /// Time of a drain where the request does not say.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(600);

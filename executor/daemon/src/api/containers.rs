@@ -14,14 +14,14 @@ use prost::Message as _;
 use tokio::time::timeout;
 
 use super::convert;
+use crate::api_error::{ApiError, Kind};
 use crate::model::container::link::shim_is_gone;
 use crate::model::container::{Handle, Presence};
-use crate::requests::draft;
-use crate::model::status::ContainerStatus;
-use crate::operations::members;
-use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
 use crate::model::reservation::Reservation;
+use crate::model::status::ContainerStatus;
+use crate::node::Node;
+use crate::operations::members;
+use crate::requests::draft;
 
 /// Time limit for the shim of a container that is to be stopped: it may only be being made, or the connection to it was lost.
 const SHIM_PATIENCE: Duration = Duration::from_secs(10);

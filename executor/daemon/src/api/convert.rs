@@ -28,10 +28,10 @@ use executor_core::time::Timestamp;
 use executor_core::usage::Usage;
 use executor_proto::v1;
 
-use crate::requests::draft;
 use crate::model::events::{Event, EventKind};
-use crate::model::status::{End, ContainerStatus};
 use crate::model::quarantine::Phase;
+use crate::model::status::{ContainerStatus, End};
+use crate::requests::draft;
 
 pub(super) use cell::{drain, health};
 pub(super) use host_options::host_device;

@@ -7,10 +7,10 @@ use executor_core::validate::ViolationReason;
 use executor_proto::v1;
 
 use super::convert;
-use crate::store::event_log::Position;
+use crate::api_error::{ApiError, Kind};
 use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
 use crate::server::wire::conversation::{Answers, Conversation, Outlet};
+use crate::store::event_log::Position;
 
 /// Maximum number of events that a stream reads from the log at a time and buffers for its client. The log does not wait for slow
 /// clients: a client that falls behind receives a gap.

@@ -16,9 +16,9 @@ use tonic::{Status, Streaming};
 use zeroize::{Zeroize as _, Zeroizing};
 
 use super::first_message;
-use crate::operations::exec::{self, ExecOutcome, ExecSession, Start, Stdio, StdioFd};
+use crate::api_error::{ApiError, Kind};
 use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
+use crate::operations::exec::{self, ExecOutcome, ExecSession, Start, Stdio, StdioFd};
 use crate::server::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
 /// Bytes of output in a message.
@@ -70,7 +70,13 @@ fn response(part: Out) -> ExecResponse {
 }
 
 /// Serves the client until the process has ended. The process is ended when the client goes away.
-async fn run_session(node: Arc<Node>, session: ExecSession, stdio: Stdio, requests: Requests<ExecRequest>, sender: Sender) {
+async fn run_session(
+    node: Arc<Node>,
+    session: ExecSession,
+    stdio: Stdio,
+    requests: Requests<ExecRequest>,
+    sender: Sender,
+) {
     let Stdio { terminal, input, stdout, stderr } = stdio;
     let own = (Arc::clone(&stdout), stderr.clone());
     let screen = terminal.then(|| Arc::clone(&stdout));

@@ -15,10 +15,10 @@ use executor_proto::v1::pull_image_response::News;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::convert;
-use crate::requests::draft;
+use crate::api_error::{ApiError, Kind};
 use crate::images::{self, of_image, of_image_in};
 use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
+use crate::requests::draft;
 use crate::server::OTHER_MESSAGE_MAX;
 use crate::server::wire::conversation::{Answers, Conversation, Outlet, Requests};
 

@@ -12,12 +12,12 @@ use executor_core::validate::{Violation, ViolationReason};
 use executor_proto::v1;
 
 use super::{StreamError, convert};
-use crate::model::container::{Handle, Presence};
+use crate::api_error::{ApiError, Kind};
 use crate::logs::reader::{Item, LogReader};
 use crate::logs::tail::Tail;
 use crate::logs::watch::Subscription;
+use crate::model::container::{Handle, Presence};
 use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
 use crate::server::wire::conversation::{Answers, Conversation, Outlet};
 
 /// Longest wait between two looks at the clock.
@@ -113,7 +113,9 @@ impl Selection {
                     // Entries that are selected in part are not counted.
                     (reported.dropped_bytes, reported.dropped_entries, gap.offset) = (to.bytes - offset, 0, offset);
                 }
-                gap.gap.is_some_and(|reported| reported.dropped_bytes > 0 || reported.dropped_entries > 0).then_some(gap)
+                gap.gap
+                    .is_some_and(|reported| reported.dropped_bytes > 0 || reported.dropped_entries > 0)
+                    .then_some(gap)
             }
             Item::Entry(entry, _) if !self.counts(entry) => None,
             Item::Entry(_, before) if before.entries + 1 < self.from_sequence => None,
@@ -265,9 +267,10 @@ impl Log {
         match node.log_watch.subscribe(directory) {
             Ok(subscription) => Ok(Some(subscription)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => {
-                Err(StreamError::ApiError(ApiError::from_system(&format!("cannot watch {}", directory.display()), &error)))
-            }
+            Err(error) => Err(StreamError::ApiError(ApiError::from_system(
+                &format!("cannot watch {}", directory.display()),
+                &error,
+            ))),
         }
     }
 }

@@ -13,12 +13,12 @@ use executor_proto::v1::get_outputs_response::Part;
 use tokio::task::spawn_blocking;
 
 use super::StreamError;
+use crate::api_error::{ApiError, Kind};
 use crate::model::container::Handle;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
-use crate::store::outputs::{Outputs, OutputsError, Reading};
-use crate::api_error::{Kind, ApiError};
 use crate::server::wire::conversation::{Answers, Conversation, Outlet};
+use crate::store::outputs::{Outputs, OutputsError, Reading};
 
 /// Bytes of a message.
 const PIECE: usize = 64 << 10;

@@ -11,11 +11,11 @@ use prost::Message as _;
 use tonic::{Request, Response, Status};
 
 use super::convert;
-use crate::model::container::Handle;
-use crate::requests::draft;
-use crate::node::Node;
-use crate::run::pods;
 use crate::api_error::ApiError;
+use crate::model::container::Handle;
+use crate::node::Node;
+use crate::requests::draft;
+use crate::run::pods;
 use crate::server::OTHER_MESSAGE_MAX;
 
 /// Default number of pods on a page.

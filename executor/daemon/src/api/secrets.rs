@@ -19,9 +19,9 @@ use executor_secrets::{TokenDigest, scrub_stack};
 use executor_sys::memfile::MemFile;
 use tonic::codegen::http::{HeaderMap, header::AUTHORIZATION};
 
+use crate::api_error::{ApiError, Kind};
 use crate::model::container::{Handle, Presence};
 use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
 
 /// Authentication scheme: `Bearer TOKEN` (RFC 6750).
 const SCHEME: &str = "bearer";
@@ -188,7 +188,10 @@ mod tests {
             bytes
         };
         let reported = response(&encoded(&[&json, b"a", b"b", b"\xff"])).unwrap();
-        assert_eq!((&*reported.environment[0].value, reported.arguments[0].index, &*reported.arguments[0].value), ("a", 1, "b"));
+        assert_eq!(
+            (&*reported.environment[0].value, reported.arguments[0].index, &*reported.arguments[0].value),
+            ("a", 1, "b")
+        );
         assert_eq!((&reported.files[0].content[..], reported.files[0].public), (&b"\xff"[..], true));
         for broken in [&[&json[..], b"a", b"b"][..], &[&json, b"\xff", b"b", b"c"], &[b"{", b"a", b"b", b"c"], &[]] {
             assert!(response(&encoded(broken)).is_none());

@@ -11,11 +11,11 @@ use executor_proto::v1;
 use tokio::time::Instant;
 
 use super::convert;
-use crate::requests::draft;
+use crate::api_error::ApiError;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
-use crate::api_error::ApiError;
 use crate::operations::stats::{self, Chosen, Reading};
+use crate::requests::draft;
 use crate::server::wire::conversation::{Answers, Conversation, Outlet};
 
 /// Maximum number of ids in a request, and of containers on a page.

@@ -13,8 +13,8 @@ use executor_core::time::Timestamp;
 use tokio::signal::unix::Signal;
 use tokio::time::sleep;
 
-use crate::node::Node;
 use crate::background::renewal;
+use crate::node::Node;
 
 /// Time after a change until the files are read: several are often written one after the other.
 const PAUSE: Duration = Duration::from_millis(100);

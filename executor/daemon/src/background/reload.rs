@@ -13,9 +13,9 @@ use tokio::signal::unix::Signal;
 use tokio::time::sleep;
 use toml::{Table, Value};
 
+use crate::background::renewal;
 use crate::config::{Config, ConfigError};
 use crate::node::Node;
-use crate::background::renewal;
 
 /// Pause between a change and the first reading of the file, and between two readings.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use executor_core::ident::ContainerId;
 use executor_core::time::Timestamp;
 
+use crate::api_error::Kind;
 use crate::config::RetentionSettings;
 use crate::model::container::Handle;
-use crate::operations::delete;
 use crate::node::Node;
+use crate::operations::delete;
 use crate::paths::Paths;
-use crate::api_error::Kind;
 
 /// Interval between looks for containers that are too old.
 const AGE_INTERVAL: Duration = Duration::from_secs(60);

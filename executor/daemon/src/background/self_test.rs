@@ -12,12 +12,12 @@ use executor_core::ident::SELF_TEST_ID;
 use executor_proto::v1;
 use tokio::time::{Instant, timeout};
 
+use crate::api_error::{ApiError, Kind};
 use crate::model::cell::SelfTestResult;
 use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
-use crate::run::admit;
 use crate::operations::delete;
 use crate::operations::members;
+use crate::run::admit;
 
 /// Longest time until a failed test is repeated.
 const AGAIN: Duration = Duration::from_secs(60);

@@ -317,7 +317,10 @@ fn metrics_are_served_on_this_machine_alone() {
         ("localhost:9464", "a loopback address with a port"),
     ] {
         let reported = of(address).unwrap_err();
-        assert!(reported.contains(&format!("FILE:2: metrics.listen = {address}: ")) && reported.contains(why), "{reported}");
+        assert!(
+            reported.contains(&format!("FILE:2: metrics.listen = {address}: ")) && reported.contains(why),
+            "{reported}"
+        );
     }
     let labels = |list: &str| load(&format!("[metrics]\nlabels = {list}\n"), &[]).map(|config| config.metrics.labels);
     assert_eq!(labels("['team', 'app.kubernetes.io/name']").unwrap().len(), 2);

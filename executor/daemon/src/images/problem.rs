@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use executor_core::validate::{Violation, ViolationReason};
 use executor_images::{ImageError, UnpackError};
 
-use crate::api_error::{Kind, ApiError};
+use crate::api_error::{ApiError, Kind};
 
 /// Turns an error into a problem.
 pub(crate) fn of_image(error: &ImageError) -> ApiError {

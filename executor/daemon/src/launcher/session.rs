@@ -18,8 +18,8 @@ use prost::Message as _;
 use tokio::time::timeout;
 
 use super::{Connection, Launcher};
-use crate::locked;
 use crate::ipc::packets::{Packets, PendingCalls};
+use crate::locked;
 
 /// Time limit for an answer. The launcher forks and removes; neither takes long, and the daemon must not hang on it.
 const ANSWER: Duration = Duration::from_secs(60);

@@ -15,8 +15,8 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::Launcher;
+use crate::api_error::{ApiError, Kind};
 use crate::ipc::packets::Packets;
-use crate::api_error::{Kind, ApiError};
 
 /// Time limit for the process to read the CA, and for each answer.
 const ANSWER: Duration = Duration::from_secs(10);

@@ -14,8 +14,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
-use crate::locked;
 use crate::ipc::packets::watched;
+use crate::locked;
 
 /// Events that are a change: bytes written, files made or renamed, the directory removed.
 const CHANGES: WatchMask =

@@ -21,10 +21,10 @@ use executor_core::lifecycle::State;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
-use crate::model::status::ContainerStatus;
+use crate::api_error::{ApiError, Kind};
 use crate::locked;
-use crate::api_error::{Kind, ApiError};
 use crate::model::sources::{SourceChange, SourceNews};
+use crate::model::status::ContainerStatus;
 use link::{ShimLink, shim_is_gone};
 use reading::LatestReading;
 

@@ -8,8 +8,8 @@ use executor_core::record::{RestartRecord, StepRecord};
 use executor_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::model::status::End;
 use crate::model::quarantine::Phase;
+use crate::model::status::End;
 
 /// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

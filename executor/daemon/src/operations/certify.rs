@@ -27,13 +27,13 @@ use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair as _
 use tokio::task::AbortHandle;
 use zeroize::Zeroizing;
 
+use crate::api_error::{ApiError, Kind};
 use crate::model::container::Handle;
-use crate::model::status::ContainerStatus;
 use crate::model::identity::IdentityRecord;
-use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
-use crate::operations::rotate;
 use crate::model::sources::{SourceChange, Stale};
+use crate::model::status::ContainerStatus;
+use crate::node::Node;
+use crate::operations::rotate;
 
 /// Variables with the paths of certificate and key, as Cloud Foundry's applications know them.
 const VARIABLES: [&str; 2] = ["CF_INSTANCE_CERT", "CF_INSTANCE_KEY"];

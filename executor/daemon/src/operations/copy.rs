@@ -6,8 +6,8 @@ use executor_core::record::Exit;
 use executor_core::shortage;
 use tokio::task::JoinSet;
 
+use crate::api_error::{ApiError, Kind};
 use crate::operations::exec::StdioFd;
-use crate::api_error::{Kind, ApiError};
 
 /// Longest report of the process: status of a path, summary, or failure.
 pub(crate) const REPORT_MAX: usize = 16 << 10;

@@ -7,11 +7,11 @@ use std::time::Duration;
 use executor_core::lifecycle::State;
 use tokio::time::timeout;
 
+use crate::api_error::{ApiError, Kind};
 use crate::model::container::{Handle, Presence};
 use crate::model::events::EventKind;
-use crate::operations::members;
 use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
+use crate::operations::members;
 
 /// Time that a deletion waits for the removal of what the container held, before the launcher is asked all the same.
 const REMOVAL: Duration = Duration::from_secs(30);
@@ -86,10 +86,10 @@ mod tests {
 
     use super::*;
     use crate::access::rules::Rules;
-    use crate::config::cli::Args;
     use crate::config::Config;
-    use crate::store::event_log::Position;
+    use crate::config::cli::Args;
     use crate::model::status::ContainerStatus;
+    use crate::store::event_log::Position;
     use crate::store::registry::Admission;
 
     fn node(dir: &std::path::Path) -> Arc<Node> {

@@ -11,20 +11,23 @@ use executor_core::update::EgressUpdate;
 use executor_core::validate::validate_egress;
 use executor_proto::v1;
 
+use crate::api_error::{ApiError, Kind};
+use crate::ipc::memfiles;
 use crate::model::container::Presence;
 use crate::model::container::link::shim_is_gone;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
 use crate::operations::rotate::{REPORT_PATIENCE, running};
 use crate::requests::draft;
-use crate::ipc::memfiles;
 
 /// Replaces the egress of a container.
 ///
 /// # Errors
 /// Those that the interface lists for UpdateEgress. The egress is unchanged then, except after UNAVAILABLE.
-pub(crate) async fn update(node: &Arc<Node>, request: v1::UpdateEgressRequest) -> Result<Arc<ContainerStatus>, ApiError> {
+pub(crate) async fn update(
+    node: &Arc<Node>,
+    request: v1::UpdateEgressRequest,
+) -> Result<Arc<ContainerStatus>, ApiError> {
     let shared = Arc::clone(node);
     node.run_detached(async move { execute(&shared, &request).await }).await
 }
@@ -47,7 +50,8 @@ async fn execute(node: &Node, request: &v1::UpdateEgressRequest) -> Result<Arc<C
     })?;
     let answer = link.call_with_fds(ShimCall::UpdateEgress(UpdateEgress {}), &[file.as_fd()]).await;
     answer.map_err(|reported| {
-        reported.map_or_else(|| handle.answer_is_lost("egress_generation shows if the rules were replaced"), ApiError::from)
+        reported
+            .map_or_else(|| handle.answer_is_lost("egress_generation shows if the rules were replaced"), ApiError::from)
     })?;
     let base = record.egress_generation;
     let mut watch = handle.watch();

@@ -24,12 +24,12 @@ use prost::Message as _;
 use tokio::io::unix::AsyncFd;
 use zeroize::{Zeroize as _, Zeroizing};
 
+use crate::api_error::{ApiError, Kind};
+use crate::ipc::memfiles::{self, Wiped};
+use crate::ipc::packets::{Packets, watched};
 use crate::model::container::Handle;
 use crate::model::status::ContainerStatus;
-use crate::ipc::memfiles::{self, Wiped};
 use crate::node::Node;
-use crate::ipc::packets::{Packets, watched};
-use crate::api_error::{Kind, ApiError};
 use crate::requests::references;
 
 /// Time limit for the supervisor's first report. The supervisor gives the program 60 s.

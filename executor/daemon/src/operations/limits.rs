@@ -9,18 +9,21 @@ use executor_core::protocol::{ShimCall, UpdateLimits};
 use executor_core::validate::{Violation, ViolationReason, validate_limits};
 use executor_proto::v1;
 
+use crate::api_error::{ApiError, Kind};
 use crate::model::container::Presence;
 use crate::model::container::link::shim_is_gone;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
 use crate::operations::rotate::{REPORT_PATIENCE, running};
 
 /// Replaces limits of a container.
 ///
 /// # Errors
 /// Those that the interface lists for UpdateLimits. The limits are unchanged then, except after UNAVAILABLE.
-pub(crate) async fn update(node: &Arc<Node>, request: v1::UpdateLimitsRequest) -> Result<Arc<ContainerStatus>, ApiError> {
+pub(crate) async fn update(
+    node: &Arc<Node>,
+    request: v1::UpdateLimitsRequest,
+) -> Result<Arc<ContainerStatus>, ApiError> {
     let shared = Arc::clone(node);
     node.run_detached(async move { replace(&shared, &request).await }).await
 }

@@ -8,9 +8,9 @@ use executor_core::ident::ContainerId;
 use executor_core::protocol::{ShimCall, Stop};
 use tokio::task::JoinSet;
 
+use crate::api_error::ApiError;
 use crate::model::container::Handle;
 use crate::node::Node;
-use crate::api_error::ApiError;
 
 /// Pauses between attempts to tell a shim whose connection broke.
 const AGAIN: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use executor_core::protocol::{self, ShimCall};
 
+use crate::api_error::ApiError;
 use crate::model::container::Presence;
 use crate::model::container::link::shim_is_gone;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
-use crate::api_error::ApiError;
 use crate::operations::rotate::{REPORT_PATIENCE, running};
 
 /// Pauses a container.

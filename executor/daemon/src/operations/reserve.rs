@@ -14,12 +14,12 @@ use tokio::time::Instant;
 
 use crate::access::Client;
 use crate::access::rules::Requester;
-use crate::requests::draft;
+use crate::api_error::{ApiError, Kind};
 use crate::model::events::EventKind;
-use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
-use crate::store::registry::Reserving;
 use crate::model::reservation::Reservation;
+use crate::node::Node;
+use crate::requests::draft;
+use crate::store::registry::Reserving;
 
 /// Time after which a reservation expires where the request does not say.
 const TTL_DEFAULT: Duration = Duration::from_secs(60);

@@ -21,15 +21,15 @@ use tokio::time::Instant;
 use zeroize::Zeroize as _;
 
 use crate::access::Client;
+use crate::api_error::{ApiError, Kind};
+use crate::ipc::memfiles;
+use crate::ipc::memfiles::Wiped;
 use crate::model::container::link::shim_is_gone;
 use crate::model::container::{Handle, Presence, records};
-use crate::model::status::ContainerStatus;
-use crate::ipc::memfiles::Wiped;
-use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
 use crate::model::sources::SourceChange;
+use crate::model::status::ContainerStatus;
+use crate::node::Node;
 use crate::requests::draft;
-use crate::ipc::memfiles;
 use crate::requests::references;
 
 /// Time for which a busy shim is asked again. Old generations are removed within half a second.

@@ -9,11 +9,11 @@ use executor_core::usage::Usage;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::api_error::ApiError;
 use crate::model::container::Handle;
 use crate::model::container::reading::ANSWERED_WITHIN;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
-use crate::api_error::ApiError;
 
 /// Maximum number of shims that are asked at the same time.
 const ASKED_AT_ONCE: usize = 64;

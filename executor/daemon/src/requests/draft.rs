@@ -338,7 +338,10 @@ mod tests {
             assert!(!runs(text), "{text}");
         }
         let reported = platform("platform", "linux/s390x").unwrap_err();
-        assert!(reported.description.contains("`linux/s390x` does not run on this machine, which is linux/"), "{reported}");
+        assert!(
+            reported.description.contains("`linux/s390x` does not run on this machine, which is linux/"),
+            "{reported}"
+        );
     }
 
     #[test]

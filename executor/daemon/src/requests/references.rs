@@ -19,9 +19,9 @@ use executor_secrets::TagKey;
 
 use crate::access::Client;
 use crate::access::rules::Requester;
-use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
+use crate::api_error::{ApiError, Kind};
 use crate::model::sources::{SourceRecord, Target};
+use crate::node::Node;
 
 /// A reference of a request.
 #[derive(Clone, Debug)]
@@ -151,7 +151,14 @@ impl Collecting {
         };
         // A version stays what it is.
         let followed = followed && reference.version.is_empty();
-        self.asked.push(RequestedValue { field, target, action: action.to_owned(), reference, rule: String::new(), followed });
+        self.asked.push(RequestedValue {
+            field,
+            target,
+            action: action.to_owned(),
+            reference,
+            rule: String::new(),
+            followed,
+        });
     }
 
     fn refuse_plain(&mut self, field: &str, variables: &[EnvironmentVariable]) {

@@ -24,26 +24,26 @@ use executor_sys::seqpacket::Seqpacket;
 use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::access::Client;
+use crate::actor::forwarding;
 use crate::actor::{self, LaunchPayload};
+use crate::api_error::{ApiError, Kind};
+use crate::images;
+use crate::ipc::memfiles;
+use crate::launcher::Session;
 use crate::model::container::Handle;
 use crate::model::container::link::ShimLink;
-use crate::model::status::{ContainerStatus, Phase, TraceContext};
 use crate::model::identity::IdentityRecord;
-use crate::launcher::Session;
+use crate::model::reservation::Reservation;
+use crate::model::sources::SourceRecord;
+use crate::model::status::{ContainerStatus, Phase, TraceContext};
 use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
+use crate::operations::certify;
+use crate::operations::reserve::{self, Claim};
+use crate::requests::digest;
+use crate::requests::draft;
 use crate::requests::references;
 use crate::store::registry::Admission;
-use crate::model::reservation::Reservation;
-use crate::operations::reserve::{self, Claim};
-use crate::model::sources::SourceRecord;
 use crate::telemetry::traces::TraceParent;
-use crate::operations::certify;
-use crate::requests::draft;
-use crate::actor::forwarding;
-use crate::ipc::memfiles;
-use crate::requests::digest;
-use crate::images;
 
 /// Runs a request. Returns the container, and true if this call made it.
 ///
@@ -214,7 +214,10 @@ pub(crate) async fn pod(node: &Arc<Node>, mut request: v1::CreatePodRequest) -> 
 }
 
 /// Makes the pod of the self-test.
-pub(crate) async fn self_test(node: &Arc<Node>, request: v1::CreatePodRequest) -> Result<(Arc<Handle>, bool), ApiError> {
+pub(crate) async fn self_test(
+    node: &Arc<Node>,
+    request: v1::CreatePodRequest,
+) -> Result<(Arc<Handle>, bool), ApiError> {
     let plan = plan_of_pod(node, &request)?;
     make_pod(node, plan, &request).await
 }
@@ -287,8 +290,12 @@ async fn launch(
     let unlaunched = Unlaunched(Some(&payload));
     let pod = plan.member_of().map(ToString::to_string).unwrap_or_default();
     let Origin { sources, identity, trace, needs_reservation } = origin;
-    let facts =
-        ContainerStatus { sources, identity, trace, ..ContainerStatus::admitted(plan, tag.to_owned(), crate::now(), node.boot_id.clone()) };
+    let facts = ContainerStatus {
+        sources,
+        identity,
+        trace,
+        ..ContainerStatus::admitted(plan, tag.to_owned(), crate::now(), node.boot_id.clone())
+    };
     let id = facts.plan.id.clone();
     let taken = |reservation: &Reservation| node.ledger.forget_reservation(&reservation.id);
     match node.registry.admit_when_removed(&facts, needs_reservation, taken).await {
@@ -466,8 +473,7 @@ fn load(plan: &Plan, request: &v1::RunRequest) -> std::io::Result<LaunchPayload>
 fn payload_of_pod(plan: &Plan) -> std::io::Result<LaunchPayload> {
     let (ours, theirs) = Seqpacket::pair()?;
     let plan = memfiles::json("executor-plan", plan)?;
-    let (process, files) =
-        (memfiles::strings("executor-process", &[])?, memfiles::strings("executor-files", &[])?);
+    let (process, files) = (memfiles::strings("executor-process", &[])?, memfiles::strings("executor-files", &[])?);
     Ok(LaunchPayload { ours: ShimLink::new(ours)?, theirs, plan, process, files })
 }
 

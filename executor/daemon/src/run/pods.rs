@@ -9,13 +9,13 @@ use std::time::Duration;
 use executor_core::ident::ContainerId;
 use executor_proto::v1;
 
+use crate::api_error::{ApiError, Kind};
 use crate::model::container::Handle;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
-use crate::run::admit;
 use crate::operations::delete;
 use crate::operations::members;
+use crate::run::admit;
 
 /// Maximum number of members that an error names.
 const NAMES_SHOWN: usize = 20;
@@ -24,7 +24,10 @@ const NAMES_SHOWN: usize = 20;
 ///
 /// # Errors
 /// Those that the interface lists for CreatePod. Nothing is left then, and the id is free.
-pub(crate) async fn create(node: &Arc<Node>, request: v1::CreatePodRequest) -> Result<(Arc<ContainerStatus>, bool), ApiError> {
+pub(crate) async fn create(
+    node: &Arc<Node>,
+    request: v1::CreatePodRequest,
+) -> Result<(Arc<ContainerStatus>, bool), ApiError> {
     node.until_found().await;
     let explain = |problem| node.launcher.explain(problem);
     let (handle, created) = admit::pod(node, request).await.map_err(explain)?;
@@ -39,7 +42,11 @@ pub(crate) async fn create(node: &Arc<Node>, request: v1::CreatePodRequest) -> R
 ///
 /// # Errors
 /// A member could not be stopped; the pod is there still, and takes no new members.
-pub(crate) async fn stop(node: &Arc<Node>, pod: Arc<Handle>, grace: Option<Duration>) -> Result<Arc<ContainerStatus>, ApiError> {
+pub(crate) async fn stop(
+    node: &Arc<Node>,
+    pod: Arc<Handle>,
+    grace: Option<Duration>,
+) -> Result<Arc<ContainerStatus>, ApiError> {
     // A task of its own: a caller that goes away does not leave a pod half stopped.
     let task = tokio::spawn({
         let (node, pod) = (Arc::clone(node), Arc::clone(&pod));

@@ -19,15 +19,15 @@ use executor_sys::seqpacket::Seqpacket;
 use tokio::time::timeout;
 
 use crate::actor;
+use crate::actor::forwarding;
 use crate::model::container::link::ShimLink;
 use crate::model::container::{Handle, records};
 use crate::model::events::EventKind;
-use crate::model::status::{End, ContainerStatus};
-use crate::actor::forwarding;
-use crate::operations::members;
+use crate::model::status::{ContainerStatus, End};
 use crate::node::{Node, Remembered};
-use crate::paths::containers_in;
+use crate::operations::members;
 use crate::operations::reserve;
+use crate::paths::containers_in;
 
 /// Time limit for shims to report their states. One that hangs must not keep the clients of others waiting.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -205,12 +205,14 @@ async fn settle(node: Arc<Node>, mut open: Vec<Arc<Handle>>) {
     };
     for id in unknown(&node.config.paths.kept_containers()) {
         open.extend(
-            read_exit_record(&node, &id).and_then(|record| resume(&node, ContainerStatus::from_record(record), (&[], None))),
+            read_exit_record(&node, &id)
+                .and_then(|record| resume(&node, ContainerStatus::from_record(record), (&[], None))),
         );
     }
     for id in unknown(&node.config.paths.live_containers()) {
         open.extend(
-            read_live_record(&node, &id).and_then(|record| resume(&node, ContainerStatus::from_record(record), (&[], None))),
+            read_live_record(&node, &id)
+                .and_then(|record| resume(&node, ContainerStatus::from_record(record), (&[], None))),
         );
     }
     node.found.send_replace(true);
@@ -242,8 +244,8 @@ mod tests {
 
     use super::*;
     use crate::access::rules::Rules;
-    use crate::config::cli::Args;
     use crate::config::Config;
+    use crate::config::cli::Args;
     use crate::store::ledger::Ledger;
 
     /// State of a node between two daemons.
@@ -370,7 +372,8 @@ mod tests {
             disk.write_record("torn", &content);
             assert!(disk.codes().is_empty(), "{form}: no container is known by it");
             let (node, _) = disk.open();
-            let facts = ContainerStatus { state: State::Running, ..ContainerStatus::from_record(record("torn").container) };
+            let facts =
+                ContainerStatus { state: State::Running, ..ContainerStatus::from_record(record("torn").container) };
             let handle = node.registry.adopt(facts.clone(), false).unwrap();
             actor::resume(Arc::clone(&node), Arc::clone(&handle), facts, None).await;
             let end = handle.facts().unwrap().end.clone().unwrap();

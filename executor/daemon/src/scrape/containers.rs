@@ -8,9 +8,9 @@ use tokio::time::Instant;
 
 use super::families::{Families, Kind, Label};
 use crate::config::label_name;
+use crate::locked;
 use crate::model::container::Handle;
 use crate::model::status::ContainerStatus;
-use crate::locked;
 use crate::node::Node;
 use crate::operations::stats::{self, Reading};
 

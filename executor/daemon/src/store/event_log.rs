@@ -16,10 +16,10 @@ use executor_core::record::{RestartRecord, StepRecord};
 use executor_core::time::Timestamp;
 use tokio::sync::watch;
 
+use crate::locked;
 use crate::model::events::{Event, EventKind, KeptEvents};
 use crate::model::status::End;
 use crate::store::ledger::{CURSORS_RESERVED_AT_ONCE, Ledger};
-use crate::locked;
 use last::LastCursor;
 use ring::Ring;
 

@@ -22,8 +22,8 @@ use tokio::sync::oneshot;
 
 use crate::model::cell::CellState;
 use crate::model::events::{Event, KeptEvents};
-use crate::model::status::ContainerStatus;
 use crate::model::reservation::Reservation;
+use crate::model::status::ContainerStatus;
 use store::{Begin, Store};
 
 pub use store::StoreError;

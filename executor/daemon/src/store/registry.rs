@@ -15,10 +15,10 @@ use executor_core::time::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use crate::model::container::Handle;
-use crate::model::status::ContainerStatus;
 use crate::locked;
+use crate::model::container::Handle;
 use crate::model::reservation::Reservation;
+use crate::model::status::ContainerStatus;
 use reserved::Reserved;
 
 /// Time that a request waits for the removal of what completed containers left, where it needs their capacity.

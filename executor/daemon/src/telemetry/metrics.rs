@@ -19,7 +19,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::model::status::{End, ContainerStatus, Phase};
+use crate::model::status::{ContainerStatus, End, Phase};
 pub(crate) use logs::Logs;
 pub(crate) use outward::SinkMetrics;
 

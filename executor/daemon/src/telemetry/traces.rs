@@ -25,7 +25,7 @@ use opentelemetry_sdk::trace::{IdGenerator as _, RandomIdGenerator, SpanData, Sp
 use tonic::metadata::MetadataMap;
 
 use crate::config::TraceSettings;
-use crate::model::status::{End, ContainerStatus, Phase, TraceContext};
+use crate::model::status::{ContainerStatus, End, Phase, TraceContext};
 use crate::telemetry::metrics::{Metrics, failure_name};
 use export::Queue;
 

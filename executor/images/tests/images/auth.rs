@@ -68,7 +68,10 @@ async fn a_password() {
     let reported = place.pull(&reference).await.unwrap_err();
     assert!(unauthorized(&reported) && reported.to_string().contains("none were given"), "{reported}");
     let registry = fake.address;
-    assert!(reported.to_string().contains(&format!("registry {registry} refuses a caller without credentials")), "{reported}");
+    assert!(
+        reported.to_string().contains(&format!("registry {registry} refuses a caller without credentials")),
+        "{reported}"
+    );
     assert!(fake.asked.lock().unwrap().iter().all(|asked| authorization(asked).is_none()));
     let reported = place.pull_as(&reference, credentials("wrong")).await.unwrap_err();
     assert!(unauthorized(&reported) && reported.to_string().contains("does not accept"), "{reported}");
@@ -166,7 +169,10 @@ async fn an_access_that_is_denied() {
         let error = Place::new().pull_as(&fake.reference(":1"), shown).await.unwrap_err();
         let reported = error.to_string();
         assert!(unauthorized(&error) && reported.contains(&format!("refuses {who}")), "{reported}");
-        assert!(reported.contains(": access denied (403): ") && !reported.contains("requires credentials"), "{reported}");
+        assert!(
+            reported.contains(": access denied (403): ") && !reported.contains("requires credentials"),
+            "{reported}"
+        );
     }
 }
 

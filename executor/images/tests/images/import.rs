@@ -310,10 +310,16 @@ async fn an_archive_of_the_other_form_is_told() {
     let place = Place::new();
     let entries = [("oci-layout", Entry::File(b"{}")), ("index.json", Entry::File(b"{}"))];
     let reported = import(&place, &tar(&entries), Form::DockerArchive, None).await.unwrap_err();
-    assert!(matches!(reported, ImageError::OtherForm { is: "oci-archive", declared: "docker-archive", .. }), "{reported}");
+    assert!(
+        matches!(reported, ImageError::OtherForm { is: "oci-archive", declared: "docker-archive", .. }),
+        "{reported}"
+    );
     let entries = [("manifest.json", Entry::File(b"[]"))];
     let reported = import(&place, &tar(&entries), Form::OciArchive, None).await.unwrap_err();
-    assert!(matches!(reported, ImageError::OtherForm { is: "docker-archive", declared: "oci-archive", .. }), "{reported}");
+    assert!(
+        matches!(reported, ImageError::OtherForm { is: "docker-archive", declared: "oci-archive", .. }),
+        "{reported}"
+    );
     let entries = [("manifest.json", Entry::File(b"[]")), ("index.json", Entry::File(b"{}"))];
     let reported = import(&place, &tar(&entries), Form::DockerArchive, None).await.unwrap_err();
     assert!(!matches!(reported, ImageError::OtherForm { .. }), "{reported}");

@@ -96,7 +96,8 @@ mod tests {
         Reserved::from_ports(&[port(Some("127.0.0.2"), number, Protocol::Tcp)]).unwrap();
         Reserved::from_ports(&[port(None, number, Protocol::Udp)]).unwrap();
         drop(service);
-        let reserved = Reserved::from_ports(&[port(None, number, Protocol::Tcp), port(None, number, Protocol::Udp)]).unwrap();
+        let reserved =
+            Reserved::from_ports(&[port(None, number, Protocol::Tcp), port(None, number, Protocol::Udp)]).unwrap();
         for address in ["127.0.0.1", "[::1]", "[::]"] {
             assert!(TcpListener::bind(format!("{address}:{number}")).is_err(), "{address}");
             assert!(UdpSocket::bind(format!("{address}:{number}")).is_err(), "{address}");

@@ -285,7 +285,11 @@ impl Maker<'_> {
     }
 
     /// Makes a mount of a path of the host. `unfit_below` makes the fault of the part below the root.
-    fn mount_host(&self, lent: &Lent<'_>, unfit_below: impl Fn(&io::Error) -> NotMounted) -> Result<OwnedFd, NotMounted> {
+    fn mount_host(
+        &self,
+        lent: &Lent<'_>,
+        unfit_below: impl Fn(&io::Error) -> NotMounted,
+    ) -> Result<OwnedFd, NotMounted> {
         let Lent { field, name, root: path, below, read_only, no_exec } = lent;
         let unfit = |fault| NotMounted::Unfit(Violation::new(field.clone(), fault));
         let root = open_dir(Path::new("/")).map_err(|error| failed("/", &error))?;

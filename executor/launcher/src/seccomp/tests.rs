@@ -303,7 +303,9 @@ fn a_profile_may_allow_asynchronous_io() {
 #[test]
 fn which_filter_a_container_gets() {
     let default = Arc::new(Filter::compile(&held(&[])).unwrap());
-    let of = |isolation: Isolation, names: &[&'static str]| Filter::from_request(&default, &isolation, &held(names)).unwrap().0;
+    let of = |isolation: Isolation, names: &[&'static str]| {
+        Filter::from_request(&default, &isolation, &held(names)).unwrap().0
+    };
     assert!(Arc::ptr_eq(&default, &of(Isolation::default(), &["CAP_CHOWN"])), "compiled once");
     assert!(of(Isolation { privileged: true, ..Isolation::default() }, &[]).programs.is_empty());
     let reboot = of(Isolation::default(), &["CAP_SYS_BOOT"]);

@@ -8,7 +8,7 @@ use executor_sys::ready::is_readable;
 
 use super::Server;
 use crate::log::{self, Level};
-use crate::watched::ShimHandle;
+use crate::shim_handle::ShimHandle;
 
 impl Server {
     /// A range of ids that no container has, if there is one.
@@ -25,8 +25,12 @@ impl Server {
             match self.claims.more(&pool) {
                 Ok(true) => free = pool.free(&all, self.claims.blocks()),
                 Ok(false) => {
-                    let other_launchers: Vec<String> =
-                        self.claims.other_launchers(&pool).iter().map(|run_dir| run_dir.display().to_string()).collect();
+                    let other_launchers: Vec<String> = self
+                        .claims
+                        .other_launchers(&pool)
+                        .iter()
+                        .map(|run_dir| run_dir.display().to_string())
+                        .collect();
                     if !other_launchers.is_empty() {
                         let reported = format_args!(
                             "no range of ids is free in {pool}; other launchers have claimed some: {}",

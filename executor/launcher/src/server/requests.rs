@@ -19,14 +19,15 @@ use executor_sys::ready::{is_readable, readable_by};
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 
-use super::{DEATH_PATIENCE, Server, shells};
+use super::warm_pool;
+use super::{DEATH_PATIENCE, Server};
 use crate::dirs::Dirs;
 use crate::errors::failed;
 use crate::layers::Client;
 use crate::log::{self, Level};
 use crate::network::{self, Patience};
 use crate::shim;
-use crate::watched::{Killed, Offer, ShimHandle};
+use crate::shim_handle::{Killed, Offer, ShimHandle};
 
 /// Largest request: ids, a tag and a key, or the digests of 127 layers. On the stack, so that a shim, which is forked in
 /// the middle of one, does not keep it for as long as its container lives.
@@ -231,10 +232,11 @@ impl Server {
         self.make_what_is_missing()?;
         if launch.fits_shell {
             let fds = [connection.as_fd(), plan.as_fd(), process.as_fd(), files.as_fd()];
-            if let Some(shells::Shell { pid, pidfd, lifeline, place, id_range, pulse, .. }) =
+            if let Some(warm_pool::Shell { pid, pidfd, lifeline, place, id_range, pulse, .. }) =
                 self.shells.hand_over(&launch, &fds)
             {
-                let watched = ShimHandle::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), pulse);
+                let watched =
+                    ShimHandle::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), pulse);
                 let (inputs, id_range) = (vec![process, files], Some(id_range));
                 let offer = Offer { launch, connection, plan, until: Instant::now() + ACKNOWLEDGE };
                 let shim = ShimHandle { inputs, id_range, shell: Some(place), offer: Some(offer), ..watched };

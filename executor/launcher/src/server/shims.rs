@@ -12,8 +12,8 @@ use prost::Message;
 
 use super::{DEATH_PATIENCE, Server, Stuck};
 use crate::log::{self, Level};
+use crate::shim_handle::{Killed, ShimHandle};
 use crate::sweep::{self, Unwiped};
-use crate::watched::{Killed, ShimHandle};
 
 /// Number of looks at a shim within the time that it has.
 const WATCHES: u32 = 6;

@@ -1,9 +1,12 @@
 //! The steps of a tree of actions, carried out: what [`executor_core::steps`] orders, on processes, files and the log.
 //!
 //! A step's arguments, environment and files wait in the container's volume. When it begins, the shim copies its payload into a
-//! memory file for the process that starts it ([`super::starter`]), with views of its files that only the new process sees. What
+//! memory file for the process that starts it ([`super::steps::starter`]), with views of its files that only the new process sees. What
 //! waited is wiped as soon as the program runs, the files when it has ended, before anybody is told of the end. Where a restart
 //! policy may have the process run again, all of that stays until its last end.
+
+pub(crate) mod pause;
+pub(crate) mod starter;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -23,8 +26,8 @@ use executor_secrets::volume::{Receipt, Volume};
 use executor_sys::memfile::MemFile;
 use executor_sys::{clock, process};
 
-use super::starter::{StarterEvent, Starter};
-use super::stdio::Log;
+use super::output::container_log::Log;
+use super::steps::starter::{Starter, StarterEvent};
 use super::{Ready, save};
 use crate::cgroup::part_of;
 use crate::errors::plain;

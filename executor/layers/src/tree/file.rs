@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ftruncate, linkat, mknodat, op
 use rustix::io::{Errno, pwrite};
 
 use super::parents::attributes;
-use super::{Existing, Marks, Tree, joined, keeping_time, inspect, mark_at, mark_fd, marks_of};
+use super::{Existing, Marks, Tree, inspect, joined, keeping_time, mark_at, mark_fd, marks_of};
 use crate::UnpackError;
 use crate::error::Context;
 use crate::error::shown;

@@ -7,7 +7,7 @@ use rustix::fs::{OFlags, readlinkat};
 use rustix::io::Errno;
 
 use super::parents::Below;
-use super::{DIR_MODE, Existing, Marks, Tree, is_opaque, inspect, make_dir, mark_fd, open_beneath, open_dir};
+use super::{DIR_MODE, Existing, Marks, Tree, inspect, is_opaque, make_dir, mark_fd, open_beneath, open_dir};
 use crate::UnpackError;
 use crate::error::Context;
 use crate::error::shown;

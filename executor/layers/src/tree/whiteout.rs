@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use executor_sys::tree::remove;
 use rustix::fs::{Dir, FileType, Mode, mknodat};
 
-use super::{Existing, Tree, is_opaque, joined, keeping_time, inspect, make_opaque, open_dir};
+use super::{Existing, Tree, inspect, is_opaque, joined, keeping_time, make_opaque, open_dir};
 use crate::UnpackError;
 use crate::error::Context;
 use crate::error::shown;

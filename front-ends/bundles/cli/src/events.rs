@@ -39,7 +39,8 @@ pub(crate) fn events(global: &Global, store: &StoreArgs, args: &EventsArgs) -> R
     args.names.iter().try_for_each(|name| check_name(name).map_err(Failure::Usage))?;
     let store = store.store()?;
     let mut seen = Seen::default();
-    let changes = if args.follow { Some(Changes::from_directory(store.directory()).map_err(Failure::System)?) } else { None };
+    let changes =
+        if args.follow { Some(Changes::from_directory(store.directory()).map_err(Failure::System)?) } else { None };
     loop {
         // Watched first and read then: no change is between the two.
         if let Some(changes) = &changes {
@@ -121,7 +122,8 @@ impl Seen {
                     let seen = self.0.insert(name.clone(), newest).unwrap_or_default();
                     // One that went and came back between two looks counts from 1 again.
                     let seen = if newest < seen { 0 } else { seen };
-                    reported.extend(it.events.iter().filter(|it| it.sequence > seen).map(|it| (it.at, document(name, it))));
+                    reported
+                        .extend(it.events.iter().filter(|it| it.sequence > seen).map(|it| (it.at, document(name, it))));
                 }
                 None if args.follow => {}
                 None => return Err(StoreError::Missing(name.clone())),

@@ -342,7 +342,10 @@ fn what_needs_an_api_server_is_refused_unless_it_may_be_left_out() {
     )
     .unwrap();
     let reported = world.refused(&["install", "demo", "one"]);
-    assert!(reported.contains("Role r: no API server that grants access (RBAC)") && reported.contains("--partial"), "{reported}");
+    assert!(
+        reported.contains("Role r: no API server that grants access (RBAC)") && reported.contains("--partial"),
+        "{reported}"
+    );
     assert!(world.plays().is_empty() && world.good(&["list"]).lines().count() == 1);
     // I5: what is refused while another revision runs is a condition.
     world.bundle("two", "");

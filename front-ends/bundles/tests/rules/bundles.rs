@@ -91,7 +91,10 @@ fn b1_both_directories_are_there_or_both_are_told_of() {
         "B1",
         &[("metadata/annotations.yaml", ""), ("manifests/demo.csv.yaml", ""), ("manifests/backups.crd.yaml", "")],
     );
-    assert!(reported.contains("manifests: ") && reported.contains("metadata: ") && reported.lines().count() == 2, "{reported}");
+    assert!(
+        reported.contains("manifests: ") && reported.contains("metadata: ") && reported.lines().count() == 2,
+        "{reported}"
+    );
     breaks("B1", &[("metadata/annotations.yaml", "")]);
 }
 

@@ -2,7 +2,7 @@
 
 use executor_bundles::catalog::{Catalog, LoadError, load, mermaid};
 
-use crate::common::{GOOD, and, breaks, good, evaluate, objects, with, write};
+use crate::common::{GOOD, and, breaks, evaluate, good, objects, with, write};
 
 #[test]
 fn c1_every_file_must_parse_and_one_error_fails_all() {

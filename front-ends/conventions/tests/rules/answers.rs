@@ -79,7 +79,10 @@ async fn rule_10_a_convention_cannot_forge_the_annotation() {
         let line = line.to_owned();
         let world = World::default().convention("a", "", move |_: &mut Value, _: &Value| vec![line.clone()]);
         let reported = world.refused(&app()).await;
-        assert!(reported.contains("convention a: status.appliedConventions: ") && reported.lines().count() == 1, "{reported}");
+        assert!(
+            reported.contains("convention a: status.appliedConventions: ") && reported.lines().count() == 1,
+            "{reported}"
+        );
     }
     let many = World::default().convention("a", "", |_: &mut Value, _: &Value| vec!["x".to_owned(); 101]);
     assert!(many.refused(&app()).await.contains("has 101 entries; at most 100"));

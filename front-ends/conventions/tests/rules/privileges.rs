@@ -251,7 +251,10 @@ async fn rule_13_what_adds_no_privilege_needs_no_grant() {
 async fn rule_13_a_new_container_is_no_way_around() {
     // No container of the pod runs as the image's user.
     let reported = outcome("", &[("/spec/containers/-", json!({"name": "new", "image": "new"}))]).await.unwrap_err();
-    assert!(reported.contains("spec.containers[new].securityContext.runAsUser") && reported.contains("grant root"), "{reported}");
+    assert!(
+        reported.contains("spec.containers[new].securityContext.runAsUser") && reported.contains("grant root"),
+        "{reported}"
+    );
     // In one where a container does, another may, but it gets nothing else.
     let add = |container: Value| {
         move |template: &mut Value, _: &Value| {

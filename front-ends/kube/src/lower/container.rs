@@ -535,7 +535,9 @@ impl<'a> Lowering<'a> {
         };
         let amount = match kind {
             "limits" if known => parse(&resources.limits).or(node),
-            "requests" if known => parse(&resources.requests).or(parse(&resources.limits)).or(Some(Quantity::from_units(0))),
+            "requests" if known => {
+                parse(&resources.requests).or(parse(&resources.limits)).or(Some(Quantity::from_units(0)))
+            }
             _ => None,
         };
         let divisor =

@@ -172,7 +172,9 @@ fn p9_types_of_secrets() {
     ] {
         let reported = refused(&secret(kind, data));
         assert!(
-            reported.len() == 1 && reported[0].starts_with(&format!("P9 type: {kind}")) && !reported[0].contains("canary"),
+            reported.len() == 1
+                && reported[0].starts_with(&format!("P9 type: {kind}"))
+                && !reported[0].contains("canary"),
             "{reported:?}"
         );
     }
@@ -212,7 +214,10 @@ fn p5_what_is_made_is_bounded() {
     let map = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{a: {}}}\n", "x".repeat(1 << 20));
     let reported = refused(&(map + &deployment("d", 200, large)));
     assert_eq!(reported.len(), 1, "{reported:?}");
-    assert!(reported[0].starts_with("P5 spec.template.spec.containers[0]: needs, with what is before it"), "{reported:?}");
+    assert!(
+        reported[0].starts_with("P5 spec.template.spec.containers[0]: needs, with what is before it"),
+        "{reported:?}"
+    );
 }
 
 #[test]
@@ -270,7 +275,9 @@ fn p1_lists_are_flattened() {
     // Places are those of the item.
     let reported = refused(&text.replace("data: {A: one}", "data: {A: 1}"));
     assert!(
-        reported.iter().any(|one| one.starts_with("P3 items[0].items[0].items[0].data.A") || one.starts_with("P3 data.A")),
+        reported
+            .iter()
+            .any(|one| one.starts_with("P3 items[0].items[0].items[0].data.A") || one.starts_with("P3 data.A")),
         "{reported:?}"
     );
     refuses(&list("- {metadata: {name: c}}\n"), "P3 apiVersion: is missing");

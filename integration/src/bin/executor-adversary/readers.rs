@@ -194,7 +194,10 @@ fn drains(scale: Scale) -> anyhow::Result<Outcome> {
         "{calls} calls: executord grew by {} bytes for each; the drain then ended in {took:.1?}",
         grown / calls
     );
-    Ok(Outcome::new((grown > calls * CALL_MAX + (256 << 10) || took > ENDED_WITHIN).then(|| reported.clone()), reported))
+    Ok(Outcome::new(
+        (grown > calls * CALL_MAX + (256 << 10) || took > ENDED_WITHIN).then(|| reported.clone()),
+        reported,
+    ))
 }
 
 /// A call that is dropped has begun a drain all the same.

@@ -125,7 +125,10 @@ fn rewritten_control(_: Scale) -> anyhow::Result<String> {
     let repository = Repository::new()?;
     let output = inspect(repository.dir.path(), &repository.commit, AT_ONCE)?;
     let reported = String::from_utf8_lossy(&output.stdout);
-    ensure!(output.status.success() && reported.contains("good") && reported.contains(&repository.commit), "{output:?}");
+    ensure!(
+        output.status.success() && reported.contains("good") && reported.contains(&repository.commit),
+        "{output:?}"
+    );
     Ok("the repository as it was is read".into())
 }
 

@@ -18,8 +18,8 @@
 //! tell the difference. The machine itself is not stopped, so unsynced data survives.
 
 mod calls;
-mod installations;
 mod evaluate;
+mod installations;
 mod life;
 mod renewals;
 mod report;

@@ -81,7 +81,10 @@ fn what_becomes_of_installations_is_told() {
     let failed = world.bundle(&["upgrade", "demo", &bad, "--wait", "2s", "--image-override", &world.image()]);
     assert_eq!(failed.status, 125, "{failed:?}");
     let reported = world.good(&["events", "demo"]).stdout;
-    assert!(reported.lines().count() == 9 && reported.contains(" demo revision 2: Installed False UpgradeFailed: "), "{reported}");
+    assert!(
+        reported.lines().count() == 9 && reported.contains(" demo revision 2: Installed False UpgradeFailed: "),
+        "{reported}"
+    );
     let mut lines = BufReader::new(follower.stdout.take().unwrap()).lines();
     let mut next = || {
         let event: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();

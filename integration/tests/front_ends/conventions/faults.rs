@@ -39,7 +39,10 @@ fn rule_15_a_call_has_its_time() {
     world.web("2", "x");
     world.register(&[("b", "slow", "timeoutSeconds = 1")]);
     let reported = world.refused();
-    assert!(reported.contains("convention b: https://127.0.0.1:") && reported.contains("did not answer within 1 s"), "{reported}");
+    assert!(
+        reported.contains("convention b: https://127.0.0.1:") && reported.contains("did not answer within 1 s"),
+        "{reported}"
+    );
 }
 
 /// The certificate must be of the host in the URL, in its time, and by the bundle; where there is a bundle, by nobody else.
@@ -108,5 +111,8 @@ fn rule_11_a_server_that_is_not_there_fails_the_whole() {
     let service = "[[convention]]\nname = \"a\"\nservice = { name = \"web\", namespace = \"nowhere\", port = 9443 }\n";
     world.write("conventions.toml", service);
     let reported = world.refused();
-    assert!(reported.contains("convention a: https://web.nowhere.svc:9443/: cannot resolve the host name"), "{reported}");
+    assert!(
+        reported.contains("convention a: https://web.nowhere.svc:9443/: cannot resolve the host name"),
+        "{reported}"
+    );
 }

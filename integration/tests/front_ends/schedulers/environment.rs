@@ -53,7 +53,9 @@ fn a_container_that_does_not_keep_it_says_so() {
     daemon.api.started(sleeper("c").secret_env("PW", SECRET).file("key", b"x"));
     let reported = executed(&daemon.api, with_container_env(script("c", "env"))).err().unwrap();
     assert_eq!(reported.code(), Code::FailedPrecondition);
-    assert!(reported.message().contains("start.container_environment") && reported.message().contains("keep_environment"));
+    assert!(
+        reported.message().contains("start.container_environment") && reported.message().contains("keep_environment")
+    );
     let probe = ExecCheck { path: "/bin/true".into(), container_environment: true, ..ExecCheck::default() };
     let check = Check { kind: Some(check::Kind::Exec(probe)), ..Check::default() };
     let checks = Some(Checks { readiness: vec![check], ..Checks::default() });

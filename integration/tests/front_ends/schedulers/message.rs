@@ -121,7 +121,10 @@ fn a_container_cannot_lead_it_elsewhere() {
     rootfs.replace_by_link("tmp", "/etc");
     let request = with_message(sh("true").id("link").rootfs(&rootfs.reference()), "/tmp/message");
     let reported = daemon.api.run(request).unwrap_err();
-    assert!(reported.code() == Code::FailedPrecondition && reported.message().contains("termination_message.path"), "{reported}");
+    assert!(
+        reported.code() == Code::FailedPrecondition && reported.message().contains("termination_message.path"),
+        "{reported}"
+    );
     for path in ["relative", "/a/../b", "/dev/null", "/dev/shm/x", "/proc/self/x", "/sys/x", "/run/s/key", "/"] {
         let reported = daemon.api.run(with_message(sh("true").id("bad").file("/run/s/key", b"x"), path)).unwrap_err();
         let named = reported.message().contains("termination_message.path");

@@ -48,7 +48,8 @@ fn it_is_in_no_process_of_the_executors() {
         process.send_input(b"echo ${#PW}\n");
         process.until(&SIZE.to_string());
         let record = daemon.record(id);
-        let own = [process.pid, record.prepared.unwrap().init.pid].map(|pid| Process::from_pid(pid.cast_unsigned()).unwrap());
+        let own =
+            [process.pid, record.prepared.unwrap().init.pid].map(|pid| Process::from_pid(pid.cast_unsigned()).unwrap());
         assert_eq!(own.iter().filter(|process| !found(&needles, std::iter::once(*process)).is_empty()).count(), 2);
         let shim = Process::from_pid(record.shim.pid.cast_unsigned()).unwrap();
         let hits = found(&needles, std::iter::once(&shim));

@@ -111,7 +111,8 @@ fn what_cannot_be_is_refused_field_by_field() {
     }
     for seconds in [0, -1, 3601] {
         let interval = Some(prost_types::Duration { seconds, nanos: 0 });
-        let reported = watch(&daemon, WatchStatsRequest { ids: ids.clone(), interval, ..Default::default() }).unwrap_err();
+        let reported =
+            watch(&daemon, WatchStatsRequest { ids: ids.clone(), interval, ..Default::default() }).unwrap_err();
         assert!(reported.message().contains("ids") && reported.message().contains("interval"), "{reported}");
     }
     let nobody = StatsRequest { ids: vec!["nobody".into()], ..StatsRequest::default() };

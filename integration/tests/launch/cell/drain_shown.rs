@@ -94,7 +94,10 @@ fn through_a_pipe_there_are_lines_and_with_json_documents() {
         assert_eq!(cli::run(&daemon.socket(), &["drain", "--deadline", "1s"]).status, 0);
         reads(&[]);
         let reported = CliOutput { stdout, ..cli::finish(child) };
-        assert!(reported.status == 0 && reported.stderr.is_empty() && !reported.stdout.contains('\u{1b}'), "{reported:?}");
+        assert!(
+            reported.status == 0 && reported.stderr.is_empty() && !reported.stdout.contains('\u{1b}'),
+            "{reported:?}"
+        );
         if arguments[0] == "--json" {
             let documents = reported.json_lines();
             let last = documents.last().unwrap();
@@ -102,11 +105,17 @@ fn through_a_pipe_there_are_lines_and_with_json_documents() {
                 (&last["done"], &last["ended"], &last["killed"]),
                 (&true.into(), &10.into(), &["c0", "c1"].into())
             );
-            assert!(documents.len() > 2 && documents.iter().rev().skip(1).all(|one| one["done"] == false), "{reported:?}");
+            assert!(
+                documents.len() > 2 && documents.iter().rev().skip(1).all(|one| one["done"] == false),
+                "{reported:?}"
+            );
         } else {
             let (progress, end): (Vec<&str>, Vec<&str>) =
                 reported.stdout.lines().partition(|line| line.contains(" of 10 "));
-            assert!(progress.iter().any(|line| line.starts_with("8 of 10 ended, 2 stopping, 0 killed")), "{reported:?}");
+            assert!(
+                progress.iter().any(|line| line.starts_with("8 of 10 ended, 2 stopping, 0 killed")),
+                "{reported:?}"
+            );
             assert_eq!(end, ["drained: 10 ended, 2 killed", "killed: c0", "killed: c1"]);
         }
         undrain(&daemon);

@@ -133,7 +133,8 @@ fn a_process_that_cannot_be_killed_is_in_quarantine_until_it_ends() {
     assert_eq!((exit(&ended), ended.quarantine), (Err(9), None));
     assert!(ended.result.unwrap().wipe.unwrap().verified);
     let mut events = stage.daemon.api.events_after(cursor);
-    let reported = events.until(|response| response.event.as_ref().unwrap().kind() == Kind::QuarantineEnded).pop().unwrap();
+    let reported =
+        events.until(|response| response.event.as_ref().unwrap().kind() == Kind::QuarantineEnded).pop().unwrap();
     assert_eq!(reported.event.unwrap().container_id, "stuck");
     stage.daemon.wait_until_removed("stuck");
     stage.daemon.api.delete("stuck", false).unwrap();

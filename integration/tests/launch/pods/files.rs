@@ -40,7 +40,8 @@ fn secret_files_lie_over_a_volume_of_the_pod() {
     let script = "cat /data/conf/key /data/a/single /data/a/other; ls /data/conf; echo x > /data/own; \
          echo x > /data/conf/new; exec sleep 100000";
     daemon.api.started(secret(script).id("holder").user("1000:1000"));
-    let reported = daemon.api.follow("holder").until(|entry| String::from_utf8_lossy(&entry.data).contains("Read-only"));
+    let reported =
+        daemon.api.follow("holder").until(|entry| String::from_utf8_lossy(&entry.data).contains("Read-only"));
     let reported: String = reported.iter().map(|entry| String::from_utf8_lossy(&entry.data).into_owned()).collect();
     assert!(reported.starts_with("firstalonekept\nkey\n"), "{reported}");
     let seen = look("cat /data/conf/* /data/a/*; ls /data/conf /data/a; stat -c %u:%g:%s /data/a/single");

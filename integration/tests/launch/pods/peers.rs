@@ -59,7 +59,8 @@ fn peer_with_shared_processes_reads_no_secret() {
         let seen = exec(&daemon, &reads.id, &format!("set -- {pid}; {READ}"));
         assert!(!seen.contains("SECRET") && seen.contains("Permission denied"), "{seen}");
         // Signals and the list of processes stay shared.
-        let reported = script_output(&daemon, in_pod("p", sh(&format!("tr '\\0' ' ' </proc/{pid}/cmdline; kill {pid}"))));
+        let reported =
+            script_output(&daemon, in_pod("p", sh(&format!("tr '\\0' ' ' </proc/{pid}/cmdline; kill {pid}"))));
         assert!(reported.starts_with("sleep 100000"), "{reported}");
         daemon.api.wait(&id).unwrap();
         daemon.api.delete("reads", true).unwrap();

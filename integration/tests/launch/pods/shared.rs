@@ -50,7 +50,8 @@ fn members_share_network_ipc_and_host_name_and_nothing_else() {
     let spec = one.spec.unwrap();
     assert_eq!((&*spec.pod, &*spec.hostname), ("p1", "web"));
 
-    let reported = script_output(&daemon, in_pod("p1", sh("hostname; grep db /etc/hosts; echo $$; ls -d /proc/[0-9]*")));
+    let reported =
+        script_output(&daemon, in_pod("p1", sh("hostname; grep db /etc/hosts; echo $$; ls -d /proc/[0-9]*")));
     let words: Vec<&str> = reported.split_whitespace().collect();
     assert_eq!(words[..5], ["web", "10.1.2.3", "db.example", "1", "/proc/1"], "{reported}");
     assert_eq!(words.len(), 5, "one process: {reported}");

@@ -34,7 +34,10 @@ fn dockers_forms() {
     assert_eq!(names(&lent.path("shared")), ["a", "dir"]);
     let reported = agent(&["-v", "/etc:/host"], "true");
     assert_eq!(reported.status, 125, "{reported:?}");
-    assert!(reported.stderr.contains("--volume /etc: ") && reported.stderr.contains(&format!("shared ({shared})")), "{reported:?}");
+    assert!(
+        reported.stderr.contains("--volume /etc: ") && reported.stderr.contains(&format!("shared ({shared})")),
+        "{reported:?}"
+    );
     let reported = agent(&["-v", "deps:/deps"], "true");
     assert!(reported.stderr.contains("read-only in this daemon's configuration"), "{reported:?}");
     let kept = run(

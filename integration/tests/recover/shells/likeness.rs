@@ -127,7 +127,8 @@ fn a_container_is_the_same_with_a_shell_and_without() {
         let printed = |daemon: &Daemon| {
             let container = daemon.api.run_to_end(request.clone().id(&id));
             // In any order: that of the mounts is another one.
-            let mut lines: Vec<String> = daemon.api.output(&id).text().lines().map(|line| reported(line, &id)).collect();
+            let mut lines: Vec<String> =
+                daemon.api.output(&id).text().lines().map(|line| reported(line, &id)).collect();
             lines.sort_unstable();
             (lines, exit(&container))
         };

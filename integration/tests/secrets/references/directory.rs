@@ -44,7 +44,8 @@ fn values_come_follow_go_stale_and_survive_a_restart() {
         fs::read_to_string(&seen).ok().filter(|text| text.ends_with('\n'))
     });
     assert_eq!(seen, "a word of eight a word of eight\n", "a text has no newline at its end");
-    let reported: Vec<_> = container.secret_sources.iter().map(|one| (one.target.clone().unwrap(), one.followed)).collect();
+    let reported: Vec<_> =
+        container.secret_sources.iter().map(|one| (one.target.clone().unwrap(), one.followed)).collect();
     let file = |path: &str| Target::File(format!("{ROOT}/{path}"));
     let expected = [
         (file("db/user"), true),
@@ -78,7 +79,10 @@ fn values_come_follow_go_stale_and_survive_a_restart() {
     let listed = cli::run(&daemon.socket(), &["ps"]).stdout;
     assert!(listed.contains("stale secrets"), "{listed}");
     let reported = cli::run(&daemon.socket(), &["inspect", "d"]).stdout;
-    assert!(reported.contains("shelf:password") && reported.contains("STALE") && !reported.contains("password 2"), "{reported}");
+    assert!(
+        reported.contains("shelf:password") && reported.contains("STALE") && !reported.contains("password 2"),
+        "{reported}"
+    );
     shelf.put("password", "password 4");
     wait_for_content(&container, "db/password", "password 4");
     events_until(&daemon, "d", Kind::SecretsFresh);

@@ -240,7 +240,10 @@ fn answers_that_are_no_secret_are_told() {
         let refused = run(name).unwrap_err();
         let reported = refused.message();
         assert!(refused.code() == code && reported.contains(expected), "{name}: {refused}");
-        assert!(reported.contains(&format!("vault:kv/{name}#k")) && !format!("{refused:?}").contains(WORDS), "{refused:?}");
+        assert!(
+            reported.contains(&format!("vault:kv/{name}#k")) && !format!("{refused:?}").contains(WORDS),
+            "{refused:?}"
+        );
     }
     assert!(elsewhere.requests().is_empty(), "nothing went to the other address");
     run("good").expect("the control");

@@ -14,9 +14,9 @@ use tokio::time::timeout;
 use zeroize::Zeroizing;
 
 use super::Made;
-use crate::operations::exec::{self, ExecOutcome, ExecSession, Start, Stdio};
-use crate::node::Node;
 use crate::api_error::Kind;
+use crate::node::Node;
+use crate::operations::exec::{self, ExecOutcome, ExecSession, Start, Stdio};
 
 /// Time limit for the program to begin. A host that is too busy for it says nothing about the container.
 const BEGINS_WITHIN: Duration = Duration::from_secs(10);

@@ -5,8 +5,8 @@ use executor_core::plan::{Volume, pod_volume_name};
 use executor_proto::v1;
 
 use super::{dns, extra_host, network, network_status, port, result, timestamp, user_namespace, volumes};
-use crate::requests::draft;
 use crate::model::status::ContainerStatus;
+use crate::requests::draft;
 
 /// Makes the message of a pod, which takes no new members if it is `closed`.
 pub(in crate::api) fn pod(facts: &ContainerStatus, closed: bool, members: Vec<v1::PodMember>) -> v1::Pod {

@@ -182,12 +182,18 @@ mod tests {
         assert_eq!(odd, format!("<131>1 {fixed} sequence=\"7\"] \u{feff}a#033[1m#000\u{fffd}ä#015"));
         let escaped = reported(&message("a\u{9b}b\u{202e}c\u{2028}ä".as_bytes()));
         assert_eq!(escaped, format!("<131>1 {fixed} sequence=\"7\"] \u{feff}a#302#233b#342#200#256c#342#200#250ä"));
-        let part =
-            Message { source: "S]".into(), part: Some(MessagePart { line: 7, ordinal: 2, last: true }), ..message(b"") };
+        let part = Message {
+            source: "S]".into(),
+            part: Some(MessagePart { line: 7, ordinal: 2, last: true }),
+            ..message(b"")
+        };
         let data = "sequence=\"7\" source=\"S\\]\" partial_id=\"7\" partial_ordinal=\"2\" partial_last=\"true\"] ";
         assert_eq!(reported(&part), format!("<131>1 {fixed} {data}"));
         let dropped = Some(Dropped { lines: 3, bytes: 30 });
         let gap = Message { stream: Stream::Executor, missing: dropped, ..message(b"gone") };
-        assert!(reported(&gap).starts_with("<132>1 ") && reported(&gap).contains("dropped_lines=\"3\" dropped_bytes=\"30\"]"));
+        assert!(
+            reported(&gap).starts_with("<132>1 ")
+                && reported(&gap).contains("dropped_lines=\"3\" dropped_bytes=\"30\"]")
+        );
     }
 }

@@ -10,9 +10,9 @@ use executor_sys::seqpacket::Seqpacket;
 use prost::Message as _;
 use tokio::time::Instant;
 
-use crate::locked;
+use crate::api_error::{ApiError, Kind};
 use crate::ipc::packets::{Packets, PendingCalls};
-use crate::api_error::{Kind, ApiError};
+use crate::locked;
 
 /// A connection to a shim.
 #[derive(Debug)]

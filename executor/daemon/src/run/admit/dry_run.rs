@@ -10,8 +10,8 @@ use executor_proto::v1;
 
 use super::{Wiped, check_request, fill_in_id, plan_of_pod, pod_of};
 use crate::access::Client;
+use crate::api_error::{ApiError, Kind};
 use crate::node::Node;
-use crate::api_error::{Kind, ApiError};
 
 /// Checks a request for a container, a pod, or a container in a pod that need not exist.
 ///

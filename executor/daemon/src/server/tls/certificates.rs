@@ -281,7 +281,8 @@ fn describe(error: &rustls::Error) -> String {
 /// # Errors
 /// Returns a message if the certificate is malformed or no entry of `[[callers]]` matches.
 fn identify_caller(certificate: &[u8], rules: &Arc<Rules>) -> Result<Caller, String> {
-    let identity = Identity::from_certificate(certificate).map_err(|error| format!("its certificate is malformed: {error}"))?;
+    let identity =
+        Identity::from_certificate(certificate).map_err(|error| format!("its certificate is malformed: {error}"))?;
     let shown = identity.to_string();
     Caller::new(identity, rules).ok_or_else(|| format!("no entry of [[callers]] matches its certificate ({shown})"))
 }

@@ -18,8 +18,8 @@ use super::calls::{Calls, Request};
 use super::conversation::Conversation;
 use super::hpack;
 use super::weight::Weigher;
+use crate::api_error::{ApiError, Kind};
 use crate::telemetry::metrics::calls::CallTimer;
-use crate::api_error::{Kind, ApiError};
 
 /// Bytes for the library in place of an answer's.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -56,7 +56,9 @@ impl Call {
         match (values.next().map(|value| value.as_bytes()), values.next()) {
             (None | Some(b"false"), None) => Ok(false),
             (Some(b"true"), None) => Ok(true),
-            _ => Err(ApiError::new(Kind::Invalid, format!("metadata {STRICT_FIELDS}: must be `true` or `false`, once"))),
+            _ => {
+                Err(ApiError::new(Kind::Invalid, format!("metadata {STRICT_FIELDS}: must be `true` or `false`, once")))
+            }
         }
     }
 

@@ -4,7 +4,7 @@ use executor_core::validate::ViolationReason;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, FieldViolation, StatusExt as _};
 
-use crate::api_error::{Kind, ApiError};
+use crate::api_error::{ApiError, Kind};
 
 /// Most bytes of the details. They travel in the trailers, in base64, and gRPC's C core, which is behind most
 /// languages' clients, gives up on a call whose trailers exceed 8 KiB.

@@ -78,7 +78,10 @@ fn more_values_than_are_watched_are_watched_as_far_as_possible() {
     let reported = redactor.warnings();
     assert_eq!(reported.len(), 2, "{reported:?}");
     assert!(reported[0].contains("not masked in full") && reported[0].ends_with(": large, larger"), "{reported:?}");
-    assert!(reported[1].contains("not masked in every encoding") && reported[1].ends_with(": large, larger"), "{reported:?}");
+    assert!(
+        reported[1].contains("not masked in every encoding") && reported[1].ends_with(": large, larger"),
+        "{reported:?}"
+    );
     assert_eq!(redactor.text("a small value"), "[REDACTED:small]");
     assert_eq!(redactor.text("0123456789abcdef\n".repeat(100).as_str()).matches("[REDACTED:large]").count(), 1);
 }

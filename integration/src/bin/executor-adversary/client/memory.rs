@@ -209,7 +209,10 @@ pub(crate) fn printed(scale: Scale) -> anyhow::Result<Outcome> {
             faults.push(format!("{size} bytes: {}", kept.join(", ")));
         }
     }
-    Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), format!("nothing kept of {} outputs", sizes.len())))
+    Ok(Outcome::new(
+        (!faults.is_empty()).then(|| faults.join("; ")),
+        format!("nothing kept of {} outputs", sizes.len()),
+    ))
 }
 
 /// Finds the same bytes where they rightfully stay, in the container's process.

@@ -150,6 +150,7 @@ impl Report {
 
 /// Processor time by process for each life, in milliseconds.
 fn reported(used: &Used) -> String {
-    let reported: Vec<_> = used.by_process().iter().map(|(name, time)| format!("{name} {}", milliseconds(*time))).collect();
+    let reported: Vec<_> =
+        used.by_process().iter().map(|(name, time)| format!("{name} {}", milliseconds(*time))).collect();
     reported.join(", ")
 }

@@ -1,0 +1,271 @@
+//! The launcher's shells: made when there is time, handed a launch, and let go.
+//!
+//! A shell counts in no capacity, and its range of ids is given back as soon as a container needs it. One that is used is
+//! replaced a moment later, so that a burst of launches does not wait for the making of shells.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use executor_core::protocol::{self, Launch};
+use executor_sys::kernel_file;
+use executor_sys::process::{self, Fork};
+use executor_sys::pulse::Heartbeat;
+use executor_sys::ready::{is_readable, readable_by};
+use executor_sys::seqpacket::Seqpacket;
+use prost::Message;
+
+use super::{DEATH_PATIENCE, Server};
+use crate::log::{self, Level};
+use crate::shim::{self, SHELL_READY, ShellOrder};
+use crate::warm::Place;
+
+/// Time from the last use of a shell to the making of the next one: a container is about to begin.
+const REFILL_AFTER: Duration = Duration::from_millis(10);
+/// At most this long after the first use of many.
+const REFILL_BY: Duration = Duration::from_millis(40);
+/// And after one that ended without a container, or could not be made; twice as long after the next one, up to the longest.
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+const RETRY_LONGEST: Duration = Duration::from_secs(30);
+/// Longest time that a shell waits.
+const AGE_MAX: Duration = Duration::from_secs(3600);
+/// Part of the memory that must be available where shells are to wait, in percent.
+const MEMORY_PERCENT: u64 = 5;
+
+/// A shell that waits, or is being made.
+pub(super) struct Shell {
+    pub(super) pid: i32,
+    pub(super) pidfd: OwnedFd,
+    pub(super) lifeline: Seqpacket,
+    pub(super) place: Place,
+    pub(super) id_range: u32,
+    pub(super) pulse: Heartbeat,
+    made_at: Instant,
+    ready: bool,
+}
+
+/// The shells of this launcher.
+#[derive(Default)]
+pub(super) struct Shells {
+    all: Vec<Shell>,
+    /// Time when the next one is to be made.
+    next_at: Option<Instant>,
+    /// Time by which it is made, however many are used meanwhile.
+    refill_by: Option<Instant>,
+    /// Number of shells in a row that were not made, or ended without a container.
+    failed: u32,
+    /// Number of shells that were made: gives each a name.
+    made: u64,
+    /// Number of launches that found one.
+    used: u64,
+    /// Number of launches that found none.
+    missed: u64,
+}
+
+impl Shells {
+    /// Returns what becomes readable when a shell tells something or ends.
+    pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.all.iter().flat_map(|shell| [shell.pidfd.as_fd(), shell.lifeline.as_fd()])
+    }
+
+    /// Returns the pids.
+    pub(super) fn pids(&self) -> impl Iterator<Item = i32> + '_ {
+        self.all.iter().map(|shell| shell.pid)
+    }
+
+    /// Returns the ranges of ids.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = u32> + '_ {
+        self.all.iter().map(|shell| shell.id_range)
+    }
+
+    /// Gives a launch to a shell that waits, and returns that; none where no shell takes it. One that cannot be reached is about
+    /// to end, or is ended: it stays until it has, because what it has on the host is removed then.
+    pub(super) fn hand_over(&mut self, launch: &Launch, fds: &[BorrowedFd<'_>]) -> Option<Shell> {
+        while let Some(index) = self.all.iter().position(|shell| shell.ready && !is_readable(&shell.pidfd)) {
+            let shell = &mut self.all[index];
+            if shell.lifeline.send(&launch.encode_to_vec(), fds).is_ok() {
+                self.refill_later();
+                (self.used, self.failed) = (self.used + 1, 0);
+                return Some(self.all.remove(index));
+            }
+            shell.ready = false;
+            let _ = process::pidfd_signal(shell.pidfd.as_fd(), libc::SIGKILL); // it may have ended just now
+        }
+        self.missed += 1;
+        None
+    }
+
+    /// Puts the making of the next one off after one that failed.
+    fn retry_later(&mut self) {
+        let pause = RETRY_AFTER.saturating_mul(1 << self.failed.min(16)).min(RETRY_LONGEST);
+        self.failed += 1;
+        self.next_at = Some(Instant::now() + pause);
+    }
+
+    /// Puts the making of the next one off. One that failed has its own time.
+    fn refill_later(&mut self) {
+        let now = Instant::now();
+        let by = *self.refill_by.get_or_insert(now + REFILL_BY);
+        if self.next_at.is_none_or(|at| at <= by) {
+            self.next_at = Some(by.min(now + REFILL_AFTER));
+        }
+    }
+}
+
+impl Server {
+    /// Returns the number of shells that are to wait: as configured, where at least half of the ids are left to containers.
+    fn shells_wanted(&self) -> usize {
+        let half = self.host.policy.userns_pool_ranges as usize / 2;
+        self.host.shells_ready.min(half.saturating_sub(self.shims.len() + self.ranges_left.len()))
+    }
+
+    /// Returns the time of the next thing to do for shells.
+    pub(super) fn shells_due(&self) -> impl Iterator<Item = Instant> {
+        let lacks = self.shells.all.len() < self.shells_wanted();
+        let next = self.shells.next_at.filter(|_| lacks);
+        next.into_iter().chain(self.shells.all.first().map(|shell| shell.made_at + AGE_MAX))
+    }
+
+    /// Counts the shells.
+    pub(super) fn count_shells(&self) -> protocol::Shells {
+        let Shells { all, used, missed, .. } = &self.shells;
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let ready = all.iter().filter(|shell| shell.ready).count();
+        let configured = number(self.shells_wanted());
+        protocol::Shells { configured, ready: number(ready), used: *used, missed: *missed }
+    }
+
+    /// Takes what shells have told, and those that have ended.
+    pub(super) fn look_after_shells(&mut self) {
+        let mut ended = Vec::new();
+        for (index, shell) in self.shells.all.iter_mut().enumerate() {
+            let mut word = [0; 16];
+            shell.ready |=
+                matches!(shell.lifeline.recv(&mut word), Ok(Some((length, _))) if &word[..length] == SHELL_READY);
+            if is_readable(&shell.pidfd) {
+                ended.push(index);
+            }
+        }
+        for index in ended.into_iter().rev() {
+            let shell = self.shells.all.remove(index);
+            let _ = process::wait_for(shell.pid);
+            self.unreaped = true;
+            self.clear(&shell.place);
+            self.shells.retry_later();
+        }
+    }
+
+    /// Removes what a shell may have left beside its container.
+    pub(super) fn clear(&self, place: &Place) {
+        if place.is_there() {
+            crate::orphans::end(&self.host.run_dir, &self.children().collect());
+            place.clear(&self.host);
+        }
+    }
+
+    /// Makes a shell where one is due, and lets go of one that is old, or of all where memory is short.
+    pub(super) fn tend_shells(&mut self) {
+        if self.shells.all.first().is_some_and(|oldest| oldest.made_at.elapsed() >= AGE_MAX) {
+            self.end_one_shell();
+        }
+        let now = Instant::now();
+        if self.shells.all.len() >= self.shells_wanted() || *self.shells.next_at.get_or_insert(now) > now {
+            return;
+        }
+        (self.shells.next_at, self.shells.refill_by) = (None, None);
+        if is_memory_short() {
+            while self.end_one_shell() {}
+            self.shells.retry_later();
+            return;
+        }
+        match self.make_shell() {
+            Ok(true) => self.shells.next_at = Some(Instant::now() + REFILL_AFTER),
+            Ok(false) => self.shells.retry_later(),
+            Err(error) => {
+                log::line(Level::Warning, "", format_args!("a shell was not made: {error}"));
+                self.shells.retry_later();
+            }
+        }
+    }
+
+    /// Forks a shell. Returns false where there are no ids for one.
+    fn make_shell(&mut self) -> io::Result<bool> {
+        let Some(id_range) = self.free_range() else { return Ok(false) };
+        let pulse = Heartbeat::create()?;
+        let (lifeline, theirs) = Seqpacket::pair()?;
+        lifeline.set_nonblocking(true);
+        self.shells.made += 1;
+        let place = Place::from_object(&self.host, &format!("{}-{}", std::process::id(), self.shells.made));
+        place.make()?;
+        let launcher = std::process::id();
+        let forked = {
+            let room = process::room_for_one(lifeline.as_fd());
+            room.and_then(|room| Ok((process::fork()?, room)))
+        };
+        let (forked, room) = forked.inspect_err(|_| place.clear(&self.host))?;
+        let pid = match forked {
+            Fork::Parent(pid) => pid,
+            Fork::Child => {
+                drop((lifeline, room));
+                self.abandon();
+                let order = ShellOrder { place, id_range, launcher, pulse };
+                process::exit_now(shim::run_shell(&self.host, &self.filter, order, theirs))
+            }
+        };
+        drop(room);
+        let pidfd = process::pidfd(pid)?;
+        let made_at = Instant::now();
+        self.shells.all.push(Shell { pid, pidfd, lifeline, place, id_range, pulse, made_at, ready: false });
+        Ok(true)
+    }
+
+    /// Ends one shell at once, so that its ids are free. Returns false where there is none.
+    pub(super) fn end_one_shell(&mut self) -> bool {
+        if self.shells.all.is_empty() {
+            return false;
+        }
+        let Shell { pid, pidfd, lifeline, place, .. } = self.shells.all.remove(0);
+        drop(lifeline); // it ends itself, and leaves nothing
+        if !readable_by(&pidfd, Instant::now() + DEATH_PATIENCE).unwrap_or(false) {
+            process::kill(pid);
+        }
+        let _ = process::wait_for(pid);
+        self.unreaped = true;
+        self.clear(&place);
+        true
+    }
+}
+
+/// Returns whether too little memory is available for what only waits.
+fn is_memory_short() -> bool {
+    let text = kernel_file::read_to_string("/proc/meminfo").unwrap_or_default();
+    let of = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim_start_matches(':').trim().split(' ').next()?.parse::<u64>().ok()
+    };
+    matches!((of("MemAvailable"), of("MemTotal")), (Some(available), Some(total)) if available * 100 < total * MEMORY_PERCENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A shell that ends while it is handed a launch is not lost sight of: its place is on the host, and is to be cleared.
+    #[test]
+    fn a_shell_that_takes_no_launch_is_taken_care_of() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = child.id() as i32;
+        let (lifeline, theirs) = Seqpacket::pair().unwrap();
+        drop(theirs);
+        let place = Place { cgroup: "x".into(), dir: "x".into(), state: "x".into() };
+        let (pidfd, pulse) = (process::pidfd(pid).unwrap(), Heartbeat::create().unwrap());
+        let shell = Shell { pid, pidfd, lifeline, place, id_range: 0, pulse, made_at: Instant::now(), ready: true };
+        let mut shells = Shells { all: vec![shell], ..Shells::default() };
+        assert!(shells.hand_over(&Launch::default(), &[]).is_none());
+        assert_eq!((shells.used, shells.missed), (0, 1));
+        assert_eq!(shells.pids().collect::<Vec<_>>(), [pid]);
+        assert!(!child.wait().unwrap().success(), "it is ended");
+        assert!(shells.hand_over(&Launch::default(), &[]).is_none());
+        assert_eq!(shells.pids().count(), 1, "it is there until it is taken");
+    }
+}

@@ -1,0 +1,104 @@
+//! The last of a container's output, to clients who read more slowly than the process wrote: it has ended, and its secrets
+//! may be wiped already, but its end is not told before lossless clients have everything.
+//!
+//! Clients have as much time as they need. After a Stop they have what is left of its grace period, [`LAST_WORDS`] at
+//! least; so have all other clients.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use executor_core::protocol::{Reason, Refused};
+use executor_sys::events::Events;
+use executor_sys::process::SignalEvents;
+
+use crate::shim::output::attach::Attached;
+use crate::shim::running::control::{Command, Control};
+
+/// For the last of the output to be taken, when the process has ended.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// Longest wait in one go.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+
+/// The time between the end of a process and the end of its container.
+pub(crate) struct OutputDrain<'a> {
+    clients: &'a mut Attached,
+    grace: Duration,
+    stop_at: Option<Instant>,
+    /// A stop that came when the process had ended already.
+    stop_asked: Option<Instant>,
+    ended: Instant,
+}
+
+impl<'a> OutputDrain<'a> {
+    /// Of a container with this grace period, whose process has just ended; `stop_at` is when the time of an earlier stop
+    /// is over.
+    pub(crate) fn new(clients: &'a mut Attached, grace: Duration, stop_at: Option<Instant>) -> Self {
+        Self { clients, grace, stop_at, stop_asked: None, ended: Instant::now() }
+    }
+
+    /// Returns when the time of a stop is over that came since the process ended.
+    pub(crate) fn stop_asked(&self) -> Option<Instant> {
+        self.stop_asked
+    }
+
+    /// Registers signals, commands, clients and what is due for a turn of a loop.
+    pub(crate) fn register<'fd>(
+        &'fd self,
+        events: &mut Events<'fd, ()>,
+        control: &'fd Control,
+        signals: &'fd SignalEvents,
+    ) {
+        events.read(signals.as_fd(), ());
+        control.register(events, ());
+        self.clients.register(events, ());
+        events.due(self.clients.due().into_iter().chain(self.stop_asked));
+    }
+
+    /// Attends to clients, commands, and the end of the machine. Never waits.
+    pub(crate) fn poll(&mut self, control: &mut Control, signals: &SignalEvents) {
+        control.pace().turn();
+        while let Ok(Some(signal)) = signals.next() {
+            if signal == libc::SIGTERM || signal == libc::SIGINT {
+                self.stop(self.grace);
+            }
+        }
+        for asked in control.read() {
+            let (command, answer) = asked.split();
+            let result = match command {
+                Command::Stop(stop) => {
+                    self.stop(Duration::from_millis(stop.grace_ms));
+                    Ok(None)
+                }
+                Command::Attach(asked, fds) => self.clients.take(&asked, fds).map(|()| None),
+                _ => Err(Refused::new(Reason::Precondition, "the container's process has ended")),
+            };
+            control.answer(&answer, result);
+        }
+        control.tidy();
+        self.clients.poll_clients();
+    }
+
+    fn stop(&mut self, grace: Duration) {
+        let at = Instant::now() + grace;
+        self.stop_asked = Some(self.stop_asked.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// Waits until clients have the last of the output, or their time is over.
+    pub(crate) fn deliver(mut self, control: &mut Control, signals: &SignalEvents) {
+        loop {
+            self.poll(control, signals);
+            let (now, least) = (Instant::now(), self.ended + LAST_WORDS);
+            let stop = self.stop_at.into_iter().chain(self.stop_asked).min().map(|at| at.max(least));
+            let is_late = stop.is_some_and(|at| at <= now);
+            if self.clients.is_delivered() || is_late || (self.clients.is_settled() && least <= now) {
+                return;
+            }
+            let mut events = Events::default();
+            self.register(&mut events, control, signals);
+            events.due(stop.into_iter().chain(self.clients.is_settled().then_some(least)));
+            events.due([now + WAIT_MAX]);
+            control.pace().rest();
+            let _ = events.wait(); // what happened is looked at
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Outputs of a run: captured when its process has ended, before its secrets are wiped.
+//!
+//! ```text
+//!  walk    a forked helper: enters the container's mount namespace, becomes the process's user, looks at what was
+//!          declared and passes each file on as a descriptor                                       (outputs/walk.rs)
+//!  store   the shim: judges each descriptor again and copies it into the state directory           (outputs/store.rs)
+//! ```
+//! The process that looks at what the container made has no privilege, and the one that writes never enters the container.
+//! Nothing of the container lives any more while that goes on, so that nothing it looks at changes. Never captured:
+//! symbolic links, and what is behind one on the way; secret files, by the device of their file system, whatever name leads
+//! there; what is no regular file; what the process's user may not read; what exceeds the bounds (core's `outputs`). Each
+//! is told with its reason.
+//!
+//! The end of a container waits for this, for [`PATIENCE`] at most, and after a Stop for its grace period at most; what
+//! is not captured then is told as skipped. The namespace is held by a descriptor that is closed when this is done, before
+//! the wipe: nothing keeps the secret files' memory beyond it.
+
+mod store;
+mod walk;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use executor_core::outputs::OutputsList;
+use executor_core::plan::{OutputSource, Plan, PlannedOutputs, UserNamespace};
+use executor_core::record::{ContainerRecord, OutputsRecord};
+use executor_sys::events::Events;
+use executor_sys::memfile::MemFile;
+use executor_sys::process::{self, Ended, SignalEvents};
+use executor_sys::ready::{is_readable, readable_by};
+use executor_sys::seqpacket::Seqpacket;
+use executor_sys::userns;
+use rustix::fs::fstat;
+
+use super::drain::OutputDrain;
+use crate::errors::plain;
+use crate::finish::Remains;
+use crate::host::Host;
+use crate::log::{self, Level};
+use crate::shim::running::control::Control;
+use store::Store;
+use walk::{Found, Walk};
+
+/// Time that the end of a container waits for its outputs.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Time that what is left of a container is given to die.
+const DEATH_PATIENCE: Duration = Duration::from_secs(10);
+/// And a helper that was killed.
+const HELPER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Source of the outputs: taken while init lives.
+pub(crate) struct Source {
+    planned: PlannedOutputs,
+    namespaces: io::Result<Namespaces>,
+}
+
+/// Of the container whose outputs they are.
+pub(crate) struct Namespaces {
+    /// Files.
+    pub(crate) mount: OwnedFd,
+    /// Ids, where they are not the host's.
+    pub(crate) user: Option<OwnedFd>,
+}
+
+impl Source {
+    /// Of a container whose outputs are declared.
+    pub(crate) fn from_process(plan: &Plan, init: i32) -> Option<Self> {
+        let planned = plan.outputs.clone()?;
+        let own = plan.isolation.user_namespace == UserNamespace::Own;
+        let namespaces = || {
+            let user = own.then(|| userns::open(init)).transpose()?;
+            Ok(Namespaces { mount: process::mount_namespace(init)?, user })
+        };
+        Some(Self { planned, namespaces: namespaces() })
+    }
+}
+
+/// Captures, and tells what came of it. That nothing could be captured stops nothing else.
+pub(crate) fn capture(
+    host: &Host,
+    record: &ContainerRecord,
+    remains: &Remains,
+    source: Source,
+    (control, signals): (&mut Control, &SignalEvents),
+    last: &mut OutputDrain<'_>,
+) -> OutputsRecord {
+    control.pace().start(DEATH_PATIENCE + HELPER_PATIENCE);
+    let mut attention = CaptureEvents { control, signals, last, ends: Instant::now() + PATIENCE };
+    match attempt(host, record, remains, source, &mut attention) {
+        Ok(list) => list.summary(),
+        Err(why) => {
+            let id = record.plan.id.as_str();
+            log::line(Level::Error, id, format_args!("the outputs were not captured: {why}"));
+            if let Err(error) = remains.dirs.remove_outputs() {
+                log::line(Level::Error, id, format_args!("partially captured outputs were not removed: {error}"));
+            }
+            OutputsRecord { failure: Some(why), ..OutputsRecord::default() }
+        }
+    }
+}
+
+fn attempt(
+    host: &Host,
+    record: &ContainerRecord,
+    remains: &Remains,
+    source: Source,
+    attention: &mut CaptureEvents<'_, '_>,
+) -> Result<OutputsList, String> {
+    let failed = |what: &'static str| move |error: io::Error| format!("{what}: {}", plain(&error));
+    let Source { planned, namespaces } = source;
+    let namespaces = namespaces.map_err(failed("namespaces"))?;
+    let prepared = record.prepared.as_ref().ok_or("the container was not prepared")?;
+    host.hierarchies.kill_all(&record.cgroup, DEATH_PATIENCE).map_err(failed("cgroup"))?;
+    let secret_devices = secret_devices(remains).map_err(failed("secret files"))?;
+    let mut store =
+        Store::create(&remains.dirs, planned.bytes_max, &secret_devices).map_err(failed("state directory"))?;
+    let walk = Walk { outputs: &planned.source, user: &prepared.user, secret_devices: &secret_devices };
+    let helper = Helper::fork(&walk, &namespaces).map_err(failed("helper"))?;
+    drop(namespaces); // the helper's alone from here on
+    let taken = take_all(&helper, &planned.source, &mut store, attention);
+    helper.end(record.plan.id.as_str());
+    taken?;
+    store.finish()
+}
+
+/// The file systems of which nothing is captured: those of the secret files, and the one of memory files.
+fn secret_devices(remains: &Remains) -> io::Result<Vec<u64>> {
+    let mut devices = vec![fstat(MemFile::create("outputs", 1)?.as_fd())?.st_dev];
+    for volume in &remains.volumes {
+        devices.push(fstat(volume.handle())?.st_dev);
+    }
+    Ok(devices)
+}
+
+/// Takes what the helper finds, until it has found everything or time is up.
+fn take_all(
+    helper: &Helper,
+    declared: &OutputSource,
+    store: &mut Store<'_>,
+    attention: &mut CaptureEvents<'_, '_>,
+) -> Result<(), String> {
+    let mut heard = 0;
+    let why = loop {
+        if let Some(why) = attention.wait(&helper.socket) {
+            break why.to_owned();
+        }
+        match helper.recv() {
+            Ok(None) => continue,
+            Ok(Some((Found::Done, _))) => return Ok(()),
+            Ok(Some((Found::Failed(why), _))) => return Err(why),
+            Ok(Some((Found::Skipped { path, reason }, _))) => store.skip(path, reason),
+            Ok(Some((Found::File { path, mode }, Some(file)))) => {
+                store.take(path, mode, &file.into(), &mut || attention.poll());
+            }
+            Ok(Some((Found::File { path, .. }, None))) => store.skip(path, "it could not be passed on"),
+            Err(why) => break why,
+        }
+        heard += 1;
+        helper.go_on();
+    };
+    let rest: &[PathBuf] = match declared {
+        OutputSource::Files(files) => files.get(heard..).unwrap_or_default(),
+        OutputSource::Directory(directory) => std::slice::from_ref(directory),
+    };
+    for path in rest {
+        store.skip(path.display().to_string(), &*why);
+    }
+    Ok(())
+}
+
+/// The helper and the line to it. It sends one message, waits for one byte, sends the next.
+struct Helper {
+    pid: i32,
+    socket: Seqpacket,
+}
+
+impl Helper {
+    fn fork(walk: &Walk<'_>, namespaces: &Namespaces) -> io::Result<Self> {
+        let (socket, theirs) = Seqpacket::pair()?;
+        let parent = std::process::id() as i32;
+        match process::fork()? {
+            process::Fork::Parent(pid) => Ok(Self { pid, socket }),
+            process::Fork::Child => {
+                if let Err(error) = walk.execute(namespaces, &theirs, parent) {
+                    walk::send(&theirs, &Found::Failed(plain(&error)), None);
+                }
+                process::exit_now(0)
+            }
+        }
+    }
+
+    /// Returns the next message; `None` where there is none yet.
+    fn recv(&self) -> Result<Option<(Found, Option<OwnedFd>)>, String> {
+        if !is_readable(&self.socket) {
+            return Ok(None);
+        }
+        let mut buffer = vec![0; walk::MESSAGE_MAX];
+        let lost = || "the helper process that captures outputs ended".to_owned();
+        let (length, fds) = self.socket.recv(&mut buffer).map_err(|error| plain(&error))?.ok_or_else(lost)?;
+        let found = serde_json::from_slice(&buffer[..length]).map_err(|error| error.to_string())?;
+        Ok(Some((found, fds.into_iter().next())))
+    }
+
+    fn go_on(&self) {
+        let _ = self.socket.send(b"+", &[]); // its end is seen when it is heard
+    }
+
+    /// Ends it, whatever it is doing, so that the namespace is free.
+    fn end(self, id: &str) {
+        let Ok(pidfd) = process::pidfd(self.pid) else { return };
+        let _ = process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
+        if readable_by(&pidfd, Instant::now() + HELPER_PATIENCE).unwrap_or(false) {
+            let _: io::Result<Ended> = process::wait_for(self.pid);
+        } else {
+            log::line(Level::Error, id, "the helper process that captures outputs cannot be killed");
+        }
+    }
+}
+
+/// Everything that is attended to meanwhile: commands, clients, the end of the machine, the clock.
+struct CaptureEvents<'a, 'b> {
+    control: &'a mut Control,
+    signals: &'a SignalEvents,
+    last: &'a mut OutputDrain<'b>,
+    ends: Instant,
+}
+
+impl CaptureEvents<'_, '_> {
+    /// Waits until the helper speaks or something else happens. Says why it is over, where it is.
+    fn wait(&mut self, helper: &Seqpacket) -> Option<&'static str> {
+        let mut events = Events::default();
+        events.read(helper.as_fd(), ());
+        self.last.register(&mut events, self.control, self.signals);
+        events.due([self.ends]);
+        self.control.pace().rest();
+        let _ = events.wait(); // what happened is looked at
+        self.poll()
+    }
+
+    /// Never waits.
+    fn poll(&mut self) -> Option<&'static str> {
+        self.last.poll(self.control, self.signals);
+        let now = Instant::now();
+        if self.last.stop_asked().is_some_and(|at| at <= now) {
+            return Some("the container was stopped before it was captured");
+        }
+        (self.ends <= now).then_some("not captured within 60 s")
+    }
+}

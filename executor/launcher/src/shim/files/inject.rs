@@ -1,0 +1,435 @@
+//! The secret files, written and mounted by a helper process.
+//!
+//! The helper is forked from the shim, joins the container's memory accounting (so that the files' pages count
+//! against the container's own limit), writes the files into the detached volume straight from the memory file,
+//! enters the container's namespaces and moves the views, read-only where nothing else is asked for, into place. It is gone
+//! before the container starts. It also writes the kernel's settings, which need the same namespaces.
+//!
+//! Where the container has a runtime token, the helper makes it, writes it as one of the files and hands its digest back:
+//! no process that lives on has ever held it. It then keeps the other secret inputs in the volume, and shows the
+//! container the way to the daemon. A view of those inputs lies below that mount, where only root of the host reaches it:
+//! a launcher that finds a container without its shim and without a handle takes the handle from there.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use executor_core::disclosure::Manifest;
+use executor_core::idmap::IdMap;
+use executor_core::payload::{self, ProcessPayload};
+use executor_core::placement::{GENERATIONS_DIR, MountPoint, STEPS_DIR};
+use executor_core::plan::{Layout, Plan, PlannedFile};
+use executor_core::protocol::{Reason, Refused};
+use executor_core::record::{Prepared, PreparedStep, gid_among};
+use executor_core::spec::DeviceNode;
+use executor_core::token::RUNTIME_DIR;
+use executor_core::users::ResolvedUser;
+use executor_core::validate::{Violation, check_url};
+use executor_secrets::volume::{Access, Owner, Pass, StepSecrets, Volume};
+use executor_secrets::{Token, TokenDigest};
+use executor_sys::memfile::MemFile;
+use executor_sys::mount::{self, Follow, open_dir, open_in_root};
+use executor_sys::process;
+use rustix::fs::{Mode, OFlags};
+
+use super::helper::{self, Failed, NotDone};
+use super::sysctls::{self, Settings};
+use crate::devices;
+use crate::errors::failed;
+use crate::host::Host;
+use crate::rootfs::{place_view, shared_mounts};
+use crate::runtime;
+use crate::shim::output::termination_message::Placing;
+
+const DEV: &str = "/dev";
+const CONSOLE: &str = "/dev/console";
+/// Relative to /dev.
+const FIRST_TERMINAL: &str = "pts/0";
+
+/// Everything that is carried into a container.
+pub(crate) struct Injection<'a> {
+    pub(crate) host: &'a Host,
+    pub(crate) plan: &'a Plan,
+    pub(crate) cgroup: &'a Path,
+    /// Descriptor of init.
+    pub(crate) init: BorrowedFd<'a>,
+    /// Set where [`begin_network`] has been called: a shell's.
+    pub(crate) network_begun: bool,
+    /// User of the container and places of its files.
+    pub(crate) prepared: &'a Prepared,
+    /// Map of its users and groups to the host's.
+    pub(crate) id_map: IdMap,
+    pub(crate) volume: Option<&'a Volume>,
+    /// File for a message about the end.
+    pub(crate) message: Option<Placing<'a>>,
+    /// View of the /dev/shm of its pod, where it is a member of one.
+    pub(crate) shm: Option<&'a OwnedFd>,
+    pub(crate) process: &'a MemFile,
+    pub(crate) files: &'a MemFile,
+    /// A directory in the shim's namespace where the volume can be attached on kernels that need that.
+    pub(crate) staging: &'a Path,
+    /// Devices of the host.
+    pub(crate) devices: &'a [DeviceNode],
+}
+
+/// Owner of a user's files, and mode and group of each, on the host. `groups` are those that files name.
+pub(crate) fn ownership(
+    files: &[PlannedFile],
+    user: &ResolvedUser,
+    groups: &BTreeMap<String, u32>,
+    ids: IdMap,
+) -> (Owner, Vec<Access>) {
+    let access = |file: &PlannedFile| Access { mode: file.mode, gid: ids.host(gid_among(groups, file, user)) };
+    let owner = Owner { uid: ids.host(user.uid), gid: ids.host(user.gid) };
+    (owner, files.iter().map(access).collect())
+}
+
+/// Lets `write` have a copy of the contents of files, if they have these sizes. The copy is charged to where the calling
+/// process is before; `write` is what joins the container.
+pub(crate) fn with_contents(
+    payload: &MemFile,
+    sizes: impl Iterator<Item = u64>,
+    write: impl FnOnce(&[&[u8]]) -> Result<(), Failed>,
+) -> Result<(), Failed> {
+    let failed = |error| Failed("secret files".into(), error);
+    let written = payload.read(|bytes| {
+        let contents = payload::decode(bytes).map_err(|error| failed(malformed(error)))?;
+        if !contents.iter().map(|content| content.len() as u64).eq(sizes) {
+            return Err(failed(malformed("contents and plan do not fit one another")));
+        }
+        write(&contents)
+    });
+    written.map_err(failed)?
+}
+
+/// Sets up what every network namespace of a container has. `init` is in it.
+pub(crate) fn begin_network(host: &Host, init: BorrowedFd<'_>) -> Result<(), Refused> {
+    let start = || {
+        executor_sys::netif::loopback_up()?;
+        sysctls::open_ports(host.proc.as_fd())
+    };
+    process::within_network(init, start).map_err(|error| failed("network", &error))
+}
+
+impl Injection<'_> {
+    /// Begins the network, and does the rest in a helper. Gives the digest of the runtime token, where there is one.
+    pub(crate) fn execute(&self) -> Result<Option<TokenDigest>, Refused> {
+        let plan = self.plan;
+        if plan.makes_network() && !self.network_begun {
+            begin_network(self.host, self.init)?;
+        }
+        let placed = !self.devices.is_empty() || self.message.is_some() || self.shm.is_some();
+        let nothing = !plan.terminal && plan.surroundings.sysctls.is_empty() && !placed;
+        if self.volume.is_none() && nothing {
+            return Ok(None);
+        }
+        let reported = helper::run_passing(
+            |pass| Ok(self.act(pass)?.map(|token| token.to_bytes()).unwrap_or_default()),
+            |file| {
+                if let Some(volume) = self.volume {
+                    volume.hold(file);
+                }
+            },
+        );
+        let reported = reported.map_err(|not_done| match not_done {
+            NotDone::Failed { ref words, .. } if words.starts_with(sysctls::FAILED) => {
+                Refused::from_fields(Reason::Precondition, &[Violation::new("sysctls", words)])
+            }
+            NotDone::Failed { errno: libc::ELOOP | libc::ENOTDIR | libc::ENOENT, ref words }
+                if self.prepared.mounts.iter().any(|mount| self.is_shared(&mount.target)) =>
+            {
+                Refused::new(Reason::Precondition, format!("another member of the pod has changed the volume: {words}"))
+            }
+            not_done if not_done.is_for_want_of_memory() => self.too_small(),
+            not_done => not_done.into(),
+        })?;
+        match (self.plan.token_file(), TokenDigest::from_bytes(&reported)) {
+            (Some(_), None) => {
+                Err(Refused::new(Reason::Internal, "the helper process returned no digest of the token"))
+            }
+            (_, token) => Ok(token),
+        }
+    }
+
+    /// True if a mount point lies in a volume of the pod.
+    fn is_shared(&self, target: &Path) -> bool {
+        shared_mounts(self.plan).any(|volume| target.starts_with(volume))
+    }
+
+    /// The files are charged to the container, and it has no room for them.
+    fn too_small(&self) -> Refused {
+        let bytes: u64 = self.plan.files.iter().map(|file| file.size).sum();
+        let why = format!("{} does not hold the {bytes} bytes of volume mounted files", self.plan.limits.memory_bytes);
+        Refused::from_fields(Reason::Precondition, &[Violation::new("limits.memory_bytes", why)])
+    }
+
+    fn act(&self, pass: &mut Pass<'_>) -> Result<Option<TokenDigest>, Failed> {
+        let (mut views, mut runtime, mut token) = (Views::default(), Vec::new(), None);
+        if let Some(volume) = self.volume {
+            token = self.fill(volume, pass)?;
+            views = self.views(volume)?;
+            runtime.extend(views.inputs.take());
+        }
+        if self.plan.token_file().is_some() {
+            runtime.push(runtime::view(self.host).map_err(|error| Failed("runtime directory".into(), error))?);
+        }
+        let devices = match self.devices {
+            [] => Vec::new(),
+            nodes => {
+                devices::make(nodes, self.id_map, self.staging).map_err(|error| Failed("device nodes".into(), error))?
+            }
+        };
+        let message = self.message.as_ref().map(|placing| placing.file.view(self.staging)).transpose();
+        let message = message.map_err(|error| Failed("termination message".into(), error))?;
+        let settings = Settings::new(self.plan, self.host.proc.as_fd());
+        let init = self.init;
+        let network = settings.is_some() && self.plan.makes_network();
+        let placed = !devices.is_empty() || message.is_some() || self.shm.is_some();
+        let mount = !views.mounts.is_empty() || self.plan.terminal || views.steps.is_some() || placed;
+        process::enter_namespaces(init, mount, network).map_err(|error| Failed("namespaces".into(), error))?;
+        if settings.as_ref().is_some_and(Settings::has_ipc) {
+            process::enter_ipc(init).map_err(|error| Failed("namespace of IPC".into(), error))?;
+        }
+        if self.id_map.is_mapped() {
+            // What is made in the container from here on belongs to its own root.
+            process::become_root_of(init).map_err(|error| Failed("user namespace".into(), error))?;
+        }
+        if let Some(settings) = settings {
+            settings.write()?;
+        }
+        if self.plan.terminal {
+            console().map_err(|error| Failed(CONSOLE.into(), error))?;
+        }
+        if let Some(shm) = self.shm {
+            cover_shm(shm).map_err(|error| Failed("/dev/shm".into(), error))?;
+        }
+        for (node, view) in self.devices.iter().zip(&devices) {
+            dev()
+                .and_then(|dev| devices::place(dev.as_fd(), node, view.as_fd()))
+                .map_err(|error| Failed(format!("device {}", node.path.display()), error))?;
+        }
+        if let Some(steps) = &views.steps {
+            show_in_dev(STEPS_DIR, steps)?;
+        }
+        // By now the container's own ids are those that this process sees.
+        let owner = (self.prepared.user.uid, self.prepared.user.gid);
+        let owner_at = |target: &Path| (!self.is_shared(target)).then_some(owner);
+        show(&self.prepared.mounts, &views.mounts, views.generations.as_ref(), owner_at)?;
+        if let (Some(view), Some(Placing { point, .. })) = (message, &self.message) {
+            place_view(point, view.as_fd(), Some(owner))
+                .map_err(|error| Failed(format!("mount at {}", point.target.display()), error))?;
+        }
+        if !runtime.is_empty() {
+            open_dir(Path::new("/"))
+                .and_then(|root| runtime::place(root.as_fd(), &runtime))
+                .map_err(|error| Failed(format!("mount at {RUNTIME_DIR}"), error))?;
+        }
+        Ok(token)
+    }
+
+    /// Writes the files, as a part of the container as far as memory goes, and what else is kept with them.
+    fn fill(&self, volume: &Volume, pass: &mut Pass<'_>) -> Result<Option<TokenDigest>, Failed> {
+        let Prepared { user, file_groups, .. } = self.prepared;
+        let (owner, access) = ownership(&self.plan.files, user, file_groups, self.id_map);
+        let token = self.plan.token_file().map(|_| Token::random(&self.plan.id)).transpose();
+        let token = token.map_err(|error| Failed("runtime token".into(), io::Error::other(error)))?;
+        let of_steps = self.plan.actions.iter().flat_map(|_| &self.plan.processes).flat_map(|process| &process.files);
+        let sizes = self.plan.given_files().iter().chain(of_steps).map(|file| file.size);
+        let write = |values: Option<&[u8]>| {
+            with_contents(self.files, sizes, |contents| {
+                // Rather this process than the container's init, if the kernel has to choose.
+                process::be_expendable().map_err(|error| Failed("oom_score_adj".into(), error))?;
+                self.host
+                    .hierarchies
+                    .join_memory(self.cgroup)
+                    .map_err(|error| Failed("memory cgroup".into(), error))?;
+                let (own, of_steps) = contents.split_at(self.plan.given_files().len());
+                let contents: Vec<&[u8]> = own.iter().copied().chain(token.as_ref().map(Token::as_bytes)).collect();
+                let filled = volume.fill(&self.prepared.mounts, &contents, &access, owner, self.plan.layout(), pass);
+                filled.map_err(|error| Failed("secret files".into(), error))?;
+                if self.plan.actions.is_some() {
+                    let payloads = payload::decode(values.unwrap_or_default()).map_err(malformed);
+                    let filled = payloads.and_then(|payloads| {
+                        self.fill_steps(volume, &payloads, of_steps, pass)?;
+                        let lone = payloads.first().filter(|_| keeps_inputs(self.plan));
+                        lone.map_or(Ok(()), |payload| self.write(volume, payload, own))
+                    });
+                    return filled.map_err(|error| Failed("secrets of the steps".into(), error));
+                }
+                if self.plan.keep_environment {
+                    let kept = self.keep_environment(volume, values.unwrap_or_default());
+                    kept.map_err(|error| Failed("environment".into(), error))?;
+                }
+                let values = values.filter(|_| keeps_inputs(self.plan));
+                let kept = values.map_or(Ok(()), |values| self.write(volume, values, own));
+                kept.map_err(|error| Failed("secret inputs".into(), error))
+            })
+        };
+        if keeps_inputs(self.plan) || self.plan.has_hidden_secrets() {
+            let written = self.process.read(|values| write(Some(values)));
+            written.map_err(|error| Failed("secret inputs".into(), error))??;
+        } else {
+            write(None)?;
+        }
+        Ok(token.map(|token| TokenDigest::from_token(token.as_bytes())))
+    }
+
+    /// Writes what the steps of a tree of actions are given, for each to wait until it begins.
+    fn fill_steps(
+        &self,
+        volume: &Volume,
+        payloads: &[&[u8]],
+        mut contents: &[&[u8]],
+        pass: &mut Pass<'_>,
+    ) -> io::Result<()> {
+        if payloads.len() != self.plan.processes.len() + self.plan.transfers.len() {
+            return Err(malformed("payloads and plan do not fit one another"));
+        }
+        let steps = volume.make_steps()?;
+        let (payloads, urls) = payloads.split_at(self.plan.processes.len());
+        for (index, url) in urls.iter().enumerate() {
+            std::str::from_utf8(url)
+                .ok()
+                .filter(|url| check_url(url).is_ok())
+                .ok_or_else(|| malformed("URL of a transfer"))?;
+            volume.fill_transfer(steps.as_fd(), self.plan.processes.len() + index, url)?;
+        }
+        if self.plan.keep_environment {
+            let first = self.plan.first_process().and_then(|first| payloads.get(first));
+            let first = ProcessPayload::decode(first.ok_or(io::ErrorKind::InvalidData)?).map_err(malformed)?;
+            volume.keep_environment(steps.as_fd(), &first.env)?;
+        }
+        let all = self.plan.processes.iter().zip(&self.prepared.steps).zip(payloads);
+        for (index, ((process, PreparedStep { user, mounts, .. }), payload)) in all.enumerate() {
+            let (own, rest) = contents.split_at(process.files.len());
+            contents = rest;
+            let (owner, access) = ownership(&process.files, user, &self.prepared.file_groups, self.id_map);
+            let secrets = StepSecrets { process: index, payload, mounts, contents: own, access: &access, owner };
+            volume.fill_step(steps.as_fd(), &secrets, pass)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the environment of the one process.
+    fn keep_environment(&self, volume: &Volume, process: &[u8]) -> io::Result<()> {
+        let process = ProcessPayload::decode(process).map_err(malformed)?;
+        volume.keep_environment(volume.make_steps()?.as_fd(), &process.env)
+    }
+
+    /// Keeps the secret arguments and variables, and the files that the process may change.
+    fn write(&self, volume: &Volume, process: &[u8], files: &[&[u8]]) -> io::Result<()> {
+        let main = self.plan.main().ok_or(io::ErrorKind::InvalidData)?;
+        let process = ProcessPayload::decode(process).map_err(malformed)?;
+        let files = if self.plan.layout() == Layout::Writable { files } else { &[] };
+        volume.keep_inputs(&process.secrets(main).map_err(malformed)?, files)
+    }
+
+    /// Returns the container's views of the volume; attached in the shim's namespace first where the kernel cannot clone
+    /// it detached.
+    fn views(&self, volume: &Volume) -> Result<Views, Failed> {
+        let views = || -> io::Result<Views> {
+            Ok(Views {
+                inputs: keeps_inputs(self.plan).then(|| volume.inputs_view()).transpose()?,
+                mounts: volume.views(&self.prepared.mounts, self.plan.layout())?,
+                generations: volume.generations_view(&self.prepared.mounts, self.plan.layout())?,
+                steps: self.plan.has_hidden_secrets().then(|| volume.steps_views()).transpose()?,
+            })
+        };
+        attached_if_need_be(volume, self.staging, views)
+            .map_err(|error| Failed("views of the secret files".into(), error))
+    }
+}
+
+/// Views of a volume.
+#[derive(Default)]
+struct Views {
+    /// Views, one for each mount point.
+    mounts: Vec<OwnedFd>,
+    /// Of the generations that their links lead to, where there are any.
+    generations: Option<OwnedFd>,
+    /// Of the inputs that the container may ask for, where there are any.
+    inputs: Option<OwnedFd>,
+    /// Of the secrets of steps or the environment, and of what covers them, where there are any.
+    steps: Option<[OwnedFd; 2]>,
+}
+
+/// Makes views of a volume; it is attached at `staging` first where the kernel cannot clone it detached.
+pub(crate) fn attached_if_need_be<T>(
+    volume: &Volume,
+    staging: &Path,
+    views: impl Fn() -> io::Result<T>,
+) -> io::Result<T> {
+    match views() {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            open_dir(staging).and_then(|staging| volume.attach(staging.as_fd())).and_then(|()| views())
+        }
+        views => views,
+    }
+}
+
+/// Mounts views of secret files, and of their generations, where the program sees them. The calling process is root of the
+/// container's user namespace, in its mount namespace; `owner` returns the owner of what is made on the way to a target.
+pub(crate) fn show(
+    mounts: &[MountPoint],
+    views: &[OwnedFd],
+    generations: Option<&OwnedFd>,
+    owner: impl Fn(&Path) -> Option<(u32, u32)>,
+) -> Result<(), Failed> {
+    if let Some(generations) = generations {
+        show_in_dev(GENERATIONS_DIR, [generations])?;
+    }
+    for (mount, view) in mounts.iter().zip(views) {
+        place_view(mount, view.as_fd(), owner(&mount.target))
+            .map_err(|error| Failed(format!("mount at {}", mount.target.display()), error))?;
+    }
+    Ok(())
+}
+
+/// Mounts views in a new directory of the container's /dev, one over the other.
+fn show_in_dev<'a>(path: &str, views: impl IntoIterator<Item = &'a OwnedFd>) -> Result<(), Failed> {
+    let show = || -> io::Result<()> {
+        let dev = dev()?;
+        let name = Path::new(path).strip_prefix(DEV).map_err(io::Error::other)?;
+        rustix::fs::mkdirat(&dev, name, Mode::from_raw_mode(0o755))?;
+        for view in views {
+            let flags = OFlags::PATH | OFlags::DIRECTORY;
+            let target = open_in_root(dev.as_fd(), name, flags, Mode::empty(), Follow::NoLinks)?;
+            mount::attach(view.as_fd(), target.as_fd())?;
+        }
+        Ok(())
+    };
+    show().map_err(|error| Failed(format!("mount at {path}"), error))
+}
+
+/// Mounts the shared memory of the pod over the container's own.
+fn cover_shm(shm: &OwnedFd) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
+    let target = open_in_root(dev()?.as_fd(), Path::new("shm"), flags, Mode::empty(), Follow::NoLinks)?;
+    mount::attach(shm.as_fd(), target.as_fd())
+}
+
+/// Makes `/dev/console` in the fresh /dev, as the OCI runtime specification has it for a container with a terminal: that is
+/// the first, and so far the only one, of the container's own devpts. A link says so without a mount over a name that
+/// others could have exchanged.
+fn console() -> io::Result<()> {
+    Ok(rustix::fs::symlinkat(FIRST_TERMINAL, dev()?, "console")?)
+}
+
+/// The container's /dev, seen from within.
+fn dev() -> io::Result<OwnedFd> {
+    let root = open_dir(Path::new("/"))?;
+    open_in_root(root.as_fd(), Path::new(DEV), OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), Follow::NoLinks)
+}
+
+/// Returns whether a container may ask for inputs that are not files, or for files that it may change: these are kept in
+/// its volume.
+pub(crate) fn keeps_inputs(plan: &Plan) -> bool {
+    let manifest = Manifest::from_plan(plan);
+    let more = manifest.inputs() > 0 || (plan.layout() == Layout::Writable && !manifest.files.is_empty());
+    plan.token_file().is_some() && more
+}
+
+fn malformed(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}

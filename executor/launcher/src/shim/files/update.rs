@@ -1,0 +1,570 @@
+//! New secret files for a container that runs: judged, written beside the old ones, swapped in, recorded.
+//!
+//! ```text
+//!   take      the list and the contents, by descriptor; the whole plan is judged again with the new list
+//!   write     a helper in the container's memory accounting writes the new generation, which nobody sees
+//!   swap      one rename for each directory; a file that is mounted by itself is replaced by a mount beneath it,
+//!             by a helper in the container's mount namespace
+//!   record    the new list and generation are on disk, and the daemon is told
+//!   linger    the old generation stays for a moment, for whoever has just looked it up, and is wiped
+//! ```
+//! A step that fails leaves the old generation in force, and nothing of the new one.
+
+mod swap;
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+use executor_core::lifecycle::State;
+use executor_core::payload::{self, BYTES_MAX};
+use executor_core::placement::{VolumeSize, content_size};
+use executor_core::plan::{Plan, PlannedFile};
+use executor_core::protocol::{PLAN_MAX, Reason, Refused, UPDATE_FDS};
+use executor_core::record::{ContainerRecord, Prepared, RECORD_MAX};
+use executor_core::update::{FileUpdate, Next, Placed, forbidden};
+use executor_core::validate::{Policy, Violation, recheck};
+use executor_secrets::volume::{Pass, Replaced, Rotation, Volume};
+use executor_sys::heap;
+use executor_sys::memfile::MemFile;
+use executor_sys::mount::{self, open_dir};
+use executor_sys::process;
+
+use super::helper::{self, Failed, NotDone};
+use super::inject::{ownership, with_contents};
+use crate::errors::failed;
+use crate::finish::now;
+use crate::host::Host;
+use crate::log::{self, Level};
+use crate::rootfs::file_groups;
+use crate::shim::Ready;
+use crate::shim::output::container_log::Log;
+use crate::shim::output::redaction::MaskedValues;
+use swap::Swap;
+
+/// Time that an old generation stays. A program that opens two files through one directory of it does so within
+/// microseconds; half a second lets one through that is not scheduled meanwhile, and is short enough for an old
+/// credential to be gone before anybody counts on it.
+const LINGER: Duration = Duration::from_millis(500);
+/// Time until a generation is wiped again of which some process has a lease on a file.
+const LEASED: Duration = Duration::from_secs(1);
+/// Most old generations at a time: with [`LINGER`], 64 updates a second can go on for ever.
+const LINGERING_MAX: usize = 32;
+/// Part of its memory that old generations of a container may hold, as a divisor.
+const LINGERING_SHARE: u64 = 8;
+/// Bytes that the kernel takes for a file beside its pages, rounded up: inode, entry, links.
+const FILE_OVERHEAD: u64 = 2048;
+
+/// Most warnings that a container's record collects over its updates.
+const WARNINGS_MAX: usize = 20;
+
+/// An update as it came.
+pub(crate) struct Update {
+    /// Sent to init afterwards; 0 for none.
+    pub(crate) signal: i32,
+    /// As `UPDATE_FDS` say.
+    pub(crate) fds: Vec<OwnedFd>,
+}
+
+/// Old generations that are still there.
+#[derive(Default)]
+pub(crate) struct Generations(Vec<Lingering>);
+
+struct Lingering {
+    replaced: Replaced,
+    /// Of what only it has.
+    bytes: u64,
+    due: Instant,
+}
+
+impl Generations {
+    /// Returns when the next old generation is to be wiped.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.0.iter().map(|old| old.due).min()
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.iter().map(|old| old.bytes).sum()
+    }
+}
+
+/// Wipes the old generations whose time has come.
+pub(crate) fn wipe_due(ready: &mut Ready) {
+    let now = Instant::now();
+    let Some(volume) = ready.remains.volumes.first() else { return };
+    let before = ready.generations.0.len();
+    let rotated = &mut ready.remains.rotated;
+    ready.generations.0.retain_mut(|old| {
+        if old.due > now {
+            return true;
+        }
+        match volume.wipe_replaced(&old.replaced) {
+            Ok(receipt) => rotated.wiped = std::mem::take(&mut rotated.wiped).and(receipt),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                old.due = now + LEASED;
+                return true;
+            }
+            Err(error) => log::line(
+                Level::Error,
+                ready.record.plan.id.as_str(),
+                format_args!("old secret files were not wiped, and will be at the end: {error}"),
+            ),
+        }
+        false
+    });
+    if before > 0 && ready.generations.0.is_empty() {
+        heap::trim();
+    }
+}
+
+/// Carries an update out, but for the signal.
+pub(crate) fn execute(host: &Host, ready: &mut Ready, update: Update) -> Result<(), Refused> {
+    let Update { signal, fds } = update;
+    let (list, contents) = take(fds)?;
+    let result = if (0..=64).contains(&signal) {
+        evaluate(host, ready, &list).and_then(|judged| replace(host, ready, &judged, &contents))
+    } else {
+        Err(Refused::new(Reason::Invalid, format!("signal {signal} is not between 1 and 64")))
+    };
+    if let Err(error) = contents.wipe() {
+        let id = ready.record.plan.id.as_str();
+        log::line(Level::Error, id, format_args!("the contents of an update were not wiped: {error}"));
+    }
+    result
+}
+
+/// The list as JSON, and the contents.
+fn take(fds: Vec<OwnedFd>) -> Result<(MemFile, MemFile), Refused> {
+    let Ok([list, contents]) = <[OwnedFd; UPDATE_FDS.len()]>::try_from(fds) else {
+        return Err(Refused::new(Reason::Invalid, "an update needs two descriptors: list and contents"));
+    };
+    let invalid = |error: io::Error| Refused::new(Reason::Invalid, error.to_string());
+    let contents = MemFile::from_fd_to_wipe(contents, BYTES_MAX as u64).map_err(invalid)?;
+    Ok((MemFile::from_fd(list, PLAN_MAX).map_err(invalid)?, contents))
+}
+
+/// An update that may be carried out.
+struct Judged {
+    update: FileUpdate,
+    placed: Placed,
+    /// The record as it is to be.
+    record: ContainerRecord,
+}
+
+/// Judges an update by what there is, and by the policy that the launcher read: whatever the daemon said of it.
+fn evaluate(host: &Host, ready: &Ready, list: &MemFile) -> Result<Judged, Refused> {
+    let record = &ready.record;
+    may_be_updated(record)?;
+    let parsed = list.read(|bytes| serde_json::from_slice::<FileUpdate>(bytes)).map_err(|error| invalid(&error))?;
+    let update = parsed.map_err(|error| invalid(&error))?;
+    let (plan, placed) = place(record, &update, &host.policy, mount::attaches_beneath)?;
+    let with_files = |prepared: Prepared| -> Result<Prepared, Refused> {
+        let root = open_dir(&ready.remains.dirs.stage).map_err(|error| failed("rootfs", &error))?;
+        let file_groups = file_groups(root.as_fd(), &plan.files, prepared.file_groups, record.id_map())?;
+        Ok(Prepared { mounts: placed.mounts.clone(), file_groups, ..prepared })
+    };
+    let prepared = record.prepared.clone().map(with_files).transpose()?;
+    let record = ContainerRecord {
+        plan,
+        prepared,
+        files_generation: record.files_generation + 1,
+        files_updated_at: Some(now()),
+        ..record.clone()
+    };
+    Ok(Judged { update, placed, record })
+}
+
+fn invalid(error: &dyn std::fmt::Display) -> Refused {
+    Refused::new(Reason::Invalid, format!("update: {error}"))
+}
+
+/// Refuses updates of a container that is not running, or whose files are never updated.
+fn may_be_updated(record: &ContainerRecord) -> Result<(), Refused> {
+    if record.state != State::Running {
+        let why = format!("container {} is {}: files are replaced while it runs", record.plan.id, record.state.name());
+        return Err(Refused::new(Reason::Precondition, why));
+    }
+    forbidden(&record.plan).map_or(Ok(()), |why| Err(Refused::new(Reason::Precondition, why)))
+}
+
+/// Returns the plan with the new list of files, and where they are placed.
+fn place(
+    record: &ContainerRecord,
+    update: &FileUpdate,
+    policy: &Policy,
+    replaces_mounts: impl FnOnce() -> bool,
+) -> Result<(Plan, Placed), Refused> {
+    if update.base_generation != record.files_generation {
+        let why = format!("the files are of generation {}, not {}", record.files_generation, update.base_generation);
+        return Err(Refused::new(Reason::Stale, why));
+    }
+    update.check(&record.plan).map_err(|error| invalid(&error))?;
+    let plan = Plan { files: update.files.clone(), ..record.plan.clone() };
+    recheck(&plan, policy).map_err(|violations| Refused::from_fields(Reason::Invalid, &violations))?;
+    let unfit = |violations: Vec<Violation>| Refused::from_fields(Reason::Precondition, &violations);
+    let mounts = record.prepared.as_ref().map_or(&[][..], |prepared| &prepared.mounts);
+    let placed = update.place(&record.plan, mounts).map_err(unfit)?;
+    if placed.changes.is_empty() {
+        return Err(invalid(&"no file changes"));
+    }
+    let alone = singles(update, &placed);
+    if !alone.is_empty() && !replaces_mounts() {
+        return Err(unfit(alone));
+    }
+    Ok((plan, placed))
+}
+
+/// A violation for each file that is mounted by itself, on a kernel that cannot replace one.
+fn singles(update: &FileUpdate, placed: &Placed) -> Vec<Violation> {
+    let single =
+        |next: &Next| if let Next::File(payload) = next { update.changed.get(*payload).copied() } else { None };
+    let files = placed.changes.iter().filter_map(|change| update.files.get(single(&change.next)?));
+    let violation = |file: &PlannedFile| {
+        let why = format!(
+            "`{}` is mounted by itself, and this kernel cannot replace such a mount (Linux 6.5 or later can)",
+            file.path.display()
+        );
+        Violation::new(format!("{}.path", file.field), why)
+    };
+    files.map(violation).collect()
+}
+
+/// Writes, swaps and records a new generation.
+fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) -> Result<(), Refused> {
+    let Judged { update, placed, record } = judged;
+    let old = update.replaced_bytes(&ready.record.plan, host.page);
+    let new: u64 = update.changed.iter().map(|index| update.files[*index].size.div_ceil(host.page) * host.page).sum();
+    let overhead = FILE_OVERHEAD * update.files.len() as u64;
+    make_room(host, ready, old, new + overhead)?;
+    keep_records(ready, record)?;
+    let volume = ready
+        .remains
+        .volumes
+        .first()
+        .ok_or_else(|| Refused::new(Reason::Internal, "the container has no secret files"))?;
+    grow(host, volume, &record.plan)?;
+
+    let id = record.plan.id.as_str();
+    let rotation = Rotation::start(volume, record.files_generation, &placed.mounts, &placed.changes)
+        .map_err(|error| failed("secret files", &error))?;
+    let kills = host.hierarchies.oom_kills(&record.cgroup);
+    let written = helper::run_passing(
+        |pass| write(host, record, update, &rotation, contents, pass).map(|()| Vec::new()),
+        |file| volume.hold(file),
+    );
+    if let Err(not_done) = written {
+        let killed = host.hierarchies.oom_kills(&record.cgroup) > kills && matches!(not_done, NotDone::Killed);
+        ready.remains.rotated.helpers_killed += u64::from(killed);
+        discard(id, rotation);
+        return Err(if not_done.is_for_want_of_memory() { no_memory(record, new) } else { not_done.into() });
+    }
+    // Masked before it is there to be printed; and no longer where it does not come into force.
+    let masked = announce(&mut ready.watch, &mut ready.log, judged, contents);
+    let masked = match masked.and_then(|masked| keep_records(ready, &masked).map(|()| masked)) {
+        Ok(masked) => masked,
+        Err(refused) => {
+            withdraw(&mut ready.watch, &mut ready.log);
+            discard(id, rotation);
+            return Err(refused);
+        }
+    };
+    let record = &masked;
+    let swap = Swap { volume, rotation: &rotation, placed, prepared: record.prepared.as_ref() };
+    let recorded = swap
+        .forth()
+        .and_then(|()| ready.remains.dirs.write_record(record).map_err(|error| failed("run directory", &error)));
+    if let Err(refused) = recorded {
+        match swap.back() {
+            Ok(()) => {
+                withdraw(&mut ready.watch, &mut ready.log);
+                discard(id, rotation);
+            }
+            Err(error) => {
+                log::line(
+                    Level::Error,
+                    id,
+                    format_args!("the old secret files could not be put back: {}", error.message),
+                );
+            }
+        }
+        return Err(refused);
+    }
+    match rotation.settle() {
+        Ok(replaced) => {
+            let due = Instant::now() + LINGER;
+            ready.generations.0.push(Lingering { replaced, bytes: old, due });
+        }
+        Err(error) => {
+            log::line(Level::Error, id, format_args!("old secret files stay until the container's end: {error}"));
+        }
+    }
+    ready.watch.confirm(&update.files);
+    ready.record = masked;
+    Ok(())
+}
+
+/// Masks the new values from now on, beside those in force: the process may print one the moment that it is there. Gives
+/// the record with what is to be said of that.
+fn announce(
+    watch: &mut MaskedValues,
+    log: &mut Log,
+    judged: &Judged,
+    contents: &MemFile,
+) -> Result<ContainerRecord, Refused> {
+    let Judged { update, record, .. } = judged;
+    let changed: Vec<&PlannedFile> = update.changed.iter().map(|index| &update.files[*index]).collect();
+    let masked = watch.announce(&changed, contents);
+    masked.map_err(|error| failed("secrets to be masked", &error))?;
+    let masking = watch.masking();
+    let mut record = record.clone();
+    warn(&mut record, masking.warnings());
+    log.mask(masking);
+    Ok(record)
+}
+
+/// Adds warnings to a record, as far as they are new and there is room. Returns whether any was added.
+pub(crate) fn warn(record: &mut ContainerRecord, warnings: &[String]) -> bool {
+    let Some(Prepared { warnings: reported, .. }) = &mut record.prepared else { return false };
+    let news: Vec<String> = warnings.iter().filter(|warning| !reported.contains(warning)).cloned().collect();
+    let before = reported.len();
+    reported.extend(news.into_iter().take(WARNINGS_MAX.saturating_sub(before)));
+    reported.len() > before
+}
+
+/// Forgets values that did not come into force.
+fn withdraw(watch: &mut MaskedValues, log: &mut Log) {
+    watch.withdraw();
+    log.mask(watch.masking());
+}
+
+/// Refuses an update for which there is no room: among the generations that linger, or in the container's memory.
+fn make_room(host: &Host, ready: &Ready, old: u64, new: u64) -> Result<(), Refused> {
+    let record = &ready.record;
+    let lingering = (ready.generations.0.len(), ready.generations.bytes());
+    match room(lingering, old, new, record.plan.limits.memory_bytes, || host.hierarchies.memory_room(&record.cgroup)) {
+        Room::Enough => Ok(()),
+        Room::None => Err(no_memory(record, new)),
+        Room::Later => {
+            let why = format!(
+                "{} earlier generations of the files of container {} are still there for programs that have just \
+                 looked them up; they go within {} ms",
+                lingering.0,
+                record.plan.id,
+                LINGER.as_millis()
+            );
+            Err(Refused::new(Reason::Busy, why))
+        }
+    }
+}
+
+/// Room for another generation.
+#[derive(Debug, PartialEq, Eq)]
+enum Room {
+    Enough,
+    /// Enough, when generations that linger have gone.
+    Later,
+    /// None in the container's memory.
+    None,
+}
+
+/// Looks for room for `new` bytes, beside the generations that linger (their number and bytes) and `old` bytes that will
+/// linger next. `memory` is the container's limit, `free` what is free of it, where there is one.
+fn room(lingering: (usize, u64), old: u64, new: u64, memory: u64, free: impl FnOnce() -> Option<u64>) -> Room {
+    let (count, bytes) = lingering;
+    if count >= LINGERING_MAX || (count > 0 && bytes + old > memory / LINGERING_SHARE) {
+        return Room::Later;
+    }
+    match free() {
+        Some(free) if free < new && count > 0 => Room::Later,
+        Some(free) if free < new => Room::None,
+        _ => Room::Enough,
+    }
+}
+
+fn no_memory(record: &ContainerRecord, new: u64) -> Refused {
+    let why = format!(
+        "is {}, and what the container's processes leave of it does not hold another {new} bytes of secret files",
+        record.plan.limits.memory_bytes
+    );
+    Refused::from_fields(Reason::Exhausted, &[Violation::new("limits.memory_bytes", why)])
+}
+
+/// The record must be readable, and the exit record must find room that is kept for it, whatever happens next.
+pub(crate) fn keep_records(ready: &Ready, record: &ContainerRecord) -> Result<(), Refused> {
+    let size = serde_json::to_vec(record).map_or(u64::MAX, |json| json.len() as u64);
+    if size > RECORD_MAX {
+        let why = format!("make a record of {size} bytes of this container; at most {RECORD_MAX}");
+        return Err(Refused::from_fields(Reason::Exhausted, &[Violation::new("files", why)]));
+    }
+    ready.remains.dirs.keep_more_room(record).map_err(|error| failed("state directory", &error))
+}
+
+/// Room in the volume for another generation, beside all that is in it.
+fn grow(host: &Host, volume: &Volume, plan: &Plan) -> Result<(), Refused> {
+    let error = |error| failed("secret file system", &error);
+    let Some((now, used)) = volume.size().map_err(error)? else { return Ok(()) };
+    let (new, entries) = (content_size(&plan.files, host.page), plan.files.len() as u64);
+    // An entry with a long name takes a page, too; each file has a link for programs that watch its directory.
+    let wanted = VolumeSize {
+        bytes: (used.bytes + new.bytes + (2 * entries + 16) * host.page).max(now.bytes),
+        inodes: (used.inodes + new.inodes + 2 * entries + 64).max(now.inodes),
+    };
+    if wanted == now { Ok(()) } else { volume.resize(wanted).map_err(error) }
+}
+
+/// In the helper: as a part of the container, as far as memory goes.
+fn write(
+    host: &Host,
+    record: &ContainerRecord,
+    update: &FileUpdate,
+    rotation: &Rotation<'_>,
+    contents: &MemFile,
+    pass: &mut Pass<'_>,
+) -> Result<(), Failed> {
+    let failed = |what: &str| {
+        let what = what.to_owned();
+        |error| Failed(what, error)
+    };
+    // Rather this process than one of the container's, if the kernel has to choose.
+    process::be_expendable().map_err(failed("oom_score_adj"))?;
+    let ids = record.id_map();
+    let prepared = record.prepared.as_ref().ok_or_else(|| Failed("user".into(), io::ErrorKind::NotFound.into()))?;
+    let (owner, access) = ownership(&update.files, &prepared.user, &prepared.file_groups, ids);
+    let sizes = update.changed.iter().map(|index| update.files[*index].size);
+    with_contents(contents, sizes, |contents| {
+        host.hierarchies.join_memory(&record.cgroup).map_err(failed("memory cgroup"))?;
+        rotation.write(contents, &access, owner, pass).map_err(failed("secret files"))
+    })?;
+    // A daemon that gave up meanwhile has overwritten them, from the beginning on: then what was copied may not be whole.
+    let mut head = [0; payload::HEAD];
+    contents.read_start(&mut head).map_err(failed("contents"))?;
+    if head == payload::head(update.changed.len()) {
+        Ok(())
+    } else {
+        Err(Failed("contents".into(), io::Error::other("they were overwritten meanwhile")))
+    }
+}
+
+fn discard(id: &str, rotation: Rotation<'_>) {
+    if let Err(error) = rotation.discard() {
+        log::line(Level::Error, id, format_args!("files of a failed update stay until the container's end: {error}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_core::ident::ProcessIdentity;
+    use executor_core::placement::{Content, MountPoint};
+    use executor_core::time::Timestamp;
+    use executor_core::users::ResolvedUser;
+    use executor_core::validate::{Draft, UpdateDraft, validate, validate_update};
+
+    use super::*;
+
+    fn record() -> ContainerRecord {
+        let files = ["db/user", "db/password", "/etc/key"].map(|path| ("f".to_owned(), path, 10).into());
+        let draft = Draft { id: "c1", path: "/bin/true", files: files.into(), ..Draft::default() };
+        let directory = vec![(0, "db/user".into()), (1, "db/password".into())];
+        let point = |target: &str, content| MountPoint { target: target.into(), content, in_fresh_mount: false };
+        let shim = ProcessIdentity { pid: 1, start_time: 1, boot_id: String::new() };
+        let user = ResolvedUser { uid: 0, gid: 0, groups: Vec::new(), home: "/".into() };
+        let prepared = Prepared {
+            init: shim.clone(),
+            user,
+            extra_groups: Vec::new(),
+            device_environment: Vec::new(),
+            mounts: vec![
+                point("/etc/cf-service-bindings", Content::Directory(directory)),
+                point("/etc/key", Content::File(2)),
+            ],
+            file_groups: Default::default(),
+            volume: None,
+            nofile: 0,
+            warnings: Vec::new(),
+            network: None,
+            steps: Vec::new(),
+            at: Timestamp(2),
+        };
+        ContainerRecord {
+            state: State::Running,
+            prepared: Some(prepared),
+            started_at: Some(Timestamp(2)),
+            files_generation: 3,
+            ..ContainerRecord::first(
+                validate(&draft, &Policy::default()).expect("a plan"),
+                (Timestamp(1), Timestamp(1)),
+                shim,
+                "c1".into(),
+            )
+        }
+    }
+
+    fn update(files: &[&str], removed: &[&str]) -> FileUpdate {
+        let files = files.iter().enumerate().map(|(index, path)| (format!("files[{index}]"), *path, 1).into());
+        let draft = UpdateDraft { files: files.collect(), removed: removed.to_vec(), signal: 0 };
+        let planned = validate_update(&draft, &record().plan, &Policy::default()).expect("an update");
+        FileUpdate { base_generation: 3, files: planned.files, changed: planned.changed }
+    }
+
+    #[test]
+    fn updates_are_judged_by_what_there_is() {
+        let one = || update(&["db/password"], &[]);
+        let stale = FileUpdate { base_generation: 2, ..one() };
+        let nothing = FileUpdate { base_generation: 3, files: record().plan.files, changed: Vec::new() };
+        let forged = {
+            let mut forged = one();
+            forged.files[0].size += 1;
+            forged
+        };
+        let refused = |reason, words: &'static str| Err((reason, words));
+        let cases = [
+            ("one file", one(), true, Ok(1)),
+            ("a file by itself", update(&["/etc/key"], &[]), true, Ok(1)),
+            ("both", update(&["/etc/key", "db/user"], &[]), true, Ok(2)),
+            ("a removal", update(&[], &["db/user"]), false, Ok(1)),
+            ("stale", stale, true, refused(Reason::Stale, "generation 3, not 2")),
+            ("nothing", nothing, true, refused(Reason::Invalid, "no file changes")),
+            ("a file that was not changed is another", forged, true, refused(Reason::Invalid, "update: ")),
+            ("an old kernel", update(&["/etc/key"], &[]), false, refused(Reason::Precondition, "Linux 6.5")),
+            ("no mount point", update(&["/srv/x"], &[]), true, refused(Reason::Precondition, "files[0].path")),
+        ];
+        for (name, update, replaces_mounts, expected) in cases {
+            match (place(&record(), &update, &Policy::default(), || replaces_mounts), expected) {
+                (Ok((plan, placed)), Ok(changes)) => {
+                    assert_eq!((plan.files, placed.changes.len()), (update.files, changes), "{name}");
+                }
+                (Err(refused), Err((reason, words))) => {
+                    assert_eq!(refused.reason(), reason, "{name}: {refused:?}");
+                    assert!(format!("{refused:?}").contains(words), "{name}: {refused:?}");
+                }
+                (judged, _) => panic!("{name}: {judged:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_container_that_runs_is_updated() {
+        for state in [State::Created, State::Stopping, State::Wiping] {
+            let refused = may_be_updated(&ContainerRecord { state, ..record() }).expect_err("it does not run");
+            assert!(refused.message.contains("files are replaced while it runs"), "{}", refused.message);
+        }
+        assert!(may_be_updated(&record()).is_ok());
+    }
+
+    #[test]
+    fn generations_that_linger_have_bounds() {
+        let memory = 8000; // 1000 of it for generations that linger
+        let cases = [
+            ("the first one", (0, 0), 5000, 100, Some(100), Room::Enough),
+            ("no limit", (0, 0), 100, u64::MAX, None, Room::Enough),
+            ("too large for the container", (0, 0), 100, 101, Some(100), Room::None),
+            ("too large until others go", (1, 10), 100, 101, Some(100), Room::Later),
+            ("within the share", (3, 900), 100, 1, Some(1), Room::Enough),
+            ("beyond the share", (3, 901), 100, 1, Some(1), Room::Later),
+            ("too many", (LINGERING_MAX, 0), 0, 0, Some(1), Room::Later),
+        ];
+        for (name, lingering, old, new, free, expected) in cases {
+            assert_eq!(room(lingering, old, new, memory, || free), expected, "{name}");
+        }
+    }
+}

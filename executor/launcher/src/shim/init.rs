@@ -1,0 +1,7 @@
+//! The container's init: what it is given, libcontainer's part, the last steps before the program.
+
+pub(crate) mod activation;
+pub(crate) mod create;
+pub(crate) mod init_spec;
+pub(crate) mod last_steps;
+pub(crate) mod warm_files;

@@ -1,0 +1,204 @@
+//! The moment when a shell becomes a container: what its shim tells its init, and what that does then.
+//!
+//! Init is root of its own user namespace and has every capability over its namespaces, on a skeleton of a root. It gets the
+//! container's root file system as a detached mount, and puts it in the place of the skeleton; it mounts the views of secret files
+//! that come along, where a helper would otherwise ([`super::warm_files`]); it takes the host name, the limits and the standard
+//! descriptors, and then the container's user and capabilities, for good. From then on it is what libcontainer would have made
+//! for the same plan, and waits to be started. It reads no secret meanwhile, and no file of the root file system.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Instant;
+
+use executor_core::limits::CORE_FILE_MAX;
+use executor_core::placement::MountPoint;
+use executor_core::plan::HostOptions;
+use executor_core::protocol::Refused;
+use executor_core::spec::Held;
+use executor_core::users::ResolvedUser;
+use executor_sys::privileges::{Credentials, become_within};
+use executor_sys::seqpacket::{FDS_MAX, Seqpacket};
+use executor_sys::{capabilities, heap, process, pty, root};
+use nix::sys::resource::{Resource, setrlimit};
+use serde::{Deserialize, Serialize};
+
+use super::init_spec::{InitRole, InitSpec};
+use super::warm_files::{VIEWS_MAX, Views};
+use crate::errors::{failed, failed_by};
+use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
+use crate::shim::files::helper::Failed;
+use crate::shim::files::inject;
+use crate::warm::{KEPT, STAGE};
+
+/// Init's word when it is the container's.
+const TAKEN: &[u8] = b"taken";
+/// Init's word before it tells why it did not become the container's, where it was given what to run as well.
+pub(crate) const NOT_TAKEN: &[u8] = b"not taken";
+/// Longest order in bytes.
+const ORDER_MAX: usize = 64 << 10;
+/// Most groups of a user that an order has room for, of at most 11 bytes each.
+pub(crate) const GROUPS_MAX: usize = 4096;
+
+/// An order to begin a container.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ActivateOrder {
+    /// Part of init.
+    pub(crate) part: InitSpec,
+    /// Host name.
+    pub(crate) host_name: String,
+    /// Limit on open files.
+    pub(crate) nofile: u64,
+    /// Capabilities, in the kernel's spelling.
+    pub(crate) capabilities: Vec<String>,
+    /// Set where they are inheritable and ambient, too.
+    pub(crate) ambient: bool,
+    /// Mount points of the secret files that come along.
+    pub(crate) mounts: Vec<MountPoint>,
+    /// Set where a view of the generations comes before theirs.
+    pub(crate) generations: bool,
+}
+
+impl ActivateOrder {
+    /// Returns the order of a container whose process has these capabilities.
+    pub(crate) fn new(part: InitSpec, host_name: String, nofile: u64, held: &Held, mounts: Vec<MountPoint>) -> Self {
+        let capabilities = held.names.iter().map(|name| (*name).to_owned()).collect();
+        Self { part, host_name, nofile, capabilities, ambient: held.ambient, mounts, generations: false }
+    }
+
+    /// Returns the order as it goes to init, with the container's root file system, standard descriptors and views of secret
+    /// files.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub(crate) fn into_order(
+        mut self,
+        root: OwnedFd,
+        stdio: [OwnedFd; 3],
+        views: Option<Views>,
+    ) -> Result<Order, Refused> {
+        let (mounts, generations) = views.map(|views| (views.mounts, views.generations)).unzip();
+        self.generations = generations.as_ref().is_some_and(Option::is_some);
+        let fds = std::iter::once(root).chain(stdio).chain(generations.flatten()).chain(mounts.unwrap_or_default());
+        let words = serde_json::to_vec(&self).map_err(|fault| failed("shell", &fault.into()))?;
+        Ok(Order { words, fds: fds.collect() })
+    }
+}
+
+/// An order on its way to init.
+pub(crate) struct Order {
+    words: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
+
+impl Order {
+    /// Gives it to init, and waits until it is carried out.
+    ///
+    /// # Errors
+    /// The step that init failed at; its end.
+    pub(crate) fn execute(self, init: &Seqpacket) -> Result<(), Refused> {
+        let error = |error: io::Error| failed("shell", &error);
+        self.send(init, None).map_err(error)?;
+        let mut reported = vec![0; FAILURE_MAX];
+        match init.recv_by(&mut reported, Instant::now() + START_PATIENCE).map_err(error)? {
+            Some((length, _)) if &reported[..length] == TAKEN => Ok(()),
+            Some((length, _)) => Err(failed_by(format!("shell: {}", StartFailure::decode(&reported[..length]).1))),
+            None => Err(error(io::Error::other("its init has ended"))),
+        }
+    }
+
+    /// Gives it to init together with what it is to run, and does not wait. Where a step of it fails, [`NOT_TAKEN`] comes before the
+    /// failure.
+    ///
+    /// # Errors
+    /// Init has ended.
+    pub(crate) fn send(self, init: &Seqpacket, payload: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        const { assert!(1 + 3 + VIEWS_MAX < FDS_MAX) };
+        let fds: Vec<BorrowedFd<'_>> = self.fds.iter().map(AsFd::as_fd).chain(payload).collect();
+        init.send(&self.words, &fds)
+    }
+}
+
+/// Waits for the order, in init, and carries it out. What it is to run comes along where it need not wait for a word to start.
+///
+/// # Errors
+/// The step that failed. The caller must end: it may be privileged still.
+pub(crate) fn execute(socket: &Seqpacket) -> Result<(InitSpec, Option<OwnedFd>), StartFailure> {
+    let step = |what: &'static str| move |error: io::Error| StartFailure::new(what, error);
+    ready(socket);
+    let mut buffer = vec![0; ORDER_MAX];
+    let received = socket.recv(&mut buffer).and_then(|received| received.ok_or(io::ErrorKind::UnexpectedEof.into()));
+    let (length, mut fds) = received.map_err(step("wait for a container"))?;
+    let read = serde_json::from_slice::<ActivateOrder>(&buffer[..length]).map_err(io::Error::from);
+    let order = read.map_err(step("read the order"))?;
+    drop(buffer);
+    let views = order.mounts.len() + usize::from(order.generations);
+    let payload = (fds.len() > 1 + 3 + views).then(|| fds.pop()).flatten();
+    let taken = order.take(fds).and_then(|part| {
+        if payload.is_none() {
+            socket.send(TAKEN, &[]).map_err(step("tell"))?;
+        }
+        Ok(part)
+    });
+    match taken {
+        Ok(part) => Ok((part, payload)),
+        Err(failure) => {
+            if payload.is_some() {
+                let _ = socket.send(NOT_TAKEN, &[]); // the shim is gone otherwise
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// Gets ready while nobody waits: closes what the launcher has open, gives back what memory libcontainer has used, and reads an order as
+/// a container's is read, so that the kernel has given this process the memory for that.
+fn ready(socket: &Seqpacket) {
+    let _ = process::close_all_but(&[socket.as_fd()]); // done again before the program
+    heap::trim();
+    let _ = process::trim_stack();
+    let user = ResolvedUser { uid: 0, gid: 0, groups: Vec::new(), home: "/".into() };
+    let part = InitSpec {
+        user,
+        terminal: None,
+        role: InitRole::Program,
+        options: HostOptions::default(),
+        device_environment: Vec::new(),
+        own_domain: false,
+    };
+    let held = Held::default();
+    let sample = ActivateOrder::new(part, String::new(), 0, &held, Vec::new());
+    let read = serde_json::to_vec(&sample).and_then(|words| serde_json::from_slice::<ActivateOrder>(&words));
+    drop(std::hint::black_box(read));
+}
+
+impl ActivateOrder {
+    /// Becomes the container's, with its root file system, standard descriptors and views.
+    fn take(self, fds: Vec<OwnedFd>) -> Result<InitSpec, StartFailure> {
+        let step = |what: &'static str| move |error: io::Error| StartFailure::new(what, error);
+        let Self { part, host_name, nofile, capabilities, ambient, mounts, generations } = self;
+        let mut fds = fds.into_iter();
+        let (Some(root), Some(stdin), Some(stdout), Some(stderr)) = (fds.next(), fds.next(), fds.next(), fds.next())
+        else {
+            return Err(step("read the order")(io::ErrorKind::InvalidData.into()));
+        };
+        let generations = if generations { fds.next() } else { None };
+        let views: Vec<OwnedFd> = fds.collect();
+        pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).map_err(step("standard descriptors"))?;
+        root::exchange(root.as_fd(), &Path::new("/").join(STAGE), &KEPT).map_err(step("exchange the root"))?;
+        let owner = (part.user.uid, part.user.gid);
+        inject::show(&mounts, &views, generations.as_ref(), |_| Some(owner))
+            .map_err(|Failed(what, error)| StartFailure::new(what, error))?;
+        root::set_host_name(&host_name).map_err(step("host name"))?;
+        let nofile = setrlimit(Resource::RLIMIT_NOFILE, nofile, nofile);
+        nofile.map_err(|error| step("limit on open files")(error.into()))?;
+        let core = setrlimit(Resource::RLIMIT_CORE, CORE_FILE_MAX, CORE_FILE_MAX);
+        core.map_err(|error| step("limit on core files")(error.into()))?;
+        let user = &part.user;
+        let credentials = capabilities::named(capabilities.iter().map(String::as_str)).map(|capabilities| {
+            Credentials { uid: user.uid, gid: user.gid, groups: user.groups.clone(), capabilities, ambient }
+        });
+        credentials.and_then(|credentials| become_within(&credentials)).map_err(step("become the container's user"))?;
+        Ok(part)
+    }
+}

@@ -1,0 +1,160 @@
+//! The last steps of a container's init, after libcontainer and before the program: what this project's
+//! `Executor` does.
+//!
+//! `Init` runs in the cloned process, inside the container, without privilege. It waits for the process payload on a
+//! socket, takes its terminal where it is to have one, and becomes the program ([`crate::program`]). What fails is told
+//! over the same socket; its end of it closes when execve succeeds. In a shell it has privilege over its own namespaces until it is
+//! told which container it begins ([`super::activation`]).
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use executor_core::payload::BYTES_MAX;
+use executor_sys::memfile::MemFile;
+use executor_sys::process::{self, Ended, Fork};
+use executor_sys::pty::{self, Terminal, Window};
+use executor_sys::seqpacket::Seqpacket;
+use executor_sys::title;
+use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
+use oci_spec::runtime::Spec;
+
+use super::activation;
+use super::init_spec::{InitRole, InitSpec};
+use crate::program::{Confinement, Program, StartFailure};
+use crate::seccomp::Filter;
+
+/// Name of the executor's own init, as `ps` in the container shows it.
+const INIT: &CStr = c"init";
+/// Command line of an init that stays: without it the container would see the launcher's, with paths of the host.
+const INIT_TITLE: &str = "executor-init";
+/// Message of init with its terminal. Shorter than any failure.
+pub(crate) const TERMINAL: &[u8] = b"tty";
+
+/// Becomes the container's process.
+#[derive(Clone)]
+pub(crate) struct Init {
+    /// Init's end of the start socket.
+    pub socket: Arc<Seqpacket>,
+    /// Filter on its system calls.
+    pub filter: Arc<Filter>,
+    /// Its part in a container. None in a shell, which is told later.
+    pub part: Option<Arc<InitSpec>>,
+}
+
+impl Init {
+    /// Comes back only with a failure.
+    fn become_program(&self) -> StartFailure {
+        let (part, payload) = match &self.part {
+            Some(part) => (Arc::clone(part), None),
+            None => match activation::execute(&self.socket) {
+                Ok((part, payload)) => (Arc::new(part), payload),
+                Err(failure) => return failure,
+            },
+        };
+        if part.role == InitRole::Reaper {
+            title::set(INIT_TITLE);
+            return match self.await_start().and_then(|_| process::hold_signals()) {
+                Ok(()) => self.serve(None),
+                Err(error) => StartFailure::new("begin as an init", error),
+            };
+        }
+        let program = self.receive(payload).and_then(|payload| {
+            if part.role == InitRole::Parent {
+                self.stay()?;
+            }
+            if let Some((rows, columns)) = part.terminal {
+                self.take_terminal(Window::new(rows, columns))
+                    .map_err(|error| StartFailure::new("open a terminal", error))?;
+            }
+            Program::read(&payload, None, &part.device_environment, &part.user.home)
+        });
+        match program {
+            Ok(program) => {
+                let confinement = Confinement { filter: &self.filter, own_domain: part.own_domain };
+                program.execute(&self.socket, confinement, &part.options)
+            }
+            Err(failure) => failure,
+        }
+    }
+
+    /// Comes back in a child. The first process itself has read nothing of what is run, closes all that it has, is
+    /// confined like the program, and its memory, which is a copy of the shim's, can be looked at by nobody in the
+    /// container.
+    fn stay(&self) -> Result<(), StartFailure> {
+        let failed = |error: io::Error| StartFailure::new("begin as an init", error);
+        process::hold_signals().map_err(failed)?;
+        // Before there is a child to see it, which gets its own name when it becomes the program.
+        rustix::thread::set_name(INIT).map_err(|error| failed(error.into()))?;
+        title::set(INIT_TITLE);
+        let child = match process::fork().map_err(failed)? {
+            Fork::Child => return Ok(()),
+            Fork::Parent(child) => child,
+        };
+        self.serve(Some(child))
+    }
+
+    /// Looks after its child, or after processes that others start.
+    fn serve(&self, child: Option<i32>) -> ! {
+        let serve = || child.map_or_else(process::serve_as_reaper, process::serve_as_init);
+        let served = rustix::thread::set_name(INIT)
+            .map_err(io::Error::from)
+            .and_then(|()| process::forbid_dumps())
+            .and_then(|()| process::close_all_but(&[]))
+            .map_err(drop)
+            .and_then(|()| self.filter.install().map_err(drop))
+            .and_then(|()| serve().map_err(drop));
+        // What lives beside the child ends with the first process.
+        process::exit_now(match served {
+            Ok(Ended::Code(code)) => code,
+            Ok(Ended::Signal(signal)) => 128 + signal,
+            Err(()) => 127,
+        })
+    }
+
+    /// Takes what is to be run, which comes with the order to start where it has not come.
+    fn receive(&self, come: Option<OwnedFd>) -> Result<MemFile, StartFailure> {
+        let failed = |error: io::Error| StartFailure::new("receive what to run", error);
+        let fd = match come {
+            Some(fd) => fd,
+            None => {
+                let fd = self.await_start().map_err(failed)?.into_iter().next();
+                fd.ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?
+            }
+        };
+        MemFile::from_fd(fd, BYTES_MAX as u64).map_err(failed)
+    }
+
+    /// Waits for the order to start, and what comes with it.
+    fn await_start(&self) -> io::Result<Vec<OwnedFd>> {
+        let (_, fds) = self.socket.recv(&mut [0; 8])?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        Ok(fds)
+    }
+
+    /// Of the container's own devpts. Its other end goes to the shim.
+    fn take_terminal(&self, window: Window) -> io::Result<()> {
+        let master = Terminal::open()?.control()?;
+        pty::resize(master.as_fd(), window)?;
+        self.socket.send(TERMINAL, &[master.as_fd()])
+    }
+}
+
+impl Executor for Init {
+    fn exec(&self, _: &Spec) -> Result<(), ExecutorError> {
+        let failure = self.become_program();
+        let _ = self.socket.send(&failure.encode(), &[]);
+        process::exit_now(127)
+    }
+
+    /// Accepts everything: what to run is not known yet when libcontainer asks.
+    fn validate(&self, _: &Spec) -> Result<(), ExecutorValidationError> {
+        Ok(())
+    }
+
+    /// The environment is made in one piece with the arguments, just before execve.
+    fn setup_envs(&self, _: HashMap<String, String>) -> Result<(), ExecutorSetEnvsError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,115 @@
+//! The secret files of a container that was a shell, where they are all that is to be carried into it: without a helper.
+//!
+//! The init of a shell may still mount in its own namespaces, so it shows the files when it takes the container's root
+//! ([`super::activation`]). The shim writes them, before that, while it is in the container's memory accounting: their pages count
+//! against the container's limit, as those that a helper writes ([`crate::shim::files::inject`]). What needs more than files, a container
+//! with little memory, and a host on which moving between cgroups is slow, go the helper's way.
+
+use std::collections::BTreeMap;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use executor_core::idmap::IdMap;
+use executor_core::placement::{self, MountPoint, VolumeSize};
+use executor_core::plan::Plan;
+use executor_core::protocol::Refused;
+use executor_core::users::ResolvedUser;
+use executor_secrets::volume::Volume;
+use executor_sys::memfile::MemFile;
+
+use crate::errors::failed;
+use crate::finish::Remains;
+use crate::host::Host;
+use crate::shim::files::helper::Failed;
+use crate::shim::files::inject::{attached_if_need_be, ownership, with_contents};
+use crate::shim::running::control::Control;
+use crate::shim::running::limits;
+
+/// Most views that an order to an init carries, that of the generations among them.
+pub(crate) const VIEWS_MAX: usize = 4;
+/// Memory that a container has room for besides its files, in bytes: where the limit is nearer, a helper meets it and not the shim.
+const ROOM: u64 = 16 << 20;
+
+/// Facts about the files.
+pub(crate) struct Files<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) cgroup: &'a Path,
+    pub(crate) mounts: &'a [MountPoint],
+    pub(crate) user: &'a ResolvedUser,
+    pub(crate) file_groups: &'a BTreeMap<String, u32>,
+    pub(crate) id_map: IdMap,
+    /// A directory where the volume can be attached on kernels that need that.
+    pub(crate) staging: &'a Path,
+}
+
+/// Views of files that are written, for init to show.
+pub(crate) struct Views {
+    pub(crate) mounts: Vec<OwnedFd>,
+    pub(crate) generations: Option<OwnedFd>,
+}
+
+impl Files<'_> {
+    /// Writes them. `None` where a helper is to do it. The volume is among `remains` from its making on.
+    ///
+    /// # Errors
+    /// No room; a payload that does not fit the plan.
+    pub(crate) fn write(
+        &self,
+        host: &Host,
+        remains: &mut Remains,
+        control: &mut Control,
+    ) -> Result<Option<Views>, Refused> {
+        let size = placement::volume_size(&self.plan.files, host.page);
+        if !self.are_all() || !self.have_room(size) || !host.hierarchies.moves_at_once() {
+            return Ok(None);
+        }
+        let system = |error| failed("secret file system", &error);
+        let volume = Volume::create(size).map_err(system)?;
+        limits::allow_descriptors(self.plan.files.len());
+        control.share_volume(&volume);
+        remains.volumes.push(volume);
+        let volume = &remains.volumes[0];
+        self.fill(host, volume, &remains.inputs[1]).map_err(|Failed(what, error)| failed(&what, &error))?;
+        let layout = self.plan.layout();
+        let views = || -> std::io::Result<Views> {
+            let mounts = volume.views(self.mounts, layout)?;
+            Ok(Views { mounts, generations: volume.generations_view(self.mounts, layout)? })
+        };
+        attached_if_need_be(volume, self.staging, views).map(Some).map_err(system)
+    }
+
+    /// Nothing but files is to be carried in, and their views are few.
+    fn are_all(&self) -> bool {
+        let layout = self.plan.layout();
+        let views = self.mounts.len() + usize::from(placement::shows_generations_dir(self.mounts, layout));
+        carries_files_at_most(self.plan) && !self.mounts.is_empty() && views <= VIEWS_MAX
+    }
+
+    fn have_room(&self, size: VolumeSize) -> bool {
+        let limit = self.plan.limits.memory_bytes;
+        limit == 0 || limit >= size.bytes.saturating_mul(2).saturating_add(ROOM)
+    }
+
+    fn fill(&self, host: &Host, volume: &Volume, contents: &MemFile) -> Result<(), Failed> {
+        let files = &self.plan.files;
+        let (owner, access) = ownership(files, self.user, self.file_groups, self.id_map);
+        with_contents(contents, files.iter().map(|file| file.size), |contents| {
+            let mut hold = |file: BorrowedFd<'_>| {
+                volume.hold(file.try_clone_to_owned()?);
+                Ok(())
+            };
+            let fill = || volume.fill(self.mounts, contents, &access, owner, self.plan.layout(), &mut hold);
+            let filled = host.hierarchies.within_memory(self.cgroup, fill);
+            filled.and_then(|filled| filled).map_err(|error| Failed("secret files".into(), error))
+        })
+    }
+}
+
+/// Tells whether nothing but files, if anything, is to be carried into a container of this plan.
+pub(crate) fn carries_files_at_most(plan: &Plan) -> bool {
+    !plan.terminal
+        && plan.surroundings.sysctls.is_empty()
+        && plan.termination_message.is_none()
+        && plan.token_file().is_none()
+        && !plan.has_hidden_secrets()
+}

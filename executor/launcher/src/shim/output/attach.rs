@@ -1,0 +1,408 @@
+//! Clients that are attached to the container's process: they get what it writes, masked, and one of them sends what it
+//! reads.
+//!
+//! A client that is lossless is to the process what the reader of a pipe is: while it does not read, nothing more is read
+//! from the process ([`Attached::holds_up`]), which waits when its pipes are full. So does a process whose run asked for
+//! its reader to be awaited, for [`RETURN_TIME`] at most. Nothing else waits: commands, signals and other clients are
+//! attended to all the while. A client that goes away lets the process go on; one whose daemon went away is expected back
+//! for the same time, and goes on where it was.
+//!
+//! Any other client never holds the process up: what it has not read is kept for it up to a bound, and beyond that it is
+//! told how much it missed. Input goes to one place and is kept nowhere: while the process does not read, nothing more
+//! is taken from the client.
+
+mod window;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use executor_core::logline::Stream;
+use executor_core::protocol::{ATTACHED_PACKET_MAX, Attach, FromShim, Reason, Refused, ToShim, position_packet};
+use executor_sys::events::Events;
+use executor_sys::pty::{self, Window as TerminalSize};
+use executor_sys::ready::hung_up;
+use executor_sys::seqpacket::Seqpacket;
+use window::Window;
+use zeroize::Zeroizing;
+
+/// Clients at a time.
+const CLIENTS_MAX: usize = 16;
+/// Most bytes that are kept for a client beyond what its socket holds. A lossless one holds the process up then.
+const QUEUE_MAX: u64 = 256 << 10;
+/// Bytes that are kept of what a client that may come back was sent: all that can be on its way to it. Sockets, the
+/// daemon's and its HTTP/2 library's queues hold about 1.2 MiB.
+const REPLAY_MAX: u64 = 2 << 20;
+/// Time that a reader is awaited: a new one, or one whose daemon went away. Clients give up on a daemon after 30 s.
+const RETURN_TIME: Duration = Duration::from_secs(30);
+/// Bytes of output that are kept for the first client.
+const BACKLOG_MAX: u64 = 64 << 10;
+/// Packets of a client that are read in one go: others wait, too.
+const ROUND_MAX: usize = 8;
+
+/// The clients, and where input goes.
+#[derive(Default)]
+pub(crate) struct Attached {
+    clients: Vec<Client>,
+    sink: Sink,
+    /// Input that the process has not read yet.
+    pending: Zeroizing<Vec<u8>>,
+    /// The process's input ends behind it.
+    end_of_input: bool,
+    window: Window,
+    /// Some output is kept for the first client.
+    expected: bool,
+    /// Until then everything is kept for the reader that the run asked to be awaited.
+    awaited: Option<Instant>,
+    /// Clients whose daemon went away.
+    absent: Vec<Absent>,
+    /// The process has ended, and all its output is in the window.
+    over: bool,
+}
+
+/// Destination of input.
+#[derive(Default)]
+pub(crate) enum Sink {
+    /// Nowhere: the process takes none, or takes no more.
+    #[default]
+    None,
+    /// Terminal.
+    Terminal(OwnedFd),
+    /// A pipe.
+    Pipe(OwnedFd),
+}
+
+struct Client {
+    socket: Seqpacket,
+    input: bool,
+    output: bool,
+    lossless: bool,
+    resumable: bool,
+    /// The place of the next byte that it is to be sent.
+    next: u64,
+    /// Bytes that the client missed, where it must be told so and where it is.
+    untold: Option<u64>,
+    /// Set when the client was told that the output has ended.
+    ended: bool,
+    /// Set when the client said that it has what it wants.
+    left: bool,
+    /// Set when nothing can be sent to the client. What it sent is still heard.
+    broken: bool,
+}
+
+/// A client that is expected back.
+struct Absent {
+    next: u64,
+    until: Instant,
+}
+
+impl Client {
+    /// Sends what there is for it, as far as its socket takes it.
+    fn deliver(&mut self, window: &Window, over: bool) {
+        if self.output && self.next < window.start() {
+            *self.untold.get_or_insert(0) += window.start() - self.next;
+            self.next = window.start();
+        }
+        while !self.broken {
+            let sent = if let Some(missed) = self.untold.filter(|_| self.output) {
+                self.socket.send(&position_packet(self.next, missed), &[]).map(|()| self.untold = None)
+            } else if let Some((packet, length)) = window.packet(self.next).filter(|_| self.output) {
+                self.socket.send(&packet, &[]).map(|()| self.next += length)
+            } else if over && !self.ended {
+                self.socket.send(&[FromShim::Ended as u8], &[]).map(|()| self.ended = true)
+            } else {
+                return;
+            };
+            match sent {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => self.broken = result.is_err(),
+            }
+        }
+    }
+
+    fn wants_to_send(&self, window: &Window, over: bool) -> bool {
+        !self.broken && (self.output && (self.untold.is_some() || self.next < window.end())) || (over && !self.ended)
+    }
+}
+
+impl Attached {
+    /// The process takes input there, and somebody may want to see what it wrote before.
+    pub(crate) fn expect(&mut self, sink: Sink) {
+        self.sink = sink;
+        self.expected = true;
+    }
+
+    /// The process begins, and everything that it writes is for a reader that is to come.
+    pub(crate) fn await_reader(&mut self) {
+        self.awaited = Some(Instant::now() + RETURN_TIME);
+    }
+
+    /// Takes a client.
+    ///
+    /// # Errors
+    /// Too many clients; another one sends input; there is no such place in the output.
+    pub(crate) fn take(&mut self, asked: &Attach, fds: Vec<OwnedFd>) -> Result<(), Refused> {
+        let fd = fds.into_iter().next().ok_or_else(|| Refused::new(Reason::Invalid, "an attach needs a descriptor"))?;
+        let socket = Seqpacket::from_peer(fd).map_err(|error| Refused::new(Reason::Invalid, error.to_string()))?;
+        if let Some(place) = asked.resume_at.filter(|place| *place > self.window.end()) {
+            let why = format!("resume_at: is {place}; the process has written {} bytes", self.window.end());
+            return Err(Refused::new(Reason::Invalid, why));
+        }
+        if self.clients.len() >= CLIENTS_MAX {
+            let why = format!("{CLIENTS_MAX} clients are attached; no more may be");
+            return Err(Refused::new(Reason::Exhausted, why));
+        }
+        if asked.input && self.clients.iter().any(|client| client.input) {
+            if !asked.take_over {
+                return Err(Refused::new(Reason::Precondition, "another client sends input: detach it, or take over"));
+            }
+            self.clients.retain(|client| {
+                if client.input {
+                    let _ = client.socket.send(&[FromShim::TakenOver as u8], &[]); // its connection ends in any case
+                }
+                !client.input
+            });
+        }
+        let output = !asked.no_output;
+        let lossless = output && (asked.lossless || asked.input);
+        let next = match asked.resume_at {
+            Some(place) => place,
+            None if self.expected || self.awaited.is_some() => self.window.start(),
+            None => self.window.end(),
+        };
+        if output {
+            self.expected = false;
+        }
+        if lossless {
+            self.awaited = None;
+        }
+        if let Some(place) = asked.resume_at.filter(|_| lossless) {
+            // The one that it is: of those that were sent this much, the one that was sent least.
+            let sent = self.absent.iter().enumerate().filter(|(_, absent)| absent.next >= place);
+            if let Some((index, _)) = sent.min_by_key(|(_, absent)| absent.next) {
+                self.absent.remove(index);
+            }
+        }
+        self.clients.push(Client {
+            socket,
+            input: asked.input,
+            output,
+            lossless,
+            resumable: lossless && asked.resumable,
+            next,
+            untold: Some(0),
+            ended: false,
+            left: false,
+            broken: false,
+        });
+        self.deliver();
+        self.trim();
+        Ok(())
+    }
+
+    /// Output that was masked.
+    pub(crate) fn output(&mut self, stream: Stream, bytes: &[u8]) {
+        let mark = match stream {
+            Stream::Stdout => FromShim::Stdout,
+            Stream::Stderr => FromShim::Stderr,
+            Stream::Executor => return,
+        };
+        let wanted = self.expected || self.awaited.is_some() || !self.absent.is_empty();
+        if !wanted && !self.clients.iter().any(|client| client.output) {
+            self.window.forget_before(self.window.end());
+            return self.window.pass(bytes);
+        }
+        self.window.push(mark, bytes);
+        self.deliver();
+        self.trim();
+    }
+
+    fn deliver(&mut self) {
+        self.clients.iter_mut().for_each(|client| client.deliver(&self.window, self.over));
+    }
+
+    /// Forgets what nobody is to get any more.
+    fn trim(&mut self) {
+        let end = self.window.end();
+        if self.awaited.is_some() {
+            return; // nothing is read from the process when it has become too much
+        }
+        let held = self.clients.iter().filter(|client| client.lossless).map(|client| client.next);
+        let needed = held.chain(self.absent.iter().map(|absent| absent.next)).min().unwrap_or(end);
+        let back = self.clients.iter().filter(|client| client.resumable).map(|client| client.next);
+        let replayed = back.chain(self.absent.iter().map(|absent| absent.next)).min();
+        let watched = self.clients.iter().filter(|client| client.output && !client.lossless).map(|client| client.next);
+        let backlog = self.expected.then(|| end.saturating_sub(BACKLOG_MAX));
+        let replayed = replayed.map(|next| next.saturating_sub(REPLAY_MAX));
+        let firm = backlog.into_iter().chain(replayed).min().unwrap_or(end).min(needed);
+        self.window.forget_before(watched.min().unwrap_or(end).min(firm));
+        // Of what only slow watchers want the newest stays.
+        self.window.shrink(QUEUE_MAX, firm);
+        self.window.shrink(REPLAY_MAX + QUEUE_MAX, needed);
+    }
+
+    /// A client has not read what there is, or is awaited: the process waits for it.
+    pub(crate) fn holds_up(&self) -> bool {
+        let full = |place| self.window.cost_from(place) >= QUEUE_MAX;
+        self.awaited.is_some() && full(self.window.start())
+            || self.clients.iter().any(|client| client.lossless && full(client.next))
+            || self.absent.iter().any(|absent| full(absent.next))
+    }
+
+    /// Returns when the next client is no longer awaited.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.awaited.into_iter().chain(self.absent.iter().map(|absent| absent.until)).min()
+    }
+
+    /// Registers the clients, and where their input goes, for a turn of a loop.
+    pub(crate) fn register<'fd, T: Copy>(&'fd self, events: &mut Events<'fd, T>, token: T) {
+        for client in &self.clients {
+            let socket = client.socket.as_fd();
+            match self.pending.is_empty() {
+                true => events.read(socket, token),
+                false => events.hangup(socket, token),
+            }
+            if client.wants_to_send(&self.window, self.over) {
+                events.write(socket, token);
+            }
+        }
+        if let Some(sink) = self.sink.fd().filter(|_| !self.pending.is_empty()) {
+            events.write(sink, token);
+        }
+    }
+
+    /// Sends what was kept, takes what came, forgets who did not come back. Never waits.
+    pub(crate) fn poll_clients(&mut self) {
+        self.write();
+        let mut index = 0;
+        while index < self.clients.len() {
+            if self.recv(index) {
+                index += 1;
+            } else {
+                let client = self.clients.remove(index);
+                self.absent.extend(client_is_gone(&client));
+            }
+        }
+        let now = Instant::now();
+        self.awaited = self.awaited.filter(|until| now < *until);
+        self.absent.retain(|absent| now < absent.until);
+        let surplus = self.absent.len().saturating_sub(CLIENTS_MAX);
+        drop(self.absent.drain(..surplus));
+        self.deliver();
+        self.trim();
+    }
+
+    /// Takes what one client sent. Tells whether it stays.
+    fn recv(&mut self, index: usize) -> bool {
+        let mut buffer = Zeroizing::new([0; ATTACHED_PACKET_MAX]);
+        for _ in 0..ROUND_MAX {
+            let client = &mut self.clients[index];
+            if !self.pending.is_empty() {
+                if !hung_up(&client.socket) {
+                    return true;
+                }
+                hear_the_last(client);
+                return false;
+            }
+            match client.socket.recv(&mut *buffer) {
+                Ok(Some((length @ 1.., _))) => {
+                    let bytes = &buffer[1..length];
+                    match ToShim::from_mark(buffer[0]) {
+                        Some(ToShim::Input) if client.input => {
+                            self.pending = Zeroizing::new(bytes.to_vec());
+                            self.write();
+                        }
+                        Some(ToShim::EndOfInput) if client.input => self.end_input(),
+                        Some(ToShim::Window) => self.resize(bytes),
+                        Some(ToShim::Leave) => client.left = true,
+                        _ => {} // not its business, or of a newer daemon
+                    }
+                }
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                    return true;
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Gives the process what it has not read yet.
+    fn write(&mut self) {
+        while !self.pending.is_empty() {
+            let written = match self.sink.fd() {
+                None => Ok(self.pending.len()), // it reads no more
+                Some(fd) => rustix::io::write(fd, &self.pending),
+            };
+            match written {
+                Ok(count) => self.pending = Zeroizing::new(self.pending[count..].to_vec()),
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
+                Err(_) => self.sink = Sink::None,
+            }
+        }
+        if self.end_of_input && matches!(self.sink, Sink::Pipe(_)) {
+            self.sink = Sink::None;
+        }
+    }
+
+    /// A pipe ends. On a terminal a character ends input.
+    fn end_input(&mut self) {
+        self.end_of_input = matches!(self.sink, Sink::Pipe(_));
+        self.write();
+    }
+
+    fn resize(&self, sides: &[u8]) {
+        if let (Sink::Terminal(terminal), &[a, b, c, d]) = (&self.sink, sides) {
+            let size = TerminalSize { rows: u16::from_le_bytes([a, b]), columns: u16::from_le_bytes([c, d]) };
+            let _ = pty::resize(terminal.as_fd(), size); // its process may have ended
+        }
+    }
+
+    /// The process has ended, and all its output has come: every client is told behind the last of it.
+    pub(crate) fn end(&mut self) {
+        self.sink = Sink::None;
+        self.pending = Zeroizing::default();
+        self.over = true;
+        self.deliver();
+        self.trim();
+    }
+
+    /// Returns whether no client must still get something: lossless clients have gone, with all of it where they could have
+    /// it.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.awaited.is_none() && self.absent.is_empty() && !self.clients.iter().any(|client| client.lossless)
+    }
+
+    /// Returns whether no client could still get something.
+    pub(crate) fn is_delivered(&self) -> bool {
+        self.is_settled() && self.clients.iter().all(|client| client.ended || client.broken)
+    }
+}
+
+impl Sink {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::None => None,
+            Self::Terminal(fd) | Self::Pipe(fd) => Some(fd.as_fd()),
+        }
+    }
+}
+
+/// A client whose connection has ended is expected back, where it may come back and did not say goodbye.
+fn client_is_gone(client: &Client) -> Option<Absent> {
+    let returns = client.resumable && !client.left;
+    returns.then(|| Absent { next: client.next, until: Instant::now() + RETURN_TIME })
+}
+
+/// Looks for a goodbye among what a client sent that is gone. What it sent as input before goes nowhere: the process does
+/// not read it.
+fn hear_the_last(client: &mut Client) {
+    let mut buffer = Zeroizing::new([0; ATTACHED_PACKET_MAX]);
+    while let Ok(Some((1.., _))) = client.socket.recv(&mut *buffer) {
+        client.left |= ToShim::from_mark(buffer[0]) == Some(ToShim::Leave);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,280 @@
+//! Values of a container's secrets, which its shim must know in order to mask them in its output.
+//!
+//! Values are read out of the memory files that the container is started with, after its init was cloned, and stay
+//! in this process until the container has ended: secret variables, secret arguments, files that are not public, the
+//! runtime token. Output that is not kept is masked as well, because attached clients see it. A container without such
+//! inputs costs nothing, and one that prints nothing no search for them.
+
+use std::cell::{Cell, OnceCell};
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use executor_core::payload::{self, ProcessPayload};
+use executor_core::plan::{Plan, PlannedFile, PlannedProcess, PlannedTransfer, Redaction};
+use executor_secrets::redact::{self, Redactor, Watched};
+use executor_sys::memfile::MemFile;
+use zeroize::Zeroizing;
+
+/// For so many updates a value that was replaced or removed is masked on: the process may still print it.
+const UPDATES: u64 = 8;
+
+/// The values that are masked.
+pub(crate) struct MaskedValues {
+    mode: Redaction,
+    /// Root of relative paths of files.
+    root: PathBuf,
+    inputs: Vec<Rc<Value>>,
+    files: Vec<Rc<Value>>,
+    /// Of files that are about to come into force.
+    announced: Vec<Rc<Value>>,
+    /// Number of updates.
+    updates: u64,
+}
+
+/// A value and the name that stands in its place.
+struct Value {
+    name: String,
+    value: Zeroizing<Vec<u8>>,
+    /// In force no longer, since this update.
+    replaced: Cell<Option<u64>>,
+}
+
+impl Value {
+    fn new(name: String, value: &[u8]) -> Rc<Self> {
+        Rc::new(Self { name, value: Zeroizing::new(value.to_vec()), replaced: Cell::new(None) })
+    }
+}
+
+/// A search for values, made when there is something to be searched: it takes as long as a whole start where values are many.
+pub(crate) struct Masking {
+    mode: Redaction,
+    values: Vec<Rc<Value>>,
+    search: OnceCell<Redactor>,
+    /// Warnings that are known without it.
+    warnings: Vec<String>,
+    /// Set when what the search adds to them was told.
+    reported: bool,
+}
+
+impl Masking {
+    /// Masks nothing.
+    pub(crate) fn none() -> Self {
+        Self::new(Redaction::None, Vec::new())
+    }
+
+    /// Of two values with one name the one that comes first gives its name to what is masked.
+    fn new(mode: Redaction, values: Vec<Rc<Value>>) -> Self {
+        let warnings = redact::warnings(mode, watched(&values));
+        Self { mode, values, search: OnceCell::new(), warnings, reported: false }
+    }
+
+    /// Returns the search.
+    pub(crate) fn redactor(&self) -> &Redactor {
+        self.search.get_or_init(|| Redactor::new(self.mode, watched(&self.values)))
+    }
+
+    /// Returns what is to be told of the values before anything is searched.
+    pub(crate) fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Returns what the making of the search adds to that, once it is made; nothing the next time.
+    pub(crate) fn news(&mut self) -> Vec<String> {
+        let Some(search) = self.search.get().filter(|_| !std::mem::replace(&mut self.reported, true)) else {
+            return Vec::new();
+        };
+        search.warnings().iter().filter(|warning| !self.warnings.contains(warning)).cloned().collect()
+    }
+}
+
+fn watched(values: &[Rc<Value>]) -> impl Iterator<Item = Watched<'_>> {
+    values.iter().map(|value| Watched { name: &value.name, value: &value.value })
+}
+
+impl MaskedValues {
+    /// Reads what a container is started with.
+    ///
+    /// # Errors
+    /// The memory files do not fit the plan, or cannot be mapped.
+    pub(crate) fn start(
+        plan: &Plan,
+        root: &Path,
+        process: &MemFile,
+        files: &MemFile,
+        token: Option<Zeroizing<Vec<u8>>>,
+    ) -> io::Result<Self> {
+        let mode = plan.redaction;
+        let mut watch = Self {
+            mode,
+            root: root.to_owned(),
+            inputs: Vec::new(),
+            files: Vec::new(),
+            announced: Vec::new(),
+            updates: 0,
+        };
+        if mode == Redaction::None {
+            return Ok(watch);
+        }
+        watch.inputs = inputs(plan, process)?;
+        if let (Some(file), Some(token)) = (plan.token_file(), token) {
+            watch.inputs.push(Value::new(watch.name(file), &token));
+        }
+        let of_steps: Vec<&PlannedFile> = plan.processes.iter().flat_map(|process| &process.files).collect();
+        let given: Vec<&PlannedFile> = plan.given_files().iter().chain(of_steps.iter().copied()).collect();
+        watch.announce(&given, files)?;
+        // Files of steps are never replaced: they count as inputs.
+        let own = plan.given_files().iter().filter(|file| !file.public).count();
+        let steps = watch.announced.split_off(own);
+        watch.inputs.extend(steps);
+        watch.confirm(&plan.files);
+        Ok(watch)
+    }
+
+    /// Takes the contents of files, in this order, that are about to come into force. What is in force is masked on.
+    ///
+    /// # Errors
+    /// As [`MaskedValues::start`].
+    pub(crate) fn announce(&mut self, files: &[&PlannedFile], contents: &MemFile) -> io::Result<()> {
+        if self.mode == Redaction::None {
+            return Ok(());
+        }
+        self.announced = contents.read(|bytes| {
+            let contents = payload::decode(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let pairs = files.iter().zip(contents).filter(|(file, _)| !file.public);
+            Ok::<_, io::Error>(pairs.map(|(file, content)| Value::new(self.name(file), content)).collect())
+        })??;
+        Ok(())
+    }
+
+    /// Puts the announced values in force. These are all the files that there are.
+    pub(crate) fn confirm(&mut self, all: &[PlannedFile]) {
+        if self.mode == Redaction::None {
+            return;
+        }
+        self.updates += 1;
+        let secret: BTreeSet<String> = all.iter().filter(|file| !file.public).map(|file| self.name(file)).collect();
+        let changed: BTreeSet<&str> = self.announced.iter().map(|new| &*new.name).collect();
+        for old in self.files.iter().filter(|old| old.replaced.get().is_none()) {
+            if changed.contains(&*old.name) || !secret.contains(&old.name) {
+                old.replaced.set(Some(self.updates));
+            }
+        }
+        self.files.retain(|value| value.replaced.get().is_none_or(|at| at + UPDATES > self.updates));
+        self.files.append(&mut self.announced);
+    }
+
+    /// Drops the announced values.
+    pub(crate) fn withdraw(&mut self) {
+        self.announced.clear();
+    }
+
+    /// Returns whether there is nothing to be masked.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inputs.is_empty() && self.files.is_empty() && self.announced.is_empty()
+    }
+
+    /// Returns the masking of these values. Of two values with one name the newer one comes first.
+    pub(crate) fn masking(&self) -> Masking {
+        let values = self.inputs.iter().chain(self.announced.iter().rev()).chain(self.files.iter().rev());
+        Masking::new(self.mode, values.cloned().collect())
+    }
+
+    /// Returns the name of a file in the log: its path, without the root that relative paths lie below.
+    fn name(&self, file: &PlannedFile) -> String {
+        file.path.strip_prefix(&self.root).unwrap_or(&file.path).display().to_string()
+    }
+}
+
+/// Secret arguments and variables.
+fn inputs(plan: &Plan, process: &MemFile) -> io::Result<Vec<Rc<Value>>> {
+    if plan.actions.is_some() {
+        return inputs_of_steps(plan, process);
+    }
+    let Some(main) = plan.main() else { return Ok(Vec::new()) };
+    if main.secret_arguments.is_empty() && main.secret_environment_names.is_empty() {
+        return Ok(Vec::new());
+    }
+    process.read(|bytes| of_process(main, "", bytes))?
+}
+
+/// Secret arguments and variables of the processes of a tree of actions.
+fn inputs_of_steps(plan: &Plan, payloads: &MemFile) -> io::Result<Vec<Rc<Value>>> {
+    payloads.read(|bytes| {
+        let payloads = payload::decode(bytes).map_err(invalid)?;
+        let urls = payloads.get(plan.processes.len()..).unwrap_or_default();
+        let urls = plan.transfers.iter().zip(urls).flat_map(|(transfer, url)| of_url(transfer, url));
+        let pairs = plan.processes.iter().zip(&payloads);
+        let values = pairs.map(|(process, payload)| of_process(process, &format!("{}.run.", process.id), payload));
+        Ok(values.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().chain(urls).collect())
+    })?
+}
+
+/// The secret parts of a URL: the query, and the name and password before the host.
+fn of_url(transfer: &PlannedTransfer, url: &[u8]) -> Vec<Rc<Value>> {
+    let direction = transfer.direction;
+    let name = |part: &str| format!("{}.{}.{} ({part})", transfer.id, direction.kind(), direction.url_field());
+    let (rest, query) = match url.iter().position(|byte| *byte == b'?') {
+        Some(at) => (&url[..at], &url[at + 1..]),
+        None => (url, &b""[..]),
+    };
+    let query = query.split(|byte| *byte == b'#').next().unwrap_or_default();
+    let authority = rest.windows(3).position(|three| three == b"://").map_or(rest, |at| &rest[at + 3..]);
+    let authority = authority.split(|byte| *byte == b'/').next().unwrap_or_default();
+    let user = authority.iter().rposition(|byte| *byte == b'@').map_or(&b""[..], |at| &authority[..at]);
+    let parts = [("query", query), ("user", user)];
+    parts.into_iter().filter(|(_, part)| !part.is_empty()).map(|(part, value)| Value::new(name(part), value)).collect()
+}
+
+/// Secret arguments and variables of one process, whose arguments are named below `parent`.
+fn of_process(process: &PlannedProcess, parent: &str, payload: &[u8]) -> io::Result<Vec<Rc<Value>>> {
+    let values = ProcessPayload::decode(payload).and_then(|payload| payload.secrets(process)).map_err(invalid)?;
+    let variables = process.secret_environment_names.iter().cloned();
+    let arguments = process.secret_arguments.iter().map(|index| format!("{parent}args[{index}]"));
+    Ok(variables.chain(arguments).zip(values).map(|(name, value)| Value::new(name, value)).collect())
+}
+
+fn invalid(error: payload::PayloadError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn masking(values: &[(&str, &[u8])]) -> Masking {
+        Masking::new(
+            Redaction::Auto,
+            values.iter().map(|(name, value)| Value::new((*name).to_owned(), value)).collect(),
+        )
+    }
+
+    #[test]
+    fn a_search_is_made_when_something_is_searched() {
+        let mut masking = masking(&[("short", b"1234"), ("long", b"123456789")]);
+        assert_eq!(masking.warnings(), ["not masked in the output, because shorter than 8 bytes: short"]);
+        assert!(masking.search.get().is_none() && masking.news().is_empty());
+        assert_eq!(masking.redactor().text("1234 123456789"), "1234 [REDACTED:long]");
+        assert_eq!(masking.warnings(), masking.redactor().warnings());
+        assert!(masking.news().is_empty(), "all of it was told before");
+    }
+
+    #[test]
+    fn what_only_the_search_shows_is_told_once() {
+        let value: Vec<u8> =
+            (0..3_000_000_u32).flat_map(|at| char::from(b'a' + (at % 26) as u8).to_string().into_bytes()).collect();
+        let mut masking = masking(&[("large", &value)]);
+        assert!(masking.warnings().is_empty());
+        assert_eq!(masking.redactor().text("nothing"), "nothing");
+        assert_eq!(masking.news(), ["not masked in every encoding, because they exceed 16 MiB: large"]);
+        assert!(masking.news().is_empty());
+    }
+
+    #[test]
+    fn what_is_not_masked_has_no_search() {
+        let mut none = Masking::none();
+        assert_eq!(none.redactor().text("123456789"), "123456789");
+        assert!(none.redactor().is_idle() && none.warnings().is_empty() && none.news().is_empty());
+    }
+}

@@ -1,0 +1,225 @@
+//! The message that a container's process leaves about its end.
+//!
+//! It is written to a file on a tmpfs of its own, made detached: the container sees that one file, the shim holds it open and
+//! reads it when no process of the container lives any more. Nothing is looked up by a name that the container could
+//! exchange. What is kept is masked as the log is, and the file is overwritten before it goes.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use executor_core::logline::{self, CHUNK_MAX, Line, Stream};
+use executor_core::placement::MountPoint;
+use executor_core::plan::TerminationMessage;
+use executor_core::record::Exit;
+use executor_sys::holes::next_stored;
+use executor_sys::mount::{Attributes, attach, clone_tree, detached, open_dir, set_attributes};
+use rustix::fs::{Gid, Mode, OFlags, Uid, fchmod, fchown};
+use rustix::mount::MountAttrFlags;
+
+/// Source of the mount in /proc/PID/mountinfo.
+const SOURCE: &str = "executor-message";
+/// Name of the file on its file system.
+const NAME: &str = "message";
+/// Size of the file system: bytes that a container's processes can write there.
+const BYTES_MAX: u64 = 1 << 20;
+/// Zeros that are written over it, so many at a time. Not on the stack, which a shim keeps as long as its container lives.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+/// Maximum bytes of the end of a log that takes the place of a message, as in Kubernetes.
+const LOG_BYTES_MAX: usize = 2048;
+/// Maximum lines of it.
+const LOG_LINES_MAX: usize = 80;
+/// Bytes of a log file that are looked at for it: some entries of the longest kind.
+const LOG_LOOK: u64 = 4 * CHUNK_MAX as u64;
+
+/// A file for a message.
+#[derive(Debug)]
+pub(crate) struct MessageFile {
+    root: OwnedFd,
+    file: File,
+}
+
+impl MessageFile {
+    /// Makes an empty one, which everybody in the container can write to. `noswap` where the kernel's tmpfs has it.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(crate) fn create((uid, gid): (u32, u32), noswap: bool) -> io::Result<Self> {
+        let flags =
+            MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let size = BYTES_MAX.to_string();
+        let options = [("mode", Some("0700")), ("size", Some(&*size)), ("nr_inodes", Some("4")), ("noswap", None)];
+        let root = detached("tmpfs", SOURCE, if noswap { &options } else { &options[..3] }, flags)?;
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&root, NAME, flags, Mode::RUSR | Mode::WUSR)?;
+        fchown(&file, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+        fchmod(&file, Mode::from_raw_mode(0o666))?;
+        Ok(Self { root, file: file.into() })
+    }
+
+    /// Returns a detached view of the file, to be mounted. `staging` is a directory of the calling process's own mount namespace,
+    /// for kernels that cannot clone a mount that is detached.
+    ///
+    /// # Errors
+    /// No privilege.
+    pub(crate) fn view(&self, staging: &Path) -> io::Result<OwnedFd> {
+        let view = match clone_tree(self.root.as_fd(), Path::new(NAME), false) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                attach(self.root.as_fd(), open_dir(staging)?.as_fd())?;
+                clone_tree(self.root.as_fd(), Path::new(NAME), false)?
+            }
+            view => view?,
+        };
+        let writable = Attributes { read_only: false, no_suid: true, no_dev: true, no_exec: true, recursive: false };
+        set_attributes(view.as_fd(), writable)?;
+        Ok(view)
+    }
+
+    /// Takes what was written, and overwrites it. No process of the container lives any more.
+    ///
+    /// # Errors
+    /// The file cannot be read or overwritten.
+    pub(crate) fn take(self) -> io::Result<Vec<u8>> {
+        // Of a file with holes, which can be of any length, its end.
+        let length = self.file.metadata()?.len();
+        let from = length.saturating_sub(BYTES_MAX);
+        let mut content = vec![0; usize::try_from(length - from).map_err(io::Error::other)?];
+        self.file.read_exact_at(&mut content, from)?;
+        let mut at = 0;
+        while let Some(stored) = next_stored(&self.file, at)? {
+            at = stored.start;
+            while at < stored.end {
+                let piece = usize::try_from(stored.end - at).unwrap_or(ZEROS.len()).min(ZEROS.len());
+                self.file.write_all_at(&ZEROS[..piece], at)?;
+                at += piece as u64;
+            }
+        }
+        Ok(content)
+    }
+}
+
+/// A file for a message on its way into a container.
+pub(crate) struct Placing<'a> {
+    pub(crate) file: &'a MessageFile,
+    pub(crate) point: &'a MountPoint,
+}
+
+/// Returns the end of a message that was masked as a whole.
+pub(crate) fn last_bytes(masked: &[u8], planned: &TerminationMessage) -> String {
+    let most = planned.bytes_max as usize;
+    let from = masked.len().saturating_sub(most);
+    // Not in the middle of a character.
+    let torn = masked[from..].iter().take(3).take_while(|byte| from > 0 && (**byte & 0xc0) == 0x80).count();
+    let mut text = String::from_utf8_lossy(&masked[from + torn..]).into_owned();
+    // A byte that is no text is replaced by three.
+    let surplus = text.len().saturating_sub(most);
+    text.drain(..text.ceil_char_boundary(surplus));
+    text
+}
+
+/// Tells whether the end of the log takes the place of a message.
+pub(crate) fn falls_back(planned: &TerminationMessage, message: &str, exit: Option<Exit>) -> bool {
+    planned.fallback_to_logs && message.is_empty() && exit.is_some_and(|exit| exit != Exit::Code(0))
+}
+
+/// Reads the end of what processes wrote to a log.
+///
+/// # Errors
+/// It cannot be read.
+pub(crate) fn end_of_log(path: &Path) -> io::Result<String> {
+    let mut written = Vec::new();
+    for path in [path.with_extension("1"), path.to_owned()] {
+        let file = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            file => file?,
+        };
+        let length = file.metadata()?.len();
+        let from = length.saturating_sub(LOG_LOOK);
+        let mut lines = vec![0; usize::try_from(length - from).map_err(io::Error::other)?];
+        file.read_exact_at(&mut lines, from)?;
+        // What the first line lacks makes it one in another format.
+        for line in lines.split(|byte| *byte == b'\n').skip(usize::from(from > 0)) {
+            if let Some(Line::Entry(entry)) = logline::parse(line)
+                && entry.stream != Stream::Executor
+            {
+                written.extend_from_slice(entry.content);
+                written.extend(entry.complete.then_some(b'\n'));
+            }
+        }
+    }
+    Ok(last_lines(&written))
+}
+
+/// Returns the last lines of what was written.
+fn last_lines(written: &[u8]) -> String {
+    let mut from = written.len().saturating_sub(LOG_BYTES_MAX);
+    let whole = written.strip_suffix(b"\n").unwrap_or(written);
+    let newlines = whole.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
+    from = from.max(newlines.take(LOG_LINES_MAX).nth(LOG_LINES_MAX - 1).unwrap_or(0));
+    let torn = written[from..].iter().take(3).take_while(|byte| from > 0 && (**byte & 0xc0) == 0x80).count();
+    String::from_utf8_lossy(&written[from + torn..]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_core::logline::Entry;
+    use executor_core::time::Timestamp;
+
+    use super::*;
+
+    fn planned(bytes_max: u32) -> TerminationMessage {
+        TerminationMessage { path: "/dev/termination-log".into(), bytes_max, fallback_to_logs: true }
+    }
+
+    #[test]
+    fn the_end_of_a_message_is_whole_characters() {
+        assert_eq!(last_bytes(b"short", &planned(8)), "short");
+        assert_eq!(last_bytes(b"0123456789", &planned(4)), "6789");
+        assert_eq!(last_bytes("xxä!".as_bytes(), &planned(2)), "!");
+        assert_eq!(last_bytes(b"\xff\xffab", &planned(4)), "ab", "never longer than asked for");
+        assert_eq!(last_bytes(b"\x80a", &planned(4)), "\u{fffd}a", "the process's own bytes are replaced");
+    }
+
+    #[test]
+    fn the_log_takes_its_place_after_a_failure_alone() {
+        let table = [
+            ("", Some(Exit::Code(1)), true),
+            ("", Some(Exit::Signal(9)), true),
+            ("", Some(Exit::Code(0)), false),
+            ("", None, false),
+            ("x", Some(Exit::Code(1)), false),
+        ];
+        for (message, exit, expected) in table {
+            assert_eq!(falls_back(&planned(1), message, exit), expected, "{message:?} {exit:?}");
+        }
+        let without = TerminationMessage { fallback_to_logs: false, ..planned(1) };
+        assert!(!falls_back(&without, "", Some(Exit::Code(1))));
+    }
+
+    #[test]
+    fn the_end_of_a_log_is_that_of_its_output() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        assert_eq!(end_of_log(&path).unwrap(), "", "no log");
+        let mut lines = Vec::new();
+        let mut add = |stream, text: &str, complete| {
+            let entry = Entry { time: Timestamp(1), stream, complete, source: "", content: text.as_bytes() };
+            logline::write(&entry, &mut lines);
+        };
+        add(Stream::Stdout, "one", true);
+        add(Stream::Executor, "not this", true);
+        add(Stream::Stderr, "two ", false);
+        add(Stream::Stderr, "parts", false);
+        std::fs::write(&path, &lines).unwrap();
+        assert_eq!(end_of_log(&path).unwrap(), "one\ntwo parts");
+        std::fs::rename(&path, path.with_extension("1")).unwrap();
+        std::fs::write(&path, &lines).unwrap();
+        assert_eq!(end_of_log(&path).unwrap(), "one\ntwo partsone\ntwo parts", "over a rotation");
+        let many: String = (0..100).map(|number| format!("{number}\n")).collect();
+        assert_eq!(last_lines(many.as_bytes()).lines().next(), Some("20"));
+        assert_eq!(last_lines(many.trim_end().as_bytes()).lines().count(), LOG_LINES_MAX);
+        assert_eq!(last_lines(&[b'x'; 5000]).len(), LOG_BYTES_MAX);
+    }
+}

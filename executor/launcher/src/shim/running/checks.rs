@@ -1,0 +1,82 @@
+//! A container's checks, as far as the shim is needed for them: sockets in the container's network namespace, and the end
+//! of a container that is not healthy. executord makes the checks: nothing that a container sends is read here.
+
+use std::os::fd::AsFd;
+
+use executor_core::lifecycle::State;
+use executor_core::logline::Stream;
+use executor_core::plan::Checks;
+use executor_core::protocol::{
+    CHECK_OUTPUT_MAX, CheckOutput, EndUnhealthy, MakeSocket, NoteHealth, Reason, Refused, UNHEALTHY_REASON_MAX,
+};
+use executor_sys::netsocket::tcp_socket_of;
+
+use super::control::AnswerPayload;
+use crate::errors::failed;
+use crate::host::Host;
+use crate::shim::Ready;
+
+/// Makes a socket for a check. A container without checks that connect has no use for one, and executord gets none.
+pub(crate) fn socket(asked: &MakeSocket, ready: &Ready) -> Result<AnswerPayload, Refused> {
+    if !ready.record.plan.checks.as_ref().is_some_and(Checks::connect) {
+        return Err(Refused::new(Reason::Denied, "the container has no checks that connect"));
+    }
+    let socket = tcp_socket_of(ready.container.pidfd().as_fd(), asked.ipv6);
+    socket.map(AnswerPayload::Socket).map_err(|error| failed("socket for a check", &error))
+}
+
+/// Takes the reason of a container's end into its log and its record. `false` of a container that is ending already, and of one
+/// whose restart policy has its action begin again.
+pub(crate) fn end(asked: &EndUnhealthy, host: &Host, ready: &mut Ready) -> Result<bool, Refused> {
+    let EndUnhealthy { reason, outputs, run } = asked;
+    let Some(checks) = &ready.record.plan.checks else {
+        return Err(Refused::new(Reason::Denied, "the container has no checks"));
+    };
+    let is_of_check = |output: &CheckOutput| {
+        output.text.len() <= CHECK_OUTPUT_MAX && checks.all().any(|check| check.log_source == output.log_source)
+    };
+    let fits = (1..=UNHEALTHY_REASON_MAX).contains(&reason.len())
+        && outputs.len() <= checks.all().count()
+        && outputs.iter().all(is_of_check);
+    if !fits || reason.chars().any(executor_core::text::is_harmful) {
+        return Err(Refused::new(Reason::Invalid, "the reason or the output of a check is not in its bounds"));
+    }
+    if ready.record.state != State::Running {
+        return Ok(false);
+    }
+    if ready.record.restarts.as_ref().is_some_and(|restarts| restarts.count != *run) {
+        return Ok(false); // the run that was checked has ended
+    }
+    let main = ready.record.plan.main();
+    let keeps_output = !main.is_some_and(|main| main.suppress_log_output);
+    ready.log.own_words(reason);
+    for CheckOutput { log_source, text } in outputs.iter().filter(|output| keeps_output && !output.text.is_empty()) {
+        match &**log_source {
+            "" => ready.log.own_words(text),
+            source => ready.log.write_message(Stream::Executor, source, text),
+        }
+    }
+    let reason = ready.log.masked(reason);
+    if ready.run_again_for(host, &reason) {
+        return Ok(false);
+    }
+    ready.record.unhealthy = Some(reason);
+    Ok(true)
+}
+
+/// Notes in the log that the checks begin or that the container became healthy, in Diego's words.
+pub(crate) fn note(asked: NoteHealth, ready: &mut Ready) -> Result<(), Refused> {
+    let NoteHealth { healthy, run } = asked;
+    if !ready.record.plan.checks.as_ref().is_some_and(Checks::decide_start) {
+        return Err(Refused::new(Reason::Denied, "the container has no checks that decide that it has started"));
+    }
+    let is_present = ready.record.restarts.as_ref().is_none_or(|restarts| restarts.count == run);
+    if is_present && ready.record.state == State::Running {
+        ready.log.own_words(if healthy {
+            "Container became healthy"
+        } else {
+            "Starting health monitoring of container"
+        });
+    }
+    Ok(())
+}

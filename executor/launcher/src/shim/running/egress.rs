@@ -1,0 +1,64 @@
+//! New rules of egress for a container that runs: judged, brought into force in one step, recorded.
+//!
+//! Where they cannot be recorded the old rules are put back, so that the record says what is in force.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use executor_core::lifecycle::State;
+use executor_core::protocol::{EGRESS_FDS, PLAN_MAX, Reason, Refused};
+use executor_core::record::ContainerRecord;
+use executor_core::update::EgressUpdate;
+use executor_core::validate::validate_egress;
+use executor_sys::memfile::MemFile;
+
+use crate::errors::failed;
+use crate::host::Host;
+use crate::log::{self, Level};
+use crate::network;
+use crate::shim::Ready;
+use crate::shim::files::update::keep_records;
+
+/// Time that the kernel may take: for new rules, and for the old ones where the new ones cannot be recorded.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Carries an update out.
+pub(crate) fn execute(host: &Host, ready: &mut Ready, fds: Vec<OwnedFd>) -> Result<(), Refused> {
+    let record = evaluate(host, &ready.record, fds)?;
+    keep_records(ready, &record)?;
+    let plan = &record.plan;
+    network::replace_egress(host, plan)?;
+    if let Err(error) = ready.remains.dirs.write_record(&record) {
+        if let Err(refused) = network::replace_egress(host, &ready.record.plan) {
+            let why = format_args!("the old rules of egress could not be put back: {}", refused.message);
+            log::line(Level::Error, plan.id.as_str(), why);
+        }
+        return Err(failed("run directory", &error));
+    }
+    ready.record = record;
+    Ok(())
+}
+
+/// Returns the record as it is to be, judged by the policy that the launcher read: whatever the daemon said of it.
+fn evaluate(host: &Host, record: &ContainerRecord, fds: Vec<OwnedFd>) -> Result<ContainerRecord, Refused> {
+    if record.state != State::Running {
+        let why = format!("container {} is {}: egress is replaced while it runs", record.plan.id, record.state.name());
+        return Err(Refused::new(Reason::Precondition, why));
+    }
+    let invalid = |error: &dyn std::fmt::Display| Refused::new(Reason::Invalid, format!("update: {error}"));
+    let Ok([file]) = <[OwnedFd; EGRESS_FDS.len()]>::try_from(fds) else {
+        return Err(invalid(&"an update of egress needs one descriptor"));
+    };
+    let file = MemFile::from_fd(file, PLAN_MAX).map_err(|error| invalid(&error))?;
+    let parsed = file.read(|bytes| serde_json::from_slice::<EgressUpdate>(bytes)).map_err(|error| invalid(&error))?;
+    let update = parsed.map_err(|error| invalid(&error))?;
+    let plan = validate_egress(&update, &record.plan, &host.policy)
+        .map_err(|violations| Refused::from_fields(Reason::Invalid, &violations))?;
+    let mut prepared = record.prepared.clone();
+    if let Some(prepared) = &mut prepared {
+        // Those of the rules that were in force are outdated.
+        prepared.warnings.retain(|warning| !warning.starts_with("egress_rules["));
+        prepared.warnings.extend(network::log_warning(&plan));
+    }
+    Ok(ContainerRecord { plan, prepared, egress_generation: record.egress_generation + 1, ..record.clone() })
+}

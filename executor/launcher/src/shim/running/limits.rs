@@ -1,0 +1,153 @@
+//! Limits and privileges of a plan that this host can enforce or give.
+//!
+//! Others are refused by the field's name, or told as a warning where the operator wants that
+//! (`unenforceable_limits`). Limits of a container that runs can be replaced. A number of open files above the host's own limit is lowered to it, and told: the container
+//! gets less than it asked for, never more.
+
+use std::io;
+use std::path::Path;
+
+use executor_core::lifecycle::State;
+use executor_core::plan::{Limits, Plan, UserNamespace};
+use executor_core::protocol::{Reason, Refused, UpdateLimits};
+use executor_core::record::ContainerRecord;
+use executor_core::spec::Held;
+use executor_core::validate::{Unenforceable, Violation, validate_limits};
+use executor_sys::capabilities::is_in_bounding_set;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+use crate::errors::failed;
+use crate::host::Host;
+use crate::log::{self, Level};
+use crate::shim::Ready;
+use crate::shim::files::update::keep_records;
+
+/// Descriptors of a shim beside its container's files: connections, clients, pipes.
+const DESCRIPTORS: u64 = 256;
+
+/// Beginning of a warning about a limit of the request.
+const WARNING: &str = "limits.";
+
+/// Limits in force, with 0 for what is not set, and what to tell.
+pub(crate) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>), Refused> {
+    let mut limits = plan.limits;
+    let mut lacking = Vec::new();
+    let controllers = host.hierarchies.controllers();
+    let mut held = |controller: &str, field: &str, limit: u64| {
+        let is_held = limit == 0 || controllers.contains(controller);
+        if !is_held {
+            let why = format!("cannot be enforced: this host has no cgroup controller {controller}");
+            lacking.push(Violation::new(field, why));
+        }
+        is_held
+    };
+    let asked = plan.limits;
+    limits.memory_bytes =
+        if held("memory", "limits.memory_bytes", asked.memory_bytes) { asked.memory_bytes } else { 0 };
+    limits.pids = if held("pids", "limits.pids", asked.pids) { asked.pids } else { 0 };
+    limits.cpu_millis = if held("cpu", "limits.cpu_millis", asked.cpu_millis) { asked.cpu_millis } else { 0 };
+    limits.cpu_weight = if held("cpu", "limits.cpu_weight", asked.cpu_weight.into()) { asked.cpu_weight } else { 0 };
+    limits.io_weight = if held("io", "limits.io_weight", asked.io_weight.into()) { asked.io_weight } else { 0 };
+    // Nothing is to be held where any amount of swap may be used.
+    let bounded = asked.swap_bytes != Some(-1);
+    if limits.memory_bytes > 0 && bounded && !host.hierarchies.holds_swap() {
+        let why = "cannot be enforced: this host has swap and does not account it (boot with swapaccount=1, or use cgroup v2)";
+        lacking.push(Violation::new("limits.memory_bytes", why));
+    }
+    if !lacking.is_empty() && host.policy.unenforceable_limits == Unenforceable::Refuse {
+        return Err(Refused::from_fields(Reason::Precondition, &lacking));
+    }
+    let mut warnings: Vec<String> = lacking.iter().map(ToString::to_string).collect();
+    limits.nofile = plan.limits.nofile.min(host.nofile_max);
+    if limits.nofile < plan.limits.nofile {
+        let (asked, given) = (plan.limits.nofile, limits.nofile);
+        warnings.push(format!("nofile {asked} is above this host's hard limit: {given} is in force"));
+    }
+    let (asked, processors) = (asked.cpu_millis, host.processors);
+    if asked > processors * 1000 {
+        warnings.push(format!(
+            "limits.cpu_millis: allows {} processors; this host has {processors}",
+            asked as f64 / 1000.0
+        ));
+    }
+    Ok((limits, warnings))
+}
+
+/// Replaces limits of the container. Where the record cannot be written the old limits are put back, so that it says what is in
+/// force.
+pub(crate) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> Result<(), Refused> {
+    let before = &ready.record;
+    let id = &before.plan.id;
+    if before.state != State::Running {
+        let why = format!("container {id} is {}: limits are replaced while it runs", before.state.name());
+        return Err(Refused::new(Reason::Precondition, why));
+    }
+    // By the policy that the launcher read: whatever the daemon says of it.
+    let plan = validate_limits(update, &before.plan, &host.policy)
+        .map_err(|violations| Refused::from_fields(Reason::Invalid, &violations))?;
+    let (old, _) = in_force(host, &before.plan)?;
+    let (new, warnings) = in_force(host, &plan)?;
+    let mut prepared = before.prepared.clone();
+    if let Some(prepared) = &mut prepared {
+        prepared.warnings.retain(|warning| !warning.starts_with(WARNING));
+        prepared.warnings.extend(warnings.into_iter().filter(|warning| warning.starts_with(WARNING)));
+    }
+    let record = ContainerRecord { plan, prepared, limits_generation: before.limits_generation + 1, ..before.clone() };
+    keep_records(ready, &record)?;
+    if new.memory_bytes < old.memory_bytes {
+        fits(host, &record.cgroup, &old, &new)?;
+    }
+    let replaced = host.hierarchies.replace_limits(&record.cgroup, &old, &new).map_err(|error| match error.kind() {
+        // Memory that the kernel could not take back.
+        io::ErrorKind::ResourceBusy => Refused::new(Reason::Precondition, format!("limits of container {id}: {error}")),
+        _ => failed("limits", &error),
+    })?;
+    if let Err(error) = ready.remains.dirs.write_record(&record) {
+        if let Err(error) = replaced.undo() {
+            log::line(Level::Error, id.as_str(), format_args!("the old limits could not be put back: {error}"));
+        }
+        return Err(failed("run directory", &error));
+    }
+    ready.record = record;
+    Ok(())
+}
+
+/// Checks that the memory in use, without what the kernel can take back, is below a new limit: version 2 of cgroups would kill a
+/// process at once.
+fn fits(host: &Host, cgroup: &Path, old: &Limits, new: &Limits) -> Result<(), Refused> {
+    let Some(room) = host.hierarchies.memory_room(cgroup) else { return Ok(()) };
+    let used = old.memory_bytes.saturating_sub(room);
+    if used <= new.memory_bytes {
+        return Ok(());
+    }
+    let why = format!("is {}; the container uses {used} bytes", new.memory_bytes);
+    Err(Refused::from_fields(Reason::Precondition, &[Violation::new("limits.memory_bytes", why)]))
+}
+
+/// Lets this shim hold a container's files open, however many there are: those in force, those that replace them, and
+/// some generations that linger. Where the host does not, an update says so.
+pub(crate) fn allow_descriptors(files: usize) {
+    let wanted = DESCRIPTORS + 4 * files as u64;
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < wanted
+    {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, wanted, hard.max(wanted))
+            .or_else(|_| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    }
+}
+
+/// Capabilities that the shim cannot give because it has not got them itself: the unit that it runs under says so. In a
+/// user namespace of its own a container has the whole set.
+pub(crate) fn can_be_given(plan: &Plan, held: &Held) -> Result<(), Refused> {
+    if plan.isolation.user_namespace == UserNamespace::Own {
+        return Ok(());
+    }
+    let can_give = |name: &str| name.parse().is_ok_and(is_in_bounding_set);
+    let lacking: Vec<&str> = held.names.iter().copied().filter(|name| !can_give(name)).collect();
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let field = if plan.isolation.privileged { "privileged" } else { "capabilities.add" };
+    let why = format!("the launcher lacks {} itself", lacking.join(", "));
+    Err(Refused::from_fields(Reason::Precondition, &[Violation::new(field, why)]))
+}

@@ -1,0 +1,122 @@
+//! Downloads and uploads of a tree of actions, which executord carries out.
+//!
+//! The shim has no network and reads no tenant's bytes. It keeps a transfer's URL in the volume and gives it out while the
+//! transfer's step runs, so that a later executord can begin the transfer again; and it goes on with the tree when it is told
+//! the end. It limits the processor time of the workers that executord starts, which executord has no privilege for. What executord says of a transfer counts while that transfer's step runs.
+
+use std::io;
+use std::os::fd::AsFd as _;
+
+use executor_core::limits::TRANSFER_REASON_MAX;
+use executor_core::protocol::{EndTransfer, ReadTransfer, Reason, Refused};
+use executor_core::steps::TransferEnd;
+use executor_core::time::Timestamp;
+use executor_sys::memfile::MemFile;
+use executor_sys::process;
+use executor_sys::ready::is_readable;
+
+use super::control::Worker;
+use super::limits;
+use crate::errors::failed;
+use crate::host::Host;
+use crate::shim::Ready;
+
+/// Returns the index of a transfer whose step runs, and when that began.
+///
+/// # Errors
+/// There is no such transfer.
+fn running(transfer: u32, ready: &Ready) -> Result<(usize, Timestamp), Refused> {
+    let transfer = transfer as usize;
+    let began = ready.steps.as_ref().and_then(|steps| steps.transfer_began(transfer));
+    let why = || Refused::new(Reason::NotFound, format!("transfer {transfer} has not begun, or has ended"));
+    began.map(|began| (transfer, began)).ok_or_else(why)
+}
+
+/// Copies the URL of a transfer into a memory file.
+///
+/// # Errors
+/// The transfer does not run; no memory is left.
+pub(crate) fn url(asked: &ReadTransfer, ready: &Ready) -> Result<MemFile, Refused> {
+    let (transfer, _) = running(asked.transfer, ready)?;
+    let number = ready.record.plan.processes.len() + transfer;
+    let copy = || -> io::Result<MemFile> {
+        let volume = ready.remains.volumes.first().ok_or(io::ErrorKind::NotFound)?;
+        let stored = volume.step_payload(number)?;
+        let mut file = MemFile::create("executor-url", stored.len())?;
+        let mut read = Ok(());
+        file.fill(|bytes| read = stored.read_into(bytes))?;
+        read.map(|()| file)
+    };
+    copy().map_err(|error| failed("URL of a transfer", &error))
+}
+
+/// Moves a worker into the cgroup of the container's workers, with the processor limits of the container. The peer is not trusted with
+/// other processes: a worker is a process of the daemon's user, and not the peer.
+///
+/// # Errors
+/// The transfer does not run; the process is no worker or has ended; the kernel's refusal.
+pub(crate) fn limit(host: &Host, worker: &Worker, ready: &Ready) -> Result<(), Refused> {
+    let Worker { asked, fds, peer } = worker;
+    running(asked.transfer, ready)?;
+    let [pidfd] = fds.as_slice() else {
+        let why = format!("{} descriptors came with the worker; 1 is expected", fds.len());
+        return Err(Refused::new(Reason::Invalid, why));
+    };
+    let pid = process::pid_of(pidfd.as_fd()).map_err(|error| failed("worker", &error))?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).map_err(|error| failed("worker", &error))?;
+    if !is_of_user(&status, host.daemon_uid) || *peer == Some(pid) {
+        return Err(Refused::new(Reason::Denied, format!("process {pid} is not a worker of the daemon")));
+    }
+    let (in_force, _) = limits::in_force(host, &ready.record.plan)?; // its warnings are the container's
+    host.hierarchies
+        .admit_worker(&ready.record.cgroup, &in_force, pid)
+        .map_err(|error| failed("cgroup of a worker", &error))?;
+    if is_readable(pidfd) {
+        return Err(Refused::new(Reason::Stale, "the worker has ended"));
+    }
+    Ok(())
+}
+
+/// Returns true if a process has no user id but this one, by its status file.
+fn is_of_user(status: &str, uid: u32) -> bool {
+    let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    ids.is_some_and(|ids| ids.split_whitespace().count() == 4 && ids.split_whitespace().all(|id| id.parse() == Ok(uid)))
+}
+
+/// Goes on after the end of a transfer.
+///
+/// # Errors
+/// The transfer does not run; the reason is too long.
+pub(crate) fn end(host: &Host, asked: EndTransfer, ready: &mut Ready) -> Result<(), Refused> {
+    let (transfer, began) = running(asked.transfer, ready)?;
+    if began.0 != asked.began {
+        return Err(Refused::new(Reason::Stale, format!("transfer {transfer} has begun again")));
+    }
+    if asked.error.len() > TRANSFER_REASON_MAX || asked.error.chars().any(executor_core::text::is_harmful) {
+        let why = format!("the reason has {} bytes; at most {TRANSFER_REASON_MAX} on one line", asked.error.len());
+        return Err(Refused::new(Reason::Invalid, why));
+    }
+    let end = if asked.error.is_empty() { TransferEnd::Done(asked.bytes) } else { TransferEnd::Failed(asked.error) };
+    ready.end_transfer(host, transfer, end);
+    host.hierarchies.remove_idle_workers(&ready.record.cgroup);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn worker_needs_every_id_of_user() {
+        for (ids, is_of) in [
+            ("Uid:\t7\t7\t7\t7", true),
+            ("Uid:\t7\t0\t7\t7", false),
+            ("Uid:\t7\t7\t0\t7", false),
+            ("Uid:\t7\t7\t7", false),
+            ("Gid:\t7\t7\t7\t7", false),
+            ("", false),
+        ] {
+            assert_eq!(is_of_user(&format!("Name:\tx\n{ids}\nGid:\t1\t1\t1\t1\n"), 7), is_of, "{ids}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! /etc/hostname, /etc/hosts and /etc/resolv.conf of a container, written into its root before it runs.
+//!
+//! The files are its own: whatever the image has in their places, a symbolic link to outside among it, is replaced in the
+//! container's writable layer, and the container may change them. The root is untrusted, so that every path is opened as
+//! if it were `/`. /etc itself may be a link within the root, and is followed if it leads to no other mount: a volume of the
+//! host stays as it is. What an image has that cannot be replaced stays, with a warning.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use executor_core::cni::{Addresses, Dns};
+use executor_core::placement::{Entry, RootfsView};
+use executor_core::plan::{Network, Plan};
+use executor_core::protocol::Refused;
+use executor_core::{names, spec};
+use executor_sys::mount::{Follow, open_in_root};
+use rustix::fs::{AtFlags, Mode, OFlags, fchmod, fchown, openat, unlinkat};
+use rustix::io::Errno;
+
+use crate::errors::{failed, plain};
+use crate::rootfs::Tree;
+use crate::rootfs::etc::{Contents, NAMES};
+
+const ETC: &str = "/etc";
+
+/// Makes what they lie in, where the root has nothing there.
+pub(crate) fn make_dir(tree: &Tree) -> Result<(), Refused> {
+    let missing = tree.entry(Path::new(ETC)).map_err(|error| failed("rootfs: /etc", &error))? == Entry::Missing;
+    if !missing {
+        return Ok(());
+    }
+    match tree.make_dir(Path::new(ETC)) {
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => Ok(()),
+        made => made.map_err(|error| failed("rootfs: /etc", &error)),
+    }
+}
+
+/// Returns their contents, in the order of [`NAMES`]. A network of CNI has given these addresses.
+///
+/// # Errors
+/// A file of the host that is too long.
+pub(crate) fn contents(plan: &Plan, addresses: Option<&Addresses>) -> Result<Contents, Refused> {
+    let none = Addresses::default();
+    let addresses = addresses.unwrap_or(&none);
+    let own: Vec<_> = addresses.own.iter().map(|address| address.ip).collect();
+    let of_host = |path: &str| of_host(path).map_err(|error| failed(path, &error));
+    let (hosts, resolv_conf) = match plan.network {
+        Network::Host => (of_host("/etc/hosts")?, of_host("/etc/resolv.conf")?),
+        Network::Cni | Network::Path => (String::new(), of_host("/etc/resolv.conf")?),
+        Network::None => (String::new(), String::new()),
+    };
+    let dns: &Dns = &addresses.dns;
+    let hosts = names::hosts(plan, &own, &hosts);
+    Ok([names::hostname(plan) + "\n", hosts, names::resolv_conf(plan, dns, &resolv_conf)])
+}
+
+/// Returns their contents where these are known before there is a network.
+///
+/// # Errors
+/// As [`contents`].
+pub(crate) fn contents_ahead(plan: &Plan) -> Result<Option<Contents>, Refused> {
+    let known = plan.pod.is_none() && matches!(plan.network, Network::None | Network::Host);
+    known.then(|| contents(plan, None)).transpose()
+}
+
+/// Writes them.
+///
+/// # Errors
+/// A full disk.
+pub(crate) fn write(tree: &Tree, plan: &Plan, contents: &Contents, warnings: &mut Vec<String>) -> Result<(), Refused> {
+    let dir = open_dir(tree, plan);
+    for (name, content) in NAMES.iter().zip(contents) {
+        let written = match &dir {
+            Ok(dir) => replace(dir.as_fd(), name, content.as_bytes()),
+            Err(error) => Err(match error.raw_os_error() {
+                Some(code) => io::Error::from_raw_os_error(code),
+                None => io::Error::new(error.kind(), error.to_string()),
+            }),
+        };
+        match written {
+            Err(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
+                return Err(failed(&format!("rootfs: /etc/{name}"), &error));
+            }
+            Err(error) => warnings.push(format!("rootfs: /etc/{name} is the image's: {}", plain(&error))),
+            Ok(()) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Opens the directory that /etc is or leads to.
+fn open_dir(tree: &Tree, plan: &Plan) -> io::Result<OwnedFd> {
+    let open =
+        |follow| open_in_root(tree.root(), Path::new(ETC), OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), follow);
+    let dir = match open(Follow::NoLinks) {
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => open(Follow::LinksWithinMount)?,
+        dir => return dir,
+    };
+    // A file system that is mounted later would hide the files.
+    let path = |fd: BorrowedFd<'_>| std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    let (root, target) = (path(tree.root())?, path(dir.as_fd())?);
+    let inside = Path::new("/").join(target.strip_prefix(&root).map_err(io::Error::other)?);
+    match spec::fresh_mounts(plan).iter().find(|mount| inside.starts_with(mount)) {
+        Some(mount) => {
+            let why = format!("/etc leads to {}, which is a new file system", mount.display());
+            Err(io::Error::other(why))
+        }
+        None => Ok(dir),
+    }
+}
+
+/// Puts a new file in the place of whatever has this name, except a directory.
+fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
+    match unlinkat(dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(dir, name, flags, Mode::from_raw_mode(0o644))?;
+    fchmod(&file, Mode::from_raw_mode(0o644))?;
+    // Of whom the directory is: root of the container.
+    let owner = rustix::fs::fstat(dir)?;
+    fchown(&file, Some(rustix::fs::Uid::from_raw(owner.st_uid)), Some(rustix::fs::Gid::from_raw(owner.st_gid)))?;
+    File::from(file).write_all(content)
+}
+
+/// A file of the host; empty where there is none.
+fn of_host(path: &str) -> io::Result<String> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),
+        file => file?,
+    };
+    let mut bytes = Vec::new();
+    file.take(names::HOST_FILE_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > names::HOST_FILE_MAX {
+        return Err(io::Error::other(format!("has more than {} bytes", names::HOST_FILE_MAX)));
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,134 @@
+//! Processors, devices, confinement and attributes of processes: what this host can give, and what is set from outside
+//! while the container's init waits.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use executor_core::cpulist::CpuList;
+use executor_core::plan::{HostOptions, Plan};
+use executor_core::protocol::{Reason, Refused};
+use executor_core::spec::DeviceNode;
+use executor_core::validate::ViolationReason::{NotAllowed, OutOfRange, Unsupported};
+use executor_core::validate::{FieldFault, Unenforceable, Violation};
+use executor_sys::process;
+
+use crate::cpuset::SHOWN;
+use crate::errors::{failed, plain};
+use crate::host::Host;
+use crate::{apparmor, devices, ulimits};
+
+/// Out-of-memory score adjustment of a container that asks for none.
+const OOM_SCORE_DEFAULT: i32 = 0;
+
+/// Checks that the host has what the plan asks for, and raises the hard limits of this process that the container's are above.
+/// Gives the devices, and adds to the warnings.
+///
+/// # Errors
+/// Every violation.
+pub(crate) fn check(host: &Host, plan: &Plan, warnings: &mut Vec<String>) -> Result<Vec<DeviceNode>, Refused> {
+    let options = &plan.host_options;
+    let mut violations = Vec::new();
+    if options.has_cpuset() {
+        violations.extend(cpusets(host, options, warnings)?);
+    }
+    for (index, own) in ulimits::above_own(&options.ulimits) {
+        let ulimit = &options.ulimits[index];
+        if !host.policy.ulimits_max.contains_key(&ulimit.name) {
+            let (name, hard) = (&ulimit.name, ulimit.hard);
+            let why = format!(
+                "is {hard}; the launcher's own hard limit is {own}, and this daemon's configuration has no higher one \
+                 (ulimits_max.{name})"
+            );
+            violations.push(Violation::new(format!("ulimits[{index}].hard"), NotAllowed.because(why)));
+        }
+    }
+    if violations.iter().all(|violation| !violation.field.starts_with("ulimits"))
+        && let Err((index, error)) = ulimits::raise(&options.ulimits)
+    {
+        let why = format!(
+            "is {}, above the launcher's own hard limit, which it cannot raise ({}): that takes CAP_SYS_RESOURCE",
+            options.ulimits[index].hard,
+            plain(&error)
+        );
+        violations.push(Violation::new(format!("ulimits[{index}].hard"), Unsupported.because(why)));
+    }
+    if !options.apparmor_profile.is_empty()
+        && let Err(why) = apparmor::check(&options.apparmor_profile)
+    {
+        violations.push(Violation::new("apparmor_profile", why));
+    }
+    let nodes = devices::find(host, plan).unwrap_or_else(|faults| {
+        violations.extend(faults);
+        Vec::new()
+    });
+    if violations.is_empty() { Ok(nodes) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
+}
+
+/// Checks the lists of processors and memory nodes.
+fn cpusets(host: &Host, options: &HostOptions, warnings: &mut Vec<String>) -> Result<Vec<Violation>, Refused> {
+    let asked = [("limits.cpuset_cpus", &options.cpus), ("limits.cpuset_mems", &options.memory_nodes)];
+    let asked = asked.into_iter().filter(|(_, list)| !list.is_empty());
+    let Some(cpusets) = &host.cpusets else {
+        let why = "cannot be enforced: this host has no cgroup controller cpuset";
+        let lacking = asked.map(|(field, _)| Violation::new(field, Unsupported.because(why))).collect::<Vec<_>>();
+        if host.policy.unenforceable_limits == Unenforceable::Refuse {
+            return Ok(lacking);
+        }
+        warnings.extend(lacking.iter().map(ToString::to_string));
+        return Ok(Vec::new());
+    };
+    let [cpus, mems] = cpusets.available(&host.cgroup_parent).map_err(|error| failed("cpuset", &error))?;
+    let fault = |(field, list): (&'static str, &String)| {
+        let (what, available) =
+            if field == "limits.cpuset_cpus" { ("processor", &cpus) } else { ("memory node", &mems) };
+        let missing = list.parse::<CpuList>().ok()?.first_missing_in(available)?;
+        Some(Violation::new(field, unavailable(what, missing, available)))
+    };
+    Ok(asked.filter_map(fault).collect())
+}
+
+fn unavailable(what: &str, missing: u32, available: &CpuList) -> FieldFault {
+    OutOfRange.because(format!("{what} {missing} is not available to containers on this host; {available} is"))
+}
+
+/// Returns the cgroup of processors that a container sees, and makes it if it is the container's own.
+///
+/// # Errors
+/// The cgroup cannot be made.
+pub(crate) fn cpuset(host: &Host, options: &HostOptions, cgroup: &Path) -> Result<PathBuf, Refused> {
+    match host.cpusets.as_ref().filter(|_| options.has_cpuset()) {
+        Some(cpusets) => {
+            cpusets.prepare(cgroup).map_err(|error| failed("cpuset", &error))?;
+            Ok(cgroup.to_owned())
+        }
+        None => Ok(host.cgroup_parent.join(SHOWN)),
+    }
+}
+
+/// Limits the processors and sets the out-of-memory score of a container whose init waits.
+///
+/// # Errors
+/// A score that cannot be lowered: a violation of its field.
+pub(crate) fn set(host: &Host, options: &HostOptions, cgroup: &Path, init: i32) -> Result<(), Refused> {
+    if let Some(cpusets) = host.cpusets.as_ref().filter(|_| options.has_cpuset()) {
+        cpusets.confine(cgroup, init, options).map_err(|error| failed("cpuset", &error))?;
+    }
+    // The launcher's own score may be a protected one, and is inherited.
+    let score = options.oom_score_adj.unwrap_or(OOM_SCORE_DEFAULT);
+    if score == host.oom_score_adj {
+        return Ok(());
+    }
+    match process::set_oom_score_adj(init.cast_unsigned(), score) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            if options.oom_score_adj.is_none() {
+                return Ok(()); // the inherited score is above the default
+            }
+            let why = format!("is {score}, below the launcher's own: lowering it takes CAP_SYS_RESOURCE");
+            Err(Refused::from_fields(
+                Reason::Precondition,
+                &[Violation::new("oom_score_adj", Unsupported.because(why))],
+            ))
+        }
+        set => set.map_err(|error| failed("oom_score_adj", &error)),
+    }
+}

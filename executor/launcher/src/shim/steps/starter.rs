@@ -1,0 +1,361 @@
+//! The process that starts the steps of a tree of actions.
+//!
+//! It is forked from the shim before that knows a secret, because its children, which enter the container, have its memory.
+//! The shim tells it what to start; payload, output and the views of secret files come with the order as descriptors. It is the
+//! parent of the processes, tells how each ended, and ends with the shim; the processes end with it.
+//!
+//! ```text
+//! shim ── order ──> starter ── fork ──> first process: joins the cgroup, enters, places the files, gives up privilege
+//!   <── made, started, ended ──┘          └── clone ──> second process, a child of the starter: becomes the program
+//! ```
+//! One step is started at a time; the others go on meanwhile.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use executor_core::payload::BYTES_MAX;
+use executor_core::placement::MountPoint;
+use executor_core::record::{ContainerRecord, Exit, Prepared};
+use executor_core::spec;
+use executor_sys::events::Events;
+use executor_sys::heap;
+use executor_sys::memfile::MemFile;
+use executor_sys::process::{self, Ended, Fork, SignalEvents};
+use executor_sys::seqpacket::{FDS_MAX, Seqpacket};
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup::part_of;
+use crate::exec::{Entrant, GO, Target, made_pid};
+use crate::host::Host;
+use crate::log::{self, Level};
+use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
+use crate::seccomp::Filter;
+use crate::shim::SIGNALS;
+use crate::workdir::{self, Within};
+
+/// Longest message of either side.
+const MESSAGE_MAX: usize = FAILURE_MAX + 1024;
+/// Descriptors that come with an order: payload, and standard input, output and error.
+const ORDER_FDS: usize = 4;
+
+/// An order of the shim. The views of secret files follow in messages of their own.
+#[derive(Serialize, Deserialize)]
+struct Order {
+    process: usize,
+    /// Number of views.
+    views: usize,
+}
+
+/// What becomes of a process.
+#[derive(Serialize, Deserialize)]
+pub(crate) enum StarterEvent {
+    /// It is in the container, and has not executed its program; its descriptor comes with this.
+    Made {
+        /// Index of the process.
+        process: usize,
+        /// Pid on the host.
+        pid: i32,
+    },
+    /// It has executed its program.
+    Started {
+        /// Index of the process.
+        process: usize,
+    },
+    /// It has not.
+    NotStarted {
+        /// Index of the process.
+        process: usize,
+        /// Reason.
+        why: String,
+    },
+    /// It has ended.
+    Ended {
+        /// Index of the process.
+        process: usize,
+        /// Status.
+        exit: Exit,
+    },
+}
+
+/// The process, as the shim sees it.
+pub(crate) struct Starter {
+    pid: i32,
+    socket: Seqpacket,
+    /// It has ended, and the shim has taken it with its other children: the pid may be another process's.
+    is_taken: bool,
+}
+
+impl Starter {
+    /// Forks it. It has the memory of the calling process.
+    ///
+    /// # Errors
+    /// No process or descriptor is left.
+    pub(crate) fn fork(
+        host: &Host,
+        filter: &Arc<Filter>,
+        record: &ContainerRecord,
+        prepared: &Prepared,
+        init: BorrowedFd<'_>,
+    ) -> io::Result<Self> {
+        let (socket, theirs) = Seqpacket::pair()?;
+        let init = init.try_clone_to_owned()?;
+        let parent = std::process::id();
+        match process::fork()? {
+            Fork::Parent(pid) => {
+                socket.set_nonblocking(true);
+                Ok(Self { pid, socket, is_taken: false })
+            }
+            Fork::Child => {
+                drop(socket);
+                host.show_role(&["steps", record.plan.id.as_str()]);
+                let served = settle(host, parent, &theirs, init.as_fd()).and_then(|signals| {
+                    let target = Target::new(record.clone(), prepared.clone(), init)?;
+                    Service { host, filter, target, socket: &theirs, running: BTreeMap::new() }.run(&signals)
+                });
+                if let Err(error) = &served {
+                    let id = record.plan.id.as_str();
+                    log::line(Level::Error, id, format_args!("the steps cannot be started: {error}"));
+                }
+                process::exit_now(i32::from(served.is_err()))
+            }
+        }
+    }
+
+    /// Orders a start.
+    ///
+    /// # Errors
+    /// It has ended; its socket is full.
+    pub(crate) fn start(
+        &self,
+        process: usize,
+        payload: &MemFile,
+        stdio: &[OwnedFd; 3],
+        views: &[OwnedFd],
+    ) -> io::Result<()> {
+        let order = serde_json::to_vec(&Order { process, views: views.len() })?;
+        let [stdin, stdout, stderr] = stdio;
+        self.socket.set_nonblocking(false);
+        let sent = self
+            .socket
+            .send(&order, &[payload.as_fd(), stdin.as_fd(), stdout.as_fd(), stderr.as_fd()])
+            .and_then(|()| {
+                views.chunks(FDS_MAX).try_for_each(|views| {
+                    self.socket.send(b"views", &views.iter().map(AsFd::as_fd).collect::<Vec<_>>())
+                })
+            });
+        self.socket.set_nonblocking(true);
+        sent
+    }
+
+    /// Returns the next news, with the descriptor of a process that was made. `None` where nothing more has come.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub(crate) fn news(&self) -> io::Result<Option<(StarterEvent, Option<OwnedFd>)>> {
+        let mut buffer = [0; MESSAGE_MAX];
+        match self.socket.recv(&mut buffer) {
+            Ok(Some((length, fds))) => Ok(Some((serde_json::from_slice(&buffer[..length])?, fds.into_iter().next()))),
+            Ok(None) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Its end of the socket.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Ends it, and with it the processes that it started.
+    pub(crate) fn end(self) {
+        if !self.is_taken {
+            crate::shim::init::create::kill(self.pid);
+        }
+    }
+
+    /// The shim has taken a child that has ended.
+    pub(crate) fn taken(&mut self, pid: i32) {
+        self.is_taken |= self.pid == pid;
+    }
+}
+
+/// Becomes a process of its own, with no descriptor but its socket, that of init, and the cgroups that its children join.
+fn settle(host: &Host, parent: u32, socket: &Seqpacket, init: BorrowedFd<'_>) -> io::Result<SignalEvents> {
+    process::die_with(parent)?;
+    let kept = [socket.as_fd(), init].into_iter().chain(host.cpusets.as_ref().map(AsFd::as_fd));
+    process::close_all_but(&kept.collect::<Vec<_>>())?;
+    rustix::thread::set_name(c"executor-steps")?;
+    process::forbid_dumps()?;
+    heap::trim();
+    SignalEvents::take(&SIGNALS) // it ends with its shim, not by a signal to all processes
+}
+
+/// The process itself.
+struct Service<'a> {
+    host: &'a Host,
+    filter: &'a Arc<Filter>,
+    target: Target,
+    socket: &'a Seqpacket,
+    /// Indices of processes by their pids.
+    running: BTreeMap<i32, usize>,
+}
+
+/// Events of its loop.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Event {
+    Order,
+    Child,
+}
+
+impl Service<'_> {
+    /// Serves until the shim has ended.
+    fn run(mut self, signals: &SignalEvents) -> io::Result<()> {
+        loop {
+            let mut events = Events::default();
+            events.read(signals.as_fd(), Event::Child);
+            events.read(self.socket.as_fd(), Event::Order);
+            let happened = events.wait()?;
+            while signals.next()?.is_some() {}
+            self.take_ended()?;
+            if happened.contains(&Event::Order) {
+                let mut buffer = [0; MESSAGE_MAX];
+                let Some((length, fds)) = self.socket.recv(&mut buffer)? else { return Ok(()) };
+                let order: Order = serde_json::from_slice(&buffer[..length])?;
+                let views = self.views(order.views)?;
+                self.start(order.process, fds, &views)?;
+            }
+        }
+    }
+
+    fn views(&self, count: usize) -> io::Result<Vec<OwnedFd>> {
+        let mut views = Vec::new();
+        while views.len() < count {
+            let (_, fds) = self.socket.recv(&mut [0; 16])?.ok_or(io::ErrorKind::UnexpectedEof)?;
+            views.extend(fds);
+        }
+        Ok(views)
+    }
+
+    /// Takes children that have ended.
+    fn take_ended(&mut self) -> io::Result<()> {
+        while let Some((pid, ended)) = process::reap_one(|_| false)? {
+            if let Some(process) = self.running.remove(&pid) {
+                self.send(&StarterEvent::Ended { process, exit: ended.into() }, &[])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&self, news: &StarterEvent, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        self.socket.send(&serde_json::to_vec(news)?, fds)
+    }
+
+    fn start(&mut self, process: usize, fds: Vec<OwnedFd>, views: &[OwnedFd]) -> io::Result<()> {
+        match self.try_to_start(process, fds, views) {
+            Ok(pid) => {
+                self.running.insert(pid, process);
+                self.send(&StarterEvent::Started { process }, &[])
+            }
+            Err(why) => self.send(&StarterEvent::NotStarted { process, why }, &[]),
+        }
+    }
+
+    fn try_to_start(&self, process: usize, fds: Vec<OwnedFd>, views: &[OwnedFd]) -> Result<i32, String> {
+        let reported = |what: &'static str| move |error: io::Error| format!("{what}: {}", crate::errors::plain(&error));
+        let Ok([payload, stdin, stdout, stderr]) = <[OwnedFd; ORDER_FDS]>::try_from(fds) else {
+            return Err("an order without its descriptors".into());
+        };
+        let payload = MemFile::from_fd(payload, BYTES_MAX as u64).map_err(reported("payload"))?;
+        let step = self.target.prepared.steps.get(process).ok_or("an order for an unknown process")?;
+        let record = &self.target.record;
+        let sidecar = record.plan.actions.as_ref().and_then(|actions| actions.limited_sidecar_of(process));
+        let part = sidecar.map(|sidecar| part_of(&record.cgroup, sidecar));
+        let isolation = &record.plan.isolation;
+        let held = spec::held(isolation, step.user.uid);
+        let (filter, _) = Filter::from_request(self.filter, isolation, &held).map_err(|refused| refused.message)?;
+        let credentials = Target::credentials(&step.user, &held).map_err(reported("capabilities"))?;
+        let points: Vec<(&MountPoint, BorrowedFd<'_>)> =
+            step.mounts.iter().map(|mount| &mount.point).zip(views.iter().map(AsFd::as_fd)).collect();
+        let (socket, theirs) = Seqpacket::pair().map_err(reported("socket"))?;
+        let starter = std::process::id();
+        let first = match process::fork().map_err(reported("fork"))? {
+            Fork::Parent(pid) => pid,
+            Fork::Child => {
+                let entrant = Entrant {
+                    host: self.host,
+                    filter: &filter,
+                    target: &self.target,
+                    credentials: &credentials,
+                    home: &step.user.home,
+                    nofile: step.nofile,
+                    terminal: None,
+                    supervisor: starter,
+                    environment: None,
+                    archive: None,
+                    secret_devices: &[],
+                    mounts: &points,
+                    part: part.as_deref(),
+                };
+                entrant.run(&theirs, &[stdin, stdout, stderr], &payload)
+            }
+        };
+        drop(theirs);
+        let deadline = Instant::now() + START_PATIENCE;
+        let made = recv(&socket, deadline);
+        if made.is_err() {
+            process::kill(first);
+        }
+        let ended = process::wait_for(first).map_err(reported("helper"))?;
+        let pid = match made? {
+            Some(word) => made_pid(&word).ok_or_else(|| StartFailure::decode(&word).1)?,
+            None if ended == Ended::Signal(libc::SIGKILL) => {
+                return Err("the container has no memory left for another process".into());
+            }
+            None => return Err(format!("a helper process ended unexpectedly ({ended:?})")),
+        };
+        let pidfd = process::pidfd(pid).map_err(reported("process"))?;
+        self.send(&StarterEvent::Made { process, pid }, &[pidfd.as_fd()]).map_err(reported("shim"))?;
+        let _ = socket.send(GO, &[]); // its end is heard
+        loop {
+            return match recv(&socket, deadline) {
+                // Its end was closed by a successful execve, or by its death: the wait tells.
+                Ok(None) => Ok(pid),
+                Ok(Some(ref word)) if let Some(dir) = workdir::requested(word) => {
+                    let Target { init, namespaces, .. } = &self.target;
+                    let stage = Some(self.host.stage());
+                    let within =
+                        Within { init: init.as_fd(), is_mapped: namespaces.has_user(), stage: stage.as_deref() };
+                    within.create_and_reply(dir, &socket);
+                    continue;
+                }
+                Ok(Some(word)) => {
+                    let _ = process::wait_for(pid);
+                    Err(StartFailure::decode(&word).1)
+                }
+                Err(late) => {
+                    process::kill(pid);
+                    let _ = process::wait_for(pid);
+                    Err(late)
+                }
+            };
+        }
+    }
+}
+
+/// Returns the next message of one of the two processes; `None` at their end.
+fn recv(socket: &Seqpacket, deadline: Instant) -> Result<Option<Vec<u8>>, String> {
+    let mut buffer = vec![0; FAILURE_MAX];
+    match socket.recv_by(&mut buffer, deadline) {
+        Ok(received) => Ok(received.map(|(length, _)| {
+            buffer.truncate(length);
+            buffer
+        })),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            Err(format!("the program was not executed within {} s", START_PATIENCE.as_secs()))
+        }
+        Err(error) => Err(format!("helper: {}", crate::errors::plain(&error))),
+    }
+}

@@ -1,0 +1,353 @@
+//! A shell: a shim with an init that waits, in a cgroup and in namespaces of their own, for a container to become.
+//!
+//! ```text
+//! fork from the launcher
+//!   make       ids, cgroup, libcontainer on the skeleton of a root; init waits       Shell
+//!   wait       for a launch over the lifeline; its end is the shell's                (wait)
+//!   become     limits, root file system, user; init is the container's              (Shell::become_container)
+//! ```
+//! A shell knows nothing of what it will run, and is used once. What cannot use it ends it. A directory in RUN_DIR/shells has
+//! its name for as long as no container's record has: whoever finds it there without a process removes what is left
+//! ([`crate::warm`]).
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use executor_core::ident::ProcessIdentity;
+use executor_core::payload::BYTES_MAX;
+use executor_core::placement::MountPoint;
+use executor_core::plan::{Limits, Plan};
+use executor_core::protocol::{Launch as LaunchCall, PLAN_MAX, Refused};
+use executor_core::record::ContainerRecord;
+use executor_core::spec::{self, Held, Skeleton};
+use executor_core::time::Timestamp;
+use executor_core::validate::{Draft, recheck, validate};
+use executor_sys::events::Events;
+use executor_sys::heap;
+use executor_sys::identity;
+use executor_sys::memfile::MemFile;
+use executor_sys::mount::{Attributes, clone_tree, open_dir, set_attributes};
+use executor_sys::process;
+use executor_sys::pulse::Heartbeat;
+use executor_sys::seqpacket::Seqpacket;
+use prost::Message;
+use rustix::fs::{Mode, OFlags};
+
+use super::files::inject;
+use super::init::activation::{ActivateOrder, GROUPS_MAX};
+use super::init::create::{self, Created, Creation};
+use super::init::init_spec::InitSpec;
+use super::init::warm_files::Views;
+use super::{Launch, isolate, settle};
+use crate::cgroup::Devices;
+use crate::cpuset::SHOWN;
+use crate::errors::{failed, failed_by};
+use crate::host::Host;
+use crate::ids::Ids;
+use crate::log::{self, Level};
+use crate::orphans::children;
+use crate::seccomp::Filter;
+use crate::warm::{Place, Premade};
+
+/// Name of the process until it is a container's shim.
+const NAME: &CStr = c"executor-shell";
+/// Longest launch in bytes.
+const LAUNCH_MAX: usize = 8192;
+/// Word of a shell that can be used.
+pub(crate) const READY: &[u8] = b"ready";
+/// Word of a shell that has received a launch, sent before anything is changed for the container.
+pub(crate) const BEGUN: &[u8] = b"begun";
+
+/// Everything that a shell is made of.
+pub(crate) struct Order {
+    /// Cgroup and directory.
+    pub place: Place,
+    /// Ids of the host for its user namespace.
+    pub id_range: u32,
+    /// Pid of the launcher, which has claimed them.
+    pub launcher: u32,
+    /// Signs of life, once it is a container's.
+    pub pulse: Heartbeat,
+}
+
+/// A shell whose init waits.
+pub(super) struct Shell {
+    place: Place,
+    ids: Rc<Ids>,
+    created: Created,
+    /// Of this process.
+    identity: ProcessIdentity,
+    /// Directories of the container that it will be, until they are.
+    premade: Option<Premade>,
+}
+
+/// A container's own, for a shell to take on.
+pub(super) struct Activation<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) part: InitSpec,
+    /// Limit on open files.
+    pub(super) nofile: u64,
+    pub(super) held: &'a Held,
+    pub(super) stdio: [OwnedFd; 3],
+    /// Path of its root file system in this mount namespace.
+    pub(super) rootfs: &'a Path,
+    /// Mount points of its secret files, and the views of these, where init shows them.
+    pub(super) shown: Option<(&'a [MountPoint], Views)>,
+}
+
+/// Makes a shell, waits, and runs the container that it is given. Gives the exit status of the process.
+pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: Seqpacket) -> i32 {
+    let Order { place, id_range, launcher, pulse } = order;
+    host.show_role(&["warm"]);
+    let made = settle(NAME).map_err(|error| failed("shim", &error)).and_then(|signals| {
+        isolate().map_err(|error| failed("mount namespace", &error))?;
+        Ok((signals, Shell::make(host, filter, &place, id_range)?))
+    });
+    let (signals, shell) = match made {
+        Ok(made) => made,
+        Err(refused) => {
+            log::line(Level::Error, "", format_args!("a shell was not made: {}", refused.message));
+            place.clear(host);
+            return 1;
+        }
+    };
+    heap::trim();
+    let _ = process::trim_stack();
+    rehearse(host);
+    match wait(&lifeline, &shell) {
+        Ok(Some((call, fds))) => {
+            match acknowledge(&lifeline).and_then(|()| launch(&call, fds, (id_range, launcher, pulse))) {
+                Ok(launch) => super::live_through(host, filter, launch, lifeline, (Some(shell), signals)),
+                Err(error) => {
+                    log::line(Level::Error, "", format_args!("a shell was given no launch: {error}"));
+                    shell.end(host);
+                    1
+                }
+            }
+        }
+        // The launcher has no use for it any more, or is gone.
+        Ok(None) => {
+            shell.end(host);
+            0
+        }
+        Err(error) => {
+            log::line(Level::Error, "", format_args!("a shell ends: {error}"));
+            shell.end(host);
+            1
+        }
+    }
+}
+
+/// Reads and judges a plan, and writes a record, as those of a container are: so that the kernel has given this process the memory for
+/// that when it is needed.
+#[inline(never)] // as in [`super::setup::prepare::prepare`]
+fn rehearse(host: &Host) {
+    let draft = Draft { id: "rehearsal", path: "/", rootfs: "dir:/", ..Draft::default() };
+    let Ok(plan) = validate(&draft, &host.policy) else { return };
+    let read = serde_json::to_vec(&plan).and_then(|words| serde_json::from_slice::<Plan>(&words));
+    let Ok(plan) = read else { return };
+    let judged = recheck(&plan, &host.policy);
+    let shim = ProcessIdentity { pid: 0, start_time: 0, boot_id: String::new() };
+    let record = ContainerRecord::first(plan, (Timestamp(0), Timestamp(0)), shim, PathBuf::new());
+    drop(std::hint::black_box((judged, serde_json::to_vec(&record))));
+}
+
+/// Events of a shell that waits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Event {
+    Launch,
+    InitEnded,
+}
+
+/// Tells the launcher, and waits for a launch. `None` when there will be none.
+fn wait(lifeline: &Seqpacket, shell: &Shell) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+    lifeline.send(READY, &[])?;
+    loop {
+        let mut events = Events::default();
+        events.read(lifeline.as_fd(), Event::Launch);
+        events.read(shell.created.pidfd().as_fd(), Event::InitEnded);
+        let happened = events.wait()?;
+        if happened.contains(&Event::InitEnded) {
+            return Err(io::Error::other("its init has ended"));
+        }
+        if happened.contains(&Event::Launch) {
+            let mut buffer = vec![0; LAUNCH_MAX];
+            return Ok(lifeline.recv(&mut buffer)?.map(|(length, fds)| {
+                buffer.truncate(length);
+                (buffer, fds)
+            }));
+        }
+    }
+}
+
+/// Acknowledges a launch. A launcher that has ended needs no acknowledgement.
+fn acknowledge(lifeline: &Seqpacket) -> io::Result<()> {
+    match lifeline.send(BEGUN, &[]) {
+        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => Ok(()),
+        sent => sent,
+    }
+}
+
+#[inline(never)] // as in [`super::setup::prepare::prepare`]
+fn launch(call: &[u8], fds: Vec<OwnedFd>, (id_range, launcher, pulse): (u32, u32, Heartbeat)) -> io::Result<Launch> {
+    rustix::thread::set_name(super::NAME)?;
+    let call = LaunchCall::decode(call).map_err(io::Error::other)?;
+    let Ok([connection, plan, process, files]) = <[OwnedFd; 4]>::try_from(fds) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    Ok(Launch {
+        id: call.container_id.parse().map_err(|bad| io::Error::other(format!("container id: {bad}")))?,
+        request_tag: call.request_tag,
+        created_at: Timestamp(call.created_at),
+        id_range: Some(id_range),
+        pod_range: None,
+        launcher,
+        connection: Seqpacket::from_peer(connection)?,
+        pulse,
+        plan: MemFile::from_fd(plan, PLAN_MAX)?,
+        process: MemFile::from_fd_to_wipe(process, BYTES_MAX as u64)?,
+        files: MemFile::from_fd_to_wipe(files, BYTES_MAX as u64)?,
+    })
+}
+
+impl Shell {
+    /// Makes one at the lowest priority: what somebody waits for goes first.
+    #[inline(never)] // as in [`super::setup::prepare::prepare`]
+    fn make(host: &Host, filter: &Arc<Filter>, place: &Place, id_range: u32) -> Result<Self, Refused> {
+        let own = process::lower_priority().map_err(|error| failed("priority", &error))?;
+        let shell = Self::make_now(host, filter, place, id_range)?;
+        let init = shell.init();
+        let restored = own.map_or(Ok(()), |own| {
+            process::set_priority(init, own).and_then(|()| process::set_priority(std::process::id() as i32, own))
+        });
+        match restored {
+            Ok(()) => Ok(shell),
+            Err(error) => {
+                shell.created.kill();
+                Err(failed("priority", &error))
+            }
+        }
+    }
+
+    fn make_now(host: &Host, filter: &Arc<Filter>, place: &Place, id_range: u32) -> Result<Self, Refused> {
+        let ids = Ids::from_range(id_range)?;
+        let namespace: PathBuf = ids.namespace_path().unwrap_or_default();
+        let view = host.hierarchies.has_view().then(|| host.cgroup_view());
+        let skeleton = Skeleton {
+            root: &host.skeleton(),
+            cgroup: &place.cgroup,
+            user_namespace: &namespace,
+            cgroup_view: view.as_deref(),
+        };
+        let spec = spec::shell(skeleton).map_err(|error| failed_by(format!("spec: {error}")))?;
+        let null = || {
+            let opened = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+            opened.map_err(|error| failed("/dev/null", &error.into()))
+        };
+        let stdio = [null()?, null()?, null()?];
+        let creation = Creation {
+            dir: &place.dir,
+            cgroup: (&place.cgroup, Devices::These(&[])),
+            cpuset: &host.cgroup_parent.join(SHOWN),
+            spec: &spec,
+            filter: Arc::clone(filter),
+            stdio,
+            part: None,
+        };
+        let mut created = create::create(host, creation)?;
+        let released = created.release();
+        let released = released.and_then(|()| inject::begin_network(host, created.pidfd().as_fd()));
+        let released = released.and_then(|()| place.empty().map_err(|error| failed("run directory", &error)));
+        if let Err(refused) = released {
+            created.kill();
+            return Err(refused);
+        }
+        // Who made the user namespace: it has ended, or is about to.
+        for pid in children().into_iter().filter(|pid| *pid != created.pid()) {
+            let _ = process::wait_for(pid);
+        }
+        let furnished = identity::read(std::process::id() as i32)
+            .and_then(|identity| Ok((identity, Premade::make(host, place, ids.map().host(0))?)));
+        match furnished {
+            Ok((identity, premade)) => {
+                Ok(Self { place: place.clone(), ids: Rc::new(ids), created, identity, premade: Some(premade) })
+            }
+            Err(error) => {
+                created.kill();
+                Err(failed("directories", &error))
+            }
+        }
+    }
+
+    /// Ids of the host, and the user namespace that maps them.
+    pub(super) fn ids(&self) -> Rc<Ids> {
+        Rc::clone(&self.ids)
+    }
+
+    /// Cgroup, relative to each hierarchy's mount.
+    pub(super) fn cgroup(&self) -> PathBuf {
+        self.place.cgroup.clone()
+    }
+
+    /// Identity of its shim.
+    pub(super) fn identity(&self) -> ProcessIdentity {
+        self.identity.clone()
+    }
+
+    /// Takes the directories that it brings along.
+    pub(super) fn take_premade(&mut self) -> Option<Premade> {
+        self.premade.take()
+    }
+
+    /// Init, in the host's pid namespace.
+    pub(super) fn init(&self) -> i32 {
+        self.created.pid()
+    }
+
+    /// Limits it as a container.
+    ///
+    /// # Errors
+    /// A limit that cannot be set.
+    pub(super) fn limit(&self, host: &Host, limits: &Limits) -> Result<(), Refused> {
+        host.hierarchies.limit(&self.place.cgroup, limits).map_err(|error| failed("limits", &error))
+    }
+
+    /// Makes it a container whose init waits to be started: with all that the container is, or `at_once` to be told that then.
+    ///
+    /// # Errors
+    /// A step of init's.
+    pub(super) fn become_container(mut self, on: Activation<'_>, at_once: bool) -> Result<Created, Refused> {
+        let Activation { plan, part, nofile, held, stdio, rootfs, shown } = on;
+        let root = open_dir(rootfs).and_then(|root| {
+            let root = clone_tree(root.as_fd(), Path::new(""), true)?;
+            if plan.isolation.read_only_rootfs {
+                set_attributes(root.as_fd(), Attributes { read_only: true, ..Attributes::default() })?;
+            }
+            Ok(root)
+        });
+        let root = root.map_err(|error| failed("rootfs", &error))?;
+        let (mounts, views) = shown.map(|(mounts, views)| (mounts.to_vec(), views)).unzip();
+        let order =
+            ActivateOrder::new(part, executor_core::names::hostname(plan), nofile, held, mounts.unwrap_or_default());
+        self.created.order(order.into_order(root, stdio, views)?, at_once)?;
+        Ok(self.created)
+    }
+
+    /// Returns whether a user's groups are few enough for an order.
+    pub(super) fn has_room_for(groups: usize) -> bool {
+        groups <= GROUPS_MAX
+    }
+
+    /// Ends it, and leaves nothing of it.
+    pub(super) fn end(self, host: &Host) {
+        self.created.kill();
+        self.place.clear(host);
+        if let Err(error) = host.hierarchies.unmount_view(&host.cgroup_view()) {
+            log::line(Level::Error, "", format_args!("the view of a shell's cgroup was not detached: {error}"));
+        }
+    }
+}
