@@ -229,10 +229,10 @@ impl Api {
     ///
     /// # Panics
     /// Fewer are ready after [`wait::PATIENCE`].
-    pub fn wait_until_shells_are_ready(&self) -> InfoResponse {
+    pub fn wait_until_warm_pool_is_ready(&self) -> InfoResponse {
         wait::until("every shell is ready", || {
             let info = self.info();
-            info.shells.is_some_and(|shells| shells.ready == shells.configured).then_some(info)
+            info.warm_pool.is_some_and(|warm_pool| warm_pool.ready == warm_pool.configured).then_some(info)
         })
     }
 

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::api::Api;
 use crate::footprint::{self, Footprint};
 use crate::mount::{self, RelocatedDirectory, Tmpfs};
-use crate::{dist, host, launcher, shells, wait};
+use crate::{dist, host, launcher, wait, warm_pool};
 
 /// User that daemons of tests serve as: one that tests can give files to beforehand.
 pub const USER: u32 = 61_000;
@@ -99,7 +99,7 @@ impl Setup {
     /// Replaces the configuration file in one step, also while the daemon runs.
     pub fn replace_config(&self, toml: &str) {
         let new = self.home.path().join(".executor.toml");
-        fs::write(&new, shells::configured(toml)).expect("write");
+        fs::write(&new, warm_pool::configured(toml)).expect("write");
         fs::rename(&new, self.config_file()).expect("rename");
     }
 
@@ -178,7 +178,7 @@ impl Setup {
         };
         command.arg("--run-dir").arg(self.run_dir()).arg("--state-dir").arg(self.state_dir());
         if !self.arguments.iter().any(|argument| argument == "--config") {
-            command.args(shells::arguments(self.home(), ""));
+            command.args(warm_pool::arguments(self.home(), ""));
         }
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         let is_named = |argument: &OsString| argument == "--user" || argument == "--keep-root";

@@ -13,7 +13,7 @@ use executor_proto::v1::Capacity;
 use sha2::{Digest, Sha256};
 
 use crate::api::Api;
-use crate::{host, shells};
+use crate::{host, warm_pool};
 
 /// Resources of a daemon and its children on the host.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,7 +30,7 @@ pub struct Footprint {
     /// Files and directories below the run and state directories, except the ledger's.
     pub files: BTreeSet<PathBuf>,
     /// Number of shells that wait. They come and go with the containers that they become: what is theirs is not listed.
-    pub shells: usize,
+    pub warm_pool: usize,
     /// The daemon's remaining capacity, as Info reports it.
     pub remaining: Option<Capacity>,
 }
@@ -39,11 +39,11 @@ impl Footprint {
     /// Takes the footprint of a daemon whose directories are `run` and `state` in `home`.
     pub fn take(home: &Path, executord: i32, launcher: Option<i32>, api: &Api) -> Self {
         let (run, state) = (home.join("run"), home.join("state"));
-        let info = if launcher.is_some() { api.wait_until_shells_are_ready() } else { api.info() };
-        let waiting = shells::waiting(&run);
+        let info = if launcher.is_some() { api.wait_until_warm_pool_is_ready() } else { api.info() };
+        let waiting = warm_pool::waiting(&run);
         let mut others = processes(&run, launcher);
         others.retain(|pid| *pid != executord && Some(*pid) != launcher);
-        let others = others.difference(&shells::processes(&others)).copied().collect();
+        let others = others.difference(&warm_pool::processes(&others)).copied().collect();
         let files = files(&run, &state);
         Self {
             mounts: mounts(home, launcher),
@@ -51,7 +51,7 @@ impl Footprint {
             processes: others,
             descriptors: [host::descriptor_kinds(executord), launcher.map(host::descriptor_kinds).unwrap_or_default()],
             files,
-            shells: waiting.len(),
+            warm_pool: waiting.len(),
             remaining: info.remaining,
         }
     }
@@ -81,8 +81,8 @@ impl Footprint {
                 tell(&format!("descriptors of {which}"), &(now, "there were", before));
             }
         }
-        if self.shells > before.shells {
-            tell("shells", &(self.shells, "there were", before.shells));
+        if self.warm_pool > before.warm_pool {
+            tell("shells", &(self.warm_pool, "there were", before.warm_pool));
         }
         if self.remaining != before.remaining {
             tell("capacity", &(self.remaining, "there was", before.remaining));
@@ -121,10 +121,10 @@ pub fn cgroup_roots(run_dir: &Path) -> Vec<PathBuf> {
 /// Directories of the daemon's own cgroup, without those of shells that wait.
 pub fn cgroups(run_dir: &Path) -> BTreeSet<PathBuf> {
     // A shell that is made between the first look and the cgroups is found by the second look.
-    let mut waiting = shells::waiting(run_dir);
+    let mut waiting = warm_pool::waiting(run_dir);
     let mut found = all_cgroups(run_dir);
-    waiting.append(&mut shells::waiting(run_dir));
-    found.retain(|path| !shells::is_cgroup_of(path, &waiting));
+    waiting.append(&mut warm_pool::waiting(run_dir));
+    found.retain(|path| !warm_pool::is_cgroup_of(path, &waiting));
     found
 }
 
@@ -186,7 +186,7 @@ pub fn files(run_dir: &Path, state_dir: &Path) -> BTreeSet<PathBuf> {
     for dir in [run_dir, state_dir] {
         everything(dir, &mut found);
     }
-    let others = [state_dir.join("ledger"), shells::directory(run_dir), shells::directory(state_dir)];
+    let others = [state_dir.join("ledger"), warm_pool::directory(run_dir), warm_pool::directory(state_dir)];
     found.retain(|path| !others.iter().any(|other| path.starts_with(other)));
     found
 }

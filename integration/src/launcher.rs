@@ -8,7 +8,7 @@ use executor_core::logline;
 use executor_core::payload;
 use executor_core::plan::Plan;
 use executor_core::protocol::{
-    CountShells, Hello, LAUNCH_FDS, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, PACKET_MAX,
+    CountWarmPool, Hello, LAUNCH_FDS, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, PACKET_MAX,
     Refused, Remove, ShimCall, ShimNews, ShimReport, ShimRequest, VERSION, state_of,
 };
 use executor_core::record::{ContainerRecord, ExitRecord};
@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use tempfile::TempDir;
 
 use crate::mount::{self, RelocatedDirectory};
-use crate::{dist, shells, wait};
+use crate::{dist, wait, warm_pool};
 
 /// A running launcher and a connection to it.
 pub struct Launcher {
@@ -141,7 +141,7 @@ impl Launcher {
             container_id: id.into(),
             request_tag: "tag".into(),
             created_at: 1,
-            fits_shell: true, // whether that is so is for the shim to find out
+            fits_warm: true, // whether that is so is for the shim to find out
             ..Launch::default()
         };
         match self.call(LauncherCall::Launch(launch), &fds) {
@@ -309,7 +309,7 @@ fn command(dir: &Path, extra: &[String], preparation: &str) -> Command {
         .arg("--state-dir")
         .arg(dir.join("state"))
         .args(["--daemon-user", "0"])
-        .args(if is_configured { Vec::new() } else { shells::arguments(dir, "") })
+        .args(if is_configured { Vec::new() } else { warm_pool::arguments(dir, "") })
         .args(extra)
         .stdin(Stdio::null());
     command
@@ -332,11 +332,12 @@ fn spawn(dir: &Path, extra: &[String], preparation: &str) -> (Child, Seqpacket) 
     let mut buffer = vec![0; PACKET_MAX];
     connection.recv(&mut buffer).expect("welcome").expect("welcome");
     wait::until("every shell is ready", || {
-        let request = LauncherRequest { sequence: 2, call: Some(LauncherCall::CountShells(CountShells {})) };
+        let request = LauncherRequest { sequence: 2, call: Some(LauncherCall::CountWarmPool(CountWarmPool {})) };
         connection.send(&request.encode_to_vec(), &[]).expect("count");
         let (length, _) = connection.recv(&mut buffer).expect("counts").expect("counts");
         let reply = LauncherReply::decode(&buffer[..length]).expect("a reply");
-        matches!(reply.answer, Some(LauncherAnswer::Shells(counts)) if counts.ready == counts.configured).then_some(())
+        matches!(reply.answer, Some(LauncherAnswer::WarmPool(counts)) if counts.ready == counts.configured)
+            .then_some(())
     });
     (child, connection)
 }

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use crate::api::Api;
 use crate::daemon::{clear, kill};
 use crate::footprint::Footprint;
-use crate::{dist, host, launcher, shells, wait};
+use crate::{dist, host, launcher, wait, warm_pool};
 
 /// Uid of executord, which no user of the host has.
 const USER: &str = "64123";
@@ -87,7 +87,7 @@ impl Supervised {
     pub fn configured(toml: &str) -> Self {
         let home = tempfile::Builder::new().prefix("ex").tempdir_in("/run").expect("a directory in /run");
         fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("chmod");
-        let arguments = shells::arguments(home.path(), toml);
+        let arguments = warm_pool::arguments(home.path(), toml);
         let launcher = start_launcher(home.path(), &arguments).unwrap_or_else(|why| panic!("{why}"));
         let (executord, api) = start_executord(home.path(), &arguments).unwrap_or_else(|why| panic!("{why}"));
         Self { api, home, arguments, executord, launcher }

@@ -14,7 +14,7 @@ use crate::{dist, needs};
 /// The processes to kill, and the calls at which to kill them.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Only these: executord, launcher, shim, inject, cloner, namespace, everything, orphan; with `--shells` also shell
+    /// Only these: executord, launcher, shim, inject, cloner, namespace, everything, orphan; with `--warm-pool` also shell
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "all")]
     target: Vec<String>,
     /// Only at this system call, to replay a failure
@@ -28,15 +28,15 @@ pub(crate) struct Options {
     tree: bool,
     /// With shells: each container begins as one that waits
     #[arg(long)]
-    shells: bool,
+    warm_pool: bool,
     /// With requests that refer to their secrets: executord fetches them, and fetches them again
     #[arg(long, conflicts_with = "tree")]
     references: bool,
     /// Kill `agent-cli bundle` instead, at these commands: install, upgrade, rollback, uninstall
-    #[arg(long, value_name = "COMMAND", value_delimiter = ',', conflicts_with_all = ["target", "tree", "shells", "references"])]
+    #[arg(long, value_name = "COMMAND", value_delimiter = ',', conflicts_with_all = ["target", "tree", "warm_pool", "references"])]
     operation: Vec<String>,
     /// Kill while a container's certificate is replaced, these processes: executord, signer, next-signer, launcher, shim [without a name: all]
-    #[arg(long, value_name = "PROCESS", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["target", "tree", "shells", "references", "operation"])]
+    #[arg(long, value_name = "PROCESS", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["target", "tree", "warm_pool", "references", "operation"])]
     renewals: Option<String>,
     /// Print the figures as JSON
     #[arg(long)]
@@ -68,7 +68,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     let flags = [
         ("--json", options.json),
         ("--tree", options.tree),
-        ("--shells", options.shells),
+        ("--warm-pool", options.warm_pool),
         ("--references", options.references),
     ];
     for (option, is_set) in flags {

@@ -20,7 +20,7 @@ use crate::{clients, demo, dist, go, needs, python};
 /// Test that runs only in the virtual machine (`integration/vm/checks/14-quota.sh`).
 const QUOTA_TEST: &str = "where_there_are_project_quotas_they_hold_the_limit";
 
-/// Modules of tests that run once more without shells, where nothing else is asked for: of both ways to make a container.
+/// Modules of tests that run once more cold, where nothing else is asked for: of both ways to make a container.
 const BOTH_WAYS: [(&str, &[&str]); 3] =
     [("secrets", &["attacks::", "residue::"]), ("recover", &["crash::", "restart::"]), ("launch", &["isolation::"])];
 
@@ -37,9 +37,9 @@ pub(crate) struct Options {
     /// Leave out the tests that need root
     #[arg(long)]
     no_root: bool,
-    /// Number of shells that wait in the daemons of the tests (`[shells] ready`)
+    /// Number of shells that wait in the daemons of the tests (`[warm_pool] size`)
     #[arg(long, value_name = "N")]
-    shells: Option<u32>,
+    warm_pool: Option<u32>,
 }
 
 /// Sets up and runs; fails when a test fails, or when the root tests could not run and were not waived.
@@ -63,8 +63,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         environment.push(("EXECUTOR_DIST", tested.into()));
         // Tests of one program run one at a time, because root tests count what their program has on the host before and after.
         environment.push(("RUST_TEST_THREADS", "1".into()));
-        if let Some(ready) = options.shells {
-            environment.push(("EXECUTOR_SHELLS", ready.to_string().into()));
+        if let Some(ready) = options.warm_pool {
+            environment.push(("EXECUTOR_WARM_POOL", ready.to_string().into()));
         }
     }
     step("Building all tests");
@@ -86,7 +86,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What is run: every program, and some once more without shells.
+/// What is run: every program, and some once more cold.
 fn jobs<'a>(programs: &'a [Program], options: &'a Options, with_root: bool) -> Vec<Job<'a>> {
     // Tests that need root are marked as ignored, so that a run without root does not report them as passed.
     let root: &[&str] = if with_root { &["--include-ignored", "--skip", QUOTA_TEST] } else { &[] };
@@ -95,15 +95,15 @@ fn jobs<'a>(programs: &'a [Program], options: &'a Options, with_root: bool) -> V
         program,
         title: program.name.clone(),
         arguments: filter.into_iter().chain(root.iter().copied()).collect(),
-        shells: None,
+        warm_pool: None,
     });
     let mut jobs: Vec<Job<'_>> = all.collect();
-    if with_root && filter.is_none() && options.shells.is_none() {
+    if with_root && filter.is_none() && options.warm_pool.is_none() {
         for (name, modules) in BOTH_WAYS {
             for program in programs.iter().filter(|program| program.package == "integration" && program.name == name) {
                 let skip = ONE_WAY.iter().flat_map(|test| ["--skip", test]);
                 let arguments = modules.iter().copied().chain(["--include-ignored"]).chain(skip).collect();
-                jobs.push(Job { program, title: format!("{name} without shells"), arguments, shells: Some("0") });
+                jobs.push(Job { program, title: format!("{name} cold"), arguments, warm_pool: Some("0") });
             }
         }
     }

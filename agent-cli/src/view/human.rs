@@ -363,9 +363,9 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
         let problem = if problem.is_empty() { String::new() } else { format!("; {}", plain(problem)) };
         table.pair("secret provider", format!("{name}: {type}, every {every} s{problem}"));
     }
-    if let Some(v1::Shells { configured, ready, used, missed }) = info.shells {
+    if let Some(v1::WarmPool { configured, ready, used, missed }) = info.warm_pool {
         let counts = format!("{ready} of {configured} ready; {used} used, {missed} missed");
-        table.pair("shells", if configured == 0 { "off".to_owned() } else { counts });
+        table.pair("warm pool", if configured == 0 { "off".to_owned() } else { counts });
     }
     let mut states: Vec<String> = info.containers.iter().map(|(state, count)| format!("{count} {state}")).collect();
     states.sort_unstable();

@@ -82,7 +82,7 @@ pub enum LauncherCall {
     Archive(Archive),
     /// Count the shells.
     #[prost(message, tag = "150")]
-    CountShells(CountShells),
+    CountWarmPool(CountWarmPool),
     /// Start a process that signs certificates.
     #[prost(message, tag = "240")]
     OpenSigner(OpenSigner),
@@ -120,12 +120,12 @@ pub struct Launch {
     pub pod_id: String,
     /// The container can be made of a shell, by the plan.
     #[prost(bool, tag = "111")]
-    pub fits_shell: bool,
+    pub fits_warm: bool,
 }
 
 /// Asks for the counts of shells.
 #[derive(Clone, PartialEq, Message)]
-pub struct CountShells {}
+pub struct CountWarmPool {}
 
 /// Removes a completed container's logs and record.
 #[derive(Clone, PartialEq, Message)]
@@ -200,9 +200,9 @@ pub enum LauncherAnswer {
     /// Answer to [`UnpackLayer`] if there is a warning about the layer; else the answer is [`Done`].
     #[prost(message, tag = "6")]
     Unpacked(Unpacked),
-    /// Answer to [`CountShells`].
+    /// Answer to [`CountWarmPool`].
     #[prost(message, tag = "150")]
-    Shells(Shells),
+    WarmPool(WarmPool),
 }
 
 /// A layer is there, and not all that its archive has is in it.
@@ -253,7 +253,7 @@ pub struct Done {}
 
 /// Counts of the shells of a launcher, since it started.
 #[derive(Clone, Copy, PartialEq, Message)]
-pub struct Shells {
+pub struct WarmPool {
     /// Number that are to wait: as configured, or fewer where ids are scarce.
     #[prost(uint32, tag = "1")]
     pub configured: u32,

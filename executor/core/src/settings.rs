@@ -15,7 +15,10 @@ use sha2::{Digest, Sha256};
 pub type SectionDigests = BTreeMap<String, Vec<u8>>;
 
 /// Sections that both programs read as a whole.
-const SHARED_SECTIONS: [&str; 7] = ["policy", "volumes", "devices", "apparmor", "launcher", "shells", "identity"];
+const SHARED_SECTIONS: [&str; 8] =
+    ["policy", "volumes", "devices", "apparmor", "launcher", WARM_POOL_OLD, "warm_pool", "identity"];
+/// Old name of the section `[warm_pool]`. It is still read, with a warning.
+pub const WARM_POOL_OLD: &str = "shells";
 /// Section of which both programs read some keys only.
 const IMAGES: &str = "images";
 /// Keys of [`crate::image::ImageRules`].
@@ -182,36 +185,37 @@ pub struct LauncherSettings {
     pub watchdog_seconds: u64,
 }
 
-/// Section `[shells]`.
+/// Section `[warm_pool]`.
 #[derive(Deserialize, Debug)]
 #[serde(default, deny_unknown_fields)]
-pub struct ShellSettings {
-    /// Number of shells that wait for a container each: 0 (none) to 64.
-    pub ready: u32,
+pub struct WarmPoolSettings {
+    /// Number of warm containers, each for one launch: 0 (none) to 64. `ready` is its old name.
+    #[serde(alias = "ready")]
+    pub size: u32,
 }
 
-/// Most shells that wait.
-const SHELLS_READY_MAX: u32 = 64;
-/// Shells that wait where nothing is configured: each takes some 0.3 MB and a range of ids.
-const SHELLS_READY_DEFAULT: u32 = 4;
+/// Largest size of the warm pool.
+const WARM_POOL_SIZE_MAX: u32 = 64;
+/// Default size of the warm pool. A warm container takes some 0.3 MB and a range of ids.
+const WARM_POOL_SIZE_DEFAULT: u32 = 4;
 
-impl Default for ShellSettings {
+impl Default for WarmPoolSettings {
     fn default() -> Self {
-        Self { ready: SHELLS_READY_DEFAULT }
+        Self { size: WARM_POOL_SIZE_DEFAULT }
     }
 }
 
-impl ShellSettings {
+impl WarmPoolSettings {
     /// Checks what the types of the keys do not.
     ///
     /// # Errors
     /// A value that cannot be.
     pub fn check(&self) -> Result<(), Unusable> {
-        if self.ready <= SHELLS_READY_MAX {
+        if self.size <= WARM_POOL_SIZE_MAX {
             return Ok(());
         }
-        let why = format!("0 to {SHELLS_READY_MAX} is allowed");
-        Err(Unusable { key: "shells.ready", value: self.ready.to_string(), why })
+        let why = format!("0 to {WARM_POOL_SIZE_MAX} is allowed");
+        Err(Unusable { key: "warm_pool.size", value: self.size.to_string(), why })
     }
 }
 
@@ -312,8 +316,8 @@ mod tests {
         );
         assert_eq!(differing_sections(&before, &other), Vec::<String>::new());
         let changed =
-            digests(r#"{"images": {"allow_import": false}, "policy": {"allow_exec": true}, "shells": {"ready": 1}}"#);
-        assert_eq!(differing_sections(&before, &changed), ["images", "shells"]);
+            digests(r#"{"images": {"allow_import": false}, "policy": {"allow_exec": true}, "warm_pool": {"size": 1}}"#);
+        assert_eq!(differing_sections(&before, &changed), ["images", "warm_pool"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 mod capabilities;
 mod devices;
-mod shell;
+mod warm;
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ use crate::users::ResolvedUser;
 
 pub use capabilities::{Held, ROOT_CAPABILITIES, held};
 pub use devices::{DeviceNode, NodeAccess};
-pub use shell::{Skeleton, fits_shell, shell};
+pub use warm::{Skeleton, fits_warm, warm};
 
 /// Replaced by an empty file or directory.
 pub const MASKED: [&str; 10] = [

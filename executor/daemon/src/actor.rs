@@ -163,7 +163,7 @@ impl Actor {
             request_tag: self.facts.request_tag.clone(),
             created_at: self.facts.created_at.0,
             pod_id: self.facts.plan.member_of().map(ToString::to_string).unwrap_or_default(),
-            fits_shell: executor_core::spec::fits_shell(&self.facts.plan),
+            fits_warm: executor_core::spec::fits_warm(&self.facts.plan),
         });
         let fds = [payload.theirs.as_fd(), payload.plan.as_fd(), payload.process.as_fd(), payload.files.as_fd()];
         let answer = session.call(launch, &fds).await;

@@ -24,7 +24,7 @@ use executor_core::identity::IdentitySettings;
 use executor_core::limits::{LOG_RATE_MAX, OOM_SCORE_MAX};
 use executor_core::plan::{HostDevice, HostVolume};
 use executor_core::settings::{
-    AppArmor, Bytes, LauncherSettings, SectionDigests, ShellSettings, Unusable, section_digests,
+    AppArmor, Bytes, LauncherSettings, SectionDigests, Unusable, WARM_POOL_OLD, WarmPoolSettings, section_digests,
 };
 use executor_core::validate::{
     CAPABILITIES, Draft, Policy, check_apparmor_profiles, check_cdi_devices, check_cdi_spec_dirs, check_host_devices,
@@ -133,7 +133,8 @@ struct File {
     /// which a client that missed output is told.
     launcher: LauncherSettings,
     /// Table of the launcher likewise.
-    shells: ShellSettings,
+    #[serde(alias = "shells")]
+    warm_pool: WarmPoolSettings,
     self_test: self_test::SelfTest,
     quarantine: quarantine::QuarantineAfter,
 }
@@ -288,6 +289,14 @@ impl Config {
         toml::from_str(&self.text).map(|document| section_digests(&document)).unwrap_or_default()
     }
 
+    /// Returns a line for each old name in the file: it is still read, and will not be in a later version.
+    pub fn warnings(&self) -> Vec<String> {
+        let path = self.watched_file().display();
+        let old = self.section_digests().contains_key(WARM_POOL_OLD);
+        let renamed = || format!("{path}: [{WARM_POOL_OLD}] ready is an old name; use [warm_pool] size");
+        old.then(renamed).into_iter().collect()
+    }
+
     /// Makes the configuration of another text of the file.
     ///
     /// # Errors
@@ -323,7 +332,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     file.policy.images = images.unwrap_or_default();
     check.policy(&file.policy, &mut faults);
     faults.record(check.usable(file.launcher.check()));
-    faults.record(check.usable(file.shells.check()));
+    faults.record(check.usable(file.warm_pool.check()));
     let run_dir = args.run_dir.clone().or(file.run_dir).unwrap_or_else(|| "/run/executor".into());
     let state_dir = args.state_dir.clone().or(file.state_dir).unwrap_or_else(|| "/var/lib/executor".into());
     faults.record(check.absolute("run_dir", &run_dir));

@@ -54,6 +54,7 @@ fn main() -> ExitCode {
         Err(error) => return fail(2, &chain(&error)),
     };
     log::start(config.log_format, config.log_level);
+    config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     if executor_secrets::CONTROL {
         tracing::error!("this build wipes no secrets: it is the control of a test and must not run anywhere else");
     }
@@ -68,6 +69,7 @@ fn check_config(args: &Args, file: Option<PathBuf>) -> ExitCode {
     let args = Args { config: file.or_else(|| args.config.clone()), ..args.clone() };
     match Config::load(&args) {
         Ok(config) => {
+            config.warnings().iter().for_each(|warning| eprintln!("executord: warning: {warning}"));
             let missing = boot::missing(&config);
             if missing.is_empty() {
                 println!("{}", config.verdict());

@@ -72,7 +72,7 @@ async fn read(node: &Arc<Node>) -> String {
     capacity(&mut families, node);
     states(&mut families, node);
     health(&mut families, node);
-    shells(&mut families, node, deadline).await;
+    warm_pool(&mut families, node, deadline).await;
     images(&mut families, node).await;
     containers::put(&mut families, node, deadline).await;
     let logs = locked(&node.metrics.logs).sum(|id| node.registry.get(id).is_some());
@@ -166,24 +166,24 @@ fn health(families: &mut Families, node: &Node) {
     families.put(Kind::Gauge, "executor_self_test_failed", "1 while the last test of itself has failed", failed);
 }
 
-async fn shells(families: &mut Families, node: &Node, deadline: Instant) {
+async fn warm_pool(families: &mut Families, node: &Node, deadline: Instant) {
     let session = node.launcher.session().ok();
     let connected = u64::from(session.is_some());
     families.put(Kind::Gauge, "executor_launcher_connected", "1 while the launcher is connected", connected);
     let limit = (deadline - Instant::now()).min(FRESH);
     let counts = match session {
-        Some(session) => session.shells(limit).await,
+        Some(session) => session.warm_pool(limit).await,
         None => None,
     };
-    let Some(shells) = counts else { return };
+    let Some(warm_pool) = counts else { return };
     let put = |families: &mut Families, kind, name, help, value: u64| families.put(kind, name, help, value);
     let help = "Shells that are to wait";
-    put(families, Kind::Gauge, "executor_shells_configured", help, shells.configured.into());
-    put(families, Kind::Gauge, "executor_shells_ready", "Shells that wait for a container", shells.ready.into());
+    put(families, Kind::Gauge, "executor_shells_configured", help, warm_pool.configured.into());
+    put(families, Kind::Gauge, "executor_shells_ready", "Shells that wait for a container", warm_pool.ready.into());
     let help = "Containers that were made of a shell, since the launcher's start";
-    put(families, Kind::Counter, "executor_shell_hits", help, shells.used);
+    put(families, Kind::Counter, "executor_shell_hits", help, warm_pool.used);
     let help = "Containers that fit a shell and found none, since the launcher's start";
-    put(families, Kind::Counter, "executor_shell_misses", help, shells.missed);
+    put(families, Kind::Counter, "executor_shell_misses", help, warm_pool.missed);
 }
 
 async fn images(families: &mut Families, node: &Arc<Node>) {

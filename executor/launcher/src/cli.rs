@@ -9,7 +9,9 @@ use clap::Parser;
 use executor_core::identity::IdentitySettings;
 use executor_core::image::{ImagePolicy, ImageRules};
 use executor_core::plan::{HostDevice, HostVolume};
-use executor_core::settings::{AppArmor, LauncherSettings, SectionDigests, ShellSettings, Unusable, section_digests};
+use executor_core::settings::{
+    AppArmor, LauncherSettings, SectionDigests, Unusable, WarmPoolSettings, section_digests,
+};
 use executor_core::validate::{
     Policy, check_apparmor_profiles, check_cdi_devices, check_cdi_spec_dirs, check_host_devices, check_host_paths,
     check_host_volumes, check_network_namespaces, check_ulimit_max,
@@ -82,7 +84,8 @@ pub(crate) struct Config {
     /// The launcher's own section.
     pub launcher: LauncherSettings,
     /// Shells that wait for containers.
-    pub shells: ShellSettings,
+    #[serde(alias = "shells")]
+    pub warm_pool: WarmPoolSettings,
     /// Certificates of containers.
     pub identity: IdentitySettings,
     /// Digests of the sections of this file.
@@ -150,7 +153,8 @@ fn read(args: &Args, is_trusted: impl FnOnce(&Metadata) -> bool) -> Result<Confi
     ulimits.iter().try_for_each(|(name, most)| check_ulimit_max(name, *most)).map_err(fault("policy.ulimits_max"))?;
     check_cdi_devices(&config.policy.cdi_devices).map_err(fault("policy.cdi_devices"))?;
     check_cdi_spec_dirs(&config.policy.cdi_spec_dirs).map_err(fault("policy.cdi_spec_dirs"))?;
-    let checked = config.launcher.check().and_then(|()| config.shells.check()).and_then(|()| config.identity.check());
+    let checked =
+        config.launcher.check().and_then(|()| config.warm_pool.check()).and_then(|()| config.identity.check());
     checked.map_err(|Unusable { key, value, why }| {
         ConfigError::Value(path.to_owned(), format!("{key} = {value}: {why}"))
     })?;

@@ -75,7 +75,7 @@ impl Dirs {
     }
 
     /// Returns the directories that a shell makes, below the shell's own names.
-    pub(crate) fn from_shell(host: &Host, run: PathBuf, state: PathBuf) -> Self {
+    pub(crate) fn from_warm(host: &Host, run: PathBuf, state: PathBuf) -> Self {
         Self { run, layer: state.clone(), state, stage: host.stage(), gid: host.daemon_gid }
     }
 

@@ -65,7 +65,7 @@ pub(crate) struct Host {
     /// Certificates of containers.
     pub identity: IdentitySettings,
     /// Number of shells that wait for containers.
-    pub shells_ready: usize,
+    pub warm_pool_size: usize,
     /// Digests of the sections of the configuration in force.
     pub configuration: SectionDigests,
 }
@@ -101,7 +101,7 @@ impl Host {
             cni_patience: config.launcher.cni_patience(),
             watchdog: config.launcher.watchdog(),
             identity: config.identity,
-            shells_ready: config.shells.ready as usize,
+            warm_pool_size: config.warm_pool.size as usize,
             run_dir,
         })
     }
@@ -133,7 +133,7 @@ impl Host {
         self.image_devices = config.launcher.image_devices;
         self.cni_patience = config.launcher.cni_patience();
         self.watchdog = config.launcher.watchdog();
-        self.shells_ready = config.shells.ready as usize;
+        self.warm_pool_size = config.warm_pool.size as usize;
         (self.policy, self.identity, self.configuration) = (config.policy, config.identity, config.digests);
         Ok(())
     }
@@ -144,12 +144,12 @@ impl Host {
     }
 
     /// Returns the directory of shells.
-    pub(crate) fn shells(&self) -> PathBuf {
+    pub(crate) fn warm_pool(&self) -> PathBuf {
         self.run_dir.join("shells")
     }
 
     /// Returns the directory of what shells will keep of containers.
-    pub(crate) fn shells_state(&self) -> PathBuf {
+    pub(crate) fn warm_state(&self) -> PathBuf {
         self.state_dir.join("shells")
     }
 

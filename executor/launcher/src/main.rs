@@ -132,8 +132,8 @@ fn isolate() -> io::Result<()> {
 
 fn generate_completions(dir: &Path) -> io::Result<()> {
     use clap_complete::{Shell, generate_to};
-    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        generate_to(shell, &mut cli::Args::command(), "executor-launcher", dir)?;
+    for warm in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        generate_to(warm, &mut cli::Args::command(), "executor-launcher", dir)?;
     }
     Ok(())
 }

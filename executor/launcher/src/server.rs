@@ -94,7 +94,7 @@ struct Server {
     ranges_left: BTreeSet<u32>,
     execs: Vec<execs::Supervisor>,
     /// Shells that wait for a launch.
-    shells: warm_pool::Shells,
+    warm_pool: warm_pool::WarmPool,
     /// Processes that sign certificates.
     signers: Vec<signers::Signer>,
     /// Requests that wait for a shim.
@@ -130,7 +130,7 @@ enum Event {
     /// A supervisor of an executed process tells something, or has ended.
     Exec,
     /// A shell can be used, or has ended.
-    Shell,
+    WarmContainer,
     /// A process that signs has ended.
     Signer,
 }
@@ -192,7 +192,7 @@ pub(crate) fn serve(host: Host, filter: Arc<Filter>, pool: Pool, args: Args) -> 
         claims,
         ranges_left,
         execs: Vec::new(),
-        shells: warm_pool::Shells::default(),
+        warm_pool: warm_pool::WarmPool::default(),
         signers: Vec::new(),
         deferred: Vec::new(),
         stuck: Vec::new(),
@@ -235,7 +235,7 @@ impl Server {
                 self.deferred.iter().map(|deferred| deferred.until).min(),
                 self.shims.values().filter_map(|shim| shim.offer.as_ref()).map(|offer| offer.until).min(),
             ];
-            let events = self.wait(due.into_iter().flatten().chain(self.shells_due()))?;
+            let events = self.wait(due.into_iter().flatten().chain(self.warm_pool_due()))?;
             if watchdog.is_some() {
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
             }
@@ -243,7 +243,7 @@ impl Server {
                 return Ok(()); // the shims live on, and the next launcher finds them
             }
             self.handle_events(&events);
-            self.give_up_silent_shells();
+            self.kill_silent_warm();
             if self.watch_period().is_some_and(|period| watched_at.elapsed() >= period) {
                 watched_at = Instant::now();
                 self.watch_shims();
@@ -254,7 +254,7 @@ impl Server {
                 self.serve_daemons();
             }
             Layers::advance(self);
-            self.tend_shells();
+            self.fill_warm_pool();
             if self.unreaped {
                 self.unreaped = false;
                 self.reap_orphans();
@@ -275,8 +275,8 @@ impl Server {
         if has(Event::Exec) {
             self.look_after_execs();
         }
-        if has(Event::Shell) {
-            self.look_after_shells();
+        if has(Event::WarmContainer) {
+            self.check_warm_pool();
         }
         if has(Event::Signer) {
             self.look_after_signers();
@@ -300,7 +300,7 @@ impl Server {
         }
         self.layers.pidfds().for_each(|pidfd| events.read(pidfd.as_fd(), Event::Layer));
         self.execs.iter().flat_map(execs::Supervisor::fds).for_each(|fd| events.read(fd, Event::Exec));
-        self.shells.fds().for_each(|fd| events.read(fd, Event::Shell));
+        self.warm_pool.fds().for_each(|fd| events.read(fd, Event::WarmContainer));
         self.signers.iter().for_each(|signer| events.read(signer.pidfd.as_fd(), Event::Signer));
         events.due(due);
         events.wait()
@@ -371,7 +371,7 @@ impl Server {
             .chain(stuck)
             .chain(self.layers.pids())
             .chain(execs)
-            .chain(self.shells.pids())
+            .chain(self.warm_pool.pids())
             .chain(self.signers.iter().map(|signer| signer.pid))
     }
 
@@ -381,7 +381,7 @@ impl Server {
         let _ = fs::remove_file(&self.socket_path);
         self.layers.end();
         self.end_signers();
-        while self.end_one_shell() {}
+        while self.stop_one_warm() {}
         self.hear_shims();
         // Their containers have ended: what is left of them is gone in a moment.
         let deadline = Instant::now() + LEAVING;
@@ -427,7 +427,7 @@ impl Server {
         self.shims = HashMap::new();
         self.layers.abandon();
         self.execs = Vec::new();
-        self.shells = warm_pool::Shells::default();
+        self.warm_pool = warm_pool::WarmPool::default();
         self.signers = Vec::new();
         self.deferred = Vec::new();
         self.stuck = Vec::new();
@@ -467,7 +467,7 @@ fn make_containers(host: &Host, dir: &Path) -> io::Result<()> {
 fn make_state_dirs(host: &Host) -> io::Result<()> {
     fs::create_dir_all(&host.state_dir).map_err(|error| at(&host.state_dir, &error))?;
     make_containers(host, &host.containers_state())?;
-    ensure_dir(&host.shells_state(), 0o700)?;
+    ensure_dir(&host.warm_state(), 0o700)?;
     crate::network::make_dirs(host)?;
     Store::create(&host.layers()).map(drop)
 }

@@ -58,7 +58,7 @@ use output::termination_message;
 use running::control::Control;
 use running::heartbeat::HeartbeatWriter;
 
-pub(crate) use warm::{BEGUN as SHELL_BEGUN, Order as ShellOrder, READY as SHELL_READY, run as run_shell};
+pub(crate) use warm::{BEGUN as WARM_STARTED, Order as WarmOrder, READY as WARM_READY, run as run_warm};
 
 /// Signals that a shim and its starter of steps take as events.
 const SIGNALS: [Signal; 4] = [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
@@ -140,7 +140,7 @@ fn live_through(
     filter: &Arc<Filter>,
     launch: Launch,
     lifeline: Seqpacket,
-    (mut shell, signals): (Option<warm::Shell>, SignalEvents),
+    (mut warm, signals): (Option<warm::WarmContainer>, SignalEvents),
 ) -> i32 {
     let begun = now();
     host.show_role(&["shim", launch.id.as_str()]);
@@ -158,11 +158,11 @@ fn live_through(
         launcher: launch.launcher,
         begun,
     };
-    match setup::prepare::prepare(host, filter, &request, (inputs, &mut shell), &mut control) {
+    match setup::prepare::prepare(host, filter, &request, (inputs, &mut warm), &mut control) {
         Ok(ready) => live(host, ready, &mut control, &signals),
         Err(refused) => {
             control.refuse(refused);
-            if let Some(unused) = shell {
+            if let Some(unused) = warm {
                 unused.end(host);
             }
         }

@@ -18,7 +18,7 @@ use executor_sys::pulse::Heartbeat;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 
-use crate::shim::SHELL_BEGUN;
+use crate::shim::WARM_STARTED;
 use crate::warm::Place;
 
 /// A shim that is watched.
@@ -52,7 +52,7 @@ pub(crate) struct ShimHandle {
     /// Set when it was killed because it gave none.
     pub(crate) killed: Option<Killed>,
     /// Place of the shell that it was.
-    pub(crate) shell: Option<Place>,
+    pub(crate) warm: Option<Place>,
     /// The launch that was handed to a shell, until the shell has acknowledged it.
     pub(crate) offer: Option<Offer>,
 }
@@ -90,7 +90,7 @@ impl ShimHandle {
             done: false,
             watch: Some(HeartbeatMonitor::from_pulse(pulse)),
             killed: None,
-            shell: None,
+            warm: None,
             offer: None,
         }
     }
@@ -100,7 +100,7 @@ impl ShimHandle {
         let mut buffer = [0; 4096];
         while let Some(lifeline) = &self.lifeline {
             match lifeline.recv(&mut buffer) {
-                Ok(Some((length, _))) if &buffer[..length] == SHELL_BEGUN => self.offer = None,
+                Ok(Some((length, _))) if &buffer[..length] == WARM_STARTED => self.offer = None,
                 Ok(Some((length, fds))) => {
                     if let Ok(report) = ShimReport::decode(&buffer[..length]) {
                         self.take(report, fds, kind);

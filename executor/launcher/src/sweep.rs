@@ -416,7 +416,7 @@ fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<
         done: false,
         watch: None,
         killed: None,
-        shell: None,
+        warm: None,
         offer: None,
     })
 }

@@ -46,8 +46,8 @@ impl Place {
     pub(crate) fn from_object(host: &Host, name: &str) -> Self {
         Self {
             cgroup: host.cgroup_parent.join(format!("{PREFIX}{name}")),
-            dir: host.shells().join(name),
-            state: host.shells_state().join(name),
+            dir: host.warm_pool().join(name),
+            state: host.warm_state().join(name),
         }
     }
 
@@ -92,7 +92,7 @@ impl Place {
 /// # Errors
 /// The file system of the run directory.
 pub(crate) fn make_dirs(host: &Host) -> io::Result<()> {
-    ensure_dir(&host.shells(), 0o700)?;
+    ensure_dir(&host.warm_pool(), 0o700)?;
     let skeleton = host.skeleton();
     ensure_dir(&skeleton, 0o711)?;
     KEPT.iter().chain([&STAGE]).try_for_each(|name| ensure_dir(&skeleton.join(name), 0o755))
@@ -105,7 +105,7 @@ pub(crate) fn make_dirs(host: &Host) -> io::Result<()> {
 /// The directory cannot be read.
 pub(crate) fn sweep(host: &Host, used: impl FnOnce() -> BTreeSet<PathBuf>) -> io::Result<()> {
     // The two have the same names; after a start of the machine there are those of the state directory alone.
-    let left: BTreeSet<_> = names(&host.shells())?.into_iter().chain(names(&host.shells_state())?).collect();
+    let left: BTreeSet<_> = names(&host.warm_pool())?.into_iter().chain(names(&host.warm_state())?).collect();
     let used = if left.is_empty() { BTreeSet::new() } else { used() };
     for name in left {
         let place = Place::from_object(host, &name);

@@ -8,7 +8,7 @@ use integration::api::{exit, pid};
 use integration::daemon::{Daemon, Setup, has_ended, kill};
 use integration::request::{RequestBuilder, program, sh, sleeper};
 use integration::rootfs::Rootfs;
-use integration::{host, shells, wait};
+use integration::{host, wait, warm_pool};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
@@ -343,7 +343,7 @@ fn a_full_disk_at_the_start() {
         wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
         // Shells that waited end by themselves, and give back their files.
         let state_dir = daemon.setup().state_dir();
-        wait::until("the shells have gone", || shells::waiting(&state_dir).is_empty().then_some(()));
+        wait::until("the shells have gone", || warm_pool::waiting(&state_dir).is_empty().then_some(()));
         if files {
             daemon.setup().state_disk().fill_with_files();
         } else {

@@ -120,7 +120,7 @@ print("written", written, "below", below)
 fn cgroup_view_shows_own_limits() {
     for ready in [0, 2] {
         let config =
-            format!("[policy]\nallow_host_userns = true\nallow_host_network = true\n[shells]\nready = {ready}\n");
+            format!("[policy]\nallow_host_userns = true\nallow_host_network = true\n[warm_pool]\nsize = {ready}\n");
         let daemon = Setup::default().config(&config).start();
         daemon.api.started(sleeper("other"));
         let limits = Limits { memory_bytes: 96 << 20, pids: 17, cpu_millis: 250, ..Limits::default() };
@@ -144,7 +144,7 @@ fn cgroup_view_shows_own_limits() {
         let expected = format!("{} 17 25000\nmounts True\nwritten [] below 0\n", 96 << 20);
         for (case, request) in cases {
             if ready > 0 {
-                daemon.api.wait_until_shells_are_ready();
+                daemon.api.wait_until_warm_pool_is_ready();
             }
             assert_eq!(script_output(&daemon, request), expected, "{case}, {ready} shells");
         }
@@ -254,7 +254,7 @@ fn workdir_missing_is_created() {
     let before = rootfs.listing();
     let script = "pwd; stat -c '%u:%g %a' . ..; test -w . && echo writable || echo not writable";
     for ready in [0, 2] {
-        let config = format!("[policy]\nallow_host_userns = true\n[shells]\nready = {ready}\n");
+        let config = format!("[policy]\nallow_host_userns = true\n[warm_pool]\nsize = {ready}\n");
         let daemon = Setup::default().config(&config).start();
         let tmpfs = Tmpfs { path: "/scratch".into(), size_bytes: 1 << 20, mode: Some(0o755), ..Tmpfs::default() };
         let within = |dir: &str| sh(script).rootfs(&rootfs.reference()).action(|run| run.dir = dir.into());
@@ -270,7 +270,7 @@ fn workdir_missing_is_created() {
         ];
         for (request, dir, writable) in cases {
             if ready > 0 {
-                daemon.api.wait_until_shells_are_ready();
+                daemon.api.wait_until_warm_pool_is_ready();
             }
             let output = script_output(&daemon, request);
             assert_eq!(output, format!("{dir}\n0:0 755\n0:0 755\n{writable}\n"));
@@ -304,13 +304,13 @@ fn workdir_that_cannot_be_is_reported() {
 fn command_lines_name_role_and_container() {
     let rootfs = Rootfs::busybox();
     for ready in [0, 1] {
-        let daemon = Setup::default().config(&format!("[shells]\nready = {ready}\n")).start();
+        let daemon = Setup::default().config(&format!("[warm_pool]\nsize = {ready}\n")).start();
         let run_dir = daemon.setup().run_dir();
         let ps = |pid: i32| {
             let output = Command::new("ps").args(["-ww", "-o", "args=", "-p", &pid.to_string()]).output().unwrap();
             String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
         };
-        daemon.api.wait_until_shells_are_ready();
+        daemon.api.wait_until_warm_pool_is_ready();
         let launcher = daemon.launcher().unwrap();
         assert!(!ps(launcher).contains("  ") && ps(launcher).contains(" --state-dir "), "{:?}", ps(launcher));
         let children = host::processes().into_iter().filter(|pid| host::parent(*pid) == Some(launcher));
@@ -323,7 +323,7 @@ fn command_lines_name_role_and_container() {
         assert_eq!(container.shim_pid, shim.cast_unsigned());
         let info = daemon.api.info();
         assert_eq!((info.pid, info.launcher_pid), (daemon.pid().cast_unsigned(), launcher.cast_unsigned()));
-        assert_eq!(daemon.api.info().shells.unwrap().used, ready as u64, "the container was a warm entry");
+        assert_eq!(daemon.api.info().warm_pool.unwrap().used, ready as u64, "the container was a warm entry");
         daemon.api.stop("titled", Some(0)).unwrap();
         assert_eq!(daemon.api.wait("titled").unwrap().shim_pid, 0);
     }
@@ -334,12 +334,12 @@ fn command_lines_name_role_and_container() {
 fn init_command_line_names_no_path() {
     let rootfs = Rootfs::busybox();
     for ready in [0, 1] {
-        let daemon = Setup::default().config(&format!("[shells]\nready = {ready}\n")).start();
-        daemon.api.wait_until_shells_are_ready();
+        let daemon = Setup::default().config(&format!("[warm_pool]\nsize = {ready}\n")).start();
+        daemon.api.wait_until_warm_pool_is_ready();
         let request = sh("cat /proc/1/cmdline /proc/1/comm").rootfs(&rootfs.reference());
         let output = script_output(&daemon, RunRequest { init: true, ..request.clone() });
         assert_eq!(output, "executor-init\0init\n");
-        daemon.api.wait_until_shells_are_ready();
+        daemon.api.wait_until_warm_pool_is_ready();
         let step = request.action.clone().unwrap();
         let tree = executor_proto::v1::SerialAction { actions: vec![step], ..Default::default() };
         let tree = executor_proto::v1::Action { serial: Some(tree), ..Default::default() };

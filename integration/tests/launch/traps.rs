@@ -28,7 +28,7 @@ fn script(script: &str) -> Payload<'_> {
 fn failed_creates_leave_no_zombie() {
     // A shell has its init already.
     let config = tempfile::NamedTempFile::new().unwrap();
-    fs::write(config.path(), "[shells]\nready = 0\n").unwrap();
+    fs::write(config.path(), "[warm_pool]\nsize = 0\n").unwrap();
     let (launcher, rootfs) = (Launcher::start(&["--config", config.path().to_str().unwrap()]), Rootfs::busybox());
     let pid = launcher.child.id() as i32;
     let (reference, none) = (rootfs.reference(), Payload::default());

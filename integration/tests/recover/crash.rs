@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use integration::{dist, shells};
+use integration::{dist, warm_pool};
 
 /// Number of kills, over all lives.
 const SAMPLE: &str = "90";
@@ -22,7 +22,7 @@ fn executor_crash() -> Command {
 #[test]
 fn nothing_is_left_and_every_fate_is_known_wherever_a_process_is_killed() {
     let mut command = executor_crash();
-    command.args(["--sample", SAMPLE, "--json"]).args(shells::are_on().then_some("--shells"));
+    command.args(["--sample", SAMPLE, "--json"]).args(warm_pool::are_on().then_some("--warm-pool"));
     if let Ok(offset) = std::env::var(OFFSET) {
         command.args(["--offset", &offset]);
     }

@@ -25,7 +25,7 @@ fn words(pid: i32) -> Vec<String> {
 
 #[test]
 fn hangup_ends_no_process() {
-    let config = "[shells]\nready = 1\n[transfers]\nallowed = [\"127.0.0.1\"]\nattempts = 1\n";
+    let config = "[warm_pool]\nsize = 1\n[transfers]\nallowed = [\"127.0.0.1\"]\nattempts = 1\n";
     let (daemon, rootfs) = (Setup::default().config(config).start(), Rootfs::busybox());
     let (open, gate) = mpsc::channel();
     let gate = Mutex::new(gate);
@@ -43,7 +43,7 @@ fn hangup_ends_no_process() {
     let mut executed = executed.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     executed.stdout.as_mut().unwrap().read_exact(&mut [0; 3]).unwrap();
     wait::until("the server is asked", || (!server.requests().is_empty()).then_some(()));
-    daemon.api.wait_until_shells_are_ready();
+    daemon.api.wait_until_warm_pool_is_ready();
     let launcher = daemon.launcher().unwrap();
     // Their first two words are the program and the role.
     let ours = wait::until("each role has a process", || {
@@ -60,9 +60,9 @@ fn hangup_ends_no_process() {
     assert_eq!(exit(&daemon.api.wait("tree").unwrap()), Ok(0), "shim, starter of steps and worker");
     executed.stdin.take().unwrap().write_all(b"x\n").unwrap();
     assert_eq!(executed.wait().unwrap().code(), Some(7), "supervisor of the executed process");
-    let used = daemon.api.info().shells.unwrap().used;
+    let used = daemon.api.info().warm_pool.unwrap().used;
     daemon.api.run_to_end(sh("true").rootfs(&rootfs.reference()));
-    assert_eq!(daemon.api.info().shells.unwrap().used, used + 1, "the warm entry");
+    assert_eq!(daemon.api.info().warm_pool.unwrap().used, used + 1, "the warm entry");
     assert_eq!(daemon.launcher(), Some(launcher));
     daemon.api.stop("on", Some(0)).unwrap();
     assert_eq!(exit(&daemon.api.wait("on").unwrap()), Err(9));

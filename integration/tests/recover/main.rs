@@ -8,4 +8,4 @@ mod launcher;
 mod lost;
 mod removal;
 mod restart;
-mod shells;
+mod warm_pool;

@@ -134,7 +134,7 @@ impl Node {
             (self.daemon.api.ids().len() <= KEPT).then_some(())
         });
         // They are made at the lowest priority: one that is half made stands still on a busy machine, which is not rest.
-        self.daemon.api.wait_until_shells_are_ready();
+        self.daemon.api.wait_until_warm_pool_is_ready();
         let mut before = look::counts(&self.daemon);
         wait::until("the daemon is at rest", || {
             std::thread::sleep(look::PAUSE);

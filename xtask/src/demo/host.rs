@@ -39,7 +39,7 @@ impl Process {
             pid,
             name: name.to_owned(),
             contained: numbers.len() > 1,
-            of_shell: name == "executor-shell",
+            of_shell: name == "executor-warm",
             is_init: numbers.len() > 1 && numbers.last() == Some(&"1"),
             parent: fields.get(1)?.parse().ok()?,
             started: (*fields.get(19)?).to_owned(),

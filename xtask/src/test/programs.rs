@@ -37,8 +37,8 @@ pub(super) struct Job<'a> {
     pub(super) title: String,
     /// Arguments of the test harness.
     pub(super) arguments: Vec<&'a str>,
-    /// Value of EXECUTOR_SHELLS, if it differs from that of the other runs.
-    pub(super) shells: Option<&'static str>,
+    /// Value of EXECUTOR_WARM_POOL, if it differs from that of the other runs.
+    pub(super) warm_pool: Option<&'static str>,
 }
 
 /// Builds the tests of the whole workspace.
@@ -140,7 +140,7 @@ fn execute(job: &Job<'_>, environment: &[(&str, OsString)]) -> io::Result<(bool,
     command.arg("--default-signal=INT,QUIT").arg(&job.program.executable).args(&job.arguments);
     command.current_dir(&job.program.directory).env("CARGO_MANIFEST_DIR", &job.program.directory);
     command.envs(environment.iter().map(|(name, value)| (name, value)));
-    command.envs(job.shells.map(|shells| ("EXECUTOR_SHELLS", shells)));
+    command.envs(job.warm_pool.map(|warm_pool| ("EXECUTOR_WARM_POOL", warm_pool)));
     let file = output.as_file();
     let status = command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?).status()?;
     Ok((status.success(), String::from_utf8_lossy(&fs::read(output.path())?).into_owned()))

@@ -31,7 +31,7 @@ pub(crate) struct Info {
     volumes: Vec<HostVolume>,
     devices: Vec<HostDevice>,
     apparmor_profiles: Vec<String>,
-    shells: Option<Shells>,
+    warm_pool: Option<WarmPool>,
     secret_providers: Vec<SecretProvider>,
     /// Names of what this executord can do.
     features: Vec<String>,
@@ -84,7 +84,7 @@ struct HostDevice {
 /// Containers that are made ahead, and runs that could use one.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-struct Shells {
+struct WarmPool {
     configured: u32,
     ready: u32,
     used: u64,
@@ -153,11 +153,11 @@ impl Info {
             volumes: info.volumes.iter().map(volume).collect(),
             devices: info.devices.iter().map(device).collect(),
             apparmor_profiles: info.apparmor_profiles.clone(),
-            shells: info.shells.map(|shells| Shells {
-                configured: shells.configured,
-                ready: shells.ready,
-                used: shells.used,
-                missed: shells.missed,
+            warm_pool: info.warm_pool.map(|warm_pool| WarmPool {
+                configured: warm_pool.configured,
+                ready: warm_pool.ready,
+                used: warm_pool.used,
+                missed: warm_pool.missed,
             }),
             secret_providers: info.secret_providers.iter().map(SecretProvider::from).collect(),
             features: info.features.clone(),

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use executor_core::image::ImagePolicy;
-use executor_core::protocol::Shells;
+use executor_core::protocol::WarmPool;
 use executor_core::record::VolumeKind;
 use executor_images::signatures::SignaturePolicy;
 use executor_proto::v1;
@@ -32,8 +32,8 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
     let kind = session.as_ref().map_or(v1::MountKind::Unspecified, |session| {
         convert::mount_kind(if session.noswap() { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs })
     });
-    let shells = match &session {
-        Some(session) => shells(session).await,
+    let warm_pool = match &session {
+        Some(session) => warm_pool(session).await,
         None => None,
     };
     v1::InfoResponse {
@@ -58,7 +58,7 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
         volumes: node.config.policy.volumes.iter().map(convert::host_volume).collect(),
         devices: node.config.policy.devices.iter().map(convert::host_device).collect(),
         apparmor_profiles: node.config.policy.apparmor_profiles.clone(),
-        shells,
+        warm_pool,
         health: Some(health(node)),
         quarantined,
         pid: std::process::id(),
@@ -112,9 +112,9 @@ pub(super) fn health(node: &Node) -> v1::Health {
 }
 
 /// Asks the launcher for its counts of shells. None where it does not answer in time.
-async fn shells(session: &Session) -> Option<v1::Shells> {
-    let Shells { configured, ready, used, missed } = session.shells(PATIENCE).await?;
-    Some(v1::Shells { configured, ready, used, missed })
+async fn warm_pool(session: &Session) -> Option<v1::WarmPool> {
+    let WarmPool { configured, ready, used, missed } = session.warm_pool(PATIENCE).await?;
+    Some(v1::WarmPool { configured, ready, used, missed })
 }
 
 fn image_policy(policy: &ImagePolicy, signatures: &SignaturePolicy) -> v1::ImagePolicy {

@@ -97,8 +97,8 @@ impl Args {
             clap_mangen::generate_to(Self::command(), dir)?;
         }
         if let Some(dir) = &self.generate_completions {
-            for shell in clap_complete::Shell::value_variants() {
-                clap_complete::generate_to(*shell, &mut Self::command(), "executord", dir)?;
+            for warm in clap_complete::Shell::value_variants() {
+                clap_complete::generate_to(*warm, &mut Self::command(), "executord", dir)?;
             }
         }
         Ok(self.generate_man.is_some() || self.generate_completions.is_some())

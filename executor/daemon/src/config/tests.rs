@@ -16,6 +16,17 @@ fn load(text: &str, flags: &[&str]) -> Result<Config, String> {
 }
 
 #[test]
+fn old_warm_pool_names_are_read() {
+    let warnings = |text: &str| load(text, &[]).unwrap().warnings().join("|");
+    assert!(warnings("[shells]\nready = 2\n").ends_with(": [shells] ready is an old name; use [warm_pool] size"));
+    assert_eq!(warnings("[warm_pool]\nsize = 2\n"), "");
+    let both = load("[shells]\nready = 2\n[warm_pool]\nsize = 2\n", &[]).unwrap_err();
+    assert!(both.contains("duplicate field"), "{both}");
+    let beyond = load("[shells]\nready = 65\n", &[]).unwrap_err();
+    assert!(beyond.contains("warm_pool.size = 65"), "{beyond}");
+}
+
+#[test]
 fn every_fault_is_reported_with_line() {
     let text = "run_dir = 'run'\n[capacity]\npids = 0\n\n[metrics]\nlisten = '192.0.2.1:1'\n[listen]\nunix = 'here'\n";
     let error = load(text, &[]).unwrap_err();
@@ -27,7 +38,7 @@ fn every_fault_is_reported_with_line() {
                 network_namespaces = ['/a', 'x']\n[policy.ulimits_max]\ncore = 1\nnproc = -2\n[quarantine]\n\
                 stop_seconds = 0\nwipe_seconds = 0\n[self_test]\ninterval_seconds = 86401\ntimeout_seconds = 0\n\
                 [transfers]\nattempts = 0\nidle_seconds = 0\ndenied = ['x', '10.0.0.0/8', 'y']\n[launcher]\n\
-                watchdog_seconds = 1\n[shells]\nready = 65\n[[volumes]]\nname = 'v'\npath = 'v'\n[[volumes]]\n\
+                watchdog_seconds = 1\n[warm_pool]\nsize = 65\n[[volumes]]\nname = 'v'\npath = 'v'\n[[volumes]]\n\
                 name = 'w'\npath = 'w'\n[[devices]]\nname = 'd'\npath = '/d'\n[[devices]]\nname = 'e'\npath = '/e'\n";
     let error = load(text, &[]).unwrap_err();
     let mut lines: Vec<&str> = error.lines().map(|line| line.split(" = ").next().unwrap()).collect();
@@ -59,7 +70,7 @@ fn every_fault_is_reported_with_line() {
             "FILE:31: transfers.denied[0]",
             "FILE:31: transfers.denied[2]",
             "FILE:33: launcher.watchdog_seconds",
-            "FILE:35: shells.ready",
+            "FILE:35: warm_pool.size",
             "FILE:36: volumes[0]",
             "FILE:39: volumes[1]",
             "FILE:42: devices[0]",
@@ -223,7 +234,7 @@ fn faults_name_file_key_and_value() {
         ("[self_test]\ninterval_seconds = 86401", &["FILE", "self_test.interval_seconds = 86401", "0 to 86400"]),
         ("[self_test]\ntimeout_seconds = 0", &["FILE", "self_test.timeout_seconds = 0", "1 to 600"]),
         ("[quarantine]\nstop_seconds = 0", &["FILE", "quarantine.stop_seconds = 0", "1 to 3600"]),
-        ("[shells]\nready = 65", &["FILE", "shells.ready = 65", "0 to 64"]),
+        ("[warm_pool]\nsize = 65", &["FILE", "warm_pool.size = 65", "0 to 64"]),
         ("[launcher]\ncgroup_parent = '../x'", &["launcher.cgroup_parent", "../x", "plain names"]),
         ("[server]\nmessage_bytes_max = 1", &["FILE", "server.message_bytes_max = 1", "65536 to"]),
     ];

@@ -7,7 +7,7 @@ use std::time::Duration;
 use executor_core::backoff::Backoff;
 use executor_core::ident::ContainerId;
 use executor_core::protocol::{
-    CountShells, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, Refused, Shells, ShimLost, VERSION,
+    CountWarmPool, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, Refused, ShimLost, VERSION, WarmPool,
     Welcome,
 };
 use executor_core::settings::{SectionDigests, differing_sections};
@@ -101,9 +101,9 @@ impl Session {
     }
 
     /// Asks the launcher for its counts of shells. None where it does not answer within this time, or is older than them.
-    pub(crate) async fn shells(&self, limit: Duration) -> Option<Shells> {
-        match self.call_within(limit, LauncherCall::CountShells(CountShells {}), &[]).await {
-            Ok(LauncherAnswer::Shells(shells)) => Some(shells),
+    pub(crate) async fn warm_pool(&self, limit: Duration) -> Option<WarmPool> {
+        match self.call_within(limit, LauncherCall::CountWarmPool(CountWarmPool {}), &[]).await {
+            Ok(LauncherAnswer::WarmPool(warm_pool)) => Some(warm_pool),
             _ => None,
         }
     }

@@ -39,7 +39,7 @@ impl Server {
         })?;
         log::line(Level::Info, "", format_args!("the configuration was read again; changed: {}", changed.join(", ")));
         // Shells and processes that sign began with the former configuration.
-        while self.end_one_shell() {}
+        while self.stop_one_warm() {}
         if has_other_identity {
             self.end_signers();
         }

@@ -53,7 +53,7 @@ impl Server {
             .flat_map(|shim| [shim.id_range, shim.pod_range])
             .flatten()
             .chain(self.ranges_left.iter().copied())
-            .chain(self.shells.ranges())
+            .chain(self.warm_pool.ranges())
             .collect()
     }
 
@@ -75,7 +75,7 @@ impl Server {
     /// Returns whether a launch would find a range of ids in the blocks that are claimed.
     fn has_range(&self) -> bool {
         let free = |held: BTreeSet<u32>| self.pool.clone().free(&held, self.claims.blocks()).is_some();
-        self.shells.ranges().next().is_some()
+        self.warm_pool.ranges().next().is_some()
             || free(self.ranges(|_| true))
             || free(self.ranges(|shim| !self.has_removed(shim)))
     }

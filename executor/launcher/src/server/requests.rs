@@ -156,7 +156,7 @@ impl Server {
             LauncherCall::Exec(exec) => self.exec(exec, None, fds),
             LauncherCall::Archive(archive) => self.archive(archive, fds),
             LauncherCall::Remove(remove) => self.remove(&remove.container_id),
-            LauncherCall::CountShells(_) => Ok(LauncherAnswer::Shells(self.count_shells())),
+            LauncherCall::CountWarmPool(_) => Ok(LauncherAnswer::WarmPool(self.count_warm_pool())),
             LauncherCall::OpenSigner(_) => self.open_signer(fds),
             LauncherCall::Shutdown(_) => {
                 self.shutdown = true;
@@ -230,16 +230,16 @@ impl Server {
         let payload = |fd| MemFile::from_fd_to_wipe(fd, BYTES_MAX as u64).map_err(invalid);
         let (process, files) = (payload(process)?, payload(files)?);
         self.make_what_is_missing()?;
-        if launch.fits_shell {
+        if launch.fits_warm {
             let fds = [connection.as_fd(), plan.as_fd(), process.as_fd(), files.as_fd()];
-            if let Some(warm_pool::Shell { pid, pidfd, lifeline, place, id_range, pulse, .. }) =
-                self.shells.hand_over(&launch, &fds)
+            if let Some(warm_pool::WarmContainer { pid, pidfd, lifeline, place, id_range, pulse, .. }) =
+                self.warm_pool.hand_over(&launch, &fds)
             {
                 let watched =
                     ShimHandle::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), pulse);
                 let (inputs, id_range) = (vec![process, files], Some(id_range));
                 let offer = Offer { launch, connection, plan, until: Instant::now() + ACKNOWLEDGE };
-                let shim = ShimHandle { inputs, id_range, shell: Some(place), offer: Some(offer), ..watched };
+                let shim = ShimHandle { inputs, id_range, warm: Some(place), offer: Some(offer), ..watched };
                 self.shims.insert(id, shim);
                 return Ok(LauncherAnswer::Done(Done {}));
             }
@@ -261,7 +261,7 @@ impl Server {
         lifeline.set_nonblocking(true);
         let pod_range = self.pod_range(&launch.pod_id)?;
         let mut id_range = self.free_range();
-        while id_range.is_none() && self.end_one_shell() {
+        while id_range.is_none() && self.stop_one_warm() {
             id_range = self.free_range();
         }
         let launcher = std::process::id();
@@ -298,7 +298,7 @@ impl Server {
 
     /// Gives up shells that have not acknowledged their launch in time, and launches their containers without one. Such a
     /// shell has changed nothing for the container, and after its SIGKILL never will.
-    pub(super) fn give_up_silent_shells(&mut self) {
+    pub(super) fn kill_silent_warm(&mut self) {
         let is_late = |shim: &&ShimHandle| shim.offer.as_ref().is_some_and(|offer| offer.until <= Instant::now());
         let late: Vec<ContainerId> = self.shims.values().filter(is_late).map(|shim| shim.id.clone()).collect();
         for id in late {
@@ -311,7 +311,7 @@ impl Server {
             let Some(shim) = self.hear_shim(&id) else { continue };
             // One that has acknowledged in the last moment may have changed something: its end is that of a shim.
             let Some(Offer { launch, connection, plan, .. }) = shim.offer.take() else { continue };
-            let (pid, place) = (shim.pid, shim.shell.take());
+            let (pid, place) = (shim.pid, shim.warm.take());
             let again = |input: &MemFile| {
                 let handle = input.as_fd().try_clone_to_owned()?;
                 MemFile::from_fd_to_wipe(handle, BYTES_MAX as u64)

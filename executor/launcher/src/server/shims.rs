@@ -64,7 +64,7 @@ impl Server {
         } else if shim.child {
             let _ = process::wait_for(shim.pid);
         }
-        if let Some(place) = &shim.shell {
+        if let Some(place) = &shim.warm {
             self.clear(place);
         }
         // One that died before it had a directory has left nothing but its inputs, and a daemon that waits.

@@ -17,7 +17,7 @@ use prost::Message;
 
 use super::{DEATH_PATIENCE, Server};
 use crate::log::{self, Level};
-use crate::shim::{self, SHELL_READY, ShellOrder};
+use crate::shim::{self, WARM_READY, WarmOrder};
 use crate::warm::Place;
 
 /// Time from the last use of a shell to the making of the next one: a container is about to begin.
@@ -33,7 +33,7 @@ const AGE_MAX: Duration = Duration::from_secs(3600);
 const MEMORY_PERCENT: u64 = 5;
 
 /// A shell that waits, or is being made.
-pub(super) struct Shell {
+pub(super) struct WarmContainer {
     pub(super) pid: i32,
     pub(super) pidfd: OwnedFd,
     pub(super) lifeline: Seqpacket,
@@ -46,8 +46,8 @@ pub(super) struct Shell {
 
 /// The shells of this launcher.
 #[derive(Default)]
-pub(super) struct Shells {
-    all: Vec<Shell>,
+pub(super) struct WarmPool {
+    all: Vec<WarmContainer>,
     /// Time when the next one is to be made.
     next_at: Option<Instant>,
     /// Time by which it is made, however many are used meanwhile.
@@ -62,34 +62,34 @@ pub(super) struct Shells {
     missed: u64,
 }
 
-impl Shells {
+impl WarmPool {
     /// Returns what becomes readable when a shell tells something or ends.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.all.iter().flat_map(|shell| [shell.pidfd.as_fd(), shell.lifeline.as_fd()])
+        self.all.iter().flat_map(|warm| [warm.pidfd.as_fd(), warm.lifeline.as_fd()])
     }
 
     /// Returns the pids.
     pub(super) fn pids(&self) -> impl Iterator<Item = i32> + '_ {
-        self.all.iter().map(|shell| shell.pid)
+        self.all.iter().map(|warm| warm.pid)
     }
 
     /// Returns the ranges of ids.
     pub(super) fn ranges(&self) -> impl Iterator<Item = u32> + '_ {
-        self.all.iter().map(|shell| shell.id_range)
+        self.all.iter().map(|warm| warm.id_range)
     }
 
     /// Gives a launch to a shell that waits, and returns that; none where no shell takes it. One that cannot be reached is about
     /// to end, or is ended: it stays until it has, because what it has on the host is removed then.
-    pub(super) fn hand_over(&mut self, launch: &Launch, fds: &[BorrowedFd<'_>]) -> Option<Shell> {
-        while let Some(index) = self.all.iter().position(|shell| shell.ready && !is_readable(&shell.pidfd)) {
-            let shell = &mut self.all[index];
-            if shell.lifeline.send(&launch.encode_to_vec(), fds).is_ok() {
+    pub(super) fn hand_over(&mut self, launch: &Launch, fds: &[BorrowedFd<'_>]) -> Option<WarmContainer> {
+        while let Some(index) = self.all.iter().position(|warm| warm.ready && !is_readable(&warm.pidfd)) {
+            let warm = &mut self.all[index];
+            if warm.lifeline.send(&launch.encode_to_vec(), fds).is_ok() {
                 self.refill_later();
                 (self.used, self.failed) = (self.used + 1, 0);
                 return Some(self.all.remove(index));
             }
-            shell.ready = false;
-            let _ = process::pidfd_signal(shell.pidfd.as_fd(), libc::SIGKILL); // it may have ended just now
+            warm.ready = false;
+            let _ = process::pidfd_signal(warm.pidfd.as_fd(), libc::SIGKILL); // it may have ended just now
         }
         self.missed += 1;
         None
@@ -114,44 +114,44 @@ impl Shells {
 
 impl Server {
     /// Returns the number of shells that are to wait: as configured, where at least half of the ids are left to containers.
-    fn shells_wanted(&self) -> usize {
+    fn warm_pool_size(&self) -> usize {
         let half = self.host.policy.userns_pool_ranges as usize / 2;
-        self.host.shells_ready.min(half.saturating_sub(self.shims.len() + self.ranges_left.len()))
+        self.host.warm_pool_size.min(half.saturating_sub(self.shims.len() + self.ranges_left.len()))
     }
 
     /// Returns the time of the next thing to do for shells.
-    pub(super) fn shells_due(&self) -> impl Iterator<Item = Instant> {
-        let lacks = self.shells.all.len() < self.shells_wanted();
-        let next = self.shells.next_at.filter(|_| lacks);
-        next.into_iter().chain(self.shells.all.first().map(|shell| shell.made_at + AGE_MAX))
+    pub(super) fn warm_pool_due(&self) -> impl Iterator<Item = Instant> {
+        let lacks = self.warm_pool.all.len() < self.warm_pool_size();
+        let next = self.warm_pool.next_at.filter(|_| lacks);
+        next.into_iter().chain(self.warm_pool.all.first().map(|warm| warm.made_at + AGE_MAX))
     }
 
     /// Counts the shells.
-    pub(super) fn count_shells(&self) -> protocol::Shells {
-        let Shells { all, used, missed, .. } = &self.shells;
+    pub(super) fn count_warm_pool(&self) -> protocol::WarmPool {
+        let WarmPool { all, used, missed, .. } = &self.warm_pool;
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let ready = all.iter().filter(|shell| shell.ready).count();
-        let configured = number(self.shells_wanted());
-        protocol::Shells { configured, ready: number(ready), used: *used, missed: *missed }
+        let ready = all.iter().filter(|warm| warm.ready).count();
+        let configured = number(self.warm_pool_size());
+        protocol::WarmPool { configured, ready: number(ready), used: *used, missed: *missed }
     }
 
     /// Takes what shells have told, and those that have ended.
-    pub(super) fn look_after_shells(&mut self) {
+    pub(super) fn check_warm_pool(&mut self) {
         let mut ended = Vec::new();
-        for (index, shell) in self.shells.all.iter_mut().enumerate() {
+        for (index, warm) in self.warm_pool.all.iter_mut().enumerate() {
             let mut word = [0; 16];
-            shell.ready |=
-                matches!(shell.lifeline.recv(&mut word), Ok(Some((length, _))) if &word[..length] == SHELL_READY);
-            if is_readable(&shell.pidfd) {
+            warm.ready |=
+                matches!(warm.lifeline.recv(&mut word), Ok(Some((length, _))) if &word[..length] == WARM_READY);
+            if is_readable(&warm.pidfd) {
                 ended.push(index);
             }
         }
         for index in ended.into_iter().rev() {
-            let shell = self.shells.all.remove(index);
-            let _ = process::wait_for(shell.pid);
+            let warm = self.warm_pool.all.remove(index);
+            let _ = process::wait_for(warm.pid);
             self.unreaped = true;
-            self.clear(&shell.place);
-            self.shells.retry_later();
+            self.clear(&warm.place);
+            self.warm_pool.retry_later();
         }
     }
 
@@ -164,38 +164,38 @@ impl Server {
     }
 
     /// Makes a shell where one is due, and lets go of one that is old, or of all where memory is short.
-    pub(super) fn tend_shells(&mut self) {
-        if self.shells.all.first().is_some_and(|oldest| oldest.made_at.elapsed() >= AGE_MAX) {
-            self.end_one_shell();
+    pub(super) fn fill_warm_pool(&mut self) {
+        if self.warm_pool.all.first().is_some_and(|oldest| oldest.made_at.elapsed() >= AGE_MAX) {
+            self.stop_one_warm();
         }
         let now = Instant::now();
-        if self.shells.all.len() >= self.shells_wanted() || *self.shells.next_at.get_or_insert(now) > now {
+        if self.warm_pool.all.len() >= self.warm_pool_size() || *self.warm_pool.next_at.get_or_insert(now) > now {
             return;
         }
-        (self.shells.next_at, self.shells.refill_by) = (None, None);
+        (self.warm_pool.next_at, self.warm_pool.refill_by) = (None, None);
         if is_memory_short() {
-            while self.end_one_shell() {}
-            self.shells.retry_later();
+            while self.stop_one_warm() {}
+            self.warm_pool.retry_later();
             return;
         }
-        match self.make_shell() {
-            Ok(true) => self.shells.next_at = Some(Instant::now() + REFILL_AFTER),
-            Ok(false) => self.shells.retry_later(),
+        match self.start_warm() {
+            Ok(true) => self.warm_pool.next_at = Some(Instant::now() + REFILL_AFTER),
+            Ok(false) => self.warm_pool.retry_later(),
             Err(error) => {
                 log::line(Level::Warning, "", format_args!("a shell was not made: {error}"));
-                self.shells.retry_later();
+                self.warm_pool.retry_later();
             }
         }
     }
 
     /// Forks a shell. Returns false where there are no ids for one.
-    fn make_shell(&mut self) -> io::Result<bool> {
+    fn start_warm(&mut self) -> io::Result<bool> {
         let Some(id_range) = self.free_range() else { return Ok(false) };
         let pulse = Heartbeat::create()?;
         let (lifeline, theirs) = Seqpacket::pair()?;
         lifeline.set_nonblocking(true);
-        self.shells.made += 1;
-        let place = Place::from_object(&self.host, &format!("{}-{}", std::process::id(), self.shells.made));
+        self.warm_pool.made += 1;
+        let place = Place::from_object(&self.host, &format!("{}-{}", std::process::id(), self.warm_pool.made));
         place.make()?;
         let launcher = std::process::id();
         let forked = {
@@ -208,23 +208,23 @@ impl Server {
             Fork::Child => {
                 drop((lifeline, room));
                 self.abandon();
-                let order = ShellOrder { place, id_range, launcher, pulse };
-                process::exit_now(shim::run_shell(&self.host, &self.filter, order, theirs))
+                let order = WarmOrder { place, id_range, launcher, pulse };
+                process::exit_now(shim::run_warm(&self.host, &self.filter, order, theirs))
             }
         };
         drop(room);
         let pidfd = process::pidfd(pid)?;
         let made_at = Instant::now();
-        self.shells.all.push(Shell { pid, pidfd, lifeline, place, id_range, pulse, made_at, ready: false });
+        self.warm_pool.all.push(WarmContainer { pid, pidfd, lifeline, place, id_range, pulse, made_at, ready: false });
         Ok(true)
     }
 
     /// Ends one shell at once, so that its ids are free. Returns false where there is none.
-    pub(super) fn end_one_shell(&mut self) -> bool {
-        if self.shells.all.is_empty() {
+    pub(super) fn stop_one_warm(&mut self) -> bool {
+        if self.warm_pool.all.is_empty() {
             return false;
         }
-        let Shell { pid, pidfd, lifeline, place, .. } = self.shells.all.remove(0);
+        let WarmContainer { pid, pidfd, lifeline, place, .. } = self.warm_pool.all.remove(0);
         drop(lifeline); // it ends itself, and leaves nothing
         if !readable_by(&pidfd, Instant::now() + DEATH_PATIENCE).unwrap_or(false) {
             process::kill(pid);
@@ -259,13 +259,14 @@ mod tests {
         drop(theirs);
         let place = Place { cgroup: "x".into(), dir: "x".into(), state: "x".into() };
         let (pidfd, pulse) = (process::pidfd(pid).unwrap(), Heartbeat::create().unwrap());
-        let shell = Shell { pid, pidfd, lifeline, place, id_range: 0, pulse, made_at: Instant::now(), ready: true };
-        let mut shells = Shells { all: vec![shell], ..Shells::default() };
-        assert!(shells.hand_over(&Launch::default(), &[]).is_none());
-        assert_eq!((shells.used, shells.missed), (0, 1));
-        assert_eq!(shells.pids().collect::<Vec<_>>(), [pid]);
+        let warm =
+            WarmContainer { pid, pidfd, lifeline, place, id_range: 0, pulse, made_at: Instant::now(), ready: true };
+        let mut warm_pool = WarmPool { all: vec![warm], ..WarmPool::default() };
+        assert!(warm_pool.hand_over(&Launch::default(), &[]).is_none());
+        assert_eq!((warm_pool.used, warm_pool.missed), (0, 1));
+        assert_eq!(warm_pool.pids().collect::<Vec<_>>(), [pid]);
         assert!(!child.wait().unwrap().success(), "it is ended");
-        assert!(shells.hand_over(&Launch::default(), &[]).is_none());
-        assert_eq!(shells.pids().count(), 1, "it is there until it is taken");
+        assert!(warm_pool.hand_over(&Launch::default(), &[]).is_none());
+        assert_eq!(warm_pool.pids().count(), 1, "it is there until it is taken");
     }
 }

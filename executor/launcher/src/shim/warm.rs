@@ -54,7 +54,7 @@ use crate::seccomp::Filter;
 use crate::warm::{Place, Premade};
 
 /// Name of the process until it is a container's shim.
-const NAME: &CStr = c"executor-shell";
+const NAME: &CStr = c"executor-warm";
 /// Longest launch in bytes.
 const LAUNCH_MAX: usize = 8192;
 /// Word of a shell that can be used.
@@ -75,7 +75,7 @@ pub(crate) struct Order {
 }
 
 /// A shell whose init waits.
-pub(super) struct Shell {
+pub(super) struct WarmContainer {
     place: Place,
     ids: Rc<Ids>,
     created: Created,
@@ -105,9 +105,9 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: Seq
     host.show_role(&["warm"]);
     let made = settle(NAME).map_err(|error| failed("shim", &error)).and_then(|signals| {
         isolate().map_err(|error| failed("mount namespace", &error))?;
-        Ok((signals, Shell::make(host, filter, &place, id_range)?))
+        Ok((signals, WarmContainer::make(host, filter, &place, id_range)?))
     });
-    let (signals, shell) = match made {
+    let (signals, warm) = match made {
         Ok(made) => made,
         Err(refused) => {
             log::line(Level::Error, "", format_args!("a shell was not made: {}", refused.message));
@@ -118,25 +118,25 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: Seq
     heap::trim();
     let _ = process::trim_stack();
     rehearse(host);
-    match wait(&lifeline, &shell) {
+    match wait(&lifeline, &warm) {
         Ok(Some((call, fds))) => {
             match acknowledge(&lifeline).and_then(|()| launch(&call, fds, (id_range, launcher, pulse))) {
-                Ok(launch) => super::live_through(host, filter, launch, lifeline, (Some(shell), signals)),
+                Ok(launch) => super::live_through(host, filter, launch, lifeline, (Some(warm), signals)),
                 Err(error) => {
                     log::line(Level::Error, "", format_args!("a shell was given no launch: {error}"));
-                    shell.end(host);
+                    warm.end(host);
                     1
                 }
             }
         }
         // The launcher has no use for it any more, or is gone.
         Ok(None) => {
-            shell.end(host);
+            warm.end(host);
             0
         }
         Err(error) => {
             log::line(Level::Error, "", format_args!("a shell ends: {error}"));
-            shell.end(host);
+            warm.end(host);
             1
         }
     }
@@ -164,12 +164,12 @@ enum Event {
 }
 
 /// Tells the launcher, and waits for a launch. `None` when there will be none.
-fn wait(lifeline: &Seqpacket, shell: &Shell) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
+fn wait(lifeline: &Seqpacket, warm: &WarmContainer) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     lifeline.send(READY, &[])?;
     loop {
         let mut events = Events::default();
         events.read(lifeline.as_fd(), Event::Launch);
-        events.read(shell.created.pidfd().as_fd(), Event::InitEnded);
+        events.read(warm.created.pidfd().as_fd(), Event::InitEnded);
         let happened = events.wait()?;
         if happened.contains(&Event::InitEnded) {
             return Err(io::Error::other("its init has ended"));
@@ -214,20 +214,20 @@ fn launch(call: &[u8], fds: Vec<OwnedFd>, (id_range, launcher, pulse): (u32, u32
     })
 }
 
-impl Shell {
+impl WarmContainer {
     /// Makes one at the lowest priority: what somebody waits for goes first.
     #[inline(never)] // as in [`super::setup::prepare::prepare`]
     fn make(host: &Host, filter: &Arc<Filter>, place: &Place, id_range: u32) -> Result<Self, Refused> {
         let own = process::lower_priority().map_err(|error| failed("priority", &error))?;
-        let shell = Self::make_now(host, filter, place, id_range)?;
-        let init = shell.init();
+        let warm = Self::make_now(host, filter, place, id_range)?;
+        let init = warm.init();
         let restored = own.map_or(Ok(()), |own| {
             process::set_priority(init, own).and_then(|()| process::set_priority(std::process::id() as i32, own))
         });
         match restored {
-            Ok(()) => Ok(shell),
+            Ok(()) => Ok(warm),
             Err(error) => {
-                shell.created.kill();
+                warm.created.kill();
                 Err(failed("priority", &error))
             }
         }
@@ -243,7 +243,7 @@ impl Shell {
             user_namespace: &namespace,
             cgroup_view: view.as_deref(),
         };
-        let spec = spec::shell(skeleton).map_err(|error| failed_by(format!("spec: {error}")))?;
+        let spec = spec::warm(skeleton).map_err(|error| failed_by(format!("spec: {error}")))?;
         let null = || {
             let opened = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
             opened.map_err(|error| failed("/dev/null", &error.into()))

@@ -40,7 +40,7 @@ impl Premade {
     /// # Errors
     /// A full disk.
     pub(crate) fn make(host: &Host, place: &Place, root: u32) -> io::Result<Self> {
-        let dirs = Dirs::from_shell(host, place.dir.clone(), place.state.clone());
+        let dirs = Dirs::from_warm(host, place.dir.clone(), place.state.clone());
         dirs.share_dir(&dirs.run)?;
         dirs.make_shared_dir(&dirs.state)?;
         let records = [dirs.open_new(&dirs.record_ahead())?, dirs.open_new(&dirs.record())?];

@@ -11,7 +11,7 @@ use integration::daemon::{Daemon, Setup, kill};
 use integration::request::{RequestBuilder as _, program, sh, sleeper};
 use integration::rootfs::Rootfs;
 use integration::streams::{Executed, start};
-use integration::{footprint, host, shells, wait};
+use integration::{footprint, host, wait, warm_pool};
 use tonic::Code;
 
 use crate::attack::{Attack, Outcome, Position, Scale};
@@ -36,8 +36,8 @@ pub(crate) const ALL: &[Attack] = &[
         name: "faults: shells that are stopped",
         position: Position::Machine,
         claim: "a shell that does not answer delays a container by a second, and the container runs once",
-        attack: stopped_shells,
-        control: stopped_shells_control,
+        attack: stopped_warm,
+        control: stopped_warm_control,
     },
 ];
 
@@ -100,7 +100,7 @@ impl PidsLimit {
     fn around_launcher() -> anyhow::Result<(Daemon, Self)> {
         let limit = Self::new()?;
         fs::write(limit.dir.join("cgroup.procs"), std::process::id().to_string())?;
-        let daemon = Setup::default().config("[shells]\nready = 0\n").start();
+        let daemon = Setup::default().config("[warm_pool]\nsize = 0\n").start();
         for pid in [daemon.pid(), std::process::id() as i32] {
             fs::write(limit.parent.join("cgroup.procs"), pid.to_string())?;
         }
@@ -179,21 +179,21 @@ fn processes_control(_: Scale) -> anyhow::Result<String> {
 }
 
 /// Returns a daemon with two shells that wait, and their processes.
-fn with_shells() -> anyhow::Result<(Daemon, Vec<i32>)> {
-    let daemon = Setup::default().config("[shells]\nready = 2\n").start();
-    daemon.api.wait_until_shells_are_ready();
+fn with_warm_pool() -> anyhow::Result<(Daemon, Vec<i32>)> {
+    let daemon = Setup::default().config("[warm_pool]\nsize = 2\n").start();
+    daemon.api.wait_until_warm_pool_is_ready();
     let launcher = daemon.launcher().context("a launcher")?;
     let all = footprint::processes(&daemon.setup().run_dir(), Some(launcher));
-    let own = shells::processes(&all).into_iter().filter(|pid| host::parent(*pid) == Some(launcher));
+    let own = warm_pool::processes(&all).into_iter().filter(|pid| host::parent(*pid) == Some(launcher));
     let own: Vec<i32> = own.collect();
     ensure!(own.len() == 2, "{own:?}");
     Ok((daemon, own))
 }
 
-fn stopped_shells(_: Scale) -> anyhow::Result<Outcome> {
-    let (daemon, shells) = with_shells()?;
+fn stopped_warm(_: Scale) -> anyhow::Result<Outcome> {
+    let (daemon, warm_pool) = with_warm_pool()?;
     let rootfs = Rootfs::busybox();
-    for pid in &shells {
+    for pid in &warm_pool {
         kill(*pid, 19);
         wait::until("it is stopped", || host::status(*pid, "State").filter(|state| state.starts_with('T')));
     }
@@ -206,15 +206,15 @@ fn stopped_shells(_: Scale) -> anyhow::Result<Outcome> {
     }
     let given_up = daemon.setup().logged().matches("did not acknowledge the launch").count();
     let fault = (given_up != 2).then(|| format!("{given_up} of 2 stopped shells were given up"));
-    Ok(Outcome::new(fault, "both containers run, without the shells"))
+    Ok(Outcome::new(fault, "both containers run, without the warm containers"))
 }
 
 /// Shells that are not stopped are used.
-fn stopped_shells_control(_: Scale) -> anyhow::Result<String> {
-    let (daemon, _) = with_shells()?;
+fn stopped_warm_control(_: Scale) -> anyhow::Result<String> {
+    let (daemon, _) = with_warm_pool()?;
     let rootfs = Rootfs::busybox();
     daemon.api.up(sh("echo up; exec busybox sleep 100000").id("a").rootfs(&rootfs.reference()));
-    match daemon.api.info().shells.map(|shells| shells.used) {
+    match daemon.api.info().warm_pool.map(|warm_pool| warm_pool.used) {
         Some(1) => Ok("a container used a shell".into()),
         used => bail!("{used:?} shells were used"),
     }

@@ -33,8 +33,8 @@ impl FromStr for Settings {
 impl Settings {
     /// An executord in which no container stands ready.
     pub(crate) fn cold() -> Self {
-        let none = Table::from_iter([("ready".to_owned(), Value::Integer(0))]);
-        Self { name: "cold".to_owned(), keys: Table::from_iter([("shells".to_owned(), Value::Table(none))]) }
+        let none = Table::from_iter([("size".to_owned(), Value::Integer(0))]);
+        Self { name: "cold".to_owned(), keys: Table::from_iter([("warm_pool".to_owned(), Value::Table(none))]) }
     }
 }
 

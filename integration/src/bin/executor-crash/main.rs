@@ -63,15 +63,15 @@ struct Options {
     tree: bool,
     /// Let each container begin as a shell that waits
     #[arg(long)]
-    shells: bool,
+    warm_pool: bool,
     /// Let the requests refer to their secrets, which executord fetches, and fetches again in place of UpdateFiles
     #[arg(long, conflicts_with = "tree")]
     references: bool,
     /// Kill `agent-cli bundle` at these commands instead
-    #[arg(long, value_name = "COMMAND", value_delimiter = ',', value_enum, conflicts_with_all = ["target", "tree", "shells", "references"])]
+    #[arg(long, value_name = "COMMAND", value_delimiter = ',', value_enum, conflicts_with_all = ["target", "tree", "warm_pool", "references"])]
     operation: Vec<Operation>,
     /// Kill while a container's certificate is replaced, these processes [without a name: all]
-    #[arg(long, value_name = "PROCESS", value_delimiter = ',', value_enum, num_args = 0..=1, default_missing_value = "executord,signer,next-signer,launcher,shim", conflicts_with_all = ["target", "tree", "shells", "references", "operation"])]
+    #[arg(long, value_name = "PROCESS", value_delimiter = ',', value_enum, num_args = 0..=1, default_missing_value = "executord,signer,next-signer,launcher,shim", conflicts_with_all = ["target", "tree", "warm_pool", "references", "operation"])]
     renewals: Vec<Renewing>,
     /// Print the figures as JSON
     #[arg(long)]
@@ -105,10 +105,10 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     if !options.renewals.is_empty() {
         return Run::over(Renewals::new()?).all(&options.renewals, options);
     }
-    let lacking = options.target.contains(&Target::Shell) && !options.shells;
-    ensure!(!lacking, "--target shell: there are shells with --shells only");
-    let targets = if options.target.is_empty() { Target::all(options.shells) } else { options.target.clone() };
-    let lives = Lives { tree: options.tree, shells: options.shells, references: options.references };
+    let lacking = options.target.contains(&Target::Warm) && !options.warm_pool;
+    ensure!(!lacking, "--target shell: there are shells with --warm-pool only");
+    let targets = if options.target.is_empty() { Target::all(options.warm_pool) } else { options.target.clone() };
+    let lives = Lives { tree: options.tree, warm_pool: options.warm_pool, references: options.references };
     Run::over(TestNode::new(lives)?).all(&targets, options)
 }
 

@@ -79,7 +79,7 @@ impl Renewals {
     /// Starts a node with its containers.
     pub(crate) fn new() -> anyhow::Result<Self> {
         let ca = Ca::new("crash CA");
-        let node = Supervised::configured(&(ca.table() + "[shells]\nready = 0\n"));
+        let node = Supervised::configured(&(ca.table() + "[warm_pool]\nsize = 0\n"));
         let watch = Watch::start();
         for number in 0..STANDING {
             let request = request(&format!("renewal-{number}"));

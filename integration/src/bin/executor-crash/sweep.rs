@@ -43,12 +43,12 @@ pub(crate) enum Target {
     /// the launcher, at the calls of the shim, which goes on while the next launcher starts
     Orphan,
     /// with shells: the next shell, while it is made and waits
-    Shell,
+    Warm,
 }
 
 impl Target {
     /// Returns every target of nodes with or without shells.
-    pub(crate) fn all(shells: bool) -> Vec<Self> {
+    pub(crate) fn all(warm_pool: bool) -> Vec<Self> {
         let all = [
             Self::Executord,
             Self::Launcher,
@@ -59,7 +59,7 @@ impl Target {
             Self::Everything,
             Self::Orphan,
         ];
-        all.into_iter().chain(shells.then_some(Self::Shell)).collect()
+        all.into_iter().chain(warm_pool.then_some(Self::Warm)).collect()
     }
 
     fn word(self) -> &'static str {
@@ -72,11 +72,11 @@ impl Target {
             Self::Namespace => "namespace",
             Self::Everything => "everything",
             Self::Orphan => "orphan",
-            Self::Shell => "shell",
+            Self::Warm => "warm",
         }
     }
 
-    /// Returns what is traced. Where a shell waits, it is the one that becomes the shim, and what is forked next is the next shell.
+    /// Returns what is traced. Where a warm container waits, it is the one that becomes the shim, and what is forked next is the next shell.
     fn trace_target(self, node: &Supervised, shell: Option<i32>) -> TraceTarget {
         let launcher = node.pid(Part::Launcher);
         match (self, shell) {
@@ -87,16 +87,16 @@ impl Target {
         match self {
             Self::Executord => TraceTarget::Living(node.pid(Part::Executord)),
             Self::Launcher => TraceTarget::Living(launcher),
-            Self::Shim | Self::Everything | Self::Orphan | Self::Shell => TraceTarget::Shim { launcher },
+            Self::Shim | Self::Everything | Self::Orphan | Self::Warm => TraceTarget::Shim { launcher },
             Self::Inject => TraceTarget::Helpers { launcher, which: Helper::Inject },
             Self::Cloner => TraceTarget::Helpers { launcher, which: Helper::Cloner },
             Self::Namespace => TraceTarget::Helpers { launcher, which: Helper::Namespace },
         }
     }
 
-    fn shim_lives(self, shells: bool) -> bool {
-        let of_next_shell = matches!(self, Self::Shell | Self::Cloner | Self::Namespace);
-        matches!(self, Self::Executord | Self::Launcher | Self::Orphan) || shells && of_next_shell
+    fn shim_lives(self, warm_pool: bool) -> bool {
+        let of_next_warm = matches!(self, Self::Warm | Self::Cloner | Self::Namespace);
+        matches!(self, Self::Executord | Self::Launcher | Self::Orphan) || warm_pool && of_next_warm
     }
 }
 
@@ -140,7 +140,7 @@ pub(crate) struct Lives {
     /// The containers carry out trees of actions.
     pub(crate) tree: bool,
     /// They begin as shells.
-    pub(crate) shells: bool,
+    pub(crate) warm_pool: bool,
     /// Their requests refer to their secrets.
     pub(crate) references: bool,
 }
@@ -150,7 +150,7 @@ impl TestNode {
     pub(crate) fn new(kind: Lives) -> anyhow::Result<Self> {
         let shelf = kind.references.then(Shelf::new).transpose()?.map(Arc::new);
         let provider = shelf.as_ref().map(|shelf| shelf.provider()).unwrap_or_default();
-        let node = Supervised::configured(&format!("{provider}[shells]\nready = {}\n", u8::from(kind.shells)));
+        let node = Supervised::configured(&format!("{provider}[warm_pool]\nsize = {}\n", u8::from(kind.warm_pool)));
         let before = node.footprint();
         let (needles, rootfs) = (Needles::new()?, Rootfs::busybox());
         let mut test_node = Self { node, before, needles, lives: 0, kind, rootfs, shelf };
@@ -165,22 +165,22 @@ impl TestNode {
     }
 
     fn request(&self, id: &str, secrets: &Secrets) -> RunRequest {
-        let rootfs = if self.kind.shells { self.rootfs.reference() } else { "host".to_owned() };
+        let rootfs = if self.kind.warm_pool { self.rootfs.reference() } else { "host".to_owned() };
         // What was a shell takes its files without a helper where nothing but files is carried in.
-        life::request(id, secrets, &rootfs, (self.kind.tree, !self.kind.shells))
+        life::request(id, secrets, &rootfs, (self.kind.tree, !self.kind.warm_pool))
     }
 
-    /// Waits until a shell waits, where there are to be any, and returns its pid.
+    /// Waits until a warm container waits, where there are to be any, and returns its pid.
     fn shell(&self) -> Option<i32> {
         let named = |pid: &i32| {
-            std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "executor-shell\n")
+            std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "executor-warm\n")
         };
         let waiting = || {
-            let shells = self.node.api.try_info().ok()?.shells?;
+            let warm_pool = self.node.api.try_info().ok()?.warm_pool?;
             let launcher = self.node.pid(Part::Launcher);
-            (shells.ready > 0).then(|| integration::host::descendants(launcher).into_iter().find(named))?
+            (warm_pool.ready > 0).then(|| integration::host::descendants(launcher).into_iter().find(named))?
         };
-        self.kind.shells.then(|| integration::wait::until("a shell waits", waiting))
+        self.kind.warm_pool.then(|| integration::wait::until("a warm container waits", waiting))
     }
 
     /// Creates an id, and secrets that are searched for from now on.
@@ -202,7 +202,7 @@ impl TestNode {
             Target::Executord => &[Part::Executord],
             Target::Launcher | Target::Orphan => &[Part::Launcher],
             Target::Everything => &[Part::Executord, Part::Launcher],
-            Target::Shim | Target::Inject | Target::Cloner | Target::Namespace | Target::Shell => &[],
+            Target::Shim | Target::Inject | Target::Cloner | Target::Namespace | Target::Warm => &[],
         };
         for part in parts {
             integration::wait::until("the killed process is dead", || self.node.is_dead(*part).then_some(()));
@@ -285,7 +285,7 @@ impl Node for TestNode {
             request: &request,
             secrets: &secrets,
             needles: &self.needles,
-            shim_lived: target.shim_lives(self.kind.shells) || kill.is_none(),
+            shim_lived: target.shim_lives(self.kind.warm_pool) || kill.is_none(),
             key_lost: target == Target::Everything,
         };
         let mut verdict = case.evaluate(&answers);

@@ -21,7 +21,7 @@ const WRITTEN: u64 = 32 << 20;
 /// its records of containers stay when they are gone. Each shell that waits has directories, too: the count is of a
 /// moment when there are as many as ever.
 fn used(daemon: &Daemon) -> u64 {
-    daemon.api.wait_until_shells_are_ready();
+    daemon.api.wait_until_warm_pool_is_ready();
     let noted = || -> u64 {
         let ledger = std::fs::read_dir(daemon.setup().state_dir().join("ledger")).unwrap().flatten();
         ledger.map(|file| file.metadata().map_or(0, |meta| meta.blocks() * 512)).sum()

@@ -28,11 +28,11 @@ fn with_perl() -> Rootfs {
 #[test]
 fn the_next_container_finds_nothing_of_the_one_before() {
     let rootfs = with_perl();
-    for shells in [0, 1] {
+    for warm_pool in [0, 1] {
         let pool = "userns_pool_start = 939524096\nuserns_pool_ranges = 2";
-        let config = format!("[policy]\n{pool}\n[shells]\nready = {shells}\n");
+        let config = format!("[policy]\n{pool}\n[warm_pool]\nsize = {warm_pool}\n");
         let daemon = Setup::default().config(&config).start();
-        daemon.api.wait_until_shells_are_ready();
+        daemon.api.wait_until_warm_pool_is_ready();
         let ended = |id: &str, what: &str| {
             let request = program("/usr/bin/perl", &["-e", PROBE, what]).id(id).rootfs(&rootfs.reference());
             let container = daemon.api.run_to_end(request);
@@ -53,7 +53,7 @@ fn the_next_container_finds_nothing_of_the_one_before() {
             daemon.api.delete(&id, false).unwrap();
         }
         assert!(same > 0, "the control: a later container had the ids of the first");
-        let counts = daemon.api.info().shells.unwrap();
-        assert_eq!(counts.used > 0, shells > 0, "{counts:?}");
+        let counts = daemon.api.info().warm_pool.unwrap();
+        assert_eq!(counts.used > 0, warm_pool > 0, "{counts:?}");
     }
 }

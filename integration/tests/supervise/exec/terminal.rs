@@ -50,9 +50,9 @@ fn its_size_is_as_asked_and_changes_are_seen() {
 #[test]
 fn run_terminal_begins_with_callers_size() {
     for ready in [0, 1] {
-        let daemon = Setup::default().config(&format!("[shells]\nready = {ready}\n")).start();
+        let daemon = Setup::default().config(&format!("[warm_pool]\nsize = {ready}\n")).start();
         for (rows, columns) in [(31, 117), (50, 200), (7, 133), (24, 80), (2, 9), (100, 300), (43, 132), (25, 81)] {
-            daemon.api.wait_until_shells_are_ready();
+            daemon.api.wait_until_warm_pool_is_ready();
             let busybox = Rootfs::busybox();
             let program = ["run", "-it", "--rm", "--rootfs", &busybox.reference(), "/bin/busybox", "stty", "size"];
             let mut terminal = Terminal::start(&daemon.socket(), &program, (rows, columns));

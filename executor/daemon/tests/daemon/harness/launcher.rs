@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 
 use executor_core::protocol::{
-    Done, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, PACKET_MAX, Reason, Refused, Shells,
-    ShimLost, VERSION, Welcome,
+    Done, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, PACKET_MAX, Reason, Refused, ShimLost,
+    VERSION, WarmPool, Welcome,
 };
 use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
 use prost::Message as _;
@@ -186,7 +186,7 @@ impl Shared {
                 LauncherCall::OpenSigner(_) => {
                     LauncherAnswer::Refused(Refused::new(Reason::Precondition, "nothing is signed"))
                 }
-                LauncherCall::CountShells(_) => LauncherAnswer::Shells(Shells::default()),
+                LauncherCall::CountWarmPool(_) => LauncherAnswer::WarmPool(WarmPool::default()),
                 LauncherCall::Shutdown(_) => {
                     self.calls.lock().unwrap().push("shutdown".into());
                     LauncherAnswer::Done(Done {})

@@ -40,7 +40,7 @@ pub(crate) struct Created {
     pidfd: OwnedFd,
     socket: Seqpacket,
     /// Set where its init waited for its part.
-    was_shell: bool,
+    was_warm: bool,
     /// Order that makes its init the container's, where that goes with what it is to run.
     order: Option<Order>,
 }
@@ -84,7 +84,7 @@ pub(crate) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Ref
         .and_then(|()| make_dir(&state, 0o700, None))
         .map_err(|error| failed("run directory", &error))?;
     let (socket, theirs) = Seqpacket::pair().map_err(|error| failed("socket", &error))?;
-    let was_shell = part.is_none();
+    let was_warm = part.is_none();
     let init = Init { socket: Arc::new(theirs), filter, part: part.map(Arc::new) };
     let build = || {
         ContainerBuilder::new(NAME.into(), SyscallType::default())
@@ -103,7 +103,7 @@ pub(crate) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Ref
     let pid =
         container.pid().map(|pid| pid.as_raw()).ok_or_else(|| Refused::new(Reason::Internal, "create: no init"))?;
     let pidfd = process::pidfd(pid).map_err(|error| failed("init", &error))?;
-    Ok(Created { container: Some(container), pid, pidfd, socket, was_shell, order: None })
+    Ok(Created { container: Some(container), pid, pidfd, socket, was_warm, order: None })
 }
 
 impl Created {
@@ -126,8 +126,8 @@ impl Created {
     }
 
     /// Tells whether it was a shell before it was a container.
-    pub(crate) fn was_shell(&self) -> bool {
-        self.was_shell
+    pub(crate) fn was_warm(&self) -> bool {
+        self.was_warm
     }
 
     /// Init, in the host's pid namespace.

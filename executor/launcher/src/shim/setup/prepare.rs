@@ -70,7 +70,7 @@ use crate::shim::running::control::Control;
 use crate::shim::running::limits;
 use crate::shim::running::usage::Interfaces;
 use crate::shim::steps::Running;
-use crate::shim::warm::{Activation, Shell};
+use crate::shim::warm::{Activation, WarmContainer};
 use crate::warm::Opened;
 
 /// Warning of a member that shares processes where the kernel cannot separate them.
@@ -97,19 +97,18 @@ pub(crate) fn prepare(
     host: &Host,
     filter: &Arc<Filter>,
     request: &Request,
-    (inputs, shell): (Vec<MemFile>, &mut Option<Shell>),
+    (inputs, warm): (Vec<MemFile>, &mut Option<WarmContainer>),
     control: &mut Control,
 ) -> Result<Box<Ready>, Refused> {
-    let init = shell.as_ref().map(Shell::init);
-    let admitted = admit(host, request, shell);
+    let init = warm.as_ref().map(WarmContainer::init);
+    let admitted = admit(host, request, warm);
     let (dirs, cgroup) = match &admitted {
         Ok(admitted) => (admitted.dirs.clone(), admitted.record.cgroup.clone()),
         Err(_) => (Dirs::nowhere(), PathBuf::new()),
     };
     let remains =
         Remains { by: SHIM, dirs, cgroup, volumes: Vec::new(), inputs, rotated: Rotated::default(), views: Vec::new() };
-    let mut site =
-        Undo { init: admitted.as_ref().ok().and_then(|admitted| admitted.shell.as_ref()).and(init), remains };
+    let mut site = Undo { init: admitted.as_ref().ok().and_then(|admitted| admitted.warm.as_ref()).and(init), remains };
     let admitted = match admitted {
         Ok(admitted) => admitted,
         Err(refused) => {
@@ -185,7 +184,7 @@ struct Recorded {
     dirs: Dirs,
     ids: Rc<Ids>,
     pod: Option<Pod>,
-    shell: Option<Shell>,
+    warm: Option<WarmContainer>,
     log: container_log::Log,
 }
 
@@ -255,7 +254,7 @@ impl Admitted {
     }
 
     fn record(self, host: &Host, control: &mut Control) -> Result<Recorded, Refused> {
-        let Self { record, brought, dirs, ids, pod, shell } = self;
+        let Self { record, brought, dirs, ids, pod, warm } = self;
         let (listener, file) = match brought {
             Some(Opened { listener, log }) => (listener, Some(log)),
             None => {
@@ -268,7 +267,7 @@ impl Admitted {
         control.listen(listener);
         let log = container_log::Log::create(&dirs, &record.plan, host.log_bytes_max, file);
         let log = log.map_err(|error| failed("log", &error))?;
-        Ok(Recorded { record, dirs, ids, pod, shell, log })
+        Ok(Recorded { record, dirs, ids, pod, warm, log })
     }
 }
 
@@ -330,7 +329,7 @@ impl Assembled {
         control: &mut Control,
     ) -> Result<Waiting, Refused> {
         let Self { recorded, mut tree, user, edits, extra_groups, file_groups, mounts, message, steps, unheld } = self;
-        let Recorded { record, dirs, ids, pod, shell, mut log } = recorded;
+        let Recorded { record, dirs, ids, pod, warm, mut log } = recorded;
         site.remains.views = tree.take_views();
         let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
         warnings.extend(unheld);
@@ -365,19 +364,19 @@ impl Assembled {
         let id_map = ids.map();
         let stdio = log.ends(id_map.host(user.uid), id_map.host(user.gid)).map_err(|error| failed("pipe", &error))?;
         let shm = pod.as_ref().map(Pod::shm).transpose().map_err(|error| failed("/dev/shm of the pod", &error))?;
-        let (shell, unused) = match shell {
-            Some(shell) if !Shell::has_room_for(user.groups.len()) => (None, Some(shell)),
-            shell => (shell, None),
+        let (warm, unused) = match warm {
+            Some(warm) if !WarmContainer::has_room_for(user.groups.len()) => (None, Some(warm)),
+            warm => (warm, None),
         };
         if let Some(unused) = unused {
             unused.end(host);
             site.init = None;
         }
-        let container = match shell {
-            Some(shell) => {
+        let container = match warm {
+            Some(warm) => {
                 // Where some kernels need a place to attach the secret files.
                 let staging = &dirs.staging();
-                shell.limit(host, &limits)?;
+                warm.limit(host, &limits)?;
                 let (plan, cgroup) = (&record.plan, &*record.cgroup);
                 let (mounts, user, file_groups) = (&*mounts, &*user, &file_groups);
                 let files = Files { plan, cgroup, mounts, user, file_groups, id_map, staging };
@@ -388,7 +387,7 @@ impl Assembled {
                     carries_files_at_most(plan) && (views.is_some() || mounts.is_empty()) && plan.actions.is_none();
                 let shown = views.map(|views| (mounts, views));
                 let (rootfs, nofile) = (&*dirs.stage, limits.nofile);
-                shell.become_container(Activation { plan, part, nofile, held: &held, stdio, rootfs, shown }, at_once)?
+                warm.become_container(Activation { plan, part, nofile, held: &held, stdio, rootfs, shown }, at_once)?
             }
             None => {
                 let namespace = ids.namespace_path();
@@ -477,7 +476,7 @@ impl Waiting {
             plan: &self.record.plan,
             cgroup: &self.record.cgroup,
             init: self.container.pidfd().as_fd(),
-            network_begun: self.container.was_shell(),
+            network_begun: self.container.was_warm(),
             prepared: &self.prepared,
             id_map: self.id_map,
             volume: site.remains.volumes.first(),

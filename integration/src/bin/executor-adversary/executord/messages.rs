@@ -64,7 +64,7 @@ fn launch(id: &str) -> LauncherCall {
         container_id: id.into(),
         request_tag: "tag".into(),
         created_at: 1,
-        fits_shell: true,
+        fits_warm: true,
         ..Launch::default()
     })
 }

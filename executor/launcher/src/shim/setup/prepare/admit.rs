@@ -5,7 +5,7 @@ use std::rc::Rc;
 use executor_core::plan::Plan;
 use executor_core::protocol::{PLAN_MAX, Reason, Refused};
 use executor_core::record::ContainerRecord;
-use executor_core::spec::fits_shell;
+use executor_core::spec::fits_warm;
 use executor_core::validate::{Violation, recheck};
 use executor_sys::identity;
 
@@ -16,7 +16,7 @@ use crate::host::Host;
 use crate::ids::Ids;
 use crate::pods::Pod;
 use crate::shim::isolate;
-use crate::shim::warm::Shell;
+use crate::shim::warm::WarmContainer;
 use crate::warm::Opened;
 
 /// Stage 1: a plan that the policy allows, and an id that is taken.
@@ -27,21 +27,21 @@ pub(super) struct Admitted {
     pub(super) dirs: Dirs,
     pub(super) ids: Rc<Ids>,
     pub(super) pod: Option<Pod>,
-    pub(super) shell: Option<Shell>,
+    pub(super) warm: Option<WarmContainer>,
 }
 
 /// Reads and judges the plan, and takes the id. A shell that the plan cannot use ends; after a refusal it is the caller's, who tells
 /// of that first.
-pub(super) fn admit(host: &Host, request: &Request, shell: &mut Option<Shell>) -> Result<Admitted, Refused> {
-    let admitted = try_to_admit(host, request, shell)?;
-    if let Some(unused) = shell.take() {
+pub(super) fn admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>) -> Result<Admitted, Refused> {
+    let admitted = try_to_admit(host, request, warm)?;
+    if let Some(unused) = warm.take() {
         unused.end(host);
     }
     Ok(admitted)
 }
 
 /// Takes the shell where the container is admitted with it.
-fn try_to_admit(host: &Host, request: &Request, shell: &mut Option<Shell>) -> Result<Admitted, Refused> {
+fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>) -> Result<Admitted, Refused> {
     let internal =
         |what: &str, error: &dyn std::fmt::Display| Refused::new(Reason::Internal, format!("{what}: {error}"));
     if request.plan.len() as u64 > PLAN_MAX {
@@ -59,21 +59,21 @@ fn try_to_admit(host: &Host, request: &Request, shell: &mut Option<Shell>) -> Re
         return Err(no_bound());
     }
     let pod = Pod::open(host, &plan, request.pod_range)?;
-    let used = shell.as_ref().filter(|_| fits_shell(&plan));
+    let used = warm.as_ref().filter(|_| fits_warm(&plan));
     let ids = match (used, &pod) {
-        (Some(shell), _) => shell.ids(),
+        (Some(warm), _) => warm.ids(),
         (None, None) => Rc::new(Ids::new(&plan, request.id_range, &host.policy)?),
         (None, Some(pod)) => Rc::new(Ids::from_pod(pod.ids()?)),
     };
-    if shell.is_none() {
+    if warm.is_none() {
         isolate().map_err(|error| failed("mount namespace", &error))?; // a shell has one
     }
     let shim = match used {
-        Some(shell) => shell.identity(),
+        Some(warm) => warm.identity(),
         None => identity::read(std::process::id() as i32).map_err(|error| failed("/proc", &error))?,
     };
     let dirs = Dirs::new(host, &plan.id);
-    let cgroup = used.map_or_else(|| host.cgroup_parent.join(plan.id.as_str()), Shell::cgroup);
+    let cgroup = used.map_or_else(|| host.cgroup_parent.join(plan.id.as_str()), WarmContainer::cgroup);
     let fits = used.is_some();
     let record = ContainerRecord {
         request_tag: request.request_tag.clone(),
@@ -81,7 +81,7 @@ fn try_to_admit(host: &Host, request: &Request, shell: &mut Option<Shell>) -> Re
         pod_range_start: request.pod_range.filter(|_| pod.is_some() && ids.map().is_mapped()),
         ..ContainerRecord::first(plan, (request.created_at, request.begun), shim, cgroup)
     };
-    let brought = match shell.as_mut().filter(|_| fits).and_then(Shell::take_premade) {
+    let brought = match warm.as_mut().filter(|_| fits).and_then(WarmContainer::take_premade) {
         Some(premade) => premade.move_to(&dirs, &record).map(Some),
         None => dirs.create().map(|()| None),
     };
@@ -98,7 +98,7 @@ fn try_to_admit(host: &Host, request: &Request, shell: &mut Option<Shell>) -> Re
         let why = format!("the launcher ended before container {} had a directory", record.plan.id);
         return Err(Refused::new(Reason::Busy, why));
     }
-    Ok(Admitted { record, brought, dirs, ids, pod, shell: if fits { shell.take() } else { None } })
+    Ok(Admitted { record, brought, dirs, ids, pod, warm: if fits { warm.take() } else { None } })
 }
 
 /// ramfs, which takes the place of a tmpfs without `noswap`, has neither a size nor a way to tell a hole from zeros.

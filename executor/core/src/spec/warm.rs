@@ -30,7 +30,7 @@ pub struct Skeleton<'a> {
 
 /// Returns whether a container of this plan can be made of a shell: its namespaces are all its own, its system calls are
 /// filtered as by default, and what lies below /dev is what every container has.
-pub fn fits_shell(plan: &Plan) -> bool {
+pub fn fits_warm(plan: &Plan) -> bool {
     let isolation = &plan.isolation;
     let isolated = isolation.user_namespace == UserNamespace::Own
         && !isolation.privileged
@@ -48,7 +48,7 @@ pub fn fits_shell(plan: &Plan) -> bool {
 ///
 /// # Errors
 /// A builder of oci-spec refused; none does.
-pub fn shell(skeleton: Skeleton<'_>) -> Result<Spec, OciSpecError> {
+pub fn warm(skeleton: Skeleton<'_>) -> Result<Spec, OciSpecError> {
     let all = |paths: &[&str]| -> Vec<String> { paths.iter().map(|path| (*path).to_owned()).collect() };
     let mut mounts = of_kernel(SHM_BYTES_DEFAULT)?;
     mounts.push(sys(false)?);
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn what_shares_or_asks_for_more_does_not_fit() {
-        assert!(fits_shell(&fitting()));
+        assert!(fits_warm(&fitting()));
         let tmpfs = Tmpfs { path: "/t".into(), bytes: 1, mode: 0o755, uid: 0, gid: 0, exec: false };
         let member = PodRole::Member { pod: "p".parse().unwrap(), share_processes: false };
         type Change = Box<dyn Fn(&mut Plan)>;
@@ -124,13 +124,13 @@ mod tests {
         for (what, change) in changes {
             let mut plan = fitting();
             change(&mut plan);
-            assert!(!fits_shell(&plan), "{what}");
+            assert!(!fits_warm(&plan), "{what}");
         }
         let mut less = fitting();
         less.isolation.capabilities_dropped.push("ALL".into());
         less.isolation.read_only_rootfs = true;
         less.terminal = true;
-        assert!(fits_shell(&less));
+        assert!(fits_warm(&less));
     }
 
     #[test]
@@ -141,7 +141,7 @@ mod tests {
             user_namespace: Path::new("/proc/self/fd/9"),
             cgroup_view: None,
         };
-        let spec = serde_json::to_value(shell(skeleton).unwrap()).unwrap();
+        let spec = serde_json::to_value(warm(skeleton).unwrap()).unwrap();
         let namespaces = spec["linux"]["namespaces"].as_array().unwrap();
         let named: Vec<_> = namespaces.iter().filter(|one| one.get("path").is_some()).collect();
         assert_eq!((namespaces.len(), named.len()), (7, 1), "{namespaces:?}");

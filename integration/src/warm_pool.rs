@@ -1,6 +1,6 @@
 //! Tests with and without shells.
 //!
-//! EXECUTOR_SHELLS is the number that wait (`[shells] ready`); where it is unset, daemons are configured as shipped.
+//! EXECUTOR_WARM_POOL is the number that wait (`[warm_pool] size`); where it is unset, daemons are configured as shipped.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,13 +10,13 @@ use crate::host;
 
 /// Returns whether containers begin as shells.
 pub fn are_on() -> bool {
-    std::env::var("EXECUTOR_SHELLS").map_or(true, |ready| ready != "0")
+    std::env::var("EXECUTOR_WARM_POOL").map_or(true, |ready| ready != "0")
 }
 
 /// Returns a configuration with the number of shells that the tests are run with, where it does not say one.
 pub fn configured(toml: &str) -> String {
-    match std::env::var("EXECUTOR_SHELLS") {
-        Ok(ready) if !toml.contains("[shells]") => format!("{toml}\n[shells]\nready = {ready}\n"),
+    match std::env::var("EXECUTOR_WARM_POOL") {
+        Ok(ready) if !toml.contains("[warm_pool]") => format!("{toml}\n[warm_pool]\nsize = {ready}\n"),
         _ => toml.to_owned(),
     }
 }
@@ -44,9 +44,9 @@ pub fn waiting(dir: &Path) -> BTreeSet<String> {
 /// Returns the processes of shells among these: their own and those that they made.
 pub fn processes(among: &BTreeSet<i32>) -> BTreeSet<i32> {
     let is_shell =
-        |pid: &&i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "executor-shell\n");
-    let shells: Vec<i32> = among.iter().filter(is_shell).copied().collect();
-    shells.iter().flat_map(|pid| host::descendants(*pid)).chain(shells.iter().copied()).collect()
+        |pid: &&i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "executor-warm\n");
+    let warm_pool: Vec<i32> = among.iter().filter(is_shell).copied().collect();
+    warm_pool.iter().flat_map(|pid| host::descendants(*pid)).chain(warm_pool.iter().copied()).collect()
 }
 
 /// Returns whether a path is the cgroup of a shell that waits, or below it.

@@ -120,7 +120,7 @@ fn reported(line: &str, id: &str) -> String {
 }
 
 #[test]
-fn a_container_is_the_same_with_a_shell_and_without() {
+fn containers_are_equal_warm_and_cold() {
     let (with, without, rootfs) = (daemon(1), daemon(0), Rootfs::busybox());
     for (number, (what, request)) in kinds(&rootfs.reference()).into_iter().enumerate() {
         let id = format!("c{number}");
@@ -132,22 +132,22 @@ fn a_container_is_the_same_with_a_shell_and_without() {
             lines.sort_unstable();
             (lines, exit(&container))
         };
-        let before = with.api.info().shells.unwrap().used;
+        let before = with.api.info().warm_pool.unwrap().used;
         let (found, expected) = (printed(&with), printed(&without));
         let differing = |these: &[String], others: &[String]| -> Vec<String> {
             these.iter().filter(|line| !others.contains(line)).cloned().collect()
         };
         assert_eq!(differing(&found.0, &expected.0), differing(&expected.0, &found.0), "{what}");
         assert_eq!(found, expected, "{what}");
-        assert_eq!(with.api.info().shells.unwrap().used, before + 1, "{what}: the control: it found a shell");
-        with.api.wait_until_shells_are_ready();
+        assert_eq!(with.api.info().warm_pool.unwrap().used, before + 1, "{what}: the control: it found a shell");
+        with.api.wait_until_warm_pool_is_ready();
     }
-    let counts = without.api.info().shells.unwrap();
+    let counts = without.api.info().warm_pool.unwrap();
     assert_eq!((counts.configured, counts.used), (0, 0));
 }
 
 #[test]
-fn limits_are_the_same_with_a_shell_and_without() {
+fn limits_are_equal_warm_and_cold() {
     let (with, without, rootfs) = (daemon(1), daemon(0), Rootfs::busybox());
     let no_swap = Limits { swap_bytes: Some(0), ..limited() };
     for (number, limits_asked) in [Limits::default(), limited(), no_swap].into_iter().enumerate() {
@@ -162,9 +162,9 @@ fn limits_are_the_same_with_a_shell_and_without() {
             (in_force, own, status)
         });
         assert_eq!(set[0], set[1]);
-        with.api.wait_until_shells_are_ready();
+        with.api.wait_until_warm_pool_is_ready();
     }
-    assert_eq!(with.api.info().shells.unwrap().used, 3, "the control: each found a shell");
+    assert_eq!(with.api.info().warm_pool.unwrap().used, 3, "the control: each found a shell");
 }
 
 /// Requests that do not fit a shell are served without one, and leave those that wait alone.
@@ -175,7 +175,7 @@ fn a_request_that_does_not_fit_is_served_without() {
     let unfit = RunRequest { capabilities: Some(add), ..sh("echo served").rootfs(&rootfs.reference()) };
     daemon.api.run_to_end(unfit.id("unfit"));
     assert!(daemon.api.output("unfit").text().contains("served"));
-    let counts = daemon.api.info().shells.unwrap();
+    let counts = daemon.api.info().warm_pool.unwrap();
     assert_eq!((counts.ready, counts.used, counts.missed), (1, 0, 0));
 }
 
@@ -188,14 +188,14 @@ fn in_memory(daemon: &Daemon, id: &str) -> u64 {
 }
 
 #[test]
-fn secret_files_count_against_their_container_with_a_shell_and_without() {
+fn secret_files_count_against_their_warm_container() {
     const SIZE: usize = 200_000;
     let rootfs = Rootfs::busybox();
     for ready in [1, 0] {
         let daemon = daemon(ready);
         let files = ["a", "b", "c", "d"].into_iter().fold(sleeper("files"), |all, name| all.file(name, &[b'S'; SIZE]));
         daemon.api.started(files.rootfs(&rootfs.reference()));
-        daemon.api.wait_until_shells_are_ready();
+        daemon.api.wait_until_warm_pool_is_ready();
         daemon.api.started(sleeper("control").rootfs(&rootfs.reference()));
         // The kernel's sums are up to two seconds old.
         wait::until_ok("the files are counted", || match in_memory(&daemon, "files") {
@@ -204,6 +204,6 @@ fn secret_files_count_against_their_container_with_a_shell_and_without() {
         });
         let control = in_memory(&daemon, "control");
         assert!(control < SIZE as u64, "{ready} shells: {control}");
-        assert_eq!(daemon.api.info().shells.unwrap().used, u64::from(2 * ready), "the control: both found a shell");
+        assert_eq!(daemon.api.info().warm_pool.unwrap().used, u64::from(2 * ready), "the control: both found a shell");
     }
 }

@@ -8,7 +8,7 @@ use integration::daemon::{Setup, has_ended, kill};
 use integration::request::{RequestBuilder as _, sh};
 use integration::rootfs::Rootfs;
 use integration::supervised::{Part, Supervised};
-use integration::{footprint, host, shells, wait};
+use integration::{footprint, host, wait, warm_pool};
 use tonic::Code;
 
 use super::daemon;
@@ -17,8 +17,8 @@ use super::daemon;
 fn processes(run_dir: &Path, launcher: i32) -> (Vec<i32>, Vec<i32>) {
     let all = footprint::processes(run_dir, Some(launcher));
     let own =
-        |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "executor-shell\n");
-    let of_shells = shells::processes(&all);
+        |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "executor-warm\n");
+    let of_shells = warm_pool::processes(&all);
     let (made, inits) = of_shells.iter().partition(|pid| own(pid) && host::parent(**pid) == Some(launcher));
     (made, inits)
 }
@@ -26,7 +26,7 @@ fn processes(run_dir: &Path, launcher: i32) -> (Vec<i32>, Vec<i32>) {
 /// Waits until nothing is left of shells on the host but those that wait.
 fn only_those_that_wait((run_dir, state_dir): (&Path, &Path), launcher: i32, ready: usize) {
     wait::until_ok("only the shells that wait are there", || {
-        let (waiting, kept) = (shells::waiting(run_dir), shells::waiting(state_dir));
+        let (waiting, kept) = (warm_pool::waiting(run_dir), warm_pool::waiting(state_dir));
         let mut cgroups = footprint::cgroups(run_dir);
         cgroups.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".shell-")));
         let (made, inits) = processes(run_dir, launcher);
@@ -36,7 +36,7 @@ fn only_those_that_wait((run_dir, state_dir): (&Path, &Path), launcher: i32, rea
 }
 
 #[test]
-fn a_shell_that_is_killed_is_replaced() {
+fn killed_warm_container_is_replaced() {
     let daemon = daemon(2);
     let (run_dir, state_dir) = (daemon.setup().run_dir(), daemon.setup().state_dir());
     let launcher = daemon.launcher().unwrap();
@@ -49,14 +49,14 @@ fn a_shell_that_is_killed_is_replaced() {
             let (made, inits) = processes(&run_dir, launcher);
             (!made.contains(&killed) && !inits.contains(&killed)).then_some(())
         });
-        daemon.api.wait_until_shells_are_ready();
+        daemon.api.wait_until_warm_pool_is_ready();
         only_those_that_wait((&run_dir, &state_dir), launcher, 2);
     }
 }
 
 /// A shell that does not acknowledge its launch has changed nothing: it is killed, and the container is made without one.
 #[test]
-fn launch_with_stopped_shells_goes_cold() {
+fn launch_with_stopped_pool_goes_cold() {
     let (daemon, rootfs) = (daemon(3), Rootfs::busybox());
     let (run_dir, state_dir) = (daemon.setup().run_dir(), daemon.setup().state_dir());
     let launcher = daemon.launcher().unwrap();
@@ -76,17 +76,17 @@ fn launch_with_stopped_shells_goes_cold() {
     for id in ["a", "b", "c"] {
         daemon.api.delete(id, true).unwrap();
     }
-    daemon.api.wait_until_shells_are_ready();
+    daemon.api.wait_until_warm_pool_is_ready();
     only_those_that_wait((&run_dir, &state_dir), launcher, 3);
 }
 
 /// A launcher that is killed leaves shells without use. They end by themselves; what they cannot end is ended by the next one.
 #[test]
-fn shells_end_with_their_launcher() {
+fn warm_pool_ends_with_its_launcher() {
     for with_shells in [false, true] {
         let ready = 2;
-        let mut node = Supervised::configured("[shells]\nready = 2\n");
-        wait::until("every shell is ready", || (node.footprint().shells == ready).then_some(()));
+        let mut node = Supervised::configured("[warm_pool]\nsize = 2\n");
+        wait::until("every shell is ready", || (node.footprint().warm_pool == ready).then_some(()));
         let (run_dir, launcher) = (node.run_dir(), node.pid(Part::Launcher));
         let (made, inits) = processes(&run_dir, launcher);
         node.kill(Part::Launcher);
@@ -111,13 +111,13 @@ fn nothing_is_left_after_an_end_in_order() {
         daemon.api.run_to_end(sh("true").rootfs(&rootfs.reference()).file("f", b"S").id(&id));
         daemon.api.delete(&id, false).unwrap();
     }
-    assert!(daemon.api.info().shells.unwrap().used > 0, "the control");
+    assert!(daemon.api.info().warm_pool.unwrap().used > 0, "the control");
     daemon.wait_until_back_at(&before);
     let launcher = daemon.launcher().unwrap();
     only_those_that_wait((&run_dir, &state_dir), launcher, 3);
     kill(launcher, 15);
     wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
-    assert_eq!((shells::waiting(&run_dir).len(), shells::waiting(&state_dir).len()), (0, 0));
+    assert_eq!((warm_pool::waiting(&run_dir).len(), warm_pool::waiting(&state_dir).len()), (0, 0));
 }
 
 /// The container is refused and leaves nothing, whether init gets what it is to run with the order or later.
@@ -136,18 +136,18 @@ fn a_container_is_refused_whose_init_cannot_become_its_first_process() {
         let refused = daemon.api.run(request).unwrap_err();
         assert!(refused.message().contains("shell: limit on open files"), "{what}: {refused:?}");
         assert_eq!(daemon.api.get("refused").unwrap_err().code(), Code::NotFound, "{what}");
-        daemon.api.wait_until_shells_are_ready();
+        daemon.api.wait_until_warm_pool_is_ready();
     }
     daemon.api.run_to_end(request());
     daemon.api.delete("refused", false).unwrap();
-    daemon.api.wait_until_shells_are_ready();
+    daemon.api.wait_until_warm_pool_is_ready();
     daemon.wait_until_back_at(&before);
 }
 
 /// Shells count in no capacity: the last range of ids is a container's.
 #[test]
-fn a_shell_gives_its_ids_to_a_container() {
-    let config = "[shells]\nready = 2\n[policy]\nuserns_pool_start = 805306368\nuserns_pool_ranges = 5\n";
+fn warm_container_gives_up_its_ids() {
+    let config = "[warm_pool]\nsize = 2\n[policy]\nuserns_pool_start = 805306368\nuserns_pool_ranges = 5\n";
     let (daemon, rootfs) = (Setup::default().config(config).start(), Rootfs::busybox());
     for number in 0..5 {
         let request = sh("sleep 1000").rootfs(&rootfs.reference()).id(&format!("c{number}"));

@@ -7,7 +7,7 @@ use integration::daemon::{Daemon, Setup};
 
 /// Starts a daemon with this number of shells, and waits until they are ready.
 fn daemon(ready: u32) -> Daemon {
-    let daemon = Setup::default().config(&format!("[shells]\nready = {ready}\n")).start();
-    daemon.api.wait_until_shells_are_ready();
+    let daemon = Setup::default().config(&format!("[warm_pool]\nsize = {ready}\n")).start();
+    daemon.api.wait_until_warm_pool_is_ready();
     daemon
 }
