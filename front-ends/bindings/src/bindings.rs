@@ -1,4 +1,4 @@
-//! Bindings as files, put together from one or several sources and judged as a whole.
+//! Bindings as files, built from one or several sources and validated as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,17 +10,17 @@ use crate::names::{PROVIDER, TYPE, is_binding, is_key};
 use crate::violation::{Refused, Violation};
 use crate::{BYTES_MAX, ONE_FILE, SERVICE_BINDING_ROOT, VCAP_SERVICES_FILE_PATH};
 
-/// Layout of bindings below their root. The two exclude one another.
+/// Layout of bindings below their root. The two exclude each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// `BINDING/ENTRY`, as the Service Binding specification for Kubernetes has it.
+    /// `BINDING/ENTRY`, as in the Service Binding specification for Kubernetes.
     Directories,
     /// The whole VCAP_SERVICES in the file [`ONE_FILE`].
     OneFile,
 }
 
 impl Layout {
-    /// The variable that leads a process to the files.
+    /// Returns the environment variable that points a process to the files.
     pub fn variable(self) -> &'static str {
         match self {
             Self::Directories => SERVICE_BINDING_ROOT,
@@ -34,14 +34,14 @@ impl Layout {
 pub struct BindingFile {
     /// `BINDING/ENTRY`, or [`ONE_FILE`].
     pub path: String,
-    /// Any bytes.
+    /// Arbitrary bytes.
     pub content: Zeroizing<Vec<u8>>,
-    /// Describes the binding and is no secret in itself: type, provider, plan and the like.
+    /// True if the file describes the binding and is not secret in itself: type, provider, plan and the like.
     pub public: bool,
 }
 
 impl BindingFile {
-    /// Returns the bytes of path and content.
+    /// Returns the number of bytes of path and content.
     fn weight(&self) -> u64 {
         self.path.len() as u64 + self.content.len() as u64
     }
@@ -63,7 +63,7 @@ impl fmt::Debug for BindingFile {
 pub struct Binding<'a> {
     /// Name of the binding and of its directory.
     pub name: &'a str,
-    /// Entries by name, sorted.
+    /// Entries, sorted by name.
     pub entries: Vec<(&'a str, &'a BindingFile)>,
 }
 
@@ -73,18 +73,18 @@ impl Binding<'_> {
         self.entries.iter().find(|(entry, _)| *entry == name).map(|(_, file)| file.content.as_slice())
     }
 
-    /// Returns the type (`mysql`), if it is text.
+    /// Returns the type (`mysql`) if it is text.
     pub fn kind(&self) -> Option<&str> {
         self.entry(TYPE).and_then(|bytes| std::str::from_utf8(bytes).ok())
     }
 
-    /// Returns the provider, if there is one and it is text.
+    /// Returns the provider if it exists and is text.
     pub fn provider(&self) -> Option<&str> {
         self.entry(PROVIDER).and_then(|bytes| std::str::from_utf8(bytes).ok())
     }
 }
 
-/// Files that may be delivered: every name is allowed, none is there twice, and all together are within the limit.
+/// Validated files: every name is allowed and unique, and their total size is within the limit.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Bindings {
     files: Vec<BindingFile>,
@@ -95,7 +95,7 @@ impl Bindings {
     /// Returns the bindings of one file.
     ///
     /// # Errors
-    /// The file is too large.
+    /// Returns an error if the file is too large.
     pub(crate) fn from_one_file(content: Zeroizing<Vec<u8>>) -> Result<Self, Refused> {
         let file = BindingFile { path: ONE_FILE.to_owned(), content, public: false };
         let size = file.weight();
@@ -110,22 +110,22 @@ impl Bindings {
         self.layout
     }
 
-    /// The files, sorted by their paths.
+    /// Returns the files, sorted by path.
     pub fn files(&self) -> &[BindingFile] {
         &self.files
     }
 
-    /// The files, to be passed on.
+    /// Returns the files by value.
     pub fn into_files(self) -> Vec<BindingFile> {
         self.files
     }
 
-    /// Returns the bytes of all paths and contents.
+    /// Returns the number of bytes of all paths and contents.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(BindingFile::weight).sum()
     }
 
-    /// The bindings, sorted by their names; none where the files are one.
+    /// Returns the bindings, sorted by name; empty for [`Layout::OneFile`].
     pub fn bindings(&self) -> Vec<Binding<'_>> {
         let mut bindings: Vec<Binding<'_>> = Vec::new();
         for file in &self.files {
@@ -139,7 +139,8 @@ impl Bindings {
     }
 }
 
-/// Puts bindings together in [`Layout::Directories`]. Nothing fails before the end, so that all that is wrong is told.
+/// Builds bindings in [`Layout::Directories`]. Nothing fails before [`Builder::finish`], so that all faults are
+/// reported.
 #[derive(Default)]
 pub struct Builder {
     files: BTreeMap<String, BindingFile>,
@@ -148,12 +149,12 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Makes a builder without bindings.
+    /// Returns a builder without bindings.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a binding that lies in a directory somewhere, as it is: its entries by their names.
+    /// Adds a binding from a directory without translation: its entries by name.
     #[must_use]
     pub fn binding(mut self, name: &str, entries: Vec<(String, Zeroizing<Vec<u8>>)>) -> Self {
         let begun = self.start(name);
@@ -194,11 +195,11 @@ impl Builder {
         self.violations.push(violation);
     }
 
-    /// Judges all of it.
+    /// Validates all bindings.
     ///
     /// # Errors
-    /// Every violation: names, duplicates, bindings without a type, the size over the files as they came to be. (Cloud
-    /// Controller stops at the first, and counts a file that an attribute replaced once more.)
+    /// Returns every violation: names, duplicates, bindings without a type, total size of the resulting files. (Cloud
+    /// Controller stops at the first violation, and counts a file twice if an attribute replaced it.)
     pub fn finish(self) -> Result<Bindings, Refused> {
         let Self { files, mut violations, .. } = self;
         let bindings = Bindings { files: files.into_values().collect(), layout: Layout::Directories };

@@ -1,11 +1,11 @@
-//! Entries of a binding in a directory that are not secret in themselves, and are not masked.
+//! Finds the entries of a binding directory that are not secret in themselves and are not masked.
 //!
-//! In VCAP_SERVICES attributes lie apart from credentials; in a directory both are files. What tells them apart there:
+//! In VCAP_SERVICES attributes are separate from credentials; in a directory both are files. They are distinguished by:
 //!
-//! - a `.metadata`, in SAP's format: the names of either;
-//! - else an entry `label`. It says that attributes were written, as [`crate::Profile`] has them, and one of those takes the
-//!   place of a credential of the same name. Where there is none, `name` may be the name of a database and `plan` a password;
-//! - `type` and `provider` are what they are by the specification of service bindings.
+//! - a `.metadata` file in SAP's format, which lists the names of both;
+//! - else an entry `label`. It shows that attributes were written as by [`crate::Profile`], and that an attribute
+//!   replaced a credential of the same name. Without it, `name` may be the name of a database and `plan` a password;
+//! - `type` and `provider`, which the specification of service bindings defines.
 
 use serde_json::Value;
 use zeroize::Zeroizing;
@@ -13,26 +13,26 @@ use zeroize::Zeroizing;
 use crate::METADATA;
 use crate::names::{PROVIDER, PUBLIC, TYPE};
 
-/// The attribute that is always written where any is.
+/// The attribute that is always written if any attribute is.
 const LABEL: &str = "label";
 
-/// Facts about a binding's entries.
+/// Properties of a binding's entries.
 pub(crate) struct Described {
-    /// True when the entries include attributes.
+    /// True if the entries include attributes.
     attributes: bool,
-    /// Names that a `.metadata` lists, and the list that has them.
+    /// Names that `.metadata` lists; true for names that describe the binding.
     listed: Vec<(String, bool)>,
 }
 
 impl Described {
-    /// Determines the facts from the entries themselves.
+    /// Determines the properties from the entries.
     pub(crate) fn by(entries: &[(String, Zeroizing<Vec<u8>>)]) -> Self {
         let find = |name: &str| entries.iter().find(|(entry, _)| entry == name).map(|(_, content)| content);
         let listed = find(METADATA).and_then(|content| serde_json::from_slice(content).ok());
         Self { attributes: find(LABEL).is_some(), listed: listed.as_ref().map(listed_in).unwrap_or_default() }
     }
 
-    /// An entry is no secret in itself.
+    /// Returns true if an entry is not secret in itself.
     pub(crate) fn is_public(&self, entry: &str) -> bool {
         let listed = |public| self.listed.iter().any(|(name, list)| name == entry && *list == public);
         match entry {
@@ -43,7 +43,7 @@ impl Described {
     }
 }
 
-/// The names in both lists of a `.metadata`; true for those that describe the binding.
+/// Returns the names in both lists of a `.metadata`; true for those that describe the binding.
 fn listed_in(metadata: &Value) -> Vec<(String, bool)> {
     let names = |list: &str, public| {
         let properties = metadata.get(list).and_then(Value::as_array).into_iter().flatten();
@@ -68,11 +68,11 @@ mod tests {
 
     #[test]
     fn what_describes_a_binding_is_told_from_its_credentials() {
-        // As `bindings write` left it, attributes and all; and as RFC 0030 spells them.
+        // As written by `bindings write`, including attributes, and as spelled in RFC 0030.
         let written =
             [("type", "t"), ("provider", "p"), ("label", "l"), ("name", "n"), ("instance-guid", "g"), ("pw", "x")];
         assert_eq!(public(&written), ["type", "provider", "label", "name", "instance-guid"]);
-        // Credentials alone: one of them is called name.
+        // Only credentials, one of which is called name.
         assert_eq!(public(&[("type", "t"), ("name", "n"), ("plan", "x")]), ["type"]);
     }
 

@@ -1,11 +1,11 @@
-//! JSON as it came: numbers keep their text, keys their order.
+//! JSON with its original text: numbers keep their digits, and objects keep the order of their keys.
 //!
-//! serde_json's own value would make a float of a large integer and sort keys, and its features that do not
-//! (`arbitrary_precision`, `preserve_order`) would change every other crate of the workspace. So a document is looked at
-//! one level at a time, each value as the text that it is.
+//! serde_json's own value would turn a large integer into a float and sort keys, and the features that avoid this
+//! (`arbitrary_precision`, `preserve_order`) would change every other crate of the workspace. A document is therefore
+//! parsed one level at a time, and each value is kept as text.
 //!
-//! A key that is there twice counts as the last of its values, at the place of the first: Ruby's Hash, which Cloud
-//! Controller reads and writes with, does that, and so does every reader of VCAP_SERVICES.
+//! A duplicate key has the last of its values, at the position of the first: this is what Ruby's Hash does, which Cloud
+//! Controller reads and writes with, and so does every reader of VCAP_SERVICES.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,25 +20,25 @@ use crate::{DEPTH_MAX, Violation};
 /// A value of a document, without its nested values.
 pub(crate) enum Json<'a> {
     Null,
-    /// A number, `true` or `false`, as it is written.
+    /// A number, `true` or `false`, as written.
     Word(&'a str),
     String(Zeroizing<String>),
     Array(Vec<&'a RawValue>),
     Object(Vec<(String, &'a RawValue)>),
 }
 
-/// A document, to say where in it an error is: a value is looked at as a text of its own, and knows its own lines alone.
+/// A document, for locating errors: a value is parsed as separate text, whose lines begin at 1.
 #[derive(Clone, Copy)]
 pub(crate) struct Document<'a>(&'a str);
 
 impl<'a> Document<'a> {
-    /// The whole of a document, well-formed to its ends.
+    /// Parses a whole, well-formed document.
     pub(crate) fn read(text: &'a str) -> Result<(Self, &'a RawValue), Violation> {
         let document = Self(text);
         serde_json::from_str(text).map(|raw| (document, raw)).map_err(|error| document.syntax(text, &error))
     }
 
-    /// Looks at a value.
+    /// Parses one level of a value.
     pub(crate) fn parse(self, raw: &'a RawValue) -> Result<Json<'a>, Violation> {
         let text = raw.get();
         let json = match text.as_bytes().first() {
@@ -51,7 +51,7 @@ impl<'a> Document<'a> {
         json.map_err(|error| self.syntax(text, &error))
     }
 
-    /// Makes the error with its position in the whole document. The library's own message could repeat content.
+    /// Returns the error with its position in the whole document. The library's own message could repeat content.
     fn syntax(self, part: &str, error: &serde_json::Error) -> Violation {
         // A part is a slice of the document: values are borrowed from it.
         let begins = (part.as_ptr() as usize).checked_sub(self.0.as_ptr() as usize);
@@ -70,9 +70,9 @@ impl<'a> Document<'a> {
         }
     }
 
-    /// JSON without white space. Characters outside of ASCII stand for themselves, as Cloud Controller writes them.
+    /// Returns JSON without white space. Characters outside ASCII are not escaped, as in Cloud Controller.
     pub(crate) fn compact(self, raw: &'a RawValue) -> Result<Zeroizing<Vec<u8>>, Violation> {
-        // Nothing becomes longer by it, so the buffer never moves and leaves no copy behind.
+        // The result is never longer, so the buffer never moves and leaves no copy behind.
         let mut out = Zeroizing::new(Vec::with_capacity(raw.get().len()));
         self.write(raw, &mut out, DEPTH_MAX)?;
         Ok(out)
@@ -112,7 +112,7 @@ impl<'a> Document<'a> {
 }
 
 impl Json<'_> {
-    /// Says nothing: null, `[]`, `{}`. (An empty string says that it is empty.)
+    /// Returns true for null, `[]` and `{}`. (An empty string is a value.)
     pub(crate) fn is_empty(&self) -> bool {
         match self {
             Self::Null => true,
@@ -198,8 +198,7 @@ mod tests {
         }
     }
 
-    /// Positions are counted from the beginning of the document, although nested values are parsed as texts of their
-    /// own.
+    /// Positions are counted from the beginning of the document, although nested values are parsed as separate text.
     #[test]
     fn places_are_counted_from_the_beginning_of_the_document() {
         for (text, place) in [

@@ -1,36 +1,36 @@
 //! Names of bindings and of their entries.
 //!
-//! Each rule is matched over the whole value: Ruby's `^` and `$`, which Cloud Controller uses, match at every line, so that
-//! `good\n../../etc/passwd` passes there. `.` and `..` are made of allowed characters and are refused here; so is whatever
-//! else begins with `..`, because the links of a rotation are called so.
+//! Each rule must match the whole value: Ruby's `^` and `$`, which Cloud Controller uses, match at every line, so that
+//! `good\n../../etc/passwd` passes there. `.` and `..` consist of allowed characters but are refused here, as are all
+//! names that begin with `..`, because a rotation uses such names for its links.
 
 /// Entry that makes a directory a binding.
 pub(crate) const TYPE: &str = "type";
-/// Entry that narrows the type down.
+/// Entry that narrows down the type.
 pub(crate) const PROVIDER: &str = "provider";
-/// Attributes that describe a binding and open nothing. Every other attribute counts as a secret: a drain's URL can hold a
-/// password.
+/// Attributes that describe a binding and grant no access. Every other attribute counts as a secret: the URL of a log
+/// drain can hold a password.
 pub(crate) const PUBLIC: [&str; 10] =
     [TYPE, PROVIDER, "label", "plan", "tags", "name", "binding_name", "instance_name", "binding_guid", "instance_guid"];
 
-/// Longest name, in bytes.
+/// Maximum length of a name, in bytes.
 const LENGTH_MAX: usize = 253;
 
 /// Rule for names as Cloud Controller prints it.
 pub(crate) const BINDING_RULE: &str = r"/^[a-z0-9\-.]{1,253}$/";
 
-/// `[a-z0-9\-.]{1,253}`.
+/// Returns true for the name of a binding: `[a-z0-9\-.]{1,253}`.
 pub(crate) fn is_binding(name: &str) -> bool {
     is_name(name, |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.'))
 }
 
-/// `[a-z0-9\-._]{1,253}`: of an entry that comes from VCAP_SERVICES.
+/// Returns true for the name of an entry from VCAP_SERVICES: `[a-z0-9\-._]{1,253}`.
 pub(crate) fn is_entry(name: &str) -> bool {
     is_name(name, |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b'_'))
 }
 
-/// `[A-Za-z0-9\-._]{1,253}`: of an entry of a directory that is taken as it is. It is a key of a Kubernetes Secret, which
-/// may have capitals.
+/// Returns true for the name of an entry of a directory: `[A-Za-z0-9\-._]{1,253}`. It is a key of a Kubernetes Secret,
+/// which may have capitals.
 pub(crate) fn is_key(name: &str) -> bool {
     is_name(name, |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'))
 }

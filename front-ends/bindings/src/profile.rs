@@ -14,21 +14,21 @@ use std::str::FromStr;
 /// | `_` in an attribute's name | `-` | | kept |
 /// | null, `[]`, `{}` | JSON | JSON | no file |
 ///
-/// In all of them an attribute takes the place of a credential of the same name: `type` and `provider` are what the files
-/// are found by.
+/// In all profiles an attribute replaces a credential of the same name: programs find bindings by `type` and
+/// `provider`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
-    /// CF RFC 0030, from which the others grew.
+    /// CF RFC 0030, the origin of the others.
     Rfc,
-    /// Cloud Controller as it is today.
+    /// The current Cloud Controller.
     #[default]
     Cc,
-    /// The buildpacks' library, which reads VCAP_SERVICES by itself.
+    /// The buildpacks' library, which reads VCAP_SERVICES itself.
     Libcnb,
 }
 
 impl Profile {
-    /// Every profile.
+    /// All profiles.
     pub const ALL: [Self; 3] = [Self::Cc, Self::Rfc, Self::Libcnb];
 
     /// Returns the name of the profile.
@@ -40,22 +40,22 @@ impl Profile {
         }
     }
 
-    /// `provider` is the label, and not the key that the binding stands under.
+    /// Returns true if `provider` is the label, and not the top-level key of the binding.
     pub(crate) fn provider_is_label(self) -> bool {
         self == Self::Cc
     }
 
-    /// Attributes that are no credentials become files, too.
+    /// Returns true if attributes other than credentials become files as well.
     pub(crate) fn writes_attributes(self) -> bool {
         self != Self::Libcnb
     }
 
-    /// The file of an attribute.
+    /// Returns the file name of an attribute.
     pub(crate) fn attribute(self, name: &str) -> String {
         if self == Self::Rfc { name.replace('_', "-") } else { name.to_owned() }
     }
 
-    /// Values that say nothing become no file.
+    /// Returns true if null, `[]` and `{}` become no file.
     pub(crate) fn omits_empty(self) -> bool {
         self == Self::Cc
     }

@@ -1,7 +1,8 @@
-//! Files to be removed on a rotation: those of the container's current bindings that the new ones do not have.
+//! Finds the files to be removed on a rotation: files of the container's current bindings that the new bindings do not
+//! have.
 //!
-//! A container's other files may lie below the same root. Bindings are those directories right below it that hold an entry
-//! `type`, because that is what makes a directory a binding for every consumer; nothing else is touched.
+//! A container's other files may be below the same root. Bindings are the directories directly below it that have an
+//! entry `type`, because this makes a directory a binding for every consumer; other files are not touched.
 
 use std::collections::BTreeSet;
 
@@ -30,18 +31,18 @@ impl<'a> Present<'a> {
         }
     }
 
-    /// Names of the bindings.
+    /// Returns the names of the bindings.
     fn typed(&self) -> BTreeSet<&'a str> {
         self.entries().filter(|(_, entry)| *entry == TYPE).map(|(binding, _)| binding).collect()
     }
 
-    /// `BINDING/ENTRY` only: what lies deeper or right below the root is no entry.
+    /// Returns `BINDING/ENTRY` paths only: deeper files and files directly below the root are not entries.
     fn entries(&self) -> impl Iterator<Item = (&'a str, &'a str)> {
         self.paths.iter().filter_map(|path| path.split_once('/')).filter(|(_, entry)| !entry.contains('/'))
     }
 }
 
-/// Paths below the root that belong to bindings of the container and are not among the new ones.
+/// Returns the paths below the root that belong to current bindings and are not among the new ones.
 pub fn obsolete(present: &Present<'_>, new: &Bindings) -> Vec<String> {
     let kept: BTreeSet<&str> = new.files().iter().map(|file| file.path.as_str()).collect();
     let bindings = present.typed();
@@ -70,7 +71,7 @@ mod tests {
             "/etc/b/db/old-key",
             "/etc/b/gone/type",
             "/etc/b/gone/uri",
-            // No bindings: no type, too deep, at the root, elsewhere.
+            // Not bindings: no type, too deep, at the root, elsewhere.
             "/etc/b/executor/token",
             "/etc/b/db/sub/type",
             "/etc/b/vcap_services",

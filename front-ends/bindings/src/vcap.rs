@@ -1,6 +1,6 @@
 //! The translation of VCAP_SERVICES: `{"LABEL": [{"name": ..., "credentials": {...}, ...}, ...], ...}`.
 //!
-//! [`Profile`] has what the sources differ in.
+//! [`Profile`] describes the differences between the sources.
 
 use serde_json::value::RawValue;
 use zeroize::Zeroizing;
@@ -15,10 +15,10 @@ use crate::{INPUT_MAX, Profile};
 type Entries<'a> = Vec<(String, &'a RawValue)>;
 
 impl Bindings {
-    /// Returns the whole VCAP_SERVICES as one file, without its white space.
+    /// Returns the whole VCAP_SERVICES as one file, without white space.
     ///
     /// # Errors
-    /// The text is not JSON, is nested too deep, or is too large.
+    /// Returns an error if the text is not JSON, is nested too deeply, or is too large.
     pub fn one_file(vcap_services: &[u8]) -> Result<Self, Refused> {
         let content = text(vcap_services)
             .and_then(Document::read)
@@ -52,7 +52,7 @@ fn text(bytes: &[u8]) -> Result<&str, Violation> {
     })
 }
 
-/// The lists of a document, by their labels.
+/// Returns the lists of a document, by label.
 fn services<'a>(document: Document<'a>, whole: &'a RawValue) -> Result<Entries<'a>, Violation> {
     match document.parse(whole)? {
         Json::Object(services) => Ok(services),
@@ -78,7 +78,7 @@ fn translate(bytes: &[u8], profile: Profile, builder: &mut Builder) -> Result<()
     Ok(())
 }
 
-/// Translates one binding. Errors of the document are returned; violations of the binding go to the builder.
+/// Translates one binding. Errors of the document are returned; violations of the binding are added to the builder.
 fn one<'a>(
     document: Document<'a>,
     service: &str,
@@ -108,7 +108,7 @@ fn one<'a>(
         Some(Json::Null) | None => {}
         Some(_) => builder.refuse(Violation::NoCredentials(name.clone())),
     }
-    // After the credentials, because what says what a binding is must not be taken by one of them.
+    // After the credentials, so that no credential replaces an attribute that describes the binding.
     if profile.writes_attributes() {
         for (key, value) in attributes.iter().filter(|(key, _)| key != "credentials") {
             add(profile.attribute(key), value, PUBLIC.contains(&key.as_str()), builder)?;
@@ -117,7 +117,7 @@ fn one<'a>(
     if !begun {
         return Ok(());
     }
-    // Cloud Controller makes the key of the label, so it stands in for one that is missing.
+    // Cloud Controller uses the label as the key, so the key replaces a missing label.
     let label = match attribute(attributes, "label") {
         Some(label) if !matches!(document.parse(label)?, Json::Null) => document.content(label)?,
         _ => Zeroizing::new(service.as_bytes().to_vec()),
@@ -132,8 +132,8 @@ fn attribute<'a>(attributes: &Entries<'a>, name: &str) -> Option<&'a RawValue> {
     attributes.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
 }
 
-/// `name`, which Cloud Controller makes of the binding's name, else of the service instance's. Where it is missing it is
-/// made here.
+/// Returns `name`, which Cloud Controller derives from the name of the binding, else of the service instance. A missing
+/// name is derived in the same manner.
 fn name<'a>(document: Document<'a>, attributes: &Entries<'a>) -> Result<String, Violation> {
     for key in ["name", "binding_name", "instance_name"] {
         match attribute(attributes, key).map(|value| document.parse(value)).transpose()? {

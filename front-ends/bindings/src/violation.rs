@@ -1,7 +1,7 @@
-//! Violations of bindings, in Cloud Controller's own words if it has any (cloud_controller_ng,
-//! `ServiceBindingFilesBuilder` and the builder of recipes that wraps it).
+//! Violations of bindings, in Cloud Controller's own words where it has any (cloud_controller_ng,
+//! `ServiceBindingFilesBuilder` and the recipe builder that wraps it).
 //!
-//! No message holds a value. Names are shown so that they do nothing to a terminal, and no longer than is of use.
+//! No message contains a value. Names are escaped for terminals and cut to 300 characters.
 
 use std::fmt::{self, Write as _};
 
@@ -15,25 +15,23 @@ const PREFIX: &str = "Cannot build service binding files for app - ";
 /// Maximum number of characters of a name in a message.
 const SHOWN_MAX: usize = 300;
 
-/// A violation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// A binding's name. It is its directory, so it has to match over its whole length.
+    /// Invalid name of a binding, which is its directory name and must match over its whole length.
     #[error("Invalid binding name: '{}'. Name must match {BINDING_RULE}", shown(.0))]
     BindingName(String),
-    /// Two bindings have one name, and would have one directory.
+    /// Two bindings have the same name and would share a directory.
     #[error("Duplicate binding name: {}", shown(.0))]
     DuplicateBinding(String),
-    /// A credential's or an attribute's name. It is its file.
+    /// Invalid name of a credential or an attribute, which is its file name.
     #[error("Invalid file name: {}", shown(.0))]
     FileName(String),
-    /// Bytes of the paths and contents of all files.
+    /// Total size of paths and contents, in bytes, above the limit.
     #[error("Bindings exceed the maximum allowed bytesize of {BYTES_MAX}: {0}")]
     Size(u64),
-    /// The text is not JSON, or not UTF-8. Line and column are counted from 1; the content is not repeated.
+    /// The text is not JSON or not UTF-8. Line and column are counted from 1; the content is not repeated.
     #[error("VCAP_SERVICES is not valid JSON (line {line}, column {column})")]
     Syntax {
-        /// Line.
         line: usize,
         /// Column, in bytes.
         column: usize,
@@ -41,7 +39,7 @@ pub enum Violation {
     /// The text is longer than allowed.
     #[error("VCAP_SERVICES has {0} bytes; at most {INPUT_MAX}")]
     Input(usize),
-    /// Nested deeper than is read.
+    /// Nested deeper than allowed.
     #[error("VCAP_SERVICES is nested deeper than {DEPTH_MAX} levels")]
     Depth,
     /// The document is not of the form `{"LABEL": [...]}`.
@@ -50,23 +48,23 @@ pub enum Violation {
     /// The value of a label is not a list.
     #[error("VCAP_SERVICES: '{}' is not a list of bindings", shown(.0))]
     NoList(String),
-    /// An element of such a list, counted from 1.
+    /// An element of such a list is not an object.
     #[error("VCAP_SERVICES: binding {number} of '{}' is not an object", shown(.service))]
     NoBinding {
-        /// The key that the list stands under.
+        /// The key of the list.
         service: String,
-        /// Number of the binding in the list.
+        /// Number of the binding in the list, from 1.
         number: usize,
     },
     /// `credentials` is neither an object nor null.
     #[error("VCAP_SERVICES: the credentials of '{}' are not an object", shown(.0))]
     NoCredentials(String),
-    /// A directory without the entry that every consumer looks for (Service Binding specification 1.1).
+    /// A directory without the entry `type`, which every consumer requires (Service Binding specification 1.1).
     #[error("Binding without an entry 'type': {}", shown(.0))]
     NoType(String),
 }
 
-/// Everything that is wrong, in the order in which it was found; never empty.
+/// All violations, in the order in which they were found; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused(pub(crate) Vec<Violation>);
 
@@ -76,7 +74,7 @@ impl Refused {
         &self.0
     }
 
-    /// Returns each violation as Cloud Controller words it.
+    /// Returns each violation in Cloud Controller's words.
     pub fn lines(&self) -> impl Iterator<Item = String> {
         self.0.iter().map(|violation| format!("{PREFIX}{violation}"))
     }
@@ -96,7 +94,7 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// A name without what a terminal would obey, and not longer than [`SHOWN_MAX`].
+/// Returns a name without terminal control characters, cut to 300 characters.
 fn shown(name: &str) -> String {
     match name.char_indices().nth(SHOWN_MAX) {
         None => visible(name),

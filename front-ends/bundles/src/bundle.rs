@@ -1,7 +1,7 @@
-//! Bundles: what is in them, judged by their format's rules.
+//! Bundles, validated by the rules of their format.
 //!
-//! `registry+v1` is an operator's: a CSV, objects beside it, annotations (rules B1 to B15, as `opm alpha bundle validate` judges them, with the CSV judged as
-//! operator-framework/api does). `plain+v0` is a directory of objects (rules P1 to P3).
+//! `registry+v1` is an operator: a CSV, other objects, annotations (rules B1 to B15, as in `opm alpha bundle validate`,
+//! with the CSV validated as in operator-framework/api). `plain+v0` is a directory of objects (rules P1 to P3).
 
 mod csv;
 mod definition;
@@ -23,20 +23,19 @@ pub use object::Object;
 use crate::fault::{Fault, Faults};
 use crate::source::Files;
 
-/// Label and annotation of a bundle's format.
+/// Label and annotation with a bundle's format.
 pub(crate) const MEDIA_TYPE: &str = "operators.operatorframework.io.bundle.mediatype.v1";
 /// Directory of the objects.
 pub(crate) const MANIFESTS: &str = "manifests";
-/// Directory of what is said about them.
+/// Directory of the metadata.
 pub(crate) const METADATA: &str = "metadata";
 
-/// Format of a bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Format {
     /// An operator of OLM.
     #[serde(rename = "registry+v1")]
     RegistryV1,
-    /// Objects of Kubernetes.
+    /// Kubernetes objects.
     #[serde(rename = "plain+v0")]
     PlainV0,
 }
@@ -62,32 +61,29 @@ impl std::str::FromStr for Format {
     }
 }
 
-/// A bundle that holds to the rules.
+/// A valid bundle.
 #[derive(Clone)]
 pub struct Bundle {
-    /// Format.
     pub format: Format,
-    /// Name: the CSV's, or none.
+    /// Name of the CSV; `None` for plain bundles.
     pub name: Option<String>,
-    /// Version; none where the format has none.
+    /// Version; `None` if the format has none.
     pub version: Option<Version>,
-    /// Package; none where the format has none.
+    /// Package; `None` if the format has none.
     pub package: Option<String>,
-    /// Channels.
     pub channels: Vec<String>,
-    /// Default channel.
     pub default_channel: Option<String>,
     /// Requirements.
     pub dependencies: Vec<Dependency>,
-    /// The operator's description; none in a plain bundle.
+    /// The operator's description; `None` for plain bundles.
     pub csv: Option<Csv>,
-    /// All objects but the CSV.
+    /// All objects except the CSV.
     pub objects: Vec<Object>,
-    /// Oddities that are no faults.
+    /// Oddities that break no rule.
     pub warnings: Vec<Fault>,
 }
 
-/// Tells the format: what an image's label or the annotations name, else registry+v1 where there is metadata or a CSV.
+/// Returns the format named by an image label or the annotations, else registry+v1 if there is metadata or a CSV.
 pub fn format(files: &Files) -> Format {
     let named = files.labels.get(MEDIA_TYPE).map(String::as_str);
     match named {
@@ -98,10 +94,10 @@ pub fn format(files: &Files) -> Format {
     if files.has_directory(METADATA) || registry::has_csv(files) { Format::RegistryV1 } else { Format::PlainV0 }
 }
 
-/// Reads a bundle and judges it.
+/// Reads and validates a bundle.
 ///
 /// # Errors
-/// All faults.
+/// Returns all faults.
 pub fn read(files: &Files, format: Format) -> Result<Bundle, Faults> {
     match format {
         Format::RegistryV1 => registry::read(files),
@@ -110,14 +106,14 @@ pub fn read(files: &Files, format: Format) -> Result<Bundle, Faults> {
 }
 
 impl Bundle {
-    /// Parts that need an API server, and are not provided here.
+    /// Returns the parts that need an API server and are not provided here.
     pub fn not_provided(&self) -> Vec<NotProvided> {
         let mut found = self.csv.as_ref().map(Csv::not_provided).unwrap_or_default();
         for object in &self.objects {
             let why = match &*object.kind {
                 "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" | "Job" | "CronJob" | "Pod" | "ConfigMap"
                 | "Secret" => continue,
-                // Names that pods use; there is nothing to do for them.
+                // Names that pods use; nothing needs to be done for them.
                 "ServiceAccount" | "Namespace" => continue,
                 "CustomResourceDefinition" => "no API server that serves custom resources",
                 "Role" | "ClusterRole" | "RoleBinding" | "ClusterRoleBinding" => {
@@ -140,7 +136,7 @@ impl Bundle {
         found
     }
 
-    /// Returns true if there are Secrets in it.
+    /// Returns true if the bundle contains Secrets.
     pub fn has_secrets(&self) -> bool {
         self.objects.iter().any(|object| object.kind == "Secret")
     }

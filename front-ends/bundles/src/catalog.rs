@@ -1,9 +1,9 @@
-//! File-based catalogs: what bundles there are, in which channels, and what upgrades to what.
+//! File-based catalogs: bundles, their channels, and the upgrade graph.
 //!
 //! ```text
 //! files -> split into documents -> blobs (in parallel) -> Objects -> Catalog::build -> Catalog
 //! ```
-//! Rules C1 to C14 are those of `docs/guides/catalogs.md`, and each has a test that is called after it.
+//! Rules C1 to C14 are in `docs/guides/catalogs.md`. Each rule has a test whose name begins with its number.
 
 pub mod blob;
 pub mod diff;

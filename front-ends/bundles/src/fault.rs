@@ -1,18 +1,17 @@
-//! Faults of a catalog or a bundle: all of them at once, each with its place and the rule that it breaks.
+//! Faults of a catalog or a bundle: all of them at once, each with its place and rule.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Most faults that are kept; what is not a catalog at all has thousands.
+/// Maximum number of faults that are kept; a file that is not a catalog at all has thousands.
 pub const FAULTS_MAX: usize = 200;
 
-/// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Fault {
-    /// File, with the line where one is known (`catalog.yaml:12`); empty for the whole.
+    /// File, with the line if known (`catalog.yaml:12`); empty for the whole.
     pub place: String,
-    /// The rule, as `docs/guides/catalogs.md` and `docs/guides/bundles.md` number them.
+    /// Number of the rule in `docs/guides/catalogs.md` or `docs/guides/bundles.md`.
     pub rule: &'static str,
     /// The fault in one sentence.
     pub message: String,
@@ -30,14 +29,14 @@ impl fmt::Display for Fault {
 /// Faults in the order of their places.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Faults {
-    /// The first of them.
+    /// The first faults, at most [`FAULTS_MAX`].
     pub found: Vec<Fault>,
     /// Number of further faults.
     pub beyond: usize,
 }
 
 impl Faults {
-    /// Adds one.
+    /// Adds a fault.
     pub fn add(&mut self, place: impl Into<String>, rule: &'static str, message: impl Into<String>) {
         if self.found.len() < FAULTS_MAX {
             self.found.push(Fault { place: place.into(), rule, message: message.into() });
@@ -46,25 +45,25 @@ impl Faults {
         }
     }
 
-    /// Returns true if there are none.
+    /// Returns true if there are no faults.
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
 
-    /// Number of all faults.
+    /// Returns the number of all faults.
     pub fn count(&self) -> usize {
         self.found.len() + self.beyond
     }
 
-    /// Returns `value` if there are none.
+    /// Returns `value` if there are no faults.
     ///
     /// # Errors
-    /// The faults, if there are any.
+    /// Returns the faults, if there are any.
     pub fn or<T>(self, value: T) -> Result<T, Self> {
         if self.is_empty() { Ok(value) } else { Err(self) }
     }
 
-    /// Returns true if one of them breaks this rule.
+    /// Returns true if one of the faults breaks this rule.
     pub fn breaks(&self, rule: &str) -> bool {
         self.found.iter().any(|fault| fault.rule == rule)
     }

@@ -1,13 +1,14 @@
-//! Installations: numbered revisions of a bundle, one of them current, and what is true of it as conditions.
+//! Installations: numbered revisions of a bundle, one of them current, and conditions.
 //!
 //! ```text
-//!  Installing N --pods ready--> Pivoting (N is current, the one before goes) --gone--> Settled
-//!       | failed, or cut off: N goes, the one before stays
+//!  Installing N --pods ready--> Pivoting (N is current, the previous one is removed) --removed--> Settled
+//!       | failed or killed: N is removed, the previous one stays
 //!       v
-//!    Settled                     Uninstalling --all gone--> no record
+//!    Settled                     Uninstalling --all removed--> no record
 //! ```
-//! Each step is written down before it is done, so that after a kill the next command finishes or undoes it ([`Installation::left_over`]). Nothing of a bundle but its pin is in
-//! a record: values of Secrets are read from its source again.
+//! Each step is recorded before it is done, so that after a kill the next command finishes or undoes it
+//! ([`Installation::left_over`]). A record holds only the pin of a bundle: values of Secrets are read from its source
+//! again.
 
 mod store;
 
@@ -19,63 +20,55 @@ pub use store::{Locked, Store, StoreError};
 
 use crate::source::Source;
 
-/// Most revisions that a record keeps; older ones are forgotten.
+/// Maximum number of revisions in a record; older ones are dropped.
 const REVISIONS_MAX: usize = 100;
-/// Most events that a record keeps; older ones are forgotten.
+/// Maximum number of events in a record; older ones are dropped.
 const EVENTS_MAX: usize = 200;
 
-/// An installation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Installation {
-    /// Name.
     pub name: String,
-    /// Work under way.
+    /// Work in progress.
     pub phase: Phase,
-    /// The catalog that it follows; none where a bundle was given.
+    /// The catalog that the installation follows; `None` if a bundle was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub follows: Option<Follows>,
-    /// Options of every play of it.
+    /// Options of all plays of the installation.
     #[serde(default)]
     pub options: Options,
-    /// Revisions, the oldest first.
+    /// Revisions, oldest first.
     pub revisions: Vec<Revision>,
-    /// Conditions.
     pub conditions: Vec<Condition>,
-    /// Events, the oldest first.
+    /// Events, oldest first.
     #[serde(default)]
     pub events: Vec<Event>,
 }
 
-/// Work that is begun and not ended.
+/// Unfinished work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "camelCase")]
 pub enum Phase {
-    /// Nothing is being done.
+    /// No work in progress.
     Settled,
-    /// Pods of a revision are made; it is not current yet.
-    Installing {
-        /// The revision.
-        revision: u32,
-    },
-    /// A revision is current; what was before it is taken down.
+    /// Pods of a revision are being created; it is not current yet.
+    Installing { revision: u32 },
+    /// A revision is current; the previous one is being removed.
     Pivoting {
-        /// The revision before.
+        /// The previous revision.
         from: u32,
     },
-    /// All is taken down.
+    /// Everything is being removed.
     Uninstalling,
 }
 
-/// Catalog, package and channel that upgrades come from.
+/// Catalog, package and channel from which upgrades come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Follows {
-    /// The catalog, as the command line has it.
+    /// The catalog, as given on the command line.
     pub catalog: String,
-    /// The package.
     pub package: String,
-    /// The channel.
     pub channel: String,
 }
 
@@ -83,39 +76,36 @@ pub struct Follows {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Options {
-    /// Objects that need an API server are left out.
+    /// True if objects that need an API server are left out.
     pub partial: bool,
-    /// Network of the pods; none for the default.
+    /// Network of the pods; `None` for the default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
-    /// Connections to beyond the pods' network are allowed.
+    /// True if connections to outside the pods' network are allowed.
     pub egress: bool,
-    /// Root file systems in place of images, as `IMAGE=ROOTFS`.
+    /// Root file systems that replace images, as `IMAGE=ROOTFS`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub image_overrides: Vec<String>,
 }
 
-/// A revision.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Revision {
     /// Number, from 1.
     pub number: u32,
-    /// State of the revision.
     pub state: State,
-    /// Where its bundle is from.
+    /// Source of its bundle.
     pub source: Source,
     /// Digest or commit that pins it.
     pub pin: String,
-    /// Format.
     pub format: String,
-    /// Name of its bundle; none where the format has none.
+    /// Name of its bundle; `None` if the format has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bundle: Option<String>,
     /// Version of its bundle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// When it was begun, in seconds since 1970.
+    /// Start time in seconds since 1970.
     pub begun: u64,
 }
 
@@ -123,71 +113,69 @@ pub struct Revision {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum State {
-    /// Pods are being made.
+    /// Pods are being created.
     Pending,
     /// The revision that runs.
     Current,
-    /// Another took its place.
+    /// Another revision replaced it.
     Superseded,
     /// Pods did not become ready.
     Failed,
 }
 
-/// Something that is true, false or unknown of an installation.
+/// A property of an installation that is true, false or unknown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// What.
     #[serde(rename = "type")]
     pub kind: ConditionKind,
     /// Status: `True`, `False` or `Unknown`.
     pub status: String,
-    /// One word for programs.
+    /// Reason in one word, for programs.
     pub reason: String,
-    /// A sentence for people.
+    /// Message in one sentence, for people.
     pub message: String,
-    /// The revision that it was found out about.
+    /// Revision that the condition is about.
     pub revision: u32,
-    /// When it became so, in seconds since 1970.
+    /// Time of the last change of status, in seconds since 1970.
     pub since: u64,
 }
 
 /// Kind of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConditionKind {
-    /// The bundle was read, holds to the rules and is pinned.
+    /// The bundle was read, keeps the rules and is pinned.
     Unpacked,
-    /// A bundle's pods became ready, and it is the current one.
+    /// A bundle's pods became ready, and its revision is current.
     Installed,
     /// The current bundle's pods are ready.
     Healthy,
 }
 
-/// Something that became true or false of an installation. It is written with what it tells of, so that there is never one without the other.
+/// A change of an installation. Event and change are written together, so that neither exists without the other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
     /// Number, from 1, in this installation.
     pub sequence: u64,
-    /// When, in seconds since 1970.
+    /// Time in seconds since 1970.
     pub at: u64,
-    /// What.
     #[serde(rename = "type")]
     pub kind: EventKind,
     /// Status: `True` or `False`.
     pub status: String,
-    /// One word for programs.
+    /// Reason in one word, for programs.
     pub reason: String,
-    /// A sentence for people.
+    /// Message in one sentence, for people.
     pub message: String,
-    /// The revision that it is about.
+    /// Revision that the event is about.
     pub revision: u32,
 }
 
-/// Kind of an event: a condition, or that a command works on the installation.
+/// Kind of an event: a condition, or the progress of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EventKind {
-    /// A command works on it, or has ended.
+    /// A command began or ended its work on the installation.
     Progressing,
     /// [`ConditionKind::Unpacked`].
     Unpacked,
@@ -218,7 +206,7 @@ fn now() -> u64 {
 }
 
 impl Installation {
-    /// A new one, with no revision.
+    /// Returns an installation without revisions.
     pub fn new(name: &str, options: Options) -> Self {
         Self {
             name: name.to_owned(),
@@ -231,17 +219,18 @@ impl Installation {
         }
     }
 
-    /// Name of the play of a revision: what its pods are taken down by. It is their namespace, too, so that two revisions can run at the same time.
+    /// Returns the name of a revision's play, by which its pods are removed. It is also their namespace, so that two
+    /// revisions can run at the same time.
     pub fn play(&self, revision: u32) -> String {
         format!("{}-r{revision}", self.name)
     }
 
-    /// The revision that runs.
+    /// Returns the revision that runs.
     pub fn current(&self) -> Option<&Revision> {
         self.revisions.iter().find(|revision| revision.state == State::Current)
     }
 
-    /// A revision by its number.
+    /// Returns a revision by its number.
     pub fn revision(&self, number: u32) -> Option<&Revision> {
         self.revisions.iter().find(|revision| revision.number == number)
     }
@@ -254,7 +243,7 @@ impl Installation {
         }
     }
 
-    /// Sets a condition. Its time stays where its status does.
+    /// Sets a condition. Its time changes only if its status does.
     pub fn condition(&mut self, kind: ConditionKind, status: bool, reason: &str, message: &str, revision: u32) {
         let status = if status { "True" } else { "False" };
         let before = self.conditions.iter().find(|it| it.kind == kind && it.status == status);
@@ -300,22 +289,22 @@ impl Installation {
         self.phase = phase;
         let last = self.revisions.last().map_or(0, |last| last.number);
         let (reported, revision) = match phase {
-            Phase::Settled => (("False", "Settled", "nothing is being done".to_owned()), last),
+            Phase::Settled => (("False", "Settled", "no work in progress".to_owned()), last),
             Phase::Installing { revision } => {
-                (("True", "Installing", format!("pods of revision {revision} are made")), revision)
+                (("True", "Installing", format!("pods of revision {revision} are being created")), revision)
             }
-            Phase::Pivoting { from } => (("True", "Pivoting", format!("revision {from} is taken down")), from),
-            Phase::Uninstalling => (("True", "Uninstalling", "all is taken down".to_owned()), last),
+            Phase::Pivoting { from } => (("True", "Pivoting", format!("revision {from} is being removed")), from),
+            Phase::Uninstalling => (("True", "Uninstalling", "everything is being removed".to_owned()), last),
         };
         self.record_event(EventKind::Progressing, (reported.0, reported.1, &reported.2), revision);
     }
 
-    /// All of it is to go.
+    /// Records that everything will be removed.
     pub fn uninstall(&mut self) {
         self.enter(Phase::Uninstalling);
     }
 
-    /// Begins a revision. Returns its number.
+    /// Starts a revision. Returns its number.
     pub fn start(
         &mut self,
         source: Source,
@@ -345,7 +334,7 @@ impl Installation {
         number
     }
 
-    /// The pods of the revision are ready: it is the current one, and the one before it goes.
+    /// Records that the pods of the revision are ready: it becomes current, and the previous one will be removed.
     pub fn pivot(&mut self, number: u32) {
         let before = self.current().map(|revision| revision.number);
         if let Some(before) = before {
@@ -358,39 +347,41 @@ impl Installation {
         self.enter(before.map_or(Phase::Settled, |from| Phase::Pivoting { from }));
     }
 
-    /// Writes down that the work is done.
+    /// Records that the work is done.
     pub fn settle(&mut self) {
         self.enter(Phase::Settled);
     }
 
-    /// The revision failed: it goes, and the one before it stays. The phase stays until its pods are gone ([`Self::settle`]).
+    /// Records that the revision failed: it will be removed, and the previous one stays. The phase stays until its pods
+    /// are gone ([`Self::settle`]).
     pub fn fail(&mut self, number: u32, reason: &str, message: &str) {
         self.set(number, State::Failed);
         let stays = match self.current() {
             Some(current) => format!("{message}; revision {} stays", current.number),
             None => message.to_owned(),
         };
-        // Installed tells of the bundle that was asked for last, Healthy of the one that runs.
+        // Installed is about the last requested bundle, Healthy about the running one.
         self.condition(ConditionKind::Installed, false, reason, &stays, number);
         if self.current().is_none() {
             self.condition(ConditionKind::Healthy, false, "NotInstalled", "no revision runs", number);
         }
     }
 
-    /// The bundle that was asked for cannot be read, or does not hold to the rules. What runs stays.
+    /// Records that the requested bundle cannot be read or breaks rules. The running revision stays.
     pub fn unpack_failed(&mut self, why: &str) {
         let number = self.current().map_or(0, |revision| revision.number);
         self.condition(ConditionKind::Unpacked, false, "UnpackFailed", why, number);
     }
 
-    /// The bundle that was asked for is read, and needs what there is not here. What runs stays.
+    /// Records that the requested bundle was read but needs parts that are not provided here. The running revision
+    /// stays.
     pub fn load_failed(&mut self, why: &str) {
         let number = self.current().map_or(0, |revision| revision.number);
         let stays = format!("{why}; revision {number} stays");
         self.condition(ConditionKind::Installed, false, "BundleLoadFailed", &stays, number);
     }
 
-    /// Names of the plays that must be taken down before anything else is done, after a kill.
+    /// Returns the names of the plays that must be removed after a kill, before other work.
     pub fn left_over(&self) -> Vec<String> {
         match self.phase {
             Phase::Settled => Vec::new(),
@@ -400,21 +391,22 @@ impl Installation {
         }
     }
 
-    /// Writes down that what was left over is gone.
+    /// Records that the leftover plays were removed.
     pub fn repaired(&mut self) {
         if let Phase::Installing { revision } = self.phase
             && self.revision(revision).is_some_and(|it| it.state == State::Pending)
         {
-            self.fail(revision, "Interrupted", &format!("the installation of revision {revision} was cut off"));
+            self.fail(revision, "Interrupted", &format!("the installation of revision {revision} was interrupted"));
         }
         self.settle();
     }
 }
 
-/// A name of an installation: 1 to 40 of a-z, 0-9 and `-`, with a letter or digit at both ends. It is part of names of pods.
+/// Checks the name of an installation: 1 to 40 of a-z, 0-9 and `-`, with a letter or digit at both ends. It is part of
+/// names of pods.
 ///
 /// # Errors
-/// The reason in words.
+/// Returns the reason in words.
 pub fn check_name(name: &str) -> Result<(), String> {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let fits =

@@ -1,6 +1,8 @@
-//! Catalogs and bundles of operators (OLM, RukPak): what there is, what upgrades to what, and what of it can be installed here.
+//! Catalogs and bundles of operators (OLM, RukPak): their content, the upgrade graph, and which parts can be installed
+//! here.
 //!
-//! Rules are numbered as in `docs/guides/catalogs.md` and `docs/guides/bundles.md`, and each has a test that is called after it.
+//! Rules are numbered as in `docs/guides/catalogs.md` and `docs/guides/bundles.md`. Each rule has a test whose name
+//! begins with its number.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Objects of a bundle that are played, as a stream of JSON documents, which is YAML, too. The stream can hold values of Secrets: it is wiped when it is dropped, and goes to
-//! a pipe alone.
+//! Objects of a bundle to be played, as a stream of JSON documents, which is also YAML. The stream can hold values of
+//! Secrets: it is wiped on drop, and written only to a pipe.
 
 use std::fmt::Write as _;
 
@@ -14,11 +14,11 @@ const PLAYED: [&str; 9] =
 
 /// Reason why a bundle is not played.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it
+#[allow(missing_docs)] // the messages document the variants
 pub enum ManifestError {
-    #[error("it needs what is not provided here:\n{}\n--partial installs the rest", list(.0))]
+    #[error("it needs parts that are not provided here:\n{}\n--partial installs the rest", list(.0))]
     NotProvided(Vec<NotProvided>),
-    #[error("nothing in it runs here")]
+    #[error("it has no object that runs here")]
     Nothing,
 }
 
@@ -27,10 +27,11 @@ fn list(not_provided: &[NotProvided]) -> String {
     not_provided.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Objects of a bundle that run here, in a namespace of their own. What needs an API server is left out where `partial` says so.
+/// Returns the objects of a bundle that run here, in their own namespace. Objects that need an API server are skipped
+/// if `partial` is true.
 ///
 /// # Errors
-/// Something needs an API server and `partial` is false, or nothing is left.
+/// Returns an error if an object needs an API server and `partial` is false, or if no object remains.
 pub fn play(bundle: &Bundle, namespace: &str, partial: bool) -> Result<Zeroizing<String>, ManifestError> {
     let not_provided = bundle.not_provided();
     if !partial && !not_provided.is_empty() {
@@ -124,7 +125,7 @@ fn put(text: &mut String, node: &Node) {
     }
 }
 
-/// Writes a text in quotes, without a copy of it.
+/// Writes a quoted text without copying it.
 fn put_text(text: &mut String, value: &str) {
     text.push('"');
     for c in value.chars() {

@@ -1,21 +1,22 @@
-//! Versions and ranges of versions, as blang/semver v4 reads them: the grammar of `skipRange`, of dependencies and of `--version`.
+//! Versions and ranges of versions, as blang/semver v4 reads them: the grammar of `skipRange`, of dependencies and of
+//! `--version`.
 //!
 //! ```text
 //!  range      = and { " || " and }
 //!  and        = term { " " term }
 //!  term       = [ "=" | "==" | ">" | ">=" | "<" | "<=" | "!" | "!=" ] version
 //! ```
-//! A version without an operator is that version alone: no caret is meant. Prereleases have plain precedence: `>=1.0.0` takes
-//! `1.1.0-rc.1`. A version may end in a wildcard, `1.x` or `1.2.x`. Some oddities are kept, because catalogs that are in use are judged by them:
-//! a term of one byte is passed over; a version that has an `x` elsewhere (`1.0.0-xyz`) is read as one with a wildcard, which only `>=` and `<`
-//! survive; an unknown operator before a wildcard means equality.
+//! A version without an operator matches only itself: there is no implied caret. Prereleases have plain precedence:
+//! `>=1.0.0` matches `1.1.0-rc.1`. A version may end in a wildcard, `1.x` or `1.2.x`. Some oddities are kept, because
+//! existing catalogs depend on them: a term of one byte is ignored; a version with an `x` elsewhere (`1.0.0-xyz`) is
+//! read as a wildcard, which is valid only with `>=` and `<`; an unknown operator before a wildcard means equality.
 
 use std::cmp::Ordering;
 use std::fmt;
 
 use semver::Version;
 
-/// Longest range and longest version, in bytes. Those of catalogs have less than 100.
+/// Maximum length of a range and of a version, in bytes. Those of catalogs have less than 100.
 pub const TEXT_MAX: usize = 4096;
 
 /// Reason why a text is not a version.
@@ -28,7 +29,7 @@ pub struct VersionError {
 
 /// Reason why a text is not a range of versions.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it
+#[allow(missing_docs)] // the messages document the variants
 pub enum RangeError {
     #[error("has {0} bytes; at most {TEXT_MAX}")]
     TooLong(usize),
@@ -46,10 +47,10 @@ pub enum RangeError {
     EmptyTerm,
 }
 
-/// Reads a version. As semver.org, and no number is larger than 64 bits.
+/// Parses a version as defined by semver.org, with numbers of at most 64 bits.
 ///
 /// # Errors
-/// The text is not a version.
+/// Returns an error if the text is not a version.
 pub fn version(text: &str) -> Result<Version, VersionError> {
     let wrong = |reason: String| VersionError { text: text.chars().take(80).collect(), reason };
     if text.len() > TEXT_MAX {
@@ -63,7 +64,7 @@ pub fn version(text: &str) -> Result<Version, VersionError> {
     }
 }
 
-/// Returns true for the release of a bundle: identifiers as a prerelease of semver.org has them, at least one.
+/// Returns true for the release of a bundle: one or more prerelease identifiers of semver.org.
 pub fn is_release(text: &str) -> bool {
     !text.is_empty() && !text.contains('+') && version(&format!("0.0.0-{text}")).is_ok()
 }
@@ -118,10 +119,10 @@ impl fmt::Display for Range {
 }
 
 impl Range {
-    /// Reads a range.
+    /// Parses a range.
     ///
     /// # Errors
-    /// The text is not a range.
+    /// Returns an error if the text is not a range.
     pub fn parse(text: &str) -> Result<Self, RangeError> {
         if text.len() > TEXT_MAX {
             return Err(RangeError::TooLong(text.len()));
@@ -149,14 +150,14 @@ impl Range {
         Ok(Self { text: text.to_owned(), any })
     }
 
-    /// Returns true if the range has this version. What comes after `+` does not count.
+    /// Returns true if the range contains this version. Build metadata after `+` is ignored.
     pub fn has(&self, version: &Version) -> bool {
         let holds = |(operator, wanted): &(Operator, Version)| operator.holds(version.cmp_precedence(wanted));
         self.any.iter().any(|all| all.iter().all(holds))
     }
 }
 
-/// Splits at spaces that do not stand after an operator, and takes spaces out of the terms.
+/// Splits at spaces that do not follow an operator, and removes spaces from the terms.
 fn split(text: &str) -> Vec<String> {
     let (mut terms, mut start, mut before) = (Vec::new(), 0, 0u8);
     let mut push = |term: &str| {
@@ -182,7 +183,7 @@ fn operator_and_version(term: &str) -> Result<(&str, &str), RangeError> {
     Ok((term[..at].trim(), &term[at..]))
 }
 
-/// Turns a term with an `x` into terms without one; others stay.
+/// Replaces a term with an `x` by terms without one; other terms stay.
 fn expand(term: &str) -> Result<Vec<(String, String)>, RangeError> {
     let (operator, version) = operator_and_version(term)?;
     let of = |operator: &str, version: String| (operator.to_owned(), version);
@@ -190,7 +191,7 @@ fn expand(term: &str) -> Result<Vec<(String, String)>, RangeError> {
         return Ok(vec![of(operator, version.to_owned())]);
     }
     let lowest = lowest(version);
-    // The first version behind the wildcard: none where the `x` is not one, and nothing can be compared with that.
+    // First version after the wildcard: `None` if the `x` is not a wildcard, in which case no comparison is possible.
     let next = || {
         let parts: Vec<&str> = version.split('.').collect();
         let raised = match (parts.len(), parts.last()) {
@@ -216,13 +217,13 @@ fn expand(term: &str) -> Result<Vec<(String, String)>, RangeError> {
     })
 }
 
-/// The version with zeros for its wildcard: `1.x`, `1.x.x` and `1.0.x` are `1.0.0`.
+/// Returns the version with zeros for its wildcard: `1.x`, `1.x.x` and `1.0.x` become `1.0.0`.
 fn lowest(version: &str) -> String {
     let version = version.replacen(".x.x", ".x", 1).replacen(".x", ".0", 1);
     if version.split('.').count() == 2 { format!("{version}.0") } else { version }
 }
 
-/// The version with one of its numbers raised.
+/// Returns the version with one of its numbers incremented.
 fn raise(version: &str, at: usize) -> Option<String> {
     let mut parts: Vec<String> = version.split('.').map(str::to_owned).collect();
     let part = parts.get_mut(at)?;
@@ -232,7 +233,7 @@ fn raise(version: &str, at: usize) -> Option<String> {
 
 fn parse(operator: &str, text: &str) -> Result<(Operator, Version), RangeError> {
     let term = || format!("{operator}{text}");
-    // A version that begins with a sign came out of a wildcard's arithmetic: the sign belongs to the operator.
+    // A version that begins with a sign results from wildcard arithmetic: the sign belongs to the operator.
     let found = Operator::parse(operator)
         .ok_or_else(|| RangeError::Operator { operator: operator.to_owned(), term: term() })?;
     if text.is_empty() {
@@ -354,7 +355,7 @@ mod tests {
             let (wildcard, plain) = (Range::parse(wildcard).unwrap(), Range::parse(plain).unwrap());
             assert_eq!(wildcard.any, plain.any, "{wildcard}");
         }
-        // Both must hold, so that nothing is left: as the library that defines the grammar has it.
+        // Both conditions must hold, so nothing matches, as in the library that defines the grammar.
         assert!(!has("!=1.2.x", "1.1.0") && !has("!=1.2.x", "1.3.0"));
     }
 

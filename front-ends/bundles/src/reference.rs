@@ -1,23 +1,23 @@
-//! References of images as the distribution project's grammar has them, with Docker's short names. Only the form is judged.
+//! Image references in the distribution project's grammar, with Docker's short names. Only the form is checked.
 
-/// Longest registry and repository together, in bytes.
+/// Maximum length of registry and repository together, in bytes.
 const NAME_MAX: usize = 255;
-/// Longest tag.
+/// Maximum length of a tag, in bytes.
 const TAG_MAX: usize = 128;
 
 /// Checks a reference: `[REGISTRY[:PORT]/]REPOSITORY[:TAG][@DIGEST]`.
 ///
 /// # Errors
-/// The first fault in words.
+/// Returns the first fault in words.
 pub fn check(reference: &str) -> Result<(), &'static str> {
     if reference.len() == 64 && reference.bytes().all(is_hex) {
-        return Err("is 64 hexadecimal digits, which is no name");
+        return Err("is 64 hexadecimal digits, which is not a valid name");
     }
     let (rest, digest) = match reference.split_once('@') {
         Some((rest, digest)) => (rest, Some(digest)),
         None => (reference, None),
     };
-    // Without a registry a repository has Docker's; with one, the first component is a host.
+    // A repository without a registry is Docker's; with a registry, the first component is a host.
     let (host, rest) = match rest.split_once('/') {
         Some((host, path)) if host.contains(['.', ':']) || host == "localhost" => (Some(host), path),
         _ => (None, rest),
@@ -71,7 +71,7 @@ fn is_port(port: &str) -> bool {
     !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Letters and digits, with single separators between them.
+/// Returns true for letters and digits with single separators between them.
 fn is_component(component: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let mut bytes = component.bytes().peekable();
@@ -99,7 +99,7 @@ fn is_tag(tag: &str) -> bool {
     !tag.is_empty() && tag.len() <= TAG_MAX && tag.bytes().all(inner) && !tag.starts_with(['.', '-'])
 }
 
-/// Digest of an algorithm that registries use.
+/// Returns true for a digest with an algorithm that registries use.
 fn is_digest(digest: &str) -> bool {
     let digits = |algorithm: &str| match algorithm {
         "sha256" => Some(64),
@@ -112,7 +112,7 @@ fn is_digest(digest: &str) -> bool {
         .is_some_and(|(algorithm, hex)| digits(algorithm) == Some(hex.len()) && hex.bytes().all(is_hex))
 }
 
-/// The digest of a reference, if it has one: `sha256:HEX`.
+/// Returns the digest of a reference, if it has one: `sha256:HEX`.
 pub fn digest(reference: &str) -> Option<&str> {
     reference.split_once('@').map(|(_, digest)| digest).filter(|digest| is_digest(digest))
 }

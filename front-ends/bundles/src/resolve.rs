@@ -1,8 +1,9 @@
-//! Resolution: the bundle to install, and the upgrades from it. Decisions are data, each with its reasons.
+//! Resolution: selects the bundle to install, and the upgrades from it. Decisions are data, each with its reasons.
 //!
-//! A bundle follows another by `replaces`, by `skips`, by `skipRange`, or because it has the same version (R1). `force` passes the edges (R2). Of several,
-//! one that is not deprecated is taken before one that is, then the highest version (R3). Where that bundle needs other packages or APIs, it is refused, because nothing here
-//! provides them (R5): a lower one is taken only where its version is asked for.
+//! A bundle follows another by `replaces`, by `skips`, by `skipRange`, or because it has the same version (R1). `force`
+//! ignores the edges (R2). Among several, bundles that are not deprecated are preferred, then the highest version (R3).
+//! If the preferred bundle needs other packages or APIs, it is refused, because they are not provided here (R5): a
+//! lower one is chosen only if its version is requested.
 
 use std::cmp::Ordering;
 
@@ -13,26 +14,23 @@ use crate::catalog::blob::Requirement;
 use crate::catalog::{Bundle, Catalog, Channel, Entry, Package};
 use crate::range::Range;
 
-/// Most steps of one upgrade.
+/// Maximum number of steps of one upgrade.
 const STEPS_MAX: usize = 1000;
 
-/// Question to a catalog.
+/// Request for a bundle of a catalog.
 #[derive(Clone, Debug, Default)]
 pub struct Query {
-    /// The package.
     pub package: String,
-    /// The channel; none for the package's own.
+    /// The channel; `None` for the package's default.
     pub channel: Option<String>,
-    /// Versions that are wanted; none for all.
+    /// Accepted versions; `None` for all.
     pub range: Option<Range>,
 }
 
-/// The bundle that is installed.
+/// The installed bundle.
 #[derive(Clone, Debug)]
 pub struct Installed {
-    /// Name.
     pub name: String,
-    /// Version.
     pub version: Version,
 }
 
@@ -48,7 +46,7 @@ pub enum Edge {
     SkipRange,
     /// The bundle has the installed version, with its release after `+`.
     SameVersion,
-    /// None: the edges were passed by force.
+    /// There is no edge: the edges were ignored by force.
     Forced,
 }
 
@@ -56,55 +54,52 @@ pub enum Edge {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "verdict", rename_all = "camelCase")]
 pub enum Verdict {
-    /// The bundle is taken.
+    /// The bundle is chosen.
     Chosen,
-    /// Another is better: not deprecated, or higher.
+    /// Another bundle is better: not deprecated, or higher.
     Lower,
-    /// The version is not in the wanted range.
+    /// The version is not in the requested range.
     NotInRange,
-    /// Nothing leads to it from the installed bundle.
+    /// No edge leads to it from the installed bundle.
     NoEdge,
     /// The bundle is the installed one.
     Installed,
-    /// The bundle needs others that nothing here provides.
+    /// The bundle needs others that are not provided here.
     Requires {
         /// Requirements that are not met.
         requires: Vec<Requirement>,
     },
 }
 
-/// A bundle that was looked at.
+/// A bundle that was considered.
 #[derive(Clone, Debug, Serialize)]
 pub struct Candidate {
-    /// Name.
     pub name: String,
     /// Version, with its release.
     pub version: String,
-    /// Deprecation.
+    /// Deprecation message, if deprecated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deprecated: Option<String>,
     /// Edge from the installed bundle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub edge: Option<Edge>,
-    /// Decision.
     #[serde(flatten)]
     pub verdict: Verdict,
 }
 
-/// One step: from nothing or an installed bundle to another, with all that were looked at, the best first.
+/// One step: an installation or an upgrade, with all bundles that were considered, the best first.
 #[derive(Clone, Debug, Serialize)]
 pub struct Step {
-    /// The bundle before; none at the first installation.
+    /// Previous bundle; `None` for a first installation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// The chosen bundle.
     pub to: Bundle,
-    /// The channel.
     pub channel: String,
     /// Deprecations of package, channel and bundle.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deprecations: Vec<Deprecation>,
-    /// Bundles that were looked at.
+    /// Bundles that were considered.
     pub candidates: Vec<Candidate>,
 }
 
@@ -113,7 +108,6 @@ pub struct Step {
 pub struct Deprecation {
     /// `package`, `channel` or `bundle`.
     pub of: &'static str,
-    /// Name.
     pub name: String,
     /// Message for users.
     pub message: String,
@@ -121,7 +115,7 @@ pub struct Deprecation {
 
 /// Reason why there is no step.
 #[derive(Clone, Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it
+#[allow(missing_docs)] // the messages document the variants
 pub enum ResolveError {
     #[error("the catalog has no package {0:?}")]
     NoPackage(String),
@@ -129,12 +123,12 @@ pub enum ResolveError {
     NoChannel { package: String, channel: String, known: Vec<String> },
     #[error("package {package:?}, channel {channel:?}: no bundle has a version in {range:?}")]
     NoVersion { package: String, channel: String, range: String },
-    #[error("{bundle} needs what is not provided here: {}; --version chooses another", .requires.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
+    #[error("{bundle} needs packages or APIs that are not provided here: {}; choose another with --version", .requires.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     Requires { bundle: String, requires: Vec<Requirement> },
     #[error("{installed} is the newest of channel {channel:?}")]
     UpToDate { installed: String, channel: String },
     #[error(
-        "channel {channel:?} has no upgrade from {installed} to a version that is wanted; --force passes the edges of the graph"
+        "channel {channel:?} has no upgrade from {installed} to a requested version; --force ignores the edges of the graph"
     )]
     NoEdge { installed: String, channel: String },
 }
@@ -145,7 +139,7 @@ struct Found<'a> {
     verdict: Verdict,
 }
 
-/// The package and the channel that a query means.
+/// Returns the package and the channel of a query.
 fn place<'a>(catalog: &'a Catalog, query: &Query) -> Result<(&'a Package, &'a Channel), ResolveError> {
     let package = catalog.packages.get(&query.package).ok_or_else(|| ResolveError::NoPackage(query.package.clone()))?;
     let channel = query.channel.as_deref().unwrap_or(&package.default_channel);
@@ -157,12 +151,12 @@ fn place<'a>(catalog: &'a Catalog, query: &Query) -> Result<(&'a Package, &'a Ch
     Ok((package, found))
 }
 
-/// Order in which bundles are preferred, the best first (R3).
+/// Orders bundles by preference, the best first (R3).
 fn preferred(one: &Bundle, other: &Bundle) -> Ordering {
     one.deprecation.is_some().cmp(&other.deprecation.is_some()).then_with(|| other.precedes(one))
 }
 
-/// Returns how an entry follows the installed bundle (R1).
+/// Returns the edge by which an entry follows the installed bundle (R1).
 pub fn edge(entry: &Entry, bundle: &Bundle, installed: &Installed) -> Option<Edge> {
     if entry.replaces.as_deref() == Some(&*installed.name) {
         Some(Edge::Replaces)
@@ -180,7 +174,7 @@ pub fn edge(entry: &Entry, bundle: &Bundle, installed: &Installed) -> Option<Edg
 /// Chooses the bundle to install.
 ///
 /// # Errors
-/// There is none, with the reason.
+/// Returns the reason if there is none.
 pub fn install(catalog: &Catalog, query: &Query) -> Result<Step, ResolveError> {
     let (package, channel) = place(catalog, query)?;
     let found = entries(package, channel).map(|(_, bundle)| {
@@ -197,7 +191,7 @@ pub fn install(catalog: &Catalog, query: &Query) -> Result<Step, ResolveError> {
 /// Chooses the next step of an upgrade. With `force` every other bundle of the channel follows (R2).
 ///
 /// # Errors
-/// There is none, with the reason.
+/// Returns the reason if there is none.
 pub fn upgrade(catalog: &Catalog, query: &Query, installed: &Installed, force: bool) -> Result<Step, ResolveError> {
     let (package, channel) = place(catalog, query)?;
     let found: Vec<_> = entries(package, channel)
@@ -224,13 +218,13 @@ pub fn upgrade(catalog: &Catalog, query: &Query, installed: &Installed, force: b
     })
 }
 
-/// The whole way from the installed bundle: each step along an edge, as far as the graph goes. Where versions are wanted, the last step is to
-/// one of them; those on the way to it need not be.
+/// Returns the whole path from the installed bundle: each step along an edge, as far as the graph goes. If versions are
+/// requested, the last step leads to one of them; intermediate steps may have other versions.
 ///
 /// # Errors
-/// There is no step at all, with the reason.
+/// Returns the reason if there is no step at all.
 pub fn path(catalog: &Catalog, query: &Query, installed: &Installed, force: bool) -> Result<Vec<Step>, ResolveError> {
-    // By force there is no way to follow: it is one step.
+    // A forced upgrade is one step without a path.
     if force {
         return upgrade(catalog, query, installed, true).map(|step| vec![step]);
     }
@@ -242,7 +236,7 @@ pub fn path(catalog: &Catalog, query: &Query, installed: &Installed, force: bool
             other => other,
         };
         match step {
-            // Only upwards from the second step on: an equal version could lead back.
+            // From the second step on only upwards: an equal version could lead back.
             Ok(step) if steps.is_empty() || step.to.version > at.version => {
                 at = Installed { name: step.to.name.clone(), version: step.to.version.clone() };
                 steps.push(step);
@@ -254,7 +248,7 @@ pub fn path(catalog: &Catalog, query: &Query, installed: &Installed, force: bool
             }
         }
     }
-    // Edges beyond the wanted versions are left out.
+    // Steps beyond the requested versions are dropped.
     let wanted = |step: &Step| query.range.as_ref().is_none_or(|range| range.has(&step.to.version));
     match steps.iter().rposition(wanted) {
         Some(last) => {

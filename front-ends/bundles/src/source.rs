@@ -1,7 +1,8 @@
-//! Where bundles and catalogs come from: a directory, an archive, an image in a layout or an archive, a commit of git. What is read is pinned by
-//! a digest.
+//! Sources of bundles and catalogs: a directory, an archive, an image in a layout or an archive, a git commit. Content
+//! is pinned by a digest.
 //!
-//! Contents are held in memory, or written to a directory that the caller names. Links, devices and names that lead elsewhere are refused.
+//! Content is held in memory, or written to a directory that the caller names. Links, devices and names that lead
+//! outside are refused.
 
 pub mod archive;
 pub mod git;
@@ -15,18 +16,18 @@ use std::path::{Component, Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
-/// Most files of a source.
+/// Maximum number of files of a source.
 pub const FILES_MAX: usize = 100_000;
-/// Most bytes of a source that is held in memory.
+/// Maximum size of a source that is held in memory, in bytes.
 pub const MEMORY_MAX: u64 = 128 << 20;
-/// Most bytes of a source that is written to a directory.
+/// Maximum size of a source that is written to a directory, in bytes.
 pub const DIRECTORY_MAX: u64 = 4 << 30;
-/// Longest name of a file, in bytes.
+/// Maximum length of a file name, in bytes.
 const NAME_MAX: usize = 1024;
 
 /// Error of reading a source.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it
+#[allow(missing_docs)] // the messages document the variants
 pub enum SourceError {
     #[error("{}: cannot be read", .0.display())]
     Read(PathBuf, #[source] io::Error),
@@ -44,7 +45,7 @@ pub enum SourceError {
     Wrong(String),
 }
 
-/// Kind of a source, as the command line and records have it.
+/// Kind of a source, as on the command line and in records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
 pub enum Source {
@@ -53,28 +54,28 @@ pub enum Source {
         /// Absolute path.
         path: PathBuf,
     },
-    /// A tar archive, also compressed with gzip.
+    /// A tar archive, optionally compressed with gzip.
     Archive {
         /// Absolute path.
         path: PathBuf,
     },
-    /// An image in an OCI layout, or in an archive of one or of `docker save`.
+    /// An image in an OCI layout, or in an archive of a layout or of `docker save`.
     Layout {
         /// Path of the layout's directory or the archive.
         path: PathBuf,
-        /// Name or digest of the image in it; none for the only one.
+        /// Name or digest of the image in it; `None` for the only one.
         name: Option<String>,
     },
-    /// An image of a registry, which executord fetches.
+    /// An image of a registry, which the caller fetches.
     Image {
         /// Reference, without a scheme.
         reference: String,
     },
-    /// A commit of a repository of git.
+    /// A commit of a git repository.
     Git {
         /// Path of a local repository, or its https URL.
         repository: String,
-        /// The commit: all of its hexadecimal digits.
+        /// The commit with all of its hexadecimal digits.
         commit: String,
         /// Directory in it; empty for its root.
         directory: String,
@@ -82,10 +83,11 @@ pub enum Source {
 }
 
 impl Source {
-    /// Reads a source as the command line has it: `PATH`, `oci:PATH[:NAME]`, `docker://REFERENCE`, `git:REPOSITORY@COMMIT[#DIRECTORY]`.
+    /// Parses a source of the command line: `PATH`, `oci:PATH[:NAME]`, `docker://REFERENCE`,
+    /// `git:REPOSITORY@COMMIT[#DIRECTORY]`.
     ///
     /// # Errors
-    /// The text means none, or the path is not there.
+    /// Returns an error if the text is not a source or the path does not exist.
     pub fn parse(text: &str) -> Result<Self, SourceError> {
         if let Some(reference) = text.strip_prefix("docker://") {
             crate::reference::check(reference)
@@ -118,7 +120,7 @@ impl Source {
         Ok(Self::Directory { path })
     }
 
-    /// The source as the command line has it.
+    /// Returns the source as on the command line.
     pub fn text(&self) -> String {
         match self {
             Self::Directory { path } | Self::Archive { path } => path.display().to_string(),
@@ -135,21 +137,21 @@ fn absolute(path: &str) -> Result<PathBuf, SourceError> {
     fs::canonicalize(path).map_err(|error| SourceError::Read(path.into(), error))
 }
 
-/// Files by their paths, and what pins them.
+/// Files by their paths, and their pin.
 #[derive(Clone, Debug, Default)]
 pub struct Files {
     /// Contents by path, with `/` between directories.
     pub files: BTreeMap<String, Vec<u8>>,
-    /// Directories that the source names, empty ones too.
+    /// Directories that the source names, including empty ones.
     pub directories: BTreeSet<String>,
-    /// Labels of the image; empty where there is none.
+    /// Labels of the image; empty if the source is not an image.
     pub labels: BTreeMap<String, String>,
-    /// Digest of the image's manifest (`sha256:HEX`), or the commit; none where the content's own digest pins it.
+    /// Digest of the image's manifest (`sha256:HEX`), or the commit; `None` if the content's own digest is the pin.
     pub pin: Option<String>,
 }
 
 impl Files {
-    /// `sha256:HEX` over names and contents: the same files have the same digest, wherever they come from.
+    /// Returns `sha256:HEX` over names and contents: the same files have the same digest, wherever they come from.
     pub fn digest(&self) -> String {
         let mut hasher = Sha256::new();
         for (path, content) in &self.files {
@@ -161,19 +163,19 @@ impl Files {
         format!("sha256:{}", hex::encode(hasher.finalize()))
     }
 
-    /// The digest or commit that pins the source.
+    /// Returns the digest or commit that pins the source.
     pub fn pinned(&self) -> String {
         self.pin.clone().unwrap_or_else(|| self.digest())
     }
 
-    /// The files below a directory, with their names in it.
+    /// Returns the files below a directory, with their names in it.
     pub fn below<'a>(&'a self, directory: &'a str) -> impl Iterator<Item = (&'a str, &'a [u8])> {
         self.files
             .iter()
             .filter_map(move |(path, content)| Some((path.strip_prefix(directory)?.strip_prefix('/')?, &**content)))
     }
 
-    /// Directories without files below a directory; each with a directory above it that has none is left out.
+    /// Returns directories without files below a directory; only the topmost of nested ones.
     pub fn empty_directories<'a>(&'a self, directory: &'a str) -> impl Iterator<Item = &'a str> {
         let is_empty = |name: &str| !self.has_directory(name);
         self.directories.iter().map(String::as_str).filter(move |name| {
@@ -187,26 +189,26 @@ impl Files {
         })
     }
 
-    /// Returns true if there is a directory of this name with files.
+    /// Returns true if a directory with this name has files.
     pub fn has_directory(&self, directory: &str) -> bool {
         self.below(directory).next().is_some()
     }
 }
 
-/// Reads a source into memory. Images of registries are not read here.
+/// Reads a source into memory. Images of registries are not supported here.
 ///
 /// # Errors
-/// The source cannot be read, or is too large.
+/// Returns an error if the source cannot be read or is too large.
 pub fn read(source: &Source) -> Result<Files, SourceError> {
     let mut sink = Sink::memory();
     let found = open(source, &mut sink)?;
     Ok(sink.into_files(found))
 }
 
-/// Writes a source into a directory. Images of registries are not read here.
+/// Writes a source into a directory. Images of registries are not supported here.
 ///
 /// # Errors
-/// The source cannot be read or written, or is too large.
+/// Returns an error if the source cannot be read or written, or is too large.
 pub fn write(source: &Source, to: &Path) -> Result<Files, SourceError> {
     open(source, &mut Sink::directory(to))
 }
@@ -224,7 +226,7 @@ fn open(source: &Source, sink: &mut Sink) -> Result<Files, SourceError> {
     }
 }
 
-/// Where files go.
+/// Destination of files.
 pub(crate) enum Sink {
     Memory { files: BTreeMap<String, Vec<u8>>, directories: BTreeSet<String>, bytes: u64 },
     Directory { root: PathBuf, count: usize, bytes: u64 },
@@ -239,7 +241,7 @@ impl Sink {
         Self::Directory { root: root.to_owned(), count: 0, bytes: 0 }
     }
 
-    /// What was read into memory, with labels and the pin of `found`.
+    /// Returns the files read into memory, with labels and pin from `found`.
     fn into_files(self, found: Files) -> Files {
         match self {
             Self::Memory { files, directories, .. } => Files { files, directories, ..found },
@@ -247,7 +249,7 @@ impl Sink {
         }
     }
 
-    /// Most bytes of all files together.
+    /// Returns the maximum total size of all files, in bytes.
     pub(crate) fn bytes_max(&self) -> u64 {
         match self {
             Self::Memory { .. } => MEMORY_MAX,
@@ -255,13 +257,13 @@ impl Sink {
         }
     }
 
-    /// Bytes that may still come.
+    /// Returns the number of bytes that may still be added.
     pub(crate) fn room(&self) -> u64 {
         let (Self::Memory { bytes, .. } | Self::Directory { bytes, .. }) = self;
         self.bytes_max().saturating_sub(*bytes)
     }
 
-    /// Takes a directory. On disk a directory is made for its first file.
+    /// Adds a directory. On disk a directory is created with its first file.
     pub(crate) fn directory_entry(&mut self, name: &str) -> Result<(), SourceError> {
         if let Self::Memory { directories, .. } = self {
             if directories.len() >= FILES_MAX {
@@ -272,7 +274,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Takes a file. One that is there already is replaced, as a later layer of an image does it.
+    /// Adds a file, replacing an existing one, as later image layers do.
     pub(crate) fn file(&mut self, name: &str, content: &mut dyn Read) -> Result<(), SourceError> {
         let read = |error| SourceError::Read(name.into(), error);
         match self {
@@ -305,7 +307,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Removes a file, or all below a directory; with `within`, only what is below it.
+    /// Removes a file, or a directory with its content; with `within`, only the content.
     pub(crate) fn remove(&mut self, name: &str, within: bool) -> Result<(), SourceError> {
         match self {
             Self::Memory { files, directories, bytes } => {
@@ -342,7 +344,7 @@ impl Sink {
     }
 }
 
-/// A name of an archive as a path within it: without `./` before it, and none that leads elsewhere.
+/// Returns a name of an archive as a path within it: without a leading `./`; names that lead outside are refused.
 pub(crate) fn name_within(name: &[u8]) -> Result<String, SourceError> {
     let shown = || String::from_utf8_lossy(name).chars().take(200).collect::<String>();
     let text = std::str::from_utf8(name).map_err(|_| SourceError::Entry(shown(), "is not UTF-8"))?;
@@ -381,7 +383,7 @@ fn directory(root: &Path, sink: &mut Sink) -> Result<(), SourceError> {
             let Ok(leaf) = entry.file_name().into_string() else {
                 return Err(SourceError::Entry(entry.path().display().to_string(), "is not UTF-8"));
             };
-            // Git's own directory is no part of the files.
+            // Git's own directory is not part of the files.
             if prefix.is_empty() && leaf == ".git" {
                 continue;
             }

@@ -1,14 +1,14 @@
-//! Reading objects whose shape is known in part: keys without regard to case, `null` as absent, unknown keys passed over. That is how
-//! the programs that write catalogs and bundles read them.
+//! Parses objects with partly known structure: keys are case-insensitive, `null` means absent, unknown keys are
+//! ignored. The programs that write catalogs and bundles read them in the same manner.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Unexpected, Visitor};
 
-/// Declares an object by its keys. Keys are compared without regard to case, a key that comes twice counts the last time, `null` and absence are the
-/// default.
+/// Declares an object by its keys. Keys are compared without regard to case, the last of duplicate keys counts, `null`
+/// and absence mean the default.
 ///
-/// With `top` before it, keys that differ by their case alone are an error.
+/// With a leading `top`, keys that differ only by case are an error.
 macro_rules! object {
     (top $($rest:tt)*) => { $crate::text::object!(@ true $($rest)*); };
     (@ $top:literal $(#[$meta:meta])* $vis:vis struct $name:ident { $($(#[$inner:meta])* $field:ident ($key:literal): $type:ty,)* }) => {
@@ -51,7 +51,7 @@ macro_rules! object {
 }
 pub(crate) use object;
 
-/// Keys of an object, where two that differ by their case alone are an error.
+/// Keys of an object; two that differ only by case are an error.
 pub(crate) struct Keys(Option<Vec<(String, String)>>);
 
 impl Keys {
@@ -60,12 +60,12 @@ impl Keys {
     }
 
     pub(crate) fn add<E: Error>(&mut self, Key(key): &Key) -> Result<(), E> {
-        /// Keys beyond are not compared.
+        /// Maximum number of keys that are compared.
         const MAX: usize = 1000;
         let Some(keys) = &mut self.0 else { return Ok(()) };
         let folded = key.to_lowercase();
         if let Some((_, other)) = keys.iter().find(|(other, name)| *other == folded && name != key) {
-            return Err(E::custom(format!("the keys {other:?} and {key:?} differ by their case alone")));
+            return Err(E::custom(format!("the keys {other:?} and {key:?} differ only by case")));
         }
         if keys.len() < MAX {
             keys.push((folded, key.clone()));
@@ -78,7 +78,7 @@ impl Keys {
 pub(crate) struct Key(pub(crate) String);
 
 impl Key {
-    /// Returns true if it is this one, which is in lower and upper case letters of ASCII.
+    /// Returns true if the key equals `name`, which has only ASCII letters, ignoring case.
     pub(crate) fn is(&self, name: &str) -> bool {
         self.0.eq_ignore_ascii_case(name)
     }
@@ -115,7 +115,7 @@ impl<'de> Deserialize<'de> for Key {
     }
 }
 
-/// A text that is there and not kept; anything but a text is an error.
+/// A text that is checked and not stored; any other value is an error.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AnyText;
 
@@ -138,7 +138,7 @@ impl<'de> Deserialize<'de> for AnyText {
     }
 }
 
-/// Declares a value that is there and not kept; a text in quotes is not one.
+/// Declares a value that is checked and not stored; quoted text is refused.
 macro_rules! any_value {
     ($(#[$meta:meta])* $name:ident, $expected:literal, $($visit:ident $type:ty),*) => {
         $(#[$meta])*
@@ -172,7 +172,7 @@ any_value!(
     AnyWhole, "a whole number", visit_i64 i64, visit_u64 u64
 );
 
-/// A map from texts to texts that is not kept.
+/// A map from texts to texts that is not stored.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct AnyTexts;
 
@@ -198,7 +198,7 @@ impl<'de> Deserialize<'de> for AnyTexts {
     }
 }
 
-/// A list whose elements are checked and not kept.
+/// A list whose elements are checked and not stored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnyList<T>(std::marker::PhantomData<T>);
 
@@ -228,7 +228,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for AnyList<T> {
     }
 }
 
-/// Bytes in base64, as programs in Go write them.
+/// Bytes in base64, as Go programs write them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Base64(pub(crate) Vec<u8>);
 
@@ -251,7 +251,7 @@ impl<'de> Deserialize<'de> for Base64 {
     }
 }
 
-/// Decodes base64; line ends within are passed over.
+/// Decodes base64; line ends are ignored.
 pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     use base64::Engine as _;
     use base64::alphabet::STANDARD;

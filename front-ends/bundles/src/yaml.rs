@@ -1,4 +1,5 @@
-//! Writes YAML: maps and lists as blocks, in the order of their keys. A text that another reader could take for something else is in quotes.
+//! Writes YAML: maps and lists as blocks, sorted by key. A text that another reader could take for something else is
+//! quoted.
 
 use std::fmt::Write as _;
 
@@ -14,7 +15,7 @@ pub fn write(value: &Value) -> String {
     text
 }
 
-/// Writes a value; `inline` where something stands before it on its line.
+/// Writes a value; `inline` is true if other text precedes it on its line.
 fn put(text: &mut String, value: &Value, indent: usize, inline: bool) {
     let pad = |text: &mut String, first: bool| {
         if !first || !inline {
@@ -59,7 +60,7 @@ fn put(text: &mut String, value: &Value, indent: usize, inline: bool) {
     }
 }
 
-/// A text as it is where nobody can take it for anything else, otherwise in the quotes of JSON, which YAML reads.
+/// Returns a text unquoted if it is unambiguous, otherwise in JSON quotes, which YAML accepts.
 fn scalar(text: &str) -> String {
     let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '@');

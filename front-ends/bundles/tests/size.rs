@@ -1,7 +1,7 @@
-//! A catalog of the size of the largest ones: 500 packages, 10,000 bundles, 200 MB. It is judged, and the time and the memory are told; run it in release:
-//! `cargo test --release -p executor-bundles --test size -- --ignored --nocapture`.
+//! A catalog of the size of the largest ones: 500 packages, 10,000 bundles, 200 MB. Validates it and prints time and
+//! memory; run it in release: `cargo test --release -p executor-bundles --test size -- --ignored --nocapture`.
 
-#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 use std::fs;
 use std::io::Write as _;
@@ -9,11 +9,11 @@ use std::time::Instant;
 
 use executor_bundles::catalog::{Catalog, load};
 
-/// A debug build, which the ordinary tests are, is ten times slower and shows the same.
+/// A debug build, as in ordinary tests, is ten times slower and shows the same.
 const PACKAGES: usize = if cfg!(debug_assertions) { 50 } else { 500 };
 const BUNDLES: usize = 20;
 
-/// A large bundle: a description, images, examples, and an object in base64.
+/// Returns a large bundle: a description, images, examples, and an object in base64.
 fn bundle(package: &str, index: usize, yaml: bool) -> String {
     let digest = format!("{:064x}", index * 7919);
     let mut related = String::new();
@@ -89,7 +89,7 @@ fn package(name: &str, yaml: bool) -> String {
     text
 }
 
-/// Largest resident set of this process so far, in MB.
+/// Returns the peak resident set of this process, in MB.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();

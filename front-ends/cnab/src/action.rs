@@ -1,4 +1,4 @@
-//! Actions: the three that every bundle has, and those that a bundle declares itself.
+//! Actions: the three that every bundle has, and custom actions.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::violation::Violations;
 
 /// First action of an installation.
 pub const INSTALL: &str = "install";
-/// Later action, which changes the installation.
+/// Later action that changes the installation.
 pub const UPGRADE: &str = "upgrade";
 /// Last action of an installation.
 pub const UNINSTALL: &str = "uninstall";
@@ -18,21 +18,21 @@ pub const BUILT_IN: [&str; 3] = [INSTALL, UPGRADE, UNINSTALL];
 /// Custom action, as a bundle declares it.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Custom {
-    /// Short description for people.
+    /// Title for people.
     #[serde(default)]
     pub title: String,
-    /// Short description for people.
+    /// Description for people.
     #[serde(default)]
     pub description: String,
-    /// Changes the installation, which gets a new revision then (rule 8).
+    /// True if the action changes the installation, which then gets a new revision (rule 8).
     #[serde(default)]
     pub modifies: bool,
-    /// Needs neither an installation nor credentials, and is not recorded (rule 34).
+    /// True if the action needs neither an installation nor credentials, and is not recorded (rule 34).
     #[serde(default)]
     pub stateless: bool,
 }
 
-/// An action that a bundle can be asked for.
+/// A built-in or custom action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Action {
     name: String,
@@ -41,10 +41,10 @@ pub struct Action {
 }
 
 impl Action {
-    /// Looks an action up (rule 6). The built-in ones are there whatever the bundle says (rule 9).
+    /// Looks up an action (rule 6). The built-in actions always exist (rule 9).
     ///
     /// # Errors
-    /// The action is unknown; the violation lists the known ones.
+    /// Returns a violation with the known actions if the action is unknown.
     pub fn new(declared: &BTreeMap<String, Custom>, name: &str) -> Result<Self, Violations> {
         let action = |modifies, stateless| Self { name: name.to_owned(), modifies, stateless };
         match declared.get(name) {

@@ -1,9 +1,9 @@
 //! Thick bundles: a gzipped tar with a bundle.json at its root and an image layout under `artifacts/layout` (rule 42).
 //!
-//! Both are taken out of a stream: first the bundle.json, which may come last; then the layout, as a tar of its own
-//! that has it at the root, and names one image. Nothing is written by the archive's own names. Links, devices and
-//! names that lead elsewhere are refused, not passed over, and so are two names that a file system could take for one: all
-//! names that are read here are ASCII, so that they have no other spelling in Unicode than one that differs in case.
+//! Both are extracted from a stream: first the bundle.json, which may come last; then the layout, as a separate tar
+//! with the layout at its root and one image in its index. No file is written under a name from the archive. Links,
+//! devices and names that lead outside are refused, not skipped, and so are two names that a file system could treat as
+//! equal: all accepted names are ASCII, so that other spellings can differ only in case, not in Unicode form.
 
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
@@ -17,24 +17,24 @@ use tar::{Archive, Builder, Entry, EntryType, Header};
 
 use crate::bundle::BUNDLE_MAX;
 
-/// Largest size of an unpacked archive, in bytes.
+/// Maximum size of an unpacked archive, in bytes.
 pub const UNPACKED_MAX: u64 = 64 << 30;
-/// Largest number of entries.
+/// Maximum number of entries.
 pub const ENTRIES_MAX: usize = 100_000;
-/// Longest name of an entry, in bytes: the limit of a path on Linux.
+/// Maximum length of an entry's name in bytes: the limit of a path on Linux.
 pub const NAME_MAX: usize = 4096;
-/// Most characters of a name in an error.
+/// Maximum number of characters of a name in an error.
 const SHOWN_MAX: usize = 200;
 /// Directory of the image layout.
 const LAYOUT: &str = "artifacts/layout/";
 
 /// Fault of an archive.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it
+#[allow(missing_docs)] // the messages document the variants
 pub enum ArchiveError {
     #[error("cannot read the thick bundle")]
     Read(#[source] io::Error),
-    #[error("cannot pass on the image layout")]
+    #[error("cannot write the image layout")]
     Write(#[source] io::Error),
     #[error("the thick bundle has no bundle.json at its root")]
     NoBundle,
@@ -46,7 +46,7 @@ pub enum ArchiveError {
     Index(String),
     #[error("the thick bundle's layout has no image {0:?}, by name or by contentDigest")]
     NoImage(String),
-    #[error("the thick bundle has two entries {0:?}, apart from upper and lower case")]
+    #[error("the thick bundle has two entries {0:?}, or names that differ from it only by case")]
     Twice(String),
     #[error("the thick bundle has {0:?}, which {1}")]
     Entry(String, &'static str),
@@ -61,10 +61,10 @@ pub fn is_thick(beginning: &[u8]) -> bool {
     beginning.starts_with(&[0x1f, 0x8b])
 }
 
-/// Finds the bundle.json.
+/// Extracts the bundle.json.
 ///
 /// # Errors
-/// The archive has no bundle.json, or is broken.
+/// Returns an error if the archive has no bundle.json or is broken.
 pub fn bundle(stream: impl Read) -> Result<Vec<u8>, ArchiveError> {
     let mut found = None;
     each(stream, |name, entry| {
@@ -88,15 +88,15 @@ pub struct Wanted<'a> {
     pub digest: Option<&'a str>,
     /// Reference of the image in the bundle.
     pub reference: &'a str,
-    /// Takes the only image of the layout where neither matches.
+    /// True if the layout's only image is accepted when neither matches.
     pub or_the_only_one: bool,
 }
 
-/// Passes the layout on as a tar of its own, and hands the writer back. Its index names the one image that is meant, by
-/// digest, else by name; a layout with one image means that, where the caller allows it.
+/// Writes the layout as a separate tar, and returns the writer. Its index names only the wanted image, found by digest,
+/// else by name; the only image of a layout is accepted if the caller allows it.
 ///
 /// # Errors
-/// The archive has no layout or no such image, the archive is broken, or the writer fails.
+/// Returns an error if the archive has no layout or no such image, if the archive is broken, or if the writer fails.
 pub fn layout<W: Write>(stream: impl Read, to: W, wanted: Wanted<'_>) -> Result<W, ArchiveError> {
     let mut tar = Builder::new(to);
     let mut found = false;
@@ -112,7 +112,7 @@ pub fn layout<W: Write>(stream: impl Read, to: W, wanted: Wanted<'_>) -> Result<
             found = true;
             return append(&mut tar, name, index.len() as u64, &*index);
         }
-        // What cannot be read and what cannot be written look the same here; the writer's side is named.
+        // Read and write errors look the same here, so the writer marks its own.
         let size = entry.size();
         append(&mut tar, name, size, entry)
     })?;
@@ -131,7 +131,7 @@ fn append<W: Write>(tar: &mut Builder<W>, name: &str, size: u64, content: impl R
     tar.append_data(&mut header, name, content).map_err(ArchiveError::Write)
 }
 
-/// The index with the one entry that is meant.
+/// Returns the index with only the wanted entry.
 fn one(index: &[u8], wanted: Wanted<'_>) -> Result<Vec<u8>, ArchiveError> {
     /// Annotations that name an entry of an index (image-spec; containerd).
     const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
@@ -156,7 +156,7 @@ fn one(index: &[u8], wanted: Wanted<'_>) -> Result<Vec<u8>, ArchiveError> {
     serde_json::to_vec(&index).map_err(|_| broken("it cannot be written"))
 }
 
-/// Calls `visit` for each file, with its name without `./` before it. No two files have the same name.
+/// Calls `visit` for each file, with its name without a leading `./`. Refuses duplicate names.
 fn each<R: Read>(
     stream: R,
     mut visit: impl FnMut(&str, &mut Entry<'_, Allowed<io::Take<GzDecoder<R>>>>) -> Result<(), ArchiveError>,
@@ -164,11 +164,11 @@ fn each<R: Read>(
     let (reader, allowance) = Allowed::new(GzDecoder::new(stream).take(UNPACKED_MAX));
     let mut archive = Archive::new(reader);
     let mut bytes = 0u64;
-    // Digests: the names of an archive can take hundreds of megabytes.
+    // Stored as digests: the names of an archive can take hundreds of megabytes.
     let mut seen: HashSet<[u8; 32]> = HashSet::new();
     for (count, entry) in archive.entries().map_err(ArchiveError::Read)?.enumerate() {
         let mut entry = entry.map_err(ArchiveError::Read)?;
-        // A sparse file, whose size is not what is read, is refused below.
+        // A sparse file, whose size differs from the bytes read, is refused below.
         allowance.renew(entry.size());
         bytes = bytes.saturating_add(entry.size());
         if count >= ENTRIES_MAX || bytes > UNPACKED_MAX {
@@ -188,10 +188,11 @@ fn each<R: Read>(
     Ok(())
 }
 
-/// Returns the name of an entry in its one spelling.
+/// Returns the name of an entry in canonical form.
 ///
 /// # Errors
-/// The name is too long, leads out of the archive or can be misread, or the entry is neither a file nor a directory.
+/// Returns an error if the name is too long, leads out of the archive or is ambiguous, or if the entry is neither a
+/// file nor a directory.
 fn checked_name(path: &[u8], kind: EntryType) -> Result<&str, ArchiveError> {
     if path.len() > NAME_MAX {
         return Err(ArchiveError::Name { bytes: path.len(), shown: shown(path) });
@@ -203,7 +204,7 @@ fn checked_name(path: &[u8], kind: EntryType) -> Result<&str, ArchiveError> {
     if name.starts_with('/') || name.split('/').any(|part| part == "..") {
         return refused("leads out of the archive");
     }
-    // Readers of the layout could take another spelling of a name for the same file.
+    // Readers of the layout could treat another spelling of a name as the same file.
     if name.split('/').any(|part| matches!(part, "" | ".")) && !matches!(name, "" | ".") {
         return refused("has an empty name or a dot in its path");
     }

@@ -1,11 +1,12 @@
-//! bundle.json: from bytes to a [`Bundle`] that keeps every rule, or to all that is wrong with it.
+//! bundle.json: parses bytes as a [`Bundle`] that keeps every rule, or returns all violations.
 //!
-//! The form is checked against a JSON Schema (`bundle/schema.json`) that replaces the published one, which has faults (an
-//! unanchored version, `items` written as `additionalProperties`) and lets unknown fields pass in some places and not in
-//! others. Here they are an error everywhere but in `custom`, which is kept as it is. The rules that a schema cannot express
-//! are in `bundle/check.rs`. Both run over whatever can be read, so that one broken entry does not hide the others' faults.
+//! The form is checked against a JSON Schema (`bundle/schema.json`) that replaces the published one, which has faults
+//! (an unanchored version, `items` written as `additionalProperties`) and permits unknown fields in some places only.
+//! Here unknown fields are errors everywhere except in `custom`, which is kept unchanged. The rules that a schema
+//! cannot express are in `bundle/check.rs`. Both checks run over everything that can be read, so that one broken entry
+//! does not hide the faults of others.
 //!
-//! Limits: 4 MiB; nothing is fetched, also not for a `$ref`.
+//! Limits: 4 MiB; nothing is fetched, not even for a `$ref`.
 
 mod check;
 mod document;
@@ -23,7 +24,7 @@ use crate::write_only;
 
 pub use self::document::{About, Credential, Destination, Image, Maintainer, Output, Parameter, applies};
 
-/// Largest bundle.json, in bytes.
+/// Maximum size of a bundle.json, in bytes.
 pub const BUNDLE_MAX: usize = 4 << 20;
 
 /// A bundle that keeps the rules.
@@ -35,13 +36,12 @@ pub struct Bundle {
     pub version: String,
     /// Version of the specification: `v1.0.0`.
     pub schema_version: String,
-    /// Descriptive fields.
     pub about: About,
-    /// Invocation images, at least one; the first that fits is run (rule 25).
+    /// Invocation images, at least one; the first that fits the platform is run (rule 25).
     pub invocation_images: Vec<Image>,
     /// Other images of the bundle.
     pub images: BTreeMap<String, Image>,
-    /// Actions beside install, upgrade and uninstall.
+    /// Actions other than install, upgrade and uninstall.
     pub actions: BTreeMap<String, Custom>,
     /// Parameters by name.
     pub parameters: BTreeMap<String, Parameter>,
@@ -51,9 +51,9 @@ pub struct Bundle {
     pub outputs: BTreeMap<String, Output>,
     /// Schemas of parameters and outputs.
     pub definitions: BTreeMap<String, Definition>,
-    /// Names of extensions without which it cannot be run (rule 36).
+    /// Names of extensions that are required to run the bundle (rule 36).
     pub required_extensions: Vec<String>,
-    /// Data of extensions, as they are.
+    /// Data of extensions, unchanged.
     pub custom: Map<String, Value>,
     /// Warnings for `validate`: oddities that break no rule.
     pub warnings: Vec<String>,
@@ -62,10 +62,10 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// Reads a bundle.json.
+    /// Parses a bundle.json.
     ///
     /// # Errors
-    /// Every violation.
+    /// Returns every violation.
     pub fn parse(bytes: &[u8]) -> Result<Self, Violations> {
         if bytes.len() > BUNDLE_MAX {
             let message = format!("the bundle.json has {} bytes; at most {BUNDLE_MAX} are allowed", bytes.len());
@@ -76,10 +76,10 @@ impl Bundle {
         Self::from_value(value, bytes.to_vec())
     }
 
-    /// The bundle that a claim holds. Its bytes are not those that it was published as.
+    /// Returns the bundle in a claim. Its bytes differ from those of the published bundle.json.
     ///
     /// # Errors
-    /// Every violation.
+    /// Returns every violation.
     pub fn from_claim(value: &Value) -> Result<Self, Violations> {
         Self::from_value(value.clone(), value.to_string().into_bytes())
     }
@@ -116,17 +116,17 @@ impl Bundle {
         wrong.or(bundle)
     }
 
-    /// The bytes that were read: what is mounted at `/cnab/bundle.json` (rule 3).
+    /// Returns the original bytes, which are mounted at `/cnab/bundle.json` (rule 3).
     pub fn original(&self) -> &[u8] {
         &self.original
     }
 
-    /// Returns the bundle as JSON, as a claim holds it.
+    /// Returns the bundle as JSON, as in a claim.
     pub fn value(&self) -> &Value {
         &self.value
     }
 
-    /// Definition of a parameter or an output. It is there: the bundle was checked.
+    /// Returns the definition of a parameter or an output. It exists in a validated bundle.
     pub(crate) fn definition(&self, name: &str) -> Option<&Definition> {
         self.definitions.get(name)
     }

@@ -1,7 +1,7 @@
-//! Claims and their results (CNAB 400): what an action was asked to do, and what came of it.
+//! Claims and their results (CNAB 400): the request of an action and its outcome.
 //!
-//! A [`Claim`] never holds a credential, and of parameters none that is `writeOnly` (rules 40 and 46): it is what is
-//! stored and shown. The claim that the container gets has those, too ([`Claim::mounted`]).
+//! A [`Claim`] never holds a credential or a `writeOnly` parameter (rules 40 and 46): it is stored and shown. The claim
+//! that the container gets has all values ([`Claim::mounted`]).
 
 mod parse;
 
@@ -22,13 +22,12 @@ pub const CLAIMS_VERSION: &str = "CNAB-Claims-1.0.0";
 /// Key of the executor's data in `custom`.
 const EXECUTOR: &str = "executor";
 
-/// A record of an action on an installation. It does not change once it is made (rule 44).
+/// A record of an action on an installation. It is immutable (rule 44).
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Claim {
-    /// Name of the action.
     pub action: String,
-    /// The bundle.
+    /// The bundle as JSON.
     pub bundle: Value,
     /// Reference that the bundle was read from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,14 +41,14 @@ pub struct Claim {
     pub id: String,
     /// Name of the installation.
     pub installation: String,
-    /// Values of parameters, without those that are `writeOnly`.
+    /// Values of parameters, except `writeOnly` ones.
     #[serde(default)]
     pub parameters: Map<String, Value>,
-    /// A ULID that changes with each action that modifies (rule 8); empty where nothing was ever installed.
+    /// A ULID that changes with each action that modifies the installation (rule 8); empty if nothing was ever
+    /// installed.
     pub revision: String,
 }
 
-/// Status of an action.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[allow(missing_docs)] // the names are the specification's
@@ -63,7 +62,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// Returns true if the status is final.
+    /// Returns true if the status cannot change any more.
     pub fn is_final(self) -> bool {
         !matches!(self, Self::Pending | Self::Running)
     }
@@ -100,7 +99,6 @@ pub struct ClaimResult {
     /// Metadata of outputs by name, without the contents.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub outputs: BTreeMap<String, Value>,
-    /// Status of the action.
     pub status: Status,
 }
 
@@ -109,23 +107,20 @@ pub struct ClaimResult {
 pub struct New<'a> {
     /// Name of the installation.
     pub installation: &'a str,
-    /// Action to carry out.
     pub action: &'a Action,
-    /// Bundle of the action.
     pub bundle: &'a Bundle,
-    /// Values of the parameters.
     pub values: &'a Resolved,
     /// Reference that the bundle was read from.
     pub bundle_reference: Option<String>,
-    /// Claim before this one.
+    /// The previous claim.
     pub last: Option<&'a Claim>,
 }
 
 impl Claim {
-    /// Makes a claim. Its id is later than any before it.
+    /// Creates a claim. Its id sorts after all earlier ones.
     ///
     /// # Errors
-    /// The random number generator fails.
+    /// Returns an error if the random number generator fails.
     pub fn new(new: &New<'_>, now: SystemTime) -> Result<Self, NoRandomness> {
         let New { installation, action, bundle, values, bundle_reference, last } = new;
         let id = id::after(last.map(|last| last.id.as_str().max(last.revision.as_str())), now)?;
@@ -156,17 +151,17 @@ impl Claim {
         Secret::new(serde_json::to_vec(&claim).unwrap_or_default())
     }
 
-    /// Returns true if the executor made the claim, and not another tool.
+    /// Returns true if this product created the claim, and not another tool.
     pub fn is_from_executor(&self) -> bool {
         self.custom.get(EXECUTOR).is_some()
     }
 
-    /// Returns the values that the next action starts from.
+    /// Returns the values that the next action inherits.
     pub fn earlier(&self) -> Earlier {
         let supplied = self.custom.get(EXECUTOR).and_then(|own| own.get("supplied")).and_then(Value::as_array);
         let supplied = match supplied {
             Some(names) => names.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-            // Another runtime's claim does not tell: all of its values count as supplied.
+            // Claims of other runtimes do not record this: all of their values count as supplied.
             None => self.parameters.keys().cloned().collect(),
         };
         Earlier { values: self.parameters.clone(), supplied, ..Earlier::default() }
@@ -177,17 +172,17 @@ impl Claim {
         self.custom.get(EXECUTOR)?.get("bundleDigest")?.as_str()
     }
 
-    /// Returns the name of the container that carries the action out.
+    /// Returns the name of the container that runs the action.
     pub fn container(&self) -> String {
         format!("cnab-{}", self.id.to_ascii_lowercase())
     }
 }
 
 impl ClaimResult {
-    /// A result of a claim, later than the one before it.
+    /// Creates a result of a claim, which sorts after the previous one.
     ///
     /// # Errors
-    /// The random number generator fails.
+    /// Returns an error if the random number generator fails.
     pub fn new(claim: &Claim, last: Option<&Self>, status: Status, now: SystemTime) -> Result<Self, NoRandomness> {
         Ok(Self {
             claim_id: claim.id.clone(),

@@ -1,8 +1,8 @@
-//! Credential sets: where the credentials of a bundle come from (CNAB 802).
+//! Credential sets: the sources of a bundle's credentials (CNAB 802).
 //!
-//! A set is JSON or YAML. Each entry has one source: a variable, a file, a command, or a value. Reading them is the
-//! caller's ([`Source`]); values never become part of a claim, a message or an error. An error of the YAML reader is told
-//! by its place alone, because its own text quotes the document.
+//! A set is JSON or YAML. Each entry has one source: a variable, a file, a command, or a value. The caller reads the
+//! sources ([`Source`]); values never become part of a claim, a message or an error. An error of the YAML parser is
+//! reported by its position only, because its text quotes the document.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::bundle::{Bundle, applies};
 use crate::secret::Secret;
 use crate::violation::{Violations, pointer};
 
-/// Largest credential set, in bytes.
+/// Maximum size of a credential set, in bytes.
 pub const SET_MAX: usize = 1 << 20;
 
 /// Source of a credential.
@@ -21,9 +21,9 @@ pub const SET_MAX: usize = 1 << 20;
 pub enum Source {
     /// A variable of the caller's environment.
     Env(String),
-    /// A file, `$NAME` and `${NAME}` in its path filled in.
+    /// A file; `$NAME` and `${NAME}` in its path are expanded.
     Path(String),
-    /// The standard output of a program; its standard error is no part of it.
+    /// The standard output of a program, without its standard error.
     Command(String),
     /// The value itself.
     Value(Secret),
@@ -47,12 +47,11 @@ impl Source {
     }
 }
 
-/// A credential set.
 #[derive(Clone, Debug)]
 pub struct CredentialSet {
     /// Name of the set, as declared in it.
     pub name: String,
-    /// Sources by credential.
+    /// Sources by name of the credential.
     pub sources: BTreeMap<String, Source>,
 }
 
@@ -70,10 +69,11 @@ struct Entry {
 }
 
 impl CredentialSet {
-    /// Reads a set.
+    /// Parses a set.
     ///
     /// # Errors
-    /// The set is not valid: not YAML, an entry without exactly one known source, a name twice.
+    /// Returns an error if the set is not YAML, an entry does not have exactly one known source, or a name occurs
+    /// twice.
     pub fn parse(bytes: &[u8]) -> Result<Self, Violations> {
         let set = |message: String| Violations::one("", 31, message);
         if bytes.len() > SET_MAX {
@@ -124,10 +124,11 @@ impl CredentialSet {
     }
 }
 
-/// Joins sets.
+/// Merges sets.
 ///
 /// # Errors
-/// A credential is in two of them, even with the same source: it would be ambiguous which one counts.
+/// Returns an error if two sets have the same credential, even with the same source, because the choice would be
+/// ambiguous.
 pub fn merge(sets: Vec<CredentialSet>) -> Result<BTreeMap<String, Source>, Violations> {
     let mut wrong = Violations::default();
     let mut merged: BTreeMap<String, (String, Source)> = BTreeMap::new();
@@ -145,8 +146,8 @@ pub fn merge(sets: Vec<CredentialSet>) -> Result<BTreeMap<String, Source>, Viola
     wrong.or(merged.into_iter().map(|(name, (_, source))| (name, source)).collect())
 }
 
-/// The credentials that an action gets, of those that there are sources for. Those that do not apply to it, and those
-/// that the bundle does not know, are left out: they need not be read at all.
+/// Returns the credentials of an action that have a source. Credentials that do not apply to the action or are unknown
+/// to the bundle are left out, so that they are not read.
 pub fn wanted<'a>(
     bundle: &Bundle,
     action: &Action,
@@ -156,10 +157,10 @@ pub fn wanted<'a>(
     sources.iter().filter(|(name, _)| wanted(name)).map(|(name, source)| (name.as_str(), source)).collect()
 }
 
-/// Checks that every required one is there (rule 31). A stateless action never fails for one that is missing (rule 34).
+/// Checks that every required credential is supplied (rule 31). Stateless actions do not require any (rule 34).
 ///
 /// # Errors
-/// Each that is missing.
+/// Returns a violation for each missing credential.
 pub fn check<'a>(bundle: &Bundle, action: &Action, supplied: impl Fn(&str) -> bool + 'a) -> Result<(), Violations> {
     let mut wrong = Violations::default();
     for (name, credential) in &bundle.credentials {

@@ -1,7 +1,7 @@
 //! Definitions: JSON Schemas (draft-07) of parameters and outputs.
 //!
-//! A definition stands for itself: `#/...` in it counts from itself, and a `$ref` to anywhere else is refused, because
-//! nothing is fetched. A violation never repeats the value, whether it is `writeOnly` or not.
+//! A definition is self-contained: `#/...` is relative to the definition, and a `$ref` to anything else is refused,
+//! because nothing is fetched. A violation never repeats the value, whether it is `writeOnly` or not.
 
 use base64::Engine as _;
 use jsonschema::error::ValidationErrorKind;
@@ -11,11 +11,11 @@ use serde_json::Value;
 use crate::schema;
 use crate::violation::Violations;
 
-/// A name, and whether a text is in that encoding.
+/// Name of an encoding, and a function that returns true if a text is in that encoding.
 type Encoding = (&'static str, fn(&str) -> bool);
 
-/// Encodings of contents (RFC 2045, section 6.1), known by their names. What programs print ends with a newline, and
-/// may be broken into lines, so white space does not count in base64.
+/// Content encodings by name (RFC 2045, section 6.1). Programs end their output with a newline and may break lines, so
+/// white space is ignored in base64.
 const ENCODINGS: [Encoding; 5] = [
     ("base64", |text| {
         let text: String = text.split_ascii_whitespace().collect();
@@ -32,27 +32,27 @@ const ENCODINGS: [Encoding; 5] = [
 pub struct Definition {
     /// Default for a value that is not supplied (rule 15).
     pub default: Option<Value>,
-    /// The value is sensitive: in no log, and not shown (rule 40).
+    /// True if the value is sensitive: it is in no log and not shown (rule 40).
     pub write_only: bool,
-    /// The value is fixed by the first action (rule 41).
+    /// True if the first action fixes the value (rule 41).
     pub read_only: bool,
-    /// Text for people.
+    /// Title for people.
     pub title: String,
-    /// Text for people.
+    /// Description for people.
     pub description: String,
-    /// Names of types; empty where any will do.
+    /// Names of types; empty if any type is allowed.
     pub types: Vec<String>,
-    /// Values, where only some are allowed.
+    /// Allowed values; empty if any value is allowed.
     pub choices: Vec<Value>,
     base64: bool,
     validator: Validator,
 }
 
 impl Definition {
-    /// Reads a schema that is at `path`.
+    /// Parses a schema that is at `path`.
     ///
     /// # Errors
-    /// The schema is not valid, or refers to another document.
+    /// Returns an error if the schema is invalid or refers to another document.
     pub fn new(path: &str, schema: &Value) -> Result<Self, Violations> {
         let mut wrong = Violations::default();
         for error in jsonschema::draft7::meta::validator().iter_errors(schema) {
@@ -73,8 +73,8 @@ impl Definition {
             }
         });
         wrong.or(())?;
-        // Formats are checked: `format: date` says nothing otherwise. Encodings are, at every depth, and contents are not
-        // decoded: `contentMediaType` says nothing, and where it stands the library would not look at the encoding.
+        // Formats such as `format: date` are checked. Encodings are checked at every depth, and contents are not
+        // decoded: `contentMediaType` is removed, because it would make the library skip the encoding.
         let mut options = jsonschema::options().with_draft(jsonschema::Draft::Draft7).should_validate_formats(true);
         for (name, fits) in ENCODINGS {
             options = options.with_content_encoding(name, fits, |text| Ok(Some(text.to_owned())));
@@ -111,18 +111,18 @@ impl Definition {
     /// Checks a value against the schema (rule 21).
     ///
     /// # Errors
-    /// Every mismatch, without the value.
+    /// Returns every mismatch, without the value.
     pub fn validate(&self, path: &str, value: &Value, rule: u8) -> Result<(), Violations> {
         let mut wrong = Violations::default();
         for error in self.validator.iter_errors(value) {
-            // The names in an object are a part of its value.
+            // Property names in an object are part of its value.
             let inner = if self.write_only { String::new() } else { error.instance_path().to_string() };
             wrong.add(format!("{path}{inner}"), rule, self.reported(&error));
         }
         wrong.or(())
     }
 
-    /// Returns the fault of a value, without the value.
+    /// Describes the fault of a value, without the value.
     fn reported(&self, error: &ValidationError<'_>) -> String {
         match error.kind() {
             ValidationErrorKind::AdditionalProperties { unexpected } if self.write_only => {
@@ -138,15 +138,15 @@ impl Definition {
         }
     }
 
-    /// Returns true if a value is text in base64.
+    /// Returns true if values are text in base64.
     pub(crate) fn is_base64(&self) -> bool {
         self.base64
     }
 
-    /// Reads what a person wrote as a value of the types that the definition allows.
+    /// Parses user input as a value of one of the types that the definition allows.
     ///
     /// # Errors
-    /// The text is of none of the types. The text is not repeated.
+    /// Returns an error, which does not repeat the text, if it matches none of the types.
     pub fn read(&self, path: &str, text: &str) -> Result<Value, Violations> {
         let has = |name: &str| self.types.iter().any(|one| one == name);
         let parsed: Option<Value> = serde_json::from_str(text).ok();
@@ -161,7 +161,7 @@ impl Definition {
         if self.types.is_empty() || has("string") {
             return Ok(Value::String(text.to_owned()));
         }
-        // As it is written everywhere but in JSON.
+        // Accept any case, unlike JSON.
         if has("boolean") && (text.eq_ignore_ascii_case("true") || text.eq_ignore_ascii_case("false")) {
             return Ok(Value::Bool(text.eq_ignore_ascii_case("true")));
         }
@@ -174,7 +174,7 @@ impl Definition {
     }
 }
 
-/// Takes `contentMediaType` out of a schema and all schemas in it.
+/// Removes `contentMediaType` from a schema and all schemas in it.
 fn without_media_types(schema: &mut Value) {
     let mut places = Vec::new();
     schema::each_schema(schema, &mut |at, keywords| {
@@ -189,7 +189,7 @@ fn without_media_types(schema: &mut Value) {
     }
 }
 
-/// RFC 2045, section 6.7: printable ASCII, and `=` before two digits or the end of a line.
+/// Checks RFC 2045, section 6.7: printable ASCII, and `=` before two digits or the end of a line.
 fn is_quoted_printable(text: &str) -> bool {
     let hex = |b: Option<&u8>| b.is_some_and(u8::is_ascii_hexdigit);
     text.lines().all(|line| {
@@ -201,7 +201,7 @@ fn is_quoted_printable(text: &str) -> bool {
     })
 }
 
-/// Type of a value, the narrowest.
+/// Returns the narrowest type of a value.
 fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -216,13 +216,13 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// An integer beyond 64 bits would lose its last digits.
+/// Returns false for an integer beyond 64 bits, which would lose its last digits.
 fn exact(value: &Value, text: &str) -> bool {
     let Value::Number(number) = value else { return true };
     !number.is_f64() || !text.trim().trim_start_matches('-').bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Returns a value as it is delivered (rules 16 and 17): strings as they are, others as JSON text.
+/// Returns a value as passed to the run tool (rules 16 and 17): strings unchanged, others as JSON text.
 pub fn text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

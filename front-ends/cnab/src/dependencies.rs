@@ -1,4 +1,4 @@
-//! `io.cnab.dependencies`: other bundles that are run along with one, in the order that it gives (CNAB 500, rule 48).
+//! `io.cnab.dependencies`: other bundles that are run together with a bundle, in its order (CNAB 500, rule 48).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,23 +20,23 @@ pub struct Dependencies {
     requires: BTreeMap<String, Requirement>,
 }
 
-/// Required bundle.
+/// A required bundle.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 pub struct Requirement {
     /// Reference of the bundle.
     pub bundle: String,
-    /// Accepted versions; any when empty.
+    /// Accepted versions.
     #[serde(default)]
     pub version: Criteria,
 }
 
-/// Accepted versions.
+/// Accepted versions; any version if empty.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 pub struct Criteria {
-    /// `1.2.3`, `1.2.x`, `1.x`, `1.5.x - 3`; one of them is enough.
+    /// `1.2.3`, `1.2.x`, `1.x`, `1.5.x - 3`; one must match.
     #[serde(default)]
     pub ranges: Vec<String>,
-    /// Accepts prereleases, too.
+    /// True if prereleases are accepted, too.
     #[serde(default)]
     pub prereleases: bool,
 }
@@ -44,7 +44,7 @@ pub struct Criteria {
 /// Fault of the extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// A list, as one draft had it and an example of the specification still has.
+    /// A list, as in an early draft and in an example of the specification.
     Draft,
     /// Broken rules of the extension.
     Wrong(Violations),
@@ -59,10 +59,10 @@ struct Written {
 }
 
 impl Dependencies {
-    /// Reads the extension; nothing of it where there is none.
+    /// Parses the extension; empty if the bundle does not have it.
     ///
     /// # Errors
-    /// The extension has another form, or breaks its own rules.
+    /// Returns an error if the extension is malformed or breaks its own rules.
     pub fn from_custom(custom: &Map<String, Value>) -> Result<Self, Unusable> {
         let Some(value) = custom.get(EXTENSION).filter(|value| !value.is_null()) else { return Ok(Self::default()) };
         if value.is_array() {
@@ -111,9 +111,9 @@ impl Dependencies {
         self.requires.get(name)
     }
 
-    /// Returns the dependencies that an action is carried out on, in order: those to be run before the bundle itself,
-    /// and those after it. They are installed and upgraded ahead of what needs them, in the bundle's own sequence,
-    /// and uninstalled after it, in the reverse one. Custom actions are the bundle's alone.
+    /// Returns the dependencies on which an action runs, in order: those before the bundle itself, and those after it.
+    /// Dependencies are installed and upgraded before the bundle, in the bundle's sequence, and uninstalled after it,
+    /// in reverse. Custom actions run on the bundle only.
     pub fn order(&self, action: &str) -> (Vec<&str>, Vec<&str>) {
         let mut names: Vec<&str> = if self.sequence.is_empty() {
             self.requires.keys().map(String::as_str).collect()
@@ -143,7 +143,7 @@ impl Criteria {
     }
 }
 
-/// Range from the first version to before the second.
+/// Range from the first version, inclusive, to the second, exclusive.
 struct Range {
     from: Version,
     before: Option<Version>,
@@ -187,7 +187,7 @@ impl Range {
 
     fn has(&self, version: &Version) -> bool {
         if self.exact {
-            // Metadata of a build does not count.
+            // Build metadata is ignored.
             return version.cmp_precedence(&self.from).is_eq();
         }
         *version >= self.from
@@ -195,7 +195,7 @@ impl Range {
     }
 }
 
-/// 2.0.0-beta comes before 2.0.0, and is no 1.x.
+/// 2.0.0-beta precedes 2.0.0, and is not 1.x.
 fn is_prerelease_of(version: &Version, of: &Version) -> bool {
     (version.major, version.minor, version.patch) == (of.major, of.minor, of.patch)
 }

@@ -7,7 +7,7 @@ const SHA256: &str = "sha256";
 /// Number of hexadecimal digits of each algorithm.
 const DIGITS: [(&str, usize); 2] = [(SHA256, 64), ("sha512", 128)];
 
-/// Returns `sha256:HEX` of some bytes.
+/// Returns `sha256:HEX` of `bytes`.
 pub fn sha256(bytes: &[u8]) -> String {
     format!("{SHA256}:{}", sha256_hex(bytes))
 }

@@ -1,7 +1,7 @@
-//! `io.cnab.docker`: a bundle that works with the Docker daemon of the machine that it runs on (rule 50).
+//! `io.cnab.docker`: a bundle that uses the Docker daemon of its machine (rule 50).
 //!
-//! Porter defined it. Where the person who runs the bundle allows it, the run tool finds the daemon's socket at
-//! [`SOCKET`]. That is as much as being root on the machine, so nothing but that word gives it.
+//! Porter defined the extension. If the user allows it, the run tool finds the daemon's socket at [`SOCKET`]. Access to
+//! it is equivalent to root on the machine, so only explicit permission grants it.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -17,21 +17,21 @@ pub const SOCKET: &str = "/var/run/docker.sock";
 /// Content of the extension.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 pub struct Docker {
-    /// The container is to be privileged.
+    /// True if the container must be privileged.
     #[serde(default)]
     pub privileged: bool,
 }
 
 impl Docker {
-    /// Reads the extension; `None` where the bundle does not name it.
+    /// Parses the extension; `None` if the bundle does not have it.
     ///
     /// # Errors
-    /// The extension has another form.
+    /// Returns an error if the extension is malformed.
     pub fn new(custom: &Map<String, Value>, required: &[String]) -> Result<Option<Self>, Violations> {
         match custom.get(EXTENSION) {
             None if !required.iter().any(|name| name == EXTENSION) => Ok(None),
             None | Some(Value::Null) => Ok(Some(Self::default())),
-            // A list would be read as the fields of the object in their order.
+            // serde would accept a list as the fields of the object in order.
             Some(value) => Some(value)
                 .filter(|value| value.is_object())
                 .and_then(|value| Self::deserialize(value).ok())

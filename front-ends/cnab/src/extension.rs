@@ -1,4 +1,4 @@
-//! Extensions: data in `custom`, of which a bundle may say that it cannot be run without them.
+//! Extensions: data in `custom`, which a bundle may declare as required.
 
 use serde_json::{Map, Value};
 
@@ -13,15 +13,15 @@ pub const SUPPORTED: [&str; 3] = [dependencies::EXTENSION, docker::EXTENSION, pa
 /// Permissions of a bundle beyond its own container.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allowed {
-    /// The Docker daemon of this machine.
+    /// True if the bundle may use this machine's Docker daemon.
     pub docker: bool,
 }
 
-/// Checks ahead of any action that every extension is supported that the bundle requires (rule 36). One that it does not
-/// require may be unknown.
+/// Checks before any action that every extension that the bundle requires is supported (rule 36). Other extensions may
+/// be unknown.
 ///
 /// # Errors
-/// Every extension that is not supported, by name.
+/// Returns every unsupported extension, by name.
 pub fn check(custom: &Map<String, Value>, required: &[String], allowed: Allowed) -> Result<(), Violations> {
     let mut wrong = Violations::default();
     for (index, name) in required.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! ULIDs: identifiers that sort by the time they were made at.
+//! ULIDs: identifiers that sort by their time of creation.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -9,10 +9,10 @@ use ulid::Ulid;
 #[error("the system's random number generator failed")]
 pub struct NoRandomness;
 
-/// Makes a ULID that sorts after `last`, also where the clock was set back meanwhile.
+/// Returns a ULID that sorts after `last`, even if the clock was set back.
 ///
 /// # Errors
-/// The random number generator fails.
+/// Returns an error if the random number generator fails.
 pub fn after(last: Option<&str>, now: SystemTime) -> Result<String, NoRandomness> {
     let mut random = [0; 16];
     getrandom::fill(&mut random[..10]).map_err(|_| NoRandomness)?;
@@ -30,13 +30,13 @@ pub fn is_ulid(text: &str) -> bool {
     Ulid::from_string(text).is_ok_and(|id| id.to_string() == text)
 }
 
-/// Returns the time that a ULID was made at, to the millisecond.
+/// Returns the creation time of a ULID, to the millisecond.
 pub fn time_of(id: &str) -> Option<SystemTime> {
     let id = Ulid::from_string(id).ok()?;
     UNIX_EPOCH.checked_add(Duration::from_millis(id.timestamp_ms()))
 }
 
-/// Formats a time as claims have it (RFC 3339).
+/// Formats a time as in claims (RFC 3339).
 pub fn timestamp(time: SystemTime) -> String {
     humantime::format_rfc3339_nanos(time).to_string()
 }

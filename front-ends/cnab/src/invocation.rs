@@ -1,7 +1,7 @@
-//! Lowering of an action to what a container is run with, independent of any runtime.
+//! Lowers an action to the input of a container run, independent of any runtime.
 //!
-//! Secret are credentials, parameters that are `writeOnly`, and a claim that has such values. Everything
-//! else may be seen by those who may see the bundle.
+//! Secrets are credentials, `writeOnly` parameters, and a claim that has such values. All other values may be seen by
+//! users who may see the bundle.
 
 use std::collections::BTreeMap;
 
@@ -15,12 +15,10 @@ use crate::relocation::Relocation;
 use crate::secret::Secret;
 use crate::violation::{Violations, pointer};
 
-/// A machine, in the words of images: `amd64`, `linux`.
+/// A machine in the terms of images: `amd64`, `linux`.
 #[derive(Clone, Copy, Debug)]
 pub struct Platform {
-    /// `architecture`.
     pub architecture: &'static str,
-    /// `os`.
     pub os: &'static str,
 }
 
@@ -41,10 +39,10 @@ impl Platform {
     }
 }
 
-/// The image to run: the first that fits, and no other (rule 25).
+/// Returns the image to run: the first that fits the platform, and no other (rule 25).
 ///
 /// # Errors
-/// No image fits; the violation lists those of the bundle.
+/// Returns a violation that lists the bundle's images if none fits.
 pub fn choose(bundle: &Bundle, platform: Platform) -> Result<&Image, Violations> {
     bundle.invocation_images.iter().find(|image| platform.fits(image)).ok_or_else(|| {
         let has = |image: &Image| match image.labels.get("architecture") {
@@ -65,19 +63,15 @@ pub fn choose(bundle: &Bundle, platform: Platform) -> Result<&Image, Violations>
 /// Input of the lowering.
 #[derive(Debug)]
 pub struct Lowering<'a> {
-    /// The bundle.
     pub bundle: &'a Bundle,
-    /// Action to carry out.
     pub action: &'a Action,
-    /// Claim of the action.
     pub claim: &'a Claim,
-    /// Values of parameters.
     pub values: &'a Resolved,
     /// Credentials that apply and were supplied, by name.
     pub credentials: &'a BTreeMap<String, Secret>,
     /// Relocation map, if the images were copied.
     pub relocation: Option<&'a Relocation>,
-    /// No file for a parameter that has no value, instead of an empty one.
+    /// True if a parameter without a value gets no file, instead of an empty one.
     pub omit_unset_files: bool,
     /// Platform to run on.
     pub platform: Platform,
@@ -90,24 +84,24 @@ pub struct Invocation {
     pub image: String,
     /// Digest that the manifest must have (rule 27).
     pub content_digest: Option<String>,
-    /// The program.
+    /// Path of the program.
     pub program: &'static str,
-    /// Variables.
+    /// Variables that are not secret.
     pub env: BTreeMap<String, String>,
-    /// Variables that are secret.
+    /// Secret variables.
     pub secret_env: BTreeMap<String, Secret>,
-    /// Files by absolute path.
+    /// Files that are not secret, by absolute path.
     pub files: BTreeMap<String, Vec<u8>>,
-    /// Files that are secret.
+    /// Secret files, by absolute path.
     pub secret_files: BTreeMap<String, Secret>,
-    /// Outputs that the action should leave: name by path.
+    /// Expected outputs: name by path.
     pub outputs: BTreeMap<String, String>,
 }
 
 /// Lowers an action.
 ///
 /// # Errors
-/// No image fits; a value cannot be given in a variable.
+/// Returns an error if no image fits or a value cannot be passed in a variable.
 pub fn lower(what: &Lowering<'_>) -> Result<Invocation, Violations> {
     let mut invocation = base(what, choose(what.bundle, what.platform)?);
     let mut wrong = Violations::default();
@@ -159,7 +153,8 @@ fn deliver_credentials(what: &Lowering<'_>, invocation: &mut Invocation, wrong: 
     }
 }
 
-/// Adds the parameters that apply to the action. One without a value is the empty text, whatever its type (rule 16).
+/// Adds the parameters that apply to the action. A parameter without a value is empty text, whatever its type (rule
+/// 16).
 fn deliver_parameters(what: &Lowering<'_>, invocation: &mut Invocation, wrong: &mut Violations) {
     for (name, parameter) in &what.bundle.parameters {
         if !applies(&parameter.apply_to, what.action.name()) {
@@ -188,7 +183,7 @@ fn deliver_parameters(what: &Lowering<'_>, invocation: &mut Invocation, wrong: &
     }
 }
 
-/// The runtime's own variables (rules 4, 7 and 43).
+/// Returns the runtime's own variables (rules 4, 7 and 43).
 fn environment(claim: &Claim, bundle: &Bundle) -> BTreeMap<String, String> {
     let mut env = BTreeMap::from(
         [
@@ -205,7 +200,7 @@ fn environment(claim: &Claim, bundle: &Bundle) -> BTreeMap<String, String> {
     env
 }
 
-/// Outputs that apply: name by path.
+/// Returns the outputs that apply to the action: name by path.
 pub fn outputs(bundle: &Bundle, action: &Action) -> BTreeMap<String, String> {
     let applicable = bundle.outputs.iter().filter(|(_, output)| applies(&output.apply_to, action.name()));
     applicable.map(|(name, output)| (output.path.clone(), name.clone())).collect()

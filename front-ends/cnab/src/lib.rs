@@ -1,14 +1,14 @@
-//! Cloud Native Application Bundles (CNAB 1.2), lowered to what a container is run with.
+//! Cloud Native Application Bundles (CNAB 1.2), lowered to the input of a container run.
 //!
-//! In go a bundle, parameters and credentials; out comes an [`invocation::Invocation`], and after the run a
-//! [`claim::ClaimResult`]. What a container is, who runs it and how, is not known here. Only [`store`] touches files.
+//! Input: a bundle, parameters and credentials. Output: an [`invocation::Invocation`], and after the run a
+//! [`claim::ClaimResult`]. This crate does not run containers. Only [`store`] touches files.
 //!
 //! ```text
 //! bundle (archive) -> extension::check -> Action::new -> parameters::resolve -> credentials::check
 //!        -> Claim::new -> invocation::lower -> (a container) -> outputs::settle -> ClaimResult -> store
 //! ```
 //!
-//! Rules are numbered as in `docs/guides/cnab-rules.md`, and each has a test that is called after it.
+//! Rules are numbered as in `docs/guides/cnab-rules.md`. Each rule has a test whose name begins with its number.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
-//! Names: of installations, bundles and actions.
+//! Names of installations, bundles and actions.
 
 use unicode_general_category::{GeneralCategory, get_general_category};
 
 use crate::violation::Violations;
 
-/// Longest name of an installation or a bundle, in bytes of UTF-8. It fits into a file's name and into a label.
+/// Maximum length of the name of an installation or a bundle, in bytes of UTF-8. It fits into a file name and a label.
 pub const NAME_MAX: usize = 200;
 
 /// Returns the fault of an invalid name (rule 5; CNAB 103 and 101: characters of the categories L, M, N, P, S and Zs).
@@ -25,7 +25,7 @@ pub fn fault(name: &str) -> Option<String> {
 /// Checks the name of an installation.
 ///
 /// # Errors
-/// The name is not valid.
+/// Returns a violation if the name is not valid.
 pub fn installation(name: &str) -> Result<(), Violations> {
     match fault(name) {
         Some(fault) => Err(Violations::one("", 5, format!("the installation's name {fault}"))),

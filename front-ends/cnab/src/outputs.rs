@@ -1,4 +1,4 @@
-//! Outputs: what an action left, what it should have left, and what stands in for it (rules 38 to 40).
+//! Outputs: those found, those expected, and defaults for missing ones (rules 38 to 40).
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use crate::definition::text;
 use crate::digest::sha256;
 use crate::violation::{Violations, pointer};
 
-/// Name of the output in which Porter keeps what the process printed.
+/// Name of the output in which Porter stores what the process printed.
 pub const LOGS: &str = "io.cnab.outputs.invocationImageLogs";
 
-/// Content of an output. It does not print: some are `writeOnly`.
+/// Content of an output. It has no `Debug`: some outputs are `writeOnly`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Content {
     /// The file's bytes.
     pub bytes: Vec<u8>,
-    /// True for the default of the definition, where the action left no output.
+    /// True for the default of the definition, used if the action wrote no output.
     pub defaulted: bool,
 }
 
@@ -28,16 +28,16 @@ impl std::fmt::Debug for Content {
     }
 }
 
-/// Outputs of an action, judged.
+/// Validated outputs of an action.
 #[derive(Debug)]
 pub struct Settled {
     /// Contents by name.
     pub outputs: BTreeMap<String, Content>,
-    /// Missing ones, and contents that do not fit their definition. Empty where the action itself failed.
+    /// Missing outputs, and contents that do not match their definition. Empty if the action itself failed.
     pub wrong: Violations,
 }
 
-/// Judges what was found, and puts defaults where an action that succeeded left nothing.
+/// Validates the outputs found, and adds defaults for missing ones if the action succeeded.
 pub fn settle(bundle: &Bundle, action: &Action, succeeded: bool, found: BTreeMap<String, Vec<u8>>) -> Settled {
     let mut settled = Settled { outputs: BTreeMap::new(), wrong: Violations::default() };
     for (name, bytes) in found {
@@ -61,7 +61,7 @@ pub fn settle(bundle: &Bundle, action: &Action, succeeded: bool, found: BTreeMap
                             settled.wrong.append(violations);
                         }
                     }
-                    // A file may hold anything, where no type is declared.
+                    // Without a declared type a file may hold anything.
                     None if definition.types.is_empty() => {}
                     None => {
                         settled.wrong.add(&at, 39, format!("the content is not of type {}", definition.type_name()));

@@ -1,8 +1,8 @@
 //! `io.cnab.parameter-sources`: outputs of earlier actions as values of parameters (CNAB 810, rule 49).
 //!
-//! Such a value takes the place of the default: it counts where none was supplied. Beside the outputs of the installation
-//! itself (`output`), which the specification has, those of a dependency count (`dependencies.output`), which Porter
-//! writes. A type of source that is not known is passed over.
+//! Such a value replaces the default if no value was supplied. In addition to outputs of the installation itself
+//! (`output`), which the specification defines, outputs of a dependency are supported (`dependencies.output`), which
+//! Porter writes. Unknown types of sources are ignored.
 
 use std::collections::BTreeMap;
 
@@ -22,18 +22,18 @@ const DEPENDENCY_OUTPUT: &str = "dependencies.output";
 /// Source of a parameter's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The last output of this name.
+    /// The last output with this name.
     Output(String),
     /// The last output of a dependency.
     DependencyOutput {
         /// Name of the dependency.
         dependency: String,
-        /// Name of the output, as the dependency's bundle has it.
+        /// Name of the output in the dependency's bundle.
         output: String,
     },
 }
 
-/// Sources by parameter, the first to be looked at first.
+/// Sources by parameter, in the order in which they are tried.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ParameterSources {
     sources: BTreeMap<String, Vec<Source>>,
@@ -59,10 +59,10 @@ struct OfDependency {
 }
 
 impl ParameterSources {
-    /// Reads the extension; nothing of it where there is none.
+    /// Parses the extension; empty if the bundle does not have it.
     ///
     /// # Errors
-    /// The extension has another form.
+    /// Returns an error if the extension is malformed.
     pub fn from_custom(custom: &Map<String, Value>) -> Result<Self, Violations> {
         let mut wrong = Violations::default();
         let mut sources = BTreeMap::new();
@@ -80,12 +80,12 @@ impl ParameterSources {
         wrong.or(Self { sources })
     }
 
-    /// Parameters with their sources.
+    /// Returns parameters with their sources.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[Source])> {
         self.sources.iter().map(|(name, sources)| (name.as_str(), sources.as_slice()))
     }
 
-    /// Sources of one parameter.
+    /// Returns the sources of one parameter.
     pub fn for_parameter(&self, name: &str) -> &[Source] {
         self.sources.get(name).map_or(&[], Vec::as_slice)
     }
@@ -123,7 +123,7 @@ fn one(at: &str, value: &Value) -> Result<Vec<Source>, Violations> {
     Ok(found)
 }
 
-/// An object's fields; a list would be read as them in their order.
+/// Deserializes an object; refuses a list, which serde would accept as the fields in order.
 fn object<T: serde::de::DeserializeOwned>(value: &Value) -> Option<T> {
     value.is_object().then(|| T::deserialize(value).ok()).flatten()
 }

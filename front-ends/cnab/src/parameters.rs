@@ -1,9 +1,9 @@
-//! Parameters: from what was supplied, what was supplied earlier and the defaults to the values of one action.
+//! Parameters: determines the values of one action from supplied values, earlier values and defaults.
 //!
-//! A value counts in this order: supplied now; supplied to an earlier action of the installation; from its source, which is
-//! an output of an earlier action (rule 49); the default; none, which is delivered as the empty text (rules 13 to 16).
-//! Defaults are not remembered, so that a new version of a bundle can bring new ones. A parameter that is `readOnly` keeps
-//! its value, with a warning (rule 41).
+//! The order is: supplied now; supplied to an earlier action of the installation; from its source, an output of an
+//! earlier action (rule 49); the default; no value, which is passed as empty text (rules 13 to 16). Defaults are not
+//! stored, so that a new version of a bundle can change them. A `readOnly` parameter keeps its value, with a warning
+//! (rule 41).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,29 +15,28 @@ use crate::definition::Definition;
 use crate::sourced::Sourced;
 use crate::violation::{Violations, pointer};
 
-/// State that an earlier action left: the values of its claim, and the names of those that were supplied.
+/// State from an earlier action: the values of its claim, and the names of those that were supplied.
 #[derive(Clone, Debug, Default)]
 pub struct Earlier {
     /// Values of the claim.
     pub values: Map<String, Value>,
-    /// Names of those that were supplied.
+    /// Names of supplied parameters.
     pub supplied: BTreeSet<String>,
-    /// Outputs that earlier actions left for parameters, by parameter.
+    /// Values from outputs of earlier actions, by parameter.
     pub sourced: BTreeMap<String, Sourced>,
-    /// Parameters whose source is an output of an action that is still to come, before this one.
+    /// Parameters whose source is an output of an action that is still to run before this one.
     pub awaited: BTreeSet<String>,
 }
 
-/// The values of an action. It does not print: some may be `writeOnly`.
+/// The values of an action. It has no `Debug`: some may be `writeOnly`.
 #[derive(Clone)]
 pub struct Resolved {
     /// Values of the parameters that have one.
     pub values: BTreeMap<String, Value>,
-    /// Names of those that were supplied, now or earlier.
+    /// Names of parameters that were supplied, now or earlier.
     pub supplied: BTreeSet<String>,
-    /// Names of those that are secret.
+    /// Names of secret parameters.
     pub secret: BTreeSet<String>,
-    /// Warnings for the user.
     pub warnings: Vec<String>,
 }
 
@@ -47,10 +46,10 @@ impl std::fmt::Debug for Resolved {
     }
 }
 
-/// Finds the values.
+/// Determines the values.
 ///
 /// # Errors
-/// Every value that does not match, is missing, or belongs to no parameter. No value is repeated.
+/// Returns every value that does not match, is missing, or belongs to no parameter. No value is repeated.
 pub fn resolve(
     bundle: &Bundle,
     action: &Action,
@@ -81,7 +80,7 @@ pub fn resolve(
         }
         if let Some(value) = value {
             resolved.values.insert(name.clone(), value.clone());
-            // A source that is secret makes its parameter so, whatever the definition says.
+            // A secret source makes its parameter secret, whatever the definition says.
             if bundle.is_write_only(name) || earlier.sourced.get(name).is_some_and(|sourced| sourced.secret) {
                 resolved.secret.insert(name.clone());
             }
@@ -101,7 +100,6 @@ fn refuse_unknown(bundle: &Bundle, given: &BTreeMap<String, Value>, wrong: &mut 
     }
 }
 
-/// Origin of a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
     /// Supplied to this action or an earlier one.
@@ -112,7 +110,7 @@ enum Origin {
     Default,
 }
 
-/// Parameter in the resolution of an action.
+/// A parameter whose value is being determined.
 struct Candidate<'a> {
     name: &'a str,
     /// JSON pointer to the parameter.
@@ -123,7 +121,7 @@ struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// Returns the value that counts, if there is one. A `readOnly` parameter keeps its value, with a warning (rule 41).
+    /// Returns the effective value, if there is one. A `readOnly` parameter keeps its value, with a warning (rule 41).
     fn choose<'v>(
         &'v self,
         given: Option<&'v Value>,
@@ -148,7 +146,7 @@ impl Candidate<'_> {
         }
     }
 
-    /// Checks a value against the definition. A default that does not match is used all the same (rules 15 and 21).
+    /// Checks a value against the definition. A default that does not match is used nevertheless (rules 15 and 21).
     fn validate(&self, value: &Value, origin: Origin, wrong: &mut Violations, warnings: &mut Vec<String>) {
         let Err(violations) = self.definition.validate(&self.at, value, 13) else { return };
         match origin {
@@ -165,7 +163,7 @@ impl Candidate<'_> {
         }
     }
 
-    /// Refuses a required parameter that has no value, unless an action before this one is to leave it (rule 14).
+    /// Refuses a required parameter without a value, unless an earlier step will provide it (rule 14).
     fn require(&self, earlier: &Earlier, wrong: &mut Violations) {
         if earlier.awaited.contains(self.name) || !self.parameter.required || !self.applicable {
             return;

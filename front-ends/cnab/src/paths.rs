@@ -1,4 +1,4 @@
-//! Paths of a container that CNAB fixes (CNAB 103), and the form of a path in a bundle.
+//! Container paths that CNAB defines (CNAB 103), and the form of a path in a bundle.
 
 /// Run tool of an invocation image, whatever its entrypoint is (rule 1).
 pub const RUN: &str = "/cnab/app/run";
@@ -11,10 +11,10 @@ pub const RELOCATION_PATH: &str = "/cnab/app/relocation-mapping.json";
 /// Directory of outputs (rule 38).
 pub const OUTPUTS: &str = "/cnab/app/outputs";
 
-/// Paths that a parameter or a credential may not be mounted at (rule 28).
+/// Paths at which no parameter or credential may be mounted (rule 28).
 pub(crate) const RESERVED: [&str; 4] = [BUNDLE_PATH, CLAIM_PATH, RELOCATION_PATH, RUN];
 
-/// Returns an absolute path; a relative one counts from the root (rule 20).
+/// Returns an absolute path; a relative one is relative to the root (rule 20).
 pub(crate) fn rooted(path: &str) -> String {
     if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
 }
@@ -26,7 +26,7 @@ pub(crate) fn is_plain(path: &str) -> bool {
     })
 }
 
-/// Returns true if a path lies below a directory.
+/// Returns true if a path is below a directory.
 pub(crate) fn is_below(path: &str, directory: &str) -> bool {
     path.strip_prefix(directory).is_some_and(|rest| rest.starts_with('/'))
 }

@@ -1,4 +1,4 @@
-//! A relocation map: where the images of a bundle were copied to (CNAB 103.01, rule 23).
+//! A relocation map: new references of a bundle's images that were copied (CNAB 103.01, rule 23).
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::bundle::{BUNDLE_MAX, Bundle};
 use crate::violation::{Violations, pointer};
 
-/// Map from references in the bundle to the present ones.
+/// Map from references in the bundle to new references.
 #[derive(Clone, Debug)]
 pub struct Relocation {
     map: BTreeMap<String, String>,
@@ -15,10 +15,11 @@ pub struct Relocation {
 }
 
 impl Relocation {
-    /// Reads a map for a bundle.
+    /// Parses a map for a bundle.
     ///
     /// # Errors
-    /// The map is not valid, leaves a reference out, or sends references of the same image to different places.
+    /// Returns an error if the map is not valid, lacks a reference, or maps references of the same image to different
+    /// places.
     pub fn parse(bytes: &[u8], bundle: &Bundle) -> Result<Self, Violations> {
         if bytes.len() > BUNDLE_MAX {
             let message = format!("the relocation map has {} bytes; at most {BUNDLE_MAX} are allowed", bytes.len());
@@ -63,19 +64,19 @@ impl Relocation {
         wrong.or(Self { map, original: bytes.to_vec() })
     }
 
-    /// Returns the present reference of an image.
+    /// Returns the new reference of an image.
     pub fn relocated<'a>(&'a self, reference: &'a str) -> &'a str {
         self.map.get(reference).map_or(reference, String::as_str)
     }
 
-    /// The bytes that were read: what is mounted.
+    /// Returns the original bytes, which are mounted.
     pub fn original(&self) -> &[u8] {
         &self.original
     }
 }
 
-/// A reference with all that may be left out, as Docker fills it in: `ubuntu` is `docker.io/library/ubuntu`. Tags and
-/// digests are left as they are: references that differ there are different.
+/// Returns a reference with Docker's defaults filled in: `ubuntu` becomes `docker.io/library/ubuntu`. Tags and digests
+/// are unchanged: references that differ in them are different.
 fn whole(reference: &str) -> String {
     match reference.split_once('/') {
         Some((host, rest)) if host.contains(['.', ':']) || host == "localhost" => {

@@ -12,8 +12,8 @@ const LISTS: [&str; 4] = ["allOf", "anyOf", "items", "oneOf"];
 /// Keywords whose value has schemas by name.
 const MAPS: [&str; 5] = ["definitions", "$defs", "dependencies", "patternProperties", "properties"];
 
-/// Calls `visit` for a schema and every schema in it, with the JSON pointer that leads there. Data in it (`default`,
-/// `enum`, `const`, `examples`) are none.
+/// Calls `visit` for a schema and every schema in it, with its JSON pointer. Data (`default`, `enum`, `const`,
+/// `examples`) is not visited.
 pub(crate) fn each_schema<'a>(schema: &'a Value, visit: &mut impl FnMut(&str, &'a Map<String, Value>)) {
     let mut open = vec![(String::new(), schema)];
     while let Some((at, schema)) = open.pop() {
@@ -35,7 +35,7 @@ pub(crate) fn each_schema<'a>(schema: &'a Value, visit: &mut impl FnMut(&str, &'
     }
 }
 
-/// Returns true if a value of this schema is secret: it is `writeOnly`, or a part of it is (rule 40).
+/// Returns true if a value of this schema is secret: it or a part of it is `writeOnly` (rule 40).
 pub(crate) fn is_write_only(schema: &Value) -> bool {
     let mut found = false;
     each_schema(schema, &mut |_, keywords| {

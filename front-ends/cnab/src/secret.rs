@@ -1,25 +1,23 @@
-//! A value that may be secret: it wipes itself and does not print.
+//! A possibly secret value: it is wiped on drop and has no `Debug`.
 
 use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// Bytes of a credential, or of a parameter that is `writeOnly`.
+/// Bytes of a credential, or of a `writeOnly` parameter.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Zeroizing<Vec<u8>>);
 
 impl Secret {
-    /// Takes bytes over.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self(Zeroizing::new(bytes))
     }
 
-    /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Returns the text, if the bytes are UTF-8.
+    /// Returns the text if the bytes are UTF-8.
     pub fn text(&self) -> Option<&str> {
         std::str::from_utf8(&self.0).ok()
     }

@@ -7,12 +7,12 @@ use crate::bundle::Bundle;
 use crate::violation::{Violations, pointer};
 use crate::write_only;
 
-/// Value from a source. It does not print.
+/// Value from a source. It has no `Debug`.
 #[derive(Clone)]
 pub struct Sourced {
-    /// Value of the type that the parameter has.
+    /// Value in the parameter's type.
     pub value: Value,
-    /// The output is `writeOnly`, whatever the parameter is.
+    /// True if the output is `writeOnly`, whatever the parameter is.
     pub secret: bool,
 }
 
@@ -22,12 +22,12 @@ impl std::fmt::Debug for Sourced {
     }
 }
 
-/// Returns the content of an output as the value of a parameter. `of` is the bundle, as JSON, that the output is of.
+/// Returns the content of an output as the value of a parameter. `of` is the output's bundle as JSON.
 ///
-/// A parameter that is base64 gets the content in base64, unless the output is in base64 already.
+/// A base64 parameter gets the content in base64, unless the output is in base64 already.
 ///
 /// # Errors
-/// The content is not a value of the parameter's types. The content is not repeated.
+/// Returns an error, which does not repeat the content, if it is not a value of the parameter's types.
 pub fn value(
     bundle: &Bundle,
     parameter: &str,

@@ -1,18 +1,18 @@
-//! Claims, results and outputs on disk, as Porter v0 and cnab-go lay them out.
+//! Claims, results and outputs on disk, in the layout of Porter v0 and cnab-go.
 //!
 //! ```text
-//! installations/NAME                  empty; locked while an action is on
+//! installations/NAME                  empty; locked during an action
 //! claims/NAME/CLAIM.json
 //! results/CLAIM/RESULT.json
 //! outputs/RESULT/RESULT-OUTPUT
 //! bundles/sha256-HEX.json             bundle.json files as they were published (an addition of the executor)
 //! ```
-//! A file is written under another name, synced, renamed, and its directory synced: it is there as a whole or not at
-//! all, also after a crash. Outputs come before the result that names them, and a claim before its installation. Names of
-//! installations may hold anything that a person can read; in file names `/`, `%` and a dot at the beginning are written as
-//! `%2F`, `%25` and `%2E`, which changes none of the names that cnab-go allows.
+//! A file is written under a temporary name, synced and renamed, and its directory is synced: even after a crash it
+//! exists completely or not at all. Outputs are written before the result that names them, and a claim before its
+//! installation. Names of installations may contain any printable character; in file names `/`, `%` and a leading dot
+//! are written as `%2F`, `%25` and `%2E`, which leaves all names that cnab-go allows unchanged.
 //!
-//! Directories are 0700, files 0600. What is in them was written by whoever may write there: everything read is bounded.
+//! Directories have mode 0700, files 0600. Their content is not trusted: everything that is read has a size limit.
 
 mod files;
 
@@ -26,14 +26,14 @@ use crate::id::is_ulid;
 use crate::names;
 use crate::violation::Violations;
 
-/// Largest claim or result, in bytes.
+/// Maximum size of a claim or result, in bytes.
 const RECORD_MAX: u64 = 16 << 20;
-/// Largest output, in bytes.
+/// Maximum size of an output, in bytes.
 pub const OUTPUT_MAX: u64 = 256 << 20;
 
 /// Error of the store.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it
+#[allow(missing_docs)] // the messages document the variants
 pub enum StoreError {
     #[error("{}: cannot {doing}", .path.display())]
     Io { path: PathBuf, doing: &'static str, source: io::Error },
@@ -53,7 +53,6 @@ pub enum StoreError {
     NoOutputName(String),
 }
 
-/// Store of claims.
 #[derive(Clone, Debug)]
 pub struct Store {
     root: PathBuf,
@@ -69,23 +68,22 @@ pub struct Locked {
 /// Readable records of an installation, and the errors of the others.
 #[derive(Debug)]
 pub struct Survey {
-    /// Oldest first. A claim whose results cannot all be read is there with those that can.
+    /// Records, oldest first. A claim with some unreadable results is included with the readable ones.
     pub records: Vec<Record>,
-    /// Errors of the claims and results that cannot be read.
+    /// Errors of the unreadable claims and results.
     pub unreadable: Vec<StoreError>,
 }
 
-/// A claim and all of its results, the latest last.
+/// A claim and all of its results.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// Claim of the action.
     pub claim: Claim,
     /// Results of the action, the latest last.
     pub results: Vec<ClaimResult>,
 }
 
 impl Record {
-    /// Returns the latest result, the one that counts.
+    /// Returns the latest result, which is the effective one.
     pub fn last(&self) -> Option<&ClaimResult> {
         self.results.last()
     }
@@ -97,7 +95,7 @@ impl Record {
 }
 
 impl Store {
-    /// A store in a directory, which is made when something is written.
+    /// Returns a store in a directory, which is created on the first write.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
@@ -107,10 +105,10 @@ impl Store {
         &self.root
     }
 
-    /// Names of all installations, sorted.
+    /// Returns the names of all installations, sorted.
     ///
     /// # Errors
-    /// The directory cannot be read.
+    /// Returns an error if the directory cannot be read.
     pub fn installations(&self) -> Result<Vec<String>, StoreError> {
         let names = files::names(&self.root.join("installations"))?;
         let mut names: Vec<String> = names.iter().filter_map(|name| unescape(name)).collect();
@@ -118,10 +116,11 @@ impl Store {
         Ok(names)
     }
 
-    /// Locks an installation, which need not be there: nothing but the lock is made.
+    /// Locks an installation, which need not exist: only the lock file is created. `None` if another process holds the
+    /// lock.
     ///
     /// # Errors
-    /// The name is not valid; the file cannot be made or locked. `None` where another process has the lock.
+    /// Returns an error if the name is not valid or the file cannot be created or locked.
     pub fn lock(&self, installation: &str) -> Result<Option<Locked>, StoreError> {
         names::installation(installation)?;
         let path = self.root.join("locks").join(escape(installation));
@@ -132,16 +131,16 @@ impl Store {
     /// Reads all records of an installation, oldest first.
     ///
     /// # Errors
-    /// The installation does not exist; something cannot be read.
+    /// Returns an error if the installation does not exist or a record cannot be read.
     pub fn read(&self, installation: &str) -> Result<Vec<Record>, StoreError> {
         let Survey { records, unreadable } = self.survey(installation)?;
         unreadable.into_iter().next().map_or(Ok(records), Err)
     }
 
-    /// Reads all records of an installation; a record that cannot be read does not hide the others.
+    /// Reads all records of an installation; an unreadable record does not hide the others.
     ///
     /// # Errors
-    /// The installation does not exist; its directory cannot be read.
+    /// Returns an error if the installation does not exist or its directory cannot be read.
     pub fn survey(&self, installation: &str) -> Result<Survey, StoreError> {
         names::installation(installation)?;
         let directory = self.root.join("claims").join(escape(installation));
@@ -161,10 +160,10 @@ impl Store {
         Ok(survey)
     }
 
-    /// Reads all records of an installation; none where it does not exist.
+    /// Reads all records of an installation; none if it does not exist.
     ///
     /// # Errors
-    /// Something cannot be read.
+    /// Returns an error if a record cannot be read.
     pub fn history(&self, installation: &str) -> Result<Vec<Record>, StoreError> {
         match self.read(installation) {
             Err(StoreError::NoInstallation(_)) => Ok(Vec::new()),
@@ -188,10 +187,10 @@ impl Store {
         ids.iter().filter_map(read).collect()
     }
 
-    /// Returns the last content of an output that any action left, with its claim.
+    /// Returns the last content of an output from any action, with its claim.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn last_output<'a>(
         &self,
         history: &'a [Record],
@@ -207,10 +206,10 @@ impl Store {
         Ok(None)
     }
 
-    /// Keeps a claim, and the installation that it is of.
+    /// Stores a claim, and its installation.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn save_claim(&self, claim: &Claim) -> Result<(), StoreError> {
         names::installation(&claim.installation)?;
         let id = checked(&claim.id)?;
@@ -221,28 +220,28 @@ impl Store {
         if installation.exists() { Ok(()) } else { files::write(&installation, b"") }
     }
 
-    /// Keeps a result.
+    /// Stores a result.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn save_result(&self, result: &ClaimResult) -> Result<(), StoreError> {
         let path =
             self.root.join("results").join(checked(&result.claim_id)?).join(format!("{}.json", checked(&result.id)?));
         files::write(&path, &pretty(result))
     }
 
-    /// Keeps the content of an output; its result comes afterwards.
+    /// Stores the content of an output; its result is stored afterwards.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn save_output(&self, result: &str, name: &str, content: &[u8]) -> Result<(), StoreError> {
         files::write(&self.output_path(result, name)?, content)
     }
 
-    /// Content of an output; `None` where there is none of that name.
+    /// Returns the content of an output; `None` if there is no output with that name.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn output(&self, result: &str, name: &str) -> Result<Option<Vec<u8>>, StoreError> {
         files::read(&self.output_path(result, name)?, OUTPUT_MAX)
     }
@@ -255,10 +254,10 @@ impl Store {
         Ok(self.root.join("outputs").join(result).join(format!("{result}-{name}")))
     }
 
-    /// Keeps a bundle.json as it was published, by its digest (`sha256:HEX`).
+    /// Stores a bundle.json as it was published, by its digest (`sha256:HEX`).
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn save_bundle(&self, digest: &str, bytes: &[u8]) -> Result<(), StoreError> {
         match self.bundle_path(digest) {
             Some(path) if !path.exists() => files::write(&path, bytes),
@@ -266,10 +265,10 @@ impl Store {
         }
     }
 
-    /// A bundle.json by its digest, which it is checked against.
+    /// Returns a bundle.json by its digest, which is verified.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn bundle(&self, digest: &str) -> Result<Option<Vec<u8>>, StoreError> {
         let Some(path) = self.bundle_path(digest) else { return Ok(None) };
         let bytes = files::read(&path, RECORD_MAX)?;
@@ -281,11 +280,11 @@ impl Store {
         Some(self.root.join("bundles").join(format!("sha256-{hex}.json")))
     }
 
-    /// Forgets an installation that is locked: outputs first, then results, claims, and its name at last, so that what a
-    /// crash leaves can be forgotten again. Nothing is read, so that what cannot be read can be forgotten, too.
+    /// Forgets a locked installation: first outputs, then results, claims, and finally its name, so that it can be
+    /// repeated after a crash. Nothing is read, so unreadable records can be forgotten, too.
     ///
     /// # Errors
-    /// The installation does not exist; something cannot be removed.
+    /// Returns an error if the installation does not exist or something cannot be removed.
     pub fn forget(&self, locked: &Locked) -> Result<(), StoreError> {
         let (name, root) = (escape(&locked.installation), &self.root);
         let (claims, installation) = (root.join("claims").join(&name), root.join("installations").join(&name));
@@ -309,14 +308,14 @@ fn record<T>(path: &Path, what: &'static str, parse: fn(&[u8]) -> Result<T, Viol
     parse(&bytes).map_err(|source| StoreError::Broken { path: path.into(), what, source })
 }
 
-/// A claim that is what its path says.
+/// Reads a claim and checks that it belongs to its path.
 fn claim(path: &Path, installation: &str, id: &str) -> Result<Claim, StoreError> {
     let claim = record(path, "claim", Claim::parse)?;
     placed(path, [("installation", &claim.installation, installation), ("id", &claim.id, id)])?;
     Ok(claim)
 }
 
-/// A result that is what its path says.
+/// Reads a result and checks that it belongs to its path.
 fn result(path: &Path, claim: &str, id: &str) -> Result<ClaimResult, StoreError> {
     let result = record(path, "result of a claim", ClaimResult::parse)?;
     placed(path, [("claimId", &result.claim_id, claim), ("id", &result.id, id)])?;
@@ -336,7 +335,7 @@ fn pretty(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec_pretty(value).unwrap_or_default()
 }
 
-/// ULIDs of the `.json` files in a directory, oldest first. Other files are ignored.
+/// Returns the ULIDs of the `.json` files in a directory, oldest first. Other files are ignored.
 fn ids(directory: &Path) -> Result<Vec<String>, StoreError> {
     let names = files::names(directory)?;
     let mut ids: Vec<String> = names
@@ -364,11 +363,11 @@ fn escape(name: &str) -> String {
             c => escaped.push(c),
         }
     }
-    // Longer than a file's name can be: only names that consist of slashes come here.
+    // Longer than a file name can be: this happens only for names with very many escaped characters.
     if escaped.len() > 250 { format!("%{}", digest::sha256_hex(name.as_bytes())) } else { escaped }
 }
 
-/// The name of a file that [`escape`] made; `None` for any other.
+/// Returns the name from a file name that [`escape`] made; `None` for any other.
 fn unescape(file: &str) -> Option<String> {
     let name = file.replace("%2F", "/").replace("%2E", ".").replace("%25", "%");
     (escape(&name) == file).then_some(name)

@@ -1,21 +1,21 @@
-//! Violations of rules by a bundle, a value or a map: all of them at once, each with the place in the JSON that it is about
-//! and the rule that it breaks.
+//! Violations of rules by a bundle, a value or a map: all of them at once, each with its place in the JSON and its
+//! rule.
 //!
-//! A message never repeats a value that may be secret: the code that adds a violation sees to that.
+//! A message never repeats a value that may be secret; the code that adds a violation ensures this.
 
 use std::fmt;
 
-/// Largest number of violations that are reported; a document that is not a bundle has thousands.
+/// Maximum number of violations that are reported; a document that is not a bundle has thousands.
 pub const VIOLATIONS_MAX: usize = 100;
 
-/// Broken rule.
+/// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Place, as a JSON pointer into the document (`/parameters/port/destination`).
+    /// JSON pointer into the document (`/parameters/port/destination`).
     pub path: String,
-    /// Number of the rule, as the table in `docs/guides/cnab-rules.md` has them.
+    /// Number of the rule in the table in `docs/guides/cnab-rules.md`.
     pub rule: u8,
-    /// Fault in one sentence, without the place.
+    /// The fault in one sentence, without the place.
     pub message: String,
 }
 
@@ -36,7 +36,7 @@ pub struct Violations {
 }
 
 impl Violations {
-    /// Adds one.
+    /// Adds a violation.
     pub fn add(&mut self, path: impl Into<String>, rule: u8, message: impl Into<String>) {
         let violation = Violation { path: path.into(), rule, message: message.into() };
         if self.found.contains(&violation) {
@@ -49,7 +49,7 @@ impl Violations {
         }
     }
 
-    /// Adds all of another list.
+    /// Adds all violations of another list.
     pub fn append(&mut self, other: Self) {
         self.beyond += other.beyond;
         for violation in other.found {
@@ -70,12 +70,12 @@ impl Violations {
     /// Returns `value` if there are no violations.
     ///
     /// # Errors
-    /// The violations, if there are any.
+    /// Returns the violations, if there are any.
     pub fn or<T>(self, value: T) -> Result<T, Self> {
         if self.is_empty() { Ok(value) } else { Err(self) }
     }
 
-    /// A list of one.
+    /// Returns a list with one violation.
     pub fn one(path: impl Into<String>, rule: u8, message: impl Into<String>) -> Self {
         let mut violations = Self::default();
         violations.add(path, rule, message);
@@ -100,7 +100,7 @@ impl fmt::Display for Violations {
 
 impl std::error::Error for Violations {}
 
-/// A step of a JSON pointer.
+/// Appends a step to a JSON pointer.
 pub(crate) fn pointer(parent: &str, name: &str) -> String {
     format!("{parent}/{}", name.replace('~', "~0").replace('/', "~1"))
 }

@@ -1,7 +1,7 @@
-//! Secrecy of parameters and outputs: values that are `writeOnly` are not shown (CNAB 101, rule 40).
+//! Secrecy of parameters and outputs: `writeOnly` values are not shown (CNAB 101, rule 40).
 //!
-//! Asked of the bundle as JSON and not as a [`crate::bundle::Bundle`]: claims of other programs hold bundles that break
-//! rules, and their values are secret all the same. What a bundle does not say anything about counts as secret.
+//! Works on the bundle as JSON and not on a [`crate::bundle::Bundle`]: claims of other programs hold bundles that break
+//! rules, and their values are secret nevertheless. Names that the bundle does not declare count as secret.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use crate::parameter_sources::{ParameterSources, Source};
 use crate::schema;
 
-/// Returns true if the value of a parameter of this bundle is secret: by its definition, or because it may come from
-/// an output that is.
+/// Returns true if the value of a parameter of this bundle is secret: by its definition, or because its source may be a
+/// secret output.
 pub fn parameter(bundle: &Value, name: &str) -> bool {
     let sources =
         bundle.get("custom").and_then(Value::as_object).and_then(|custom| ParameterSources::from_custom(custom).ok());
@@ -25,7 +25,7 @@ pub fn output(bundle: &Value, name: &str) -> bool {
     entry(bundle, "outputs", name)
 }
 
-/// Names of a claim's parameters that are not to be shown.
+/// Returns the names of a claim's parameters that must not be shown.
 pub fn parameters<'a>(bundle: &Value, values: &'a Map<String, Value>) -> BTreeSet<&'a str> {
     values.keys().map(String::as_str).filter(|name| parameter(bundle, name)).collect()
 }

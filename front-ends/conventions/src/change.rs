@@ -1,7 +1,7 @@
 //! Differences of templates, field by field.
 //!
-//! Lists of objects are compared by the names of their entries, where each has one of its own. What is absent and what is
-//! empty is the same, because Kubernetes' own programs write either.
+//! Lists of objects are compared by the names of their entries if each entry has a unique name. Absent and empty values
+//! are equal, because Kubernetes' own programs write either.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,24 +9,24 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// Fields that mean something where they are empty.
+/// Fields that have a meaning when they are empty.
 const MEANINGFUL: [&str; 5] = ["emptyDir", "labelSelector", "namespaceSelector", "podSelector", "podInfo"];
-/// Fields for which `false` is the same as absent.
+/// Fields for which `false` means the same as absent.
 const FALSE_IS_ABSENT: [&str; 7] = ["hostNetwork", "hostPID", "hostIPC", "readOnly", "stdin", "stdinOnce", "tty"];
 
-/// A field that is different.
+/// A field that differs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// Field, such as `spec.containers[app].env[PORT].value`.
+    /// Path of the field, such as `spec.containers[app].env[PORT].value`.
     pub field: String,
-    /// Value before; none where the field was not there.
+    /// Value before; `None` if the field was absent.
     pub before: Option<Value>,
-    /// Value after; none where the field is gone.
+    /// Value after; `None` if the field was removed.
     pub after: Option<Value>,
 }
 
 impl fmt::Display for Change {
-    /// A line for what was there and a line for what is there now.
+    /// Writes one line for the old value and one line for the new value.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let field = &self.field;
         match (&self.before, &self.after) {
@@ -46,7 +46,7 @@ pub fn changes(before: &Value, after: &Value) -> Vec<Change> {
     found
 }
 
-/// A document without what is empty; `None` where nothing is left of it.
+/// Returns a document without empty values; `None` if nothing remains.
 fn normalized(value: &Value) -> Option<Value> {
     match value {
         Value::Null => None,
@@ -63,7 +63,7 @@ fn normalized(value: &Value) -> Option<Value> {
                 .collect();
             (!kept.is_empty()).then_some(Value::Object(kept))
         }
-        // An entry of a list stands for itself, even an empty one.
+        // List entries are kept even if they are empty.
         Value::Array(entries) if entries.is_empty() => None,
         Value::Array(entries) => {
             Some(entries.iter().map(|entry| normalized(entry).unwrap_or_else(|| entry.clone())).collect())
@@ -118,7 +118,7 @@ fn compare(field: String, before: Option<&Value>, after: Option<&Value>, found: 
     }
 }
 
-/// An object without fields is a value of its own.
+/// An object without fields is compared as a value.
 fn is_leaf(value: Option<&Value>) -> bool {
     value.and_then(Value::as_object).is_some_and(Map::is_empty)
 }
@@ -133,7 +133,7 @@ fn naming_key<'a>(field: &str, mut entries: impl Iterator<Item = &'a Value>) -> 
     }
 }
 
-/// Returns the entries of a list with their names; `None` where not each has one of its own.
+/// Returns the entries of a list with their names; `None` unless each entry has a unique name.
 fn named<'a>(key: &str, entries: &'a [Value]) -> Option<Vec<(String, &'a Value)>> {
     let name = |entry: &Value| match entry.get(key)? {
         Value::String(name) => Some(name.clone()),
@@ -146,7 +146,8 @@ fn named<'a>(key: &str, entries: &'a [Value]) -> Option<Vec<(String, &'a Value)>
     (distinct.len() == named.len()).then_some(named)
 }
 
-/// Leaves the name out of an entry that is new or gone, because the field has it already, unless it is all that there is.
+/// Removes the name from an added or removed entry, because the field path has it already, unless the name is all that
+/// the entry has.
 fn without_name(key: &str, entry: Option<&Value>, other: Option<&Value>) -> Option<Value> {
     let mut entry = entry?.clone();
     if let (None, Some(fields)) = (other, entry.as_object_mut().filter(|fields| fields.len() > 1)) {
@@ -155,7 +156,7 @@ fn without_name(key: &str, entry: Option<&Value>, other: Option<&Value>) -> Opti
     Some(entry)
 }
 
-/// A field within another.
+/// Appends a step to a field path.
 pub(crate) fn step(field: &str, key: &str) -> String {
     match () {
         () if field.is_empty() => key.to_owned(),

@@ -1,8 +1,8 @@
-//! The file of registrations: where it is, and reading it.
+//! Finds and reads the file of registrations.
 //!
-//! The first of these is used: the one that is named (a flag, or the variable `EXECUTOR_CONVENTIONS`), the user's
-//! (`$XDG_CONFIG_HOME/executor/conventions.toml`, by default below `~/.config`), the machine's
-//! (`/etc/executor/conventions.toml`). Where there is none, there are no conventions.
+//! The first of these is used: the file that is named (a flag, or the variable `EXECUTOR_CONVENTIONS`), the user's file
+//! (`$XDG_CONFIG_HOME/executor/conventions.toml`, by default below `~/.config`), the machine's file
+//! (`/etc/executor/conventions.toml`). If none exists, there are no conventions.
 
 use std::env;
 use std::io;
@@ -12,28 +12,28 @@ use crate::files::read_bounded;
 use crate::registration::Registrations;
 use crate::violation::Violations;
 
-/// Variable with the path of the file.
+/// Environment variable with the path of the file.
 pub const VARIABLE: &str = "EXECUTOR_CONVENTIONS";
-/// The machine's file.
+/// Path of the machine's file.
 pub const SYSTEM: &str = "/etc/executor/conventions.toml";
-/// Path of the user's file below the directory of configurations.
+/// Path of the user's file below the configuration directory.
 const USER: &str = "executor/conventions.toml";
-/// Largest file, in bytes.
+/// Maximum size of the file, in bytes.
 const FILE_MAX: u64 = 4 << 20;
 
-/// Registrations with the file that they are of.
+/// Registrations and the file that they were read from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Configuration {
-    /// The file; none where there is none.
+    /// Path of the file; `None` if there is no file.
     pub path: Option<PathBuf>,
-    /// Its registrations.
     pub registrations: Registrations,
 }
 
-/// Reads the file that is named, or the user's, or the machine's.
+/// Reads the named file, or the user's file, or the machine's file.
 ///
 /// # Errors
-/// The named file does not exist, a file cannot be read, or everything that is wrong with it.
+/// Returns an error if the named file does not exist, if a file cannot be read, or with everything that is wrong with
+/// it.
 pub fn load(named: Option<&Path>) -> Result<Configuration, Violations> {
     let variable = env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
     let named = named.map(Path::to_owned).or(variable);

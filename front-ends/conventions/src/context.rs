@@ -1,4 +1,4 @@
-//! The message between this side and a convention's server: `PodConventionContext` (rules 2, 3, 4 and 11).
+//! The message exchanged with a convention server: `PodConventionContext` (rules 2, 3, 4 and 11).
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,18 +10,18 @@ use crate::violation::{Violations, shown};
 const API_VERSION: &str = "webhooks.conventions.carto.run/v1alpha1";
 const KIND: &str = "PodConventionContext";
 
-/// What an image says of itself.
+/// Metadata of an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ImageConfig {
-    /// Image with its digest, as it stands in the template.
+    /// Image reference with its digest, as in the template.
     pub image: String,
-    /// Bills of materials.
+    /// Software bills of materials.
     pub boms: Vec<Bom>,
-    /// Configuration as the image has it (image-spec, `config.md`).
+    /// Configuration of the image (image-spec, `config.md`).
     pub config: Value,
 }
 
-/// A bill of materials.
+/// A software bill of materials.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Bom {
     /// `cnb-app:` and the path in the layer.
@@ -37,7 +37,7 @@ struct Request<'a> {
     kind: &'static str,
     metadata: Metadata<'a>,
     spec: RequestSpec<'a>,
-    /// Cartographer's controller sends one without values, and servers may fill it in.
+    /// Cartographer's controller sends an empty status, which servers may fill in.
     status: EmptyStatus,
 }
 
@@ -83,13 +83,13 @@ pub(crate) fn request(convention: &str, template: &Value, images: &[ImageConfig]
         spec: RequestSpec { template, image_config: images },
         status: EmptyStatus::default(),
     };
-    serde_json::to_vec(&request).unwrap_or_default() // texts, lists and numbers are always JSON
+    serde_json::to_vec(&request).unwrap_or_default() // strings, lists and numbers always serialize
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Response {
-    /// As for Kubernetes' own clients, what is absent here is as it was asked for.
+    /// As in Kubernetes' own clients, a missing `apiVersion` or `kind` defaults to the requested one.
     #[serde(default)]
     api_version: Option<String>,
     #[serde(default)]
@@ -111,16 +111,16 @@ struct ResponseStatus {
     applied_conventions: Option<Vec<String>>,
 }
 
-/// What a convention answered.
+/// Answer of a convention server.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) template: Value,
     pub(crate) applied: Vec<String>,
-    /// Fields of the answer that are not of this version of Kubernetes and were left out.
+    /// Fields of the answer that this version of Kubernetes does not have and that were dropped.
     pub(crate) unknown: Vec<String>,
 }
 
-/// Reads and judges an answer.
+/// Parses and validates an answer.
 pub(crate) fn answer(convention: &str, reply: &Reply) -> Result<Answer, Violations> {
     let wrong = |field: &str, message: String| Violations::one(Some(convention), field, 11, message);
     match reply.status {
@@ -134,13 +134,13 @@ pub(crate) fn answer(convention: &str, reply: &Reply) -> Result<Answer, Violatio
     if let Some(other) = media_type.filter(|media_type| !media_type.eq_ignore_ascii_case("application/json")) {
         return Err(wrong("", format!("answers with content type {}; application/json is required", shown(other))));
     }
-    // The parser's messages could repeat a value.
+    // The parser's own messages could repeat a value.
     let document: Value = serde_json::from_slice(&reply.body).map_err(|error| {
         let (line, column) = (error.line(), error.column());
         wrong("", format!("the answer is not JSON within limits (line {line}, column {column})"))
     })?;
     let no_context = || wrong("", "the answer is not a PodConventionContext with a status.template".to_owned());
-    // serde would take a list for an object.
+    // serde would accept a list for an object.
     if !document.is_object() || !document["status"].is_object() {
         return Err(no_context());
     }

@@ -1,4 +1,4 @@
-//! Everything at once, for programs that play templates: the file, the registries, the connections.
+//! Combines the file, the registries and the connections for programs that play templates.
 
 use std::path::{Path, PathBuf};
 
@@ -8,21 +8,20 @@ use crate::images::Registries;
 use crate::transport::Https;
 use crate::violation::Violations;
 
-/// The conventions of a user, ready to be asked.
+/// The conventions of a user, ready to be called.
 #[derive(Debug)]
 pub struct Conventions {
-    /// Registrations with their file.
     pub configuration: Configuration,
     images: Registries,
     transport: Https,
 }
 
 impl Conventions {
-    /// Reads the file of registrations ([`config::load`]). Credentials and certificates of images' registries are as for
+    /// Reads the file of registrations ([`config::load`]). For credentials and certificates of image registries, see
     /// [`Registries::new`].
     ///
     /// # Errors
-    /// Everything that is wrong with the file.
+    /// Returns everything that is wrong with the file.
     pub fn load(
         file: Option<&Path>,
         registry_auth_file: Option<PathBuf>,
@@ -33,17 +32,18 @@ impl Conventions {
         Ok(Self { configuration, images, transport: Https::default() })
     }
 
-    /// Leaves images alone in whose place something else is run ([`Registries::replacing`]).
+    /// Excludes images that are replaced at run time by something else ([`Registries::replacing`]).
     #[must_use]
     pub fn replacing(mut self, images: impl IntoIterator<Item = String>) -> Self {
         self.images = self.images.replacing(images);
         self
     }
 
-    /// Decorates a template with the conventions whose selectors match. Without any it is returned as it is.
+    /// Decorates a template with the conventions whose selectors match. If none matches, the template is returned
+    /// unchanged.
     ///
     /// # Errors
-    /// The violations, of which one is enough to fail the whole.
+    /// Returns the violations. One violation is enough to fail the whole decoration.
     pub async fn decorate(&self, intent: &Intent<'_>) -> Result<Decorated, Violations> {
         decorate(intent, &self.configuration.registrations, &self.images, &self.transport).await
     }

@@ -1,4 +1,4 @@
-//! The work: conventions are called one after the other, in order, until none changes anything.
+//! Decoration: calls the conventions one after the other, in order, until none changes anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,30 +18,28 @@ use crate::template::{self, TEMPLATE_MAX};
 use crate::transport::Transport;
 use crate::violation::Violations;
 
-/// Largest number of times that all conventions are called.
+/// Maximum number of rounds, in each of which all conventions are called.
 pub const ROUNDS_MAX: usize = 8;
-/// Most fields that are named where a template does not settle.
+/// Maximum number of fields that are named if a template does not settle.
 const NAMED_MAX: usize = 5;
 
-/// A template that is to be decorated, and what is around it.
+/// A template to be decorated and its context.
 #[derive(Clone, Debug)]
 pub struct Intent<'a> {
-    /// The template.
     pub template: &'a PodTemplateSpec,
-    /// Labels of the object that the template is of, for selectors with the target `PodIntent`.
+    /// Labels of the object that has the template, for selectors with the target `PodIntent`.
     pub labels: &'a BTreeMap<String, String>,
-    /// Values of the secrets that the template may repeat; no convention sees them.
+    /// Values of secrets that the template may repeat; they are hidden from conventions.
     pub secrets: &'a SecretValues,
 }
 
 /// A decorated template.
 #[derive(Clone, Debug)]
 pub struct Decorated {
-    /// The template.
     pub template: PodTemplateSpec,
-    /// Calls in their order. Values of secrets are not in them.
+    /// Calls in their order, without values of secrets.
     pub steps: Vec<Step>,
-    /// Images that were replaced by their references with digests.
+    /// Images that were replaced by references with digests.
     pub pinned: Vec<Change>,
 }
 
@@ -56,22 +54,21 @@ impl Decorated {
 /// One call of a convention.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
-    /// Name of the convention.
     pub convention: String,
     /// Number of the round, from 1.
     pub round: usize,
-    /// Names of what the convention says that it applied.
+    /// Names that the convention reports as applied.
     pub applied: Vec<String>,
-    /// Fields that it changed.
+    /// Fields that the convention changed.
     pub changes: Vec<Change>,
-    /// Fields of its answer that are unknown here and were left out.
+    /// Unknown fields of the answer, which were dropped.
     pub ignored: Vec<String>,
 }
 
 /// Decorates a template with the conventions whose selectors match.
 ///
 /// # Errors
-/// The violations, of which one is enough to fail the whole: nothing is decorated in part.
+/// Returns the violations. One violation is enough to fail the whole decoration; nothing is decorated in part.
 pub async fn decorate(
     intent: &Intent<'_>,
     registrations: &Registrations,
@@ -98,7 +95,7 @@ pub async fn decorate(
         let labels = labels(&template, intent.secrets);
         let selected: Vec<&Registration> = registrations.select(&labels, intent.labels).collect();
         if selected.is_empty() {
-            break; // nothing is touched, not even the names of images
+            break; // nothing is changed, not even the names of images
         }
         let first = work.steps.len();
         work.resolve(&mut template).await?;
@@ -106,7 +103,7 @@ pub async fn decorate(
         for registration in selected {
             template = work.call(registration, template, round).await?;
         }
-        // What the last one added is pinned as well (rule 8).
+        // Images added by the last convention are pinned, too (rule 8).
         work.resolve(&mut template).await?;
         let changed = changes(&begun, &applied::without(&template));
         if changed.is_empty() {
@@ -131,7 +128,7 @@ struct Work<'a, I, T> {
 }
 
 impl<I: ImageSource, T: Transport> Work<'_, I, T> {
-    /// Calls one convention and returns the template that it leaves.
+    /// Calls one convention and returns the template after it.
     async fn call(
         &mut self,
         registration: &Registration,
@@ -170,7 +167,7 @@ impl<I: ImageSource, T: Transport> Work<'_, I, T> {
         Ok(images)
     }
 
-    /// An image's configuration may repeat a value, too.
+    /// Hides secret values that an image's configuration repeats.
     fn without_secrets(&self, images: Vec<Arc<ImageConfig>>) -> Result<Vec<ImageConfig>, Violations> {
         images
             .into_iter()
@@ -190,7 +187,7 @@ fn labels(template: &Value, secrets: &SecretValues) -> BTreeMap<String, String> 
     labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
 
-/// The violation of conventions that go on changing the template.
+/// Returns the violation for conventions that keep changing the template.
 fn unsettled(steps: &[Step], changed: &[Change]) -> Violations {
     let mut violations = Violations::default();
     for step in steps {

@@ -1,4 +1,4 @@
-//! Where a convention's server is: a URL, or a service's name (rule 1).
+//! Address of a convention server: a URL or the name of a service (rule 1).
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use crate::labels::is_subdomain;
 use crate::violation::shown;
 
-/// Port of a service where the registration names none.
+/// Port of a service if the registration names none.
 const SERVICE_PORT: u16 = 443;
 
 /// Server and path of a convention, always with TLS.
@@ -29,7 +29,7 @@ pub(crate) struct Service {
 }
 
 impl Endpoint {
-    /// Parses a URL as Kubernetes judges those of webhooks: https, a host, and neither user, query nor fragment.
+    /// Parses a URL by Kubernetes' rules for webhooks: https, a host, and no user, query or fragment.
     pub(crate) fn from_url(url: &str) -> Result<Self, String> {
         let Some(rest) = url.strip_prefix("https://") else {
             return Err(format!("{} is not an https:// URL", shown(url)));
@@ -47,7 +47,7 @@ impl Endpoint {
         if origin.host.is_empty() || origin.port == 0 {
             return Err(format!("{} has no host", shown(url)));
         }
-        // A port that is no number would become the default one.
+        // A port that is not a number would become the default port.
         let authority = rest.split('/').next().unwrap_or_default();
         let port = authority.rsplit_once(':').filter(|(_, port)| !port.contains(']')).map(|(_, port)| port);
         if port.is_some_and(|port| port.parse() != Ok(origin.port)) {
@@ -56,7 +56,7 @@ impl Endpoint {
         Ok(Self { origin, path })
     }
 
-    /// Judges a service, with every fault and its field.
+    /// Validates a service and returns every fault with its field.
     pub(crate) fn from_service(service: &Service) -> Result<Self, Vec<(&'static str, String)>> {
         let mut faults = Vec::new();
         for (field, name) in [("name", &service.name), ("namespace", &service.namespace)] {

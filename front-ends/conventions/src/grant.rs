@@ -1,4 +1,4 @@
-//! Grants: privileges that a convention may add to a template. Without a grant it adds none.
+//! Grants: privileges that a convention may add to a template. Without a grant a convention adds no privilege.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,30 +12,30 @@ pub enum Grant {
     Privileged,
     /// Capabilities, added or no longer dropped.
     Capabilities,
-    /// Processes that gain privileges by programs with set-user-id.
+    /// Privileges gained through set-user-id programs.
     PrivilegeEscalation,
-    /// User 0, group 0, and the image's user where another was fixed.
+    /// User 0, group 0, and the image's user if another user was set before.
     Root,
     /// The host's network, processes, IPC, user namespace and ports.
     HostNamespaces,
     /// Directories and files of the host.
     HostPath,
-    /// Volumes from elsewhere: claims, network file systems, drivers.
+    /// External volumes: claims, network file systems, drivers.
     Volumes,
     /// Devices: block volumes, resource claims, extended resources.
     Devices,
-    /// Secrets: as files, as variables, for pulls.
+    /// Secrets as files, as variables or for image pulls.
     Secrets,
     /// Service accounts and their tokens.
     ServiceAccount,
-    /// Filters and profiles that isolate: seccomp, AppArmor, SELinux, masked /proc, read-only root, sysctls, runtime class.
+    /// Isolation: seccomp, AppArmor, SELinux, masked /proc, read-only root, sysctls, runtime class.
     Isolation,
     /// Removal of containers.
     Containers,
 }
 
 impl Grant {
-    /// All of them, in the order of the documentation.
+    /// All grants, in the order of the documentation.
     pub const ALL: [Self; 12] = [
         Self::Privileged,
         Self::Capabilities,
@@ -51,7 +51,7 @@ impl Grant {
         Self::Containers,
     ];
 
-    /// Returns the name in a registration.
+    /// Returns the name used in a registration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Privileged => "privileged",

@@ -1,4 +1,4 @@
-//! Images of a template: pinned to their digests, and what each says of itself (rules 4, 5 and 6).
+//! Images of a template: pins them to digests and reads their metadata (rules 4, 5 and 6).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,34 +16,34 @@ use crate::violation::{Violations, shown};
 /// Lists of containers whose images are resolved.
 const LISTS: [&str; 2] = ["initContainers", "containers"];
 
-/// Where images are asked about.
+/// Source of image metadata.
 pub trait ImageSource {
-    /// Returns what an image says of itself. Its `image` is the reference with the digest, in its long form.
+    /// Returns the metadata of an image. Its `image` is the reference with the digest, in the long form.
     ///
     /// # Errors
-    /// The image cannot be found or read; in one sentence.
+    /// Returns one sentence if the image cannot be found or read.
     fn describe(&self, image: &str) -> impl Future<Output = Result<Arc<ImageConfig>, String>>;
 }
 
-/// Images of registries, and of layouts and archives on this machine's disk.
+/// Images of registries, and of layouts and archives on the local disk.
 #[derive(Debug)]
 pub struct Registries {
     reader: MetadataReader,
-    /// Images that are not fetched, because something else is run in their place.
+    /// Images that are not fetched because they are replaced at run time.
     replaced: BTreeSet<String>,
-    /// What is pinned does not change.
+    /// Cache: pinned images do not change.
     known: Mutex<BTreeMap<String, Arc<ImageConfig>>>,
 }
 
 impl Registries {
-    /// Makes a reader of images. Credentials are those of a file as `docker login` writes it; `ca_file` has certificates (PEM)
-    /// that are trusted beside the system's.
+    /// Returns a reader of images. Credentials come from a file as written by `docker login`; `ca_file` has additional
+    /// trusted certificates (PEM).
     pub fn new(auth_file: Option<PathBuf>, ca_file: Option<PathBuf>) -> Self {
         let settings = MetadataSettings { auth_file, ca_file, ..MetadataSettings::default() };
         Self { reader: MetadataReader::new(settings), replaced: BTreeSet::new(), known: Mutex::default() }
     }
 
-    /// Leaves images alone in whose place something else is run: they keep their names, and nothing is known of them.
+    /// Excludes images that are replaced at run time: they keep their names and have no metadata.
     #[must_use]
     pub fn replacing(mut self, images: impl IntoIterator<Item = String>) -> Self {
         self.replaced.extend(images);
@@ -86,7 +86,7 @@ impl ImageSource for Registries {
     }
 }
 
-/// The reference in its long form with the digest: `REGISTRY/REPOSITORY[:TAG]@DIGEST` (rule 5).
+/// Returns the reference in its long form with the digest: `REGISTRY/REPOSITORY[:TAG]@DIGEST` (rule 5).
 fn pinned(reference: &ImageReference, digest: &str) -> String {
     let long = reference.to_string();
     let long = long.strip_prefix("docker://").unwrap_or(&long);
@@ -96,8 +96,8 @@ fn pinned(reference: &ImageReference, digest: &str) -> String {
     }
 }
 
-/// Describes the images of a template, and pins them in it: each distinct one of init and main containers, in the order of
-/// their names (rules 4 and 5).
+/// Describes the images of a template and pins them in it: each distinct image of init and main containers, in the
+/// order of the image names (rules 4 and 5).
 pub(crate) async fn resolve(
     template: &mut Value,
     images: &impl ImageSource,
@@ -120,7 +120,7 @@ pub(crate) async fn resolve(
     }
     violations.or(())?;
     for_each_image(template, |_, image| {
-        // What is on this machine's disk has no name by digest.
+        // Images on the local disk have no reference by digest.
         if let Some(described) = found.get(image).filter(|_| !on_disk(image)) {
             image.clone_from(&described.image);
         }

@@ -6,7 +6,7 @@ use crate::violation::Violations;
 
 const API_VERSION: &str = "conventions.carto.run/v1alpha1";
 const KIND: &str = "PodIntent";
-/// Condition of the decoration, and that of the whole, which is the same here.
+/// Condition of the decoration, and overall condition, which has the same status here.
 const CONDITIONS: [&str; 2] = ["ConventionsApplied", "Ready"];
 
 /// Returns true for a PodIntent.
@@ -14,10 +14,11 @@ pub(crate) fn is_intent(object: &Value) -> bool {
     object["apiVersion"] == API_VERSION && object["kind"] == KIND
 }
 
-/// Writes the outcome into a PodIntent's status. After a failure the last good template stays, and `observedGeneration` is the
-/// generation that it is of: a status with an older generation than the object's is stale. Other objects are left alone.
+/// Writes the outcome into a PodIntent's status. After a failure the last good template stays, and `observedGeneration`
+/// stays the generation of that template: a status with an older generation than the object's is stale. Other objects
+/// are not changed.
 ///
-/// Returns whether the object is a PodIntent.
+/// Returns true if the object is a PodIntent.
 pub fn settle(object: &mut Value, outcome: Result<Value, &Violations>) -> bool {
     if !is_intent(object) {
         return false;

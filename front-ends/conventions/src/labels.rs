@@ -1,11 +1,11 @@
-//! Forms of names, label keys and label values (Kubernetes, "Labels and Selectors").
+//! Syntax of names, label keys and label values (Kubernetes, "Labels and Selectors").
 
-/// Longest name part of a key, and longest value.
+/// Maximum length of the name part of a key, and of a value.
 const PART_MAX: usize = 63;
-/// Longest prefix of a key, and longest name of an object.
+/// Maximum length of the prefix of a key, and of the name of an object.
 const SUBDOMAIN_MAX: usize = 253;
 
-/// Returns true for a lower-case DNS subdomain (RFC 1123), which names of objects are.
+/// Returns true for a lower-case DNS subdomain (RFC 1123), as object names are.
 pub(crate) fn is_subdomain(text: &str) -> bool {
     text.len() <= SUBDOMAIN_MAX && text.split('.').all(is_label)
 }

@@ -1,7 +1,7 @@
 //! Conventions: servers that decorate pod templates before they are played (VMware Tanzu's Cartographer Conventions).
 //!
-//! In go a pod template, the registrations of a configuration file, and what images say of themselves; out come the decorated
-//! template and each convention's changes, or every violation at once. The daemon knows nothing of it.
+//! Input: a pod template, the registrations of a configuration file, and metadata of images. Output: the decorated
+//! template and each convention's changes, or every violation at once. The daemon does not know conventions.
 //!
 //! ```text
 //! config -> registration (selector, endpoint, grant)
@@ -11,7 +11,7 @@
 //! -> secrets (values put back) -> Decorated
 //! ```
 //!
-//! Rules are numbered as in `docs/guides/conventions.md`, and each has a test that is called after it.
+//! Rules are numbered as in `docs/guides/conventions.md`. Each rule has a test whose name begins with its number.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! Privileges of a template: what a convention may not add without a grant (rule 13).
+//! Privileges of a template that a convention may not add without a grant (rule 13).
 //!
-//! In go two templates; out come the privileges that the second has and the first does not. A privilege is held by a
-//! container or by the pod, whatever field it comes from, so that the same privilege in another field is not a new one.
-//! Some are held because a field is absent, such as the image's own user; removing a restriction is adding those.
+//! Input: two templates. Output: the privileges that only the second has. A privilege is held by a container or by the
+//! pod, independent of the field that gives it, so the same privilege in another field is not a new one. Some
+//! privileges are held because a field is absent, such as the image's own user; removing a restriction adds them.
 
 mod container;
 mod volume;
@@ -27,22 +27,21 @@ struct Privilege {
     what: String,
 }
 
-/// Where a privilege comes from.
+/// Origin of a privilege.
 #[derive(Clone, Debug)]
 struct Origin {
     field: String,
-    /// Held by a container that says nothing about it.
+    /// True if the container holds the privilege because it does not set the field.
     default: bool,
 }
 
-/// Privileges of a template.
 #[derive(Debug, Default)]
 struct Privileges {
     held: BTreeMap<Privilege, Origin>,
     containers: BTreeSet<String>,
 }
 
-/// Holder of privileges that are being collected.
+/// Holder whose privileges are being collected.
 struct Holder<'a> {
     all: &'a mut Privileges,
     name: &'a str,
@@ -55,7 +54,7 @@ impl Holder<'_> {
         self.insert(grant, field, what.into(), false);
     }
 
-    /// Adds a privilege that is held as long as no field takes it away.
+    /// Adds a privilege that is held unless a field removes it.
     fn keeps(&mut self, grant: Grant, field: &str, what: impl Into<String>) {
         self.insert(grant, field, what.into(), true);
     }
@@ -85,7 +84,7 @@ impl Privileges {
         all
     }
 
-    /// Tells whether a privilege is held already, by itself or within a wider one.
+    /// Returns true if a privilege is held already, by itself or as part of a wider one.
     fn covers(&self, wanted: &Privilege, default: bool) -> bool {
         let held = |what: &str| {
             let (holder, grant) = (wanted.holder.clone(), wanted.grant);
@@ -103,7 +102,7 @@ impl Privileges {
         {
             return true;
         }
-        // A container that is new may be as unrestricted as some other one was.
+        // A new container may be as unrestricted as an existing one.
         default && !wanted.holder.is_empty() && !self.containers.contains(&wanted.holder) && {
             let same = |other: &Privilege| other.grant == wanted.grant && other.what == wanted.what;
             self.held.keys().any(|other| !other.holder.is_empty() && same(other))
@@ -111,7 +110,7 @@ impl Privileges {
     }
 }
 
-/// Judges what a convention added against its grants.
+/// Checks the privileges that a convention added against its grants.
 pub(crate) fn evaluate(registration: &Registration, before: &Value, after: &Value) -> Violations {
     let (before, after) = (Privileges::from_template(before), Privileges::from_template(after));
     let mut violations = Violations::default();

@@ -1,4 +1,4 @@
-//! Registrations of conventions, judged whole: every violation of a file at once.
+//! Registrations of conventions, validated as a whole: every violation of a file is reported at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,55 +16,54 @@ use crate::labels::is_subdomain;
 use crate::selector::Selector;
 use crate::violation::{Violations, shown};
 
-/// Largest number of registrations of a file.
+/// Maximum number of registrations in a file.
 pub const REGISTRATIONS_MAX: usize = 100;
-/// Largest number of selectors of a registration.
+/// Maximum number of selectors of a registration.
 const SELECTORS_MAX: usize = 64;
-/// Largest certificate bundle, in bytes.
+/// Maximum size of a certificate bundle, in bytes.
 const CA_MAX: u64 = 1 << 20;
-/// Time for a call where the registration says none, and the longest, in seconds (as of Kubernetes' webhooks).
+/// Default and maximum timeout of a call, in seconds (as for Kubernetes' webhooks).
 const TIMEOUT: (u64, u64) = (10, 30);
 
 /// When a convention is called, relative to others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub enum Priority {
-    /// Before the others.
+    /// Before all others.
     Early,
-    /// Between.
+    /// After `Early` and before `Late`.
     #[default]
     Normal,
-    /// After the others.
+    /// After all others.
     Late,
 }
 
-/// Object whose labels the selectors are about.
+/// Object whose labels the selectors match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub enum SelectorTarget {
     /// The pod template.
     #[default]
     PodTemplateSpec,
-    /// The object that the template is of.
+    /// The object that has the template.
     PodIntent,
 }
 
-/// A convention of the operator's.
+/// A convention that the operator registered.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Registration {
-    /// Name, which is a DNS subdomain.
+    /// Name, a DNS subdomain.
     pub name: String,
-    /// Server.
+    /// Address of the server.
     pub endpoint: Endpoint,
-    /// Certificates (PEM) that alone are trusted; none for the system's.
+    /// The only trusted certificates (PEM); `None` for the system's.
     pub ca_bundle: Option<Vec<u8>>,
-    /// When it is called.
+    /// Position in the order of calls.
     pub priority: Priority,
-    /// Selectors, of which one must match; none for all templates.
+    /// Selectors of which one must match; empty for all templates.
     pub selectors: Vec<Selector>,
-    /// Object whose labels the selectors are about.
     pub selector_target: SelectorTarget,
-    /// Privileges that it may add.
+    /// Privileges that the convention may add.
     pub grants: BTreeSet<Grant>,
-    /// Time for one call.
+    /// Timeout of one call.
     pub timeout: Duration,
 }
 
@@ -74,7 +73,7 @@ impl fmt::Debug for Registration {
     }
 }
 
-/// A registration as it is written.
+/// A registration as written in the file.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Written {
@@ -99,17 +98,17 @@ struct Written {
 pub struct Registrations(Vec<Registration>);
 
 impl Registrations {
-    /// Parses a file. Relative paths in it are of `base`.
+    /// Parses a file. Relative paths in it are relative to `base`.
     ///
     /// # Errors
-    /// Every violation.
+    /// Returns every violation.
     pub fn parse(text: &str, base: &Path) -> Result<Self, Violations> {
         let mut table: toml::Table =
             text.parse().map_err(|error: toml::de::Error| Violations::one(None, "", 7, located(&error, text)))?;
         let list = table.remove("convention").unwrap_or_else(|| toml::Value::Array(Vec::new()));
         let mut violations = Violations::default();
         for key in table.keys() {
-            violations.add(None, shown(key), 7, "is not known here; each convention is a [[convention]]");
+            violations.add(None, shown(key), 7, "is unknown; each convention is a [[convention]]");
         }
         let toml::Value::Array(list) = list else {
             violations.add(None, "convention", 7, "is not a list; write [[convention]]");
@@ -122,7 +121,7 @@ impl Registrations {
         }
         let mut registrations = BTreeMap::new();
         for (index, value) in list.into_iter().enumerate() {
-            // The name of one that cannot be read is worth more than its number.
+            // If a registration cannot be parsed, its name is more useful than its number.
             let name = value.get("name").and_then(toml::Value::as_str).filter(|name| is_subdomain(name));
             let field = name.map_or_else(|| format!("convention[{index}]"), |name| format!("convention {name}"));
             match Written::deserialize(value) {
@@ -146,12 +145,12 @@ impl Registrations {
         self.0.iter()
     }
 
-    /// Returns true if there are none.
+    /// Returns true if there are no registrations.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns those whose selectors match, in the order in which they are called (rules 7 and 9).
+    /// Returns the registrations whose selectors match, in the order in which they are called (rules 7 and 9).
     pub(crate) fn select<'a>(
         &'a self,
         template: &'a BTreeMap<String, String>,
@@ -224,14 +223,14 @@ fn evaluate(written: Written, field: &str, base: &Path, violations: &mut Violati
     })
 }
 
-/// The certificates that a registration trusts: PEM, PEM in base64 as Kubernetes writes it, or a file of PEM.
+/// Returns the certificates that a registration trusts: PEM, PEM in base64 as Kubernetes writes it, or a file of PEM.
 fn certificates(
     bundle: Option<&str>,
     file: Option<&str>,
     base: &Path,
 ) -> Result<Option<Vec<u8>>, (&'static str, String)> {
     let (field, pem) = match (bundle, file) {
-        (Some(_), Some(_)) => return Err(("caBundle", "stands beside caFile; use one of them".into())),
+        (Some(_), Some(_)) => return Err(("caBundle", "is set together with caFile; use one of them".into())),
         (None, None) => return Ok(None),
         (Some(text), None) if text.contains("-----BEGIN ") => ("caBundle", text.as_bytes().to_vec()),
         (Some(text), None) => {
@@ -252,7 +251,7 @@ fn certificates(
     }
 }
 
-/// An error of the parser's with its place, without the text around it.
+/// Returns the parser's message with its position, without the text around it.
 fn located(error: &toml::de::Error, text: &str) -> String {
     let before = error.span().and_then(|span| text.get(..span.start));
     let message = one_line(error.message());

@@ -1,4 +1,4 @@
-//! Bills of materials of an image, which Cloud Native Buildpacks put into a layer of their own (rule 6).
+//! Software bills of materials of an image, which Cloud Native Buildpacks store in a separate layer (rule 6).
 
 use std::io::Read;
 
@@ -12,16 +12,16 @@ use serde_json::Value;
 
 use crate::context::Bom;
 
-/// Largest layer with bills, in bytes as it is in the registry.
+/// Maximum size of the layer with bills as stored in the registry, in bytes.
 pub const LAYER_MAX: u64 = 32 << 20;
-/// Largest number of bytes of all bills of an image, and of bytes of the layer when it is unpacked.
+/// Maximum total size of an image's bills, and of the unpacked layer, in bytes.
 pub const BYTES_MAX: u64 = 32 << 20;
-/// Largest number of bills of an image, and of entries of the layer.
+/// Maximum number of bills of an image, and of entries of the layer.
 pub const BOMS_MAX: usize = 1000;
-/// Label with the layer's diffID, and the one with the metadata that has it, too.
+/// Label with the layer's diffID, and the metadata label that has it as well.
 const LABEL: &str = "io.buildpacks.app.sbom";
 const METADATA: &str = "io.buildpacks.lifecycle.metadata";
-/// Stands before the path of each file.
+/// Prefix of the path of each file.
 const PREFIX: &str = "cnb-app";
 
 #[derive(Default, Deserialize)]
@@ -37,10 +37,10 @@ struct Layer {
     sha: String,
 }
 
-/// Returns the diffID of the layer with the bills; `None` where the image's configuration names none.
+/// Returns the diffID of the layer with the bills; `None` if the image's configuration names no such layer.
 ///
 /// # Errors
-/// A label is there and does not have the form that it should.
+/// Returns an error if a label exists and is malformed.
 pub fn layer(configuration: &Value) -> Result<Option<Digest>, String> {
     let labels = &configuration["config"]["Labels"];
     let label = |name: &str| labels.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
@@ -61,7 +61,7 @@ pub fn layer(configuration: &Value) -> Result<Option<Digest>, String> {
 /// Reads the bills of a layer: its regular files.
 ///
 /// # Errors
-/// The layer cannot be read, or is beyond a limit.
+/// Returns an error if the layer cannot be read or exceeds a limit.
 pub fn read(layer: &[u8]) -> Result<Vec<Bom>, String> {
     let reader: Box<dyn Read + '_> = match layer {
         [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(layer)),

@@ -1,8 +1,8 @@
-//! Values of secrets in a template: taken out before any convention sees it, and put back afterwards (rule 14).
+//! Values of secrets in a template: removed before any convention sees it, and restored afterwards (rule 14).
 //!
-//! Secrets are referred to by name, and a convention sees the reference. A template can repeat a value literally, such as
-//! in a variable or a command. There a placeholder stands in its place. It may be moved by a convention only within the
-//! field it was in, because a value elsewhere, such as in the name of an image, would leave the machine.
+//! Secrets are referred to by name, and a convention sees the reference. A template can repeat a value literally, such
+//! as in a variable or a command. Such a value is replaced by a placeholder. A convention may move a placeholder only
+//! within its field, because a value elsewhere, such as in the name of an image, would leave the machine.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,12 +15,12 @@ use zeroize::Zeroizing;
 use crate::change::step;
 use crate::violation::Violations;
 
-/// Fewest bytes of a value that is searched for within longer texts. A shorter one would be found everywhere; it is taken
-/// out where it is all of a variable's value, of an argument or of an annotation.
+/// Minimum length in bytes of a value that is searched for within longer texts. Shorter values would match everywhere;
+/// they are hidden only if they are the whole value of a variable, argument or annotation.
 pub const PART_MIN: usize = 8;
-/// Begin of a placeholder.
+/// Prefix of a placeholder.
 const PREFIX: &str = "__executor_secret_";
-/// Fields that are names or choices of Kubernetes' own, and public wherever an object is listed.
+/// Fields that hold names or Kubernetes' own choices, and that are public wherever an object is listed.
 const NAMES: [&str; 22] = [
     "apiVersion",
     "claimName",
@@ -45,15 +45,15 @@ const NAMES: [&str; 22] = [
     "terminationMessagePolicy",
     "type",
 ];
-/// Fields whose keys are the author's own.
+/// Fields whose keys are chosen by the author.
 const MAPS: [&str; 7] = ["annotations", "labels", "limits", "matchLabels", "nodeSelector", "overhead", "requests"];
-/// Fields whose texts are values as a whole, however short.
+/// Fields whose texts are hidden as a whole, even if they are short.
 const WHOLE: [&str; 3] = ["value", "args", "command"];
 
-/// Values of secrets. They are overwritten when this is dropped, and never printed.
+/// Values of secrets. They are overwritten on drop and never printed.
 #[derive(Clone, Default)]
 pub struct SecretValues {
-    /// The longest first, so that no part of a value hides the rest.
+    /// Longest first, so that no part of a value hides the rest.
     values: Vec<Zeroizing<String>>,
 }
 
@@ -64,14 +64,14 @@ impl fmt::Debug for SecretValues {
 }
 
 impl SecretValues {
-    /// Adds a value; one that is not UTF-8 can stand in a template in base64 only.
+    /// Adds a value. A value that is not UTF-8 is searched for only in base64, the only form that a template can hold.
     pub fn add(&mut self, value: &[u8]) {
         if value.is_empty() {
             return;
         }
         if let Ok(text) = std::str::from_utf8(value) {
             self.insert(Zeroizing::new(text.to_owned()));
-            // Files end with a newline; who copies the value does not copy it.
+            // Files end with a newline, which is lost when a value is copied.
             let trimmed = text.trim_end_matches(['\n', '\r']);
             if trimmed.len() < text.len() && !trimmed.is_empty() {
                 self.insert(Zeroizing::new(trimmed.to_owned()));
@@ -90,10 +90,10 @@ impl SecretValues {
         }
     }
 
-    /// Takes the values out of a document.
+    /// Replaces the values in a document by placeholders.
     ///
     /// # Errors
-    /// The document has a placeholder of its own, or a value as a key.
+    /// Returns an error if the document has a placeholder of its own, or a value as a key.
     pub(crate) fn hide(&self, document: &mut Value) -> Result<(), Violations> {
         let mut violations = Violations::default();
         self.walk("", "", document, &mut violations);
@@ -108,7 +108,7 @@ impl SecretValues {
                         None,
                         field,
                         14,
-                        format!("has the text {PREFIX}, which stands for values of secrets"),
+                        format!("has the text {PREFIX}, which is reserved for placeholders of secrets"),
                     );
                 } else if let Some(hidden) = self.hidden(text, kind) {
                     *text = hidden;
@@ -145,7 +145,7 @@ impl SecretValues {
         self.values.iter().any(|value| value.len() >= PART_MIN && text.contains(&***value))
     }
 
-    /// Returns a text with placeholders; `None` where it has no value.
+    /// Returns a text with placeholders; `None` if the text has no value.
     fn hidden(&self, text: &str, kind: &str) -> Option<String> {
         if WHOLE.contains(&kind)
             && let Some(index) = self.values.iter().position(|value| text == value.as_str())
@@ -154,7 +154,7 @@ impl SecretValues {
         }
         let mut rest = text;
         let mut hidden = String::new();
-        // Where values overlap, the first one counts, and of those at one place the longest.
+        // If values overlap, the first match wins; at the same position the longest wins.
         while let Some((at, index)) = self.first_in(rest) {
             hidden.push_str(&rest[..at]);
             hidden.push_str(&placeholder(index));
@@ -168,7 +168,7 @@ impl SecretValues {
         long.filter_map(|(index, value)| Some((text.find(&***value)?, index))).min()
     }
 
-    /// Puts the values back.
+    /// Restores the values.
     pub(crate) fn reveal(&self, document: &mut Value) {
         match document {
             Value::String(text) if text.contains(PREFIX) => *text = self.revealed(text),
@@ -197,7 +197,7 @@ fn placeholder(index: usize) -> String {
     format!("{PREFIX}{index}__")
 }
 
-/// Refuses an answer that has a placeholder where the template had none.
+/// Refuses an answer with a placeholder in a field that had none in the template.
 pub(crate) fn judge_places(convention: &str, before: &Value, after: &Value) -> Violations {
     let (before, after) = (places(before), places(after));
     let mut violations = Violations::default();
@@ -207,7 +207,7 @@ pub(crate) fn judge_places(convention: &str, before: &Value, after: &Value) -> V
     violations
 }
 
-/// Fields with placeholders. Entries of lists go by their names, others count as one field with their list.
+/// Returns the fields with placeholders. Named list entries have their own field, others share the field of their list.
 fn places(document: &Value) -> BTreeSet<(String, usize)> {
     let mut found = BTreeSet::new();
     collect("", document, &mut found);
@@ -238,7 +238,7 @@ fn collect(field: &str, value: &Value, found: &mut BTreeSet<(String, usize)>) {
 fn placeholders(text: &str) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
     for part in text.split(PREFIX).skip(1) {
-        // A placeholder that is not whole is one nevertheless.
+        // An incomplete placeholder counts as well.
         let index = part.split("__").next().and_then(|index| index.parse().ok());
         found.insert(index.unwrap_or(usize::MAX));
     }

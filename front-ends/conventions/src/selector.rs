@@ -1,4 +1,4 @@
-//! Label selectors: which templates a convention is for (Kubernetes' LabelSelector).
+//! Label selectors: the templates that a convention applies to (Kubernetes' LabelSelector).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,17 +8,16 @@ use serde::{Deserialize, Serialize};
 use crate::labels::{is_key, is_value};
 use crate::violation::shown;
 
-/// Largest number of requirements of a selector, and of values of one.
+/// Maximum number of requirements of a selector, and of values of a requirement.
 const REQUIREMENTS_MAX: usize = 64;
 
-/// Selector: every requirement holds; an empty one matches everything.
+/// Selector: every requirement must hold; an empty selector matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Selector {
     /// Labels with exactly these values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,
-    /// Further requirements.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub match_expressions: Vec<Requirement>,
 }
@@ -27,9 +26,7 @@ pub struct Selector {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Requirement {
-    /// Key of the label.
     pub key: String,
-    /// Comparison.
     pub operator: Operator,
     /// Values, for `In` and `NotIn`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -39,24 +36,24 @@ pub struct Requirement {
 /// Comparison of a label with values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum Operator {
-    /// The label is there with one of the values.
+    /// The label exists with one of the values.
     In,
-    /// The label is not there, or has none of the values.
+    /// The label does not exist, or has none of the values.
     NotIn,
-    /// The label is there.
+    /// The label exists.
     Exists,
-    /// The label is not there.
+    /// The label does not exist.
     DoesNotExist,
 }
 
 impl Selector {
-    /// Returns true if labels fulfil every requirement.
+    /// Returns true if the labels fulfil every requirement.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.match_labels.iter().all(|(key, value)| labels.get(key) == Some(value))
             && self.match_expressions.iter().all(|requirement| requirement.matches(labels))
     }
 
-    /// Returns every fault with the field that it is about.
+    /// Returns every fault with its field.
     pub(crate) fn faults(&self) -> Vec<(String, String)> {
         let mut faults = Vec::new();
         let count = self.match_labels.len() + self.match_expressions.len();
@@ -121,7 +118,7 @@ impl fmt::Display for Operator {
 }
 
 impl fmt::Display for Selector {
-    /// As kubectl writes selectors: `app=web,tier in (a,b),!old`.
+    /// Writes a selector as kubectl does: `app=web,tier in (a,b),!old`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let equal = self.match_labels.iter().map(|(key, value)| format!("{key}={value}"));
         let others = self.match_expressions.iter().map(|Requirement { key, operator, values }| match operator {

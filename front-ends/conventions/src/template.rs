@@ -1,4 +1,4 @@
-//! Pod templates as documents and as types, and where objects have theirs.
+//! Pod templates as documents and as types, and their location in objects.
 
 use std::collections::BTreeSet;
 
@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 
 use crate::change::changes;
 
-/// Largest template, in bytes of JSON.
+/// Maximum size of a template, in bytes of JSON.
 pub const TEMPLATE_MAX: usize = 2 << 20;
-/// Largest number of containers of all kinds.
+/// Maximum number of containers of all kinds.
 pub const CONTAINERS_MAX: usize = 200;
-/// Most fields that are named as unknown.
+/// Maximum number of unknown fields that are named.
 const UNKNOWN_MAX: usize = 20;
 
-/// Place of a pod template in an object.
+/// Location of the pod template in an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The object is a pod: its own labels, annotations and `spec` are the template.
@@ -25,7 +25,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Returns the place by the object's kind; none for a kind without a template.
+    /// Returns the location for the object's kind; `None` for a kind without a template.
     pub fn from_object(object: &Value) -> Option<Self> {
         Some(match object["kind"].as_str()? {
             "Pod" => Self::Itself,
@@ -42,7 +42,7 @@ impl Place {
     /// Reads the template of an object.
     ///
     /// # Errors
-    /// What is wrong with it, in one sentence that repeats no value.
+    /// Returns what is wrong with it, in one sentence that repeats no value.
     pub fn read(self, object: &Value) -> Result<PodTemplateSpec, String> {
         let template = match self {
             Self::Itself => {
@@ -57,7 +57,7 @@ impl Place {
         typed(&template)
     }
 
-    /// Puts a template back into its object.
+    /// Writes a template back into its object.
     pub fn write(self, object: &mut Value, template: &PodTemplateSpec) {
         let template = document(template);
         match self {
@@ -82,18 +82,18 @@ impl Place {
 
 /// Returns a template as a document.
 pub fn document(template: &PodTemplateSpec) -> Value {
-    serde_json::to_value(template).unwrap_or_default() // its keys are texts
+    serde_json::to_value(template).unwrap_or_default() // its keys are strings
 }
 
-/// Reads a template of a document. What is not of this version of Kubernetes is left out.
+/// Parses a template of a document. Fields that this version of Kubernetes does not have are dropped.
 ///
 /// # Errors
-/// What is wrong, in one sentence that repeats no value.
+/// Returns what is wrong, in one sentence that repeats no value.
 pub(crate) fn typed(document: &Value) -> Result<PodTemplateSpec, String> {
-    // The reader's own message could repeat a value.
+    // The parser's own message could repeat a value.
     let template = PodTemplateSpec::deserialize(document).map_err(|error| match named_field(&error.to_string()) {
         Some(field) => format!("is not a pod template: {field}"),
-        None => "is not a pod template: a field has another type than Kubernetes gives it".to_owned(),
+        None => "is not a pod template: a field has the wrong type".to_owned(),
     })?;
     let Some(spec) = &template.spec else { return Err("is not a pod template: it has no spec".to_owned()) };
     let ephemeral = spec.ephemeral_containers.as_ref().map_or(0, Vec::len);
@@ -105,7 +105,7 @@ pub(crate) fn typed(document: &Value) -> Result<PodTemplateSpec, String> {
     }
 }
 
-/// Containers and volumes are known by their names, so each has one of its own.
+/// Checks that names of containers and volumes are unique, because they are found by name.
 fn names(spec: &PodSpec) -> Result<(), String> {
     let ephemeral = spec.ephemeral_containers.iter().flatten().map(|container| &container.name);
     let others = spec.init_containers.iter().flatten().chain(&spec.containers).map(|container| &container.name);
@@ -127,14 +127,14 @@ fn names(spec: &PodSpec) -> Result<(), String> {
     Ok(())
 }
 
-/// The part of an error of serde's that names a field of the format, and no value.
+/// Returns the part of a serde error that names a field of the format and has no value.
 fn named_field(error: &str) -> Option<String> {
     let rest = error.strip_prefix("missing field `")?;
     let (field, _) = rest.split_once('`')?;
     Some(format!("{field} is missing"))
 }
 
-/// Reads a template as a convention answers it, and names the fields that are unknown and left out.
+/// Parses a template from a convention's answer and names the unknown fields that are dropped.
 pub(crate) fn checked(answered: &Value) -> Result<(Value, Vec<String>), String> {
     let known = document(&typed(answered)?);
     let size = known.to_string().len();

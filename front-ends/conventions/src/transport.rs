@@ -1,7 +1,8 @@
-//! Calls of conventions' servers over HTTPS (rules 1 and 15).
+//! Calls of convention servers over HTTPS (rules 1 and 15).
 //!
-//! One call is one POST on a connection of its own. No redirect is followed, no proxy used. The certificate must be of the
-//! host in the URL, and by an authority of the registration's bundle; without a bundle, by one of the system's.
+//! One call is one POST on its own connection. No redirect is followed and no proxy is used. The certificate must match
+//! the host in the URL and be issued by an authority of the registration's bundle or, without a bundle, of the
+//! system's.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,32 +15,30 @@ use tokio::time::timeout;
 
 use crate::registration::Registration;
 
-/// Largest answer beside what it repeats of the request, in bytes.
+/// Maximum size of an answer, in bytes, in addition to what it repeats of the request.
 pub const ANSWER_MAX: usize = 8 << 20;
-/// Largest request, in bytes.
+/// Maximum size of a request, in bytes.
 pub const REQUEST_MAX: usize = 64 << 20;
 
-/// A server's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// Status.
+    /// HTTP status code.
     pub status: u16,
     /// Header `Content-Type`.
     pub content_type: Option<String>,
-    /// Body.
     pub body: Vec<u8>,
 }
 
-/// A way to the conventions' servers.
+/// Transport of requests to convention servers.
 pub trait Transport {
-    /// Sends a request to a convention's server and returns the answer, whatever its status is.
+    /// Sends a request to a convention server and returns the answer, with any status.
     ///
     /// # Errors
-    /// There is no answer; why, in one sentence that repeats nothing of the request.
+    /// Returns the reason if there is no answer, in one sentence that repeats nothing of the request.
     fn call(&self, registration: &Registration, request: Vec<u8>) -> impl Future<Output = Result<Reply, String>>;
 }
 
-/// HTTPS.
+/// Transport over HTTPS.
 #[derive(Debug, Default)]
 pub struct Https {
     clients: Mutex<BTreeMap<String, Arc<Client>>>,
@@ -53,7 +52,7 @@ impl Https {
                 Some(pem) => Trust::Only(pem.clone()),
                 None => Trust::System(None),
             };
-            // The whole call has its time; a slow beginning is none beyond it.
+            // One timeout covers the whole call, including the start.
             Arc::new(Client::trusting(trust, registration.timeout, 0))
         });
         Arc::clone(client)
@@ -86,7 +85,7 @@ async fn exchange(client: &Client, registration: &Registration, request: Vec<u8>
     let content_type =
         answer.headers.get(CONTENT_TYPE).map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
     let status = answer.status.as_u16();
-    // What is not an answer need not be read.
+    // The body of an error answer is not read.
     let body = if status == 200 { read(answer.body, most).await? } else { Vec::new() };
     Ok(Reply { status, content_type, body })
 }
@@ -97,7 +96,7 @@ async fn read(mut body: Body, most: usize) -> Result<Vec<u8>, String> {
         match body.next().await {
             Ok(None) => return Ok(bytes),
             Ok(Some(piece)) => bytes.extend_from_slice(&piece),
-            Err(BodyError::Ended) => return Err("the connection ended before the answer did".to_owned()),
+            Err(BodyError::Ended) => return Err("the connection closed before the answer was complete".to_owned()),
             Err(BodyError::Slow { .. }) => return Err("sends its answer too slowly".to_owned()),
         }
         if bytes.len() > most {

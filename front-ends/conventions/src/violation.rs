@@ -1,4 +1,4 @@
-//! Violations: all of them at once, each with the convention, the field and the rule that it is about.
+//! Violations: all of them at once, each with its convention, field and rule.
 //!
 //! A message never repeats a value of a template or of an answer, which may be secret.
 
@@ -8,21 +8,21 @@ use serde::Serialize;
 
 use crate::grant::Grant;
 
-/// Largest number of violations that are kept.
+/// Maximum number of violations that are kept.
 pub const VIOLATIONS_MAX: usize = 100;
 
-/// Broken rule.
+/// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Violation {
-    /// Convention that it is about; none where it is about the template or the file of registrations.
+    /// Name of the convention; `None` if the template or the file of registrations is wrong.
     pub convention: Option<String>,
-    /// Field, such as `spec.containers[app].securityContext.privileged`; empty where it is about none.
+    /// Path of the field, such as `spec.containers[app].securityContext.privileged`; may be empty.
     pub field: String,
-    /// Number of the rule, as the table in `docs/guides/conventions.md` has them.
+    /// Number of the rule in the table in `docs/guides/conventions.md`.
     pub rule: u8,
     /// Grant that the registration lacks.
     pub grant: Option<Grant>,
-    /// Fault in one sentence, without the above.
+    /// The fault in one sentence, without convention, field, rule and grant.
     pub message: String,
 }
 
@@ -50,14 +50,14 @@ pub struct Violations {
 }
 
 impl Violations {
-    /// Makes a list of one.
+    /// Returns a list with one violation.
     pub fn one(convention: Option<&str>, field: impl Into<String>, rule: u8, message: impl Into<String>) -> Self {
         let mut violations = Self::default();
         violations.add(convention, field, rule, message);
         violations
     }
 
-    /// Adds one.
+    /// Adds a violation.
     pub fn add(&mut self, convention: Option<&str>, field: impl Into<String>, rule: u8, message: impl Into<String>) {
         let convention = convention.map(str::to_owned);
         self.push(Violation { convention, field: field.into(), rule, grant: None, message: message.into() });
@@ -87,7 +87,7 @@ impl Violations {
     /// Returns `value` if there are no violations.
     ///
     /// # Errors
-    /// The violations, if there are any.
+    /// Returns the violations, if there are any.
     pub fn or<T>(self, value: T) -> Result<T, Self> {
         if self.is_empty() { Ok(value) } else { Err(self) }
     }
@@ -110,7 +110,7 @@ impl fmt::Display for Violations {
 
 impl std::error::Error for Violations {}
 
-/// Text of somebody else's in a message: bounded, on one line, quoted.
+/// Quotes foreign text for a message: of limited length, on one line.
 pub(crate) fn shown(text: &str) -> String {
     const SHOWN: usize = 80;
     let mut shown: String = text.chars().take(SHOWN).collect();

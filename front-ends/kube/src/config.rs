@@ -1,4 +1,4 @@
-//! ConfigMaps and Secrets (P5, P7 to P10). A value of a Secret is wiped when it is dropped, and is in no message.
+//! ConfigMaps and Secrets (P5, P7 to P10). A value of a Secret is wiped on drop and is in no message.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,25 +13,23 @@ use crate::names::is_key;
 use crate::plan::{Keyed, Tag};
 use crate::report::{Origin, Report};
 
-/// Largest data of one ConfigMap or Secret, decoded, in bytes.
+/// Maximum size of the decoded data of one ConfigMap or Secret, in bytes.
 pub const DATA_MAX: usize = 1 << 20;
 
-/// A value of a ConfigMap or a Secret, which is wiped when it is dropped.
+/// A value of a ConfigMap or a Secret, wiped on drop.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Bytes(Zeroizing<Vec<u8>>);
 
 impl Bytes {
-    /// Takes bytes over.
     pub fn new(bytes: Vec<u8>) -> Self {
         Self(Zeroizing::new(bytes))
     }
 
-    /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The text, if the bytes are UTF-8.
+    /// Returns the text if the bytes are UTF-8.
     pub fn text(&self) -> Option<&str> {
         std::str::from_utf8(&self.0).ok()
     }
@@ -43,7 +41,7 @@ impl fmt::Debug for Bytes {
     }
 }
 
-/// Text as it is written, wiped when it is dropped.
+/// Text as written in the file, wiped on drop.
 #[derive(Clone, Default)]
 struct Written(Zeroizing<String>);
 
@@ -84,31 +82,26 @@ struct WrittenSecret {
 /// A ConfigMap or a Secret.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Origin.
     pub origin: Origin,
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// Labels.
     pub labels: BTreeMap<String, String>,
     /// Values by key.
     pub data: BTreeMap<String, Bytes>,
-    /// Keys of `binaryData`, which variables leave out (P15).
+    /// Keys of `binaryData`, which are skipped for variables (P15).
     pub binary: Vec<String>,
-    /// Data cannot be changed.
+    /// True if the data cannot be changed.
     pub immutable: bool,
-    /// Type of a Secret; `None` of a ConfigMap.
+    /// Type of a Secret; `None` for a ConfigMap.
     pub secret_type: Option<String>,
 }
 
 impl Config {
-    /// Tells whether it is a Secret.
     pub fn is_secret(&self) -> bool {
         self.secret_type.is_some()
     }
 
-    /// Tag of its data.
+    /// Returns the keyed digest of the data.
     pub fn tag(&self, key: &Tag) -> Tag {
         let mut keyed = Keyed::new(key);
         for (name, value) in &self.data {
@@ -133,7 +126,7 @@ pub(crate) fn config_map(object: &crate::located::Located, report: &mut Report) 
     for (key, Written(text)) in written.binary_data.unwrap_or_default() {
         check_key(origin, "binaryData", &key, report);
         if data.contains_key(&key) {
-            report.refuse(origin, at("binaryData", &key), "P7", "is in `data`, too");
+            report.refuse(origin, at("binaryData", &key), "P7", "is also in `data`");
             continue;
         }
         let bytes = decode(origin, "binaryData", &key, &text, report);
@@ -221,7 +214,7 @@ fn check_type(origin: &Origin, kind: &str, data: &BTreeMap<String, Bytes>, metad
     let json = |key: &str| match data.get(key) {
         None => Err(format!("the key `{key}` is missing")),
         Some(value) => {
-            // The API server takes `null` for an object without entries.
+            // The API server accepts `null` as an object without entries.
             let text = value.bytes().trim_ascii();
             let is_object = text.starts_with(b"{") || text == b"null";
             match serde_json::from_slice::<serde::de::IgnoredAny>(text) {

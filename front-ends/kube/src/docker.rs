@@ -1,14 +1,14 @@
-//! Images: references, when they are fetched, and the credentials of `imagePullSecrets` (P60).
+//! Images: references, pull policy, and the credentials of `imagePullSecrets` (P60).
 
 use executor_client::v1::{PullPolicy, RegistryCredentials};
 use executor_registry_auth::{Credentials, from_docker_config};
 
 use crate::config::Config;
 
-/// Registry of names without a host.
+/// Registry of image names without a host.
 const HUB: &str = "docker.io";
 
-/// Rule for fetching an image: as it is asked for, else Always for `:latest` and for no tag, else IfNotPresent.
+/// Returns the pull policy of an image: the requested one, else Always for `:latest` or no tag, else IfNotPresent.
 pub fn policy(image: &str, asked: Option<&str>) -> Option<PullPolicy> {
     Some(match asked.filter(|asked| !asked.is_empty()) {
         Some("Always") => PullPolicy::Always,
@@ -23,7 +23,7 @@ pub fn policy(image: &str, asked: Option<&str>) -> Option<PullPolicy> {
     })
 }
 
-/// Tells whether a text can be the name of an image: `[HOST[:PORT]/]PATH[:TAG][@DIGEST]`, PATH in lower case.
+/// Returns true for a valid image name: `[HOST[:PORT]/]PATH[:TAG][@DIGEST]`, PATH in lower case.
 pub fn is_image(image: &str) -> bool {
     let (name, digest) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
     let (name, tag) = match name.rsplit_once(':') {
@@ -58,7 +58,7 @@ pub fn is_image(image: &str) -> bool {
     image.len() <= 500 && path.split('/').all(part) && tag.is_none_or(is_tag) && digest.is_none_or(is_digest)
 }
 
-/// Registry and repository of an image.
+/// Returns the registry and repository of an image.
 pub fn split(image: &str) -> (String, String) {
     let name = image.split('@').next().unwrap_or(image);
     let (registry, path) = match name.split_once('/') {
@@ -73,10 +73,10 @@ pub fn split(image: &str) -> (String, String) {
     (registry.to_owned(), path)
 }
 
-/// Credentials for an image among pull secrets: the first that has one.
+/// Returns the credentials for an image from the first pull secret that has any.
 ///
 /// # Errors
-/// A pull secret cannot be read: its name, and why, without a value.
+/// Returns the name of a pull secret that cannot be read, and the reason without a value.
 pub fn credentials(image: &str, secrets: &[&Config]) -> Result<Option<RegistryCredentials>, (String, String)> {
     let (registry, repository) = split(image);
     for secret in secrets {
@@ -102,7 +102,7 @@ pub fn credentials(image: &str, secrets: &[&Config]) -> Result<Option<RegistryCr
                 return Ok(Some(RegistryCredentials { identity_token, ..RegistryCredentials::default() }));
             }
             Some(Credentials::RegistryToken(_)) => {
-                return Err(wrong("has a registry token, which executord does not take".into()));
+                return Err(wrong("has a registry token, which executord does not support".into()));
             }
         }
     }

@@ -1,31 +1,30 @@
-//! Variables of a container, and what is expanded with them (P15 to P21). Which of them hold a secret is kept with each.
+//! Variables of a container and their expansion (P15 to P21). Each variable records whether it holds a secret.
 
 use std::collections::BTreeMap;
 
 use zeroize::Zeroizing;
 
-/// Longest value, with its name, in bytes: the kernel's.
+/// Maximum length of a value with its name, in bytes: the kernel's limit.
 pub(crate) const VALUE_MAX: usize = 131_072;
 
-/// A text, and whether it is made of a Secret's value.
+/// An expanded text, and whether it contains a Secret's value.
 #[derive(Clone, Default)]
 pub(crate) struct Expanded {
     pub(crate) text: Zeroizing<String>,
     pub(crate) secret: bool,
-    /// Variables in it that are not known.
+    /// Unknown variables in the text.
     pub(crate) unknown: Vec<String>,
 }
 
-/// A variable.
 #[derive(Clone)]
 pub(crate) struct Variable {
     pub(crate) value: Zeroizing<String>,
     pub(crate) secret: bool,
-    /// The value stands in the container's own `env` as text (P39).
+    /// True if the value is literal text in the container's own `env` (P39).
     pub(crate) plain: bool,
 }
 
-/// Variables by name, in the order in which they were set first.
+/// Variables by name, in the order in which they were first set.
 #[derive(Clone, Default)]
 pub(crate) struct Environment {
     pub(crate) order: Vec<String>,
@@ -33,14 +32,14 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    /// Sets a variable; a later one wins.
+    /// Sets a variable, replacing an earlier value.
     pub(crate) fn set(&mut self, name: &str, variable: Variable) {
         if self.variables.insert(name.to_owned(), variable).is_none() {
             self.order.push(name.to_owned());
         }
     }
 
-    /// The same with those alone whose value stands in `env` as text.
+    /// Returns only the variables whose value is literal text in `env`.
     pub(crate) fn plain(&self) -> Self {
         let mut plain = Self::default();
         for name in &self.order {
@@ -51,8 +50,9 @@ impl Environment {
         plain
     }
 
-    /// Replaces `$(NAME)` by the variable's value; an unknown one stays, and `$$` is `$` (P17). It ends where the text is longer than any that is
-    /// taken ([`VALUE_MAX`]): a short text can name a long variable very often.
+    /// Replaces `$(NAME)` by the variable's value; unknown variables stay, and `$$` becomes `$` (P17). Stops when the
+    /// text exceeds
+    /// [`VALUE_MAX`]: a short text can repeat a long variable many times.
     pub(crate) fn expand(&self, text: &str) -> Expanded {
         let mut out = Expanded::default();
         out.text.reserve(text.len());
@@ -90,7 +90,7 @@ impl Environment {
     }
 }
 
-/// Tells whether a name is one of a variable: printable ASCII but `=` (P16).
+/// Returns true for a valid variable name: printable ASCII without `=` (P16).
 pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'=')
 }
@@ -121,7 +121,7 @@ mod tests {
             assert_eq!((&**expanded.text, expanded.secret), (expected, secret), "{text}");
         }
         assert_eq!(environment.plain().expand("$(S)").unknown, ["S"]);
-        // A bomb: 100 KiB times 10,000.
+        // Expansion bomb: 100 KiB times 10,000.
         environment.set("LONG", variable(&"x".repeat(100 << 10), false));
         assert!(environment.expand(&"$(LONG)".repeat(10_000)).text.len() < 3 * VALUE_MAX);
         assert!(

@@ -1,14 +1,15 @@
-//! Fields of executord's requests, mapped back to the fields of the object that they were lowered from (P1).
+//! Maps fields of executord's requests back to the fields of the object from which they were lowered (P1).
 //!
-//! The field of a violation goes in, the most precise path that is known comes out: the whole container or pod if no table has the
-//! field.
+//! Input: the field of a violation. Output: the most precise known path, which is the whole container or pod if no
+//! table has the field.
 
 use executor_client::v1::RunRequest;
 
 use crate::plan::{Member, PodPlan};
 use crate::report::Report;
 
-/// Fields of CreatePodRequest, and the paths below the pod's template. Indices behind a field are kept if the path ends with `[]`.
+/// Fields of CreatePodRequest, and the paths below the pod's template. If the path ends with `[]`, the index of the
+/// field is kept.
 const POD: [(&str, &str); 13] = [
     ("labels", "metadata.labels"),
     ("hostname", "spec.hostname"),
@@ -59,7 +60,7 @@ const MEMBER: [(&str, &str); 29] = [
 ];
 
 impl PodPlan {
-    /// Adds what executord refuses about the pod or one of its members to a report. `field` is the one of a violation of Validate, which
+    /// Adds a violation from executord about the pod or one of its members to a report. `field` comes from Validate and
     /// begins with `pod.` or `run.`.
     pub fn refuse(&self, member: Option<&Member>, field: &str, description: &str, report: &mut Report) {
         let (path, own) = match (field.strip_prefix("pod."), member) {
@@ -114,7 +115,7 @@ impl PodPlan {
     }
 }
 
-/// Returns the longest field of a table that `field` is or is below, with its path and the rest of `field`.
+/// Returns the longest field of a table that is `field` or a prefix of it, with its path and the rest of `field`.
 fn look_up<'a>(
     table: &[(&'static str, &'static str)],
     field: &'a str,
@@ -136,7 +137,7 @@ fn key(rest: &str) -> &str {
     rest.strip_prefix('[').and_then(|rest| rest.split(']').next()).unwrap_or_default()
 }
 
-/// Adds an item to a path: one that was found, or the index of the field itself if the path ends with `[]`.
+/// Appends an index to a path: the given item or, if the path ends with `[]`, the index of the field itself.
 fn with_item(path: String, rest: &str, item: Option<usize>) -> String {
     let (path, keeps) = match path.strip_suffix("[]") {
         Some(list) => (list.to_owned(), true),
@@ -164,7 +165,7 @@ mod tests {
         assert_eq!(key("[net.x]"), "net.x");
     }
 
-    /// A field that is renamed in the interface would be mapped to nothing.
+    /// A renamed field of the interface would no longer be mapped.
     #[test]
     fn every_field_of_the_tables_exists() {
         use prost::Message as _;

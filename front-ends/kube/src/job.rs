@@ -1,42 +1,41 @@
 //! Jobs, and the schedules of CronJobs (P62).
 
-/// Rules of a Job.
+/// Parameters of a Job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobRun {
-    /// Pods that must succeed.
+    /// Number of pods that must succeed.
     pub completions: u32,
-    /// Pods at the same time.
+    /// Maximum number of pods that run at the same time.
     pub parallelism: u32,
-    /// Failures after which the job has failed.
+    /// Number of failures after which the job has failed.
     pub backoff_limit: u32,
-    /// Each pod has an index.
+    /// True if each pod has an index.
     pub indexed: bool,
-    /// Nothing is run.
+    /// True if the job does not run.
     pub suspended: bool,
-    /// Seconds after which the job has failed.
+    /// Maximum duration in seconds; after it the job has failed.
     pub deadline_seconds: Option<u64>,
 }
 
-/// Rules of a CronJob.
+/// Parameters of a CronJob.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CronSpec {
-    /// When it runs.
     pub schedule: Schedule,
-    /// Time zone of the schedule; that of the machine where there is none.
+    /// Time zone of the schedule; `None` for the machine's.
     pub time_zone: Option<String>,
     /// `Allow`, `Forbid` or `Replace`.
     pub concurrency: String,
-    /// The CronJob does not run.
+    /// True if the CronJob does not run.
     pub suspended: bool,
 }
 
-/// A schedule of five fields.
+/// A cron schedule of five fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     fields: [Field; 5],
 }
 
-/// Values of a field, each once; and whether it was `*`.
+/// Distinct values of a field, and whether the field was `*`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Field {
     values: Vec<u8>,
@@ -50,10 +49,11 @@ const FIELDS: [(&str, u8, u8); 5] =
     [("minute", 0, 59), ("hour", 0, 23), ("day of month", 1, 31), ("month", 1, 12), ("day of week", 0, 6)];
 
 impl Schedule {
-    /// Reads a schedule: five fields, or `@hourly`, `@daily`, `@midnight`, `@weekly`, `@monthly`, `@yearly`, `@annually`.
+    /// Parses a schedule: five fields, or `@hourly`, `@daily`, `@midnight`, `@weekly`, `@monthly`, `@yearly`,
+    /// `@annually`.
     ///
     /// # Errors
-    /// The text is none, with the field that is wrong.
+    /// Returns the invalid field if the text is not a schedule.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         if text.contains("TZ=") {
@@ -66,7 +66,7 @@ impl Schedule {
             "@daily" | "@midnight" => "0 0 * * *",
             "@hourly" => "0 * * * *",
             other if other.starts_with("@every ") => {
-                return Err("`@every` is not carried out: use five fields, such as */10 * * * *".into());
+                return Err("`@every` is not supported: use five fields, such as */10 * * * *".into());
             }
             other if other.starts_with('@') => {
                 return Err("is not one of @hourly, @daily, @midnight, @weekly, @monthly, @yearly".into());
@@ -94,11 +94,12 @@ impl Schedule {
         }
         match <[Field; 5]>::try_from(fields) {
             Ok(fields) => Ok(Self { fields }),
-            Err(_) => Err("has not 5 fields".into()),
+            Err(_) => Err("does not have 5 fields".into()),
         }
     }
 
-    /// The schedule as `OnCalendar=` of systemd's timers has it: one, or two where cron means either of two days.
+    /// Returns the schedule as values of `OnCalendar=` of a systemd timer: two if cron accepts either of two days, else
+    /// one.
     pub fn on_calendar(&self, time_zone: Option<&str>) -> Vec<String> {
         let [minute, hour, day, month, weekday] = &self.fields;
         let list = |field: &Field| match field.any {
@@ -117,7 +118,7 @@ impl Schedule {
         match (day.any, weekday.any) {
             (_, true) => vec![line("", &list(day))],
             (true, false) => vec![line(&days, "*")],
-            // Cron runs on both.
+            // cron runs if either day field matches.
             (false, false) => vec![line("", &list(day)), line(&days, "*")],
         }
     }

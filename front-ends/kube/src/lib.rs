@@ -5,8 +5,9 @@
 //!       -> [`lower::lower`]: a [`plan::Plan`] of pods, each with the requests of its containers in the order of their start
 //! ```
 //!
-//! Pure: no file, no clock, no connection. Every violation is told at once, with file, document, object and path, and none with a value of a
-//! Secret. Rules are numbered as in `docs/guides/kube-rules.md` (`P17`), and each has a test that is called after it.
+//! Pure: no file, no clock, no connection. All violations are reported at once, with file, document, object and path,
+//! and without values of Secrets. Rules are numbered as in `docs/guides/kube-rules.md` (`P17`). Each rule has a test
+//! whose name begins with its number.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Streams of documents, cut into objects with their places (P1, P4).
+//! Streams of documents, split into located objects (P1, P4).
 
 use std::sync::Arc;
 
@@ -9,24 +9,22 @@ use serde::de::DeserializeOwned;
 
 use crate::report::{Origin, Report};
 
-/// Most objects of all files together.
+/// Maximum number of objects in all files.
 pub const OBJECTS_MAX: usize = 10_000;
 
-/// An object and its place, not looked into yet.
+/// An undecoded object and its location.
 #[derive(Clone, Debug)]
 pub struct Located {
-    /// Origin.
     pub origin: Origin,
     /// `apps/v1`.
     pub api_version: String,
     /// `Deployment`.
     pub kind: String,
-    /// The object.
     pub node: Node,
 }
 
 impl Located {
-    /// Reads the object as a type, and reports every fault with its path. `None` where nothing can be made of it.
+    /// Decodes the object as a type, and reports every fault with its path. `None` if the object cannot be decoded.
     pub fn decode<T: DeserializeOwned>(&self, report: &mut Report) -> Option<T> {
         let decoded = decode::<T>(&self.node);
         for fault in decoded.faults {
@@ -38,14 +36,14 @@ impl Located {
         decoded.value
     }
 
-    /// Namespace and name.
+    /// Returns the namespace and the name.
     pub fn names(&self, metadata: &ObjectMeta) -> (String, String) {
         let namespace = metadata.namespace.clone().filter(|namespace| !namespace.is_empty());
         (namespace.unwrap_or_else(|| "default".into()), metadata.name.clone().unwrap_or_default())
     }
 }
 
-/// Cuts a file into its objects: documents, and the items of lists.
+/// Splits a file into its objects: documents, and the items of lists.
 pub fn locate(file: &str, text: &str, report: &mut Report) -> Vec<Located> {
     let file: Arc<str> = file.into();
     let mut found = Vec::new();
@@ -59,7 +57,7 @@ pub fn locate(file: &str, text: &str, report: &mut Report) -> Vec<Located> {
             root,
         };
         if part.beside_separator {
-            let message = "has text on the line of `---`, which kubectl leaves out: put it on the next line";
+            let message = "has text on the line of `---`, which kubectl ignores: put it on the next line";
             report.refuse(&blank(empty), "", "P1", message);
             continue;
         }

@@ -1,4 +1,4 @@
-//! Workloads to pods of run requests. What cannot be lowered is refused by its name, or warned about.
+//! Lowers workloads to pods of run requests. Unsupported fields are refused by name or reported as warnings.
 
 mod apparmor;
 mod checks;
@@ -25,19 +25,19 @@ use crate::plan::{self, CronPlan, Member, Plan, PodPlan, Role};
 use crate::report::{Report, Violation, Violations};
 use crate::workload::{Kind, Update, Workload};
 
-/// Longest id of a pod or a container.
+/// Maximum length of the id of a pod or a container.
 const ID_MAX: usize = 128;
-/// Most labels of a pod that are the user's own: executord takes 64.
+/// Maximum number of the user's own labels on a pod: executord accepts 64 labels.
 const LABELS_MAX: usize = 40;
-/// Most pods of all files together.
+/// Maximum number of pods in all files.
 const PODS_MAX: usize = 10_000;
-/// Most bytes of files, variables and arguments of all containers together.
+/// Maximum number of bytes of files, variables and arguments of all containers together.
 const BYTES_MAX: usize = 128 << 20;
 
-/// Lowers everything. `report` has what reading found.
+/// Lowers all objects. `report` has the findings of reading.
 ///
 /// # Errors
-/// Every violation of reading and of lowering.
+/// Returns every violation of reading and of lowering.
 pub fn lower(objects: &Objects, options: &Options, mut report: Report) -> Result<(Plan, Vec<Violation>), Violations> {
     let mut plan = Plan::default();
     let mut room = Room { crowded: crowded(objects, &mut report), bytes: BYTES_MAX };
@@ -58,7 +58,7 @@ pub fn lower(objects: &Objects, options: &Options, mut report: Report) -> Result
     report.finish(plan)
 }
 
-/// Checks that no two pods have one id or publish one port (P6, P43).
+/// Checks that pod ids and published ports are unique (P6, P43).
 fn unique(plan: &Plan, objects: &Objects, report: &mut Report) {
     let mut ids: BTreeMap<&str, &PodPlan> = BTreeMap::new();
     let mut ports: BTreeMap<(i32, u32, &str), &str> = BTreeMap::new();
@@ -68,27 +68,31 @@ fn unique(plan: &Plan, objects: &Objects, report: &mut Report) {
     for pod in plan.pods.iter().chain(crons) {
         let Some(origin) = origins.get(&(pod.kind, &*pod.namespace, &*pod.workload)) else { continue };
         if let Some(first) = ids.insert(&pod.id, pod) {
-            let message =
-                format!("makes the pod `{}`, which the {} {} makes, too", pod.name, first.kind.name(), first.workload);
+            let message = format!(
+                "creates the pod `{}`, which the {} {} also creates",
+                pod.name,
+                first.kind.name(),
+                first.workload
+            );
             report.refuse(origin, "metadata.name", "P6", message);
         }
         for port in &pod.create.ports {
             if let Some(other) = ports.insert((port.protocol, port.host_port, &port.host_ip), &pod.id) {
-                let message = format!("publishes the host's port {}, which `{other}` publishes, too", port.host_port);
+                let message = format!("publishes the host's port {}, which `{other}` also publishes", port.host_port);
                 report.refuse(origin, "spec", "P43", message);
             }
         }
     }
 }
 
-/// Bound of what may still be made: a few lines ask for as much memory as they like by repeating large objects.
+/// Remaining budget: a few lines can demand any amount of memory by repeating large objects.
 struct Room {
-    /// There are too many pods: one of each workload is looked at.
+    /// True if there are too many pods; then only one pod of each workload is checked.
     crowded: bool,
     bytes: usize,
 }
 
-/// Checks that there are not too many pods, before any is made.
+/// Checks the number of pods before any pod is created.
 fn crowded(objects: &Objects, report: &mut Report) -> bool {
     let mut total = 0;
     let beyond = objects.workloads.iter().find(|workload| {
@@ -96,13 +100,13 @@ fn crowded(objects: &Objects, report: &mut Report) -> bool {
         total > PODS_MAX
     });
     if let Some(workload) = beyond {
-        let message = format!("makes more than {PODS_MAX} pods, with those of the objects before it");
+        let message = format!("creates, with the objects before it, more than {PODS_MAX} pods");
         report.refuse(&workload.origin, "spec", "P5", message);
     }
     beyond.is_some()
 }
 
-/// The pods of a workload.
+/// Lowers the pods of a workload.
 fn pods(
     workload: &Workload,
     objects: &Objects,
@@ -118,7 +122,7 @@ fn pods(
     let mut names = workload.pod_names();
     let none = names.is_empty() || workload.job.as_ref().is_some_and(|job| job.suspended);
     if names.is_empty() {
-        // The object is checked all the same.
+        // The object is checked nevertheless.
         names.push(workload.name.clone());
     }
     if room.crowded {
@@ -146,7 +150,7 @@ fn pods(
     if none { Vec::new() } else { pods }
 }
 
-/// Fields that are set of an object of which one must be: a source of a volume, a handler.
+/// Returns the set fields of an object that must have exactly one, such as a volume source or a handler.
 fn kinds_of(value: &impl serde::Serialize) -> Vec<String> {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::Object(fields)) => fields.into_iter().map(|(name, _)| name).collect(),
@@ -154,7 +158,7 @@ fn kinds_of(value: &impl serde::Serialize) -> Vec<String> {
     }
 }
 
-/// Surroundings in which one pod is lowered.
+/// Context in which one pod is lowered.
 pub(crate) struct Lowering<'a> {
     pub(crate) workload: &'a Workload,
     pub(crate) spec: &'a PodSpec,
@@ -171,24 +175,24 @@ pub(crate) struct Lowering<'a> {
 }
 
 impl<'a> Lowering<'a> {
-    /// Refuses a field of the pod, by its path in the template.
+    /// Adds a violation for a field of the pod, by its path in the template.
     pub(crate) fn refuse(&mut self, path: &str, rule: &'static str, message: impl Into<String>) {
         self.report.refuse(&self.workload.origin, self.workload.path(path), rule, message);
     }
 
-    /// Warns about one.
+    /// Adds a warning for a field of the pod, by its path in the template.
     pub(crate) fn warn(&mut self, path: &str, rule: &'static str, message: impl Into<String>) {
         self.report.warn(&self.workload.origin, self.workload.path(path), rule, message);
     }
 
-    /// The ConfigMap or Secret of a name in the pod's namespace.
+    /// Returns the named ConfigMap or Secret in the pod's namespace.
     pub(crate) fn config(&self, secret: bool, name: &str) -> Option<&'a Config> {
         let key = (self.workload.namespace.clone(), name.to_owned());
         let objects = self.objects;
         if secret { objects.secrets.get(&key) } else { objects.config_maps.get(&key) }
     }
 
-    /// Names of init containers with their roles, then of the others, with their paths.
+    /// Returns the paths of the containers, the containers and their roles: init containers first.
     pub(crate) fn containers(&self) -> Vec<(String, &'a Container, Role)> {
         let spec = self.spec;
         let inits = spec.init_containers.iter().flatten().enumerate();
@@ -225,7 +229,7 @@ impl<'a> Lowering<'a> {
                 Some(left) => self.room.bytes = left,
                 None => {
                     let message = format!(
-                        "needs, with what is before it, more than {BYTES_MAX} bytes of files, variables and arguments"
+                        "needs, with the objects before it, more than {BYTES_MAX} bytes of files, variables and arguments"
                     );
                     self.refuse(&path, "P5", message);
                     break;
@@ -238,7 +242,7 @@ impl<'a> Lowering<'a> {
         }
         let longest = members.iter().map(|member| member.request.id.len()).max().unwrap_or(self.id.len());
         if longest > ID_MAX {
-            let message = format!("makes an id of {longest} bytes, NAMESPACE_POD_CONTAINER; at most {ID_MAX}");
+            let message = format!("gets the id NAMESPACE_POD_CONTAINER of {longest} bytes; at most {ID_MAX}");
             self.report.refuse(&self.workload.origin, "metadata.name", "P6", message);
         }
         let digest = plan::digest(&create, &members);
@@ -250,7 +254,8 @@ impl<'a> Lowering<'a> {
         let deadline = self.spec.active_deadline_seconds;
         let runs_on = !matches!(self.workload.kind, Kind::Pod | Kind::Job | Kind::CronJob);
         if deadline.is_some() && runs_on {
-            let message = format!("is not for pods of a {}, which run on", self.workload.kind.name());
+            let message =
+                format!("is not allowed for pods of a {}, which run until they are removed", self.workload.kind.name());
             self.refuse("spec.activeDeadlineSeconds", "P27", message);
         }
         let job_deadline = self.workload.job.as_ref().and_then(|job| job.deadline_seconds);
@@ -277,7 +282,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Labels of the pod: ours, and the user's own where executord takes them.
+    /// Returns the labels of the pod: its own, and the user's labels that executord accepts.
     fn labels(&mut self) -> HashMap<String, String> {
         let mut labels = HashMap::from([
             (plan::NAMESPACE.to_owned(), self.workload.namespace.clone()),
@@ -294,10 +299,10 @@ impl<'a> Lowering<'a> {
             }
         }
         if left_out > 0 {
-            let message = format!("{left_out} of them cannot be labels of executord, and are left out there");
+            let message = format!("{left_out} of them cannot be labels of executord, and are not set there");
             self.warn("metadata.labels", "P6", message);
         }
-        // A value beyond executord's bound would refuse the pod for its own record.
+        // A value beyond executord's limit would refuse the pod because of an internal label.
         for value in labels.values_mut() {
             if value.len() > 256 {
                 value.truncate(value.floor_char_boundary(256));
@@ -306,13 +311,13 @@ impl<'a> Lowering<'a> {
         labels
     }
 
-    /// A stable id of the pod, as text of a UUID.
+    /// Returns a stable id of the pod in the form of a UUID.
     pub(crate) fn uid(&self) -> String {
         let hash = hex::encode(Sha256::digest(format!("{}/{}", self.options.play, self.id)));
         format!("{}-{}-5{}-8{}-{}", &hash[..8], &hash[8..12], &hash[13..16], &hash[17..20], &hash[20..32])
     }
 
-    /// Fields of the pod that are refused, or warned about (P24, P40, P47, P48, P52, P63).
+    /// Checks fields of the pod that are refused or cause a warning (P24, P40, P47, P48, P52, P63).
     fn check_spec(&mut self) {
         let spec = self.spec;
         let (origin, metadata) = (&self.workload.origin, self.metadata);
@@ -325,20 +330,15 @@ impl<'a> Lowering<'a> {
                 "ephemeralContainers",
                 "P63",
                 spec.ephemeral_containers.as_ref().is_some_and(|all| !all.is_empty()),
-                "is not carried out: use `agent-cli exec`",
+                "is not supported: use `agent-cli exec`",
             ),
-            (
-                "hostPID",
-                "P48",
-                spec.host_pid == Some(true),
-                "is not carried out: no container sees the host's processes",
-            ),
-            ("hostIPC", "P48", spec.host_ipc == Some(true), "is not carried out: no container has the host's IPC"),
+            ("hostPID", "P48", spec.host_pid == Some(true), "is not supported: no container sees the host's processes"),
+            ("hostIPC", "P48", spec.host_ipc == Some(true), "is not supported: no container has the host's IPC"),
             (
                 "resourceClaims",
                 "P52",
                 spec.resource_claims.as_ref().is_some_and(|all| !all.is_empty()),
-                "is not carried out",
+                "is not supported",
             ),
             (
                 "resources",
@@ -352,60 +352,60 @@ impl<'a> Lowering<'a> {
                     ];
                     lists.into_iter().flatten().any(|length| length > 0)
                 }),
-                "is not carried out: set the limits of each container",
+                "is not supported: set the limits of each container",
             ),
             (
                 "runtimeClassName",
                 "P63",
                 spec.runtime_class_name.as_ref().is_some_and(|name| !name.is_empty()),
-                "is not carried out: there is one runtime",
+                "is not supported: there is one runtime",
             ),
             (
                 "schedulingGates",
                 "P63",
                 spec.scheduling_gates.as_ref().is_some_and(|all| !all.is_empty()),
-                "is not carried out: nobody removes the gates",
+                "is not supported: no controller removes the gates",
             ),
             ("os", "P63", spec.os.as_ref().is_some_and(|os| os.name != "linux"), "must be linux"),
-            ("hostnameOverride", "P40", spec.hostname_override.is_some(), "is not carried out: use `hostname`"),
-            ("schedulingGroup", "P63", spec.scheduling_group.is_some(), "is not carried out"),
-            ("setHostnameAsFQDN", "P40", spec.set_hostname_as_fqdn == Some(true), "is not carried out: use `hostname`"),
+            ("hostnameOverride", "P40", spec.hostname_override.is_some(), "is not supported: use `hostname`"),
+            ("schedulingGroup", "P63", spec.scheduling_group.is_some(), "is not supported"),
+            ("setHostnameAsFQDN", "P40", spec.set_hostname_as_fqdn == Some(true), "is not supported: use `hostname`"),
         ];
         for (field, rule, _, message) in refused.into_iter().filter(|(_, _, set, _)| *set) {
             self.refuse(&format!("spec.{field}"), rule, message);
         }
         let warned: [(&str, &'static str, bool, &str); 12] = [
-            ("affinity", "P63", spec.affinity.is_some(), "is not heeded: there is one node"),
-            ("nodeName", "P63", spec.node_name.is_some(), "is not heeded: there is one node"),
+            ("affinity", "P63", spec.affinity.is_some(), "is ignored: there is one node"),
+            ("nodeName", "P63", spec.node_name.is_some(), "is ignored: there is one node"),
             (
                 "nodeSelector",
                 "P63",
                 spec.node_selector.as_ref().is_some_and(|all| !all.is_empty()),
-                "is not heeded: there is one node",
+                "is ignored: there is one node",
             ),
-            ("overhead", "P52", spec.overhead.is_some(), "is not heeded"),
-            ("preemptionPolicy", "P63", spec.preemption_policy.is_some(), "is not heeded: nothing is preempted"),
-            ("priority", "P63", spec.priority.is_some(), "is not heeded: nothing is preempted"),
-            ("priorityClassName", "P63", spec.priority_class_name.is_some(), "is not heeded: nothing is preempted"),
+            ("overhead", "P52", spec.overhead.is_some(), "is ignored"),
+            ("preemptionPolicy", "P63", spec.preemption_policy.is_some(), "is ignored: nothing is preempted"),
+            ("priority", "P63", spec.priority.is_some(), "is ignored: nothing is preempted"),
+            ("priorityClassName", "P63", spec.priority_class_name.is_some(), "is ignored: nothing is preempted"),
             (
                 "readinessGates",
                 "P30",
                 spec.readiness_gates.as_ref().is_some_and(|all| !all.is_empty()),
-                "is not heeded: nobody opens the gates",
+                "is ignored: no controller opens the gates",
             ),
-            ("schedulerName", "P63", spec.scheduler_name.is_some(), "is not heeded: there is one node"),
-            ("subdomain", "P40", spec.subdomain.is_some(), "is not heeded: there is no cluster domain"),
+            ("schedulerName", "P63", spec.scheduler_name.is_some(), "is ignored: there is one node"),
+            ("subdomain", "P40", spec.subdomain.is_some(), "is ignored: there is no cluster domain"),
             (
                 "tolerations",
                 "P63",
                 spec.tolerations.as_ref().is_some_and(|all| !all.is_empty()),
-                "is not heeded: there is one node",
+                "is ignored: there is one node",
             ),
             (
                 "topologySpreadConstraints",
                 "P63",
                 spec.topology_spread_constraints.as_ref().is_some_and(|all| !all.is_empty()),
-                "is not heeded: there is one node",
+                "is ignored: there is one node",
             ),
         ];
         for (field, rule, _, message) in warned.into_iter().filter(|(_, _, set, _)| *set) {

@@ -1,4 +1,4 @@
-//! Reading: located objects to what can be run (P1, P4, P6, P63).
+//! Reads located objects as runnable objects (P1, P4, P6, P63).
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,14 @@ use crate::names::{is_label, is_label_value, is_qualified, is_subdomain};
 use crate::report::{Origin, Report, Strictness};
 use crate::workload::{self, Workload};
 
-/// Most bytes of all files together.
+/// Maximum number of bytes of all files together.
 pub const INPUT_MAX: usize = 64 << 20;
-/// Largest annotations of one object, in bytes (P5).
+/// Maximum size of the annotations of one object, in bytes (P5).
 const ANNOTATIONS_MAX: usize = 262_144;
-/// Fault of a key of a label or an annotation.
+/// Message for an invalid key of a label or an annotation.
 const NOT_QUALIFIED: &str =
     "is not a key of a label or annotation: [DNS subdomain/]NAME, NAME of 1 to 63 of A-Z, a-z, 0-9, `-`, `_` and `.`";
-/// Kinds that have no meaning on one host, or whose meaning is not carried out here (P63).
+/// Kinds that have no meaning on one host or are not supported (P63).
 const NOT_RUN: [&str; 27] = [
     "ClusterRole",
     "ClusterRoleBinding",
@@ -49,26 +49,27 @@ const NOT_RUN: [&str; 27] = [
     "ValidatingWebhookConfiguration",
 ];
 
-/// Objects that can be run, by what they are.
+/// Runnable objects by kind.
 #[derive(Debug, Default)]
 pub struct Objects {
     /// ConfigMaps by namespace and name.
     pub config_maps: BTreeMap<(String, String), Config>,
-    /// Secrets likewise.
+    /// Secrets by namespace and name.
     pub secrets: BTreeMap<(String, String), Config>,
     /// Workloads in the order of the files. A caller may change their templates before they are lowered.
     pub workloads: Vec<Workload>,
 }
 
 impl Objects {
-    /// True if the files hold no object. Objects that run nothing, such as a Deployment with zero replicas, still say
-    /// what is to be.
+    /// Returns true if the files hold no object. Objects that run nothing count, such as a Deployment with zero
+    /// replicas.
     pub fn is_empty(&self) -> bool {
         self.config_maps.is_empty() && self.secrets.is_empty() && self.workloads.is_empty()
     }
 }
 
-/// Reads files, each with its name: ConfigMaps and Secrets first, whatever the order (P1). What is wrong is in the report.
+/// Reads files, each with its name: ConfigMaps and Secrets first, in any order of the files (P1). Faults are added to
+/// the report.
 pub fn read<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>, report: &mut Report) -> Objects {
     let mut located = Vec::new();
     for (file, text) in files {
@@ -81,7 +82,7 @@ pub fn read<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>, report: &mu
     group(&located, report)
 }
 
-/// Takes objects that were located.
+/// Reads located objects.
 pub fn group(located: &[Located], report: &mut Report) -> Objects {
     let (mut objects, mut names) = (Objects::default(), Names::new());
     for object in located {
@@ -99,7 +100,7 @@ fn take(object: &Located, objects: &mut Objects, names: &mut Names, report: &mut
         let fits = object.api_version == expected;
         if !fits {
             let (is, kind) = (shown(&object.api_version), shown(&object.kind));
-            report.refuse(origin, "apiVersion", "P4", format!("is {is}; of a {kind} it must be {expected}"));
+            report.refuse(origin, "apiVersion", "P4", format!("is {is}; for a {kind} it must be {expected}"));
         }
         fits
     };
@@ -116,7 +117,12 @@ fn take(object: &Located, objects: &mut Objects, names: &mut Names, report: &mut
             let key = (config.namespace.clone(), config.name.clone());
             if let Some(first) = all.get(&key) {
                 let (file, line) = (&first.origin.file, first.origin.place("").line);
-                report.refuse(origin, "metadata.name", "P6", format!("is that of the object in {file}:{line}, too"));
+                report.refuse(
+                    origin,
+                    "metadata.name",
+                    "P6",
+                    format!("is also the name of the object in {file}:{line}"),
+                );
                 return;
             }
             all.insert(key, config);
@@ -135,7 +141,7 @@ fn take(object: &Located, objects: &mut Objects, names: &mut Names, report: &mut
                         origin,
                         "metadata.name",
                         "P6",
-                        format!("is that of the object in {file}:{line}, too"),
+                        format!("is also the name of the object in {file}:{line}"),
                     );
                     return;
                 }
@@ -143,11 +149,11 @@ fn take(object: &Located, objects: &mut Objects, names: &mut Names, report: &mut
                 objects.workloads.push(workload);
             }
             None if NOT_RUN.contains(&kind) => {
-                let message = format!("a {kind} is not carried out on one host");
+                let message = format!("a {kind} is not supported on one host");
                 report.unknown(origin, "kind", "P63", message);
             }
             None => {
-                let message = format!("{} is not a kind that is known here", shown(kind));
+                let message = format!("{} is an unknown kind", shown(kind));
                 report.unknown(origin, "kind", "P4", message);
             }
         },
@@ -164,7 +170,7 @@ fn check_metadata(object: &Located, report: &mut Report) {
             let generated = text("generateName").is_some();
             let message = match generated {
                 true => {
-                    "is missing: `generateName` is not carried out, because the same file would be played anew each time"
+                    "is missing: `generateName` is not supported, because each play of the same file would create new objects"
                 }
                 false => "is missing",
             };
@@ -211,12 +217,13 @@ fn check_metadata(object: &Located, report: &mut Report) {
     }
 }
 
-/// Text of a field, empty if the field is missing or null. `None` if it is no text, which is refused when the object is decoded.
+/// Returns the text of a field, empty if the field is missing or null. `None` if it is not text, which decoding
+/// refuses.
 fn text_or_missing<'a>(node: &'a Node, field: &str) -> Option<&'a str> {
     node.get(field).filter(|node| !matches!(node.value, Value::Null)).map_or(Some(""), Node::text)
 }
 
-/// Checks owners and finalizers, which nothing here reads, as the API server does.
+/// Checks owners and finalizers as the API server does, although they have no effect here.
 fn check_references(origin: &Origin, metadata: Option<&Node>, report: &mut Report) {
     let list = |name: &str| match metadata.and_then(|all| all.get(name)).map(|node| &node.value) {
         Some(Value::List(entries)) => entries.iter().collect(),
@@ -263,7 +270,7 @@ pub(crate) fn check_labels<'a>(
     }
 }
 
-/// Checks keys of annotations, in which upper case counts as lower case.
+/// Checks keys of annotations; upper case counts as lower case.
 pub(crate) fn check_annotations<'a>(
     origin: &Origin,
     at: &str,
@@ -275,7 +282,7 @@ pub(crate) fn check_annotations<'a>(
     }
 }
 
-/// A report for files that are read with this strictness.
+/// Returns an empty report for reading with this strictness.
 pub fn report(strictness: Strictness) -> Report {
     Report::new(strictness)
 }

@@ -1,40 +1,37 @@
-//! Facts about the host, and choices of the user.
+//! Properties of the host, and options of the user.
 
 use std::collections::BTreeMap;
 
-/// Network of the pods that do not ask for the host's.
+/// Network of pods without `hostNetwork`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PodNetwork {
-    /// Loopback alone.
+    /// Loopback only.
     #[default]
     None,
-    /// The host's.
+    /// The host's network.
     Host,
-    /// A network that the operator configured; the first one where the name is empty.
+    /// A network that the operator configured; empty for the first one.
     Cni(String),
 }
 
-/// A directory of the host that the operator lends.
+/// A directory of the host that the operator offers as a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostVolume {
-    /// Name.
     pub name: String,
-    /// The directory.
     pub path: String,
-    /// No container can write to it.
+    /// True if no container can write to it.
     pub read_only: bool,
 }
 
 /// Options of lowering.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Name of the play: what `down` takes down together.
+    /// Name of the play, the unit that `down` removes.
     pub play: String,
-    /// Network of the pods.
     pub network: PodNetwork,
-    /// Connections to beyond the pod's network are allowed.
+    /// True if connections to outside the pod's network are allowed.
     pub egress: bool,
-    /// Root file systems to take instead of images, by the image's name as it is written.
+    /// Root file systems that replace images, by the image's name as written in the files.
     pub images: BTreeMap<String, String>,
     /// Name of the node (`spec.nodeName`).
     pub node_name: String,
@@ -42,8 +39,9 @@ pub struct Options {
     pub memory_bytes: u64,
     /// Processors of the node in thousandths.
     pub cpu_millis: u64,
-    /// Directories that the operator lends (P57). Where nobody was asked, every path is taken, for a plan that is looked at alone.
+    /// Directories that the operator offers (P57). If `None`, executord was not asked and every path is accepted, for a
+    /// plan that is only displayed.
     pub host_volumes: Option<Vec<HostVolume>>,
-    /// Directories of the host below which the operator lends every path.
+    /// Directories of the host below which every path may be mounted.
     pub host_paths: Vec<String>,
 }

@@ -24,30 +24,28 @@ pub const POD: &str = "executor.kube/pod";
 pub const CONTAINER: &str = "executor.kube/container";
 /// Label with the container's role: `init`, `sidecar` or `main`.
 pub const ROLE: &str = "executor.kube/role";
-/// Label with the container's place in the order of the start.
+/// Label with the container's position in the order of the start.
 pub const INDEX: &str = "executor.kube/index";
 /// Label with the digest of the pod's specification without its secrets.
 pub const SPEC: &str = "executor.kube/spec";
-/// Beginning of the labels with the hook before the stop, in pieces: `executor.kube/pre-stop.0`.
+/// Prefix of the labels with the preStop hook, in pieces: `executor.kube/pre-stop.0`.
 pub const PRE_STOP: &str = "executor.kube/pre-stop";
-/// Longest piece of a hook in a label, and the number of pieces.
+/// Maximum length of a piece of a hook in a label, in bytes.
 const PIECE: usize = 256;
-/// Most pieces of a hook.
+/// Maximum number of pieces of a hook.
 pub const PIECES_MAX: usize = 16;
 
-/// Role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Runs to its end before the next one begins.
+    /// Runs to completion before the next container starts.
     Init,
-    /// Begins before the mains, and is stopped after them.
+    /// Starts before the main containers and is stopped after them.
     Sidecar,
-    /// Runs.
+    /// A main container.
     Main,
 }
 
 impl Role {
-    /// The name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Init => "init",
@@ -57,7 +55,7 @@ impl Role {
     }
 }
 
-/// Action in a container after its start, or before its stop. Nothing in it is secret (P13).
+/// Action in a container after its start or before its stop. It contains no secret (P13).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// A program with its arguments.
@@ -67,7 +65,7 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// The hook as the values of labels. `None` where it is too long.
+    /// Returns the hook as labels. `None` if the hook is too long.
     pub fn to_labels(&self) -> Option<Vec<(String, String)>> {
         let text = match self {
             Self::Exec(command) => serde_json::to_string(command).ok()?,
@@ -86,7 +84,7 @@ impl Hook {
         (pieces.len() <= PIECES_MAX).then_some(pieces)
     }
 
-    /// The hook of a container's labels.
+    /// Returns the hook from a container's labels.
     pub fn from_labels<'a>(label: impl Fn(&str) -> Option<&'a str>) -> Option<Self> {
         let mut text = String::new();
         for piece in 0..PIECES_MAX {
@@ -105,89 +103,82 @@ impl Hook {
 pub struct Member {
     /// Name in the pod.
     pub name: String,
-    /// Role.
     pub role: Role,
-    /// Request; with its id and its pod.
+    /// Request with its id and pod.
     pub request: Wiped<RunRequest>,
     /// Directories whose files follow changes of their Secrets and ConfigMaps (P55).
     pub rotating: BTreeSet<String>,
-    /// Done after the start.
+    /// Hook after the start.
     pub post_start: Option<Hook>,
-    /// Done before the stop.
+    /// Hook before the stop.
     pub pre_stop: Option<Hook>,
-    /// The image's user may not be root (P44).
+    /// True if the image's user must not be root (P44).
     pub non_root: bool,
     /// Path of the container in its object.
     pub path: String,
 }
 
-/// A pod.
 #[derive(Clone, Debug)]
 pub struct PodPlan {
     /// Id of the pod.
     pub id: String,
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
     /// Kind of its workload.
     pub kind: Kind,
     /// Name of its workload.
     pub workload: String,
-    /// Way of its replacement.
+    /// Replacement strategy.
     pub update: Update,
-    /// The next pod of the workload waits until this one is ready.
+    /// True if the next pod of the workload waits until this pod is ready.
     pub in_order: bool,
-    /// The pod itself.
+    /// Request that creates the pod.
     pub create: CreatePodRequest,
     /// Containers in the order of their start.
     pub members: Vec<Member>,
-    /// Time after which it has failed (P27).
+    /// Duration after which the pod has failed (P27).
     pub deadline: Option<Duration>,
-    /// Rules of its Job.
+    /// Parameters of its Job.
     pub job: Option<JobRun>,
-    /// Digest of everything but secrets and rotating files, in hexadecimal: another one is another pod.
+    /// Digest of everything but secrets and rotating files, in hexadecimal. A changed digest means a new pod.
     pub digest: String,
-    /// Place that the pod comes from.
+    /// Location of the object that the pod comes from.
     pub origin: Origin,
     /// Path of the pod's template in its object; empty for a Pod.
     pub template: &'static str,
 }
 
-/// A CronJob: not run by a play, but by the timer that is generated of it.
+/// A CronJob. It is run by its generated timer and not by a play.
 #[derive(Clone, Debug)]
 pub struct CronPlan {
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// When.
+    /// Schedule and policy.
     pub cron: CronSpec,
     /// Pods of one run.
     pub pods: Vec<PodPlan>,
 }
 
-/// Everything that is to run.
+/// Everything to be run.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Pods in the order of their start.
     pub pods: Vec<PodPlan>,
-    /// CronJobs.
     pub crons: Vec<CronPlan>,
 }
 
-/// A keyed digest of secrets: without the key nothing can be tried against it.
+/// A keyed digest of secrets: guesses cannot be verified without the key.
 pub type Tag = [u8; 32];
 
 impl Member {
-    /// Files that follow changes: those below [`Member::rotating`], in the order of their paths.
+    /// Returns the files below [`Member::rotating`], which follow changes, in the order of their paths.
     pub fn rotating_files(&self) -> Vec<&File> {
         let mut files: Vec<&File> = self.files().filter(|file| self.is_rotating(&file.path)).collect();
         files.sort_by(|one, other| one.path.cmp(&other.path));
         files
     }
 
-    /// Bytes of its files, variables and arguments.
+    /// Returns the number of bytes of files, variables and arguments.
     pub(crate) fn bytes(&self) -> usize {
         let run = self.request.action.iter().filter_map(|action| action.run.as_ref());
         let words = run.map(|run| {
@@ -209,7 +200,8 @@ impl Member {
             .any(|directory| path.strip_prefix(directory.as_str()).is_some_and(|rest| rest.starts_with('/')))
     }
 
-    /// Tags of what changes a container without being in its digest: its secret variables and arguments, and its rotating files.
+    /// Returns the digests of the values that change a container without being in its digest: secret variables and
+    /// arguments, and rotating files.
     pub fn tags(&self, key: &Tag) -> (Tag, Tag) {
         let mut environment = Keyed::new(key);
         for run in self.request.action.iter().filter_map(|action| action.run.as_ref()) {
@@ -234,7 +226,7 @@ impl Member {
     }
 }
 
-/// HMAC-SHA-256 over parts with their lengths.
+/// HMAC-SHA-256 over length-prefixed parts.
 pub(crate) struct Keyed {
     inner: Sha256,
     outer: [u8; 64],
@@ -265,7 +257,7 @@ impl Keyed {
     }
 }
 
-/// Digest of a pod and its members without their secrets, rotating files and labels of the play.
+/// Returns the digest of a pod and its members without their secrets, rotating files and labels of the play.
 pub(crate) fn digest(create: &CreatePodRequest, members: &[Member]) -> String {
     let mut hash = Sha256::new();
     let mut part = |bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! Quantities of Kubernetes, exactly (P50): `100m`, `1.5Gi`, `1e3`.
+//! Exact quantities of Kubernetes (P50): `100m`, `1.5Gi`, `1e3`.
 
 /// A quantity in thousandths, rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -6,11 +6,11 @@ pub struct Quantity {
     millis: i128,
 }
 
-/// Number of decimal places that are computed with beyond thousandths.
+/// Maximum number of digits of a quantity.
 const DIGITS_MAX: usize = 30;
 
 impl Quantity {
-    /// Reads a quantity. `None` where the text is none.
+    /// Parses a quantity. `None` if the text is not a quantity.
     pub fn parse(text: &str) -> Option<Self> {
         let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
         let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
@@ -48,7 +48,7 @@ impl Quantity {
                 places -= exponent.parse::<i32>().ok()?;
             }
         }
-        // In thousandths.
+        // Convert to thousandths.
         places -= 3;
         let scaled = mantissa.checked_mul(factor)?;
         let millis = if places <= 0 {
@@ -62,28 +62,27 @@ impl Quantity {
         Some(Self { millis: if text.starts_with('-') { -millis } else { millis } })
     }
 
-    /// A number of whole units.
+    /// Returns a quantity of whole units.
     pub fn from_units(units: u64) -> Self {
         Self { millis: i128::from(units) * 1000 }
     }
 
-    /// Thousandths; capped at what the type holds. 0 for what is below.
+    /// Returns the thousandths, capped at [`u64::MAX`]; 0 for negative quantities.
     pub fn millis(self) -> u64 {
         u64::try_from(self.millis.max(0)).unwrap_or(u64::MAX)
     }
 
-    /// Whole units, rounded up.
+    /// Returns whole units, rounded up.
     pub fn units(self) -> u64 {
         let up = self.millis.max(0).saturating_add(999) / 1000;
         u64::try_from(up).unwrap_or(u64::MAX)
     }
 
-    /// Tells whether it is below 0.
     pub fn is_negative(self) -> bool {
         self.millis < 0
     }
 
-    /// The quotient, rounded up (P21). `None` for a divisor that is not above 0.
+    /// Returns the quotient, rounded up (P21). `None` unless the divisor is above 0.
     pub fn divided_by(self, divisor: Self) -> Option<u64> {
         if divisor.millis <= 0 || self.millis < 0 {
             return None;
@@ -93,7 +92,7 @@ impl Quantity {
     }
 }
 
-/// Weight of a request for processors (P49): `ceil(10^((L*L + 125*L)/612 - 7/34))` with L = log2 of the shares.
+/// Returns the weight for a CPU request (P49): `ceil(10^((L*L + 125*L)/612 - 7/34))` with L = log2 of the shares.
 pub fn cpu_weight(request: Quantity) -> u32 {
     let shares = (request.millis().saturating_mul(1024) / 1000).clamp(2, 262_144);
     let l = (shares as f64).log2();

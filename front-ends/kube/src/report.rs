@@ -1,4 +1,4 @@
-//! Violations and warnings, each with the place that it is about.
+//! Violations and warnings, each with its place.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use executor_yaml::{Node, Place, Value};
 
-/// Largest number of violations, and of warnings, that are kept.
+/// Maximum number of violations, and of warnings, that are kept.
 pub const KEPT_MAX: usize = 200;
 
-/// Place that an object comes from.
+/// Location that an object comes from.
 #[derive(Clone, Debug)]
 pub struct Origin {
     /// File, or `-` for standard input.
@@ -21,17 +21,17 @@ pub struct Origin {
     pub base: String,
     /// `Pod default/web`.
     pub object: String,
-    /// The document, to find lines in.
+    /// The document, for finding lines.
     pub root: Arc<Node>,
 }
 
 impl Origin {
-    /// Line of a path below the object.
+    /// Returns the place of a path below the object.
     pub fn place(&self, path: &str) -> Place {
         self.root.place_of(&self.full(path))
     }
 
-    /// Index of the item of a list whose text under a key is `text`.
+    /// Returns the index of the list item whose field `key` has this text.
     pub(crate) fn item(&self, list: &str, key: &str, text: &str) -> Option<usize> {
         let Value::List(items) = &self.root.at(&self.full(list))?.value else { return None };
         items.iter().position(|item| item.get(key).and_then(Node::text) == Some(text))
@@ -55,7 +55,6 @@ impl Origin {
 /// A violation of a rule, or a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// File.
     pub file: String,
     /// Number of the document, from 1.
     pub document: usize,
@@ -63,13 +62,13 @@ pub struct Violation {
     pub line: usize,
     /// Column in the line, from 1.
     pub column: usize,
-    /// `Pod default/web`; empty where the document is no object.
+    /// `Pod default/web`; empty if the document is not an object.
     pub object: String,
     /// Path of the field; empty for the whole object.
     pub path: String,
     /// Number of the rule: `P17`.
     pub rule: &'static str,
-    /// Fault in one sentence, without the place.
+    /// The fault in one sentence, without the place.
     pub message: String,
 }
 
@@ -95,23 +94,23 @@ pub enum Strictness {
     Strict,
     /// Unknown fields are warnings, as at the API server.
     Warn,
-    /// Unknown fields are left out.
+    /// Unknown fields are ignored.
     Ignore,
 }
 
-/// Everything that was found.
+/// Collected violations and warnings.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     violations: Vec<Violation>,
     warnings: Vec<Violation>,
-    /// Violations that were told, by their hashes: those of a workload's second pod are those of its first.
+    /// Hashes of the reported violations: later pods of a workload repeat those of the first pod.
     reported: HashSet<u64>,
     beyond: usize,
     strictness: Strictness,
 }
 
 impl Report {
-    /// An empty report with this treatment of what is unknown.
+    /// Returns an empty report.
     pub fn new(strictness: Strictness) -> Self {
         Self { strictness, ..Self::default() }
     }
@@ -130,7 +129,7 @@ impl Report {
         }
     }
 
-    /// Number of violations.
+    /// Returns the number of violations.
     pub fn count(&self) -> usize {
         self.violations.len() + self.beyond
     }
@@ -145,7 +144,7 @@ impl Report {
         }
     }
 
-    /// Adds what depends on the strictness: a violation, a warning, or nothing.
+    /// Adds a violation, a warning or nothing, depending on the strictness.
     pub fn unknown(
         &mut self,
         origin: &Origin,
@@ -160,17 +159,15 @@ impl Report {
         }
     }
 
-    /// Violations, in the order in which they were found.
+    /// Returns the violations in the order in which they were found.
     pub fn violations(&self) -> &[Violation] {
         &self.violations
     }
 
-    /// Warnings.
     pub fn warnings(&self) -> &[Violation] {
         &self.warnings
     }
 
-    /// Treatment of what is unknown.
     pub fn strictness(&self) -> Strictness {
         self.strictness
     }
@@ -178,10 +175,10 @@ impl Report {
     /// Returns the value and the warnings, or all violations if there are any.
     ///
     /// # Errors
-    /// The violations.
+    /// Returns the violations.
     pub fn finish<T>(self, value: T) -> Result<(T, Vec<Violation>), Violations> {
         let Self { violations: mut list, beyond, warnings, .. } = self;
-        // In the order of the files, and of the lines in each.
+        // Sorted by file, in the order of the files, and by line.
         let files: Vec<String> = list.iter().map(|violation| violation.file.clone()).collect();
         let first = |file: &str| files.iter().position(|other| other == file);
         list.sort_by_key(|violation| (first(&violation.file), violation.line));
@@ -194,7 +191,7 @@ impl Report {
 pub struct Violations {
     /// Violations that are kept.
     pub list: Vec<Violation>,
-    /// Number of others.
+    /// Number of dropped violations.
     pub beyond: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Workloads: a template of pods, how many there are, and how they follow one another (P61, P62).
+//! Workloads: a pod template, the number of pods, and how pods are replaced (P61, P62).
 
 use std::collections::BTreeMap;
 
@@ -15,33 +15,27 @@ use crate::located::{Located, shown};
 use crate::names::{is_label_value, is_qualified};
 use crate::report::{Origin, Report};
 
-/// Most pods of one workload.
+/// Maximum number of pods of one workload.
 pub const REPLICAS_MAX: i32 = 1000;
 
-/// Longest name of a CronJob.
+/// Maximum length of the name of a CronJob.
 const CRON_NAME_MAX: usize = 52;
 
-/// Kind of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A pod by itself.
+    /// A single pod.
     Pod,
-    /// Deployment.
     Deployment,
-    /// ReplicaSet.
     ReplicaSet,
-    /// StatefulSet.
     StatefulSet,
-    /// DaemonSet: one pod, because there is one node.
+    /// One pod, because there is one node.
     DaemonSet,
-    /// Job.
     Job,
-    /// CronJob.
     CronJob,
 }
 
 impl Kind {
-    /// The kind of a name.
+    /// Returns the kind with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "Pod" => Self::Pod,
@@ -55,7 +49,6 @@ impl Kind {
         })
     }
 
-    /// The name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Pod => "Pod",
@@ -68,7 +61,7 @@ impl Kind {
         }
     }
 
-    /// The version that it is read in.
+    /// Returns the supported API version.
     pub fn api_version(self) -> &'static str {
         match self {
             Self::Pod => "v1",
@@ -77,7 +70,7 @@ impl Kind {
         }
     }
 
-    /// Path of the pod's metadata and spec in the object.
+    /// Returns the path of the pod's metadata and spec in the object.
     pub fn template_path(self) -> &'static str {
         match self {
             Self::Pod => "",
@@ -87,55 +80,50 @@ impl Kind {
     }
 }
 
-/// Way in which pods of a workload are replaced.
+/// Strategy for replacing the pods of a workload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Update {
-    /// One after the other, each when the one before it is ready.
+    /// One after the other, each when the previous pod is ready.
     #[default]
     Rolling,
-    /// All are stopped first.
+    /// All pods are stopped first.
     Recreate,
-    /// Only those that are deleted by hand.
+    /// Only pods that are deleted by hand are replaced.
     OnDelete,
 }
 
-/// A workload.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// Origin.
     pub origin: Origin,
-    /// Kind.
     pub kind: Kind,
-    /// Namespace.
     pub namespace: String,
-    /// Name.
     pub name: String,
     /// Labels of the object itself.
     pub labels: BTreeMap<String, String>,
     /// Annotations of the object itself.
     pub annotations: BTreeMap<String, String>,
-    /// Labels that the selector asks for.
+    /// Labels that the selector requires.
     pub match_labels: BTreeMap<String, String>,
-    /// Template of its pods. It may be changed before the workload is lowered.
+    /// Template of its pods. A caller may change it before the workload is lowered.
     pub template: PodTemplateSpec,
-    /// Number of pods; of a Job its runs.
+    /// Number of pods; for a Job, of its runs.
     pub replicas: u32,
-    /// Way of their replacement.
+    /// Replacement strategy.
     pub update: Update,
-    /// One is started when the one before it is ready (StatefulSet).
+    /// True if each pod is started only when the previous pod is ready (StatefulSet).
     pub in_order: bool,
     /// Number of the first pod (StatefulSet).
     pub first: u32,
     /// Pods with a lower number are not replaced (StatefulSet).
     pub partition: u32,
-    /// Rules of a Job, also of a CronJob's.
+    /// Parameters of a Job, also of a CronJob's.
     pub job: Option<JobRun>,
-    /// Rules of a CronJob.
+    /// Parameters of a CronJob.
     pub cron: Option<CronSpec>,
 }
 
 impl Workload {
-    /// Path of a field of the pod, in the object: `spec.template.spec.containers[0]`.
+    /// Returns the path in the object of a field of the pod: `spec.template.spec.containers[0]`.
     pub fn path(&self, field: &str) -> String {
         match self.kind.template_path() {
             "" => field.to_owned(),
@@ -143,7 +131,7 @@ impl Workload {
         }
     }
 
-    /// Names of its pods, in order.
+    /// Returns the names of its pods, in order.
     pub fn pod_names(&self) -> Vec<String> {
         match self.kind {
             Kind::Pod | Kind::DaemonSet => vec![self.name.clone()],
@@ -171,7 +159,7 @@ pub(crate) fn read(kind: Kind, object: &Located, report: &mut Report) -> Option<
             workload.update = strategy(object, spec.strategy.as_ref(), report);
             unready(object, spec.min_ready_seconds, report);
             if spec.paused == Some(true) {
-                report.warn(&object.origin, "spec.paused", "P61", "is not heeded: the pods are played");
+                report.warn(&object.origin, "spec.paused", "P61", "is ignored: the pods are played");
             }
             selected(workload, &spec.selector, report)
         }
@@ -190,12 +178,12 @@ pub(crate) fn read(kind: Kind, object: &Located, report: &mut Report) -> Option<
             let spec = spec.unwrap_or_default();
             if spec.volume_claim_templates.as_ref().is_some_and(|claims| !claims.is_empty()) {
                 let message =
-                    "claims of volumes are not carried out: use an emptyDir, or a hostPath that the operator lends";
+                    "claims of volumes are not supported: use an emptyDir, or a hostPath that the operator lends";
                 report.refuse(&object.origin, "spec.volumeClaimTemplates", "P61", message);
             }
             let replicas = replicas(object, spec.replicas, report);
             let mut template = spec.template;
-            // So that their mounts are not told, too.
+            // Avoids further violations for their mounts.
             let claims = spec.volume_claim_templates.into_iter().flatten().filter_map(|claim| claim.metadata.name);
             if let Some(spec) = &mut template.spec {
                 let volumes = spec.volumes.get_or_insert_default();
@@ -222,7 +210,7 @@ pub(crate) fn read(kind: Kind, object: &Located, report: &mut Report) -> Option<
                 ordinal(object, "spec.ordinals.start", spec.ordinals.and_then(|ordinals| ordinals.start), report);
             let rolling_at = "spec.updateStrategy.rollingUpdate";
             if workload.update == Update::OnDelete && update.rolling_update.is_some() {
-                report.refuse(&object.origin, rolling_at, "P61", "stands beside the type OnDelete");
+                report.refuse(&object.origin, rolling_at, "P61", "is not allowed with the type OnDelete");
             }
             let unavailable_at = format!("{rolling_at}.maxUnavailable");
             let unavailable = update.rolling_update.as_ref().and_then(|rolling| rolling.max_unavailable.as_ref());
@@ -268,7 +256,7 @@ pub(crate) fn read(kind: Kind, object: &Located, report: &mut Report) -> Option<
                 report.refuse(origin, "spec.concurrencyPolicy", "P62", "must be Allow, Forbid or Replace");
             } else if asked.is_some() && concurrency != "Forbid" {
                 let message =
-                    format!("{concurrency} acts as Forbid: a run that is due while another one runs is left out");
+                    format!("{concurrency} acts as Forbid: a run that is due while another one runs is skipped");
                 report.warn(origin, "spec.concurrencyPolicy", "P62", message);
             }
             if spec.time_zone.as_ref().is_some_and(|zone| !is_time_zone(zone)) {
@@ -279,17 +267,17 @@ pub(crate) fn read(kind: Kind, object: &Located, report: &mut Report) -> Option<
                 (
                     "startingDeadlineSeconds",
                     spec.starting_deadline_seconds,
-                    "is not heeded: a run that was missed is made up for once, however late",
+                    "is ignored: a missed run is started once, however late",
                 ),
                 (
                     "successfulJobsHistoryLimit",
                     spec.successful_jobs_history_limit.map(i64::from),
-                    "is not heeded: the last run is kept until the next one",
+                    "is ignored: the last run is kept until the next one",
                 ),
                 (
                     "failedJobsHistoryLimit",
                     spec.failed_jobs_history_limit.map(i64::from),
-                    "is not heeded: the last run is kept until the next one",
+                    "is ignored: the last run is kept until the next one",
                 ),
             ] {
                 match value {
@@ -299,7 +287,7 @@ pub(crate) fn read(kind: Kind, object: &Located, report: &mut Report) -> Option<
                 }
             }
             if object.names(&metadata).1.len() > CRON_NAME_MAX {
-                let message = format!("is longer than {CRON_NAME_MAX}, and the names of jobs are made of it");
+                let message = format!("is longer than {CRON_NAME_MAX}; the names of jobs are derived from it");
                 report.refuse(origin, "metadata.name", "P62", message);
             }
             let path = "spec.jobTemplate.spec";
@@ -313,7 +301,7 @@ pub(crate) fn read(kind: Kind, object: &Located, report: &mut Report) -> Option<
             workload
         }
     };
-    // A kind that is broken is not lowered: its paths would be told twice.
+    // An invalid workload is not lowered, which would report its paths again.
     (report.count() == found || workload.template.spec.is_some()).then_some(workload)
 }
 
@@ -346,7 +334,8 @@ fn replicas(object: &Located, replicas: Option<i32>, report: &mut Report) -> u32
     u32::try_from(replicas.clamp(0, REPLICAS_MAX)).unwrap_or(0)
 }
 
-/// Reads the way in which a Deployment's pods are replaced. The numbers are checked and not heeded: one is replaced after the other (P61).
+/// Reads the replacement strategy of a Deployment. The numbers are checked but have no effect: pods are replaced one by
+/// one (P61).
 fn strategy(object: &Located, strategy: Option<&DeploymentStrategy>, report: &mut Report) -> Update {
     let Some(strategy) = strategy else { return Update::Rolling };
     let update = match strategy.type_.as_deref() {
@@ -360,7 +349,7 @@ fn strategy(object: &Located, strategy: Option<&DeploymentStrategy>, report: &mu
     let Some(rolling) = &strategy.rolling_update else { return update };
     let at = "spec.strategy.rollingUpdate";
     if update == Update::Recreate {
-        report.refuse(&object.origin, at, "P61", "stands beside the type Recreate");
+        report.refuse(&object.origin, at, "P61", "is not allowed with the type Recreate");
         return update;
     }
     let unavailable = amount(object, &format!("{at}.maxUnavailable"), rolling.max_unavailable.as_ref(), 25, report);
@@ -371,7 +360,7 @@ fn strategy(object: &Located, strategy: Option<&DeploymentStrategy>, report: &mu
     update
 }
 
-/// Reads a number or a share of pods. Returns nothing if it is neither, or unavailable pods are more than all.
+/// Reads a number or a share of pods. Returns `None` if it is neither, or if more pods than all are to be unavailable.
 fn amount(object: &Located, path: &str, value: Option<&IntOrString>, default: u32, report: &mut Report) -> Option<u32> {
     let (number, is_share) = match value {
         None => return Some(default),
@@ -390,7 +379,7 @@ fn amount(object: &Located, path: &str, value: Option<&IntOrString>, default: u3
     None
 }
 
-/// Checks how many pods of a DaemonSet are replaced at a time, which is not heeded: there is one.
+/// Checks the rollout of a DaemonSet, which has no effect because there is one pod.
 fn daemon_rollout(object: &Located, update: &DaemonSetUpdateStrategy, report: &mut Report) {
     let Some(rolling) = update.rolling_update.as_ref().filter(|_| update.type_.as_deref() != Some("OnDelete")) else {
         return;
@@ -401,14 +390,14 @@ fn daemon_rollout(object: &Located, update: &DaemonSetUpdateStrategy, report: &m
     match (unavailable, surge) {
         (Some(0), Some(0)) => report.refuse(&object.origin, at, "P61", "has 0 for both: no pod could ever be replaced"),
         (Some(1..), Some(1..)) => {
-            let message = "stands beside a maxUnavailable that is not 0 (1 if it is missing)";
+            let message = "requires maxUnavailable: 0 (the default is 1)";
             report.refuse(&object.origin, format!("{at}.maxSurge"), "P61", message);
         }
         _ => {}
     }
 }
 
-/// The strategy of kinds whose pods are replaced in order, or when they are removed by hand.
+/// Reads the strategy of kinds whose pods are replaced in order, or after they were removed by hand.
 fn on_delete(object: &Located, kind: Option<&str>, report: &mut Report) -> Update {
     match kind {
         None | Some("" | "RollingUpdate") => Update::Rolling,
@@ -436,14 +425,14 @@ fn unready(object: &Located, seconds: Option<i32>, report: &mut Report) {
                 &object.origin,
                 "spec.minReadySeconds",
                 "P61",
-                "is not heeded: a pod that is ready counts at once",
+                "is ignored: a pod that is ready counts at once",
             );
         }
         _ => {}
     }
 }
 
-/// Tells whether a text can be the name of a time zone: it becomes a word of a unit.
+/// Returns true if a text can be the name of a time zone: it becomes a word of a unit.
 fn is_time_zone(text: &str) -> bool {
     let plain = |part: &str| {
         (1..=14).contains(&part.len())
@@ -484,7 +473,7 @@ fn selected(mut workload: Workload, selector: &LabelSelector, report: &mut Repor
     workload
 }
 
-/// Faults of a selector of labels, each with its path in the selector.
+/// Returns the faults of a label selector, each with its path in the selector.
 pub(crate) fn selector_faults(selector: &LabelSelector) -> Vec<(String, &'static str)> {
     let mut faults = Vec::new();
     for (key, value) in selector.match_labels.iter().flatten() {
@@ -535,7 +524,7 @@ fn job(kind: Kind, object: &Located, metadata: ObjectMeta, spec: JobSpec, path: 
         }
     };
     let parallelism = number("parallelism", spec.parallelism, 1, report);
-    // Without completions every pod of the parallelism runs once: one that succeeds says that the work is done.
+    // Without completions, as many pods run once as the parallelism allows: one success means that the work is done.
     let completions = number("completions", spec.completions, i32::try_from(parallelism).unwrap_or(1).max(1), report);
     if indexed && spec.completions.is_none() {
         report.refuse(origin, format!("{path}.completions"), "P62", "is missing: an Indexed job needs it");
@@ -548,21 +537,21 @@ fn job(kind: Kind, object: &Located, metadata: ObjectMeta, spec: JobSpec, path: 
         ("managedBy", spec.managed_by.is_some()),
     ] {
         if is_set {
-            report.refuse(origin, format!("{path}.{field}"), "P62", "is not carried out here");
+            report.refuse(origin, format!("{path}.{field}"), "P62", "is not supported here");
         }
     }
     let replacement = format!("{path}.podReplacementPolicy");
     match spec.pod_replacement_policy.as_deref() {
         None => {}
         Some("TerminatingOrFailed" | "Failed") => {
-            report.warn(origin, replacement, "P62", "is not heeded: a container that fails is restarted in its pod");
+            report.warn(origin, replacement, "P62", "is ignored: a container that fails is restarted in its pod");
         }
         Some(_) => report.refuse(origin, replacement, "P62", "must be TerminatingOrFailed or Failed"),
     }
     match (spec.manual_selector == Some(true), &spec.selector) {
-        (true, None) => report.refuse(origin, format!("{path}.selector"), "P62", "is missing beside manualSelector"),
+        (true, None) => report.refuse(origin, format!("{path}.selector"), "P62", "is required with manualSelector"),
         (false, Some(_)) => {
-            let message = "is made by Kubernetes: leave it out, or set manualSelector: true";
+            let message = "is set by Kubernetes: remove it, or set manualSelector: true";
             report.refuse(origin, format!("{path}.selector"), "P62", message);
         }
         (true, Some(selector)) => {
@@ -575,7 +564,7 @@ fn job(kind: Kind, object: &Located, metadata: ObjectMeta, spec: JobSpec, path: 
     let ttl = format!("{path}.ttlSecondsAfterFinished");
     match spec.ttl_seconds_after_finished {
         Some(..=-1) => report.refuse(origin, ttl, "P62", "is below 0"),
-        Some(_) => report.warn(origin, ttl, "P62", "is not heeded: the pods stay until `down`"),
+        Some(_) => report.warn(origin, ttl, "P62", "is ignored: the pods stay until `down`"),
         None => {}
     }
     if spec.active_deadline_seconds.is_some_and(|seconds| seconds < 0) {

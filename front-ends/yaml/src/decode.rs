@@ -1,7 +1,7 @@
-//! A tree as a typed value: every fault of it at once, each with its path and its place, and none with a value.
+//! Decodes a tree as a typed value and reports all faults at once, each with its path and place and without the value.
 //!
-//! serde ends at the first error. So a node at fault is left out, as if it were not there, and the rest is read again: types of Kubernetes
-//! take the absence of any field.
+//! serde stops at the first error. A faulty node is therefore left out as if it were absent, and the tree is decoded
+//! again: Kubernetes types accept the absence of any field.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -11,22 +11,22 @@ use serde::de::{self, DeserializeOwned, DeserializeSeed, Deserializer, IntoDeser
 
 use crate::node::{Fault, FaultKind, Node, Place, Value, below};
 
-/// Faults of one document that are told, at most.
+/// Maximum number of faults that are reported for one document.
 const FAULTS_MAX: usize = 100;
 
-/// Name of the type of amounts.
+/// Name of the type of quantities.
 const QUANTITY: &str = "Quantity";
 
-/// A typed value with what is wrong with it.
+/// A typed value and the faults found.
 #[derive(Debug)]
 pub struct Decoded<T> {
-    /// The value, without the nodes at fault; `None` where nothing can be made of it.
+    /// The value without the faulty nodes; `None` if nothing can be decoded.
     pub value: Option<T>,
     /// Faults in the order of the tree.
     pub faults: Vec<Fault>,
 }
 
-/// Reads a tree as a typed value.
+/// Decodes a tree as a typed value.
 pub fn decode<T: DeserializeOwned>(root: &Node) -> Decoded<T> {
     let mut faults: Vec<Fault> = Vec::new();
     let mut holes = HashSet::new();
@@ -92,7 +92,7 @@ impl de::Error for Error {
         Self { message: message.to_string(), at: None }
     }
 
-    // serde's own texts repeat the value.
+    // serde's own messages repeat the value.
     fn invalid_type(_: de::Unexpected<'_>, expected: &dyn de::Expected) -> Self {
         Self::custom(format_args!("is not {}", needed(expected)))
     }
@@ -106,7 +106,7 @@ impl de::Error for Error {
     }
 }
 
-/// What a type of Kubernetes needs, in words instead of the type's name.
+/// Describes the expected value in words instead of the name of the Kubernetes type.
 fn needed(expected: &dyn de::Expected) -> String {
     match &*expected.to_string() {
         QUANTITY => "a quantity such as 500m, 1.5 or 128Mi".to_owned(),
@@ -209,7 +209,7 @@ macro_rules! integers {
             if self.is_hole() {
                 return visitor.$visit(0);
             }
-            // Go's decoder takes 1e3 and 888.0 for no integer; go-yaml makes 888 of 0888, which it then takes.
+            // Go's decoder does not accept 1e3 and 888.0 as integers; go-yaml reads 0888 as 888, which is accepted.
             let number = match &self.node.value {
                 Value::Int(number) => <$type>::try_from(*number).ok(),
                 Value::UInt(number) => <$type>::try_from(*number).ok(),
@@ -248,7 +248,7 @@ impl<'a> Deserializer<'a> for Reader<'a> {
             Value::Bool(value) => visitor.visit_bool(*value),
             Value::Int(number) => visitor.visit_i64(*number),
             Value::UInt(number) => visitor.visit_u64(*number),
-            // A whole number is none with a fraction of 0: of 0888.
+            // An integral float comes from text such as 0888.
             Value::Float(number) if number.fract() == 0.0 && number.abs() < 9e15 => visitor.visit_i64(*number as i64),
             Value::Float(number) => visitor.visit_f64(*number),
             Value::Text(text) => visitor.visit_str(text),
@@ -328,7 +328,7 @@ impl<'a> Deserializer<'a> for Reader<'a> {
 
     fn deserialize_newtype_struct<V: Visitor<'a>>(self, name: &'static str, visitor: V) -> Result<V::Value, Error> {
         let here = self.here();
-        // As in Go, an amount of null is 0.
+        // As in Go, a null quantity is 0.
         if name == QUANTITY && (self.is_hole() || matches!(self.node.value, Value::Null)) {
             let zero: de::value::StrDeserializer<'_, Error> = "0".into_deserializer();
             return visitor.visit_newtype_struct(zero);
@@ -393,7 +393,7 @@ impl<'a> Deserializer<'a> for Reader<'a> {
 
     fn deserialize_ignored_any<V: Visitor<'a>>(self, visitor: V) -> Result<V::Value, Error> {
         if !self.is_hole() && self.state.unknown.borrow().len() < FAULTS_MAX {
-            let message = "is not a field that is known here".to_owned();
+            let message = "is an unknown field".to_owned();
             let fault = Fault { kind: FaultKind::Unknown, path: self.path.clone(), place: self.node.place, message };
             self.state.unknown.borrow_mut().push(fault);
         }

@@ -1,11 +1,11 @@
-//! What programs in Go write and read although YAML forbids it: lines of a text in quotes, or within braces and brackets, that are not indented more
-//! than their key, and tabs for space within braces and brackets.
+//! Accepts text that Go programs write and read although YAML forbids it: lines within quotes, braces or brackets that
+//! are not indented more than their key, and tabs as space within braces and brackets.
 
 use std::fmt::Display;
 
 use zeroize::Zeroizing;
 
-/// Parts of the parser's messages about such texts.
+/// Parts of the parser's messages about such text.
 const FAULTS: [&str; 5] = [
     "invalid indentation in multiline quoted scalar",
     "invalid indentation in flow construct",
@@ -14,7 +14,8 @@ const FAULTS: [&str; 5] = [
     "while scanning a plain scalar, found a tab",
 ];
 
-/// Parses a text. If the parser finds a fault of indentation or tabs, the text is parsed once more with such lines indented and such tabs replaced.
+/// Parses a text. If the parser reports an indentation or tab error, such lines are indented, such tabs are replaced,
+/// and the text is parsed once more.
 ///
 /// # Errors
 /// Returns the error of the last attempt.
@@ -25,13 +26,14 @@ pub fn lenient<T, E: Display>(text: &str, parse: impl Fn(&str) -> Result<T, E>) 
     }
 }
 
-/// Indents open lines more than the key or the element that they belong to, and replaces tabs within braces and brackets by a space. Lines stay lines.
+/// Indents continuation lines more than their key or element, and replaces tabs within braces and brackets by spaces.
+/// The number of lines stays the same.
 fn mended(text: &str) -> Zeroizing<String> {
-    // No more than twice the text; and reserved once, so that no copy of a Secret stays in memory that is given back.
+    // At most twice the text; reserved at once, so that no copy of a Secret stays in freed memory.
     let mut room = text.len();
     let mut all = Zeroizing::new(String::with_capacity(text.len() + room));
     let mut open = Open::default();
-    // Indentation of the key before `|` or `>`: lines with more belong to its text.
+    // Indentation of the key before `|` or `>`: lines that are indented more belong to its text.
     let mut block: Option<usize> = None;
     for line in text.split_inclusive('\n') {
         let content = line.trim_start_matches(' ');
@@ -55,7 +57,7 @@ fn mended(text: &str) -> Zeroizing<String> {
     all
 }
 
-/// The value of a line in block style, and the indentation of its key or element.
+/// Returns the value of a line in block style, and the indentation of its key or element.
 fn value_of(mut content: &str, mut indent: usize) -> (&str, usize) {
     while let Some(element) = content.strip_prefix("- ") {
         let rest = element.trim_start_matches(' ');
@@ -66,7 +68,7 @@ fn value_of(mut content: &str, mut indent: usize) -> (&str, usize) {
         Some('#') => "",
         Some('{' | '[') => content,
         Some(quote @ ('"' | '\'')) => match end(&content[1..], quote) {
-            // A key in quotes, or a whole text.
+            // A quoted key, or a complete quoted text.
             Some(at) => content[1 + at..].trim_start_matches(' ').strip_prefix(':').unwrap_or_default(),
             None => content,
         },
@@ -75,12 +77,12 @@ fn value_of(mut content: &str, mut indent: usize) -> (&str, usize) {
     (value.trim_start_matches([' ', '\t']), indent)
 }
 
-/// Text behind the first `:` that has space behind it.
+/// Returns the text after the first `:` that is followed by space.
 fn after_key(content: &str) -> Option<&str> {
     content.match_indices(':').map(|(at, _)| &content[at + 1..]).find(|rest| rest.starts_with([' ', '\t']))
 }
 
-/// Index behind the quote that closes a text.
+/// Returns the index after the closing quote of a text.
 fn end(text: &str, quote: char) -> Option<usize> {
     let mut chars = text.char_indices().peekable();
     while let Some((at, c)) = chars.next() {
@@ -97,16 +99,16 @@ fn end(text: &str, quote: char) -> Option<usize> {
     None
 }
 
-/// A value in quotes, braces or brackets that has not ended.
+/// An unfinished value in quotes, braces or brackets.
 #[derive(Default)]
 struct Open {
     /// Indentation of its key or element.
     within: usize,
-    /// The quote of an open text.
+    /// Quote character of an open text.
     quote: Option<char>,
-    /// Braces and brackets that are open.
+    /// Number of open braces and brackets.
     depth: usize,
-    /// The last character in braces or brackets that is no space.
+    /// Last character other than space in braces or brackets.
     before: Option<char>,
 }
 
@@ -115,7 +117,7 @@ impl Open {
         self.quote.is_some() || self.depth > 0
     }
 
-    /// Reads a line or the rest of one, up to the end of the value or of the line, and writes all of it.
+    /// Reads the rest of a line, up to the end of the value or of the line, and appends it to `all`.
     fn read(&mut self, line: &str, all: &mut String) {
         let mut rest = line;
         let mut is_after_space = true;
@@ -153,7 +155,7 @@ impl Open {
 mod tests {
     use super::*;
 
-    /// Spaces that are put before each line.
+    /// Returns the number of spaces that are inserted before each line.
     fn added(text: &str) -> Vec<usize> {
         let after = mended(text);
         let spaces = |line: &str| line.len() - line.trim_start_matches(' ').len();
@@ -166,7 +168,7 @@ mod tests {
         assert_eq!(added("- \"one\ntwo\\\"\nthree\"\n- - k: 'x\n  '\n"), [0, 3, 3, 0, 3]);
         assert_eq!(added("\"key\": \"one\ntwo\"\n\"k\": \"one\"\n'l': 'one\ntwo'\n"), [0, 1, 0, 0, 1]);
         assert_eq!(added("a: don't\nb: 5\" x\nc: 'x' # it's\n# it's: \"a\nd: e\n"), [0; 5]);
-        // A text after `|` is of its own.
+        // Text after `|` is left alone.
         assert_eq!(added("- a: |-\n    b: \"c\n\n    d\n  e: \"f\ng\"\n"), [0, 0, 0, 0, 0, 3]);
         assert_eq!(added("a: >\n  b: 'c\nd: 'e\nf'\n"), [0, 0, 0, 1]);
         assert_eq!(added("a: {b: 'one\ntwo',\nc: d}\ne: f\n"), [0, 1, 1, 0]);

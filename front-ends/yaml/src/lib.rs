@@ -1,12 +1,12 @@
-//! YAML and JSON as Kubernetes' tools read them: bounded before it is kept, and with the place of every node.
+//! YAML and JSON as Kubernetes' tools read them: limited while reading, and with the place of every node.
 //!
 //! ```text
 //! text -> [`parts`]: cut at lines that begin with `---`   -> [`parse`]: a tree of [`Node`]s with lines and columns
 //!      -> [`decode`]: a typed value, and every fault with its path, line and kind
 //! ```
 //!
-//! Scalars are YAML 1.1 as go-yaml version 2 reads it, because that is what the files were written for ([`scalar`]). What comes
-//! from outside is bounded by [`Limits`]: bytes, depth, nodes, and what aliases copy. No message has a value of the text.
+//! Scalars are YAML 1.1 as go-yaml version 2 reads them, because the files were written for it ([`scalar`]). [`Limits`]
+//! restrict the input: bytes, depth, nodes, and copies by aliases. No message contains a value of the text.
 
 #![forbid(unsafe_code)]
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// Place in a stream.
+/// Position in a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// Line, from 1.
@@ -19,47 +19,41 @@ impl fmt::Display for Place {
     }
 }
 
-/// A value and the place that it begins at.
+/// A value and its starting position.
 #[derive(Clone)]
 pub struct Node {
-    /// Value.
     pub value: Value,
-    /// Place. A copy by an alias has that of its anchor.
+    /// Position. A copy by an alias has the position of its anchor.
     pub place: Place,
 }
 
-/// A value. Text may be secret: it is wiped when it is dropped, and not printed.
+/// A value. Text may be secret: it is wiped on drop and not printed.
 #[derive(Clone)]
 pub enum Value {
     /// `null`, `~` or nothing.
     Null,
-    /// Boolean.
     Bool(bool),
-    /// Whole number.
     Int(i64),
     /// Whole number above [`i64::MAX`].
     UInt(u64),
-    /// Any other number, which is finite.
+    /// Any other finite number.
     Float(f64),
-    /// Text.
     Text(Zeroizing<String>),
-    /// Sequence.
     List(Vec<Node>),
-    /// Mapping in the order of the file, each key once.
+    /// Mapping in the order of the file, with unique keys.
     Map(Vec<(Key, Node)>),
 }
 
 /// Key of a mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// Name. A key that is a number or a boolean is its text.
+    /// Name. A key that is a number or a boolean is stored as its text.
     pub name: String,
-    /// Place.
     pub place: Place,
 }
 
 impl Value {
-    /// Kind of the value in words: `text`, `a number`.
+    /// Returns the kind of the value in words: `text`, `a number`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -73,7 +67,7 @@ impl Value {
 }
 
 impl Node {
-    /// Value of a key of a mapping.
+    /// Returns the value of a key of a mapping.
     pub fn get(&self, name: &str) -> Option<&Self> {
         match &self.value {
             Value::Map(entries) => entries.iter().find(|(key, _)| key.name == name).map(|(_, node)| node),
@@ -81,7 +75,6 @@ impl Node {
         }
     }
 
-    /// Text.
     pub fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),
@@ -89,11 +82,11 @@ impl Node {
         }
     }
 
-    /// Items of a list of Kubernetes objects: an object with `items` whose kind ends in `List`. An item that names neither kind nor
-    /// `apiVersion` has those of the list, as in a `ConfigMapList`.
+    /// Returns the items of a list of Kubernetes objects: an object with `items` whose kind ends in `List`. An item
+    /// that has neither kind nor `apiVersion` gets those of the list, as in a `ConfigMapList`.
     ///
     /// # Errors
-    /// Returns the node if it is no such list.
+    /// Returns the node if it is not such a list.
     pub fn into_items(self) -> Result<Vec<Self>, Self> {
         let text = |node: &Self, key: &str| node.get(key).and_then(Self::text).unwrap_or_default().to_owned();
         let (kind, version) = (text(&self, "kind"), text(&self, "apiVersion"));
@@ -118,7 +111,7 @@ impl Node {
         Ok(items)
     }
 
-    /// Node at a path as faults have it (`spec.containers[0].name`).
+    /// Returns the node at a path as written in faults (`spec.containers[0].name`).
     pub fn at(&self, path: &str) -> Option<&Self> {
         steps(path).into_iter().try_fold(self, |node, step| match (step, &node.value) {
             (Step::Name(name), Value::Map(_)) => node.get(name),
@@ -127,7 +120,8 @@ impl Node {
         })
     }
 
-    /// Place of a path as faults have it (`spec.containers[0].name`), or of the deepest node on the way.
+    /// Returns the position of a path as written in faults (`spec.containers[0].name`), or of the deepest existing node
+    /// on the path.
     pub fn place_of(&self, path: &str) -> Place {
         let mut node = self;
         let mut place = self.place;
@@ -152,7 +146,7 @@ enum Step<'a> {
     Index(usize),
 }
 
-/// Steps of a path: names after dots, `[3]`, and `['a.b']` for names with other characters.
+/// Splits a path into steps: names after dots, `[3]`, and `['a.b']` for names with other characters.
 fn steps(path: &str) -> Vec<Step<'_>> {
     let mut steps = Vec::new();
     let mut rest = path;
@@ -179,13 +173,13 @@ fn steps(path: &str) -> Vec<Step<'_>> {
     steps
 }
 
-/// Adds a name to a path.
+/// Appends a name to a path.
 pub(crate) fn below(path: &str, name: &str) -> String {
     let plain = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_$".contains(&byte));
     match (plain, path.is_empty()) {
         (true, true) => name.to_owned(),
         (true, false) => format!("{path}.{name}"),
-        // A name is at most as long as it is of use.
+        // Long names are cut for messages.
         (false, _) => format!("{path}['{}']", name.chars().take(100).collect::<String>()),
     }
 }
@@ -202,26 +196,24 @@ impl fmt::Debug for Value {
     }
 }
 
-/// Kind of a fault, for those who are lenient with some.
+/// Kind of a fault, for callers that tolerate some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultKind {
     /// A value of the wrong kind or form.
     Value,
     /// A field that the type does not have.
     Unknown,
-    /// A key that a mapping has twice. The last one counts.
+    /// A key that occurs twice in a mapping. The last value counts.
     Duplicate,
 }
 
-/// What is wrong with a document. It has no value of it.
+/// A fault in a document. It contains no value of the document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Kind.
     pub kind: FaultKind,
     /// Path of the node: `spec.containers[0].env[1].value`.
     pub path: String,
-    /// Place.
     pub place: Place,
-    /// What is wrong, without the path.
+    /// The fault, without the path.
     pub message: String,
 }

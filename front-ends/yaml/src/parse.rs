@@ -1,4 +1,4 @@
-//! One document as a tree, within limits.
+//! Parses one document as a tree, within limits.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,13 +14,13 @@ use crate::scalar;
 /// Limits of a document.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of its text.
+    /// Maximum number of bytes of the text.
     pub bytes: usize,
-    /// Lists and mappings within one another.
+    /// Maximum nesting of lists and mappings.
     pub depth: usize,
-    /// Values, those that aliases copy included.
+    /// Maximum number of values, including those that aliases copy.
     pub nodes: usize,
-    /// Bytes of text that aliases copy, in all.
+    /// Maximum total number of bytes of text that aliases copy.
     pub copied_bytes: usize,
 }
 
@@ -29,32 +29,33 @@ impl Limits {
     pub const OBJECT: Self = Self { bytes: 3 << 20, depth: 100, nodes: 500_000, copied_bytes: 4 << 20 };
 }
 
-/// A document.
+/// A parsed document.
 #[derive(Debug)]
 pub struct Parsed {
-    /// Its tree.
+    /// Root of the tree.
     pub root: Node,
-    /// Keys that a mapping has twice. The last one is in the tree.
+    /// Keys that occur twice in a mapping. The tree has the last value.
     pub duplicates: Vec<Fault>,
 }
 
-/// A document that is no tree of JSON's values within the limits. It has no value of the document.
+/// A document that is not a tree of JSON values within the limits. The error contains no value of the document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct SyntaxError {
-    /// Place.
     pub place: Place,
-    /// What is wrong.
+    /// The fault, without the position.
     pub message: String,
 }
 
-/// Duplicate keys that are told, at most.
+/// Maximum number of duplicate keys that are reported.
 const DUPLICATES_MAX: usize = 100;
 
-/// Parses one document whose first line is `line` of its stream. Indentation and tabs may be as programs in Go read them ([`lenient`]).
+/// Parses one document whose first line is `line` of its stream. Accepts the indentation and tabs that Go programs
+/// accept ([`lenient`]).
 ///
 /// # Errors
-/// The text is not YAML, is more than one document, has a key that is no scalar, a tag that is not of YAML's core, or is beyond a limit.
+/// Returns an error if the text is not YAML, has more than one document, has a key that is not a scalar or a tag that
+/// is not of YAML's core, or exceeds a limit.
 pub fn parse(text: &str, line: usize, limits: &Limits) -> Result<Parsed, SyntaxError> {
     if text.len() > limits.bytes {
         let message = format!("has {} bytes; at most {}", text.len(), limits.bytes);
@@ -87,7 +88,7 @@ fn tree(text: &str, line: usize, limits: &Limits) -> Result<Parsed, SyntaxError>
     Ok(Parsed { root: builder.root.unwrap_or(empty), duplicates: builder.duplicates })
 }
 
-/// A list or mapping that has begun.
+/// An unfinished list or mapping.
 struct Open {
     place: Place,
     anchor: usize,
@@ -115,7 +116,7 @@ struct Anchored {
 struct Weight {
     nodes: usize,
     bytes: usize,
-    /// Lists and mappings within one another.
+    /// Nesting of lists and mappings within the value.
     levels: usize,
 }
 
@@ -142,7 +143,7 @@ impl Builder<'_> {
             }
             Event::Alias(id) => {
                 let Some(anchored) = self.anchors.get(&id) else {
-                    return Err("an alias stands within its own anchor".into());
+                    return Err("an alias is within its own anchor".into());
                 };
                 let Weight { nodes, bytes, levels } = anchored.weight;
                 let total = self.nodes.saturating_add(nodes);
@@ -230,7 +231,8 @@ impl Builder<'_> {
         let value = match holds {
             Holds::List(list) => Value::List(list),
             Holds::Map { mut entries, mut index, merged, .. } => {
-                // What is merged stands behind what the mapping says itself; of several mappings the first counts.
+                // The mapping's own keys have priority over merged ones; of several merged mappings the first has
+                // priority.
                 for source in merged {
                     let sources = match source.value {
                         Value::Map(_) => vec![source],
@@ -255,11 +257,11 @@ impl Builder<'_> {
         self.place(Node { value, place }, anchor)
     }
 
-    /// Puts a finished node where it belongs.
+    /// Inserts a finished node into its parent.
     fn place(&mut self, node: Node, anchor: usize) -> Result<(), String> {
         if anchor > 0 {
             let weight = weigh(&node);
-            // Keeping it is a copy, too.
+            // Storing the anchored value is a copy, too.
             self.copied = self.copied.saturating_add(weight.bytes);
             if self.copied > self.limits.copied_bytes {
                 return Err(format!("anchors and aliases copy more than {} bytes", self.limits.copied_bytes));
@@ -279,7 +281,7 @@ impl Builder<'_> {
                     Some(at) => {
                         if self.duplicates.len() < DUPLICATES_MAX {
                             let first = entries[*at].0.place.line;
-                            let message = format!("is there twice, first in line {first}");
+                            let message = format!("occurs twice, first in line {first}");
                             let (path, place) = (below(path, &name.name), name.place);
                             self.duplicates.push(Fault { kind: FaultKind::Duplicate, path, place, message });
                         }
@@ -321,7 +323,7 @@ fn add(weight: &mut Weight, more: Weight) {
     weight.levels = weight.levels.max(more.levels);
 }
 
-/// Name of a key: the text of a scalar, as JSON has it.
+/// Returns the name of a key: the text of a scalar, as in JSON.
 fn key_name(node: &Node) -> Result<String, String> {
     Ok(match &node.value {
         Value::Text(text) => text.to_string(),
@@ -334,7 +336,7 @@ fn key_name(node: &Node) -> Result<String, String> {
     })
 }
 
-/// Core of a tag, `None` where there is no tag.
+/// Returns the core part of a tag; `None` without a tag.
 fn core(tag: Option<&Tag>) -> Result<Option<Cow<'_, str>>, String> {
     let Some(tag) = tag else { return Ok(None) };
     if tag.handle() == "!" && tag.suffix().is_empty() || (tag.handle().is_empty() && tag.suffix() == "!") {
@@ -349,15 +351,15 @@ fn core_tag(tag: Option<&Tag>, expected: &str) -> Result<(), String> {
     match core(tag)?.as_deref() {
         None => Ok(()),
         Some(name) if name == expected || name == "str" => Ok(()),
-        Some(_) => Err("has a tag of another kind of value".into()),
+        Some(_) => Err("has a tag that does not match its value".into()),
     }
 }
 
 fn scalar_value(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Value, String> {
     let as_text = || Value::Text(Zeroizing::new(text.to_owned()));
-    let not_finite = |_| "is a number that JSON does not have".to_owned();
+    let not_finite = |_| "is a number that JSON cannot represent".to_owned();
     let resolved = || scalar::resolve(text).map_err(not_finite);
-    let wrong = || "has a tag of another kind of value".to_owned();
+    let wrong = || "has a tag that does not match its value".to_owned();
     Ok(match core(tag)?.as_deref() {
         None if style == ScalarStyle::Plain => resolved()?,
         None | Some("str") => as_text(),

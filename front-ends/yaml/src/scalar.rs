@@ -1,19 +1,19 @@
 //! Plain scalars of YAML 1.1, as go-yaml version 2 resolves them.
 //!
-//! `y`, `n`, `yes`, `no`, `on`, `off` are booleans. `0400` and `0o400` are 256, and `0888`, which is no octal number, is 888. `0x`, `0b` and `_`
-//! between digits are known. Dates and sexagesimal numbers (`1:30`) stay text.
+//! `y`, `n`, `yes`, `no`, `on`, `off` are booleans. `0400` and `0o400` are 256, and `0888`, which is not octal, is 888.
+//! `0x`, `0b` and `_` between digits are accepted. Dates and sexagesimal numbers (`1:30`) stay text.
 
 use crate::node::Value;
 use zeroize::Zeroizing;
 
-/// A plain scalar that is no value of JSON.
+/// A plain scalar that JSON cannot represent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotFinite;
 
 /// Resolves a plain scalar without a tag.
 ///
 /// # Errors
-/// The scalar is infinite, or not a number: JSON has neither.
+/// Returns an error if the scalar is infinite or not a number, which JSON cannot represent.
 pub fn resolve(text: &str) -> Result<Value, NotFinite> {
     Ok(match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
@@ -45,7 +45,7 @@ fn number(text: &str) -> Result<Option<Value>, NotFinite> {
     }
 }
 
-/// A whole number, with the prefixes of Go's `ParseInt` and base 0.
+/// Parses a whole number, with the prefixes of Go's `ParseInt` with base 0.
 fn whole(digits: &str) -> Option<Value> {
     let (negative, unsigned) = match digits.as_bytes().first()? {
         b'-' => (true, &digits[1..]),

@@ -1,19 +1,20 @@
-//! A stream cut into its documents, at lines that begin with `---` as kubectl cuts it: a document that is broken hides no other.
+//! Splits a stream into documents at lines that begin with `---`, as kubectl does: a broken document does not hide the
+//! others.
 
 /// Text of one document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part<'a> {
     /// Number of the document in its stream, from 1; empty documents count.
     pub number: usize,
-    /// Line of the stream that the text begins at, from 1.
+    /// Line of the stream at which the text begins, from 1.
     pub line: usize,
     /// Text without the separators.
     pub text: &'a str,
-    /// Text after the separator on its own line, which kubectl leaves out; a comment is none.
+    /// True if text follows the separator on its own line, which kubectl drops; comments do not count.
     pub beside_separator: bool,
 }
 
-/// Cuts a stream. Documents with nothing but comments and space are left out.
+/// Splits a stream. Documents with nothing but comments and space are skipped.
 pub fn parts(text: &str) -> impl Iterator<Item = Part<'_>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut rest = Some(text);
@@ -52,7 +53,7 @@ pub fn parts(text: &str) -> impl Iterator<Item = Part<'_>> {
 mod tests {
     use super::*;
 
-    /// Kubernetes objects, P1: a stream is cut at lines beginning with `---`; empty documents are skipped.
+    /// Kubernetes objects, P1: a stream is split at lines beginning with `---`; empty documents are skipped.
     #[test]
     fn p1_documents() {
         let text = "# comment\n---\na: 1\n--- # second\nb: |\n  x\n---\n\n---\n---\nc: 3";

@@ -1,6 +1,6 @@
-//! Reading within limits: bombs, depth, sizes, duplicate keys, merges, modes, and faults with their places.
+//! Limits (alias bombs, depth, sizes), duplicate keys, merges, modes, and faults with their places.
 
-#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ fn refused(text: &str) -> String {
     format!("{}: {error}", error.place)
 }
 
-/// A billion laughs: each level copies the one before nine times.
+/// Billion laughs: each level copies the previous one nine times.
 #[test]
 fn p4_bombs_of_aliases_are_refused() {
     let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
@@ -33,7 +33,7 @@ fn p4_bombs_of_aliases_are_refused() {
         merges.push_str(&format!("m{level}: &m{level} {{<<: *m{0}, c: *m{0}, d: *m{0}}}\n", level - 1));
     }
     assert!(parse(&merges, 1, &Limits::OBJECT).is_err());
-    // The control: what people write.
+    // Control: ordinary use of aliases.
     let node = tree("base: &base {a: 1, b: 2}\nuse: [*base, {<<: *base, b: 3}]\n");
     let Value::List(list) = &node.get("use").unwrap().value else { panic!("a list") };
     assert!(matches!(list[0].get("b").unwrap().value, Value::Int(2)));
@@ -80,9 +80,9 @@ fn what_is_no_tree_of_json_is_refused_with_its_place() {
         ("a: 'b", "not YAML"),
         ("a: *x", "not YAML"),
         ("[a]: 1", "not a scalar"),
-        ("a: .inf", "JSON does not have"),
+        ("a: .inf", "JSON cannot represent"),
         ("a: !secret x", "a tag that is not one"),
-        ("a: !!int x", "another kind"),
+        ("a: !!int x", "does not match its value"),
         ("<<: 3", "`<<` takes"),
         ("a: 1\n...\nb: 2\n", "second document"),
     ] {
@@ -105,7 +105,7 @@ struct Thing {
     map: Option<BTreeMap<String, String>>,
 }
 
-/// Every fault is there at once, with its path and line, and without a value.
+/// All faults are reported at once, each with its path and line and without the value.
 #[test]
 fn p3_faults_of_values_and_unknown_fields() {
     let text = "name: 8080\nsize: '12'\nrun: maybe-hunter2\nlist:\n- name: yes\n  nam: hunter2\n- hunter2\n- {size: 3000000000}\n\
@@ -120,11 +120,11 @@ fn p3_faults_of_values_and_unknown_fields() {
             "2:size: is text; it must be a whole number: write it without quotes",
             "3:run: is text; it must be true or false",
             "5:list[0].name: is a boolean; it must be text: quote it",
-            "6:list[0].nam: is not a field that is known here",
+            "6:list[0].nam: is an unknown field",
             "7:list[1]: is text; it must be a mapping",
             "8:list[2].size: is not a whole number of 32 bits",
             "10:map['a.b']: is a number; it must be text: quote it",
-            "12:mode: is not a field that is known here",
+            "12:mode: is an unknown field",
         ]
     );
     let value = decoded.value.unwrap();
@@ -132,17 +132,17 @@ fn p3_faults_of_values_and_unknown_fields() {
     assert_eq!((value.name, value.size, value.run), (None, None, None));
 }
 
-/// P1: a mapping is merged with the tag of it, too.
+/// P1: a merge key may have its explicit tag.
 #[test]
 fn p1_merges_may_have_their_tag() {
     let node = tree("a: &a {c: 1, d: 2}\nb:\n  !!merge <<: *a\n  d: 3\n");
     let at = |key: &str| node.get("b").unwrap().get(key).map(|node| node.value.kind());
     assert!(at("c").is_some() && at("<<").is_none());
     assert!(matches!(node.get("b").unwrap().get("d").unwrap().value, Value::Int(3)));
-    assert!(refused("a: !!merge x").contains("another kind"));
+    assert!(refused("a: !!merge x").contains("does not match its value"));
 }
 
-/// P2: a mode is what it says in each of the three ways that people write it.
+/// P2: each of the three usual notations of a mode gives the same mode.
 #[test]
 fn p2_modes() {
     for (text, mode) in [("0644", 420), ("0o644", 420), ("420", 420), ("400", 400)] {
@@ -180,11 +180,11 @@ fn p1_tabs_in_flow_are_space() {
     let (Value::List(one), Value::List(two)) = (&list[0].value, &list[1].value) else { panic!("lists") };
     assert_eq!((one[0].text(), one[1].text()), (Some("a"), Some("b")));
     assert_eq!((two[0].get("a").unwrap().text(), two[0].get("b").unwrap().text()), (Some("x\ty"), Some("u\tv")));
-    // Elsewhere a tab is no indentation.
+    // Elsewhere tabs are not indentation.
     assert!(refused("a:\n\tb: 1\n").contains("not YAML"));
 }
 
-/// P1: a text in quotes goes on at the column of its key, as for go-yaml.
+/// P1: quoted text may continue at the column of its key, as for go-yaml.
 #[test]
 fn p1_quoted_text_continues_at_its_key() {
     for text in ["a: \"one\ntwo\"\nb: 1\n", "a: 'one\ntwo'\nb: 1\n", "a:\n  \"one\ntwo\"\nb: 1\n"] {
@@ -194,12 +194,12 @@ fn p1_quoted_text_continues_at_its_key() {
     }
     let node = tree("a:\n- b: \"one\n\n  two\"\n  c: x\n");
     assert_eq!(node.at("a[0].b").unwrap().text(), Some("one\ntwo"));
-    // Places behind such a line are those of the file.
+    // Places after such a line are those of the file.
     let error = parse("a: \"one\ntwo\"\nb: [\n", 10, &Limits::OBJECT).unwrap_err();
     assert!(error.place.line >= 12, "{error:?}");
 }
 
-/// P3: as in Go, null is a text without characters, and an amount of 0.
+/// P3: as in Go, null is empty text, and a null quantity is 0.
 #[test]
 fn p3_null_is_an_empty_text() {
     let decoded = decode::<Thing>(&tree("map: {a: null, b: x, c: ~, d: }\nname: null\n"));

@@ -1,4 +1,4 @@
-//! `agent-cli bundle`: what is in bundles, and installations of them.
+//! `agent-cli bundle`: inspects bundles, and manages installations of them.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,10 +23,9 @@ use crate::install::{InstallArgs, NameArg, RollbackArgs, StoreArgs, UpgradeArgs,
 use crate::kube;
 use crate::registry::RegistryArgs;
 
-/// The name of this program.
 pub(crate) const PROGRAM: &str = "agent-cli-bundle";
 
-/// Meaning of each exit status, in the words of the manual.
+/// Description of each exit status for the manual.
 const STATUSES: [(&str, &str); 4] = [
     ("0", "done; validate: the bundle is valid"),
     ("1", "the bundle or its catalog is refused"),
@@ -34,9 +33,10 @@ const STATUSES: [(&str, &str); 4] = [
     ("141", "the reader of the output went away (| head)"),
 ];
 
-/// Judge, show and install bundles of operators (registry+v1) and of Kubernetes objects (plain+v0)
+/// Check, show and install bundles of operators (registry+v1) and of Kubernetes objects (plain+v0)
 ///
-/// SOURCE is a directory, a tar archive (also with gzip), an image of a registry (docker://REFERENCE), in an OCI layout or in an archive (oci:PATH or oci:PATH:NAME, or the path alone), or a commit of git
+/// SOURCE is a directory, a tar archive (also with gzip), an image of a registry (docker://REFERENCE), in an OCI layout
+/// or in an archive (oci:PATH or oci:PATH:NAME, or the path alone), or a git commit
 /// (git:REPOSITORY@COMMIT[#DIRECTORY]).
 #[derive(Debug, Parser)]
 #[command(
@@ -57,30 +57,31 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Tell everything that is wrong with a bundle, and what is odd about it
+    /// Check a bundle; show all errors and warnings
     Validate(SourceArgs),
-    /// Show what is in a bundle, what of it runs here, and what needs an API server
+    /// Show the contents of a bundle, which parts run here, and which need an API server
     Inspect(SourceArgs),
     /// Write the files of a bundle into a directory
     Unpack(UnpackArgs),
-    /// Install a bundle under a name: a source, or resolved from a catalog
+    /// Install a bundle under a name: from a source, or resolved from a catalog
     ///
-    /// Its Deployments, ConfigMaps and Secrets run as pods. A bundle that needs an API server is refused, unless --partial leaves that out.
+    /// Its Deployments, ConfigMaps and Secrets run as pods. A bundle that needs an API server is refused, unless
+    /// --partial skips those parts.
     Install(Box<InstallArgs>),
     /// Upgrade an installation along its catalog's graph, or to a source
     ///
-    /// The new revision's pods are made beside the old ones. When they are ready it is the current one, and the old ones go; otherwise the old
-    /// revision stays.
+    /// The new revision's pods are created next to the old ones. When they are ready, the new revision becomes current
+    /// and the old pods are removed; otherwise the old revision stays.
     Upgrade(Box<UpgradeArgs>),
-    /// Go back to an earlier revision, as a new one
+    /// Return to an earlier revision, as a new revision
     Rollback(RollbackArgs),
     /// Show an installation: conditions and revisions
     Status(NameArg),
-    /// Show what became true of installations, and with --follow what becomes true of them
+    /// Show past events of installations, and with --follow new ones as they occur
     Events(EventsArgs),
     /// List installations
     List,
-    /// Remove an installation with all that it runs
+    /// Remove an installation and everything that it runs
     Uninstall(NameArg),
     /// Write the manual or shell completions
     Generate(GenerateArgs),
@@ -91,7 +92,7 @@ pub(crate) struct SourceArgs {
     /// The bundle
     #[arg(value_name = "SOURCE")]
     pub(crate) source: String,
-    /// Format: registry+v1 or plain+v0 [default: what the bundle seems to be]
+    /// Format: registry+v1 or plain+v0 [default: detected]
     #[arg(long, value_name = "FORMAT")]
     pub(crate) format: Option<Format>,
     #[command(flatten)]
@@ -102,15 +103,15 @@ pub(crate) struct SourceArgs {
 struct UnpackArgs {
     #[command(flatten)]
     source: SourceArgs,
-    /// Directory to make; it must not exist
+    /// Directory to create; it must not exist
     #[arg(value_name = "DIR")]
     to: PathBuf,
-    /// Write files that hold Secrets, too; otherwise they are left out
+    /// Also write files that hold Secrets, which are skipped otherwise
     #[arg(long)]
     with_secrets: bool,
 }
 
-/// The whole program.
+/// Entry point of the program.
 pub(crate) fn main() -> ExitCode {
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|first| first == kube::BOUND) {
@@ -158,7 +159,7 @@ impl Cli {
     }
 }
 
-/// Reads a bundle and judges it.
+/// Reads and validates a bundle.
 pub(crate) fn judged(args: &SourceArgs) -> Result<(Source, Files, Bundle), BundleError> {
     let (source, files) = files(&args.source, &args.registry)?;
     let format = args.format.unwrap_or_else(|| bundle::format(&files));
@@ -245,13 +246,13 @@ fn inspect(global: &Global, args: &SourceArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Writes into a directory beside the one that is asked for, and renames that: it is there whole or not at all.
+/// Writes into a directory next to the requested one, and renames it: the result is complete or absent.
 fn unpack(global: &Global, args: &UnpackArgs) -> Result<u8, Failure> {
     let (_, files, bundle) = judged(&args.source)?;
     let to = &args.to;
     let failed = |source| Failure::Generate { path: to.clone(), source };
     if to.symlink_metadata().is_ok() {
-        return Err(Failure::Usage(format!("{} is there already", to.display())));
+        return Err(Failure::Usage(format!("{} already exists", to.display())));
     }
     let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(std::path::Path::new("."));
     let dir = tempfile::Builder::new().prefix(".unpack-").tempdir_in(parent).map_err(failed)?;
@@ -269,12 +270,12 @@ fn unpack(global: &Global, args: &UnpackArgs) -> Result<u8, Failure> {
         written.push(path.clone());
     }
     std::fs::rename(dir.path(), to).map_err(failed)?;
-    let _ = dir.keep(); // it has another name now
+    let _ = dir.keep(); // the directory was renamed
     let document = json!({"pin": files.pinned(), "directory": to, "written": written, "leftOut": left_out});
     print(global, &document, || {
         let mut text = format!("{} files of {} in {}\n", written.len(), files.pinned(), to.display());
         for path in &left_out {
-            text += &format!("left out, because it holds a Secret: {}\n", plain(path));
+            text += &format!("skipped, because it holds a Secret: {}\n", plain(path));
         }
         text
     })?;

@@ -18,10 +18,9 @@ use serde_json::{Value, json};
 use crate::common::{NOTES, catalog, objects, print, write};
 use crate::registry::RegistryArgs;
 
-/// The name of this program.
 pub(crate) const PROGRAM: &str = "agent-cli-catalog";
 
-/// Meaning of each exit status, in the words of the manual.
+/// Description of each exit status for the manual.
 const STATUSES: [(&str, &str); 4] = [
     ("0", "done; validate: the catalog is valid; diff: there is no difference"),
     ("1", "the catalog is refused; diff: there are differences"),
@@ -29,10 +28,11 @@ const STATUSES: [(&str, &str); 4] = [
     ("141", "the reader of the output went away (| head)"),
 ];
 
-/// Judge and show file-based catalogs of operators (OLM)
+/// Check and show file-based catalogs of operators (OLM)
 ///
-/// CATALOG is a file or a directory of YAML or JSON (with .indexignore), a tar archive of one (also with gzip), an image of a registry (docker://REFERENCE), in an OCI layout or in an archive (oci:PATH or oci:PATH:NAME, or the
-/// path alone), or a commit of git (git:REPOSITORY@COMMIT[#DIRECTORY]).
+/// CATALOG is a file or a directory of YAML or JSON (with .indexignore), a tar archive of one (also with gzip), an
+/// image of a registry (docker://REFERENCE), in an OCI layout or in an archive (oci:PATH or oci:PATH:NAME, or the path
+/// alone), or a git commit (git:REPOSITORY@COMMIT[#DIRECTORY]).
 #[derive(Debug, Parser)]
 #[command(
     name = "agent-cli-catalog",
@@ -51,13 +51,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Tell everything that is wrong with a catalog
+    /// Check a catalog; show all errors
     Validate(CatalogArg),
     /// List the packages of a catalog
     List(CatalogArg),
-    /// Show a package: channels, heads, what upgrades to what, deprecations
+    /// Show a package: channels, heads, upgrade edges, deprecations
     Show(ShowArgs),
-    /// Write the objects of a catalog in one order and form
+    /// Write the objects of a catalog in canonical order and form
     Render(RenderArgs),
     /// Compare two catalogs
     Diff(DiffArgs),
@@ -83,7 +83,7 @@ struct ShowArgs {
     /// The package
     #[arg(value_name = "PACKAGE")]
     package: String,
-    /// One channel only
+    /// Show only this channel
     #[arg(long, value_name = "CHANNEL")]
     channel: Option<String>,
 }
@@ -92,10 +92,10 @@ struct ShowArgs {
 struct RenderArgs {
     #[command(flatten)]
     catalog: CatalogArg,
-    /// Form to write
+    /// Output form
     #[arg(long, short, value_enum, default_value_t = Form::Yaml)]
     output: Form,
-    /// One package only
+    /// Write only this package
     #[arg(long, value_name = "PACKAGE")]
     package: Option<String>,
 }
@@ -108,10 +108,10 @@ enum Form {
 
 #[derive(Debug, Args)]
 struct DiffArgs {
-    /// The catalog before
+    /// The old catalog
     #[arg(value_name = "OLD")]
     old: String,
-    /// The catalog after
+    /// The new catalog
     #[arg(value_name = "NEW")]
     new: String,
     #[command(flatten)]
@@ -122,12 +122,12 @@ struct DiffArgs {
 struct MermaidArgs {
     #[command(flatten)]
     catalog: CatalogArg,
-    /// One package only
+    /// Draw only this package
     #[arg(long, value_name = "PACKAGE")]
     package: Option<String>,
 }
 
-/// The whole program.
+/// Entry point of the program.
 pub(crate) fn main() -> ExitCode {
     let matches = match documented().with_help().try_get_matches() {
         Ok(matches) => matches,
@@ -315,7 +315,7 @@ fn show(global: &Global, args: &ShowArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// One object after another: a catalog is larger than what has to be held of it.
+/// Writes one object after another, so that a large catalog is not held in memory.
 fn render(global: &Global, args: &RenderArgs) -> Result<u8, Failure> {
     let opened = objects(&args.catalog.catalog, false, &args.catalog.registry)?;
     let mut found = false;

@@ -14,14 +14,14 @@ use serde::Serialize;
 
 use crate::registry::{RegistryArgs, fetch};
 
-/// The name that stands before messages: that of the program that runs this one.
+/// Name that precedes messages: the program that runs this one.
 pub(crate) const NOTES: &str = "agent-cli";
-/// Label of the directory of a catalog's files in its image.
+/// Image label with the directory of a catalog's files.
 const CONFIGS_LABEL: &str = "operators.operatorframework.io.index.configs.v1";
-/// Default.
+/// Default directory of a catalog's files.
 const CONFIGS: &str = "configs";
 
-/// Reason why a command about bundles or catalogs ended without doing what it was asked to.
+/// Reason why a command about bundles or catalogs failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BundleError {
     #[error("{what} is refused: {}\n  {}", count(.faults.count()), .faults.to_string().replace('\n', "\n  "))]
@@ -45,7 +45,7 @@ fn count(faults: usize) -> String {
     if faults == 1 { "1 fault".to_owned() } else { format!("{faults} faults") }
 }
 
-/// Prints the document or the text for people, whichever is asked for.
+/// Prints the JSON document or the text, as requested.
 pub(crate) fn print(global: &Global, document: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
     let text = if global.json { json::document(document) } else { text() };
     write(text.as_bytes())
@@ -60,13 +60,13 @@ pub(crate) fn write(bytes: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// A catalog's objects, and the directory that they were unpacked into for as long as they are needed.
+/// A catalog's objects, and the temporary directory that holds them.
 pub(crate) struct Opened {
     pub(crate) objects: Objects,
     _unpacked: Option<tempfile::TempDir>,
 }
 
-/// Reads the objects of a catalog: of a file, a directory, an archive or an image.
+/// Reads the objects of a catalog: from a file, a directory, an archive or an image.
 pub(crate) fn objects(text: &str, digests: bool, registry: &RegistryArgs) -> Result<Opened, BundleError> {
     let wrong = |source| BundleError::Source { what: text.to_owned(), source };
     let found = Source::parse(text).map_err(wrong)?;
@@ -89,7 +89,7 @@ pub(crate) fn objects(text: &str, digests: bool, registry: &RegistryArgs) -> Res
     Ok(Opened { objects, _unpacked: unpacked })
 }
 
-/// Directory of a catalog's files in what was unpacked.
+/// Returns the directory of a catalog's files in an unpacked source.
 fn configs(root: &Path, source: &Source, label: Option<&String>) -> Result<PathBuf, SourceError> {
     let is_image = matches!(source, Source::Layout { .. } | Source::Image { .. });
     if !is_image {
@@ -98,12 +98,12 @@ fn configs(root: &Path, source: &Source, label: Option<&String>) -> Result<PathB
     let named = label.map_or(CONFIGS, |label| label.trim_matches('/'));
     let outside = Path::new(named).components().any(|part| !matches!(part, std::path::Component::Normal(_)));
     if outside || !root.join(named).is_dir() {
-        return Err(SourceError::Image(format!("the image has no directory /{named}, where a catalog's files are")));
+        return Err(SourceError::Image(format!("the image has no directory /{named} with the catalog's files")));
     }
     Ok(root.join(named))
 }
 
-/// Reads and judges a catalog.
+/// Reads and validates a catalog.
 pub(crate) fn catalog(text: &str, digests: bool, registry: &RegistryArgs) -> Result<(Opened, Catalog), BundleError> {
     let opened = objects(text, digests, registry)?;
     let refused = |faults| BundleError::Refused { what: text.to_owned(), faults };

@@ -1,6 +1,7 @@
-//! `agent-cli bundle events`: what became true of installations, and what becomes true of them.
+//! `agent-cli bundle events`: prints past and new events of installations.
 //!
-//! Events are in the records that all programs write. A follower reads them again when the kernel tells that their directory has changed.
+//! Events are in the records that all programs write. With `--follow` the records are read again when the kernel
+//! reports a change of their directory.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,20 +22,20 @@ use serde_json::{Value, json};
 use crate::common::write;
 use crate::install::{InstallError, StoreArgs};
 
-/// The last second that RFC 3339 can write.
+/// The last second that RFC 3339 can represent.
 const END: u64 = 253_402_300_799;
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct EventsArgs {
-    /// Only of these installations
+    /// Show only these installations
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Go on with what happens from now on, until interrupted; an installation that is named need not be there yet
+    /// Continue with new events until interrupted; a named installation need not exist yet
     #[arg(long, short)]
     follow: bool,
 }
 
-/// Prints events, with `--json` one document a line.
+/// Prints events; with `--json` one document per line.
 pub(crate) fn events(global: &Global, store: &StoreArgs, args: &EventsArgs) -> Result<u8, Failure> {
     args.names.iter().try_for_each(|name| check_name(name).map_err(Failure::Usage))?;
     let store = store.store()?;
@@ -42,7 +43,7 @@ pub(crate) fn events(global: &Global, store: &StoreArgs, args: &EventsArgs) -> R
     let changes =
         if args.follow { Some(Changes::from_directory(store.directory()).map_err(Failure::System)?) } else { None };
     loop {
-        // Watched first and read then: no change is between the two.
+        // Watch before reading, so that no change is missed.
         if let Some(changes) = &changes {
             changes.watch().map_err(Failure::System)?;
         }
@@ -62,7 +63,7 @@ pub(crate) fn events(global: &Global, store: &StoreArgs, args: &EventsArgs) -> R
     }
 }
 
-/// Changes of a directory that need not be there yet.
+/// Watches a directory that need not exist yet.
 struct Changes {
     directory: PathBuf,
     watches: OwnedFd,
@@ -74,7 +75,7 @@ impl Changes {
         Ok(Self { directory, watches: inotify::init(CreateFlags::CLOEXEC)? })
     }
 
-    /// Watches the directory; while it is not there, the nearest one above it.
+    /// Watches the directory or, if it does not exist, its nearest existing ancestor.
     fn watch(&self) -> io::Result<()> {
         let records = WatchFlags::MOVED_TO | WatchFlags::DELETE | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
         let above = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
@@ -87,14 +88,14 @@ impl Changes {
                 Err(Errno::NOENT | Errno::NOTDIR) => continue, // removed meanwhile
                 added => added?,
             };
-            // One that was made before its parent was watched is watched itself.
+            // A directory that was created before its parent was watched is watched itself.
             if is_whole || !self.directory.ancestors().take_while(|path| *path != found).any(Path::is_dir) {
                 return Ok(());
             }
         }
     }
 
-    /// Waits until something has changed.
+    /// Waits for a change.
     fn wait(&self) -> io::Result<()> {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         loop {
@@ -106,12 +107,12 @@ impl Changes {
     }
 }
 
-/// Number of the last event that was told, by installation.
+/// Number of the last printed event, by installation.
 #[derive(Default)]
 struct Seen(BTreeMap<String, u64>);
 
 impl Seen {
-    /// Events that have not been told yet, in the order of time.
+    /// Returns the events that have not been printed yet, in the order of time.
     fn poll(&mut self, store: &Store, args: &EventsArgs) -> Result<Vec<Value>, StoreError> {
         let names = if args.names.is_empty() { store.names()? } else { args.names.clone() };
         let mut reported: Vec<(u64, Value)> = Vec::new();
@@ -120,7 +121,7 @@ impl Seen {
                 Some(it) => {
                     let newest = it.events.last().map_or(0, |event| event.sequence);
                     let seen = self.0.insert(name.clone(), newest).unwrap_or_default();
-                    // One that went and came back between two looks counts from 1 again.
+                    // The numbers of an installation that was removed and created again restart at 1.
                     let seen = if newest < seen { 0 } else { seen };
                     reported
                         .extend(it.events.iter().filter(|it| it.sequence > seen).map(|it| (it.at, document(name, it))));
@@ -134,7 +135,7 @@ impl Seen {
         for name in gone {
             self.0.remove(&name);
             let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-            reported.push((at, json!({"installation": name, "at": at, "type": "Uninstalled", "status": "True", "reason": "Uninstalled", "message": "all of it is gone"})));
+            reported.push((at, json!({"installation": name, "at": at, "type": "Uninstalled", "status": "True", "reason": "Uninstalled", "message": "everything was removed"})));
         }
         reported.sort_by_key(|(at, _)| *at);
         Ok(reported.into_iter().map(|(_, document)| document).collect())
@@ -147,7 +148,7 @@ fn document(name: &str, event: &Event) -> Value {
     document
 }
 
-/// An event for people.
+/// Formats an event as text.
 fn line(reported: &Value) -> String {
     let text = |field: &str| plain(reported[field].as_str().unwrap_or_default());
     let at = SystemTime::UNIX_EPOCH + Duration::from_secs(reported["at"].as_u64().unwrap_or_default().min(END));

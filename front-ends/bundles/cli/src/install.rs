@@ -1,4 +1,4 @@
-//! Installations: install, upgrade, rollback, uninstall; [`explain`] tells what they would do, [`status`] what there is.
+//! Installations: install, upgrade, rollback, uninstall; see [`explain`] for dry runs and [`status`] for queries.
 
 mod args;
 mod explain;
@@ -28,28 +28,30 @@ use crate::common::{BundleError, catalog, files, print};
 use crate::kube::{PlayError, Player};
 use crate::registry::RegistryArgs;
 
-/// Reason why an installation is not as it was asked for.
+/// Reason why an installation is not in the requested state.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InstallError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("{name} is installed already (revision {revision}): upgrade it, uninstall it, or choose another name")]
     Installed { name: String, revision: u32 },
-    #[error("{0} has no revision that runs: install it again, or uninstall it")]
+    #[error("{0} has no running revision: install it again, or uninstall it")]
     NotInstalled(String),
     #[error("{0} does not follow a catalog: name the source of the bundle, or --catalog and --package")]
     FollowsNothing(String),
-    #[error("{name} has no revision {number} to go back to")]
+    #[error("{name} has no revision {number} to roll back to")]
     NoRevision { name: String, number: String },
-    #[error("{source_text} has changed since revision {number} (it was {was}, it is {is}): it cannot be gone back to")]
+    #[error(
+        "{source_text} has changed since revision {number} (it was {was}, it is {is}): a rollback to it is impossible"
+    )]
     Changed { source_text: String, number: u32, was: String, is: String },
     #[error("the bundle cannot be installed")]
     Manifest(#[from] ManifestError),
     #[error("{name}: revision {revision} is not installed: {why}")]
     Failed { name: String, revision: u32, why: String },
-    #[error("{name}: {what} cannot be taken down")]
+    #[error("{name}: {what} cannot be removed")]
     Down { name: String, what: String, source: PlayError },
-    #[error("cannot tell the pods of {0}")]
+    #[error("cannot list the pods of {0}")]
     Pods(String, #[source] PlayError),
 }
 
@@ -59,7 +61,7 @@ impl From<InstallError> for Failure {
     }
 }
 
-/// A command with what it needs.
+/// A command and its context.
 pub(crate) struct Work<'a> {
     global: &'a Global,
     store: Store,
@@ -80,7 +82,7 @@ fn wanted(source: &str, registry: &RegistryArgs) -> Result<Wanted, Failure> {
     Ok(Wanted { source: pinned(source_found, &files), files, bundle })
 }
 
-/// A source that means the same for ever: an image by its digest.
+/// Returns an immutable source: an image by its digest.
 fn pinned(source: Source, files: &Files) -> Source {
     match (source, &files.pin) {
         (Source::Image { reference }, Some(pin)) => {
@@ -96,12 +98,15 @@ fn pinned(source: Source, files: &Files) -> Source {
 impl<'a> Work<'a> {
     pub(crate) fn new(global: &'a Global, store: &StoreArgs) -> Result<Self, Failure> {
         if global.local {
-            return Err(Failure::Usage("--local ends with the command, and installations do not".to_owned()));
+            return Err(Failure::Usage(
+                "--local is not supported here: its executord ends with the command, and installations must not"
+                    .to_owned(),
+            ));
         }
         Ok(Self { global, store: store.store()? })
     }
 
-    /// Carries out work that plays, in a runtime of one thread: the plays end with it.
+    /// Runs work with plays in a single-threaded runtime: the plays end with it.
     fn with_player(&self, work: impl AsyncFnOnce(&mut Player<'a>) -> Result<u8, Failure>) -> Result<u8, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
         runtime.block_on(async {
@@ -110,7 +115,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Finishes or undoes what a kill cut off.
+    /// Finishes or undoes a command that was killed.
     async fn repair(&self, player: &mut Player<'_>, locked: &Locked, it: &mut Installation) -> Result<(), Failure> {
         if it.phase == Phase::Settled {
             return Ok(());
@@ -122,12 +127,12 @@ impl<'a> Work<'a> {
         if it.phase == Phase::Uninstalling {
             return Ok(());
         }
-        eprintln!("agent-cli: {}: what was cut off is cleared away", it.name);
+        eprintln!("agent-cli: {}: cleaned up after an interrupted command", it.name);
         it.repaired();
         Ok(self.store.write(locked, it).map_err(InstallError::from)?)
     }
 
-    /// Installs a revision: written down, played, and current when its pods are ready; otherwise it goes again.
+    /// Installs a revision: records it, plays it, and makes it current when its pods are ready; otherwise removes it.
     async fn revise(
         &self,
         player: &mut Player<'_>,
@@ -185,7 +190,7 @@ impl<'a> Work<'a> {
         Ok(number)
     }
 
-    /// Repairs an installation that must be there afterwards: one that was being uninstalled is gone.
+    /// Repairs an installation that must exist afterwards: one that was being uninstalled is gone.
     async fn repair_to_use(
         &self,
         player: &mut Player<'_>,
@@ -200,7 +205,8 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Writes down that a bundle cannot be read, or does not hold to the rules (I5). A source that is written wrongly names no bundle.
+    /// Records that a bundle cannot be read or breaks rules (I5). A malformed source names no bundle and is not
+    /// recorded.
     fn unpacked<T>(&self, locked: &Locked, it: &mut Installation, read: Result<T, Failure>) -> Result<T, Failure> {
         if let Err(error) = &read
             && !matches!(error, Failure::Usage(_))
@@ -211,7 +217,7 @@ impl<'a> Work<'a> {
         read
     }
 
-    /// `install`.
+    /// Runs `install`.
     pub(crate) fn install(&self, args: &InstallArgs) -> Result<u8, Failure> {
         check_name(&args.name).map_err(Failure::Usage)?;
         let (source, follows, steps) = match (&args.source, &args.from.catalog, &args.from.package) {
@@ -254,7 +260,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// `upgrade`.
+    /// Runs `upgrade`.
     pub(crate) fn upgrade(&self, args: &UpgradeArgs) -> Result<u8, Failure> {
         let locked = self.store.lock(&args.name).map_err(InstallError::from)?;
         let found = self.store.read(&args.name).map_err(InstallError::from)?;
@@ -290,7 +296,7 @@ impl<'a> Work<'a> {
         if args.dry_run {
             return self.explain(&args.name, &steps, &sources, &args.registry, args.run.partial || it.options.partial);
         }
-        // Every bundle of the way is read before anything runs.
+        // All bundles on the upgrade path are read before anything runs.
         let all = sources.iter().map(|source| wanted(source, &args.registry)).collect::<Result<Vec<_>, _>>();
         let all = self.unpacked(&locked, &mut it, all)?;
         self.with_player(async |player| {
@@ -305,7 +311,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// `rollback`: a new revision with the bundle of an earlier one, which must be what it was.
+    /// Runs `rollback`: a new revision with the bundle of an earlier one, whose content must be unchanged.
     pub(crate) fn rollback(&self, args: &RollbackArgs) -> Result<u8, Failure> {
         let locked = self.store.lock(&args.name).map_err(InstallError::from)?;
         let found = self.store.read(&args.name).map_err(InstallError::from)?;
@@ -336,7 +342,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// `uninstall`: written down first, so that a kill does not keep half of it.
+    /// Runs `uninstall`: recorded first, so that the next command can finish it after a kill.
     pub(crate) fn uninstall(&self, args: &NameArg) -> Result<u8, Failure> {
         let locked = self.store.lock(&args.name).map_err(InstallError::from)?;
         let found = self.store.read(&args.name).map_err(InstallError::from)?;
@@ -353,7 +359,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Prints the revisions that were made.
+    /// Prints the new revisions.
     fn done(&self, it: &Installation, numbers: &[u32]) -> Result<u8, Failure> {
         let revisions: Vec<_> = numbers.iter().filter_map(|number| it.revision(*number)).collect();
         print(self.global, it, || {
@@ -368,18 +374,18 @@ impl<'a> Work<'a> {
     }
 }
 
-/// Source of a resolved bundle's image.
+/// Returns the image source of a resolved bundle.
 fn image(step: &Step) -> Result<String, Failure> {
     match &*step.to.image {
         "" => Err(Failure::Usage(format!(
-            "{} has no image: its objects are in the catalog, from which nothing is installed",
+            "{} has no image: bundles whose objects are in the catalog cannot be installed",
             step.to.name
         ))),
         image => Ok(format!("docker://{image}")),
     }
 }
 
-/// A catalog's text that means the same in another directory.
+/// Returns a catalog argument that is valid in any working directory.
 fn absolute(text: &str) -> String {
     Source::parse(text).map_or_else(|_| text.to_owned(), |source| source.text())
 }

@@ -1,6 +1,7 @@
-//! Plays, by the program `agent-cli-kube`: one for each revision. Manifests go to it through a pipe.
+//! Plays a revision by running the program `agent-cli-kube`. Manifests are passed through a pipe.
 //!
-//! The program ends when this one ends, however that happens: it is run by way of `agent-cli-bundle`'s own hidden command, which asks the kernel for that.
+//! The program is killed when this process exits for any reason: it is run through a hidden command of
+//! `agent-cli-bundle`, which requests this from the kernel.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
@@ -16,17 +17,15 @@ use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_dea
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use zeroize::Zeroizing;
 
-/// The program.
 const PROGRAM: &str = "agent-cli-kube";
-/// Hidden command that runs a program which ends with its parent.
+/// Hidden command that runs a program which is killed when its parent exits.
 pub(crate) const BOUND: &str = "run-bound";
-/// Largest answer of the program that is read.
+/// Maximum size of the program's output, in bytes.
 const ANSWER_MAX: usize = 16 << 20;
 
-/// Reason why a play failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PlayError {
-    #[error("cannot find {PROGRAM} beside this program or in PATH")]
+    #[error("cannot find {PROGRAM} next to this program or in PATH")]
     NoProgram,
     #[error("cannot run {PROGRAM}")]
     Run(#[source] std::io::Error),
@@ -67,7 +66,7 @@ impl Player<'_> {
         self.run(&args, Some(manifests)).await.map(drop)
     }
 
-    /// Takes a play down. One that is not there is done.
+    /// Removes a play. Succeeds if the play does not exist.
     pub(crate) async fn down(&mut self, name: &str) -> Result<(), PlayError> {
         if self.pods(name).await?.is_empty() {
             return Ok(());
@@ -75,11 +74,11 @@ impl Player<'_> {
         self.run(&["down".into(), name.into()], None).await.map(drop)
     }
 
-    /// Pods of a play, as the program describes them.
+    /// Returns the pods of a play, as described by the program.
     pub(crate) async fn pods(&mut self, name: &str) -> Result<Vec<serde_json::Value>, PlayError> {
         let answer = self.run(&["ps".into(), "--name".into(), name.into(), "--json".into()], None).await?;
         let value: serde_json::Value = serde_json::from_slice(&answer)
-            .map_err(|error| PlayError::Failed(format!("{PROGRAM} ps --json answers something else: {error}")))?;
+            .map_err(|error| PlayError::Failed(format!("{PROGRAM} ps --json: unexpected output: {error}")))?;
         match value {
             serde_json::Value::Array(pods) => Ok(pods),
             mut other => {
@@ -88,7 +87,7 @@ impl Player<'_> {
         }
     }
 
-    /// Runs the program to its end. What it says goes to standard error; the last of it is the reason where it fails.
+    /// Runs the program until it exits. Its messages go to standard error; the last one is the reason of a failure.
     async fn run(&mut self, args: &[OsString], input: Option<&Zeroizing<String>>) -> Result<Vec<u8>, PlayError> {
         let program = find(PROGRAM).ok_or(PlayError::NoProgram)?;
         let own = std::env::current_exe().map_err(PlayError::Run)?;
@@ -103,7 +102,7 @@ impl Player<'_> {
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let write = async {
             if let (Some(mut stdin), Some(input)) = (stdin, input) {
-                let _ = stdin.write_all(input.as_bytes()).await; // one that ends early says why
+                let _ = stdin.write_all(input.as_bytes()).await; // if the program exits early, it reports why
             }
         };
         let read = async {
@@ -134,11 +133,12 @@ impl Player<'_> {
         let ((), answer, said, status) = loop {
             tokio::select! {
                 done = &mut whole => break done,
-                // A key that is typed at a terminal reaches the child, too; SIGTERM is passed on. It clears away nothing: that is done here.
+                // Terminal signals reach the child directly; SIGTERM is passed on. The child does not clean up; this
+                // program does.
                 signal = self.interrupts.next() => {
                     interrupted = Some(signal);
                     if let Some(pid) = pid {
-                        let _ = kill_process(pid, Signal::TERM); // it may have ended
+                        let _ = kill_process(pid, Signal::TERM); // it may have exited
                     }
                 }
             }
@@ -156,7 +156,7 @@ impl Player<'_> {
     }
 }
 
-/// Finds a program beside this one, else in the absolute directories of PATH.
+/// Finds a program next to this one, else in the absolute directories of PATH.
 fn find(name: &str) -> Option<PathBuf> {
     let own = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.to_owned()));
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -164,11 +164,11 @@ fn find(name: &str) -> Option<PathBuf> {
     all.map(|directory| directory.join(name)).find(|program| program.is_file())
 }
 
-/// The hidden command: `run-bound PARENT PROGRAM ARGUMENTS...`. Returns where the program cannot be run.
+/// The hidden command: `run-bound PARENT PROGRAM ARGUMENTS...`. Returns only if the program cannot be run.
 pub(crate) fn run_bound(mut args: impl Iterator<Item = OsString>) -> std::process::ExitCode {
     let (Some(parent), Some(program)) = (args.next(), args.next()) else { return 125.into() };
     let bound = set_parent_process_death_signal(Some(Signal::KILL));
-    // The parent may have ended before that.
+    // The parent may have exited before the request.
     let is_there = getppid().is_some_and(|pid| OsStr::new(&pid.as_raw_nonzero().to_string()) == parent);
     if bound.is_err() || !is_there {
         return 125.into();

@@ -1,8 +1,9 @@
-//! `agent-cli-bundle`: bundles of operators through executord. agent-cli runs it as `agent-cli bundle`; called as `agent-cli-catalog` it is
-//! `agent-cli catalog`.
+//! `agent-cli-bundle`: bundles of operators through executord. agent-cli runs it as `agent-cli bundle`; under the name
+//! `agent-cli-catalog` it is `agent-cli catalog`.
 //!
-//! The library `executor_bundles` knows what bundles and catalogs are. Here is the rest: the command lines ([`bundle`], [`catalog`]), what both have in
-//! common ([`common`]), installations ([`install`], [`events`]) by plays ([`kube`]), and images of registries ([`registry`]).
+//! The library `executor_bundles` implements bundles and catalogs. This crate has the command lines ([`bundle`],
+//! [`catalog`]), their common parts ([`common`]), installations ([`install`], [`events`]) by plays ([`kube`]), and
+//! images of registries ([`registry`]).
 
 #![forbid(unsafe_code)]
 

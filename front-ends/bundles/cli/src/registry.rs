@@ -1,4 +1,5 @@
-//! Images of registries: fetched by the library that executord uses, into memory or a directory. Every byte is verified by its digest.
+//! Images of registries: fetched with executord's library, into memory or a directory. Every byte is verified by its
+//! digest.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -9,22 +10,22 @@ use executor_bundles::source::{Files, SourceError, image};
 use executor_core::image::{Digest, ImageReference};
 use executor_images::{Images, LayerNotes, LayerStore, LayerToUnpack, Settings, UnpackError};
 
-/// Largest image, in bytes.
+/// Maximum size of an image, in bytes.
 const IMAGE_MAX: u64 = 4 << 30;
 
 /// Access to registries.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Registry")]
 pub(crate) struct RegistryArgs {
-    /// File with credentials for registries, as `docker login` and `podman login` write it
+    /// File with registry credentials, as written by `docker login` and `podman login`
     #[arg(long, value_name = "FILE")]
     pub(crate) registry_auth_file: Option<PathBuf>,
-    /// File with certificates (PEM) that are trusted beside the system's
+    /// File with additional trusted certificates (PEM)
     #[arg(long, value_name = "FILE")]
     pub(crate) registry_ca_file: Option<PathBuf>,
 }
 
-/// Keeps the blobs of layers instead of unpacking them.
+/// Stores layer blobs without unpacking them.
 #[derive(Clone, Debug, Default)]
 struct Kept(Arc<Mutex<Vec<File>>>);
 
@@ -49,7 +50,7 @@ pub(crate) fn fetch(reference: &str, args: &RegistryArgs, to: Option<&Path>) -> 
     let parsed: ImageReference = format!("docker://{reference}")
         .parse()
         .map_err(|error: executor_core::image::BadReference| wrong(error.to_string()))?;
-    // In memory, where there is such a place: layers of bundles may hold Secrets.
+    // In memory if possible: layers of bundles may hold Secrets.
     let shared = Path::new("/dev/shm");
     let dir = if shared.is_dir() { tempfile::tempdir_in(shared) } else { tempfile::tempdir() };
     let dir = dir.map_err(|error| SourceError::Write(shared.to_owned(), error))?;
@@ -70,7 +71,7 @@ pub(crate) fn fetch(reference: &str, args: &RegistryArgs, to: Option<&Path>) -> 
                         break outcome.map_err(|error| wrong(error.to_string()))?;
                     }
                 }
-                None => return Err(wrong("the fetch was cut off".to_owned())),
+                None => return Err(wrong("the fetch was interrupted".to_owned())),
             }
         };
         let configuration = images.configuration(&record).await.map_err(|error| wrong(error.to_string()))?;

@@ -1,7 +1,7 @@
-//! The programs as agent-cli and packagers run them, without an executord. Plays are those of a program that stands for `agent-cli-kube`: it keeps a file for each play, and kills
-//! the program that called it where a test wants that.
+//! Runs the programs as agent-cli and packagers do, without an executord. A stub replaces `agent-cli-kube`: it keeps a
+//! file for each play, and kills its caller on request.
 
-#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_agent-cli-bundle");
 
-/// Counts its calls, and kills its caller before or after the one that is named in `kill`. `fail` lets plays fail.
+/// Counts its calls, and kills its caller before or after the call named in `kill`. `fail` makes plays fail.
 const PLAYER: &str = r#"#!/bin/sh
 cd "$PLAYS" || exit 1
 calls=$(($(cat calls) + 1)); echo $calls > calls
@@ -45,7 +45,7 @@ impl World {
         let player = dir.path().join("bin/agent-cli-kube");
         fs::write(&player, PLAYER).unwrap();
         fs::set_permissions(&player, fs::Permissions::from_mode(0o755)).unwrap();
-        // Beside the program nothing is found that could be another player.
+        // Copied, so that no other player is found next to the program.
         fs::copy(PROGRAM, dir.path().join("bin/agent-cli-bundle")).unwrap();
         symlink("agent-cli-bundle", dir.path().join("bin/agent-cli-catalog")).unwrap();
         let world = Self { dir };
@@ -58,7 +58,7 @@ impl World {
     }
 
     fn unset(&self, file: &str) {
-        let _ = fs::remove_file(self.dir.path().join("plays").join(file)); // it need not be there
+        let _ = fs::remove_file(self.dir.path().join("plays").join(file)); // it may not exist
     }
 
     fn command(&self, program: &str) -> Command {
@@ -99,7 +99,7 @@ impl World {
         fs::read_to_string(self.dir.path().join("plays/calls")).unwrap().trim().parse().unwrap()
     }
 
-    /// A plain bundle, with a Secret where one is given.
+    /// Writes a plain bundle, with a Secret if one is given.
     fn bundle(&self, name: &str, secret: &str) -> PathBuf {
         let manifests = self.dir.path().join(name).join("manifests");
         fs::create_dir_all(&manifests).unwrap();
@@ -119,7 +119,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Status of a condition in what `status --json` says.
+/// Returns status and reason of a condition in the output of `status --json`.
 fn condition(status: &str, kind: &str) -> (String, String) {
     let status: Value = serde_json::from_str(status).unwrap();
     let conditions = status["installation"]["conditions"].as_array().unwrap();
@@ -182,7 +182,7 @@ fn a_revision_that_fails_leaves_the_one_before() {
     assert_eq!(condition(&status, "Installed"), ("False".into(), "UpgradeFailed".into()));
     assert_eq!(condition(&status, "Healthy"), ("True".into(), "Healthy".into()));
     assert_eq!(condition(&status, "Unpacked"), ("True".into(), "UnpackSuccessful".into()));
-    // I5: a bundle that cannot be read is a condition, too.
+    // I5: a bundle that cannot be read is recorded as a condition, too.
     fs::write(world.dir.path().join("two/manifests/bad.yaml"), "a: [").unwrap();
     assert!(world.refused(&["upgrade", "demo", "two"]).contains("is refused: 1 fault"));
     let status = world.good(&["--json", "status", "demo"]);
@@ -217,7 +217,7 @@ fn a_follower_tells_changes_of_records_that_were_not_there() {
         assert_eq!(reported("Installed"), "UpgradeFailed");
         world.good(&["--installations-dir", "home/a/b", "uninstall", "demo"]);
         assert_eq!(reported("Uninstalled"), "Uninstalled");
-        // The directories may go, too.
+        // The directories may be removed, too.
         fs::remove_dir_all(world.dir.path().join("home/a")).unwrap();
     }
     follower.kill().unwrap();
@@ -239,7 +239,7 @@ fn a_source_that_has_changed_is_not_gone_back_to() {
     assert_eq!(world.plays(), BTreeSet::from(["demo-r2".to_owned()]));
 }
 
-/// Each command is killed before and after each of its calls; the next command finishes or undoes.
+/// Each command is killed before and after each of its calls; the next command finishes or undoes it.
 #[test]
 fn what_a_kill_cuts_off_is_finished_or_undone_by_the_next_command() {
     for command in ["install", "upgrade", "rollback", "uninstall"] {
@@ -264,15 +264,15 @@ fn what_a_kill_cuts_off_is_finished_or_undone_by_the_next_command() {
                 world.set("kill", &format!("{} {when}", world.calls() + at));
                 let output = world.run(args);
                 if output.status.code().is_some() {
-                    continue; // there is no such call
+                    continue; // the command makes fewer calls
                 }
                 (killed, kills) = (true, kills + 1);
                 world.unset("kill");
                 let at = format!("{command}, call {at}, {when}");
-                // The record tells at any time what there is.
+                // The record is consistent at any time.
                 let listed: Value = serde_json::from_str(&world.good(&["--json", "list"])).unwrap();
                 assert_eq!(listed.as_array().map(Vec::len), Some(1), "{at}");
-                // Whatever comes next: it ends with what it was asked for, and nothing else runs.
+                // Any next command succeeds, and nothing else runs.
                 if command == "uninstall" {
                     world.good(&["uninstall", "demo"]);
                     assert!(world.plays().is_empty(), "{at}: {:?}", world.plays());
@@ -295,7 +295,7 @@ fn what_a_kill_cuts_off_is_finished_or_undone_by_the_next_command() {
                     .collect();
                 assert_eq!(world.plays().into_iter().collect::<Vec<_>>(), current, "{at}, then {next}");
                 assert_eq!((current.len(), &status["unfinished"]), (1, &Value::Bool(false)), "{at}, then {next}");
-                // A Secret is in no file of the records.
+                // No file of the records holds a Secret.
                 assert!(!contains(&world.dir.path().join("home"), b"TOP-SECRET"), "{at}");
             }
             if !killed {
@@ -306,7 +306,7 @@ fn what_a_kill_cuts_off_is_finished_or_undone_by_the_next_command() {
     }
 }
 
-/// Returns whether a text is in a file below a directory.
+/// Returns true if a file below a directory contains a text.
 fn contains(directory: &Path, wanted: &[u8]) -> bool {
     fs::read_dir(directory).unwrap().map(Result::unwrap).any(|entry| match entry.file_type().unwrap().is_dir() {
         true => contains(&entry.path(), wanted),
@@ -320,13 +320,13 @@ fn secrets_reach_the_play_and_nothing_else() {
     world.bundle("one", "TOP-SECRET");
     world.good(&["install", "demo", "one"]);
     let played = fs::read_to_string(world.dir.path().join("plays/secrets")).unwrap();
-    assert_eq!(played, "demo-r1\n", "the control: the value was there to be found");
+    assert_eq!(played, "demo-r1\n", "control: the play has the value");
     assert!(!contains(&world.dir.path().join("home"), b"TOP-SECRET"));
     let shown = world.good(&["inspect", "one"])
         + &world.good(&["--json", "inspect", "one"])
         + &world.good(&["--json", "status", "demo"]);
     assert!(!shown.contains("TOP-SECRET"));
-    assert!(world.good(&["unpack", "one", "out"]).contains("left out, because it holds a Secret"));
+    assert!(world.good(&["unpack", "one", "out"]).contains("skipped, because it holds a Secret"));
     assert!(!contains(&world.dir.path().join("out"), b"TOP-SECRET"));
     world.good(&["unpack", "--with-secrets", "one", "all"]);
     assert!(contains(&world.dir.path().join("all"), b"TOP-SECRET"));
@@ -347,7 +347,7 @@ fn what_needs_an_api_server_is_refused_unless_it_may_be_left_out() {
         "{reported}"
     );
     assert!(world.plays().is_empty() && world.good(&["list"]).lines().count() == 1);
-    // I5: what is refused while another revision runs is a condition.
+    // I5: a bundle that is refused while another revision runs is recorded as a condition.
     world.bundle("two", "");
     world.good(&["install", "demo", "two"]);
     assert!(world.refused(&["upgrade", "demo", "one"]).contains("--partial"));
@@ -362,7 +362,7 @@ fn what_needs_an_api_server_is_refused_unless_it_may_be_left_out() {
     assert_eq!(condition(&status, "Installed"), ("True".into(), "InstallationSucceeded".into()));
 }
 
-/// i1: a bundle is what its pin says; i2: a source has what its kind needs; i3: it is pinned.
+/// I1: a bundle's content matches its pin; I2: a source has all parts that its kind needs; I3: a source is pinned.
 #[test]
 fn i1_i2_i3_sources_are_immutable_whole_and_pinned() {
     let world = World::new();
@@ -381,7 +381,7 @@ fn i1_i2_i3_sources_are_immutable_whole_and_pinned() {
     git(&["add", "."]);
     git(&["commit", "-q", "-m", "x"]);
     let commit = git(&["rev-parse", "HEAD"]);
-    // Files that are not committed do not count, and neither do attributes.
+    // Uncommitted files and git attributes do not count.
     fs::write(one.join("manifests/pod.yaml"), "a: [").unwrap();
     let inspect =
         |source: &str| -> Value { serde_json::from_str(&world.good(&["--json", "inspect", source])).unwrap() };
@@ -398,7 +398,7 @@ fn i1_i2_i3_sources_are_immutable_whole_and_pinned() {
     ] {
         assert!(!world.run(&["inspect", bad]).status.success(), "{bad}");
     }
-    // The same files have the same digest, wherever they are from.
+    // The same files have the same digest, wherever they come from.
     git(&["checkout", "-q", "."]);
     assert_eq!(inspect("one")["digest"], digest);
     let tar = Command::new("tar")

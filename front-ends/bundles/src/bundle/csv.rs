@@ -1,4 +1,5 @@
-//! The ClusterServiceVersion of an operator: what it deploys, owns and needs, judged as operator-framework/api judges it.
+//! The ClusterServiceVersion of an operator: deployments, owned and required APIs, validated as in
+//! operator-framework/api.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,7 @@ use super::object::{Object, at, list, map, no_texts, text};
 use crate::fault::{Fault, Faults};
 use crate::range;
 
-/// Annotations whose case counts, in their right case.
+/// Case-sensitive annotations, in their correct case.
 const CASED: [&str; 5] =
     ["olm.operatorGroup", "olm.operatorNamespace", "olm.targetNamespaces", "olm.providedAPIs", "olm.skipRange"];
 
@@ -21,50 +22,43 @@ const CASED: [&str; 5] =
 pub struct OwnedDefinition {
     /// Name, as `backups.example.com`.
     pub name: String,
-    /// Version.
     pub version: String,
-    /// Kind.
     pub kind: String,
 }
 
 /// A deployment of an operator.
 #[derive(Clone)]
 pub struct Deployment {
-    /// Name.
     pub name: String,
-    /// Labels.
     pub labels: Vec<(String, String)>,
-    /// Specification, as a Deployment has it.
+    /// Specification, as in a Deployment.
     pub spec: Node,
 }
 
-/// Something that needs an API server.
+/// A part that needs an API server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NotProvided {
     /// The object itself.
     pub what: String,
-    /// Reason: the part that is missing here.
+    /// Reason: the feature that is missing here.
     pub why: &'static str,
 }
 
 /// An operator's description.
 #[derive(Clone)]
 pub struct Csv {
-    /// Name.
     pub name: String,
-    /// Version.
     pub version: Option<Version>,
     /// Name for people.
     pub display_name: String,
-    /// Deployments.
     pub deployments: Vec<Deployment>,
-    /// Definitions that it owns.
+    /// Definitions that the operator owns.
     pub owned: Vec<OwnedDefinition>,
     /// Service accounts that its permissions name.
     pub service_accounts: BTreeSet<String>,
     /// Supported install modes.
     pub install_modes: Vec<String>,
-    /// Images that it uses.
+    /// Images that the operator uses.
     pub related_images: Vec<String>,
     pub(super) place: String,
     permissions: usize,
@@ -74,7 +68,7 @@ pub struct Csv {
 }
 
 impl Csv {
-    /// Reads and judges it.
+    /// Reads and validates the CSV.
     pub(super) fn read(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fault>) -> Self {
         let (node, place) = (&object.node, object.place());
         let mut wrong = |rule, message: String| faults.add(&*place, rule, message);
@@ -198,7 +192,7 @@ impl Csv {
         }
     }
 
-    /// Parts that need an API server.
+    /// Returns the parts that need an API server.
     pub(super) fn not_provided(&self) -> Vec<NotProvided> {
         let counted = [
             (self.permissions, "permissions (RBAC)", "no API server that grants access (RBAC)"),
@@ -217,7 +211,7 @@ fn is_true(node: Option<&Node>) -> bool {
     matches!(node.map(|node| &node.value), Some(Value::Bool(true)))
 }
 
-/// B12, and which of them go together.
+/// Checks B12 and the allowed combinations of install modes.
 fn install_modes(node: &Node, wrong: &mut impl FnMut(&'static str, String)) {
     let modes = list(node, &["spec", "installModes"]);
     if modes.is_empty() {
@@ -231,14 +225,11 @@ fn install_modes(node: &Node, wrong: &mut impl FnMut(&'static str, String)) {
         .any(|webhook| !list(webhook, &["conversionCRDs"]).is_empty());
     let is_all = |mode: &Node| text(mode, &["type"]) == "AllNamespaces";
     if converts && modes.iter().any(|mode| is_all(mode) != is_true(mode.get("supported"))) {
-        wrong(
-            "B12",
-            "has conversion webhooks, with which it may support the install mode AllNamespaces alone".to_owned(),
-        );
+        wrong("B12", "has conversion webhooks, which permit only the install mode AllNamespaces".to_owned());
     }
 }
 
-/// Annotations: their case, and the examples of what is provided.
+/// Checks annotations: their case, and the examples of provided APIs.
 fn annotations(
     node: &Node,
     owned: &[OwnedDefinition],
@@ -274,7 +265,7 @@ fn annotations(
     for it in owned {
         match it.name.split_once('.') {
             Some((_, group)) => _ = provided.insert((group.to_owned(), it.version.clone(), it.kind.clone())),
-            None => wrong("CSV", format!("owns {:?}, which is no PLURAL.GROUP", it.name)),
+            None => wrong("CSV", format!("owns {:?}, which is not PLURAL.GROUP", it.name)),
         }
     }
     for it in list(node, &["spec", "apiservicedefinitions", "owned"]) {
@@ -291,12 +282,13 @@ fn annotations(
         if kind.is_empty() {
             wrong("CSV", "an example (the annotation alm-examples) has no kind".to_owned());
         } else if !provided.contains(&(group.to_owned(), version.to_owned(), kind.to_owned())) {
-            wrong("CSV", format!("the example {kind} of {group}/{version} is of no API that is provided"));
+            wrong("CSV", format!("the example {kind} of {group}/{version} belongs to no provided API"));
         }
     }
 }
 
-/// A version as CSVs have it: with `v` before it, spaces around it, leading zeros or without its last numbers.
+/// Parses a version as CSVs have it: possibly with a leading `v`, surrounding spaces, leading zeros or without its last
+/// numbers.
 fn tolerant(text: &str) -> Option<Version> {
     let text = text.trim();
     let text = text.strip_prefix('v').unwrap_or(text);

@@ -1,4 +1,5 @@
-//! Definitions of custom resources (B9): what operator-framework/api judges of them, which is all but their schemas.
+//! Definitions of custom resources (B9): the checks of operator-framework/api, which cover everything except the
+//! schemas.
 
 use std::collections::BTreeSet;
 
@@ -8,14 +9,14 @@ use super::names::{is_subdomain, is_word};
 use super::object::{Object, at, list, map, text};
 use crate::fault::{Fault, Faults};
 
-/// Types of the columns that are printed.
+/// Types of printer columns.
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
-/// Versions of reviews that API servers know.
+/// Versions of conversion reviews that API servers know.
 const REVIEWS: [&str; 2] = ["v1", "v1beta1"];
-/// Annotation of a definition in a group of Kubernetes.
+/// Annotation required for a definition in a group of Kubernetes.
 const APPROVED: &str = "api-approved.kubernetes.io";
 
-/// Names of the versions of a definition.
+/// Returns the names of the versions of a definition.
 pub(super) fn versions(object: &Object) -> Vec<&str> {
     match text(&object.node, &["spec", "version"]) {
         single if !single.is_empty() && object.api_version.ends_with("v1beta1") => vec![single],
@@ -23,7 +24,7 @@ pub(super) fn versions(object: &Object) -> Vec<&str> {
     }
 }
 
-/// Judges a definition.
+/// Validates a definition.
 pub(super) fn evaluate(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fault>) {
     let place = object.place();
     let mut wrong = |message: String| faults.add(&*place, "B9", format!("{}: {message}", object.name));
@@ -112,7 +113,7 @@ fn judge_versions(spec: &Node, old: bool, wrong: &mut impl FnMut(String)) {
         return wrong("has no version".to_owned());
     }
     let mut seen = BTreeSet::new();
-    // Of v1beta1, one version alone may stand by itself.
+    // A v1beta1 definition may have a single `version` instead of a list.
     let alone = Some(single).filter(|_| all.is_empty());
     for name in all.iter().map(|version| text(version, &["name"])).chain(alone) {
         if !is_word(name) {
@@ -137,7 +138,7 @@ fn judge_versions(spec: &Node, old: bool, wrong: &mut impl FnMut(String)) {
         let reported = at(version, &["deprecationWarning"]).and_then(Node::text);
         match reported {
             Some(_) if !is_true(version, "deprecated") => {
-                wrong(format!("{path}.deprecationWarning is of a version that is not deprecated"));
+                wrong(format!("{path}.deprecationWarning is set, but the version is not deprecated"));
             }
             Some(reported) if reported.is_empty() || reported.len() > 256 => {
                 wrong(format!("{path}.deprecationWarning must have 1 to 256 bytes; it has {}", reported.len()));
@@ -157,7 +158,7 @@ fn judge_versions(spec: &Node, old: bool, wrong: &mut impl FnMut(String)) {
     }
 }
 
-/// Columns and the scale, of a version or of all.
+/// Checks the columns and the scale of one version or of all.
 fn details(node: &Node, path: &str, wrong: &mut impl FnMut(String)) {
     for (index, column) in list(node, &["additionalPrinterColumns"]).iter().enumerate() {
         let path = format!("{path}.additionalPrinterColumns[{index}]");
@@ -167,7 +168,7 @@ fn details(node: &Node, path: &str, wrong: &mut impl FnMut(String)) {
         if !COLUMN_TYPES.contains(&text(column, &["type"])) {
             wrong(format!("{path}.type must be one of {}", COLUMN_TYPES.join(", ")));
         }
-        // `JSONPath` in v1beta1; its case does not count, and both are in use in v1.
+        // `JSONPath` in v1beta1; its case is ignored, and both spellings occur in v1.
         let keys = map(column, &[]).filter(|(key, _)| key.eq_ignore_ascii_case("jsonPath"));
         if !keys.filter_map(|(_, value)| value.text()).any(|value| value.starts_with('.')) {
             wrong(format!("{path}.jsonPath must begin with `.`"));
@@ -197,7 +198,7 @@ fn conversion(spec: &Node, old: bool, wrong: &mut impl FnMut(String)) {
     match text(conversion, &["strategy"]) {
         "None" => {
             if client.is_some() || !reviews.is_empty() {
-                wrong(format!("{path} has a webhook besides the strategy None"));
+                wrong(format!("{path} has a webhook, which the strategy None does not permit"));
             }
         }
         "Webhook" => {
@@ -221,12 +222,12 @@ fn conversion(spec: &Node, old: bool, wrong: &mut impl FnMut(String)) {
                 Some(_) => {}
             }
             let known = reviews.iter().filter_map(Node::text).any(|version| REVIEWS.contains(&version));
-            // Of v1beta1, that is the default.
+            // For v1beta1 this is the default.
             if !(known || old && reviews.is_empty()) {
                 wrong(format!("{path}.conversionReviewVersions must have one of {}", REVIEWS.join(", ")));
             }
             if old && !matches!(spec.get("preserveUnknownFields").map(|it| &it.value), Some(Value::Bool(false))) {
-                wrong(format!("{path}.strategy may be Webhook with preserveUnknownFields: false alone"));
+                wrong(format!("{path}.strategy Webhook requires preserveUnknownFields: false"));
             }
         }
         _ => wrong(format!("{path}.strategy must be None or Webhook")),

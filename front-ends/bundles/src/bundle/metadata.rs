@@ -15,28 +15,16 @@ use crate::source::Files;
 /// Prefix of the annotations of bundles.
 const PREFIX: &str = "operators.operatorframework.io.bundle.";
 
-/// Something else that a bundle needs.
+/// A requirement of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
 pub enum Dependency {
     /// A package with a version in a range.
-    Package {
-        /// Name.
-        package: String,
-        /// The range.
-        range: String,
-    },
-    /// Somebody who serves an API.
+    Package { package: String, range: String },
+    /// A provider of an API.
     #[serde(rename = "gvk")]
-    Api {
-        /// Group.
-        group: String,
-        /// Version.
-        version: String,
-        /// Kind.
-        kind: String,
-    },
-    /// A constraint in CEL, which is carried and not evaluated.
+    Api { group: String, version: String, kind: String },
+    /// A constraint in CEL, which is recorded and not evaluated.
     Constraint {
         /// The rule.
         rule: String,
@@ -72,12 +60,12 @@ impl Metadata {
     }
 }
 
-/// Reads `metadata/` and judges it by rules B2 to B5 and B13.
+/// Reads `metadata/` and validates it by rules B2 to B5 and B13.
 pub(super) fn read(files: &Files, detected: &str, faults: &mut Faults) -> Metadata {
     let mut found = Metadata::default();
     let (mut annotated, mut depends) = (false, false);
     for (name, content) in files.below(METADATA).filter(|(name, _)| !name.contains('/')) {
-        // Files of any name: what does not fit is none of both.
+        // Files of any name: those that are neither annotations nor dependencies are ignored.
         let Some(root) = document(content) else { continue };
         if !annotated && let Some(annotations) = annotations(&root) {
             annotated = true;
@@ -97,14 +85,14 @@ pub(super) fn read(files: &Files, detected: &str, faults: &mut Faults) -> Metada
     found
 }
 
-/// The first document of a file.
+/// Returns the first document of a file.
 fn document(content: &[u8]) -> Option<Node> {
     let text = std::str::from_utf8(content).ok()?;
     let part = parts(text).next()?;
     parse(part.text, part.line, &Limits::OBJECT).ok().map(|parsed| parsed.root)
 }
 
-/// The annotations: a mapping of texts at the top, or several whose keys differ in case.
+/// Returns the annotations: a mapping of texts at the top, or several mappings whose keys differ in case.
 fn annotations(root: &Node) -> Option<BTreeMap<String, String>> {
     let found = spellings(root, "annotations");
     if found.is_empty() {
@@ -113,7 +101,7 @@ fn annotations(root: &Node) -> Option<BTreeMap<String, String>> {
     let text = |node: &Node| match &node.value {
         Value::Null => Some(String::new()),
         Value::Text(text) => Some(text.to_string()),
-        // Written without quotes, they are still meant as text.
+        // Unquoted values still count as text.
         Value::Bool(value) => Some(value.to_string()),
         Value::Int(value) => Some(value.to_string()),
         Value::UInt(value) => Some(value.to_string()),
@@ -153,7 +141,7 @@ fn evaluate(found: &Metadata, detected: &str, faults: &mut Faults) {
     }
 }
 
-/// Dependencies (B13).
+/// Reads dependencies (B13).
 fn dependencies(all: &[Node], place: &str, faults: &mut Faults) -> Vec<Dependency> {
     let mut found = Vec::new();
     for (index, node) in all.iter().enumerate() {
@@ -195,7 +183,7 @@ fn dependencies(all: &[Node], place: &str, faults: &mut Faults) -> Vec<Dependenc
                 label => found.push(Dependency::Label { label }),
             },
             other => {
-                wrong(format!("has the type {other:?}; olm.package, olm.gvk, olm.constraint and olm.label are known"));
+                wrong(format!("has the unknown type {other:?}; use olm.package, olm.gvk, olm.constraint or olm.label"));
             }
         }
     }

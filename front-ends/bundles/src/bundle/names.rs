@@ -1,6 +1,7 @@
-//! Names as Kubernetes has them.
+//! Names in Kubernetes' syntax.
 
-/// A value of a label: at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends.
+/// Returns true for a value of a label: at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both
+/// ends.
 pub(super) fn is_label_value(value: &str) -> bool {
     value.is_empty() || (value.len() <= 63 && is_name(value))
 }
@@ -11,13 +12,13 @@ fn is_name(value: &str) -> bool {
     value.bytes().all(inner) && value.starts_with(end) && value.ends_with(end)
 }
 
-/// A qualified name: an optional DNS name, `/`, and a name.
+/// Returns true for a qualified name: an optional DNS name and `/`, and a name.
 pub(super) fn is_qualified(key: &str) -> bool {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
     prefix.is_none_or(is_subdomain) && (1..=63).contains(&name.len()) && is_name(name)
 }
 
-/// A name in DNS (RFC 1123).
+/// Returns true for a DNS subdomain (RFC 1123).
 pub(super) fn is_subdomain(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let label =
@@ -25,7 +26,7 @@ pub(super) fn is_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-/// A label of a name in DNS that begins with a letter (RFC 1035).
+/// Returns true for a DNS label that begins with a letter (RFC 1035).
 pub(super) fn is_word(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     name.len() <= 63

@@ -1,49 +1,47 @@
-//! Objects of Kubernetes in a bundle's files, with what every object has.
+//! Kubernetes objects in a bundle's files, with the fields that every object has.
 
 use executor_yaml::{Limits, Node, Value, parse, parts};
 
 use crate::fault::Faults;
 
-/// Most objects of a bundle.
+/// Maximum number of objects of a bundle.
 const OBJECTS_MAX: usize = 10_000;
 /// Limits of a document: CRDs are the largest.
 const LIMITS: Limits = Limits { bytes: 16 << 20, depth: 100, nodes: 1_000_000, copied_bytes: 4 << 20 };
 
-/// An object. It has no `Debug`: Secrets are objects, too.
+/// An object. It has no `Debug`, because it may be a Secret.
 #[derive(Clone)]
 pub struct Object {
     /// File in the bundle.
     pub file: String,
-    /// Line that it begins in, from 1.
+    /// First line of the object, from 1.
     pub line: usize,
-    /// `apiVersion`.
     pub api_version: String,
-    /// `kind`.
     pub kind: String,
-    /// Name; empty where it has none.
+    /// Name; may be empty.
     pub name: String,
-    /// All of it.
+    /// The whole object.
     pub node: Node,
 }
 
 impl Object {
-    /// Place for people.
+    /// Returns the place for messages.
     pub fn place(&self) -> String {
         format!("{}:{}", self.file, self.line)
     }
 }
 
-/// Text of a key, where it is one; empty otherwise.
+/// Returns the text at a path; empty if the value is not text.
 pub(super) fn text<'a>(node: &'a Node, path: &[&str]) -> &'a str {
     at(node, path).and_then(Node::text).unwrap_or_default()
 }
 
-/// A node by its path.
+/// Returns a node by its path.
 pub(super) fn at<'a>(node: &'a Node, path: &[&str]) -> Option<&'a Node> {
     path.iter().try_fold(node, |node, key| node.get(key))
 }
 
-/// Elements of a list; none where it is not one.
+/// Returns the elements of a list; none if the value is not a list.
 pub(super) fn list<'a>(node: &'a Node, path: &[&str]) -> &'a [Node] {
     match at(node, path).map(|node| &node.value) {
         Some(Value::List(list)) => list,
@@ -51,7 +49,7 @@ pub(super) fn list<'a>(node: &'a Node, path: &[&str]) -> &'a [Node] {
     }
 }
 
-/// Entries of a mapping; none where it is not one.
+/// Returns the entries of a mapping; none if the value is not a mapping.
 pub(super) fn map<'a>(node: &'a Node, path: &[&str]) -> impl Iterator<Item = (&'a str, &'a Node)> {
     let entries = match at(node, path).map(|node| &node.value) {
         Some(Value::Map(entries)) => &entries[..],
@@ -60,7 +58,8 @@ pub(super) fn map<'a>(node: &'a Node, path: &[&str]) -> impl Iterator<Item = (&'
     entries.iter().map(|(key, node)| (&*key.name, node))
 }
 
-/// Entries of a mapping of texts that are none, each with its path in it and its kind; also the mapping itself if it is none.
+/// Returns the entries of a mapping that are not text, each with its path and kind; the value itself if it is not a
+/// mapping.
 pub(super) fn no_texts(node: &Node, path: &[&str]) -> Vec<(String, String)> {
     match at(node, path).map(|node| &node.value) {
         None | Some(Value::Null) => Vec::new(),
@@ -73,19 +72,20 @@ pub(super) fn no_texts(node: &Node, path: &[&str]) -> Vec<(String, String)> {
     }
 }
 
-/// Value of a key whose case does not count, as for fields in Go. Of several spellings, the last in the order of bytes counts.
+/// Returns the value of a key, ignoring case, as Go does for fields. Of several spellings, the last in byte order
+/// counts.
 pub(super) fn folded<'a>(node: &'a Node, name: &str) -> Option<&'a Node> {
     spellings(node, name).pop().map(|(_, node)| node)
 }
 
-/// All spellings of a key, in the order of bytes.
+/// Returns all spellings of a key, in byte order.
 pub(super) fn spellings<'a>(node: &'a Node, name: &str) -> Vec<(&'a str, &'a Node)> {
     let mut found: Vec<_> = map(node, &[]).filter(|(key, _)| key.eq_ignore_ascii_case(name)).collect();
     found.sort_by_key(|(key, _)| *key);
     found
 }
 
-/// Reads the objects of a file: all, or the first alone, which is what operator-registry reads. Faults are added with the rule.
+/// Reads the objects of a file: all, or only the first, as operator-registry does. Faults are added with the rule.
 pub(super) fn read(file: &str, content: &[u8], first: bool, rule: &'static str, faults: &mut Faults) -> Vec<Object> {
     let Ok(text) = std::str::from_utf8(content) else {
         faults.add(file, rule, "is not UTF-8");
@@ -106,7 +106,7 @@ pub(super) fn read(file: &str, content: &[u8], first: bool, rule: &'static str, 
         };
         match object(file, part.line, root) {
             Ok(Some(object)) => objects.push(object),
-            // Comments alone.
+            // Only comments.
             Ok(None) => continue,
             Err(why) => faults.add(place, rule, why),
         }
@@ -121,7 +121,7 @@ pub(super) fn read(file: &str, content: &[u8], first: bool, rule: &'static str, 
     objects
 }
 
-/// Adds an object of a plain bundle, or the objects of a list in place of it.
+/// Adds an object of a plain bundle or, for a list, its objects.
 pub(super) fn flatten(list: Object, objects: &mut Vec<Object>, faults: &mut Faults) {
     let Object { file, line, api_version, kind, name, node } = list;
     let items = match node.into_items() {

@@ -1,4 +1,4 @@
-//! plain+v0: `manifests/` with objects of Kubernetes, and nothing else in it.
+//! plain+v0: `manifests/` with Kubernetes objects, and nothing else.
 
 use super::{Bundle, Format, MANIFESTS, object};
 use crate::fault::Faults;
@@ -9,7 +9,7 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
     let mut faults = Faults::default();
     if !files.has_directory(MANIFESTS) {
         let what =
-            if files.files.contains_key(MANIFESTS) { "is a file; a directory is needed" } else { "is not there" };
+            if files.files.contains_key(MANIFESTS) { "is a file; a directory is needed" } else { "does not exist" };
         faults.add(MANIFESTS, "P1", what);
         return Err(faults);
     }

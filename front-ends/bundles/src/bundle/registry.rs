@@ -1,4 +1,4 @@
-//! registry+v1: `manifests/` with a CSV and objects beside it, `metadata/` with annotations.
+//! registry+v1: `manifests/` with a CSV and other objects, `metadata/` with annotations.
 
 use std::collections::BTreeSet;
 
@@ -44,13 +44,13 @@ pub(super) fn has_csv(files: &Files) -> bool {
     is_csv_among(files.below(MANIFESTS)) || is_bare(files)
 }
 
-/// Returns true for a directory of manifests alone, as operators had it before bundles: with a CSV at its top. It has no metadata, and is judged as
-/// operator-framework/api judges it.
+/// Returns true for a directory that has only manifests, with a CSV at the top, as used before bundles existed. It has
+/// no metadata, and is validated as in operator-framework/api.
 fn is_bare(files: &Files) -> bool {
     !files.has_directory(MANIFESTS) && !files.has_directory(METADATA) && is_csv_among(top(files))
 }
 
-/// The files at the top.
+/// Returns the files at the top.
 fn top(files: &Files) -> impl Iterator<Item = (&str, &[u8])> {
     files.files.iter().filter(|(name, _)| !name.contains('/')).map(|(name, content)| (&**name, &**content))
 }
@@ -58,7 +58,7 @@ fn top(files: &Files) -> impl Iterator<Item = (&str, &[u8])> {
 fn is_csv_among<'a>(mut files: impl Iterator<Item = (&'a str, &'a [u8])>) -> bool {
     files.any(|(name, content)| {
         let mut ignored = Faults::default();
-        // Cheap before dear: most files have no such word.
+        // Fast check first: most files do not contain this word.
         memchr::memmem::find(content, CSV.as_bytes()).is_some()
             && object::read(name, content, true, "B10", &mut ignored).iter().any(|object| object.kind == CSV)
     })
@@ -70,7 +70,7 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
     let bare = is_bare(files);
     for directory in [MANIFESTS, METADATA] {
         if !bare && !files.has_directory(directory) {
-            faults.add(directory, "B1", "the directory is not there, or empty");
+            faults.add(directory, "B1", "the directory does not exist or is empty");
         }
     }
     if !faults.is_empty() {
@@ -103,7 +103,7 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
     let found = if bare { Default::default() } else { metadata::read(files, detected, &mut faults) };
     for object in &objects {
         if !bare && !KINDS.contains(&&*object.kind) {
-            faults.add(object.place(), "B10", format!("{} is no kind that a registry+v1 bundle may have", object.kind));
+            faults.add(object.place(), "B10", format!("{} is not allowed in a registry+v1 bundle", object.kind));
             continue;
         }
         if object.kind == CRD {
@@ -122,7 +122,7 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
             None
         }
         [first, second, ..] => {
-            faults.add(second.place(), "B6", format!("is a second {CSV}, besides that of {}", first.file));
+            faults.add(second.place(), "B6", format!("is a second {CSV}; the first is in {}", first.file));
             None
         }
     };
@@ -152,24 +152,24 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
     faults.or(bundle)
 }
 
-/// A service account of the CSV's deployments is made by it, and may not be there a second time.
+/// Refuses objects that define a service account which the CSV's deployments already create.
 fn service_accounts(csv: &Csv, objects: &[Object], faults: &mut Faults) {
     let used = |name: &str| {
         csv.deployments.iter().any(|it| text(&it.spec, &["template", "spec", "serviceAccountName"]) == name)
     };
     for object in objects.iter().filter(|object| object.kind == "ServiceAccount" && used(&object.name)) {
-        let message = format!("the ServiceAccount {} is the {CSV}'s, too: give one of them another name", object.name);
+        let message = format!("the ServiceAccount {} is also created by the {CSV}: rename one of them", object.name);
         faults.add(object.place(), "B10", message);
     }
 }
 
-/// B7, B8 and B9: the definitions that the CSV owns, and those that are there.
+/// Checks B7, B8 and B9: the definitions that the CSV owns, and the definitions in the bundle.
 fn definitions(csv: &Csv, objects: &[Object], faults: &mut Faults, warnings: &mut Vec<Fault>) {
     let mut there = BTreeSet::new();
     let mut names = BTreeSet::new();
     for object in objects.iter().filter(|object| object.kind == CRD) {
         if !names.insert(&*object.name) {
-            faults.add(object.place(), "B9", format!("the definition {} is there twice", object.name));
+            faults.add(object.place(), "B9", format!("the definition {} occurs twice", object.name));
         }
         for version in definition::versions(object) {
             there.insert((&*object.name, version, text(&object.node, &["spec", "names", "kind"])));
@@ -196,13 +196,13 @@ fn definitions(csv: &Csv, objects: &[Object], faults: &mut Faults, warnings: &mu
     }
 }
 
-/// B11: what an API server asks of an object's metadata.
+/// Checks B11: an API server's requirements for an object's metadata.
 fn object_meta(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fault>) {
     let mut wrong = |message: String| {
         faults.add(object.place(), "B11", format!("{} {:?}: metadata.{message}", object.kind, object.name));
     };
     if object.name.is_empty() {
-        wrong("name is missing; a generateName does not take its place".to_owned());
+        wrong("name is missing; generateName does not replace it".to_owned());
     }
     for field in ["namespace", "generateName"] {
         match object::at(&object.node, &["metadata", field]).map(|node| &node.value) {
@@ -212,7 +212,7 @@ fn object_meta(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fault>) 
     }
     if !text(&object.node, &["metadata", "namespace"]).is_empty() {
         let message = format!(
-            "{} {:?}: metadata.namespace does not count: the installation has one of its own",
+            "{} {:?}: metadata.namespace is ignored: the installation has its own namespace",
             object.kind, object.name
         );
         warnings.push(Fault { place: object.place(), rule: "B11", message });

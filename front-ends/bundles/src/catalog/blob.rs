@@ -1,6 +1,6 @@
-//! The objects of a catalog, each read for what the rules and the upgrade graph need.
+//! The objects of a catalog, with the parts that the rules and the upgrade graph need.
 //!
-//! An object tells by its `schema` what it is. Others than the four of OLM are kept by their place alone.
+//! The `schema` of an object is its type. For types other than the four of OLM only the place is kept.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ object! { top
         schema("schema"): String,
         /// Name of the package.
         name("name"): String,
-        /// Channel that is used where none is named.
+        /// Channel that is used if none is named.
         default_channel("defaultChannel"): String,
         /// Description for people.
         description("description"): String,
@@ -52,24 +52,24 @@ object! { top
         schema("schema"): String,
         /// Name of the channel.
         name("name"): String,
-        /// Package.
+        /// Name of the package.
         package("package"): String,
-        /// Entries.
+        /// Entries, one for each bundle.
         entries("entries"): Vec<EntryBlob>,
         properties("properties"): AnyList<AnyProperty>,
     }
 }
 
 object! {
-    /// An entry of a channel: a bundle, and what it upgrades from.
+    /// An entry of a channel: a bundle, and the bundles that it upgrades.
     pub struct EntryBlob {
         /// Name of the bundle.
         name("name"): String,
-        /// Bundle that it takes the place of.
+        /// Bundle that it replaces.
         replaces("replaces"): String,
-        /// Bundles that may be left out on the way to it.
+        /// Bundles that an upgrade to it may skip.
         skips("skips"): Vec<String>,
-        /// Range of versions that it can be reached from.
+        /// Range of versions that can be upgraded to it.
         skip_range("skipRange"): String,
     }
 }
@@ -123,27 +123,19 @@ object! {
     }
 }
 
-/// Something else that a bundle needs.
+/// A requirement of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "type", rename_all = "camelCase")]
 pub enum Requirement {
     /// A package with a version in a range.
     Package {
-        /// Name.
         package: String,
-        /// The range, as it was written.
+        /// The range, as written.
         range: String,
     },
-    /// Somebody who serves an API.
+    /// A provider of an API.
     #[serde(rename = "gvk")]
-    Api {
-        /// Group.
-        group: String,
-        /// Version.
-        version: String,
-        /// Kind.
-        kind: String,
-    },
+    Api { group: String, version: String, kind: String },
     /// A constraint in a language that is not evaluated.
     Constraint,
 }
@@ -158,22 +150,20 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// `olm.bundle`, with its own faults: their messages begin with the field.
+/// `olm.bundle`, with its own faults, whose messages begin with the field.
 #[derive(Clone, Debug, Default)]
 pub struct BundleBlob {
     /// Name of the bundle.
     pub name: String,
-    /// Package.
     pub package: String,
     /// Reference of its image.
     pub image: String,
-    /// Version; none where it is not valid.
+    /// Version; `None` if it is not valid.
     pub version: Option<Version>,
-    /// Release, which is behind the version: empty where it has none.
+    /// Release, which follows the version; may be empty.
     pub release: String,
-    /// Requirements.
     pub requires: Vec<Requirement>,
-    /// Rules that it breaks by itself.
+    /// Rules that the bundle itself breaks.
     pub faults: Vec<(&'static str, String)>,
 }
 
@@ -188,19 +178,18 @@ pub enum Blob {
     Bundle(BundleBlob),
     /// `olm.deprecations`.
     Deprecations(DeprecationsBlob),
-    /// Anything else.
+    /// An object with another schema.
     Other {
-        /// Schema.
         schema: String,
-        /// Package; empty where it has none.
+        /// Package; may be empty.
         package: String,
-        /// Name; empty where it has none.
+        /// Name; may be empty.
         name: String,
     },
 }
 
 impl Blob {
-    /// Schema, package and name.
+    /// Returns schema, package and name.
     pub fn meta(&self) -> (&str, &str, &str) {
         match self {
             Self::Package(it) => (PACKAGE, &it.name, &it.name),
@@ -221,7 +210,7 @@ object! { top
     }
 }
 
-/// Guesses the schema without parsing: the first key of that name at the left margin, or the first of JSON.
+/// Guesses the schema without parsing: the first key with that name at the left margin, or the first key of JSON.
 fn guess(form: Form, text: &str) -> &'static str {
     let found = match form {
         Form::Json => memmem::find(text.as_bytes(), b"\"schema\"").map(|at| at + 8),
@@ -229,11 +218,11 @@ fn guess(form: Form, text: &str) -> &'static str {
         Form::Yaml => memmem::find(text.as_bytes(), b"\nschema:").map(|at| at + 7),
     };
     let rest = found.map_or("", |at| &text[at..]).trim_start_matches([':', ' ', '"', '\'']);
-    // The longest first: they begin alike.
+    // Longest first, because they have a common prefix.
     [DEPRECATIONS, PACKAGE, CHANNEL, BUNDLE].into_iter().find(|schema| rest.starts_with(schema)).unwrap_or_default()
 }
 
-/// Reads an object as what it seems to be; none where it is not that, or not valid.
+/// Reads an object as the guessed type; `None` if the guess is wrong or the object is invalid.
 fn read_guessed(form: Form, text: &str) -> Option<Blob> {
     Some(match guess(form, text) {
         PACKAGE => Blob::Package(form.read::<PackageBlob>(text).ok().filter(|it| it.schema == PACKAGE)?),
@@ -246,10 +235,10 @@ fn read_guessed(form: Form, text: &str) -> Option<Blob> {
     })
 }
 
-/// Reads an object. Returns the fault with the rule that it breaks.
+/// Reads an object.
 ///
 /// # Errors
-/// The text is not such an object.
+/// Returns the broken rule and the fault if the text is not a valid object.
 pub fn read(form: Form, text: &str) -> Result<Blob, (&'static str, String)> {
     if let Some(blob) = read_guessed(form, text) {
         return Ok(blob);
@@ -299,7 +288,8 @@ impl From<BundleFields> for BundleBlob {
                 match range::version(&package.version) {
                     Ok(version) => {
                         if !version.build.is_empty() && !package.release.is_empty() {
-                            faults.push(("C6", format!("version {version} has build metadata besides a release")));
+                            faults
+                                .push(("C6", format!("version {version} has build metadata in addition to a release")));
                         }
                         bundle.version = Some(version);
                     }
@@ -336,7 +326,7 @@ struct Property {
     value: Found,
 }
 
-/// Value of a property, for what is needed of it.
+/// The needed part of a property's value.
 #[derive(Clone, Debug, Default)]
 enum Found {
     #[default]
@@ -386,7 +376,7 @@ object! {
 }
 
 object! {
-    /// Part of a CSV that is shown. The types are checked, the values are not kept.
+    /// Displayed part of a CSV. The types are checked, the values are not stored.
     struct CsvProperty {
         _annotations("annotations"): AnyTexts,
         _services("apiServiceDefinitions"): Described,
@@ -413,7 +403,7 @@ object! {
 }
 
 object! {
-    /// A definition of custom resources, or a service of an API.
+    /// A definition of custom resources, or an API service.
     struct Description {
         _name("name"): AnyText,
         _group("group"): AnyText,
@@ -461,13 +451,13 @@ object! {
 }
 
 object! {
-    /// A property of a package or a channel: its value may be anything.
+    /// A property of a package or a channel with any value.
     pub(crate) struct AnyProperty {
         _type("type"): AnyText,
     }
 }
 
-/// Reads a value as its property's type has it.
+/// Parses a value by the type of its property.
 struct ValueOf<'a>(&'a str);
 
 impl<'de> DeserializeSeed<'de> for ValueOf<'_> {
@@ -526,7 +516,7 @@ impl<'de> Deserialize<'de> for Property {
                     } else if typed {
                         property.value = map.next_value_seed(ValueOf(&property.kind))?;
                     } else {
-                        // Before its type: kept until that is known.
+                        // The value precedes its type: keep it until the type is known.
                         early = Some(map.next_value::<Value>()?);
                     }
                 }

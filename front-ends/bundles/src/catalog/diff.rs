@@ -11,7 +11,6 @@ use super::model::{Catalog, Package};
 /// A change from the old catalog to the new one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// The package.
     pub package: String,
     /// `package`, `channel`, `bundle` or `deprecation`.
     pub what: &'static str,

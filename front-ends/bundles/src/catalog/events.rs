@@ -1,7 +1,9 @@
-//! Objects straight from the events of the parser of YAML: half of the time of the whole reader, which checks and remembers what most documents do not have.
+//! Reads objects directly from the events of the YAML parser. This takes half the time of the full reader, which checks
+//! and records features that most documents do not use.
 //!
-//! A document is read here or not at all: one with an anchor, a tag, a merge, a plain scalar that is neither a word nor a small number, or any fault is left
-//! to the whole reader, which also tells what is wrong. So both read the same.
+//! A document is either read completely here or left to the full reader: those with an anchor, a tag, a merge, a plain
+//! scalar that is neither a word nor a small number, or any fault. The full reader also reports the fault, so both give
+//! the same results.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,12 +12,12 @@ use granit_parser::{Event, Parser, ScalarStyle, StrInput};
 use serde::de::{DeserializeOwned, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::forward_to_deserialize_any;
 
-/// Most levels of an object within another.
+/// Maximum nesting of objects.
 pub(super) const DEPTH_MAX: usize = 128;
-/// Most values of one object.
+/// Maximum number of values of one object.
 pub(super) const NODES_MAX: usize = 4 << 20;
 
-/// Reads one document; none where it is left to the whole reader.
+/// Reads one document; `None` if it must be left to the full reader.
 pub(super) fn read<T: DeserializeOwned>(text: &str) -> Option<T> {
     let mut events = Events { parser: Parser::new_from_str(text), depth: 0, nodes: 0 };
     let begins =
@@ -29,7 +31,7 @@ pub(super) fn read<T: DeserializeOwned>(text: &str) -> Option<T> {
     ends.then_some(value)
 }
 
-/// A document that is left to the whole reader.
+/// A document that must be left to the full reader.
 #[derive(Debug)]
 struct Left;
 
@@ -69,7 +71,7 @@ impl<'a> Events<'a> {
         }
     }
 
-    /// Goes into a list or an object.
+    /// Enters a list or an object.
     fn enter(&mut self) -> Result<Inner<'_, 'a>, Left> {
         self.depth += 1;
         if self.depth < DEPTH_MAX { Ok(Inner { events: self, ended: false }) } else { Err(Left) }
@@ -89,7 +91,7 @@ struct Inner<'e, 'a> {
 }
 
 impl<'a> Inner<'_, 'a> {
-    /// The next event; none at the end.
+    /// Returns the next event; `None` at the end.
     fn next(&mut self) -> Result<Option<Event<'a>>, Left> {
         let event = self.events.next()?;
         self.ended = matches!(event, Event::SequenceEnd | Event::MappingEnd);
@@ -103,7 +105,7 @@ impl<'a> Inner<'_, 'a> {
 }
 
 fn scalar(text: Cow<'_, str>, style: ScalarStyle) -> Result<Scalar<'_>, Left> {
-    /// Words that are no texts in one version of YAML or another.
+    /// Words that are not text in some version of YAML.
     const WORDS: [&str; 12] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null", "nan", "inf", "infinity"];
     if style != ScalarStyle::Plain {
         return Ok(Scalar::Text(text));
@@ -113,7 +115,7 @@ fn scalar(text: Cow<'_, str>, style: ScalarStyle) -> Result<Scalar<'_>, Left> {
         ("true", _) => Ok(Scalar::Bool(true)),
         ("false", _) => Ok(Scalar::Bool(false)),
         ("0", _) => Ok(Scalar::Whole(0)),
-        // No number has two points.
+        // A number has at most one point.
         (digits, Some(b'0'..=b'9')) if digits.split('.').count() > 2 => Ok(Scalar::Text(text)),
         (digits, Some(b'1'..=b'9')) if digits.len() <= 18 && digits.bytes().all(|byte| byte.is_ascii_digit()) => {
             digits.parse().map(Scalar::Whole).map_err(|_| Left)
@@ -183,7 +185,7 @@ impl<'de> MapAccess<'de> for &mut Inner<'_, '_> {
 
     fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Left> {
         let Some(event) = self.next()? else { return Ok(None) };
-        // Keys that are no texts are read in another way.
+        // Keys that are not text are left to the full reader.
         match &event {
             Event::Scalar(text, style, 0, None) if matches!(scalar(Cow::Borrowed(text), *style)?, Scalar::Text(_)) => {
                 seed.deserialize(Node { events: self.events, event }).map(Some)

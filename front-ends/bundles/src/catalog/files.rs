@@ -1,4 +1,5 @@
-//! Files of a catalog: one file, or a directory with all that is in it but for what its `.indexignore` files leave out (rules C1 and C2).
+//! Files of a catalog: one file, or a directory without the files that its `.indexignore` files exclude (rules C1 and
+//! C2).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,16 +11,16 @@ use super::patterns::{Patterns, Steps};
 
 /// Name of the files with patterns.
 const IGNORE_FILE: &str = ".indexignore";
-/// Most files of a catalog.
+/// Maximum number of files of a catalog.
 const FILES_MAX: usize = 100_000;
-/// Deepest directory.
+/// Maximum depth of directories.
 const DEPTH_MAX: usize = 64;
-/// Largest `.indexignore`.
+/// Maximum size of an `.indexignore` file, in bytes.
 const IGNORE_MAX: u64 = 1 << 20;
 
 /// Error of finding the files of a catalog.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it
+#[allow(missing_docs)] // the messages document the variants
 pub enum FilesError {
     #[error("{} cannot be read", .0.display())]
     Read(PathBuf, #[source] io::Error),
@@ -33,19 +34,18 @@ pub enum FilesError {
     TooMany(PathBuf),
 }
 
-/// Files of a catalog.
 #[derive(Debug, Default)]
 pub struct Listing {
     /// The files, sorted.
     pub files: Vec<PathBuf>,
-    /// How many files and directories each `.indexignore` leaves out.
+    /// Number of files and directories that each `.indexignore` excludes.
     pub left_out: BTreeMap<PathBuf, usize>,
 }
 
 /// Lists the files.
 ///
 /// # Errors
-/// Something cannot be read, or is not a file; there are too many.
+/// Returns an error if an entry cannot be read or is not a file or directory, or if there are too many files.
 pub fn list(root: &Path) -> Result<Listing, FilesError> {
     let read = |error| FilesError::Read(root.to_owned(), error);
     let root = &fs::canonicalize(root).map_err(read)?;
@@ -60,7 +60,7 @@ pub fn list(root: &Path) -> Result<Listing, FilesError> {
 
 struct Walk<'a> {
     root: &'a Path,
-    /// Patterns of each directory from the root to the present one, with their file.
+    /// Patterns of each directory from the root to the current one, with the path of their file.
     ignored: Vec<(PathBuf, Patterns)>,
     steps: Steps,
     listing: Listing,
@@ -82,7 +82,7 @@ impl Walk<'_> {
             if entry.file_name() == IGNORE_FILE && !kind.is_dir() {
                 continue;
             }
-            // Before a directory is entered: nothing in it can be kept if the directory is left out.
+            // Checked before a directory is entered: nothing in an excluded directory can be included again.
             if self.is_left_out(&path, kind.is_dir())? {
                 continue;
             }
@@ -110,7 +110,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The deepest file with a pattern that matches a path decides.
+    /// Returns true if a path is excluded: the deepest file with a matching pattern decides.
     fn is_left_out(&mut self, path: &Path, is_directory: bool) -> Result<bool, FilesError> {
         for (file, patterns) in self.ignored.iter().rev() {
             let below = file.parent().and_then(|directory| path.strip_prefix(directory).ok()).unwrap_or(path);
@@ -132,13 +132,13 @@ impl Walk<'_> {
     }
 }
 
-/// Patterns of an ignore file; none if there is no such file.
+/// Returns the patterns of an ignore file; none if there is no such file.
 fn patterns(path: &Path) -> Result<Patterns, FilesError> {
     match fs::symlink_metadata(path) {
         Ok(metadata) if metadata.is_file() && metadata.len() <= IGNORE_MAX => {
             fs::read(path).map(|text| Patterns::parse(&text)).map_err(|error| FilesError::Read(path.to_owned(), error))
         }
-        // A directory of that name holds no patterns, as in git.
+        // A directory with that name holds no patterns, as in git.
         Ok(metadata) if metadata.is_dir() => Ok(Patterns::default()),
         Ok(_) => {
             let why = format!("is not a file of at most {IGNORE_MAX} bytes");
@@ -183,7 +183,7 @@ mod tests {
                 .collect()
         };
         assert_eq!(names(), ["a.yaml", "p/catalog.yaml", "p/keep.txt"]);
-        // Without the patterns all of them count: there is no list of endings.
+        // Without patterns all files count, with any extension.
         fs::remove_file(root.join(".indexignore")).unwrap();
         assert_eq!(names().len(), 8);
     }
@@ -209,7 +209,7 @@ mod tests {
         "foo1/x/bar",
     ];
 
-    /// Compares with `git check-ignore` which files of [`TREE`] each ignore file leaves out.
+    /// Compares the files of [`TREE`] that each ignore file excludes with `git check-ignore`.
     fn compare_with_git(cases: &[Vec<(&str, String)>]) {
         let dir = tempfile::tempdir().unwrap();
         let root = fs::canonicalize(dir.path()).unwrap();

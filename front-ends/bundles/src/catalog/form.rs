@@ -6,25 +6,23 @@ use serde_saphyr::DuplicateKeyPolicy;
 
 use super::events::{self, DEPTH_MAX, NODES_MAX};
 
-/// Largest document, in bytes.
+/// Maximum size of a document, in bytes.
 pub const DOCUMENT_MAX: usize = 64 << 20;
 
-/// Form of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// JSON.
     Json,
-    /// YAML, of which JSON is a part.
+    /// YAML, which includes JSON.
     Yaml,
 }
 
 impl Form {
-    /// Form of a text, by how it begins.
+    /// Returns the form of a text, by its beginning.
     pub fn from_text(text: &str) -> Self {
         if text.trim_start().starts_with('{') { Self::Json } else { Self::Yaml }
     }
 
-    /// Reads one object. Anchors are bounded, a key that comes twice counts the last time. The error is one line.
+    /// Reads one object. Anchors are limited, and the last of duplicate keys counts. The error is one line.
     pub fn read<T: DeserializeOwned>(self, text: &str) -> Result<T, String> {
         match self {
             Self::Json => serde_json::from_str(text).map_err(|error| error.to_string()),
@@ -33,7 +31,7 @@ impl Form {
     }
 }
 
-/// Reads one YAML document, whatever is in it.
+/// Reads one YAML document with the full reader.
 pub(super) fn whole<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {

@@ -1,5 +1,5 @@
-//! Reading a catalog: one thread splits files into documents, the others parse them. No more than a few documents are in memory at
-//! a time, and of each no more is kept than the model needs.
+//! Reads a catalog: one thread splits files into documents, other threads parse them. Only a few documents are in
+//! memory at a time, and only the parts of them that the model needs are kept.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,23 +18,22 @@ use super::form::Form;
 use super::split::{Document, Documents};
 use crate::fault::Faults;
 
-/// Bytes of documents that are handed over at a time.
+/// Size of a batch of documents, in bytes.
 const BATCH: usize = 512 << 10;
-/// Batches that wait for a worker.
+/// Maximum number of batches that wait for a worker.
 const WAITING: usize = 8;
-/// Most ignore files that a warning names.
+/// Maximum number of ignore files that a warning names.
 const REASONS_MAX: usize = 10;
-/// Most documents of a catalog.
+/// Maximum number of documents of a catalog.
 const DOCUMENTS_MAX: usize = 500_000;
 
-/// Place of an object: a file, and where it is in it.
+/// Place of an object: a file, and the position in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// Index of the file.
     pub file: usize,
-    /// Form of the object.
     pub form: Form,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
     /// Number of bytes.
     pub length: usize,
@@ -45,11 +44,10 @@ pub struct Place {
 /// An object with its place.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// Where it is.
     pub place: Place,
     /// The object itself.
     pub blob: Blob,
-    /// SHA-256 of its content, without regard to form, spaces and the order of keys; where it was asked for.
+    /// SHA-256 of its content, independent of form, spaces and the order of keys; `None` unless requested.
     pub digest: Option<[u8; 32]>,
 }
 
@@ -58,7 +56,6 @@ pub struct Object {
 pub struct Objects {
     root: PathBuf,
     listing: Listing,
-    /// The objects.
     pub objects: Vec<Object>,
     /// Number of bytes that were read.
     pub bytes: u64,
@@ -67,7 +64,7 @@ pub struct Objects {
 /// Error of reading a catalog.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The files cannot be found.
+    /// The files cannot be listed.
     #[error(transparent)]
     Files(#[from] FilesError),
     /// Objects cannot be read (rules C1 and C3).
@@ -80,10 +77,10 @@ struct Task {
     documents: Vec<Document>,
 }
 
-/// Reads all objects of a file or directory. With `digests`, the content of each is digested.
+/// Reads all objects of a file or directory. With `digests`, computes the digest of each object's content.
 ///
 /// # Errors
-/// A file cannot be read, or an object is not one: one error refuses the whole catalog.
+/// Returns an error if a file cannot be read or an object is invalid: one error refuses the whole catalog.
 pub fn load(root: &Path, digests: bool) -> Result<Objects, LoadError> {
     let listing = files::list(root)?;
     let root = std::fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
@@ -173,7 +170,7 @@ fn work(tasks: &Mutex<Receiver<Task>>, digests: bool) -> (Vec<Object>, Vec<Locat
                 faults.push((file, offset, line, "C1", "is not UTF-8".to_owned()));
                 continue;
             };
-            // A document that begins as JSON and is not may be YAML: a map in braces.
+            // A document that looks like JSON but is not may be YAML: a map in braces.
             let read = blob::read(form, text).or_else(|wrong| match form {
                 Form::Json if wrong.0 == "C1" => blob::read(Form::Yaml, text).map_err(|_| wrong),
                 _ => Err(wrong),
@@ -183,7 +180,7 @@ fn work(tasks: &Mutex<Receiver<Task>>, digests: bool) -> (Vec<Object>, Vec<Locat
                     let digest = digests.then(|| value(text).map(|value| digest(&value))).and_then(Result::ok);
                     objects.push(Object { place, blob, digest });
                 }
-                // Faults beyond the bound are counted, and not kept.
+                // Faults beyond the maximum are only counted.
                 Err((rule, message)) => faults.push((file, offset, line, rule, message)),
             }
         }
@@ -191,14 +188,14 @@ fn work(tasks: &Mutex<Receiver<Task>>, digests: bool) -> (Vec<Object>, Vec<Locat
     (objects, faults)
 }
 
-/// The whole of an object.
+/// Reads a whole object.
 fn value(text: &str) -> Result<Value, String> {
     let form = Form::from_text(text);
     form.read(text)
         .or_else(|error| if form == Form::Json { Form::Yaml.read(text).map_err(|_| error) } else { Err(error) })
 }
 
-/// SHA-256 of a value; keys are sorted in it.
+/// Returns the SHA-256 of a value; its keys are sorted.
 fn digest(value: &Value) -> [u8; 32] {
     let mut hasher = Sha256::new();
     hasher.update(value.to_string().as_bytes());
@@ -206,7 +203,7 @@ fn digest(value: &Value) -> [u8; 32] {
 }
 
 impl Objects {
-    /// File and line for people: relative to the catalog.
+    /// Returns file and line for messages, relative to the catalog.
     pub fn place_text(&self, file: usize, line: u64) -> String {
         let Some(path) = self.listing.files.get(file) else { return String::new() };
         let shown = path.strip_prefix(&self.root).ok().filter(|rest| !rest.as_os_str().is_empty());
@@ -217,11 +214,11 @@ impl Objects {
         if line == 0 { shown } else { format!("{shown}:{line}") }
     }
 
-    /// Reason why a catalog without packages has none, for people.
+    /// Returns the reason why a catalog has no packages, for messages.
     pub(super) fn why_empty(&self) -> String {
         let left_out = self.listing.left_out.iter().map(|(file, count)| {
             let file = file.strip_prefix(&self.root).unwrap_or(file).display();
-            format!("{file} leaves out {count} files or directories")
+            format!("{file} excludes {count} files or directories")
         });
         let found = match (self.listing.files.len(), self.objects.len()) {
             (0, _) => "no file is read".to_owned(),
@@ -232,15 +229,15 @@ impl Objects {
         format!("there are no packages: {}", reasons.join("; "))
     }
 
-    /// Place of an object for people.
+    /// Returns the place of an object for messages.
     pub fn place_of(&self, object: &Object) -> String {
         self.place_text(object.place.file, object.place.line)
     }
 
-    /// Reads an object once more, as a whole.
+    /// Reads an object again, as a whole.
     ///
     /// # Errors
-    /// The file has changed since, or cannot be read.
+    /// Returns an error if the file has changed since or cannot be read.
     pub fn content(&self, place: &Place) -> Result<Value, FilesError> {
         let path = &self.listing.files[place.file];
         let failed = |error| FilesError::Read(path.clone(), error);
@@ -251,8 +248,8 @@ impl Objects {
         value(&text).map_err(|error| FilesError::Pattern { path: path.clone(), why: error })
     }
 
-    /// Objects by package, in the order in which they are written: package, channels, bundles, others, deprecations. Objects of no package come last,
-    /// under the empty name.
+    /// Returns objects by package, in the order in which they are written: package, channels, bundles, others,
+    /// deprecations. Objects without a package come last, under the empty name.
     pub fn in_order(&self) -> Vec<&Object> {
         type Ranked<'a> = Vec<(u8, &'a str, &'a Object)>;
         let mut by_package: BTreeMap<(bool, &str), Ranked<'_>> = BTreeMap::new();

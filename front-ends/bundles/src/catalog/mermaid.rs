@@ -29,7 +29,7 @@ pub fn draw(catalog: &Catalog, package: Option<&str>) -> String {
 
 fn draw_channel(text: &mut String, package: &Package, channel: &Channel) {
     let node = |name: &str| format!("{}[{}]", id(&[&package.name, &channel.name, name]), quoted(name));
-    // The highest version first; a tie by name.
+    // Highest version first, then by name.
     let mut entries: Vec<_> = channel.entries.values().collect();
     entries.sort_by_key(|entry| std::cmp::Reverse(package.bundles.get(&entry.name).map(|bundle| &bundle.version)));
     for entry in &entries {
@@ -61,7 +61,7 @@ fn draw_channel(text: &mut String, package: &Package, channel: &Channel) {
     }
 }
 
-/// An identifier of letters, digits and `_`, different for different names.
+/// Returns an identifier of letters, digits and `_`, unique for the names.
 fn id(names: &[&str]) -> String {
     let mut id = String::new();
     for name in names {
@@ -73,7 +73,7 @@ fn id(names: &[&str]) -> String {
     id
 }
 
-/// A text in quotes that nothing in it ends.
+/// Quotes a text so that nothing in it ends the quotes.
 fn quoted(text: &str) -> String {
     let escaped: String = text.chars().filter(|c| !is_harmful(*c)).collect();
     format!("\"{}\"", escaped.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;").replace('>', "&gt;"))

@@ -1,6 +1,6 @@
-//! Packages, channels and bundles out of the objects of a catalog, judged by rules C4 to C14.
+//! Packages, channels and bundles, built from the objects of a catalog and validated by rules C4 to C14.
 //!
-//! A catalog is refused where operator-registry's `opm validate` refuses it. All faults are told at once.
+//! A catalog is refused if operator-registry's `opm validate` refuses it. All faults are reported at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,77 +12,69 @@ use super::load::Objects;
 use crate::fault::Faults;
 use crate::range::Range;
 
-/// A catalog that holds to the rules.
+/// A valid catalog.
 #[derive(Debug, Default)]
 pub struct Catalog {
     /// Packages by name.
     pub packages: BTreeMap<String, Package>,
     /// Number of objects of each schema.
     pub schemas: BTreeMap<String, usize>,
-    /// What is odd about a valid catalog.
+    /// Oddities of a valid catalog.
     pub warnings: Vec<String>,
 }
 
-/// A package.
 #[derive(Debug, Default)]
 pub struct Package {
-    /// Name.
     pub name: String,
     /// Description for people.
     pub description: String,
-    /// The channel that is used where none is named.
+    /// The channel that is used if none is named.
     pub default_channel: String,
     /// Channels by name.
     pub channels: BTreeMap<String, Channel>,
     /// Bundles by name.
     pub bundles: BTreeMap<String, Bundle>,
-    /// Message, where the package is deprecated.
+    /// Deprecation message, if the package is deprecated.
     pub deprecation: Option<String>,
     place: String,
 }
 
-/// A channel: bundles, and how they follow one another.
+/// A channel: bundles, and their upgrade edges.
 #[derive(Debug, Default)]
 pub struct Channel {
-    /// Name.
     pub name: String,
     /// Entries by the names of their bundles.
     pub entries: BTreeMap<String, Entry>,
-    /// The bundle that nothing replaces or skips.
+    /// The bundle that no other replaces or skips.
     pub head: String,
-    /// Message, where the channel is deprecated.
+    /// Deprecation message, if the channel is deprecated.
     pub deprecation: Option<String>,
     place: String,
 }
 
-/// An entry of a channel.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// Name of its bundle.
     pub name: String,
-    /// Bundle that it takes the place of. It need not exist.
+    /// Bundle that it replaces, which need not exist.
     pub replaces: Option<String>,
-    /// Bundles that may be left out.
+    /// Bundles that an upgrade to it may skip.
     pub skips: Vec<String>,
-    /// Versions that it can be reached from.
+    /// Versions that can be upgraded to it.
     pub skip_range: Option<Range>,
 }
 
-/// A bundle.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bundle {
-    /// Name.
     pub name: String,
-    /// Version.
     #[serde(serialize_with = "as_text")]
     pub version: Version,
-    /// Release, which counts after the version; empty where it has none.
+    /// Release, which orders equal versions; may be empty.
     pub release: String,
-    /// Reference of its image; empty where the catalog holds its objects.
+    /// Reference of its image; empty if the catalog holds its objects.
     pub image: String,
-    /// Requirements.
     pub requires: Vec<Requirement>,
-    /// Message, where it is deprecated.
+    /// Deprecation message, if the bundle is deprecated.
     pub deprecation: Option<String>,
 }
 
@@ -91,8 +83,8 @@ fn as_text<S: serde::Serializer>(version: &Version, serializer: S) -> Result<S::
 }
 
 impl Bundle {
-    /// Order of bundles: by version, then by release. A bundle with a release is behind one without. Where there is no release, what comes after `+` is
-    /// taken for one, as operator-controller takes it.
+    /// Orders bundles by version, then by release. A bundle with a release is higher than one without. Without a
+    /// release, the text after `+` counts as the release, as in operator-controller.
     pub fn precedes(&self, other: &Self) -> std::cmp::Ordering {
         let release = |it: &Self| {
             let text = if it.release.is_empty() { it.version.build.as_str() } else { &it.release };
@@ -101,7 +93,7 @@ impl Bundle {
         self.version.cmp_precedence(&other.version).then_with(|| release(self).cmp(&release(other)))
     }
 
-    /// Version and release.
+    /// Returns version and release.
     pub fn version_text(&self) -> String {
         match &*self.release {
             "" => self.version.to_string(),
@@ -111,16 +103,16 @@ impl Bundle {
 }
 
 impl Catalog {
-    /// Builds the model and judges it.
+    /// Builds and validates the model.
     ///
     /// # Errors
-    /// All faults.
+    /// Returns all faults.
     pub fn build(objects: &Objects) -> Result<Self, Faults> {
         let mut building = Building::default();
         for object in &objects.objects {
             *building.catalog.schemas.entry(object.blob.meta().0.to_owned()).or_default() += 1;
         }
-        // In the order of opm: packages first, wherever they are.
+        // In opm's order: packages first, wherever they are.
         let each = || objects.objects.iter().map(|object| (&object.blob, objects.place_of(object)));
         for (blob, place) in each() {
             if let Blob::Package(package) = blob {
@@ -154,13 +146,13 @@ impl Catalog {
 struct Building {
     catalog: Catalog,
     faults: Faults,
-    /// Bundles that are there, also those that are not valid.
+    /// Bundles that exist, including invalid ones.
     named: BTreeSet<(String, String)>,
     deprecated: BTreeSet<String>,
 }
 
 impl Building {
-    /// C4.
+    /// Checks C4.
     fn package(&mut self, blob: &blob::PackageBlob, place: String) {
         let name = &blob.name;
         if name.is_empty() {
@@ -170,7 +162,7 @@ impl Building {
             self.faults.add(&*place, "C4", format!("package {name:?}: the name must be 1 to 63 of a-z, 0-9 and `-`, and begin and end with a letter or digit"));
         }
         if self.catalog.packages.contains_key(name) {
-            return self.faults.add(place, "C4", format!("package {name:?} is there twice"));
+            return self.faults.add(place, "C4", format!("package {name:?} occurs twice"));
         }
         let package = Package {
             name: name.clone(),
@@ -182,7 +174,7 @@ impl Building {
         self.catalog.packages.insert(name.clone(), package);
     }
 
-    /// C5.
+    /// Checks C5.
     fn channel(&mut self, blob: &ChannelBlob, place: String) {
         let ChannelBlob { name, package: package_name, .. } = blob;
         let Some(package) = self.catalog.packages.get_mut(package_name) else {
@@ -193,7 +185,7 @@ impl Building {
             return self.faults.add(place, "C5", format!("package {package_name:?} has a channel without a name"));
         }
         if package.channels.contains_key(name) {
-            return self.faults.add(place, "C5", format!("{at} is there twice"));
+            return self.faults.add(place, "C5", format!("{at} occurs twice"));
         }
         let mut channel = Channel { name: name.clone(), place: place.clone(), ..Channel::default() };
         if blob.entries.is_empty() {
@@ -226,7 +218,7 @@ impl Building {
         package.channels.insert(name.clone(), channel);
     }
 
-    /// C6 and C13.
+    /// Checks C6 and C13.
     fn bundle(&mut self, blob: &BundleBlob, place: &str) {
         let (name, package_name) = (&blob.name, &blob.package);
         let Some(package) = self.catalog.packages.get_mut(package_name) else {
@@ -238,7 +230,7 @@ impl Building {
             return self.faults.add(place, "C6", format!("package {package_name:?} has a bundle without a name"));
         }
         if !self.named.insert((package_name.clone(), name.clone())) {
-            return self.faults.add(place, "C6", format!("{at} is there twice"));
+            return self.faults.add(place, "C6", format!("{at} occurs twice"));
         }
         for (rule, message) in &blob.faults {
             self.faults.add(place, rule, format!("{at}: {message}"));
@@ -258,13 +250,13 @@ impl Building {
         if !bundle.release.is_empty() {
             let expected = format!("{package_name}-v{}", bundle.version_text());
             if *name != expected {
-                self.faults.add(place, "C6", format!("{at}: a bundle with a release must be called {expected:?}"));
+                self.faults.add(place, "C6", format!("{at}: a bundle with a release must be named {expected:?}"));
             }
         }
         package.bundles.insert(name.clone(), bundle);
     }
 
-    /// C14.
+    /// Checks C14.
     fn deprecations(&mut self, blob: &DeprecationsBlob, place: &str) {
         let name = &blob.package;
         let Some(package) = self.catalog.packages.get_mut(name) else {
@@ -289,16 +281,16 @@ impl Building {
             let message = Some(entry.message.clone());
             match &**schema {
                 blob::PACKAGE if referred.is_empty() => package.deprecation = message,
-                blob::PACKAGE => wrong(format!("deprecates the package by a name, {referred:?}: none may be given")),
+                blob::PACKAGE => wrong(format!("deprecates the package by a name, {referred:?}: it must be empty")),
                 blob::CHANNEL => match package.channels.get_mut(referred) {
                     Some(channel) => channel.deprecation = message,
-                    None => wrong(format!("deprecates the channel {referred:?}, which is not there")),
+                    None => wrong(format!("deprecates the channel {referred:?}, which does not exist")),
                 },
                 blob::BUNDLE => {
                     if let Some(bundle) = package.bundles.get_mut(referred) {
                         bundle.deprecation = message;
                     } else if !self.named.contains(&(name.clone(), referred.clone())) {
-                        wrong(format!("deprecates the bundle {referred:?}, which is not there"));
+                        wrong(format!("deprecates the bundle {referred:?}, which does not exist"));
                     }
                 }
                 "" => wrong("has no reference.schema".to_owned()),
@@ -307,7 +299,7 @@ impl Building {
         }
     }
 
-    /// Judges by the rules that need the whole catalog: C4, C6, C7, C8 to C11.
+    /// Checks the rules that need the whole catalog: C4, C6, C7, C8 to C11.
     fn finish(mut self) -> Result<Catalog, Faults> {
         for package in self.catalog.packages.values_mut() {
             let (name, place) = (&package.name, &*package.place);
@@ -315,7 +307,7 @@ impl Building {
             match (&*package.default_channel, package.channels.is_empty()) {
                 ("", _) => self.faults.add(place, "C4", format!("{at} has no defaultChannel")),
                 (default, false) if !package.channels.contains_key(default) => {
-                    self.faults.add(place, "C4", format!("{at}: the defaultChannel {default:?} is not there"));
+                    self.faults.add(place, "C4", format!("{at}: the defaultChannel {default:?} does not exist"));
                 }
                 _ => {}
             }
@@ -376,7 +368,7 @@ fn chain(channel: &Channel) -> Result<String, (&'static str, String)> {
     let mut reached = vec![&**head];
     let mut seen = BTreeSet::from([&**head]);
     let mut current = channel.entries.get(head);
-    // A `replaces` that nothing has is the end of the chain (C11).
+    // A `replaces` with an unknown bundle ends the chain (C11).
     while let Some(next) = current.and_then(|entry| entry.replaces.as_deref()) {
         if skipped.contains(next) {
             break;
@@ -400,7 +392,7 @@ fn chain(channel: &Channel) -> Result<String, (&'static str, String)> {
     }
 }
 
-/// A label of a name in DNS (RFC 1123).
+/// Returns true for a DNS label (RFC 1123).
 fn is_label(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=63).contains(&name.len()) && name.bytes().all(inner) && !name.starts_with('-') && !name.ends_with('-')

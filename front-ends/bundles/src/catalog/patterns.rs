@@ -1,12 +1,12 @@
 //! Patterns of an `.indexignore` file, matched as git matches those of a `.gitignore` file.
 //!
-//! The rules are those of gitignore(5). A line that gitignore(5) leaves open is read as `git check-ignore` reads it: a class without
-//! an end, an unknown `[:name:]` or a backslash at the end match nothing.
+//! The rules are those of gitignore(5). Lines that gitignore(5) leaves undefined are read as by `git check-ignore`: an
+//! unclosed class, an unknown `[:name:]` or a backslash at the end match nothing.
 
-/// Most comparisons for all files of a catalog.
+/// Maximum number of comparisons for all files of a catalog.
 const STEPS_MAX: u64 = 1 << 32;
 
-/// Counts comparisons, so that patterns of other people end in a bounded time.
+/// Counts comparisons, so that untrusted patterns end in a limited time.
 #[derive(Debug, Default)]
 pub(super) struct Steps(u64);
 
@@ -15,7 +15,7 @@ impl Steps {
         self.0 = self.0.saturating_add(steps as u64);
     }
 
-    /// True if the patterns took too many comparisons.
+    /// Returns true if the patterns needed too many comparisons.
     pub(super) const fn is_exceeded(&self) -> bool {
         self.0 > STEPS_MAX
     }
@@ -28,11 +28,11 @@ pub(super) struct Patterns(Vec<Pattern>);
 #[derive(Debug)]
 struct Pattern {
     tokens: Vec<Token>,
-    /// True if the pattern begins with `!`: it keeps what an earlier one leaves out.
+    /// True if the pattern begins with `!`: it includes paths that an earlier pattern excludes.
     is_negated: bool,
-    /// True if the pattern ends in `/`.
+    /// True if the pattern ends in `/` and matches only directories.
     is_of_directories: bool,
-    /// True if the pattern has a `/` before its end: it matches the whole path and not the last name.
+    /// True if the pattern has a `/` before its end: it matches the whole path instead of the last name.
     is_of_paths: bool,
 }
 
@@ -55,7 +55,8 @@ impl Patterns {
         Self(text.split(|byte| *byte == b'\n').filter_map(Pattern::parse).collect())
     }
 
-    /// True if the last matching pattern leaves the path out, false if it keeps the path, nothing if none matches.
+    /// Returns true if the last matching pattern excludes the path, false if it includes the path, `None` if no pattern
+    /// matches.
     pub(super) fn is_left_out(&self, path: &[u8], is_directory: bool, steps: &mut Steps) -> Option<bool> {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
         let matches = |pattern: &&Pattern| {
@@ -67,7 +68,7 @@ impl Patterns {
 }
 
 impl Pattern {
-    /// Reads a line. A comment, or a line that matches nothing, is no pattern.
+    /// Parses a line. `None` for a comment and for a line that matches nothing.
     fn parse(line: &[u8]) -> Option<Self> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.starts_with(b"#") {
@@ -82,7 +83,7 @@ impl Pattern {
     }
 }
 
-/// The line without spaces at its end, but for one after a backslash. Tabs stay.
+/// Returns the line without trailing spaces, except one after a backslash. Tabs stay.
 fn without_spaces(line: &[u8]) -> &[u8] {
     let (mut at, mut end) = (0, 0);
     while let Some(byte) = line.get(at) {
@@ -94,9 +95,9 @@ fn without_spaces(line: &[u8]) -> &[u8] {
     &line[..end]
 }
 
-/// Tokens of a pattern; nothing if it matches nothing.
+/// Returns the tokens of a pattern; `None` if it matches nothing.
 fn tokens(pattern: &[u8]) -> Option<Vec<Token>> {
-    // git compares the text before the first wildcard by itself: what is left of the pattern begins with that wildcard.
+    // git compares the text before the first wildcard separately: the rest of the pattern begins with that wildcard.
     let first_wildcard = pattern.iter().position(|byte| b"*?[\\".contains(byte));
     let mut tokens = Vec::new();
     let mut rest = pattern;
@@ -143,7 +144,7 @@ fn class(matches: impl Fn(u8) -> bool) -> Token {
     Token::Class(bytes)
 }
 
-/// Reads a class after its `[`. Returns it with what follows; nothing if it has no end, or an unknown name.
+/// Parses a class after its `[`. Returns it with the rest of the text; `None` if it has no end or an unknown name.
 fn bracket(text: &[u8]) -> Option<(Token, &[u8])> {
     let is_negated = matches!(text.first(), Some(b'!' | b'^'));
     let mut rest = &text[usize::from(is_negated)..];
@@ -196,7 +197,7 @@ fn bracket(text: &[u8]) -> Option<(Token, &[u8])> {
     Some((class(|byte| byte != b'/' && bytes[usize::from(byte)] != is_negated), rest))
 }
 
-/// The bytes of a class of POSIX; nothing if there is no such class.
+/// Returns the bytes of a POSIX class; `None` for an unknown class.
 fn named(name: &[u8]) -> Option<fn(&u8) -> bool> {
     Some(match name {
         b"alnum" => u8::is_ascii_alphanumeric,
@@ -215,7 +216,7 @@ fn named(name: &[u8]) -> Option<fn(&u8) -> bool> {
     })
 }
 
-/// True if the tokens match the whole text. `reached[n]` is true if the tokens so far match the first n bytes.
+/// Returns true if the tokens match the whole text. `reached[n]` is true if the tokens so far match the first n bytes.
 fn matches(tokens: &[Token], text: &[u8], steps: &mut Steps) -> bool {
     let mut reached = vec![false; text.len() + 1];
     reached[0] = true;
@@ -252,7 +253,7 @@ fn matches(tokens: &[Token], text: &[u8], steps: &mut Steps) -> bool {
     reached[text.len()]
 }
 
-/// Moves each reached position over one byte that matches.
+/// Advances each reached position by one matching byte.
 fn advance(reached: &mut [bool], text: &[u8], is_match: impl Fn(u8) -> bool) {
     for at in (0..text.len()).rev() {
         reached[at + 1] = reached[at] && is_match(text[at]);

@@ -1,5 +1,5 @@
-//! Splits a stream into documents: JSON objects one after another, YAML documents between lines of `---`. Nothing is parsed, and no more
-//! than a document is held.
+//! Splits a stream into documents: JSON objects one after another, YAML documents between lines of `---`. Nothing is
+//! parsed, and only one document is held at a time.
 
 use std::io::{self, Read};
 
@@ -7,25 +7,23 @@ use memchr::memmem;
 
 use super::form::{DOCUMENT_MAX, Form};
 
-/// Bytes that are read at a time.
+/// Number of bytes that are read at a time.
 const CHUNK: usize = 256 << 10;
 
 /// A document with its place.
 #[derive(Debug)]
 pub struct Document {
-    /// Form.
     pub form: Form,
-    /// Content.
     pub bytes: Vec<u8>,
-    /// Where it begins in the file, in bytes.
+    /// Offset of the first byte in the file.
     pub offset: u64,
-    /// Line that it begins in, from 1.
+    /// First line, from 1.
     pub line: u64,
 }
 
 /// Error of reading documents.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it
+#[allow(missing_docs)] // the messages document the variants
 pub enum SplitError {
     #[error("cannot be read")]
     Read(#[source] io::Error),
@@ -41,7 +39,7 @@ pub enum SplitError {
 pub struct Documents<R> {
     from: R,
     buffer: Vec<u8>,
-    /// Beginning of what is not taken yet, in the buffer.
+    /// Start of the unread bytes in the buffer.
     start: usize,
     ended: bool,
     offset: u64,
@@ -49,7 +47,7 @@ pub struct Documents<R> {
 }
 
 impl<R: Read> Documents<R> {
-    /// Documents of a file.
+    /// Returns the documents of a file.
     pub fn new(from: R) -> Self {
         Self { from, buffer: Vec::new(), start: 0, ended: false, offset: 0, line: 1 }
     }
@@ -65,21 +63,21 @@ impl<R: Read> Documents<R> {
         if before > DOCUMENT_MAX {
             return Err(SplitError::TooLarge { line: self.line });
         }
-        // Large documents are read in larger pieces.
+        // Large documents are read in larger chunks.
         let want = CHUNK.max(before / 2);
         let read = (&mut self.from).take(want as u64).read_to_end(&mut self.buffer).map_err(SplitError::Read)?;
         self.ended = read < want;
         Ok(read > 0)
     }
 
-    /// Takes the beginning off the buffer.
+    /// Removes bytes from the front of the buffer and returns them.
     fn take(&mut self, length: usize) -> Vec<u8> {
         let taken = self.rest()[..length].to_vec();
         self.skip(length);
         taken
     }
 
-    /// Passes over the beginning of the buffer.
+    /// Skips bytes at the front of the buffer.
     fn skip(&mut self, length: usize) {
         self.offset += length as u64;
         self.line += memchr::memchr_iter(b'\n', &self.rest()[..length]).count() as u64;
@@ -95,13 +93,13 @@ impl<R: Read> Documents<R> {
         Document { form, bytes: self.take(length), offset, line }
     }
 
-    /// Passes over white space between documents. Returns the first byte behind it.
+    /// Skips white space between documents. Returns the first byte after it.
     fn skip_space(&mut self) -> Result<Option<u8>, SplitError> {
         loop {
             let rest = self.rest();
             match rest.iter().position(|byte| !byte.is_ascii_whitespace()) {
                 Some(at) => {
-                    // The beginning of its line stays: indentation counts in YAML.
+                    // Keep the beginning of its line: indentation counts in YAML.
                     let line = memchr::memrchr(b'\n', &rest[..at]).map_or(0, |newline| newline + 1);
                     let first = rest[at];
                     self.skip(line);
@@ -117,11 +115,11 @@ impl<R: Read> Documents<R> {
         }
     }
 
-    /// The next document; none at the end.
+    /// Returns the next document; `None` at the end.
     ///
     /// # Errors
-    /// The stream cannot be read, a document is too large, or does not end.
-    #[allow(clippy::should_implement_trait)] // an iterator of results would go on after an error
+    /// Returns an error if the stream cannot be read, or if a document is too large or incomplete.
+    #[allow(clippy::should_implement_trait)] // an iterator of results would continue after an error
     pub fn next(&mut self) -> Result<Option<Document>, SplitError> {
         match self.skip_space()? {
             None => Ok(None),
@@ -130,7 +128,7 @@ impl<R: Read> Documents<R> {
         }
     }
 
-    /// A JSON object: as far as its braces go.
+    /// Reads a JSON object up to its closing brace.
     fn json(&mut self) -> Result<Document, SplitError> {
         let (mut at, mut depth, mut in_text) = (0usize, 0usize, false);
         loop {
@@ -138,7 +136,7 @@ impl<R: Read> Documents<R> {
             let rest = self.rest();
             while at < rest.len() {
                 if in_text {
-                    // The end of the text, or an escape.
+                    // End of the string, or an escape.
                     match memchr::memchr2(b'"', b'\\', &rest[at..]) {
                         None => at = rest.len(),
                         Some(found) if rest[at + found] == b'\\' => at += found + 2,
@@ -172,15 +170,15 @@ impl<R: Read> Documents<R> {
         }
     }
 
-    /// A YAML document: to the next line that begins with `---`.
+    /// Reads a YAML document up to the next line that begins with `---`.
     fn yaml(&mut self) -> Result<Option<Document>, SplitError> {
         let mut from = 0;
-        // A line of `---` at the beginning is the document's own.
+        // A leading line of `---` belongs to the document.
         loop {
             let rest = self.rest();
             let found = memmem::find(&rest[from.min(rest.len())..], b"\n---").map(|at| from + at);
             match found {
-                // The whole line is looked at.
+                // Wait for the whole line.
                 Some(at) if memchr::memchr(b'\n', &rest[at + 1..]).is_some() || self.ended => {
                     let line_end = memchr::memchr(b'\n', &rest[at + 1..]).map_or(rest.len(), |end| at + 1 + end);
                     let behind = String::from_utf8_lossy(&rest[at + 4..line_end]).trim().to_owned();
@@ -217,7 +215,7 @@ mod tests {
     use super::*;
 
     fn split(text: &str) -> Vec<(Form, String, u64)> {
-        // One byte at a time, so that each boundary is met.
+        // Reads one byte at a time to test each boundary.
         struct Slow<'a>(&'a [u8]);
         impl Read for Slow<'_> {
             fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

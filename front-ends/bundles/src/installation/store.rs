@@ -1,7 +1,7 @@
 //! Records of installations on disk: `installations/NAME.json` and `locks/NAME` below one directory.
 //!
-//! A record is written under another name, synced and renamed, and its directory synced: it is there whole or not at all, also after a crash. Directories are 0700,
-//! files 0600.
+//! A record is written under a temporary name, synced and renamed, and its directory is synced: even after a crash it
+//! is complete or absent. Directories have mode 0700, files 0600.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 
 use super::{Installation, check_name};
 
-/// Largest record, in bytes.
+/// Maximum size of a record, in bytes.
 const RECORD_MAX: u64 = 4 << 20;
-/// `O_NOFOLLOW` of Linux on the architectures that it is built for.
+/// `O_NOFOLLOW` of Linux on the supported architectures.
 const NO_FOLLOW: i32 = if cfg!(target_arch = "aarch64") { 0o100_000 } else { 0o400_000 };
 
 /// Error of the store.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say it
+#[allow(missing_docs)] // the messages document the variants
 pub enum StoreError {
     #[error("{}: cannot be {doing}", .path.display())]
     Io { path: PathBuf, doing: &'static str, source: io::Error },
@@ -31,7 +31,6 @@ pub enum StoreError {
     Missing(String),
 }
 
-/// Records of installations.
 #[derive(Clone, Debug)]
 pub struct Store {
     root: PathBuf,
@@ -50,12 +49,12 @@ fn failed(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> StoreEr
 }
 
 impl Store {
-    /// A store in a directory, which is made when something is written.
+    /// Returns a store in a directory, which is created on the first write.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// Directory of the records, which need not be there. Each of them comes by a rename.
+    /// Returns the directory of the records, which need not exist. Records appear in it by a rename.
     pub fn directory(&self) -> PathBuf {
         self.root.join("installations")
     }
@@ -64,15 +63,16 @@ impl Store {
         self.directory().join(format!("{name}.json"))
     }
 
-    /// Name of a record while it is written: what a kill leaves is in the way of nobody, and goes with the record.
+    /// Returns the temporary name of a record: a file that remains after a kill disturbs nothing, and is removed with
+    /// the record.
     fn partial(&self, name: &str) -> PathBuf {
         self.directory().join(format!(".partial-{name}"))
     }
 
-    /// Locks an installation, which need not be there.
+    /// Locks an installation, which need not exist.
     ///
     /// # Errors
-    /// The name is not valid, another process has the lock, or it cannot be made.
+    /// Returns an error if the name is not valid, another process holds the lock, or the lock file cannot be created.
     pub fn lock(&self, name: &str) -> Result<Locked, StoreError> {
         check_name(name).map_err(StoreError::Name)?;
         let path = self.root.join("locks").join(name);
@@ -87,10 +87,10 @@ impl Store {
         }
     }
 
-    /// Names of all installations, sorted.
+    /// Returns the names of all installations, sorted.
     ///
     /// # Errors
-    /// The directory cannot be read.
+    /// Returns an error if the directory cannot be read.
     pub fn names(&self) -> Result<Vec<String>, StoreError> {
         let directory = self.directory();
         let entries = match fs::read_dir(&directory) {
@@ -107,10 +107,10 @@ impl Store {
         Ok(names)
     }
 
-    /// Reads an installation; none where it is not there.
+    /// Reads an installation; `None` if it does not exist.
     ///
     /// # Errors
-    /// The record cannot be read, or is not valid.
+    /// Returns an error if the record cannot be read or is not valid.
     pub fn read(&self, name: &str) -> Result<Option<Installation>, StoreError> {
         check_name(name).map_err(StoreError::Name)?;
         let path = self.path(name);
@@ -126,7 +126,7 @@ impl Store {
         }
         let found: Installation = serde_json::from_slice(&bytes).map_err(|error| broken(error.to_string()))?;
         if found.name != name {
-            return Err(broken(format!("it is of {:?}", found.name)));
+            return Err(broken(format!("it belongs to {:?}", found.name)));
         }
         Ok(Some(found))
     }
@@ -134,7 +134,7 @@ impl Store {
     /// Writes a locked installation.
     ///
     /// # Errors
-    /// The record cannot be written.
+    /// Returns an error if the record cannot be written.
     pub fn write(&self, locked: &Locked, installation: &Installation) -> Result<(), StoreError> {
         let path = self.path(&locked.name);
         let directory = self.directory();
@@ -154,7 +154,7 @@ impl Store {
             fs::rename(&partial, &path)
         })();
         if let Err(error) = result {
-            let _ = fs::remove_file(&partial); // a hidden name is all that stays
+            let _ = fs::remove_file(&partial); // best effort: a hidden file may remain
             return Err(failed(&path, "written")(error));
         }
         sync(&directory)
@@ -163,7 +163,7 @@ impl Store {
     /// Forgets a locked installation.
     ///
     /// # Errors
-    /// The record cannot be removed.
+    /// Returns an error if the record cannot be removed.
     pub fn forget(&self, locked: &Locked) -> Result<(), StoreError> {
         for path in [self.partial(&locked.name), self.path(&locked.name)] {
             match fs::remove_file(&path) {
@@ -176,7 +176,7 @@ impl Store {
     }
 }
 
-/// Makes a directory and those above it, each of them synced into its parent.
+/// Creates a directory and its parents, and syncs each into its parent.
 fn make_dir(directory: &Path) -> Result<(), StoreError> {
     if directory.is_dir() {
         return Ok(());
@@ -214,7 +214,7 @@ mod tests {
         store.write(&locked, &record).unwrap();
         assert_eq!(store.read("demo").unwrap(), Some(record));
         assert_eq!(store.names().unwrap(), ["demo"]);
-        // The rest of a crash is no installation.
+        // Leftovers of a crash are not an installation.
         let installations = dir.path().join("new/dir/installations");
         fs::write(installations.join(".partial-demo"), "x").unwrap();
         assert_eq!(store.names().unwrap(), ["demo"]);

@@ -1,4 +1,4 @@
-//! Tar archives, also compressed with gzip.
+//! Tar archives, optionally compressed with gzip.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -10,7 +10,7 @@ use tar::{Archive, Entry, EntryType};
 
 use super::{DIRECTORY_MAX, FILES_MAX, Sink, SourceError, name_within};
 
-/// Bytes that tell a kind of file.
+/// Magic bytes of gzip.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// Kind of a file.
@@ -24,10 +24,10 @@ pub enum ArchiveVisitor {
     Image,
 }
 
-/// Looks what a file is, by its content.
+/// Detects the kind of a file from its content.
 ///
 /// # Errors
-/// The file cannot be read.
+/// Returns an error if the file cannot be read.
 pub fn visit(path: &Path) -> Result<ArchiveVisitor, SourceError> {
     let failed = |error| SourceError::Read(path.to_owned(), error);
     let mut head = Vec::new();
@@ -49,7 +49,7 @@ pub fn visit(path: &Path) -> Result<ArchiveVisitor, SourceError> {
     Ok(ArchiveVisitor::Files)
 }
 
-/// The tar stream of a file, within the bound of a source.
+/// Returns the tar stream of a file, within the size limit of a source.
 pub(crate) fn reader(path: &Path) -> Result<Box<dyn Read>, SourceError> {
     let failed = |error| SourceError::Read(path.to_owned(), error);
     let mut head = [0; 2];
@@ -58,7 +58,7 @@ pub(crate) fn reader(path: &Path) -> Result<Box<dyn Read>, SourceError> {
     Ok(unzipped(file, head[..count] == GZIP))
 }
 
-/// A stream, unpacked where it is compressed, and bounded.
+/// Returns a stream with a size limit, decompressed if needed.
 pub(crate) fn unzipped(from: impl Read + 'static, compressed: bool) -> Box<dyn Read> {
     if compressed {
         Box::new(MultiGzDecoder::new(from).take(2 * DIRECTORY_MAX))
@@ -67,7 +67,7 @@ pub(crate) fn unzipped(from: impl Read + 'static, compressed: bool) -> Box<dyn R
     }
 }
 
-/// Reads the files and directories of an archive. Anything else is refused.
+/// Reads the files and directories of an archive. Other entries are refused.
 pub(super) fn files(path: &Path, sink: &mut Sink) -> Result<(), SourceError> {
     let failed = |error| SourceError::Read(path.to_owned(), error);
     let (bounded, allowance) = Allowed::new(reader(path)?);
@@ -89,7 +89,7 @@ pub(super) fn files(path: &Path, sink: &mut Sink) -> Result<(), SourceError> {
     Ok(())
 }
 
-/// Each regular file of an archive; links and devices are passed over.
+/// Visits each regular file of an archive; links and devices are skipped.
 pub(crate) fn each_lenient(
     path: &Path,
     from: impl Read,
@@ -112,7 +112,7 @@ pub(crate) fn each_lenient(
     Ok(())
 }
 
-/// Returns the number of bytes that the archive has of an entry; the size of a sparse file counts its holes.
+/// Returns the number of stored bytes of an entry; the size of a sparse file includes its holes.
 pub(super) fn stored<R: Read>(entry: &Entry<'_, R>) -> u64 {
     let header = entry.header();
     if header.entry_type().is_gnu_sparse() { header.entry_size().unwrap_or(0) } else { entry.size() }

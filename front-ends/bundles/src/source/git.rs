@@ -1,13 +1,14 @@
-//! Commits of repositories of git, by the program `git`: local ones, and those that are served over https.
+//! Commits of git repositories, read with the program `git`: local ones, and those that are served over https.
 //!
 //! ```text
 //!  https://HOST/REPOSITORY ── git fetch ──> repository of our own ──┐
-//!                              (bounded)                            ├── git cat-file ──> commit ──> trees ──> blobs
+//!                              (limited)                            ├── git cat-file ──> commit ──> trees ──> blobs
 //!  /PATH ── its directory of objects ───────────────────────────────┘       each hashed here, and compared with its name
 //! ```
-//! The commit is given whole. git compares an object that it reads from a local repository only in part with the object's name, so
-//! `objects` hashes every object itself: the commit pins everything that is read. No configuration, hook, filter, replacement, graft or
-//! credential helper of the user or of the repository takes part, and no protocol other than `https`. `process` bounds what `git` takes.
+//! The commit is given in full. When git reads an object from a local repository, it verifies the object's name only in
+//! part, so `objects` hashes every object itself: the commit pins everything that is read. No configuration, hook,
+//! filter, replacement, graft or credential helper of the user or of the repository is used, and no protocol other than
+//! `https`. `process` limits the resources of `git`.
 
 mod objects;
 mod process;
@@ -20,7 +21,7 @@ use self::objects::Objects;
 use self::process::{Limits, git, run};
 use super::{Sink, Source, SourceError, name_within};
 
-/// Reads `REPOSITORY@COMMIT[#DIRECTORY]`.
+/// Parses `REPOSITORY@COMMIT[#DIRECTORY]`.
 pub(super) fn parse(text: &str) -> Result<Source, SourceError> {
     let wrong = |why: &str| SourceError::Wrong(format!("git:{text}: {why}; write git:REPOSITORY@COMMIT[#DIRECTORY]"));
     let (rest, directory) = text.split_once('#').unwrap_or((text, ""));
@@ -34,11 +35,11 @@ pub(super) fn parse(text: &str) -> Result<Source, SourceError> {
         }
         repository.to_owned()
     } else if repository.contains("://") || repository.starts_with('-') {
-        return Err(wrong("only https URLs and paths are read"));
+        return Err(wrong("only https URLs and paths are supported"));
     } else {
         super::absolute(repository)?.display().to_string()
     };
-    // I2: a directory does not lead out of the repository.
+    // I2: a directory must not lead out of the repository.
     let directory = name_within(directory.as_bytes())?;
     Ok(Source::Git { repository, commit: commit.to_owned(), directory })
 }
@@ -47,11 +48,11 @@ fn is_commit(commit: &str) -> bool {
     matches!(commit.len(), 40 | 64) && commit.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Directories that the objects of a commit are read with.
+/// Directories from which the objects of a commit are read.
 struct Repository {
-    /// Repository of our own, with a configuration of our own.
+    /// Temporary repository with its own configuration.
     own: tempfile::TempDir,
-    /// Objects of a local repository; none if they were fetched.
+    /// Objects of a local repository; `None` if they were fetched.
     objects: Option<PathBuf>,
 }
 
@@ -65,12 +66,12 @@ pub(super) fn open(repository: &str, commit: &str, directory: &str, sink: &mut S
     Objects::new(&found, commit.len())?.read(commit, directory, sink)
 }
 
-/// Makes an empty repository whose objects have names of as many digits.
+/// Creates an empty repository whose object names have `digits` digits.
 fn init(digits: usize) -> Result<tempfile::TempDir, SourceError> {
     let own = tempfile::tempdir_in(if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" })
         .map_err(|error| SourceError::Write("/dev/shm".into(), error))?;
     let mut command = git(own.path(), &Limits::READ);
-    // No template: it could have hooks.
+    // No template: it could contain hooks.
     command.args(["init", "--quiet", "--bare", "--template="]);
     if digits == 64 {
         command.arg("--object-format=sha256");
@@ -80,7 +81,7 @@ fn init(digits: usize) -> Result<tempfile::TempDir, SourceError> {
     Ok(own)
 }
 
-/// Fetches a commit without its ancestors. Its objects stay in one pack, whose size is bounded.
+/// Fetches a commit without its ancestors. Its objects stay in one pack, whose size is limited.
 fn fetch(url: &str, commit: &str, limits: &Limits) -> Result<Repository, SourceError> {
     let own = init(commit.len())?;
     let mut command = git(own.path(), limits);
@@ -91,7 +92,8 @@ fn fetch(url: &str, commit: &str, limits: &Limits) -> Result<Repository, SourceE
     Ok(Repository { own, objects: None })
 }
 
-/// Finds the objects of a local repository, of a worktree or of a submodule. Its configuration is read for the place of its objects alone.
+/// Finds the objects of a local repository, of a worktree or of a submodule. Its configuration is read only for the
+/// location of its objects.
 fn local(path: &Path, commit: &str) -> Result<Repository, SourceError> {
     let nested = path.join(".git");
     let git_dir = if nested.exists() { &nested } else { path };
@@ -99,7 +101,7 @@ fn local(path: &Path, commit: &str) -> Result<Repository, SourceError> {
     command.args(["rev-parse", "--git-path", "objects"]);
     let said = run(command, &Limits::READ, &format!("find the objects of {}", path.display()))?;
     let objects = PathBuf::from(String::from_utf8_lossy(&said).trim_end_matches('\n'));
-    // A relative answer is one to the directory that git ran in, which is this program's.
+    // A relative answer is relative to git's working directory, which is this program's.
     let objects = super::absolute(&objects.display().to_string())?;
     Ok(Repository { own: init(commit.len())?, objects: Some(objects) })
 }

@@ -1,7 +1,8 @@
-//! Images in an OCI layout, in a tar archive of one, or as `docker save` writes them: the files of their layers, one upon another.
+//! Images in an OCI layout, in a tar archive of one, or in the format of `docker save`: the files of their layers,
+//! applied in order.
 //!
-//! Each blob is checked against its digest. Whiteouts are followed. Links and devices are passed over, because neither bundles nor catalogs have any:
-//! an image may be based on one of an operating system.
+//! Each blob is verified by its digest. Whiteouts are applied. Links and devices are skipped, because neither bundles
+//! nor catalogs have any: an image may be based on that of an operating system.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,9 +17,9 @@ use tar::{Archive, EntryType};
 use super::archive::unzipped;
 use super::{DIRECTORY_MAX, FILES_MAX, Files, Sink, SourceError, archive, name_within};
 
-/// Largest manifest, index or configuration, in bytes.
+/// Maximum size of a manifest, index or configuration, in bytes.
 const DOCUMENT_MAX: u64 = 4 << 20;
-/// Most layers of an image.
+/// Maximum number of layers of an image.
 const LAYERS_MAX: usize = 128;
 
 #[derive(Deserialize)]
@@ -67,20 +68,21 @@ struct Inner {
     labels: Option<BTreeMap<String, String>>,
 }
 
-/// Reads the files of an image into the sink. Labels and the digest that pins it come back.
+/// Reads the files of an image into the sink. Returns the labels and the digest that pins the image.
 pub(super) fn open(path: &Path, name: Option<&str>, sink: &mut Sink) -> Result<Files, SourceError> {
     let unpacked;
     let root = if path.is_dir() {
         path
     } else {
-        // An archive is unpacked first: layers may stand before the manifest. Layers are blobs here, and no file of a bundle is written.
+        // An archive is unpacked first: layers may precede the manifest. Layers are blobs here, and no file of a bundle
+        // is written.
         unpacked = spread(path)?;
         unpacked.path()
     };
     if root.join("index.json").is_file() { layout(root, name, sink) } else { saved(root, name, sink) }
 }
 
-/// Unpacks an archive of an image into a directory in memory, where there is one: layers of bundles may hold Secrets.
+/// Unpacks an archive of an image into a directory, in memory if possible: layers of bundles may hold Secrets.
 fn spread(path: &Path) -> Result<tempfile::TempDir, SourceError> {
     let shared = Path::new("/dev/shm");
     let dir = if shared.is_dir() { tempfile::tempdir_in(shared) } else { tempfile::tempdir() };
@@ -112,7 +114,7 @@ fn parsed<'a, T: Deserialize<'a>>(what: &str, bytes: &'a [u8]) -> Result<T, Sour
         .map_err(|error| SourceError::Image(format!("the image's {what} is not valid: {error}")))
 }
 
-/// Path of a blob: only SHA-256 and SHA-512 name one.
+/// Returns the path of a blob; only SHA-256 and SHA-512 are accepted.
 fn blob(root: &Path, digest: &str) -> Result<PathBuf, SourceError> {
     match digest.split_once(':') {
         Some(("sha256", hex)) if hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
@@ -122,7 +124,7 @@ fn blob(root: &Path, digest: &str) -> Result<PathBuf, SourceError> {
     }
 }
 
-/// A document by its digest, which it is checked against.
+/// Reads a document by its digest, which is verified.
 fn checked(root: &Path, digest: &str) -> Result<Vec<u8>, SourceError> {
     let bytes = document(&blob(root, digest)?)?;
     if format!("sha256:{}", hex::encode(Sha256::digest(&bytes))) == digest {
@@ -158,7 +160,7 @@ fn layout(root: &Path, name: Option<&str>, sink: &mut Sink) -> Result<Files, Sou
     };
     let (pin, mut bytes) = (descriptor.digest.clone(), checked(root, &descriptor.digest)?);
     let mut manifest: Manifest = parsed("manifest", &bytes)?;
-    // One level of an index of platforms.
+    // One level of a platform index.
     if !manifest.manifests.is_empty() {
         let inner = manifest.manifests.iter().find(|it| it.platform.as_ref().is_none_or(is_ours));
         let inner =
@@ -176,7 +178,7 @@ fn layout(root: &Path, name: Option<&str>, sink: &mut Sink) -> Result<Files, Sou
     for layer in &manifest.layers {
         let path = blob(root, &layer.digest)?;
         if layer.media_type.ends_with("zstd") {
-            return Err(SourceError::Image("a layer is compressed with zstd, which is not read here".to_owned()));
+            return Err(SourceError::Image("a layer is compressed with zstd, which is not supported".to_owned()));
         }
         let mut hashed = Hashed {
             from: File::open(&path).map_err(|error| SourceError::Read(path.clone(), error))?,
@@ -201,7 +203,7 @@ fn labels(configuration: &[u8]) -> BTreeMap<String, String> {
     configuration.config.and_then(|it| it.labels).unwrap_or_default()
 }
 
-/// Archive of `docker save`: its manifest names files of the archive.
+/// Reads an archive of `docker save`: its manifest names files of the archive.
 fn saved(root: &Path, name: Option<&str>, sink: &mut Sink) -> Result<Files, SourceError> {
     let bytes = document(&root.join("manifest.json"))?;
     let images: Vec<Saved> = parsed("manifest.json", &bytes)?;
@@ -262,10 +264,11 @@ impl<R: Read> Read for Hashed<R> {
     }
 }
 
-/// Reads the files of an image out of its layers, the lowest first, which somebody else fetched and verified: into memory, or into a directory.
+/// Reads the files of an image from its layers, the lowest first, which the caller has fetched and verified: into
+/// memory, or into a directory.
 ///
 /// # Errors
-/// A layer is broken, too large, or compressed in a way that is not read.
+/// Returns an error if a layer is broken, too large, or has an unsupported compression.
 pub fn from_layers(layers: Vec<File>, to: Option<&Path>) -> Result<Files, SourceError> {
     let mut sink = to.map_or_else(Sink::memory, Sink::directory);
     for mut layer in layers {
@@ -279,7 +282,7 @@ pub fn from_layers(layers: Vec<File>, to: Option<&Path>) -> Result<Files, Source
     Ok(sink.into_files(Files::default()))
 }
 
-/// Labels of an image, out of its configuration.
+/// Returns the labels of an image from its configuration.
 pub fn labels_of(configuration: &[u8]) -> BTreeMap<String, String> {
     labels(configuration)
 }

@@ -55,7 +55,7 @@ fn files<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> Files {
     Files { files: files.map(|(path, text)| (path.to_owned(), text.as_bytes().to_vec())).collect(), ..Files::default() }
 }
 
-/// A good bundle with some files replaced; an empty text removes one.
+/// Reads a valid bundle with some files replaced; an empty text removes one.
 fn bundle(changes: &[(&str, &str)]) -> Result<Bundle, Faults> {
     let mut all: BTreeMap<&str, &str> = BTreeMap::from([
         ("manifests/demo.csv.yaml", CSV),
@@ -71,10 +71,10 @@ fn good(changes: &[(&str, &str)]) -> Bundle {
     bundle(changes).unwrap_or_else(|faults| panic!("{faults}"))
 }
 
-/// Asserts that a bundle is refused for this rule alone.
+/// Asserts that a bundle is refused for this rule only.
 #[track_caller]
 fn breaks(rule: &str, changes: &[(&str, &str)]) -> String {
-    let Err(faults) = bundle(changes) else { panic!("the bundle was taken") };
+    let Err(faults) = bundle(changes) else { panic!("the bundle was accepted") };
     assert!(faults.found.iter().all(|fault| fault.rule == rule), "{faults}");
     faults.to_string()
 }
@@ -105,7 +105,7 @@ fn b2_annotations_are_in_any_file_of_the_metadata() {
         ("metadata/any-name.json", r#"{"x": 1}"#),
         ("metadata/other", ANNOTATIONS),
     ]);
-    // As in Go, the case of a key that is a field does not count.
+    // As in Go, the case of known keys is ignored.
     good(&[("metadata/annotations.yaml", &ANNOTATIONS.replace("annotations:", "Annotations:"))]);
     let both = format!("{ANNOTATIONS}ANNOTATIONS:\n  operators.operatorframework.io.bundle.package.v1: other\n");
     assert_eq!(good(&[("metadata/annotations.yaml", &both)]).package.as_deref(), Some("demo"));
@@ -179,7 +179,7 @@ fn b9_definitions_are_unique_and_of_a_known_version() {
     good(&[("manifests/backups.crd.yaml", &beta)]);
 }
 
-/// All but the schemas of a definition is judged as an API server judges it.
+/// Everything but the schemas of a definition is validated as by an API server.
 #[test]
 fn b9_definitions_are_whole() {
     let with = |from: &str, to: &str| {
@@ -231,7 +231,7 @@ fn b9_definitions_are_whole() {
         ),
         (
             with("scope:", "conversion: {strategy: None, webhook: {conversionReviewVersions: [v1]}}\n  scope:"),
-            "besides the strategy None",
+            "which the strategy None does not permit",
         ),
         (
             old(with("scope:", "validation: {}\n  scope:"))
@@ -243,7 +243,7 @@ fn b9_definitions_are_whole() {
             "not the first",
         ),
     ] {
-        let Err(faults) = bundle(&[("manifests/backups.crd.yaml", &bad)]) else { panic!("taken: {bad}") };
+        let Err(faults) = bundle(&[("manifests/backups.crd.yaml", &bad)]) else { panic!("accepted: {bad}") };
         assert!(faults.breaks("B9") && faults.to_string().contains(reported), "{reported}: {faults}");
     }
     let column = "served: true, storage: true, additionalPrinterColumns: [{name: a, type: date, JSONPath: .a}]";
@@ -252,7 +252,7 @@ fn b9_definitions_are_whole() {
     good(&[("manifests/backups.crd.yaml", &with("scope:", &format!("{webhook}\n  scope:")))]);
     let warned = good(&[("manifests/backups.crd.yaml", &old(CRD.into()))]).warnings;
     assert!(warned.iter().any(|warning| warning.rule == "B9"), "{warned:?}");
-    // A group of Kubernetes needs an approval.
+    // A definition in a Kubernetes group needs an approval.
     let of = |group: &str, annotations: &str| {
         let crd =
             CRD.replace("example.com", group).replace("{name:", &format!("{{annotations: {{{annotations}}}, name:"));
@@ -298,7 +298,7 @@ fn b11_metadata_of_objects_are_valid() {
     ] {
         breaks("B11", &[("manifests/x.yaml", &map(bad))]);
     }
-    // A name that an API server would generate is none in a bundle.
+    // A bundle cannot use names that an API server would generate.
     breaks("B11", &[("manifests/x.yaml", &map("{generateName: x-}"))]);
     assert!(
         good(&[("manifests/x.yaml", &map("{name: x, namespace: z}"))])
@@ -435,7 +435,7 @@ fn the_csv_is_judged() {
     ] {
         breaks("CSV", &[("manifests/demo.csv.yaml", &csv(from, to))]);
     }
-    // Read as programs in Go read it.
+    // Read as by Go programs.
     assert_eq!(
         good(&[("manifests/demo.csv.yaml", &csv("version: 1.0.0", "version: v1.0"))]).version.unwrap().to_string(),
         "1.0.0"
@@ -444,7 +444,7 @@ fn the_csv_is_judged() {
     good(&[("manifests/demo.csv.yaml", &loose)]);
 }
 
-/// Where the list is there, it may be empty.
+/// The list must exist but may be empty.
 #[test]
 fn a_csv_may_deploy_nothing() {
     let deployments = &CSV[CSV.find("      deployments:").unwrap()..];
@@ -473,7 +473,7 @@ fn p1_p2_p3_of_plain_bundles() {
     let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n";
     let plain = |all: &[(&str, &str)]| read(&files(all.iter().copied()), Format::PlainV0);
     let breaks = |rule: &str, all: &[(&str, &str)]| {
-        let Err(faults) = plain(all) else { panic!("the bundle was taken: {all:?}") };
+        let Err(faults) = plain(all) else { panic!("the bundle was accepted: {all:?}") };
         assert!(faults.found.iter().all(|fault| fault.rule == rule), "{faults}");
     };
     breaks("P1", &[("x.yaml", map)]);
@@ -484,7 +484,7 @@ fn p1_p2_p3_of_plain_bundles() {
     let two = plain(&[("manifests/x.yaml", &format!("{map}---\n{}", map.replace("name: x", "name: z")))])
         .unwrap_or_else(|faults| panic!("{faults}"));
     assert_eq!(two.objects.len(), 2);
-    // Objects of lists are judged like others.
+    // Objects in lists are validated like others.
     let list = |items: &str| {
         format!("apiVersion: v1\nkind: List\nitems: [{{apiVersion: v1, kind: ConfigMapList, items: [{items}]}}]\n")
     };
@@ -512,7 +512,7 @@ fn the_format_is_told_by_label_metadata_or_csv() {
     assert_eq!(with("plain+v0", &[("metadata/x.yaml", "x: y")]), Format::PlainV0);
 }
 
-/// A directory of manifests alone is judged as operator-framework/api judges it.
+/// A directory that has only manifests is validated as in operator-framework/api.
 #[test]
 fn a_directory_with_a_csv_at_its_top_has_no_metadata_to_judge() {
     let bare = |more: &[(&str, &str)]| {

@@ -16,7 +16,7 @@ fn c1_every_file_must_parse_and_one_error_fails_all() {
         let error = load(dir.path(), false).expect_err(broken);
         assert!(error.to_string().contains("b/other.json"), "{error}");
     }
-    // A known object with a field of another kind.
+    // A known object with a field of another type.
     for (from, to) in [
         ("name: demo\ndefault", "name: {}\ndefault"),
         ("defaultChannel: stable", "defaultChannel: 1.0"),
@@ -29,7 +29,7 @@ fn c1_every_file_must_parse_and_one_error_fails_all() {
     }
 }
 
-/// As opm has it: nothing in it is wrong.
+/// As in opm, this is not a fault.
 #[test]
 fn c1_a_directory_without_files_is_a_catalog_without_packages() {
     let dir = tempfile::tempdir().unwrap();
@@ -55,9 +55,9 @@ fn c2_catalog_without_packages_has_reason() {
     write(dir.path(), &[("catalog.yaml", GOOD), ("in/other.yaml", "schema: other\n"), ("in/.indexignore", "/x\n")]);
     assert!(warnings().is_empty());
     for (ignored, reason) in [
-        ("*", "no file is read; .indexignore leaves out 2 files or directories"),
-        ("*.yaml", "no file is read; .indexignore leaves out 2 files or directories"),
-        ("/catalog.yaml", "none of 1 objects is an olm.package; .indexignore leaves out 1 files or directories"),
+        ("*", "no file is read; .indexignore excludes 2 files or directories"),
+        ("*.yaml", "no file is read; .indexignore excludes 2 files or directories"),
+        ("/catalog.yaml", "none of 1 objects is an olm.package; .indexignore excludes 1 files or directories"),
     ] {
         write(dir.path(), &[(".indexignore", ignored)]);
         assert_eq!(warnings(), [format!("there are no packages: {reason}")], "{ignored}");
@@ -72,7 +72,7 @@ fn c3_every_object_has_a_schema_and_unknown_ones_are_kept() {
     breaks("C1", "schema: x\nSchema: y\n");
     let catalog = good(&and("schema: example.com/other\npackage: demo\nname: x\nentries: {any: thing}\nproperties: 7"));
     assert_eq!(catalog.schemas["example.com/other"], 1);
-    // Keys without regard to case.
+    // Keys are case-insensitive.
     let upper = GOOD.replace("schema:", "Schema:").replace("package:", "PACKAGE:").replace("\nname:", "\nName:");
     assert_eq!(good(&upper).packages["demo"].bundles.len(), 3);
 }
@@ -120,7 +120,7 @@ fn c6_bundles_are_unique_in_a_channel_and_have_one_package_property() {
     );
     let twice = GOOD.find("---\nschema: olm.bundle").map(|at| &GOOD[at..]).unwrap();
     breaks("C6", &format!("{GOOD}{twice}"));
-    // An empty name of a related image, and an empty image, are in catalogs that are in use.
+    // Existing catalogs have empty names of related images, and empty images.
     good(&with(
         "image: quay.io/demo/bundle:v1\n",
         "image: quay.io/demo/b\nrelatedImages: [{name: '', image: 'a'}, {name: x, value: y}]\n",
@@ -128,7 +128,7 @@ fn c6_bundles_are_unique_in_a_channel_and_have_one_package_property() {
     // Without an image, the objects are in the catalog.
     let object = "properties:\n  - type: olm.bundle.object\n    value: {data: e30=}\n";
     good(&with("image: quay.io/demo/bundle:v1\nproperties:\n", object));
-    // Properties whose value comes first.
+    // Properties whose value precedes the type.
     good(&with(property, "  - value: {packageName: demo, version: 1.0.0}\n    type: olm.package\n"));
     // A release is a part of the name.
     let released = |name: &str| GOOD.replace("demo.v3", name).replace("version: 3.0.0", "version: 3.0.0, release: 7.a");
@@ -161,7 +161,7 @@ fn c9_replaces_has_no_cycle() {
 
 #[test]
 fn c10_the_chain_from_the_head_reaches_every_entry_that_is_not_skipped() {
-    // The chain stops at a skipped `replaces`, and demo.v1 is behind it.
+    // The chain stops at a skipped `replaces`, which leaves demo.v1 beyond it.
     let skipped = with("    replaces: demo.v2\n", "    replaces: demo.v2\n    skips: [demo.v2]\n");
     let faults = breaks("C10", &skipped);
     assert!(faults.to_string().contains("does not reach: demo.v1"), "{faults}");
@@ -188,7 +188,7 @@ fn c13_properties_have_a_type_and_a_value() {
     breaks("C13", &property("{value: 1}"));
     good(&property("{type: x, value: false}"));
     good(&property("{type: x, value: {any: [1, 2]}}"));
-    // The types that are known have a shape.
+    // Known property types have a schema.
     breaks("C1", &property("{type: olm.gvk, value: {group: 5}}"));
     breaks("C1", &property("{type: olm.bundle.object, value: {data: '*'}}"));
     breaks("C1", &property("{type: olm.bundle.object, value: {data: eyA=}}"));
@@ -300,9 +300,9 @@ fn what_would_fill_the_memory_is_refused_and_soon() {
     }
     breaks("C1", &bomb);
     breaks("C1", &format!("schema: x\na: {}{}", "[".repeat(10_000), "]".repeat(10_000)));
-    // JSON that is passed over costs no stack.
+    // Skipped JSON uses no stack.
     good(&format!("{{\"schema\": \"x\", \"a\": {}{}}}", "[".repeat(10_000), "]".repeat(10_000)));
-    // A large text is no fault, and neither is a key that comes twice: it counts the last time.
+    // A large text is not a fault, nor is a duplicate key: the last value counts.
     good(&and(&format!("schema: x\ntext: {}", "x".repeat(1 << 20))));
     let twice = with("defaultChannel: stable", "defaultChannel: other\ndefaultChannel: stable");
     assert_eq!(good(&twice).packages["demo"].default_channel, "stable");

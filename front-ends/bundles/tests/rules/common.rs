@@ -1,11 +1,11 @@
-//! Catalogs that hold to the rules, to break one of them at a time.
+//! Valid catalogs, of which tests break one rule at a time.
 
 use std::path::Path;
 
 use executor_bundles::catalog::{Catalog, LoadError, Objects, load};
 use executor_bundles::fault::Faults;
 
-/// A package with the bundles v1, v2 and v3, which replace one another.
+/// A package with the bundles v1, v2 and v3, each of which replaces the previous one.
 pub(crate) const GOOD: &str = r#"---
 schema: olm.package
 name: demo
@@ -52,7 +52,7 @@ pub(crate) fn objects(text: &str) -> Result<Objects, LoadError> {
     load(dir.path(), true)
 }
 
-/// Reads and judges a catalog of one file.
+/// Reads and validates a catalog of one file.
 pub(crate) fn evaluate(text: &str) -> Result<Catalog, Faults> {
     match objects(text) {
         Ok(objects) => Catalog::build(&objects),
@@ -65,22 +65,22 @@ pub(crate) fn good(text: &str) -> Catalog {
     evaluate(text).unwrap_or_else(|faults| panic!("{faults}\n{text}"))
 }
 
-/// Asserts that a catalog is refused for this rule alone.
+/// Asserts that a catalog is refused for this rule only.
 #[track_caller]
 pub(crate) fn breaks(rule: &str, text: &str) -> Faults {
-    let faults = evaluate(text).expect_err("the catalog was taken");
+    let faults = evaluate(text).expect_err("the catalog was accepted");
     assert!(faults.found.iter().all(|fault| fault.rule == rule), "{faults}");
     faults
 }
 
-/// [`GOOD`] with a text replaced, which must be there.
+/// [`GOOD`] with a text replaced, which must occur.
 #[track_caller]
 pub(crate) fn with(from: &str, to: &str) -> String {
     assert!(GOOD.contains(from), "{from}");
     GOOD.replacen(from, to, 1)
 }
 
-/// [`GOOD`] with a document more.
+/// [`GOOD`] with an additional document.
 pub(crate) fn and(document: &str) -> String {
     format!("{GOOD}---\n{document}\n")
 }

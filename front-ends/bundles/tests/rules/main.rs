@@ -1,6 +1,6 @@
-//! The rules of catalogs and bundles, each as a test that is called after it.
+//! The rules of catalogs and bundles, each as a test whose name begins with its number.
 
-#![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test; the lint does not treat helpers as tests
 
 mod bundles;
 mod catalogs;

@@ -1,12 +1,12 @@
-//! Actions on installations of bundles, and what is known of them.
+//! Actions on installations of bundles, and the records of installations.
 //!
-//! An action goes so:
+//! Sequence of an action:
 //! ```text
-//! plan (everything read, locked, lowered; nothing written) -> what an earlier agent-cli left is settled
-//!   -> claim, result `pending` -> container -> result `running` -> its end -> outputs -> final result -> container deleted
+//! plan (everything read, locked, lowered; nothing written) -> settle actions that an earlier agent-cli left unfinished
+//!   -> claim, result `pending` -> container -> result `running` -> exit -> outputs -> final result -> container deleted
 //! ```
-//! Whoever is killed in between leaves a claim whose container is known by name: `show`, and the next action, find out from
-//! executord what became of it.
+//! If agent-cli is killed in between, the claim has the name of the container: `show` and the next action ask executord
+//! for its outcome.
 
 use std::path::PathBuf;
 
@@ -22,27 +22,27 @@ use crate::error::CnabError;
 use crate::plan::{Plan, claims_dir};
 use crate::{perform, read};
 
-/// State of a command after it was begun.
+/// State of a command after its first step.
 pub(crate) enum Begun {
-    /// The command is done without executord; the program ends with this status.
+    /// The command is done without executord; holds the exit status of the program.
     Done(u8),
     /// The command needs executord.
     Planned(Box<Planned>),
 }
 
-/// Actions that are ready to be carried out.
+/// Actions that are ready to run.
 pub(crate) struct Planned {
     plan: Result<Plan, Failure>,
-    /// Forget the installation at the end, whatever happened.
+    /// Claims directory and installation to be forgotten at the end, whatever the outcome.
     forget: Option<(PathBuf, String)>,
 }
 
-/// Reads what there is to be read, and does what can be done with that alone.
+/// Reads the inputs and runs commands that need no executord.
 pub(crate) fn start(global: &Global, claims: ClaimsArgs, command: &CnabCommand) -> Result<Begun, Failure> {
     let work = |action: &str, args: &ActionArgs, directory: PathBuf, force: bool| {
         let mut stdin = std::io::stdin().lock();
         let plan = Plan::build(args, action, &directory, &mut stdin, &|name| std::env::var_os(name));
-        // Somebody else is at work on it: that is no failure of the uninstall, which was not tried.
+        // Another process works on the installation. This is not a failure of the uninstall, which was not tried.
         let plan = match plan {
             Err(failure) if !force || matches!(failure.wrapped(), Some(CnabError::Busy(_))) => return Err(failure),
             plan => plan,
@@ -61,7 +61,7 @@ pub(crate) fn start(global: &Global, claims: ClaimsArgs, command: &CnabCommand) 
     }
 }
 
-/// Carries the steps out, one after the other. The first that fails is the last.
+/// Runs the steps one after the other, up to the first that fails.
 pub(crate) async fn perform(session: &Session, work: Planned, interrupts: &mut Interrupts) -> Result<u8, Failure> {
     let Planned { plan, forget } = work;
     let result = match plan {

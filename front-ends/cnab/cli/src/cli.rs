@@ -16,12 +16,11 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use crate::actions::{self, Begun, Planned};
 use crate::args::{ClaimsArgs, CnabCommand};
 
-/// The name of this program.
 const PROGRAM: &str = "agent-cli-cnab";
-/// The name that stands before its messages: that of the program that runs it.
+/// Name that precedes the messages of this program: the program that runs it.
 const NOTES: &str = "agent-cli";
 
-/// Meaning of each exit status, in the words of the manual.
+/// Description of each exit status for the manual.
 const STATUSES: [(&str, &str); 5] = [
     ("0-255", "install, upgrade, uninstall, invoke: as the run tool; other commands: 0 when done"),
     ("1", "validate: the bundle is not valid"),
@@ -57,7 +56,7 @@ enum Command {
     Generate(GenerateArgs),
 }
 
-/// The whole program.
+/// Entry point of the program.
 pub(crate) fn main() -> ExitCode {
     let matches = match documented().with_help().try_get_matches() {
         Ok(matches) => matches,

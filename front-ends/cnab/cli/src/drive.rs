@@ -1,11 +1,13 @@
-//! `cnab-executor`: an operation of cnab-go or Porter from standard input to a container, and its outputs to
-//! `CNAB_OUTPUT_DIR`. What the run tool prints comes out as it is printed.
+//! `cnab-executor`: runs an operation of cnab-go or Porter from standard input in a container, and writes its outputs
+//! to `CNAB_OUTPUT_DIR`. The run tool's output is passed on as it arrives.
 //!
-//! SIGINT, SIGTERM and SIGHUP stop the container; outputs are fetched all the same. The exit status is the run tool's.
+//! SIGINT, SIGTERM and SIGHUP stop the container; outputs are fetched nevertheless. The exit status is the run tool's.
 //!
-//! EXECUTOR_SOCKET, or EXECUTOR_ADDRESS with the files of TLS, names executord, as for agent-cli. EXECUTOR_CNAB_NETWORK is as `--network` of `run`, EXECUTOR_CNAB_EGRESS=1 as its
-//! `--egress`, EXECUTOR_CNAB_IMAGE an image to run instead, EXECUTOR_CNAB_USER a user to run as, and
-//! EXECUTOR_CNAB_IGNORE_DIGEST=1 runs what cannot be verified. `true` and `yes` are as `1`; 0, `false` and `no` as if unset.
+//! EXECUTOR_SOCKET, or EXECUTOR_ADDRESS with the files of TLS, selects executord, as for agent-cli.
+//! EXECUTOR_CNAB_NETWORK and EXECUTOR_CNAB_EGRESS=1 correspond to `--network` and `--egress` of `run`,
+//! EXECUTOR_CNAB_IMAGE is an image to run instead, EXECUTOR_CNAB_USER the user to run as, and
+//! EXECUTOR_CNAB_IGNORE_DIGEST=1 runs images that cannot be verified. `true` and `yes` mean 1; 0, `false` and `no` mean
+//! unset.
 
 use std::process::ExitCode;
 use std::str::FromStr as _;
@@ -38,11 +40,11 @@ use crate::request::{self, Options};
 const USAGE: &str = "cnab-executor is a command driver for cnab-go and Porter: `cnab-executor --handles` prints the types of \
                      images that it runs, and without arguments it reads an operation from standard input";
 
-/// The whole program.
+/// Entry point of the program.
 pub(crate) fn drive() -> ExitCode {
     let result = match std::env::args_os().nth(1) {
         Some(argument) if argument == "--handles" => {
-            // Nothing else is printed, on no stream: callers read both together.
+            // Nothing else is printed on any stream: callers read both together.
             print!("{HANDLES}");
             return ExitCode::SUCCESS;
         }
@@ -89,12 +91,12 @@ fn operate() -> Result<u8, Failure> {
     result
 }
 
-/// Reads the value of a variable that is on or off.
+/// Parses the value of an on/off variable.
 fn switched(name: &str, value: &str) -> Result<bool, Failure> {
     match value.to_ascii_lowercase().as_str() {
         "1" | "true" | "yes" | "on" => Ok(true),
         "0" | "false" | "no" | "off" => Ok(false),
-        _ => Err(Failure::Usage(format!("{name}={}: is neither true nor false (1 or 0)", plain(value)))),
+        _ => Err(Failure::Usage(format!("{name}={} is not a boolean; use true or false (1 or 0)", plain(value)))),
     }
 }
 
@@ -137,11 +139,11 @@ async fn perform(
         plain(&message)
     ));
     let code = Outcome::new(container.result.as_ref()).status();
-    // A caller that stopped it must not take it for done.
+    // A caller that stopped the operation must not see success.
     Ok(if code == 0 { OURS } else { code })
 }
 
-/// Writes what was captured below CNAB_OUTPUT_DIR, under the paths that it has in the container.
+/// Writes the captured outputs below CNAB_OUTPUT_DIR, under their paths in the container.
 async fn fetch(session: &Session, id: &str) -> Result<(), Failure> {
     let Some(directory) = std::env::var_os("CNAB_OUTPUT_DIR").filter(|directory| !directory.is_empty()) else {
         return Ok(());
@@ -154,7 +156,7 @@ async fn fetch(session: &Session, id: &str) -> Result<(), Failure> {
     for (path, content) in files {
         let relative = below("", &path).filter(|_| path.starts_with(OUTPUTS));
         let relative =
-            relative.ok_or_else(|| CnabError::Driver(format!("executord sent {path:?}, which was not asked for")))?;
+            relative.ok_or_else(|| CnabError::Driver(format!("executord sent {path:?}, which was not requested")))?;
         let mut file = tree.file(&relative, 0o600)?;
         file.write(&content)?;
         file.finish()?;

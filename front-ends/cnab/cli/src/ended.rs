@@ -1,4 +1,4 @@
-//! Results of a completed container for its installation: status, message, outputs and log, kept with the claim.
+//! Results of an exited container for its installation: status, message, outputs and log, stored with the claim.
 
 use agent_cli::exit::{OURS, Outcome};
 use agent_cli::failure::Failure;
@@ -19,10 +19,9 @@ use serde_json::json;
 
 use crate::error::CnabError;
 
-/// Most bytes of what a run tool printed that are kept.
+/// Maximum number of bytes of a run tool's output that are stored.
 pub(crate) const LOG_MAX: usize = 8 << 20;
 
-/// Result of an action.
 pub(crate) struct Ended {
     pub(crate) status: Status,
     pub(crate) message: String,
@@ -30,7 +29,7 @@ pub(crate) struct Ended {
     pub(crate) outputs: BTreeMap<String, Content>,
 }
 
-/// Determines the result of an action from its completed container.
+/// Determines the result of an action from its exited container.
 pub(crate) async fn conclude(
     session: &Session,
     bundle: &Bundle,
@@ -63,7 +62,7 @@ pub(crate) async fn conclude(
     Ok(ended)
 }
 
-/// Status and message of how a container ended.
+/// Returns status and message for a container's exit.
 pub(crate) fn evaluate(container: &Container) -> (Status, String) {
     let result = container.result.as_ref();
     let said =
@@ -77,18 +76,18 @@ pub(crate) fn evaluate(container: &Container) -> (Status, String) {
         Outcome::Exited(_) | Outcome::Signaled(_) if stopped => (Status::Canceled, "it was stopped".into()),
         Outcome::Exited(code) => (Status::Failed, format!("the run tool exited with {code}")),
         Outcome::Signaled(signal) => {
-            (Status::Failed, format!("the run tool was ended by {}", agent_cli::signals::name(signal)))
+            (Status::Failed, format!("the run tool was killed by {}", agent_cli::signals::name(signal)))
         }
         Outcome::NotExecuted(_) => (Status::Failed, said),
         Outcome::Failed(failure::Kind::Prepare) => (Status::Failed, said),
         Outcome::Failed(_) | Outcome::Unknown if said.is_empty() => {
-            (Status::Unknown, "nobody knows how it ended".into())
+            (Status::Unknown, "the run tool's exit status is unknown".into())
         }
         Outcome::Failed(_) | Outcome::Unknown => (Status::Unknown, said),
     }
 }
 
-/// Keeps outputs, log and final result, in this order.
+/// Stores outputs, log and final result, in this order.
 pub(crate) fn record(
     store: &Store,
     claim: &Claim,
@@ -112,17 +111,17 @@ pub(crate) fn record(
     Ok(result)
 }
 
-/// Contents by path, and what was not captured.
+/// Contents by path; paths that were not captured, with the reason.
 type Files = (BTreeMap<String, Vec<u8>>, Vec<(String, String)>);
 
-/// Fetches what was captured, over restarts of executord.
+/// Fetches the captured outputs; tolerates restarts of executord.
 pub(crate) async fn outputs(session: &Session, id: &str) -> Result<Files, Failure> {
     let doing = format!("fetch the outputs of {id}");
     let mut attempts = session.client.attempts();
     loop {
         match fetch(session, id).await {
             Ok(files) => return Ok(files),
-            // The process never ran, or nothing could be captured: the result tells.
+            // The process never ran, or nothing could be captured: the result has the reason.
             Err(error) if error.code() == Some(Code::FailedPrecondition) => return Ok(Files::default()),
             Err(error) => attempts.again(error).await.doing(&doing)?,
         }
@@ -152,12 +151,12 @@ async fn fetch(session: &Session, id: &str) -> Result<Files, Error> {
             Output::Skipped(entry) => files.1.push((entry.path, entry.reason)),
         }
     }
-    // A missing file is the bundle's to answer for: it may have a default.
+    // A missing file is not an error here: the output may have a default.
     files.1.retain(|(_, reason)| reason != "not there");
     Ok(files)
 }
 
-/// Deletes a container. Where it cannot be, that is told, and changes nothing.
+/// Deletes a container. A failure is reported and otherwise ignored.
 pub(crate) async fn delete(session: &Session, id: &str) {
     if let Err(failure) = session.client.delete(id, true).await.doing(&format!("remove {id}"))
         && failure.code() != Some(Code::NotFound)

@@ -1,8 +1,8 @@
 //! The image to run, and the check that it is the bundle's (rule 27).
 //!
-//! A reference of a registry is pinned to the bundle's digest, so that executord verifies it. An image in a layout or
-//! an archive is taken in first, and compared by the digest that executord found; then it is run by that digest. Images
-//! of a thick bundle are sent along. An image without any digest, such as a directory, is run only on the user's word.
+//! A registry reference is pinned to the bundle's digest, so that executord verifies it. An image in a layout or an
+//! archive is imported first, and compared by the digest that executord reports; then it is run by that digest. Images
+//! of a thick bundle are sent along. An image without a digest, such as a directory, is run only if the user allows it.
 
 use agent_cli::failure::Failure;
 use agent_cli::images::{self, Pieces};
@@ -22,10 +22,10 @@ use crate::error::CnabError;
 use crate::plan::Wanted;
 use crate::request::Rootfs;
 
-/// Bytes of a message of an archive, and messages on their way.
+/// Size of an archive message in bytes, and number of buffered messages.
 const PIECE: usize = 256 << 10;
 const PIECES: usize = 8;
-/// References of what is read from a disk.
+/// Prefixes of references to images on a disk.
 const ON_DISK: [&str; 3] = ["oci:", "oci-archive:", "docker-archive:"];
 
 /// Returns the reference and the pull policy for the request.
@@ -39,28 +39,28 @@ pub(crate) async fn reference(session: &Session, invocation: &Invocation, wanted
     }
 }
 
-/// The reference of an image that executord fetches where it does not have it.
+/// Returns the reference with the policy that executord pulls a missing image.
 fn fetched_with_the_run(reference: String) -> Rootfs {
     Rootfs { reference, policy: PullPolicy::IfMissing }
 }
 
-/// The reference of an image that executord has.
+/// Returns the reference of an image that executord has.
 fn present(reference: String) -> Rootfs {
     Rootfs { reference, policy: PullPolicy::Never }
 }
 
-/// Tells whether a reference is of an image on a disk.
+/// Returns true for a reference to an image on a disk.
 fn is_on_disk(reference: &str) -> bool {
     ON_DISK.iter().any(|scheme| reference.starts_with(scheme))
 }
 
-/// Takes the user's image instead of the bundle's, without a digest to compare.
+/// Returns the user's replacement image without verification.
 async fn replaced(session: &Session, reference: &str) -> Result<Rootfs, Failure> {
     let sent = is_on_disk(reference) && images::send_first(session, reference).await?;
     Ok(if sent { present(reference.to_owned()) } else { fetched_with_the_run(reference.to_owned()) })
 }
 
-/// Takes the user's image instead of the bundle's, where it is the same by its digest.
+/// Returns the user's replacement image if its digest is the expected one.
 async fn replaced_and_verified(
     session: &Session,
     invocation: &Invocation,
@@ -81,7 +81,7 @@ async fn replaced_and_verified(
     Ok(present(pinned(&invocation.image, Some(digest))?))
 }
 
-/// Sends the images of a thick bundle to executord: the invocation image, and those that it may use.
+/// Sends the images of a thick bundle to executord: the invocation image, and the images that it may use.
 async fn taken_in(
     session: &Session,
     invocation: &Invocation,
@@ -104,25 +104,25 @@ async fn taken_in(
     Ok(present(pinned(&invocation.image, digest)?))
 }
 
-/// A reference of a registry with the digest that it must have.
+/// Returns a registry reference with the required digest.
 fn pinned(reference: &str, digest: Option<&str>) -> Result<String, CnabError> {
     match (digest, reference.split_once('@')) {
         (None, _) => Ok(format!("docker://{reference}")),
         (Some(digest), None) => Ok(format!("docker://{reference}@{digest}")),
         (Some(digest), Some((_, given))) if given == digest => Ok(format!("docker://{reference}")),
         (Some(digest), Some(_)) => Err(CnabError::Image(format!(
-            "{reference} is another image than the bundle's contentDigest says ({digest})"
+            "{reference} has another digest than the contentDigest of the bundle's image ({digest})"
         ))),
     }
 }
 
-/// The image is the one that the bundle means: by its manifest, or by the index that it was chosen from.
+/// Checks that the image is the bundle's: by its manifest, or by the index that it was chosen from.
 fn verified(image: &Image, reference: &str, digest: &str) -> Result<(), CnabError> {
     if image.digest == digest || image.index_digest == digest {
         return Ok(());
     }
     Err(CnabError::Image(format!(
-        "{reference} has the digest {}, and not {digest}, which is the bundle's contentDigest",
+        "{reference} has the digest {}; the bundle's contentDigest is {digest}",
         image.digest
     )))
 }
@@ -134,14 +134,15 @@ async fn pull(session: &Session, reference: &str) -> Result<Image, Failure> {
     images::fetch_or_send(session, &request, false).await
 }
 
-/// Sends an image of a thick bundle to executord. The invocation image may be the only one, under whatever name.
+/// Sends an image of a thick bundle to executord. With `or_the_only_one`, the only image of the archive is accepted under
+/// any name.
 async fn import(
     session: &Session,
     archive: &Path,
     (reference, digest): (&str, Option<&str>),
     or_the_only_one: bool,
 ) -> Result<Image, Failure> {
-    let doing = format!("take in {reference} of {}", archive.display());
+    let doing = format!("import {reference} from {}", archive.display());
     let (sender, receiver) = mpsc::channel(PIECES);
     let header = ImportHeader {
         form: import_header::Form::OciArchive.into(),
@@ -159,7 +160,7 @@ async fn import(
     let answer = session.client.images().import(header, ReceiverStream::new(receiver)).await;
     let sent = sent.await.unwrap_or_else(|error| Err(ArchiveError::Read(io::Error::other(error))));
     match (sent, answer) {
-        // That executord takes no more is its own to explain.
+        // executord's error explains why it stopped reading.
         (Err(ArchiveError::Write(_)) | Ok(()), Err(error)) => Err(status::failure(&doing, error)),
         (Err(source), _) => Err(CnabError::Archive { path: archive.to_owned(), source }.into()),
         (Ok(()), Ok(image)) => Ok(image),
@@ -175,7 +176,7 @@ mod tests {
         assert_eq!(pinned("a/b:1", None).unwrap(), "docker://a/b:1");
         assert_eq!(pinned("a/b:1", Some("sha256:1")).unwrap(), "docker://a/b:1@sha256:1");
         assert_eq!(pinned("a/b@sha256:1", Some("sha256:1")).unwrap(), "docker://a/b@sha256:1");
-        assert!(pinned("a/b@sha256:2", Some("sha256:1")).unwrap_err().to_string().contains("another image"));
+        assert!(pinned("a/b@sha256:2", Some("sha256:1")).unwrap_err().to_string().contains("another digest"));
         let image = Image { digest: "sha256:1".into(), index_digest: "sha256:2".into(), ..Image::default() };
         assert!(verified(&image, "x", "sha256:1").is_ok() && verified(&image, "x", "sha256:2").is_ok());
         assert!(verified(&image, "x", "sha256:3").unwrap_err().to_string().contains("contentDigest"));

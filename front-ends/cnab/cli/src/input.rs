@@ -1,6 +1,6 @@
 //! Inputs of an action on the command line: files of bundles and maps, parameters, names of credential sets.
 //!
-//! Every input is read before anything is started. Sizes are bounded before a file is read whole.
+//! Every input is read before anything is started. Files have a size limit.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,11 +19,10 @@ use zeroize::Zeroizing;
 
 use crate::error::CnabError;
 
-/// A bundle's file.
+/// A bundle file.
 pub(crate) struct Loaded {
-    /// The bundle.
     pub(crate) bundle: Bundle,
-    /// The archive, where it is a thick one.
+    /// Path of the archive if the bundle is thick.
     pub(crate) thick: Option<PathBuf>,
 }
 
@@ -36,13 +35,13 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<Vec<u8>, CnabError> {
     if bytes.len() as u64 > limit { Err(CnabError::TooLarge { path: path.to_owned(), limit }) } else { Ok(bytes) }
 }
 
-/// Returns a function that makes an error of violations; `what` names what they are about.
+/// Returns a function that converts violations to an error; `what` names their subject.
 pub(crate) fn wrong(what: impl Into<String>) -> impl FnOnce(Violations) -> CnabError {
     let what = what.into();
     move |violations| CnabError::Wrong { what, violations }
 }
 
-/// Reads a bundle, thin or thick.
+/// Reads a thin or thick bundle.
 pub(crate) fn bundle(path: &Path) -> Result<Loaded, CnabError> {
     let failed = |source| CnabError::Read { path: path.to_owned(), source };
     let mut file = File::open(path).map_err(failed)?;
@@ -59,17 +58,17 @@ pub(crate) fn bundle(path: &Path) -> Result<Loaded, CnabError> {
     Ok(Loaded { bundle, thick: thick.then(|| path.to_owned()) })
 }
 
-/// `-p`, by dependency: the bundle's own are under the empty name.
+/// Values of `-p`, by dependency: the bundle's own are under the empty name.
 pub(crate) type Given = BTreeMap<String, BTreeMap<String, Text>>;
 
-/// Text of a parameter, without a `Debug` form, so that it is not printed.
+/// Text of a parameter, without `Debug`, so that it is not printed.
 pub(crate) struct Text {
     text: Zeroizing<String>,
-    /// The text was given on the command line.
+    /// True if the text was given on the command line.
     visible: bool,
 }
 
-/// Reads `-p` flags and what they refer to.
+/// Reads `-p` flags and the files and variables that they refer to.
 pub(crate) fn parameters(
     flags: &[String],
     stdin: &mut dyn Read,
@@ -81,7 +80,7 @@ pub(crate) fn parameters(
         let (dependency, name) = key.split_once('#').unwrap_or(("", key));
         match given.entry(dependency.to_owned()).or_default().insert(name.to_owned(), text) {
             None => Ok(()),
-            Some(_) => Err(Failure::Usage(format!("--param {key} is there twice"))),
+            Some(_) => Err(Failure::Usage(format!("--param {key} is given twice"))),
         }
     };
     for flag in flags {
@@ -102,7 +101,7 @@ pub(crate) fn parameters(
     Ok(given)
 }
 
-/// Reads given texts as values of the types that a bundle wants.
+/// Parses given texts as values of the bundle's parameter types.
 pub(crate) fn values(
     bundle: &Bundle,
     given: Option<&BTreeMap<String, Text>>,
@@ -118,7 +117,7 @@ pub(crate) fn values(
             )));
         }
         let value = match definition {
-            // One that does not exist is told with all else that is wrong.
+            // Unknown parameters are reported later, with all other faults.
             None => Ok(Value::String(String::new())),
             Some(definition) => definition.read(&format!("/parameters/{name}"), &given.text),
         };
@@ -127,10 +126,10 @@ pub(crate) fn values(
             Err(wrong) => violations.append(wrong),
         }
     }
-    violations.or(values).map_err(|violations| wrong("the parameters do not fit")(violations).into())
+    violations.or(values).map_err(|violations| wrong("the parameters are not valid")(violations).into())
 }
 
-/// Reads credential sets, by file or by name, and joins them.
+/// Reads credential sets, by file or by name, and merges them.
 pub(crate) fn credential_sets(
     names: &[String],
     claims_dir: &Path,
@@ -139,16 +138,17 @@ pub(crate) fn credential_sets(
     for name in names {
         let path = set_path(name, claims_dir)?;
         let mut set = CredentialSet::parse(&Zeroizing::new(read(&path, SET_MAX as u64)?))
-            .map_err(wrong(format!("{} is no credential set", path.display())))?;
+            .map_err(wrong(format!("{} is not a credential set", path.display())))?;
         if set.name.is_empty() {
             set.name = path.display().to_string();
         }
         sets.push(set);
     }
-    merge(sets).map_err(wrong("the credential sets contradict one another"))
+    merge(sets).map_err(wrong("the credential sets conflict"))
 }
 
-/// A name without a slash is looked for below the claims, as Porter keeps them; anything else is a file.
+/// Returns the path of a set: a name without a slash is below the claims directory, as for Porter; anything else is a
+/// file.
 fn set_path(name: &str, claims_dir: &Path) -> Result<PathBuf, CnabError> {
     let directory = claims_dir.join("credentials");
     let candidates = ["json", "yaml", "yml"].map(|end| directory.join(format!("{name}.{end}")));
@@ -161,7 +161,7 @@ fn set_path(name: &str, claims_dir: &Path) -> Result<PathBuf, CnabError> {
     }
 }
 
-/// `NAME=FILE` of dependencies, `[NAME#]REF` of images.
+/// Parses `NAME=FILE` of dependencies, `[NAME#]REF` of images.
 pub(crate) fn pairs(flags: &[String], flag: &str, separator: char) -> Result<BTreeMap<String, String>, Failure> {
     let mut pairs = BTreeMap::new();
     for text in flags {
@@ -171,7 +171,7 @@ pub(crate) fn pairs(flags: &[String], flag: &str, separator: char) -> Result<BTr
             None => return Err(Failure::Usage(format!("{flag} takes NAME{separator}..."))),
         };
         if value.is_empty() || pairs.insert(name.to_owned(), value.to_owned()).is_some() {
-            return Err(Failure::Usage(format!("{flag} {text}: empty, or there twice")));
+            return Err(Failure::Usage(format!("{flag} {text}: empty or given twice")));
         }
     }
     Ok(pairs)

@@ -1,9 +1,10 @@
-//! `agent-cli-cnab`: Cloud Native Application Bundles through executord. agent-cli runs it as `agent-cli cnab`; called as
-//! `cnab-executor` it is a command driver for cnab-go and Porter.
+//! `agent-cli-cnab`: Cloud Native Application Bundles through executord. agent-cli runs it as `agent-cli cnab`; under
+//! the name `cnab-executor` it is a command driver for cnab-go and Porter.
 //!
-//! The library `executor_cnab` knows what bundles are. Here is the rest: the command line ([`cli`], [`args`]), its inputs
-//! ([`input`], [`secrets`]), the plan of an action ([`plan`]) and its request ([`request`]), the work on an installation
-//! ([`actions`], [`perform`], [`settle`], [`ended`]), the driver ([`operation`], [`drive`]), and how things look ([`view`]).
+//! The library `executor_cnab` implements bundles. This crate has the command line ([`cli`], [`args`]), its inputs
+//! ([`input`], [`secrets`]), the plan of an action ([`plan`]) and its request ([`request`]), the actions on an
+//! installation ([`actions`], [`perform`], [`settle`], [`ended`]), the driver ([`operation`], [`drive`]), and the
+//! output ([`view`]).
 
 #![forbid(unsafe_code)]
 

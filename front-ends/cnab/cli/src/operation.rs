@@ -1,11 +1,11 @@
-//! The protocol of command drivers, by which cnab-go and Porter hand an action to another program.
+//! The protocol of command drivers, by which cnab-go and Porter delegate an action to another program.
 //!
-//! `cnab-executor --handles` prints the types of images. Without arguments it reads one operation from standard input:
-//! what to run, with which variables and files, and which outputs to fetch into `CNAB_OUTPUT_DIR`. It does not say what
-//! is secret. With the bundle beside it, variables and files of parameters that are not `writeOnly` are known to be none;
-//! everything else but the runtime's own is taken for secret.
+//! `cnab-executor --handles` prints the supported types of images. Without arguments it reads one operation from
+//! standard input: the image, its variables and files, and the outputs to write to `CNAB_OUTPUT_DIR`. The operation
+//! does not mark secrets. If it contains the bundle, variables and files of parameters that are not `writeOnly` are
+//! public; everything else but the runtime's own values is treated as secret.
 //!
-//! The program is agent-cli under another name, so that both have one way to executord.
+//! The program is agent-cli under another name, so that both connect to executord in the same manner.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -20,20 +20,20 @@ use zeroize::Zeroizing;
 
 use crate::error::CnabError;
 
-/// The name under which agent-cli is a driver.
+/// Program name under which agent-cli is a driver.
 const NAME: &str = "cnab-executor";
 /// Output of `--handles`.
 pub(crate) const HANDLES: &str = "docker,oci\n";
-/// Most bytes of an operation.
+/// Maximum size of an operation, in bytes.
 const OPERATION_MAX: u64 = 64 << 20;
 
-/// Returns whether this program was called as the driver.
+/// Returns true if this program was called as the driver.
 pub(crate) fn is_called() -> bool {
     let called = std::env::args_os().next().map(std::path::PathBuf::from);
     called.as_deref().and_then(std::path::Path::file_name).is_some_and(|name| name == NAME)
 }
 
-/// Operation that cnab-go asks for.
+/// Operation that cnab-go requests.
 #[derive(Deserialize)]
 pub(crate) struct Operation {
     #[serde(default)]
@@ -45,14 +45,13 @@ pub(crate) struct Operation {
     environment: BTreeMap<String, String>,
     #[serde(default, deserialize_with = "nullable")]
     files: BTreeMap<String, String>,
-    /// Name by path.
+    /// Names of outputs by path.
     #[serde(default, deserialize_with = "nullable")]
     outputs: BTreeMap<String, String>,
     #[serde(default, rename = "Bundle")]
     bundle: Option<Value>,
 }
 
-/// The image to run.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Image {
@@ -63,13 +62,13 @@ pub(crate) struct Image {
     content_digest: Option<String>,
 }
 
-/// Go writes an empty map as null.
+/// Go encodes an empty map as null.
 fn nullable<'de, D: serde::Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
 impl Operation {
-    /// Reads one, within bounds.
+    /// Reads an operation, within limits.
     pub(crate) fn read(from: &mut dyn Read) -> Result<Self, CnabError> {
         let mut bytes = Zeroizing::new(Vec::new());
         from.take(OPERATION_MAX + 1)
@@ -81,7 +80,7 @@ impl Operation {
         // The error's own text may quote a value.
         let operation: Self = serde_json::from_slice(&bytes).map_err(|error| {
             CnabError::Driver(format!(
-                "standard input holds no operation of a CNAB driver (line {}, column {})",
+                "standard input is not an operation of a CNAB driver (line {}, column {})",
                 error.line(),
                 error.column()
             ))
@@ -93,20 +92,20 @@ impl Operation {
     fn check(&self) -> Result<(), CnabError> {
         if !matches!(&*self.image.image_type, "" | "oci" | "docker") {
             return Err(CnabError::Driver(format!(
-                "images of type {:?} are not handled: docker and oci are",
+                "images of type {:?} are not supported; use docker or oci",
                 self.image.image_type
             )));
         }
         for path in self.outputs.keys() {
             let below = path.strip_prefix(OUTPUTS).and_then(|rest| rest.strip_prefix('/'));
             if below.is_none_or(|rest| rest.split('/').any(|name| matches!(name, "" | "." | ".."))) {
-                return Err(CnabError::Driver(format!("the output {path:?} is no file below {OUTPUTS}")));
+                return Err(CnabError::Driver(format!("the output {path:?} is not a file below {OUTPUTS}")));
             }
         }
         Ok(())
     }
 
-    /// Returns the invocation that the operation asks for.
+    /// Returns the invocation for the operation.
     pub(crate) fn invocation(&self) -> Invocation {
         let public = self.public();
         let mut invocation = Invocation {
@@ -138,7 +137,8 @@ impl Operation {
         invocation
     }
 
-    /// Variables and paths of parameters that are not `writeOnly`, where the bundle tells, and that no credential has.
+    /// Returns variables and paths of parameters that the bundle does not declare `writeOnly` and that no credential
+    /// uses.
     fn public(&self) -> BTreeSet<&str> {
         let section = |name: &str| self.bundle.as_ref().and_then(|bundle| bundle.get(name)).and_then(Value::as_object);
         let places = |destination: &'_ Value| -> Vec<String> {
@@ -197,7 +197,7 @@ mod tests {
         assert!(operation(r#"{"image":{"image":"a","imageType":"qcow"}}"#).err().unwrap().contains("qcow"));
         for path in ["/etc/x", "/cnab/app/outputs", "/cnab/app/outputs/../x", "/cnab/app/outputs//x"] {
             let text = format!(r#"{{"image":{{"image":"a"}},"outputs":{{"{path}":"x"}}}}"#);
-            assert!(operation(&text).err().unwrap().contains("no file below"), "{path}");
+            assert!(operation(&text).err().unwrap().contains("not a file below"), "{path}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A step of a plan: a container from the claim to the final result.
+//! A step of a plan: runs a container, from the claim to the final result.
 
 use std::time::SystemTime;
 
@@ -25,7 +25,7 @@ use crate::request::{self, Options};
 use crate::settle as unfinished;
 use crate::view;
 
-/// Carries a step out. An action that fails is an error (rule 2).
+/// Runs a step. An action that fails is an error (rule 2).
 pub(crate) async fn run_invocation(
     session: &Session,
     store: &Store,
@@ -52,7 +52,7 @@ pub(crate) async fn run_invocation(
     let id = step.claim.container();
     let writable = request::files_can_be_written(session).await?;
     let request = request::build(&id, &rootfs, &step.invocation, step.docker, options, writable)?;
-    // Before anything is recorded.
+    // Validate before anything is recorded.
     session.client.validate_run(request.run()).await.or_else(older).doing(&format!("run {id}"))?;
     let Step { bundle, action, claim, invocation, .. } = &step;
     let recorded = !action.is_stateless();
@@ -80,13 +80,13 @@ pub(crate) async fn run_invocation(
         Ok(container) => (container, None),
         Err(failure @ (Failure::Abandoned { .. } | Failure::GaveUp { .. })) => {
             if recorded {
-                session.output.note(format!("`agent-cli cnab show {name}` tells how it ends"));
+                session.output.note(format!("`agent-cli cnab show {name}` shows the result"));
             }
             return Err(failure);
         }
         Err(failure) => match container(session, &id).await {
             Some(container) => (container, Some(failure)),
-            // It was refused, or never made.
+            // The container was refused or never created.
             None => {
                 if recorded {
                     let result = ClaimResult::new(claim, last.as_ref(), Status::Failed, SystemTime::now());
@@ -123,8 +123,8 @@ pub(crate) async fn run_invocation(
     }
 }
 
-/// Checks that the installation is in a state that the action may work on (rule 5). After a failure every action is
-/// allowed, so that it may put things in order (rule 2).
+/// Checks that the state of the installation permits the action (rule 5). After a failure every action is permitted, so
+/// that it may repair the installation (rule 2).
 fn permitted(store: &Store, prepared: &Prepared) -> Result<(), CnabError> {
     let name = &prepared.installation;
     let history = store.history(name)?;
@@ -144,7 +144,7 @@ fn mark(store: &Store, claim: &Claim, last: Option<&ClaimResult>, status: Status
     Ok(result)
 }
 
-/// Passes over an executord that has no `Validate`: it refuses the container itself.
+/// Ignores that an older executord has no `Validate`: it refuses the container when it is started.
 fn older(error: Error) -> Result<(), Error> {
     match error.code() {
         Some(Code::Unimplemented | Code::PermissionDenied) if error.violations().is_empty() => Ok(()),
@@ -152,7 +152,7 @@ fn older(error: Error) -> Result<(), Error> {
     }
 }
 
-/// The container as it ended, if it is there.
+/// Returns the exited container, if it exists.
 async fn container(session: &Session, id: &str) -> Option<Container> {
     completed(&session.client, id).await.ok()
 }

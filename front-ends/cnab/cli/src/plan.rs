@@ -1,8 +1,7 @@
-//! From the flags of an action to steps: one for the bundle, and one for each of its dependencies, in the order that the
-//! bundle gives.
+//! Plans the steps of an action: one for the bundle, and one for each of its dependencies, in the bundle's order.
 //!
-//! Whatever is wrong is found here, before anything is started or written, but for what an action ahead of it is still to
-//! say: an output of a dependency can be a parameter. The installation is locked from here on.
+//! All errors are found here, before anything is started or written, except for values that depend on earlier steps: an
+//! output of a dependency can be a parameter. The installation is locked from here on.
 
 mod prepared;
 
@@ -30,7 +29,7 @@ use crate::secrets;
 
 pub(crate) use prepared::{Prepared, Step};
 
-/// Steps to carry out, with the store of claims and the options of the containers.
+/// Steps to run, with the store of claims and the options of the containers.
 pub(crate) struct Plan {
     pub(crate) store: Store,
     pub(crate) steps: Vec<Prepared>,
@@ -42,26 +41,26 @@ pub(crate) struct Plan {
 pub(crate) struct Wanted {
     /// Image that is run instead of the bundle's own.
     pub(crate) replacement: Option<String>,
-    /// The image is run even if nothing can be verified.
+    /// True if the image is run even if nothing can be verified.
     pub(crate) ignore_digest: bool,
-    /// The archive that the images come with.
+    /// Path of the archive that contains the images.
     pub(crate) thick: Option<PathBuf>,
     /// The other images of that archive: references and digests.
     pub(crate) companions: Vec<(String, Option<String>)>,
 }
 
-/// State of an installation, by its claims.
+/// State of an installation according to its claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// The installation does not exist, or was uninstalled.
     Absent,
     /// The last change of the installation succeeded.
     Present,
-    /// The last change failed, or its result is unknown: any action may put the installation in order (rule 2).
+    /// The last change failed, or its result is unknown: any action may repair the installation (rule 2).
     Undefined,
 }
 
-/// The claim that changed an installation last.
+/// Returns the claim that changed an installation last.
 pub(crate) fn last_change(history: &[Record]) -> Option<&Record> {
     let modifies = |record: &&Record| {
         let custom = record.claim.bundle.pointer("/actions").and_then(|actions| actions.get(&record.claim.action));
@@ -95,7 +94,7 @@ pub(crate) fn claims_dir(given: Option<PathBuf>) -> Result<PathBuf, Failure> {
 }
 
 impl Plan {
-    /// Reads everything and makes the steps.
+    /// Reads all inputs and builds the steps.
     pub(crate) fn build(
         args: &ActionArgs,
         action: &str,
@@ -140,24 +139,24 @@ impl Maker<'_> {
         let loaded = match (&self.args.bundle, self.known(&history)?) {
             (Some(path), _) => input::bundle(path)?,
             (None, Some(known)) => known,
-            // What the bundle is would not help.
+            // Naming the missing bundle would not help: the installation does not exist.
             (None, None) if matches!(self.action, UPGRADE | UNINSTALL) => {
                 return Err(CnabError::NotInstalled(name.clone()).into());
             }
             (None, None) => {
                 return Err(Failure::Usage(format!(
-                    "there is no installation {name}, so that its bundle is not known: name it with --bundle FILE"
+                    "there is no installation {name}, so its bundle is unknown: use --bundle FILE"
                 )));
             }
         };
-        // Rule 36: before anything else.
+        // Rule 36: checked before anything else.
         extension::check(&loaded.bundle.custom, &loaded.bundle.required_extensions, self.allowed())
             .map_err(wrong("the bundle cannot be run here"))?;
         let dependencies = Dependencies::from_custom(&loaded.bundle.custom).unwrap_or_default();
         let files = input::pairs(&self.args.dependencies, "--dependency", '=')?;
         let named = self.given.keys().chain(self.images.keys()).filter(|name| !name.is_empty()).chain(files.keys());
         if let Some(unknown) = named.into_iter().find(|name| dependencies.requirement(name).is_none()) {
-            return Err(Failure::Usage(format!("{unknown} is no dependency of this bundle")));
+            return Err(Failure::Usage(format!("{unknown} is not a dependency of this bundle")));
         }
         let required = loaded.bundle.required_extensions.iter().any(|name| name == EXTENSION);
         let (before, after) = dependencies.order(self.action);
@@ -178,7 +177,7 @@ impl Maker<'_> {
                         dependencies.requirement(dependency).map_or("", |it| it.bundle.as_str())
                     )));
                 }
-                skipped.push(format!("the dependency {dependency} is left out: no --dependency names its bundle"));
+                skipped.push(format!("the dependency {dependency} is skipped: no --dependency names its bundle"));
                 return Ok(None);
             };
             if (self.action == INSTALL && there == State::Present)
@@ -193,7 +192,7 @@ impl Maker<'_> {
             let criteria = dependencies.requirement(dependency).map(|it| it.version.clone()).unwrap_or_default();
             if !criteria.matches(&loaded.bundle.version) {
                 return Err(Failure::Usage(format!(
-                    "--dependency {dependency}: version {} is not among those wanted ({}{})",
+                    "--dependency {dependency}: version {} is not one of the accepted versions ({}{})",
                     loaded.bundle.version,
                     if criteria.ranges.is_empty() { "any".into() } else { criteria.ranges.join(" or ") },
                     if criteria.prereleases { "" } else { ", no prerelease" }
@@ -214,7 +213,7 @@ impl Maker<'_> {
         Ok(steps)
     }
 
-    /// The bundle of the last claim, in its original bytes where they were kept.
+    /// Returns the bundle of the last claim, in its original bytes if they were stored.
     fn known(&self, history: &[Record]) -> Result<Option<Loaded>, CnabError> {
         let Some(record) = history.last() else { return Ok(None) };
         let kept = match record.claim.bundle_digest() {
@@ -230,7 +229,7 @@ impl Maker<'_> {
         Ok(Some(Loaded { bundle, thick: None }))
     }
 
-    /// Reads what an action needs, and judges it as far as it can be before those ahead of it are done.
+    /// Reads the inputs of an action and validates them as far as possible before the earlier steps have run.
     fn step(
         &self,
         installation: &str,
@@ -250,7 +249,7 @@ impl Maker<'_> {
             Some(path) => {
                 let bytes = input::read(path, executor_cnab::bundle::BUNDLE_MAX as u64)?;
                 let map = Relocation::parse(&bytes, &bundle);
-                Some(map.map_err(wrong(format!("{} is no relocation map of this bundle", path.display())))?)
+                Some(map.map_err(wrong(format!("{} is not a relocation map of this bundle", path.display())))?)
             }
             None => None,
         };
@@ -279,7 +278,7 @@ impl Maker<'_> {
             _lock: lock,
         };
         prepared.evaluate(&self.store, history, ahead)?;
-        // Last, because a credential's source may be a program that asks somebody.
+        // Last, because a credential's source may be a program that prompts the user.
         prepared.credentials = secrets::read(&credentials::wanted(&prepared.bundle, &prepared.action, &self.sources))?;
         Ok(prepared)
     }

@@ -1,5 +1,5 @@
-//! Commands that need no container: `validate`, `explain`, and those that show records on disk. For an unfinished
-//! action, executord is asked for its state, if it can be reached.
+//! Commands that need no container: `validate`, `explain`, and commands that show records on disk. For an unfinished
+//! action, executord is asked for the state, if it can be reached.
 
 use std::io::Write as _;
 
@@ -23,7 +23,7 @@ use crate::plan::{State, state};
 use crate::settle;
 use crate::view;
 
-/// Exit status of `validate` for a bundle that breaks the rules.
+/// Exit status of `validate` for an invalid bundle.
 const INVALID: u8 = 1;
 
 pub(crate) fn validate(global: &Global, args: &BundleArg) -> Result<u8, Failure> {
@@ -52,7 +52,7 @@ pub(crate) fn explain(global: &Global, args: &ExplainArgs) -> Result<u8, Failure
     Ok(0)
 }
 
-/// `list`, `show`, `claims`, `logs`, `outputs`.
+/// Runs `list`, `show`, `claims`, `logs` and `outputs`.
 pub(crate) fn known(global: &Global, store: &Store, command: &CnabCommand) -> Result<u8, Failure> {
     let name = match command {
         CnabCommand::Show(args) | CnabCommand::Claims(args) => Some(args.name.as_str()),
@@ -87,19 +87,19 @@ pub(crate) fn known(global: &Global, store: &Store, command: &CnabCommand) -> Re
 struct InstallationRecords {
     name: String,
     records: Vec<Record>,
-    /// Some records could not be read.
+    /// True if some records could not be read.
     broken: bool,
 }
 
-/// Reads installations. What cannot be read is told, and hides nothing else; how many records that is comes beside. One that
-/// was named must be there.
+/// Reads installations. Unreadable records are reported and counted, and do not hide the others. Named installations
+/// must exist.
 fn survey(store: &Store, names: Vec<String>, all: bool) -> Result<(Vec<InstallationRecords>, usize), Failure> {
     let mut known = Vec::new();
     let mut unreadable = 0;
     for name in names {
         let (records, errors) = match store.survey(&name) {
             Ok(survey) => (survey.records, survey.unreadable),
-            // A name without claims: they are being forgotten.
+            // A name without claims: the installation is being forgotten.
             Err(StoreError::NoInstallation(_)) if all => continue,
             Err(error) if all => (Vec::new(), vec![error]),
             Err(error) => return Err(CnabError::from(error).into()),
@@ -111,12 +111,13 @@ fn survey(store: &Store, names: Vec<String>, all: bool) -> Result<(Vec<Installat
     Ok((known, unreadable))
 }
 
-/// Tells what does not keep the rest from being shown.
+/// Reports an error that does not stop the command.
 fn print_failure(failure: impl Into<Failure>) {
     eprintln!("agent-cli: {}", plain(&failure.into().describe()));
 }
 
-/// Prints one of `show`, `claims`, `logs`, `outputs` of an installation. Returns how many outputs could not be read.
+/// Prints the result of `show`, `claims`, `logs` or `outputs` for an installation. Returns the number of unreadable
+/// outputs.
 fn one(
     global: &Global,
     store: &Store,
@@ -173,7 +174,7 @@ fn outputs(
         .find(|output| output.name == *name)
         .ok_or_else(|| Failure::Usage(format!("{} has no output {name}", args.of.name)))?;
     if output.write_only && !args.reveal {
-        return Err(Failure::Usage(format!("{name} is writeOnly: --reveal prints it all the same")));
+        return Err(Failure::Usage(format!("{name} is writeOnly: use --reveal to print it")));
     }
     if global.json {
         print(global, &output.shown(true), String::new)?;
@@ -183,18 +184,18 @@ fn outputs(
     Ok(unreadable)
 }
 
-/// The claim that is meant; none where none can be read.
+/// Returns the selected claim; `None` if no claim can be read.
 fn record<'a>(records: &'a [Record], args: &OfClaimArgs) -> Result<Option<&'a Record>, CnabError> {
     let Some(id) = &args.claim else { return Ok(records.last()) };
     let found = records.iter().find(|record| record.claim.id == *id);
     found.map(Some).ok_or_else(|| CnabError::NoClaim { installation: args.name.clone(), id: id.clone() })
 }
 
-/// Asks executord about what is unfinished. False where it could not be asked.
+/// Asks executord about unfinished actions. Returns false if executord could not be asked.
 fn refresh(global: &Global, store: &Store, names: &[String]) -> Result<bool, Failure> {
     let mut unfinished = Vec::new();
     for name in names {
-        // One that cannot be read whole stays as it is, and is told afterwards.
+        // An installation with unreadable records is skipped here and reported later.
         if store.history(name).is_ok_and(|history| history.iter().any(Record::is_unfinished)) {
             unfinished.push(name);
         }
@@ -210,7 +211,7 @@ fn refresh(global: &Global, store: &Store, names: &[String]) -> Result<bool, Fai
         let session = Session { client, output, style: Style::detect(), json: global.json };
         let mut asked = true;
         for name in unfinished {
-            // Whoever has the lock is at work on it, and knows better.
+            // A process that holds the lock is working on the installation and will record the result.
             let settled = match store.lock(name) {
                 Ok(None) => continue,
                 Ok(Some(_lock)) => settle::settle(&session, store, name, None).await,

@@ -1,8 +1,8 @@
-//! A lowered action as the request of a container.
+//! Builds the request of a container from a lowered action.
 //!
-//! Whatever is secret goes into the fields for secrets, so that executord hands it over, masks and wipes it as such. Logs are
-//! masked from 4 bytes on, because they are kept beside the claims. The run tool may change its files and write beside them
-//! (CNAB 103), wherever the host can hold that.
+//! Secrets use the fields for secrets, so that executord passes, masks and wipes them as such. Logs are masked for
+//! secrets of 4 bytes and more, because they are stored with the claims. The run tool may change its files and create
+//! files next to them (CNAB 103), if the host supports it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -43,20 +43,20 @@ pub(crate) struct Rootfs {
     pub(crate) policy: PullPolicy,
 }
 
-/// Asks whether the host can let a run tool change its files, and says so where it cannot: the specification allows that to the
-/// tool, and demands it of nobody.
+/// Returns true if the host can make a run tool's files writable, and prints a note if not: the specification permits
+/// run tools to write to them, but does not require it.
 pub(crate) async fn files_can_be_written(session: &Session) -> Result<bool, Failure> {
     let info = session.client.info().await.doing("info")?;
     let can = info.secret_mount_kind() != MountKind::Ramfs;
     if !can {
-        session.output.note(
-            "the run tool finds its credential and parameter files read-only: the host's Linux is older than 6.4",
-        );
+        session
+            .output
+            .note("the run tool's credential and parameter files are read-only: the host's Linux is older than 6.4");
     }
     Ok(can)
 }
 
-/// Builds the request of a container with this id, of this root file system.
+/// Builds the request of a container with this id and root file system.
 pub(crate) fn build(
     id: &str,
     rootfs: &Rootfs,
@@ -81,7 +81,7 @@ pub(crate) fn build(
     let run = RunAction {
         path: invocation.program.to_owned(),
         env: invocation.env.iter().map(|(name, value)| variable(name, value)).collect(),
-        // That they are text was checked when they were lowered.
+        // Lowering has checked that the values are text.
         secret_environment: invocation
             .secret_env
             .iter()
@@ -92,7 +92,7 @@ pub(crate) fn build(
         volume_mounted_files: public.chain(secret).collect(),
         ..RunAction::default()
     };
-    // Without a file there is nothing that could be written, and executord refuses the wish.
+    // executord refuses writable files if there are no files.
     let writable = writable && !run.volume_mounted_files.is_empty();
     let outputs: Vec<String> = invocation.outputs.keys().cloned().collect();
     let mut request = RunRequest {
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
     use crate::operation::Operation;
 
-    /// executord refuses files that can be written where there is none.
+    /// executord refuses writable files if there are no files.
     #[test]
     fn operation_without_files_asks_for_none() {
         for (files, writable) in

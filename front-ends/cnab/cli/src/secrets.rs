@@ -1,7 +1,7 @@
-//! Values of credentials, from the places that credential sets name: a variable, a file, a program's standard output.
+//! Values of credentials from the sources in credential sets: a variable, a file, a program's standard output.
 //!
-//! An error names the credential and the place, and never what was there. What a program writes to its standard error
-//! goes to ours, and is no part of the value.
+//! An error names the credential and the source, and never the value. A program's standard error is passed through to
+//! ours, and is not part of the value.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -14,10 +14,10 @@ use zeroize::Zeroizing;
 
 use crate::error::CnabError;
 
-/// Most bytes of a credential. executord takes less.
+/// Maximum size of a credential, in bytes. executord's own limit is lower.
 const CREDENTIAL_MAX: usize = 1 << 20;
 
-/// Reads those that are wanted.
+/// Reads the wanted credentials.
 pub(crate) fn read(wanted: &[(&str, &Source)]) -> Result<BTreeMap<String, Secret>, CnabError> {
     let mut values = BTreeMap::new();
     for (name, source) in wanted {
@@ -44,7 +44,7 @@ fn one(source: &Source) -> Result<Secret, String> {
     }
 }
 
-/// Runs a program without a shell: words are separated by spaces, as cnab-go does it.
+/// Runs a program without a shell: words are separated by spaces, as in cnab-go.
 fn command(line: &str) -> Result<Secret, String> {
     let mut words = line.split_whitespace();
     let program = words.next().ok_or("its command is empty")?;
@@ -54,14 +54,14 @@ fn command(line: &str) -> Result<Secret, String> {
     let output = child.stdout.take().ok_or_else(|| format!("{program} has no standard output"))?;
     let value = bounded(output);
     if value.is_err() {
-        let _ = child.kill(); // it would write on for ever
+        let _ = child.kill(); // it may write without end
     }
     let status = child.wait().map_err(failed)?;
     let value = value.map_err(|error| format!("{program}: {error}"))?;
     if !status.success() {
         return Err(format!("{program} failed: {status}"));
     }
-    // What programs print ends with a newline, which nobody means.
+    // Strip the newline that ends a program's output.
     match value.bytes().strip_suffix(b"\n") {
         Some(bytes) => Ok(Secret::new(bytes.to_vec())),
         None => Ok(value),
@@ -69,7 +69,7 @@ fn command(line: &str) -> Result<Secret, String> {
 }
 
 fn bounded(reader: impl Read) -> Result<Secret, String> {
-    // Of its final size from the start: a buffer that grows leaves copies behind.
+    // Allocated in full: a buffer that grows leaves copies behind.
     let mut bytes = Zeroizing::new(Vec::with_capacity(CREDENTIAL_MAX + 1));
     let read = reader.take(CREDENTIAL_MAX as u64 + 1).read_to_end(&mut bytes);
     read.map_err(|error| format!("cannot be read: {error}"))?;
@@ -79,7 +79,7 @@ fn bounded(reader: impl Read) -> Result<Secret, String> {
     Ok(Secret::new(bytes.to_vec()))
 }
 
-/// Fills in `$NAME` and `${NAME}`.
+/// Expands `$NAME` and `${NAME}`.
 fn expand(path: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
     let mut expanded = String::new();
     let mut rest = path;
@@ -126,7 +126,7 @@ mod tests {
         }
     }
 
-    /// A program's standard error is not part of its answer, and a failure does not repeat it.
+    /// A program's standard error is not part of the value, and a failure does not repeat it.
     #[test]
     fn only_standard_output_counts() {
         let dir = tempfile::tempdir().unwrap();

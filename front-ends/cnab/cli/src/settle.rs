@@ -1,9 +1,8 @@
-//! Settlement of actions that an earlier agent-cli left unfinished: claims whose last result is pending or running
-//! (rule 47).
+//! Settles actions that an earlier agent-cli left unfinished: claims whose last result is pending or running (rule 47).
 //!
-//! The name of the container is known. executord tells whether it runs, ended or never was, and that becomes the
-//! result. The caller has the installation's lock, so that nobody else works on it. Actions that another tool left
-//! unfinished are that tool's.
+//! The name of the container is known. executord reports whether it runs, exited or never existed, and this becomes the
+//! result. The caller holds the installation's lock, so no other process works on it. Unfinished actions of other tools
+//! are left to those tools.
 
 use agent_cli::failure::Failure;
 use agent_cli::interrupt::Interrupts;
@@ -26,8 +25,8 @@ use executor_cnab::store::{Record, Store};
 use crate::ended::{Ended, LOG_MAX, conclude, delete, evaluate, record};
 use crate::error::CnabError;
 
-/// Settles what can be settled. With `interrupts` it waits for a container that still runs, and shows what it prints;
-/// without, that stays as it is.
+/// Settles what can be settled. With `interrupts`, waits for a container that still runs, and shows its output;
+/// without, leaves it running.
 pub(crate) async fn settle(
     session: &Session,
     store: &Store,
@@ -55,7 +54,7 @@ pub(crate) async fn settle(
             (None, _) => continue,
             (Some(interrupts), _) => {
                 session.output.note(format!(
-                    "{}: {} of an earlier agent-cli still runs ({id}): waiting for its end",
+                    "{}: {} of an earlier agent-cli still runs ({id}): waiting for it to finish",
                     plain(installation),
                     plain(&unfinished.claim.action),
                 ));
@@ -71,13 +70,13 @@ pub(crate) async fn settle(
     Ok(())
 }
 
-/// Records that the container does not exist: it was not made, or somebody deleted it.
+/// Records that the container does not exist: it was never created, or was deleted.
 fn gone(store: &Store, unfinished: &Record) -> Result<(), CnabError> {
     let last = unfinished.last();
     let (status, message) = if last.is_some_and(|result| result.status == Status::Running) {
-        (Status::Unknown, "its container is gone; nobody knows how it ended")
+        (Status::Unknown, "its container is gone and its outcome is unknown")
     } else {
-        (Status::Failed, "agent-cli ended before the container was made")
+        (Status::Failed, "agent-cli ended before the container was created")
     };
     let result = ClaimResult::new(&unfinished.claim, last, status, SystemTime::now())?.saying(message);
     Ok(store.save_result(&result)?)
@@ -88,7 +87,7 @@ async fn ended(session: &Session, unfinished: &Record, container: &Container) ->
     let action = bundle.as_ref().ok().and_then(|bundle| Action::new(&bundle.actions, &unfinished.claim.action).ok());
     match (bundle, action) {
         (Ok(bundle), Some(action)) => conclude(session, &bundle, &action, container, &outputs(&bundle, &action)).await,
-        // A claim that an older version let pass: how it ended can be told all the same.
+        // A claim that only an older version accepted: its exit can be recorded nevertheless.
         _ => {
             let (status, message) = evaluate(container);
             Ok(Ended { status, message, exit: 0, outputs: BTreeMap::new() })
@@ -97,5 +96,5 @@ async fn ended(session: &Session, unfinished: &Record, container: &Container) ->
 }
 
 async fn get(session: &Session, id: &str) -> Result<Container, Failure> {
-    session.client.get(id).await.doing(&format!("look for {id}"))
+    session.client.get(id).await.doing(&format!("inspect {id}"))
 }

@@ -1,5 +1,4 @@
-//! Presentation of bundles and installations: JSON documents, and text for people. None of them has a value of a
-//! credential or of anything that is `writeOnly`.
+//! Output of bundles and installations: JSON and text. It contains no value of a credential or of anything `writeOnly`.
 
 mod bundle;
 mod installation;

@@ -1,6 +1,6 @@
-//! The program as agent-cli, cnab-go and packagers run it, without an executord.
+//! Runs the program as agent-cli, cnab-go and packagers do, without an executord.
 
-#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -38,7 +38,7 @@ fn help_names_the_command_that_people_type() {
     assert!(output.status.success() && text(&output.stdout).contains("Usage: agent-cli cnab "), "{output:?}");
 }
 
-/// cnab-go finds a driver by its name; Debian's package and `cargo xtask build` make a link of that name.
+/// cnab-go finds a driver by its name; Debian's package and `cargo xtask build` create a link with that name.
 #[test]
 fn called_as_cnab_executor_it_is_a_driver() {
     let dir = tempfile::tempdir().unwrap();

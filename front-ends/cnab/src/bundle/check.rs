@@ -12,7 +12,7 @@ use crate::paths::{OUTPUTS, RESERVED, is_below, is_plain, rooted};
 use crate::violation::{Violations, pointer};
 use crate::{dependencies, digest, extension, names, parameter_sources};
 
-/// Checks a bundle, and returns warnings.
+/// Checks a bundle and returns warnings.
 pub(super) fn check(bundle: &Bundle, object: &Map<String, Value>, wrong: &mut Violations) -> Vec<String> {
     let mut warnings = Vec::new();
     identity(bundle, object, wrong);
@@ -86,9 +86,9 @@ fn actions(bundle: &Bundle, wrong: &mut Violations, warnings: &mut Vec<String>) 
     }
 }
 
-/// Something that goes to a variable or a file.
+/// An element that is passed in a variable or a file.
 struct Place<'a> {
-    /// JSON pointer to it.
+    /// JSON pointer to the element.
     at: String,
     credential: bool,
     apply_to: &'a [String],
@@ -149,7 +149,8 @@ fn file(at: &str, path: &str, wrong: &mut Violations) {
     }
 }
 
-/// Two things at one place: a parameter and a credential never, others not in one action.
+/// Refuses elements with the same destination: a parameter and a credential never share one, others not within one
+/// action.
 fn shared(places: &[Place<'_>], wrong: &mut Violations) {
     for (index, second) in places.iter().enumerate() {
         for first in &places[..index] {
@@ -248,7 +249,7 @@ fn extensions(bundle: &Bundle, wrong: &mut Violations, warnings: &mut Vec<String
     wrong.append(Docker::new(&bundle.custom, &[]).err().unwrap_or_default());
 }
 
-/// Returns warnings about parameter sources that name what the bundle does not have: such a source never has a value.
+/// Returns warnings about parameter sources with names that the bundle does not have: such a source never has a value.
 fn unusable_sources(bundle: &Bundle, sources: &ParameterSources) -> Vec<String> {
     let dependencies = dependencies::Dependencies::from_custom(&bundle.custom).unwrap_or_default();
     let mut odd = Vec::new();

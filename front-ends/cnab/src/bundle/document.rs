@@ -1,4 +1,4 @@
-//! Parts of a bundle.json, in the names of CNAB 101.
+//! Parts of a bundle.json, with the field names of CNAB 101.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub struct Maintainer {
     pub url: String,
 }
 
-/// An image, of the bundle itself or one that it refers to.
+/// An image: an invocation image or one that the bundle refers to.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Image {
@@ -46,7 +46,7 @@ pub struct Image {
     pub media_type: Option<String>,
     /// Size in bytes.
     pub size: Option<u64>,
-    /// Labels for the choice of an image: `architecture`, `os`.
+    /// Labels for selecting an image: `architecture`, `os`.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
 }
@@ -63,10 +63,9 @@ pub struct Parameter {
     /// Names of actions; all when empty (rule 30).
     #[serde(default)]
     pub apply_to: Vec<String>,
-    /// Requires a value (rule 14).
+    /// True if the parameter requires a value (rule 14).
     #[serde(default)]
     pub required: bool,
-    /// Destination of the value.
     pub destination: Destination,
 }
 
@@ -75,7 +74,7 @@ pub struct Parameter {
 pub struct Destination {
     /// Name of a variable.
     pub env: Option<String>,
-    /// Path in the container; a relative one counts from the root (rule 20).
+    /// Path in the container; a relative one is relative to the root (rule 20).
     pub path: Option<String>,
 }
 
@@ -89,10 +88,9 @@ pub struct Credential {
     /// Names of actions; all when empty.
     #[serde(default)]
     pub apply_to: Vec<String>,
-    /// Must be supplied (rule 31).
+    /// True if the credential must be supplied (rule 31).
     #[serde(default)]
     pub required: bool,
-    /// Destination of the credential.
     #[serde(flatten)]
     pub destination: Destination,
 }
@@ -109,11 +107,11 @@ pub struct Output {
     /// Names of actions; all when empty.
     #[serde(default)]
     pub apply_to: Vec<String>,
-    /// Absolute, below [`OUTPUTS`](crate::paths::OUTPUTS).
+    /// Absolute path, below [`OUTPUTS`](crate::paths::OUTPUTS).
     pub path: String,
 }
 
-/// Returns true if an `applyTo` list includes an action; an empty one includes all (rule 30).
+/// Returns true if an `applyTo` list includes an action; an empty list includes all (rule 30).
 pub fn applies(apply_to: &[String], action: &str) -> bool {
     apply_to.is_empty() || apply_to.iter().any(|name| name == action)
 }
@@ -126,7 +124,7 @@ impl Image {
 }
 
 impl Destination {
-    /// Returns the path as an absolute one (rule 20).
+    /// Returns the absolute path (rule 20).
     pub fn absolute_path(&self) -> Option<String> {
         self.path.as_deref().map(rooted)
     }

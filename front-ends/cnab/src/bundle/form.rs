@@ -1,4 +1,4 @@
-//! Form of a bundle.json, as `bundle/schema.json` has it.
+//! Checks the form of a bundle.json against `bundle/schema.json`.
 
 use std::sync::OnceLock;
 
@@ -13,7 +13,7 @@ pub(super) fn check(value: &Value) -> Violations {
     static FORM: OnceLock<Validator> = OnceLock::new();
     let validator = FORM.get_or_init(|| {
         let schema = serde_json::from_str(include_str!("schema.json")).unwrap_or(Value::Bool(false));
-        #[allow(clippy::expect_used)] // the schema is a constant, and every test goes through here
+        #[allow(clippy::expect_used)] // the schema is a constant, and every test uses it
         jsonschema::draft7::new(&schema).expect("the schema of bundles is one")
     });
     let mut wrong = Violations::default();

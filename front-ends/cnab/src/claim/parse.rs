@@ -1,7 +1,7 @@
-//! Claims and results, which another program may have written: checked against the form that CNAB 400 gives them.
+//! Claims and results, possibly from another program: checked against the form that CNAB 400 defines.
 //!
-//! The published schemas let any field pass (their `additionalProperties` is in the wrong place); these do not. A
-//! `schemaVersion`, which cnab-go writes, is let through.
+//! The published schemas accept any field (their `additionalProperties` is in the wrong place); these do not. The field
+//! `schemaVersion`, which cnab-go writes, is accepted.
 
 use std::sync::OnceLock;
 
@@ -16,10 +16,10 @@ use crate::names;
 use crate::violation::{Violations, pointer};
 
 impl Claim {
-    /// Reads a claim. Its bundle is not judged: it may be older than the rules.
+    /// Parses a claim. Its bundle is not validated: it may be older than the rules.
     ///
     /// # Errors
-    /// Every violation.
+    /// Returns every violation.
     pub fn parse(bytes: &[u8]) -> Result<Self, Violations> {
         static FORM: OnceLock<Validator> = OnceLock::new();
         let validator = FORM.get_or_init(|| compiled(include_str!("claim.json")));
@@ -45,10 +45,10 @@ impl Claim {
 }
 
 impl ClaimResult {
-    /// Reads a result.
+    /// Parses a result.
     ///
     /// # Errors
-    /// Every violation.
+    /// Returns every violation.
     pub fn parse(bytes: &[u8]) -> Result<Self, Violations> {
         static FORM: OnceLock<Validator> = OnceLock::new();
         let validator = FORM.get_or_init(|| compiled(include_str!("result.json")));
@@ -63,7 +63,7 @@ impl ClaimResult {
     }
 }
 
-#[allow(clippy::expect_used)] // the schemas are constants, and every test goes through here
+#[allow(clippy::expect_used)] // the schemas are constants, and every test uses them
 fn compiled(schema: &str) -> Validator {
     let schema = serde_json::from_str(schema).expect("the schema is JSON");
     let options = jsonschema::options().with_draft(jsonschema::Draft::Draft7).should_validate_formats(true);

@@ -1,6 +1,7 @@
-//! Files of the store: whole or not there, and read within bounds.
+//! Files of the store: written atomically, and read within limits.
 //!
-//! As `executor_sys::replace`, which a front end does not depend on, with a random name: two programs may write at once.
+//! Like `executor_sys::replace`, on which a front end does not depend, but with a random temporary name: two programs
+//! may write at once.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -11,9 +12,9 @@ use super::StoreError;
 
 /// Prefix of partial files; no stored file begins with a dot.
 const PARTIAL: &str = ".partial-";
-/// `O_NOFOLLOW` of Linux on the architectures that it is built for.
+/// `O_NOFOLLOW` of Linux on the supported architectures.
 const NO_FOLLOW: i32 = if cfg!(target_arch = "aarch64") { 0o100_000 } else { 0o400_000 };
-/// `O_NONBLOCK`: opening a pipe does not wait for a writer.
+/// `O_NONBLOCK`: opening a FIFO does not wait for a writer.
 const NON_BLOCK: i32 = 0o4000;
 
 fn failed(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> StoreError {
@@ -21,7 +22,7 @@ fn failed(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> StoreEr
     move |source| StoreError::Io { path, doing, source }
 }
 
-/// Writes a file whole. What was there under its name is replaced.
+/// Writes a file atomically, replacing an existing one.
 pub(super) fn write(path: &Path, content: &[u8]) -> Result<(), StoreError> {
     let directory = path.parent().unwrap_or(Path::new("."));
     make_dir(directory)?;
@@ -35,13 +36,13 @@ pub(super) fn write(path: &Path, content: &[u8]) -> Result<(), StoreError> {
         fs::rename(&partial, path)
     })();
     if let Err(error) = result {
-        let _ = fs::remove_file(&partial); // a hidden name is all that stays
+        let _ = fs::remove_file(&partial); // best effort: a hidden file may remain
         return Err(failed(path, "be written")(error));
     }
     sync_dir(directory)
 }
 
-/// Makes a directory and those above it, each of them synced into its parent.
+/// Creates a directory and its parents, and syncs each into its parent.
 fn make_dir(directory: &Path) -> Result<(), StoreError> {
     if directory.is_dir() {
         return Ok(());
@@ -63,13 +64,13 @@ fn sync_dir(directory: &Path) -> Result<(), StoreError> {
     File::open(directory).and_then(|file| file.sync_all()).map_err(failed(directory, "be synced"))
 }
 
-/// Reads a file; `None` where there is none.
+/// Reads a file; `None` if it does not exist.
 pub(super) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreError> {
     let file = match OpenOptions::new().read(true).custom_flags(NO_FOLLOW | NON_BLOCK).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(failed(path, "be read"))?,
     };
-    // A pipe without a writer would block.
+    // A FIFO without a writer would block.
     if !file.metadata().map_err(failed(path, "be read"))?.is_file() {
         return Err(failed(path, "be read")(io::Error::other("not a regular file")));
     }
@@ -82,7 +83,7 @@ pub(super) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, StoreErro
     }
 }
 
-/// Names in a directory but those that begin with a dot; none where there is no directory.
+/// Returns the names in a directory that do not begin with a dot; none if the directory does not exist.
 pub(super) fn names(directory: &Path) -> Result<Vec<String>, StoreError> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -100,7 +101,7 @@ pub(super) fn names(directory: &Path) -> Result<Vec<String>, StoreError> {
     Ok(names)
 }
 
-/// Locks a file, which is made when it is not there; `None` where another process has it.
+/// Locks a file, which is created if it does not exist; `None` if another process holds the lock.
 pub(super) fn lock(path: &Path) -> Result<Option<File>, StoreError> {
     make_dir(path.parent().unwrap_or(Path::new(".")))?;
     let file =
@@ -113,12 +114,12 @@ pub(super) fn lock(path: &Path) -> Result<Option<File>, StoreError> {
     }
 }
 
-/// Removes a directory with all that is in it, if it is there.
+/// Removes a directory and its content, if it exists.
 pub(super) fn remove_dir(directory: &Path) -> Result<(), StoreError> {
     gone(directory, fs::remove_dir_all(directory))
 }
 
-/// Removes a file, if it is there.
+/// Removes a file, if it exists.
 pub(super) fn remove_file(path: &Path) -> Result<(), StoreError> {
     gone(path, fs::remove_file(path))
 }

@@ -31,7 +31,8 @@ fn rule_44_a_claim_for_each_action_with_an_id_of_its_own() {
     assert_eq!(Claim::parse(written.to_string().as_bytes()).unwrap(), first);
 }
 
-/// Rule 40: of another program's claim, too, which may hold what ours never do, and whatever its bundle is like.
+/// Rule 40: applies to claims of other programs, too, which may hold values that our claims never do, and with any
+/// bundle.
 #[test]
 fn rule_40_what_is_write_only_in_a_claim_of_another_program_is_known() {
     let mut written =

@@ -1,4 +1,4 @@
-//! Bundles and what is done with them, in a few words.
+//! Helpers that build bundles and run their rules.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,7 +21,7 @@ pub(crate) fn parse(text: &str) -> Bundle {
     Bundle::parse(text.as_bytes()).unwrap_or_else(|wrong| panic!("{wrong}"))
 }
 
-/// The smallest bundle with these fields added.
+/// Returns the smallest bundle with these fields added.
 pub(crate) fn small(more: Value) -> Value {
     let mut bundle = json!({
         "schemaVersion": "v1.0.0", "name": "x", "version": "1.0.0", "invocationImages": [{ "image": "example/x:1" }],
@@ -40,7 +40,7 @@ pub(crate) fn bundle(more: Value) -> Bundle {
     parse(&small(more).to_string())
 }
 
-/// What is wrong with a bundle that has these fields.
+/// Returns the violations of a bundle with these fields.
 pub(crate) fn wrong(more: Value) -> Violations {
     Bundle::parse(small(more).to_string().as_bytes()).expect_err("something is wrong with it")
 }
@@ -58,7 +58,7 @@ pub(crate) fn action(bundle: &Bundle, name: &str) -> Action {
     Action::new(&bundle.actions, name).unwrap_or_else(|wrong| panic!("{wrong}"))
 }
 
-/// Checks that every extension is supported that a bundle requires.
+/// Checks that every extension that a bundle requires is supported.
 pub(crate) fn check_extensions(bundle: &Bundle, allowed: Allowed) -> Result<(), Violations> {
     extension::check(&bundle.custom, &bundle.required_extensions, allowed)
 }

@@ -244,7 +244,7 @@ fn rule_32_a_parameter_and_a_credential_never_share_a_place() {
     assert_has(&wrong(two(json!({ "path": "/a" }), json!({ "path": "a" }))), 32, "/credentials/c/path");
     assert_has(&wrong(two(json!({ "path": "/a" }), json!({ "path": "/a/b" }))), 32, "/credentials/c/path");
     bundle(two(json!({ "env": "A" }), json!({ "env": "B", "path": "/a" })));
-    // Two of a kind may share one, where no action has both.
+    // Two of the same kind may share a destination if no action has both.
     let pair = |one: &str, other: &str| {
         json!({ "credentials": {
         "a": { "env": "A", "applyTo": [one] }, "b": { "env": "A", "applyTo": [other] },
@@ -268,7 +268,7 @@ fn rule_34_a_stateless_action_needs_no_credentials_and_gets_those_supplied() {
     assert!(help.is_stateless() && !help.modifies());
     sets::check(&bundle, &help, |_| false).unwrap();
     assert_eq!(lowered(&bundle, "org.example.help", json!({}), &[("key", "k")]).secret_env["KEY"].bytes(), b"k");
-    // Where nothing was ever installed there is no revision, and none is made.
+    // If nothing was ever installed there is no revision, and none is created.
     let values = resolved(&bundle, "org.example.help", json!({}));
     assert_eq!(claim(&bundle, "org.example.help", &values, None).revision, "");
 }
@@ -399,7 +399,7 @@ fn rule_13_encodings_are_checked_at_every_depth_and_unknown_ones_refused() {
     }
 }
 
-/// Rule 15: it must be used, so that it is no error.
+/// Rule 15: the default must be used, so the mismatch is not an error.
 #[test]
 fn rule_15_a_default_that_does_not_fit_is_used_and_told() {
     let bundle = bundle(json!({
@@ -412,7 +412,7 @@ fn rule_15_a_default_that_does_not_fit_is_used_and_told() {
     assert!(resolved(&bundle, "install", json!({ "p": 9 })).warnings.is_empty());
 }
 
-/// The names in an object are a part of it.
+/// Property names in a secret object are part of the value.
 #[test]
 fn rule_40_names_in_a_secret_object_are_not_told() {
     let bundle = bundle(json!({
@@ -436,7 +436,7 @@ fn rule_40_write_only_values_are_in_no_claim_and_no_message() {
     assert!(!serde_json::to_string(&claim).unwrap().contains("canary"));
     assert!(!format!("{values:?} {claim:?}").contains("canary"));
     assert_eq!(claim.custom["executor"]["supplied"], json!([]));
-    // The container is who they are for.
+    // The container gets the secret values.
     assert!(claim.mounted(&values).text().unwrap().contains("canary"));
     assert!(bundle.is_write_only("pass") && bundle.is_output_write_only("cert") && !bundle.is_write_only("period"));
 }
@@ -455,7 +455,7 @@ fn rule_41_read_only_is_fixed_and_a_warning_tells() {
     assert_eq!(changed.values["p"], "first");
     assert!(changed.warnings[0].contains("readOnly"), "{:?}", changed.warnings);
     assert!(again("first").warnings.is_empty());
-    // `immutable` is nothing.
+    // `immutable` has no effect.
     assert!(Action::new(&bundle.actions, "install").is_ok());
 }
 
@@ -469,7 +469,7 @@ fn tgz(entries: &[(&str, &[u8])]) -> Vec<u8> {
         let mut header = tar::Header::new_ustar();
         header.set_size(content.len() as u64);
         header.set_mode(0o644);
-        // `append_data` would not let a bad name pass.
+        // `append_data` would not accept an invalid name.
         header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
         header.set_cksum();
         tar.append(&header, *content).unwrap();
@@ -536,7 +536,7 @@ fn rule_42_a_thick_bundle_that_is_none() {
     assert!(matches!(archive::bundle(&*link), Err(ArchiveError::Entry(..))));
 }
 
-/// Other spellings of a name, which a reader of the layout could take for the same file.
+/// Other spellings of a name, which a reader of the layout could treat as the same file.
 #[test]
 fn rule_42_thick_bundle_ambiguous_name_refused() {
     for name in [
@@ -551,7 +551,7 @@ fn rule_42_thick_bundle_ambiguous_name_refused() {
         let refused = archive::bundle(&*tgz(&[("bundle.json", b"{}"), (name, INDEX)]));
         assert!(matches!(refused, Err(ArchiveError::Entry(..))), "{name:?}");
     }
-    // Two names that are one where case does not count; U+212A is a capital K.
+    // Two names that are equal if case is ignored; U+212A is a capital K.
     for (one, other) in [
         ("artifacts/layout/index.json", "./artifacts/layout/index.json"),
         ("artifacts/layout/blobs/sha256/aa", "artifacts/layout/blobs/sha256/AA"),
@@ -562,11 +562,11 @@ fn rule_42_thick_bundle_ambiguous_name_refused() {
         let refused = archive::bundle(&*tgz(&[(one, INDEX), (other, INDEX)]));
         assert!(matches!(refused, Err(ArchiveError::Twice(_))), "{one} {other}: {refused:?}");
     }
-    // The control: a directory may be there twice, and other names are other files.
+    // Control: a directory may occur twice, and different names are different files.
     archive::bundle(&*tgz(&[("bundle.json", b"{}"), ("other/k", b""), ("other/k\u{301}", b"")])).unwrap();
 }
 
-/// The limit of a name holds in each of the forms that an archive has for long names, and an error shows its beginning.
+/// The limit applies to each form that an archive has for long names, and an error shows the beginning of the name.
 #[test]
 fn rule_42_thick_bundle_long_name_refused() {
     let with = |length: usize, pax: bool| {
@@ -593,7 +593,7 @@ fn rule_42_thick_bundle_long_name_refused() {
     }
 }
 
-/// A record may hold a name that a header cannot: with NUL, or of bytes that are no text.
+/// A record may hold a name that a header cannot: with NUL, or of bytes that are not UTF-8.
 #[test]
 fn rule_42_thick_bundle_name_record_refused() {
     for name in [&b"artifacts/layout/a\0b"[..], b"artifacts/layout/\xff", b"/etc/x", b"a/../../x", b""] {

@@ -1,7 +1,7 @@
-//! Whole documents pass, and each of 20 changes to any of them fails for the reason that its rule gives.
+//! Whole documents are accepted, and each of 20 changes to any of them fails with the expected rule.
 //!
-//! The documents are our own (`tests/bundles`). Where EXECUTOR_CNAB_SPEC names a directory with the specification's `examples`,
-//! those go through the same.
+//! The documents are our own (`tests/bundles`). If EXECUTOR_CNAB_SPEC names a directory with the specification's
+//! `examples`, those are tested, too.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::common::*;
 
-/// The specification's examples of one kind, where they are at hand.
+/// Returns the specification's examples of one kind, if available.
 fn specification(names: &[&str]) -> Vec<(String, Value)> {
     let Some(root) = std::env::var_os("EXECUTOR_CNAB_SPEC") else { return Vec::new() };
     let read = |name: &&str| {
@@ -28,7 +28,7 @@ fn own(text: &str) -> (String, Value) {
     ("our own".into(), serde_json::from_str(text).unwrap())
 }
 
-/// A change: the rule that it breaks, where, and how.
+/// A change: the rule that it breaks, the path, and the function.
 type Mutation = (u8, String, Box<dyn Fn(&mut Value)>);
 
 fn set(rule: u8, at: &str, to: Value) -> Mutation {
@@ -138,7 +138,7 @@ fn bundles() {
 }
 
 trait At {
-    /// The violation is told elsewhere than where the change is.
+    /// Sets the path of the violation if it differs from that of the change.
     fn at(self, path: &str) -> Self;
 }
 

@@ -26,7 +26,7 @@ fn rule_50_docker_is_given_where_it_is_allowed() {
         assert!(wrong.to_string().contains("--allow-docker-host-access"), "{wrong}");
         check_extensions(&bundle, yes).unwrap();
     }
-    // One that can do without runs without.
+    // A bundle that does not require the extension runs without it.
     check_extensions(&bundle(json!({ "custom": { "io.cnab.docker": {} } })), no).unwrap();
     for value in [json!(1), json!({ "privileged": "yes" }), json!([])] {
         assert_has(&wrong(json!({ "custom": { "io.cnab.docker": value } })), 50, "/custom/io.cnab.docker");
@@ -119,12 +119,12 @@ fn rule_49_a_source_stands_in_for_what_nobody_supplied() {
     assert_has(&run("upgrade", json!({}), &large).unwrap_err(), 49, "/parameters/count");
     assert_has(&of("count", "state", b"canary").unwrap_err(), 13, "/parameters/count");
     assert_has(&of("state", "state", b"\xff").unwrap_err(), 49, "/parameters/state");
-    // A file is handed over in base64, and what is so already as it is.
+    // A file is passed in base64, and content that is base64 already is unchanged.
     assert_eq!(of("blob", "state", b"\xff\x00").unwrap().value, "/wA=");
     assert_eq!(of("blob", "encoded", b"/wA=\n").unwrap().value, "/wA=\n");
 }
 
-/// Rule 40: what comes from a secret output is secret, whatever the parameter's own definition says.
+/// Rule 40: values from a secret output are secret, whatever the parameter's own definition says.
 #[test]
 fn rule_49_a_secret_output_makes_a_secret_parameter() {
     let bundle: Bundle = bundle(with_sources(json!({ "count": output("state") })));

@@ -1,5 +1,5 @@
-//! Rules 1 to 23: the bundle at run time (CNAB 103). What only a running container shows is in `integration/tests/cnab.rs`
-//! under the same numbers.
+//! Rules 1 to 23: the bundle at run time (CNAB 103). Aspects that need a running container are tested in
+//! `integration/tests/cnab.rs` under the same numbers.
 
 use crate::common::*;
 use executor_cnab::action::Action;
@@ -11,7 +11,7 @@ use executor_cnab::relocation::Relocation;
 use executor_cnab::{credentials as sets, names};
 use serde_json::{Value, json};
 
-/// One parameter of every kind that matters.
+/// A bundle with one parameter of every relevant kind.
 fn typed() -> executor_cnab::bundle::Bundle {
     let place = |name: &str| json!({ "env": name.to_uppercase(), "path": format!("/etc/x/{name}") });
     let parameter = |name: &str| (name.to_owned(), json!({ "definition": name, "destination": place(name) }));
@@ -276,7 +276,7 @@ fn rule_21_the_result_is_what_was_supplied_and_the_defaults() {
     let bundle = typed();
     let values = resolved(&bundle, "install", json!({ "string": "s" })).values;
     assert_eq!(values.keys().collect::<Vec<_>>(), ["defaulted", "string"]);
-    // All that is wrong is told before anything is made of it.
+    // All faults are reported before anything is lowered.
     let wrong = try_resolved(&bundle, "install", json!({ "string": 1, "integer": "x", "array": {} })).unwrap_err();
     assert_eq!(wrong.iter().count(), 3, "{wrong}");
 }
@@ -333,7 +333,7 @@ fn rule_23_equivalent_references_go_to_equivalent_places() {
     assert_has(&wrong, 23, "/ubuntu:1");
 }
 
-/// What was supplied once counts until it is supplied anew; what was only a default does not.
+/// A supplied value persists until it is supplied again; a default does not.
 #[test]
 fn values_are_kept_from_one_action_to_the_next_and_defaults_are_not() {
     let bundle = parse(THIN);

@@ -1,4 +1,4 @@
-//! What is on disk (rules 5, 44, 45 and 47): the layout, what a crash leaves, and what may not be believed.
+//! Records on disk (rules 5, 44, 45 and 47): the layout, the state after a crash, and content that must not be trusted.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -58,7 +58,7 @@ fn rule_45_the_last_claim_and_result_are_kept_where_porter_keeps_them() {
     }
     assert_eq!(store.output(&last.id, "height").unwrap().as_deref(), Some(&b"12"[..]));
     assert_eq!(store.output(&last.id, "nope").unwrap(), None);
-    // A record that nobody can read does not keep it.
+    // An unreadable record does not prevent forgetting.
     fs::write(root.join("claims/my app").join(format!("{}.json", executor_cnab::id::after(None, at(9)).unwrap())), "{")
         .unwrap();
     let lock = store.lock("my app").unwrap().unwrap();
@@ -91,7 +91,7 @@ fn rule_05_one_installation_for_a_name_and_one_action_at_a_time() {
     assert!(matches!(store.lock("a\nb"), Err(StoreError::Name(_))));
 }
 
-/// What a kill leaves: files half written under a name of their own, outputs without a result, a claim without one.
+/// State after a kill: partial files under temporary names, outputs without a result, a claim without a result.
 #[test]
 fn rule_47_what_a_crash_leaves_is_read_as_it_is() {
     let home = tempfile::tempdir().unwrap();
@@ -105,7 +105,7 @@ fn rule_47_what_a_crash_leaves_is_read_as_it_is() {
     fs::write(home.path().join("results").join(&claim.id).join(".partial-01"), "{").unwrap();
     store.save_output(&executor_cnab::id::after(Some(&claim.id), at(0)).unwrap(), "x", b"y").unwrap();
     let records = store.read("my app").unwrap();
-    assert_eq!((records.len(), records[1].last()), (2, None), "pending, and nobody said how it ended");
+    assert_eq!((records.len(), records[1].last()), (2, None), "pending: no result is recorded");
     store.save_result(&ClaimResult::new(&claim, None, Status::Unknown, at(2)).unwrap()).unwrap();
     assert_eq!(store.read("my app").unwrap()[1].last().unwrap().status, Status::Unknown);
 }
@@ -131,7 +131,7 @@ fn what_is_in_the_store_is_not_believed() {
     }
 }
 
-/// A record that cannot be read, or is not what its path says, is told and hides no other.
+/// A record that is unreadable or does not belong to its path is reported and hides no other record.
 #[test]
 fn what_cannot_be_read_hides_nothing_else() {
     let home = tempfile::tempdir().unwrap();

@@ -4,10 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// The name that stands before its messages: that of the program that runs it.
+/// Name that precedes the messages of this program: the program that runs it.
 pub(crate) const NOTES: &str = "agent-cli";
 
-/// Place of the registrations.
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {
     /// File of registrations (TOML)
@@ -19,13 +18,13 @@ pub(crate) struct ConfigArgs {
 pub(crate) struct FilesArgs {
     /// Files of Kubernetes objects (YAML or JSON), - for standard input
     ///
-    /// Values of their Secrets are hidden from conventions wherever a template repeats them.
+    /// Values of Secrets in the files are hidden from conventions if a template repeats them.
     #[arg(value_name = "FILE", required = true)]
     pub(crate) files: Vec<PathBuf>,
-    /// File with credentials of images' registries, as `docker login` and `podman login` write it
+    /// File with credentials of image registries, as written by `docker login` and `podman login`
     #[arg(long, value_name = "FILE")]
     pub(crate) registry_auth_file: Option<PathBuf>,
-    /// Certificates (PEM) of registries that are trusted beside the system's
+    /// Additional trusted certificates (PEM) of image registries
     #[arg(long, value_name = "FILE")]
     pub(crate) registry_ca_file: Option<PathBuf>,
 }

@@ -12,9 +12,8 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use crate::args::{ConfigArgs, FilesArgs, NOTES};
 use crate::work;
 
-/// The name of this program.
 const PROGRAM: &str = "agent-cli-convention";
-/// Meaning of each exit status, in the words of the manual.
+/// Description of each exit status for the manual.
 const STATUSES: [(&str, &str); 4] = [
     ("0", "done"),
     ("125", "a file, a registration, an image or a convention is at fault; nothing was decorated in part"),
@@ -22,10 +21,10 @@ const STATUSES: [(&str, &str); 4] = [
     ("141", "the reader of the output went away (| head)"),
 ];
 
-/// Decorate pod templates of Kubernetes objects by conventions: servers of the operator's that are asked over HTTPS.
+/// Decorate pod templates of Kubernetes objects by conventions: HTTPS servers that the operator registers.
 ///
-/// Conventions are registered in a file: --config, else EXECUTOR_CONVENTIONS, else ~/.config/executor/conventions.toml, else
-/// /etc/executor/conventions.toml. See docs/guides/conventions.md.
+/// Conventions are registered in a file: --config, else EXECUTOR_CONVENTIONS, else ~/.config/executor/conventions.toml,
+/// else /etc/executor/conventions.toml. See docs/guides/conventions.md.
 #[derive(Debug, Parser)]
 #[command(
     name = "agent-cli-convention",
@@ -48,21 +47,21 @@ struct Cli {
 enum Command {
     /// List the conventions in the order in which they are called
     ///
-    /// No server is asked.
+    /// No convention server is called.
     List,
-    /// Show what each convention changes in the objects of files, as a difference
+    /// Show what each convention changes in the objects of files, as a diff
     ///
     /// Values of Secrets in the files are not shown.
     Explain(FilesArgs),
-    /// Print the objects of files as the conventions decorate them
+    /// Print the objects of files as decorated by the conventions
     ///
-    /// Objects without a pod template, Secrets among them, are printed as they are. A PodIntent is printed with its status.
+    /// Objects without a pod template, such as Secrets, are printed unchanged. A PodIntent is printed with its status.
     Apply(FilesArgs),
     /// Write the manual or shell completions
     Generate(GenerateArgs),
 }
 
-/// The whole program.
+/// Entry point of the program.
 pub(crate) fn main() -> ExitCode {
     let matches = match documented().with_help().try_get_matches() {
         Ok(matches) => matches,

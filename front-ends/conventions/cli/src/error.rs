@@ -6,7 +6,7 @@ use agent_cli::failure::Failure;
 use agent_cli::text::plain;
 use executor_conventions::violation::Violations;
 
-/// Reason why a command ended without doing what it was asked to.
+/// Reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConventionError {
     #[error("cannot read {}", .path.display())]

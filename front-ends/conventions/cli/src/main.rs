@@ -1,8 +1,8 @@
-//! `agent-cli-convention`: decorates Kubernetes objects by the conventions that are registered. agent-cli runs it as
+//! `agent-cli-convention`: decorates Kubernetes objects with the registered conventions. agent-cli runs it as
 //! `agent-cli convention`.
 //!
-//! The library `executor_conventions` knows what conventions are. Here is the rest: the command line ([`cli`], [`args`]), the files of
-//! objects ([`objects`]), the work on them ([`work`]), and how things look ([`view`]). executord is not asked.
+//! The library `executor_conventions` implements conventions. This crate has the command line ([`cli`], [`args`]), the
+//! files of objects ([`objects`]), the commands ([`work`]) and the output ([`view`]). It does not connect to executord.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Files of Kubernetes objects: reading them, finding templates and secrets in them.
+//! Reads files of Kubernetes objects and finds their templates and secrets.
 
 use std::fs::File;
 use std::io::Read;
@@ -13,24 +13,22 @@ use zeroize::Zeroizing;
 
 use crate::error::ConventionError;
 
-/// Largest file, in bytes.
+/// Maximum size of a file, in bytes.
 const FILE_MAX: u64 = 16 << 20;
-/// Largest number of documents of all files.
+/// Maximum number of documents in all files.
 const DOCUMENTS_MAX: usize = 2000;
-/// Deepest lists within lists.
+/// Maximum nesting of lists.
 const LISTS_MAX: usize = 4;
 
-/// A document of a file.
 pub(crate) struct Document {
-    /// File as it was named.
+    /// Path of the file as given on the command line.
     pub(crate) file: PathBuf,
-    /// Number in the file, from 1.
+    /// Number of the document in the file, from 1.
     pub(crate) number: usize,
-    /// The object.
     pub(crate) object: Value,
 }
 
-/// Place of an object for messages.
+/// Location of an object, for messages.
 pub(crate) struct Location {
     pub(crate) file: String,
     pub(crate) number: usize,
@@ -39,7 +37,7 @@ pub(crate) struct Location {
 /// Reads the documents of files.
 ///
 /// # Errors
-/// A file cannot be read, or everything that is wrong with the documents.
+/// Returns the I/O error if a file cannot be read, else everything that is wrong with the documents.
 pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Document>, ConventionError> {
     let (mut documents, mut faults) = (Vec::new(), Vec::new());
     for file in files {
@@ -50,7 +48,10 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Document>, ConventionError> 
             }
             let at = |place: &dyn std::fmt::Display| format!("{}: {place}", file.display());
             if part.beside_separator {
-                faults.push(format!("{}: has text beside `---`", at(&format_args!("line {}", part.line))));
+                faults.push(format!(
+                    "{}: has text after `---` on the same line",
+                    at(&format_args!("line {}", part.line))
+                ));
                 continue;
             }
             let parsed = match parse(part.text, part.line, &Limits::OBJECT) {
@@ -92,7 +93,7 @@ fn text(file: &Path) -> Result<Zeroizing<String>, ConventionError> {
     Ok(text)
 }
 
-/// Visits an object, and those within it where it is a list.
+/// Visits an object or, if it is a list, each of its items.
 pub(crate) fn visit<'a>(object: &'a mut Value, each: &mut impl FnMut(&'a mut Value)) {
     visit_to(object, LISTS_MAX, each);
 }
@@ -108,10 +109,10 @@ fn visit_to<'a>(object: &'a mut Value, depth: usize, each: &mut impl FnMut(&'a m
     }
 }
 
-/// Collects the values of the Secrets among documents.
+/// Collects the values of the Secrets among the documents.
 ///
 /// # Errors
-/// A value under `data` is not base64.
+/// Returns an error if a value under `data` is not base64.
 pub(crate) fn secrets(documents: &mut [Document]) -> Result<SecretValues, ConventionError> {
     let (mut secrets, mut faults) = (SecretValues::default(), Vec::new());
     for document in documents {
@@ -135,7 +136,6 @@ pub(crate) fn secrets(documents: &mut [Document]) -> Result<SecretValues, Conven
     if faults.is_empty() { Ok(secrets) } else { Err(ConventionError::Files(faults)) }
 }
 
-/// Name of an object.
 pub(crate) fn name(object: &Value) -> &str {
     let metadata = &object["metadata"];
     metadata["name"].as_str().or(metadata["generateName"].as_str()).unwrap_or("(without a name)")

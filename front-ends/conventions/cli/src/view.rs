@@ -1,4 +1,4 @@
-//! How registrations and changes look, for people and as JSON.
+//! Output of registrations and changes, as text and as JSON.
 
 use agent_cli::text::plain;
 use agent_cli::view::style::{Role, Style};
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::objects::{self, Location};
 
-/// Document of `list`.
+/// One entry of the JSON output of `list`.
 #[derive(Serialize)]
 pub(crate) struct Listed<'a> {
     file: Option<String>,
@@ -77,7 +77,7 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// Document of `explain`: one object.
+/// One object of the JSON output of `explain`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Explained {
@@ -85,7 +85,7 @@ pub(crate) struct Explained {
     document: usize,
     kind: String,
     name: String,
-    /// Rounds until nothing changed.
+    /// Number of rounds until no convention changed anything.
     rounds: usize,
     pinned: Vec<Change>,
     steps: Vec<Step>,
@@ -108,12 +108,12 @@ impl Explained {
         let mut text = style.paint(Role::Heading, &plain(&format!("{} {}", self.kind, self.name)));
         text.push('\n');
         if self.steps.is_empty() {
-            text.push_str("  no convention is for it\n");
+            text.push_str("  no convention matches\n");
             return text;
         }
         differences(&mut text, "images by digest", &self.pinned, style);
         for step in &self.steps {
-            // A later round that changes nothing has no news.
+            // Skip later rounds without changes.
             if step.round > 1 && step.changes.is_empty() {
                 continue;
             }
@@ -131,7 +131,7 @@ impl Explained {
                 text.push_str(&format!("  {}\n", plain(&heading)));
             }
             for field in &step.ignored {
-                text.push_str(&format!("    {} is unknown here and left out\n", plain(field)));
+                text.push_str(&format!("    {} is unknown and was dropped\n", plain(field)));
             }
         }
         text
@@ -149,12 +149,11 @@ fn differences(text: &mut String, heading: &str, changes: &[Change], style: Styl
     }
 }
 
-/// What `explain` shows.
+/// Formats the output of `explain`.
 pub(crate) fn explained(all: &[Explained], style: Style) -> String {
     all.iter().map(|explained| explained.text(style)).collect::<Vec<_>>().join("\n")
 }
 
-/// Kind of an object.
 pub(crate) fn kind(object: &Value) -> &str {
     object["kind"].as_str().unwrap_or_default()
 }

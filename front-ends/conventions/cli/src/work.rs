@@ -1,4 +1,4 @@
-//! The work of the commands.
+//! The commands.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -20,14 +20,14 @@ use crate::error::ConventionError;
 use crate::objects::{self, Document, Location};
 use crate::view;
 
-/// `list`.
+/// Runs `list`.
 pub(crate) fn list(global: &Global, config: &ConfigArgs) -> Result<(), Failure> {
     let configuration = config::load(config.config.as_deref()).map_err(ConventionError::Registrations)?;
     let document = view::Listed::new(&configuration);
     print(global, &document, || document.text(Style::detect()))
 }
 
-/// `explain`.
+/// Runs `explain`.
 pub(crate) fn explain(global: &Global, config: &ConfigArgs, args: &FilesArgs) -> Result<(), Failure> {
     let (mut explained, mut failed) = (Vec::new(), Vec::new());
     run(config, args, |document, object, outcome| match outcome {
@@ -38,14 +38,14 @@ pub(crate) fn explain(global: &Global, config: &ConfigArgs, args: &FilesArgs) ->
     if failed.is_empty() { Ok(()) } else { Err(ConventionError::Objects(failed).into()) }
 }
 
-/// `apply`.
+/// Runs `apply`.
 pub(crate) fn apply(global: &Global, config: &ConfigArgs, args: &FilesArgs) -> Result<(), Failure> {
     let (mut failed, mut intents) = (Vec::new(), 0);
     let documents = run(config, args, |document, object, outcome| match outcome {
         Ok(decorated) => {
             for step in decorated.steps.iter().filter(|step| !step.ignored.is_empty()) {
                 let (convention, fields) = (&step.convention, step.ignored.join(", "));
-                let text = format!("convention {convention}: fields that are unknown here were left out: {fields}");
+                let text = format!("convention {convention}: unknown fields were dropped: {fields}");
                 eprintln!("{NOTES}: warning: {}", plain(&text));
             }
             let done = Ok(template::document(&decorated.template));
@@ -60,7 +60,8 @@ pub(crate) fn apply(global: &Global, config: &ConfigArgs, args: &FilesArgs) -> R
             failed.push(reported(document, object, &violations));
         }
     })?;
-    // A template that could not be decorated is not printed, but for the status of an intent, which tells of it.
+    // If a template cannot be decorated, nothing is printed for it, except for a PodIntent, whose status reports the
+    // failure.
     if failed.len() == intents {
         let objects: Vec<&Value> = documents.iter().map(|document| &document.object).collect();
         let text = yaml(&objects)?;
@@ -69,7 +70,7 @@ pub(crate) fn apply(global: &Global, config: &ConfigArgs, args: &FilesArgs) -> R
     if failed.is_empty() { Ok(()) } else { Err(ConventionError::Objects(failed).into()) }
 }
 
-/// Decorates every template of files; `each` gets the object and what became of its template.
+/// Decorates every template in the files; `each` receives the object and the outcome of its template.
 fn run(
     config: &ConfigArgs,
     args: &FilesArgs,
@@ -132,7 +133,7 @@ fn print(global: &Global, document: &impl Serialize, text: impl FnOnce() -> Stri
 mod tests {
     use super::*;
 
-    /// What is written is read back as the same, by the rules of YAML 1.1.
+    /// Written YAML reads back unchanged under the rules of YAML 1.1.
     #[test]
     fn yaml_that_is_written_reads_back_the_same() {
         let texts = [

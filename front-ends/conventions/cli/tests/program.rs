@@ -1,6 +1,6 @@
-//! The program as agent-cli and packagers run it, without a convention's server.
+//! Runs the program as agent-cli and packagers do, without a convention server.
 
-#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 use std::fs;
 use std::path::Path;
@@ -39,12 +39,12 @@ fn help_names_the_command_that_people_type() {
     assert!(output.status.success() && text(&output.stdout).contains("Usage: agent-cli convention "), "{output:?}");
 }
 
-/// The user's own file is found; without any there is nothing to list, and nothing is changed.
+/// The user's own file is found; without any file the list is empty and objects stay unchanged.
 #[test]
 fn registrations_are_looked_for_in_their_order() {
     let dir = tempfile::tempdir().unwrap();
     let list = |more: &[&str]| run(dir.path(), &[&["list", "--json"], more].concat());
-    // Where the machine has a file of its own, it would be taken here.
+    // Skipped if the machine has a file of its own, which would be used here.
     if !Path::new("/etc/executor/conventions.toml").exists() {
         assert_eq!(text(&list(&[]).stdout).split_whitespace().collect::<String>(), r#"{"file":null,"conventions":[]}"#);
     }
@@ -85,11 +85,11 @@ fn all_that_is_wrong_with_files_is_told_with_its_place() {
         said.contains("secret.yaml: document 1: Secret s: data.k is not base64") && !said.contains("canary"),
         "{said}"
     );
-    // Without conventions a file is printed as it is.
+    // Without conventions a file is printed unchanged.
     let pod = "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p\nspec:\n  containers:\n  - name: c\n    image: missing.invalid/x\n";
     fs::write(dir.path().join("pod.yaml"), pod).unwrap();
     let output = run(dir.path(), &["--config", "c.toml", "apply", "--json", "pod.yaml"]);
     assert!(output.status.success() && text(&output.stdout).contains("missing.invalid/x\""), "{output:?}");
     let output = run(dir.path(), &["--config", "c.toml", "explain", "pod.yaml"]);
-    assert_eq!(text(&output.stdout), "Pod p\n  no convention is for it\n");
+    assert_eq!(text(&output.stdout), "Pod p\n  no convention matches\n");
 }

@@ -1,4 +1,4 @@
-//! Privileges of one container, with what it has from its pod.
+//! Privileges of one container, including those from its pod.
 
 use std::collections::BTreeSet;
 
@@ -7,9 +7,9 @@ use serde_json::Value;
 use super::{Holder, entries, text, volume};
 use crate::grant::Grant;
 
-/// Privilege of all capabilities.
+/// Name of the privilege of all capabilities.
 pub(super) const ALL_CAPABILITIES: &str = "all capabilities";
-/// Capabilities of a container that says nothing of them.
+/// Capabilities of a container that does not set any.
 const DEFAULT_CAPABILITIES: [&str; 14] = [
     "AUDIT_WRITE",
     "CHOWN",
@@ -26,7 +26,7 @@ const DEFAULT_CAPABILITIES: [&str; 14] = [
     "SETUID",
     "SYS_CHROOT",
 ];
-/// Prefixes of the annotations that were profiles before there were fields.
+/// Prefixes of the annotations that set profiles before there were fields.
 const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 const SECCOMP: [&str; 2] =
     ["container.seccomp.security.alpha.kubernetes.io/", "seccomp.security.alpha.kubernetes.io/pod"];
@@ -105,7 +105,7 @@ fn user(holder: &mut Holder<'_>, user: &Value, group: &Value, non_root: &Value) 
         None if *non_root == true => {}
         None => holder.keeps(Grant::Root, "securityContext.runAsUser", "the image's user, which may be user 0"),
     }
-    // User 0 may be whoever the image would be.
+    // Running as user 0 covers running as the image's user.
     if *user == 0 {
         holder.keeps(Grant::Root, "securityContext.runAsUser", "the image's user, which may be user 0");
     }
@@ -114,7 +114,7 @@ fn user(holder: &mut Holder<'_>, user: &Value, group: &Value, non_root: &Value) 
     }
 }
 
-/// A container without a filter holds what one with a weaker or equal filter does.
+/// A container without a profile holds the same privileges as one with a weaker or equal profile.
 fn profiles(holder: &mut Holder<'_>, seccomp: &Value, apparmor: &Value, annotations: &Value) {
     let name = holder.name.to_owned();
     let annotated = |key: &str| annotations.get(key).and_then(Value::as_str).map(str::to_owned);

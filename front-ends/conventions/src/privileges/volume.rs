@@ -5,14 +5,14 @@ use serde_json::Value;
 use super::{entries, text};
 use crate::grant::Grant;
 
-/// Stands between a secret's name and one of its keys.
+/// Separator between a secret's name and one of its keys.
 pub(super) const KEY: &str = ", key ";
-/// In the place of a key: all of them.
+/// Suffix that stands for all keys.
 pub(super) const EVERY_KEY: &str = ", every key";
-/// Kinds of volumes without a privilege: the pod's own, or of objects that are not secret.
+/// Kinds of volumes without a privilege: the pod's own, or from objects that are not secret.
 const FREE: [&str; 4] = ["emptyDir", "configMap", "downwardAPI", "image"];
 
-/// Returns a secret as a privilege, by key or whole.
+/// Returns a secret as a privilege, for one key or the whole secret.
 pub(super) fn secret(name: &str, key: Option<&str>) -> (Grant, String) {
     let what = match key {
         Some(key) => format!("the secret {name}{KEY}{key}"),
@@ -21,7 +21,7 @@ pub(super) fn secret(name: &str, key: Option<&str>) -> (Grant, String) {
     (Grant::Secrets, what)
 }
 
-/// Returns the privileges of whoever uses a volume.
+/// Returns the privileges that the use of a volume gives.
 pub(super) fn privileges(volume: &Value) -> Vec<(Grant, String)> {
     let mut found = Vec::new();
     let sources = volume.as_object().into_iter().flatten().filter(|(kind, _)| *kind != "name");

@@ -54,7 +54,7 @@ async fn rule_10_the_annotation_has_the_prior_lines_and_one_for_each_that_was_ap
     template["metadata"]["annotations"] = json!({APPLIED_CONVENTIONS: "before/one\na/old"});
     let after = world.document(&template).await;
     assert_eq!(annotation(&after), "before/one\na/old\na/add-A\nb/y\nb/x/z");
-    // Rewritten after each answer: the next one sees it.
+    // The annotation is rewritten after each answer, so the next convention sees it.
     let seen = &world.requests()[1]["spec"]["template"];
     assert_eq!(annotation(seen), "before/one\na/old\na/add-A");
 }
@@ -132,14 +132,14 @@ async fn rule_11_any_other_answer_fails_the_whole() {
         (with("/status/template", Value::Null), "status.template: is not a pod template"),
         (with("/status/template", json!({})), "status.template: is not a pod template: it has no spec"),
         (with("/status/template/spec/containers", json!([])), "it has no containers"),
-        (with("/status/template/spec/containers", json!("canary")), "a field has another type"),
+        (with("/status/template/spec/containers", json!("canary")), "a field has the wrong type"),
         (with("/status/template/spec/containers/0", json!({})), "it has a container without a name"),
         (
             with("/status/template/spec/containers", json!([{"name": "a"}, {"name": "a"}])),
             "two containers with the same",
         ),
         (with("/status/appliedConventions", json!("canary")), "not a PodConventionContext"),
-        (with("/status/template/spec/containers/0/image", json!({"canary": "canary"})), "a field has another type"),
+        (with("/status/template/spec/containers/0/image", json!({"canary": "canary"})), "a field has the wrong type"),
     ];
     for (reply, why) in answers {
         let mut world = World::default().convention("a", "", add_variable("A", "1")).convention("b", "", nothing);
@@ -148,11 +148,11 @@ async fn rule_11_any_other_answer_fails_the_whole() {
         assert!(reported.contains(why) && reported.starts_with("convention b: "), "{why}: {reported}");
         assert!(!reported.contains("canary"), "{reported}");
     }
-    // The control: the answer that the others are made of is good.
+    // Control: the answer from which the others are derived is valid.
     let mut world = World::default().convention("b", "", nothing);
     world.replies.insert("b".to_owned(), Reply { content_type: None, ..ok(&good) });
     world.decorate(&app()).await.unwrap();
-    // As for Kubernetes' own clients, a kind that is not told is the one that was asked for.
+    // As in Kubernetes' own clients, a missing kind defaults to the requested one.
     world.replies.insert("b".to_owned(), ok(&json!({"metadata": {}, "status": good["status"]})));
     world.decorate(&app()).await.unwrap();
 }
@@ -219,7 +219,7 @@ async fn rule_15_what_does_not_settle_fails_and_names_who() {
     let reported = world.refused(&app()).await;
     assert_eq!(reported, "convention grower: still changes the template in round 8 of 8: spec.containers[app].args");
     assert_eq!(world.requests().len(), 16);
-    // Two that set the same field settle: the later one has the last word.
+    // Two conventions that set the same field settle: the later one wins.
     let set = |value: &'static str| {
         move |template: &mut Value, _: &Value| {
             template["spec"]["restartPolicy"] = json!(value);
@@ -230,7 +230,7 @@ async fn rule_15_what_does_not_settle_fails_and_names_who() {
     let world = World::default().convention("a", "", set("Always")).convention("b", "", set("Never"));
     assert_eq!(world.document(&app()).await["spec"]["restartPolicy"], "Never");
     assert_eq!(world.requests().len(), 4);
-    // One that answers something else each time is named with the field.
+    // A convention whose answer differs each time is reported with the field.
     let flip: fn(&mut Value, &Value) -> Vec<String> = |template, _| {
         let always = template["spec"]["restartPolicy"] == "Always";
         template["spec"]["restartPolicy"] = json!(if always { "Never" } else { "Always" });

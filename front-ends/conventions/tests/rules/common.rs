@@ -1,4 +1,4 @@
-//! A world of conventions without a network: servers are functions, and images a table.
+//! A world of conventions without a network: servers are functions, and images are a table.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,17 +14,16 @@ use executor_conventions::{Decorated, ImageConfig, Intent, decorate};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use serde_json::{Value, json};
 
-/// A digest.
 pub(crate) const DIGEST: &str = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
-/// Changes a template, and answers what was applied.
+/// Changes a template and returns the applied names.
 pub(crate) type Server = Box<dyn Fn(&mut Value, &Value) -> Vec<String> + Send + Sync>;
 
-/// Servers by the names of conventions, and what they were asked.
+/// Servers by the names of conventions, and their recorded requests.
 #[derive(Default)]
 pub(crate) struct World {
     pub(crate) servers: BTreeMap<String, Server>,
-    /// Answers in the place of those of the servers.
+    /// Fixed answers that replace those of the servers.
     pub(crate) replies: BTreeMap<String, Reply>,
     pub(crate) requests: Mutex<Vec<Value>>,
     pub(crate) described: Mutex<Vec<String>>,
@@ -34,7 +33,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Adds a convention with further lines of its registration.
+    /// Adds a convention with additional lines in its registration.
     pub(crate) fn convention(
         mut self,
         name: &str,
@@ -46,12 +45,11 @@ impl World {
         self
     }
 
-    /// Decorates a template.
     pub(crate) async fn decorate(&self, template: &Value) -> Result<Decorated, Violations> {
         self.decorate_with(&serde_json::from_value(template.clone()).unwrap(), self).await
     }
 
-    /// Decorates a template with images of elsewhere.
+    /// Decorates a template with images of another source.
     pub(crate) async fn decorate_with(
         &self,
         template: &PodTemplateSpec,
@@ -62,12 +60,12 @@ impl World {
         decorate(&intent, &registrations, images, self).await
     }
 
-    /// Decorates a template, and answers it as a document.
+    /// Decorates a template and returns it as a document.
     pub(crate) async fn document(&self, template: &Value) -> Value {
         template::document(&self.decorate(template).await.unwrap().template)
     }
 
-    /// Decorates a template, which fails.
+    /// Decorates a template and returns the error.
     pub(crate) async fn refused(&self, template: &Value) -> String {
         self.decorate(template).await.unwrap_err().to_string()
     }
@@ -106,13 +104,13 @@ impl ImageSource for World {
     }
 }
 
-/// A good answer.
+/// A valid answer.
 pub(crate) fn ok(context: &Value) -> Reply {
     let content_type = Some("application/json; charset=utf-8".to_owned());
     Reply { status: 200, content_type, body: context.to_string().into_bytes() }
 }
 
-/// A template of one container.
+/// A template with one container.
 pub(crate) fn app() -> Value {
     json!({
         "metadata": {"labels": {"app": "web"}},
@@ -120,7 +118,7 @@ pub(crate) fn app() -> Value {
     })
 }
 
-/// Adds a variable to the first container, unless it is there.
+/// Adds a variable to the first container, unless it exists.
 pub(crate) fn add_variable(name: &'static str, value: &'static str) -> impl Fn(&mut Value, &Value) -> Vec<String> {
     move |template, _| {
         let container = &mut template["spec"]["containers"][0];

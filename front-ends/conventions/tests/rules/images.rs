@@ -27,7 +27,7 @@ async fn rule_4_one_entry_for_each_distinct_image_sorted() {
     let names: Vec<&str> = sent.as_array().unwrap().iter().map(|one| one["image"].as_str().unwrap()).collect();
     let pinned = |name: &str| format!("r.example/{name}:latest@{DIGEST}");
     assert_eq!(names, [pinned("a"), pinned("b"), pinned("z")]);
-    // A container without an image has none to be resolved.
+    // A container without an image is skipped.
     let none = json!({"spec": {"containers": [{"name": "app"}, {"name": "b", "image": ""}]}});
     let world = World::default().convention("a", "", nothing);
     world.decorate(&none).await.unwrap();
@@ -42,7 +42,7 @@ async fn rule_5_one_image_that_cannot_be_resolved_fails_all_and_each_is_named() 
         assert!(reported.contains(field), "{reported}");
     }
     assert!(reported.lines().count() == 3 && world.requests().is_empty(), "{reported}");
-    // Where no convention is for the template, nothing is resolved.
+    // If no convention matches the template, no image is resolved.
     let untouched = images(&["missing"], &[]);
     let mut after = World::default().document(&untouched).await;
     after["spec"]["initContainers"] = json!([]);
@@ -50,7 +50,7 @@ async fn rule_5_one_image_that_cannot_be_resolved_fails_all_and_each_is_named() 
     assert_eq!(after, untouched);
 }
 
-/// A layout with an image, as a registry would have it. Returns its reference.
+/// Writes a layout with an image, as a registry would have it. Returns its reference.
 fn layout(dir: &Path, labels: &Value, layers: &[Vec<u8>]) -> String {
     let blobs = dir.join("blobs/sha256");
     fs::create_dir_all(&blobs).unwrap();
@@ -124,7 +124,7 @@ async fn rule_6_the_layer_that_a_label_names_has_the_boms() {
         let reference = layout(dir.path(), &labels, &[other.clone(), bills.clone()]);
         let found = Registries::new(None, None).describe(&reference).await.unwrap();
         assert_eq!(&serde_json::to_value(&found.boms).unwrap(), boms, "{labels}");
-        // The configuration is the image's own, whole.
+        // The image's configuration is passed on whole.
         assert_eq!(found.config["future"], json!({"kept": true}));
         assert!(found.image.starts_with(&format!("{reference}@sha256:")), "{}", found.image);
     }
@@ -147,7 +147,7 @@ async fn rule_6_boms_that_are_named_and_cannot_be_read_fail() {
     let many: Vec<(String, &[u8])> = (0..=sbom::BOMS_MAX).map(|n| (format!("f{n}"), &b""[..])).collect();
     let many: Vec<(&str, &[u8])> = many.iter().map(|(path, content)| (&**path, *content)).collect();
     assert!(sbom::read(&layer(&many)).unwrap_err().contains("more than 1000 entries"));
-    // A bomb: few bytes that become many.
+    // Decompression bomb: few bytes that expand to many.
     let zeros = vec![0; usize::try_from(sbom::BYTES_MAX).unwrap() + 1];
     let reported = sbom::read(&gzip(&layer(&[("zeros", &zeros)]))).unwrap_err();
     assert!(reported.contains("more than 33554432 bytes"), "{reported}");

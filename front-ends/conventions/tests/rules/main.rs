@@ -1,6 +1,6 @@
-//! Every rule of `docs/guides/conventions.md` has a test here that is called after it.
+//! Every rule of `docs/guides/conventions.md` has a test here whose name begins with its number.
 
-#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod answers;
 mod common;

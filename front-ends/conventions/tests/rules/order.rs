@@ -16,7 +16,7 @@ async fn rule_8_each_sees_what_the_one_before_it_left() {
     assert_eq!(variables(0), Value::Null);
     assert_eq!(variables(1), json!([{"name": "C", "value": "3"}]));
     assert_eq!(variables(2), json!([{"name": "C", "value": "3"}, {"name": "B", "value": "2"}]));
-    // A round that changes nothing is the last.
+    // A round without changes is the last.
     assert_eq!(world.requests().len(), 6);
     assert_eq!(decorated.steps.iter().map(|step| step.changes.len()).collect::<Vec<_>>(), [1, 1, 0, 0, 0, 0]);
 }
@@ -40,7 +40,7 @@ async fn rule_8_images_are_resolved_before_each_and_after_the_last() {
     let pinned = |name: &str| json!(format!("r.example/{name}:latest@{DIGEST}"));
     assert_eq!(images(&world.requests()[1]["spec"]["template"]), [pinned("app"), pinned("one")]);
     assert_eq!(images(&after), [pinned("app"), pinned("one"), pinned("two")]);
-    // One that cannot be resolved fails the whole, also where the last convention added it.
+    // An image that cannot be resolved fails the whole decoration, even if the last convention added it.
     let reported = World::default().convention("a", "", side("missing")).refused(&app()).await;
     assert_eq!(reported, "spec.containers[missing].image: cannot resolve image \"missing\": it is not there");
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::common::{World, app};
 
-/// A template with restrictions and with something to lose.
+/// A template with restrictions that can be removed.
 fn restricted() -> Value {
     json!({
         "metadata": {"labels": {"app": "web"}},
@@ -61,7 +61,7 @@ fn set(template: &mut Value, pointer: &str, value: Value) {
 
 async fn outcome(grants: &str, edits: &[(&'static str, Value)]) -> Result<(), String> {
     let edits = edits.to_vec();
-    // Once is enough: a second round would add to lists again.
+    // Applied once only: a second round would append to lists again.
     let server = move |template: &mut Value, _: &Value| {
         if template["metadata"]["annotations"]["done"].is_null() {
             edits.iter().for_each(|(pointer, value)| set(template, pointer, value.clone()));
@@ -75,8 +75,8 @@ async fn outcome(grants: &str, edits: &[(&'static str, Value)]) -> Result<(), St
 
 const APP: &str = "/spec/containers/0";
 
-/// Each privilege is refused without its grant, with an error that names the convention, the field and the grant; and it is
-/// added with the grant alone.
+/// Each privilege is refused without its grant, with an error that names the convention, the field and the grant, and
+/// is accepted with that grant alone.
 #[tokio::test]
 async fn rule_13_a_convention_adds_no_privilege_without_its_grant() {
     let context = |field: &str| -> &'static str { Box::leak(format!("{APP}/securityContext/{field}").into()) };
@@ -207,7 +207,7 @@ async fn rule_13_a_convention_adds_no_privilege_without_its_grant() {
     }
 }
 
-/// What takes away, moves, or adds without a privilege needs no grant.
+/// Changes that remove, move or add fields without adding a privilege need no grant.
 #[tokio::test]
 async fn rule_13_what_adds_no_privilege_needs_no_grant() {
     let secret = json!({"secretKeyRef": {"name": "db", "key": "password"}});
@@ -240,7 +240,7 @@ async fn rule_13_what_adds_no_privilege_needs_no_grant() {
         vec![("/spec/containers/1/resources", json!({"limits": {"cpu": "1", "memory": "1Gi"}}))],
         vec![("/spec/containers/1/ports/-", json!({"containerPort": 80}))],
         vec![("/metadata/labels/tier", json!("front"))],
-        // A container as the one that is the least restricted.
+        // A container as unrestricted as the least restricted one.
         vec![("/spec/containers/-", json!({"name": "new", "image": "new", "securityContext": {"runAsUser": 1000}}))],
     ] {
         outcome("", &edits).await.unwrap_or_else(|reported| panic!("{edits:?}: {reported}"));
@@ -255,7 +255,7 @@ async fn rule_13_a_new_container_is_no_way_around() {
         reported.contains("spec.containers[new].securityContext.runAsUser") && reported.contains("grant root"),
         "{reported}"
     );
-    // In one where a container does, another may, but it gets nothing else.
+    // If one container of the pod runs as the image's user, a new one may, too, but gets no other privilege.
     let add = |container: Value| {
         move |template: &mut Value, _: &Value| {
             let containers = template["spec"]["containers"].as_array_mut().unwrap();
@@ -271,7 +271,7 @@ async fn rule_13_a_new_container_is_no_way_around() {
     privileged["securityContext"] = json!({"privileged": true});
     let reported = World::default().convention("a", "", add(privileged)).refused(&app()).await;
     assert!(reported.contains("spec.containers[new].securityContext.privileged"), "{reported}");
-    // An ephemeral or init container is one, too.
+    // Ephemeral and init containers count, too.
     let hidden: fn(&mut Value, &Value) -> Vec<String> = |template, _| {
         let secret = json!([{"secretRef": {"name": "db"}}]);
         template["spec"]["ephemeralContainers"] = json!([{"name": "e", "envFrom": secret}]);

@@ -1,10 +1,10 @@
-//! Rule 12: decoration is deterministic, idempotent, convergent and conservative, for conventions and templates at random.
+//! Rule 12: decoration is deterministic, idempotent, convergent and conservative, for random conventions and templates.
 
 use serde_json::{Value, json};
 
 use crate::common::{World, app};
 
-/// Numbers at random, the same for the same seed (xorshift).
+/// Random numbers, the same for the same seed (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -36,7 +36,7 @@ fn template(random: &mut Random) -> Value {
     template
 }
 
-/// A convention of the kind that there are: it sets what is not set.
+/// A typical convention: it sets fields that are unset.
 fn convention(random: &mut Random, name: &'static str) -> (String, impl Fn(&mut Value, &Value) -> Vec<String> + use<>) {
     let (what, value) = (random.below(4), random.pick(&NAMES).to_owned());
     let key = random.pick(&NAMES).to_owned();
@@ -61,7 +61,7 @@ fn convention(random: &mut Random, name: &'static str) -> (String, impl Fn(&mut 
     (format!("priority = {:?}\n{selector}", random.pick(&PRIORITIES)), server)
 }
 
-/// A world of conventions at random, registered in one order or in the other.
+/// A world of random conventions, registered in one of two orders.
 fn world(seed: u64, backwards: bool) -> World {
     let mut random = Random(seed);
     let count = random.below(NAMES.len() + 1);
@@ -78,17 +78,17 @@ async fn rule_12_deterministic_idempotent_convergent_conservative() {
     for seed in 1..200 {
         let before = template(&mut Random(seed * 7919));
         let first = world(seed, false);
-        // Convergent: it ends, within the bound of rounds.
+        // Convergent: decoration ends within the maximum number of rounds.
         let once = first.document(&before).await;
-        // Deterministic: whatever order the registrations are written in.
+        // Deterministic: the order of registrations in the file does not matter.
         let second = world(seed, true);
         assert_eq!(second.document(&before).await, once, "seed {seed}");
         assert_eq!(second.requests(), first.requests(), "seed {seed}");
-        // Idempotent: once more changes nothing.
+        // Idempotent: decorating again changes nothing.
         let third = world(seed, false);
         assert_eq!(third.document(&once).await, once, "seed {seed}");
         assert!(third.decorate(&once).await.unwrap().steps.iter().all(|step| step.changes.is_empty()), "seed {seed}");
-        // Conservative: what no convention set is as it was, but for the digests of images.
+        // Conservative: fields that no convention set are unchanged, except for image digests.
         assert_eq!(once["metadata"]["annotations"]["untouched"], before["metadata"]["annotations"]["untouched"]);
         let containers = |template: &Value| template["spec"]["containers"].as_array().unwrap().clone();
         for (old, new) in containers(&before).iter().zip(&containers(&once)) {

@@ -1,4 +1,4 @@
-//! Registrations: rules 1, 3, 7, 9, 13 and 15 of a file.
+//! Rules 1, 3, 7, 9, 13 and 15 for a file of registrations.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::common::{World, app, nothing};
 
-/// A certificate that signed itself.
+/// A self-signed certificate.
 const CERTIFICATE: &str = include_str!("ca.pem");
 
 fn parsed(text: &str) -> Result<Registrations, String> {
@@ -101,7 +101,7 @@ fn rule_1_a_bundle_is_pem_or_base64_or_a_file() {
     }
 }
 
-/// Everything that is wrong is told at once.
+/// All faults are reported at once.
 #[test]
 fn rule_7_all_violations_of_a_file_are_told_at_once() {
     let text = r#"
@@ -134,7 +134,7 @@ fn rule_7_all_violations_of_a_file_are_told_at_once() {
     "#;
     let reported = parsed(text).unwrap_err();
     for part in [
-        r#""other": is not known here"#,
+        r#""other": is unknown"#,
         r#"convention[0].name: "Bad_Name" is not a name"#,
         "convention[0].url: ",
         r#"convention[0].grants: "priviledged" is not a grant; use privileged, capabilities"#,

@@ -53,11 +53,11 @@ async fn rule_14_no_value_of_a_secret_reaches_a_convention() {
         let container = &request["spec"]["template"]["spec"]["containers"][0];
         assert_ne!(container["env"][2]["value"], "s3c");
         assert_ne!(container["args"][0], "s3c");
-        // The reference is no secret, and a short value is not searched for within a text.
+        // The reference is not secret, and a short value is not searched for within a text.
         assert_eq!(container["env"][3]["valueFrom"]["secretKeyRef"], json!({"name": "db", "key": "s3c"}));
         assert_eq!(container["args"][1], "not s3c");
     }
-    // Put back, all of it; and what is told of the changes has none.
+    // All values are restored, and the reported changes have none.
     let mut expected = template();
     expected["spec"]["containers"][0]["env"].as_array_mut().unwrap().push(json!({"name": "A", "value": "1"}));
     expected["spec"]["containers"][0]["image"] = after["spec"]["containers"][0]["image"].clone();
@@ -67,7 +67,7 @@ async fn rule_14_no_value_of_a_secret_reaches_a_convention() {
     assert!(!format!("{:?}", decorated.steps).contains(VALUE) && !format!("{:?}", world.secrets).contains(VALUE));
 }
 
-/// The control: where the value is of no secret, the convention sees it.
+/// Control: a convention sees a value that belongs to no secret.
 #[tokio::test]
 async fn rule_14_control_a_value_of_no_secret_is_seen() {
     let world = world(false).convention("a", "", nothing);
@@ -75,10 +75,10 @@ async fn rule_14_control_a_value_of_no_secret_is_seen() {
     assert_eq!(world.requests()[0].to_string().matches(VALUE).count(), 5);
 }
 
-/// Puts a placeholder somewhere.
+/// Puts a placeholder into another field.
 type Move = fn(&mut Value, String);
 
-/// A convention that moves the placeholder to where the value would leave the machine.
+/// A convention moves the placeholder to a field from which the value would leave the machine.
 #[tokio::test]
 async fn rule_14_a_value_stays_in_its_field() {
     let moved: [(&str, Move); 5] = [
@@ -105,7 +105,7 @@ async fn rule_14_a_value_stays_in_its_field() {
         let expected = format!("convention a: {field}: has the value of a secret, which was in another field");
         assert!(reported.contains(&expected) && !reported.contains(VALUE), "{reported}");
     }
-    // Within its field it may be moved, repeated and taken away.
+    // Within its field a placeholder may be moved, repeated and removed.
     let kept: fn(&mut Value, &Value) -> Vec<String> = |template, _| {
         let container = &mut template["spec"]["containers"][0];
         container["env"].as_array_mut().unwrap().reverse();

@@ -1,4 +1,4 @@
-//! Validation of a plan by executord before anything of it is done (P1): with `Validate`, which has no effect.
+//! Validates a plan with executord's `Validate`, which has no effect, before anything is changed (P1).
 
 use agent_cli::failure::Failure;
 use agent_cli::session::Session;
@@ -10,10 +10,10 @@ use executor_kube::report::Report;
 
 use crate::error::KubeError;
 
-/// Feature of an executord that has `Validate`.
+/// Name of executord's feature for `Validate`.
 const FEATURE: &str = "validate";
 
-/// Checks all pods of a plan, those of CronJobs included, except for those of `unchanged`.
+/// Validates all pods of a plan, including those of CronJobs, except the pods in `unchanged`.
 ///
 /// # Errors
 /// Returns every violation with its place in the files.
@@ -26,7 +26,7 @@ pub(crate) async fn validate(
     if !info.features.iter().any(|feature| feature == FEATURE) {
         let version = &info.version;
         session.output.note(format!(
-            "executord {version} cannot check requests in advance: its refusals come with the start of each pod"
+            "executord {version} cannot check requests in advance: it refuses invalid requests when a pod is started"
         ));
         return Ok(());
     }

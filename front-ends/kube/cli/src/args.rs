@@ -9,54 +9,54 @@ use agent_cli::network::Chosen;
 use agent_cli::units;
 use clap::{Args, Subcommand, ValueEnum};
 
-/// The commands in the order of the help.
+/// The commands, in the order of the help.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KubeCommand {
-    /// Run what files of Kubernetes objects say: what is new or changed is made, the rest stays
+    /// Run the Kubernetes objects of files: create new objects, update changed ones, keep the rest
     ///
-    /// A changed Secret or ConfigMap that is mounted is replaced in place, all files at once, without a restart; one whose value is a
-    /// variable or an argument replaces its pods. Objects that are no longer in the files are removed. Everything is checked before
-    /// anything runs: every violation is told with its file and line.
+    /// A changed Secret or ConfigMap that is mounted is replaced in place, all files at once, without a restart; if a
+    /// variable or an argument uses its value, the pods are replaced. Objects that are no longer in the files are
+    /// removed. Everything is checked before anything runs: every violation is reported with its file and line.
     Play(PlayArgs),
-    /// Stop and remove everything that a play has made
+    /// Stop and remove everything that a play created
     Down(DownArgs),
     /// List the pods and containers of plays
     Ps(PsArgs),
-    /// Print the log of a container, secrets masked
+    /// Print the log of a container; secrets are masked
     Logs(LogsArgs),
-    /// Tell what `play` would do, without doing it; values of Secrets are not shown
+    /// Show what `play` would change, without changing it; values of Secrets are not shown
     ///
-    /// The exit status is 1 where it would do something.
+    /// The exit status is 1 if `play` would change something.
     Diff(FilesArgs),
-    /// Write units for systemd that play files, or the manual and shell completions
+    /// Write systemd units that play files, or the manual and shell completions
     Generate(MakeArgs),
 }
 
-/// Files and how they are taken.
+/// The files of a play and how to read them.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct FilesArgs {
     /// Files, directories (their .yaml, .yml and .json files), or `-` for standard input
     #[arg(required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Name of the play, by which it is taken down again [default: that of the first file]
+    /// Name of the play, which `down` uses to remove it [default: that of the first file]
     #[arg(long, value_name = "NAME", value_parser = play_name)]
     pub(crate) name: Option<String>,
-    /// Unknown fields and kinds, and duplicate keys, are errors, warnings, or left out
+    /// Treatment of unknown fields, unknown kinds and duplicate keys: errors, warnings, or ignored
     #[arg(long, value_enum, default_value_t = ValidateArg::Strict)]
     pub(crate) validate: ValidateArg,
-    /// Network of the pods: none, host, cni, or the name of one that is configured for CNI plugins, as for `run`
+    /// Network of the pods: none, host, cni, or the name of a network that is configured for CNI plugins, as for `run`
     #[arg(long, value_name = "NETWORK", default_value = "none", value_parser = Chosen::from_str)]
     pub(crate) network: Chosen,
-    /// Connections to beyond the pods' network may be opened, where executord's configuration allows it
+    /// Allow connections from the pods' network to other networks, if executord's configuration permits it
     #[arg(long)]
     pub(crate) egress: bool,
-    /// Root file system to take instead of an image, as --rootfs of `run` takes it; may be repeated
+    /// Root file system to use instead of an image, as for `run --rootfs`; may be repeated
     #[arg(long = "image-override", value_name = "IMAGE=ROOTFS", value_parser = image)]
     pub(crate) images: Vec<(String, String)>,
-    /// File of conventions that decorate the pods' templates [default: as `agent-cli convention` finds it]
+    /// File of conventions that decorate the pods' templates [default: as for `agent-cli convention`]
     #[arg(long, value_name = "FILE")]
     pub(crate) conventions: Option<PathBuf>,
-    /// File with credentials of registries, for what conventions are told of images; as `docker login` writes it
+    /// File with registry credentials for the image metadata that conventions receive, as written by `docker login`
     #[arg(long, value_name = "FILE")]
     pub(crate) registry_auth_file: Option<PathBuf>,
 }
@@ -65,16 +65,16 @@ pub(crate) struct FilesArgs {
 pub(crate) struct PlayArgs {
     #[command(flatten)]
     pub(crate) files: FilesArgs,
-    /// Wait at most this long until each pod is ready, and fail if it is not
+    /// Maximum time to wait until each pod is ready; fail after it
     #[arg(long, value_name = "DURATION", value_parser = units::duration, default_value = "5m")]
     pub(crate) wait: Duration,
-    /// Return when everything was started, without waiting for pods to be ready or jobs to be done
+    /// Return when everything was started, without waiting for pods to be ready or jobs to complete
     #[arg(long)]
     pub(crate) no_wait: bool,
-    /// Make all pods anew, also those that have not changed
+    /// Replace all pods, including unchanged ones
     #[arg(long)]
     pub(crate) replace: bool,
-    /// Run a CronJob of the files once, now, instead of everything else
+    /// Run one CronJob of the files once, now, and nothing else
     #[arg(long, value_name = "NAME")]
     pub(crate) cron_job: Option<String>,
 }
@@ -91,7 +91,7 @@ pub(crate) struct DownArgs {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PsArgs {
-    /// Of this play only
+    /// List only this play
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
 }
@@ -101,16 +101,16 @@ pub(crate) struct LogsArgs {
     /// The pod: its name, NAMESPACE/NAME, or its id
     #[arg(value_name = "POD")]
     pub(crate) pod: String,
-    /// The container [default: the first main one]
+    /// The container [default: the first main container]
     #[arg(long, short, value_name = "NAME")]
     pub(crate) container: Option<String>,
-    /// Follow the log until the container is completed
+    /// Follow the log until the container exits
     #[arg(long, short)]
     pub(crate) follow: bool,
-    /// Number of lines to print from the end of the present log; `all` for all of them
+    /// Number of lines to print from the end of the current log; `all` for all lines
     #[arg(long, short = 'n', value_name = "LINES", value_parser = units::lines, default_value = "all", allow_hyphen_values = true)]
     pub(crate) tail: units::Lines,
-    /// Write the time in front of each line
+    /// Print the time before each line
     #[arg(long, short)]
     pub(crate) timestamps: bool,
 }
@@ -123,7 +123,7 @@ pub(crate) struct MakeArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum MakeCommand {
-    /// Write a service that plays files when the machine starts and takes them down when it stops, and a timer for each CronJob
+    /// Write a service that plays files at boot and takes them down at shutdown, and a timer for each CronJob
     Unit(UnitArgs),
     /// Write the manual or shell completions
     #[command(flatten)]
@@ -134,7 +134,7 @@ pub(crate) enum MakeCommand {
 pub(crate) enum OwnCommand {
     /// Write the manual: a page for the program and one for each of its commands
     Man(OutArgs),
-    /// Write completions under the names that the shells look for
+    /// Write completions, with the file names that the shells expect
     Completions(OutArgs),
 }
 
@@ -165,18 +165,18 @@ pub(crate) struct UnitArgs {
     pub(crate) out: Option<PathBuf>,
 }
 
-/// Treatment of what is unknown.
+/// Treatment of unknown fields and kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ValidateArg {
-    /// Errors
+    /// Report errors
     Strict,
-    /// Warnings
+    /// Report warnings
     Warn,
-    /// Left out
+    /// Ignore them
     Ignore,
 }
 
-/// A name of a play: 1 to 63 of [A-Za-z0-9._-], beginning with a letter or a digit.
+/// Parses the name of a play: 1 to 63 of [A-Za-z0-9._-], beginning with a letter or a digit.
 pub(crate) fn play_name(text: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     match (1..=63).contains(&text.len()) && text.bytes().all(plain) && text.as_bytes()[0].is_ascii_alphanumeric() {
@@ -188,6 +188,6 @@ pub(crate) fn play_name(text: &str) -> Result<String, String> {
 fn image(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((image, rootfs)) if !image.is_empty() && !rootfs.is_empty() => Ok((image.to_owned(), rootfs.to_owned())),
-        _ => Err("is IMAGE=ROOTFS: nginx:1.27=dir:/srv/rootfs/nginx".into()),
+        _ => Err("must be IMAGE=ROOTFS, such as nginx:1.27=dir:/srv/rootfs/nginx".into()),
     }
 }

@@ -1,4 +1,4 @@
-//! Changes that a play would make: decided by comparing the plan with what executord has, and nothing is done here.
+//! Decides the changes of a play by comparing the plan with executord's containers. Changes nothing itself.
 
 use std::collections::BTreeMap;
 
@@ -13,27 +13,27 @@ use crate::memory::Memory;
 /// Change of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    /// The pod is made.
+    /// Create the pod.
     Create,
-    /// The pod is removed and made anew, for this reason.
+    /// Remove the pod and create it again, for this reason.
     Replace(String),
-    /// The pod is completed: containers of it are missing after a play that was cut off.
+    /// Create the pod's missing containers after an interrupted play.
     Complete,
-    /// Files of these containers are replaced in place.
+    /// Replace files of these containers in place.
     Rotate(Vec<String>),
-    /// The pod stays, but this program does not remember its secrets: executord is asked by starting the containers again, which changes
-    /// nothing where they are the same.
+    /// Keep the pod, whose secrets are not remembered: send its requests again, which changes nothing if they are the
+    /// same.
     Ask,
-    /// The pod stays, though it has changed: it is replaced only when it is removed by hand.
+    /// Keep the pod although it has changed: it is only replaced after it was removed by hand.
     Left,
-    /// The pod stays.
+    /// Keep the pod.
     Nothing,
-    /// The pod is removed: it is in no file any more.
+    /// Remove the pod: it is in none of the files.
     Remove,
 }
 
 impl Change {
-    /// The change in one word.
+    /// Returns the change in one word.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -47,26 +47,26 @@ impl Change {
         }
     }
 
-    /// Why, where there is something to say.
+    /// Returns the reason; empty if there is none.
     pub(crate) fn reason(&self) -> String {
         match self {
             Self::Replace(reason) => reason.clone(),
-            Self::Complete => "containers of it are missing".into(),
+            Self::Complete => "some of its containers are missing".into(),
             Self::Rotate(names) => format!("files of {}", names.join(", ")),
             Self::Ask => "its secrets are compared when it is played".into(),
-            Self::Left => "it has changed, and is replaced when it is removed (OnDelete)".into(),
-            Self::Remove => "it is in no file".into(),
+            Self::Left => "it has changed and is replaced after it was removed by hand (OnDelete)".into(),
+            Self::Remove => "it is in none of the files".into(),
             Self::Create | Self::Nothing => String::new(),
         }
     }
 
-    /// Tells whether something would be done.
+    /// Returns true if the change has an effect.
     pub(crate) fn is_something(&self) -> bool {
         !matches!(self, Self::Nothing | Self::Left | Self::Ask)
     }
 }
 
-/// Decides for each pod of the plan.
+/// Decides the change of each pod of the plan.
 pub(crate) fn decide(
     plan: &Plan,
     play: &str,
@@ -89,7 +89,7 @@ fn one(
         return Err(KubeError::Other(plan.id.clone(), known.play().to_owned()));
     }
     if replace {
-        return Ok(Change::Replace("it was asked for".into()));
+        return Ok(Change::Replace("it was requested (--replace)".into()));
     }
     if known.digest() != plan.digest {
         return Ok(match plan.update {
@@ -99,16 +99,16 @@ fn one(
     }
     let broken = |container: &&Container| role(container) == "init" && failed(container);
     if known.members.iter().any(|container| broken(&container)) {
-        return Ok(Change::Replace("an init container of it has failed".into()));
+        return Ok(Change::Replace("one of its init containers failed".into()));
     }
     let ended = !known.is_alive() && known.phase() != "Succeeded";
     if ended || (plan.job.is_some() && known.phase() == "Failed") {
-        return Ok(Change::Replace("it has ended".into()));
+        return Ok(Change::Replace("it has exited".into()));
     }
     let (mut rotated, mut ask) = (Vec::new(), false);
     for member in &plan.members {
         let Some(container) = known.member(&member.request.id) else {
-            return Ok(if known.is_alive() { Change::Complete } else { Change::Replace("it has ended".into()) });
+            return Ok(if known.is_alive() { Change::Complete } else { Change::Replace("it has exited".into()) });
         };
         match memory.compare(&created_at(container), member) {
             Some(changed) if changed.environment => {
@@ -119,7 +119,7 @@ fn one(
                 rotated.push(member.name.clone());
             }
             Some(_) => {}
-            // Nor is it known whether the hook after its start was carried out.
+            // It is also unknown whether the postStart hook ran.
             None => ask |= has_secrets(member) || member.post_start.is_some(),
         }
     }
@@ -130,12 +130,12 @@ fn one(
     })
 }
 
-/// Tells whether a container has what its digest does not cover.
+/// Returns true if a container has values that its digest does not cover.
 pub(crate) fn has_secrets(member: &Member) -> bool {
     has_secret_variables(member) || !member.rotating_files().is_empty()
 }
 
-/// Tells whether it has secrets that only a new container can get.
+/// Returns true if a container has secrets that only a new container can receive.
 pub(crate) fn has_secret_variables(member: &Member) -> bool {
     let run = member.request.action.as_ref().and_then(|action| action.run.as_ref());
     run.is_some_and(|run| !run.secret_environment.is_empty() || !run.secret_arguments.is_empty())

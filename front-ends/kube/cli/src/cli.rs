@@ -17,12 +17,11 @@ use crate::args::{DownArgs, KubeCommand, LogsArgs, MakeCommand, PlayArgs, PsArgs
 use crate::input::Input;
 use crate::{down, play, read, units};
 
-/// The name of this program.
 const PROGRAM: &str = "agent-cli-kube";
-/// The name that stands before its messages: that of the program that runs it.
+/// Name that precedes the messages of this program: the program that runs it.
 const NOTES: &str = "agent-cli";
 
-/// Meaning of each exit status, in the words of the manual.
+/// Description of each exit status for the manual.
 const STATUSES: [(&str, &str); 5] = [
     ("0", "done"),
     ("1", "diff: play would change something"),
@@ -57,7 +56,7 @@ enum Prepared {
     Diff(Box<Input>),
 }
 
-/// The whole program.
+/// Entry point of the program.
 pub(crate) fn main() -> ExitCode {
     let matches = match documented().with_help().try_get_matches() {
         Ok(matches) => matches,
@@ -79,7 +78,7 @@ impl Cli {
     fn execute(self) -> Result<u8, Failure> {
         let Self { global, command } = self;
         global.check()?;
-        // Files of Secrets are read from here on.
+        // From here on the process holds Secrets.
         forbid_dumps();
         let prepared = match command {
             KubeCommand::Generate(make) => match make.what {
@@ -110,7 +109,7 @@ impl Work for Prepared {
 
     fn interruption(&self) -> Interruption {
         match self {
-            // Whatever was begun is finished by the next play, or removed by `down`.
+            // An interrupted change is completed by the next play, or removed by `down`.
             Self::Play(_) | Self::Down(_) | Self::Logs(_) => Interruption::CutOff,
             Self::Ps(_) | Self::Diff(_) => Interruption::Ends,
         }

@@ -1,4 +1,4 @@
-//! Conventions: templates are decorated before they are lowered, by the servers that the user or the operator registered.
+//! Conventions: registered servers decorate templates before they are lowered.
 
 use executor_conventions::secrets::SecretValues;
 use executor_conventions::violation::Violation;
@@ -10,10 +10,11 @@ use executor_kube::workload::Workload;
 use crate::args::FilesArgs;
 use crate::error::KubeError;
 
-/// Name of the rules in reports; they are those of docs/guides/conventions.md.
+/// Rule name of convention violations in reports; the rules are in docs/guides/conventions.md.
 const RULE: &str = "conventions";
 
-/// Decorates the templates of all workloads. What a convention does wrong is in the report. No convention sees a value of the Secrets.
+/// Decorates the templates of all workloads. Violations of conventions are added to the report. No convention receives
+/// a value of a Secret.
 pub(crate) async fn decorate(args: &FilesArgs, objects: &mut Objects, report: &mut Report) -> Result<(), KubeError> {
     let loaded = Conventions::load(args.conventions.as_deref(), args.registry_auth_file.clone(), None);
     let conventions = loaded.map_err(KubeError::Conventions)?;
@@ -32,7 +33,7 @@ pub(crate) async fn decorate(args: &FilesArgs, objects: &mut Objects, report: &m
                 for step in &decorated.steps {
                     for field in &step.ignored {
                         let message =
-                            format!("convention {} sets it, it is unknown here and left out", step.convention);
+                            format!("convention {} sets it, but the field is unknown and was dropped", step.convention);
                         report.warn(&workload.origin, workload.path(field), RULE, message);
                     }
                 }
@@ -49,7 +50,7 @@ pub(crate) async fn decorate(args: &FilesArgs, objects: &mut Objects, report: &m
     Ok(())
 }
 
-/// The path in the object and the message, without the path where that is of the template.
+/// Returns the path in the object and the message; the message has the path only if it is not in the template.
 fn reported(workload: &Workload, violation: &Violation) -> (String, String) {
     if violation.field.starts_with("spec.") || violation.field.starts_with("metadata.") {
         let path = workload.path(&violation.field);

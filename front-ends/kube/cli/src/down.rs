@@ -1,4 +1,4 @@
-//! `down`: everything that a play has made, also one that was cut off half way.
+//! `down`: removes everything that a play created, including an interrupted play.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,9 +20,9 @@ pub(crate) async fn down(session: &Session, args: &DownArgs) -> Result<u8, Failu
     for what in &args.what {
         let play = named(what, &known::pods(&session.client, None).await?)?;
         let mut memory = Memory::open(&play, || context.waits(&play)).await?;
-        // A play that was waited for may have made more.
+        // The play that held the lock may have created more pods.
         let known = known::pods(&session.client, Some(&play)).await?;
-        // Pods of a workload go in reverse, one after the other; workloads at the same time.
+        // Pods of a workload are stopped one after the other in reverse order; workloads in parallel.
         let mut workloads: BTreeMap<(&str, &str), Vec<&KnownPod>> = BTreeMap::new();
         for pod in known.values() {
             workloads.entry((pod.namespace(), pod.workload())).or_default().push(pod);
@@ -66,7 +66,7 @@ pub(crate) async fn down(session: &Session, args: &DownArgs) -> Result<u8, Failu
     Ok(0)
 }
 
-/// The name of a play: one that is there, or that of a file.
+/// Returns the name of a play: an existing play, or the name derived from a file.
 fn named(what: &Path, known: &BTreeMap<String, KnownPod>) -> Result<String, KubeError> {
     let text = what.display().to_string();
     if known.values().any(|pod| pod.play() == text) {
@@ -75,7 +75,7 @@ fn named(what: &Path, known: &BTreeMap<String, KnownPod>) -> Result<String, Kube
     if what == Path::new("-") || what.exists() {
         return name_of(what);
     }
-    // A play that has nothing left is down already.
+    // A known play without pods is down already.
     match Memory::exists(&text) && play_name(&text).is_ok() {
         true => Ok(text),
         false => Err(KubeError::NoPlay(text)),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use agent_cli::failure::Failure;
 use executor_kube::report::Violations;
 
-/// Reason why a command ended without doing what it was asked to.
+/// Reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum KubeError {
     #[error("{}:\n  {}", counted(.0), .0.to_string().replace('\n', "\n  "))]
@@ -33,9 +33,9 @@ pub(crate) enum KubeError {
     Pod { pod: String, message: String },
     #[error("{kind} {name} failed: {message}")]
     Job { kind: &'static str, name: String, message: String },
-    #[error("{0} belongs to the play `{1}`: take that down, or play under that name (--name {1})")]
+    #[error("{0} belongs to the play `{1}`: remove that play, or play under its name (--name {1})")]
     Other(String, String),
-    #[error("{0} is there and is not of a play: choose another name, or remove it")]
+    #[error("{0} exists and does not belong to a play: choose another name, or remove it")]
     Foreign(String),
     #[error("{object}: {field}: cannot be changed (P10): take the play down first, or play with --replace")]
     Frozen { object: String, field: &'static str },

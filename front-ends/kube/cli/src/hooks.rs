@@ -1,4 +1,5 @@
-//! Hooks: after the start of a container, and before its stop (P31, P32). Their output is shown to nobody: it may hold secrets.
+//! Hooks after the start and before the stop of a container (P31, P32). Their output is discarded, because it may hold
+//! secrets.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use executor_client::v1::{ExecStart, exit_status};
 use executor_client::{Client, Executed};
 use executor_kube::plan::Hook;
 
-/// Carries a hook out. Returns why it failed, if it did.
+/// Runs a hook. Returns the reason if the hook failed.
 pub(crate) async fn run(client: &Client, id: &str, hook: &Hook) -> Result<Option<String>, Failure> {
     let command = match hook {
         Hook::Sleep(time) => {
@@ -33,8 +34,8 @@ pub(crate) async fn run(client: &Client, id: &str, hook: &Hook) -> Result<Option
                 return Ok(match exit.status {
                     Some(exit_status::Status::Code(0)) => None,
                     Some(exit_status::Status::Code(code)) => Some(format!("it exited with {code}")),
-                    Some(exit_status::Status::Signal(signal)) => Some(format!("signal {signal} ended it")),
-                    None => Some("its end is unknown".into()),
+                    Some(exit_status::Status::Signal(signal)) => Some(format!("it was killed by signal {signal}")),
+                    None => Some("its exit status is unknown".into()),
                 });
             }
             Executed::Failed(failure) => return Ok(Some(failure.message)),
@@ -43,7 +44,7 @@ pub(crate) async fn run(client: &Client, id: &str, hook: &Hook) -> Result<Option
     }
 }
 
-/// The same within a time. One that takes longer is ended, and has failed.
+/// Runs a hook with a timeout. A hook that takes longer is killed and counts as failed.
 pub(crate) async fn run_within(client: &Client, id: &str, hook: &Hook, time: Duration) -> Option<String> {
     match tokio::time::timeout(time, run(client, id, hook)).await {
         Ok(Ok(failed)) => failed,

@@ -1,4 +1,4 @@
-//! Files, read within bounds into memory that is wiped, and lowered.
+//! Reads files within limits into memory that is wiped, and lowers them.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -18,10 +18,10 @@ use crate::args::{FilesArgs, ValidateArg, play_name};
 use crate::conventions;
 use crate::error::KubeError;
 
-/// Most files of a directory.
+/// Maximum number of files of a directory.
 const FILES_MAX: usize = 10_000;
 
-/// Input that was read, and the options for it.
+/// The input files and their options.
 pub(crate) struct Input {
     /// Name of the play.
     pub(crate) play: String,
@@ -48,16 +48,17 @@ impl Input {
         Ok(Self { play, files, args: args.clone() })
     }
 
-    /// Checks and lowers everything as it is written.
+    /// Checks and lowers the objects without conventions.
     pub(crate) fn plan(&self, info: Option<&InfoResponse>) -> Result<(Plan, Vec<Violation>), KubeError> {
         let (objects, report) = self.objects();
         lower(&objects, &self.options(info), report).map_err(KubeError::Wrong)
     }
 
-    /// Checks everything, decorates it by conventions and lowers it.
+    /// Checks everything, decorates it with conventions and lowers it.
     ///
     /// # Errors
-    /// Returns [`KubeError::Empty`] if the files hold no object: a template that renders nothing shall not end a play.
+    /// Returns [`KubeError::Empty`] if the files hold no object: a template that renders nothing must not remove a
+    /// play.
     pub(crate) async fn decorated_plan(
         &self,
         info: &InfoResponse,
@@ -66,7 +67,7 @@ impl Input {
         if report.violations().is_empty() && objects.is_empty() {
             return Err(KubeError::Empty(self.named()));
         }
-        // Objects that are refused anyway are shown to no convention.
+        // Conventions never receive invalid objects.
         if report.violations().is_empty() {
             conventions::decorate(&self.args, &mut objects, &mut report).await?;
         }
@@ -86,7 +87,7 @@ impl Input {
         (objects, report)
     }
 
-    /// Files as the user named them, for messages.
+    /// Returns the names of the files as the user gave them, for messages.
     fn named(&self) -> String {
         self.args.files.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
     }
@@ -117,7 +118,7 @@ impl Input {
     }
 }
 
-/// Name of a play, from a file's or a directory's name.
+/// Derives the name of a play from the name of a file or directory.
 pub(crate) fn name_of(path: &Path) -> Result<String, KubeError> {
     if path == Path::new("-") {
         return Ok("stdin".into());
@@ -126,11 +127,11 @@ pub(crate) fn name_of(path: &Path) -> Result<String, KubeError> {
     let name = whole.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     play_name(&name).map_err(|message| KubeError::Input {
         path: path.to_owned(),
-        message: format!("its name makes no name of a play, which {message}: choose one with --name"),
+        message: format!("its name is not a valid name of a play, which {message}: choose one with --name"),
     })
 }
 
-/// The files of a directory in the order of their names; a file is itself.
+/// Returns the files of a directory, sorted by name; for a file, the file itself.
 fn expand(path: &Path) -> Result<Vec<PathBuf>, KubeError> {
     if path == Path::new("-") || !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -164,7 +165,7 @@ fn read(path: &Path, room: usize) -> Result<Zeroizing<String>, KubeError> {
         fill(&mut io::stdin().lock(), room, &mut bytes).map_err(failed)?;
     } else {
         let mut file = File::open(path).map_err(failed)?;
-        // Whole at once, so that no smaller buffer is left behind.
+        // Allocated once, so that no copy stays in a smaller buffer.
         let size = file.metadata().map_err(failed)?.len();
         bytes.reserve(usize::try_from(size).unwrap_or(0).min(room) + 1);
         fill(&mut file, room, &mut bytes).map_err(failed)?;
@@ -181,7 +182,7 @@ fn read(path: &Path, room: usize) -> Result<Zeroizing<String>, KubeError> {
     }
 }
 
-/// Reads up to one byte more than there is room for. A buffer that grows is wiped before it is freed.
+/// Reads at most `room` + 1 bytes. A buffer that grows is wiped before it is freed.
 fn fill(from: &mut dyn Read, room: usize, bytes: &mut Zeroizing<Vec<u8>>) -> io::Result<()> {
     let mut chunk = Zeroizing::new([0u8; 16 << 10]);
     while bytes.len() <= room {

@@ -1,4 +1,4 @@
-//! Jobs: their pods run to their end, so many at the same time, and again after a failure (P62).
+//! Jobs: runs their pods to completion, with limited parallelism, and again after failures (P62).
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::known::Context;
 use crate::playing::{Playing, is_job};
 use crate::{pod, view};
 
-/// First pause before a pod is made again, and the longest.
+/// First and longest pause before a failed pod is created again.
 const PAUSE_FIRST: Duration = Duration::from_secs(10);
 const PAUSE_LONGEST: Duration = Duration::from_secs(600);
 
-/// Pods of one job with what was decided for each.
+/// Pods of one job and the change of each.
 pub(crate) struct JobPods {
     pods: Vec<(PodPlan, Change)>,
 }
 
-/// The jobs of a plan.
+/// Groups the pods of a plan by job.
 pub(crate) fn group(plan: &Plan, changes: &[Change]) -> Vec<JobPods> {
     let mut jobs: Vec<JobPods> = Vec::new();
     for (pod, change) in plan.pods.iter().zip(changes).filter(|(pod, _)| is_job(pod)) {
@@ -40,7 +40,7 @@ pub(crate) fn group(plan: &Plan, changes: &[Change]) -> Vec<JobPods> {
     jobs
 }
 
-/// Runs a job to its end.
+/// Runs a job to completion.
 pub(crate) async fn perform(
     playing: &mut Playing<'_>,
     job: &JobPods,
@@ -91,7 +91,7 @@ pub(crate) async fn perform(
         failures += 1;
         playing.context.progress(format!("{}: failed: {message}", pod::shown(&plan)));
         let late = rules.deadline_seconds.is_some_and(|seconds| begun.elapsed() >= Duration::from_secs(seconds));
-        // With OnFailure the container was restarted as often as the limit says.
+        // With OnFailure executord has restarted the container as often as the limit allows.
         let restarted = plan
             .members
             .iter()
@@ -102,7 +102,7 @@ pub(crate) async fn perform(
             return Ok((done, Some(failed(format!("{why}: {message}")))));
         }
         let pause = PAUSE_FIRST.saturating_mul(1 << (failures - 1).min(10)).min(PAUSE_LONGEST);
-        playing.context.progress(format!("{}: again in {} s", pod::shown(&plan), pause.as_secs()));
+        playing.context.progress(format!("{}: retry in {} s", pod::shown(&plan), pause.as_secs()));
         sleep(pause).await;
         pod::remove(&playing.context, &plan.id, None).await?;
         if let Some((plan, _)) = job.pods.iter().find(|(other, _)| other.id == plan.id) {

@@ -1,4 +1,4 @@
-//! Plays as executord knows them: their pods and containers, by their labels.
+//! Existing pods and containers of plays, found in executord by their labels.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,33 +10,33 @@ use executor_client::v1::{Container, Pod, State, exit_status, failure, pod};
 use executor_client::{Client, ListFilter, PodFilter};
 use executor_kube::plan::{CONTAINER, INDEX, NAMESPACE, PLAY, POD, ROLE, SPEC, WORKLOAD};
 
-/// SIGKILL, as a result has it.
+/// Number of SIGKILL in a result.
 const SIGKILL: i32 = 9;
 
-/// Needs of tasks: the connection and the output.
+/// Connection and output for tasks.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) client: Client,
     pub(crate) output: Output,
-    /// Documents are printed, and no notes of progress.
+    /// True if JSON is printed instead of progress messages.
     pub(crate) json: bool,
 }
 
 impl Context {
-    /// Says how far it is.
+    /// Prints a progress message.
     pub(crate) fn progress(&self, text: impl Into<String>) {
         if !self.json {
             self.output.note(text);
         }
     }
 
-    /// Says that another command of the play is waited for.
+    /// Reports that this command waits for another command of the play.
     pub(crate) fn waits(&self, play: &str) {
         self.output.note(format!("waiting for another command of the play {play}"));
     }
 }
 
-/// A pod with its members in the order of their start.
+/// A pod and its members in the order of their start.
 #[derive(Clone, Debug)]
 pub(crate) struct KnownPod {
     pub(crate) pod: Pod,
@@ -68,7 +68,7 @@ impl KnownPod {
         self.label(SPEC)
     }
 
-    /// Tells whether its members can go on or be started.
+    /// Returns true if members of the pod can run or be started.
     pub(crate) fn is_alive(&self) -> bool {
         matches!(self.pod.state(), pod::State::Ready | pod::State::Creating)
     }
@@ -77,7 +77,7 @@ impl KnownPod {
         self.members.iter().find(|member| member.id == id)
     }
 
-    /// Phase of the pod (P28).
+    /// Returns the phase of the pod (P28).
     pub(crate) fn phase(&self) -> &'static str {
         let mains: Vec<&Container> = self.members.iter().filter(|member| role(member) == "main").collect();
         let init_failed = self.members.iter().any(|member| role(member) == "init" && failed(member));
@@ -96,43 +96,41 @@ impl KnownPod {
     }
 }
 
-/// A label of a container.
 pub(crate) fn label<'a>(container: &'a Container, name: &str) -> Option<&'a str> {
     container.spec.as_ref().and_then(|spec| spec.labels.get(name)).map(String::as_str)
 }
 
-/// Role of a container.
 pub(crate) fn role(container: &Container) -> &str {
     label(container, ROLE).unwrap_or("main")
 }
 
-/// Name of a container in its pod.
+/// Returns the name of a container in its pod.
 pub(crate) fn container_name(container: &Container) -> &str {
     label(container, CONTAINER).unwrap_or(&container.id)
 }
 
-/// Tells whether a container ended without success.
+/// Returns true if a container exited without success.
 pub(crate) fn failed(container: &Container) -> bool {
     let code = container.result.as_ref().and_then(|result| result.exit).and_then(|exit| exit.status);
     container.state() == State::Completed && code != Some(exit_status::Status::Code(0))
 }
 
-/// Time of a container's creation, as text.
+/// Returns the time of a container's creation as text.
 pub(crate) fn created_at(container: &Container) -> String {
     container.created_at.map(|at| format!("{}.{:09}", at.seconds, at.nanos)).unwrap_or_default()
 }
 
-/// Describes the end of a container, with the message that it left.
+/// Describes the exit of a container, with its termination message.
 pub(crate) fn ended(container: &Container) -> String {
     let (reason, message) = (end_reason(container), end_message(container));
     if message.is_empty() { reason } else { format!("{reason}: {message}") }
 }
 
-/// Names the reason of a container's end, as Kubernetes does.
+/// Returns the reason of a container's exit in Kubernetes' terms.
 pub(crate) fn end_reason(container: &Container) -> String {
     let result = container.result.as_ref();
     let status = result.and_then(|result| result.exit).and_then(|exit| exit.status);
-    // The kernel may have killed another process of the container, and the main process may have ended well.
+    // The OOM killer may have killed another process while the main process exited by itself.
     let is_killed = Outcome::new(result).status() == after_signal(SIGKILL);
     match status {
         _ if is_killed && result.is_some_and(|result| result.oom_killed) => "OOMKilled".to_owned(),
@@ -140,26 +138,26 @@ pub(crate) fn end_reason(container: &Container) -> String {
         Some(exit_status::Status::Code(code)) => format!("Error (exit status {code})"),
         Some(exit_status::Status::Signal(signal)) => format!("Error (exit status {})", 128 + signal),
         None => match Outcome::new(result) {
-            // Kubernetes' name for a container that was made and whose program could not be started.
+            // Kubernetes' reason for a container whose program could not be started.
             Outcome::NotExecuted(_) | Outcome::Failed(failure::Kind::Prepare) => "StartError".to_owned(),
             _ => "ContainerStatusUnknown".to_owned(),
         },
     }
 }
 
-/// Returns why a container failed and the message that it left; empty if there is neither.
+/// Returns the reason of a container's failure and its termination message; empty if there is neither.
 pub(crate) fn end_message(container: &Container) -> String {
     let result = container.result.as_ref();
     let message = result.map_or("", |result| result.termination_message.trim());
     let failed = result.and_then(|result| result.failure.as_ref());
-    // The reason tells the exit status of a single `run` already.
+    // The reason of a single `run` already has the exit status.
     let failed = failed.filter(|failed| failed.kind() != failure::Kind::Action || !container.steps.is_empty());
     let failure = failed.map_or("", |failed| &failed.message);
     let more: Vec<&str> = [failure, message].into_iter().filter(|text| !text.is_empty()).collect();
     more.join(": ")
 }
 
-/// The pods of a play, or of all plays, by id.
+/// Returns the pods of one play, or of all plays, by id.
 pub(crate) async fn pods(client: &Client, play: Option<&str>) -> Result<BTreeMap<String, KnownPod>, Failure> {
     let labels: HashMap<String, String> = play.map(|play| (PLAY.to_owned(), play.to_owned())).into_iter().collect();
     let filter = PodFilter { labels: labels.clone(), ..PodFilter::default() };
@@ -178,7 +176,7 @@ pub(crate) async fn pods(client: &Client, play: Option<&str>) -> Result<BTreeMap
     Ok(known.filter(|(_, pod)| !pod.play().is_empty()).collect())
 }
 
-/// The members of one pod, in the order of their start.
+/// Returns the members of a pod in the order of their start.
 pub(crate) async fn members(client: &Client, pod: &str) -> Result<Vec<Container>, Failure> {
     let filter = ListFilter { pod: pod.to_owned(), ..ListFilter::default() };
     let mut members = client.list(&filter).await.doing(&format!("list the containers of {pod}"))?;

@@ -1,8 +1,9 @@
-//! `agent-cli-kube`: Kubernetes objects on this host, through executord. agent-cli runs it as `agent-cli kube`.
+//! `agent-cli-kube`: runs Kubernetes objects on this host, through executord. agent-cli runs it as `agent-cli kube`.
 //!
-//! The library `executor_kube` knows what the objects mean. Here is the rest: the command line ([`cli`], [`args`]), its files ([`input`]),
-//! the play ([`play`], [`admission`], [`playing`], [`pod`], [`change`], [`jobs`]) and its end ([`down`]), what is read ([`read`]), what this program remembers of
-//! secrets ([`memory`]), units for systemd ([`units`]), and how things look ([`view`]).
+//! The library `executor_kube` implements the objects. This crate has the command line ([`cli`], [`args`]), the input
+//! files ([`input`]), `play` ([`play`], [`admission`], [`playing`], [`pod`], [`change`], [`jobs`]), `down` ([`down`]),
+//! `ps` and `logs` ([`read`]), the digests of secrets that are kept between plays ([`memory`]), systemd units
+//! ([`units`]), and the output ([`view`]).
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! Memory of this program between two plays: keyed digests of the secrets of each container, so that a play that changes nothing does
-//! nothing. No value is kept, and the file is in memory alone, below /run: it goes with the containers when the machine stops. Whoever loses it
-//! loses nothing: the next play compares by executord's own means, and rotates once more where that does not tell.
+//! State between two plays: keyed digests of each container's secrets, so that a play without changes does nothing. No
+//! value is stored. The file is in memory below /run, and vanishes with the containers at shutdown. Losing it is
+//! harmless: the next play compares through executord, and rotates files once more if that is not conclusive.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::KubeError;
 
-/// Most bytes of the file.
+/// Maximum size of the file, in bytes.
 const BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Default, Deserialize, Serialize)]
@@ -25,35 +25,35 @@ struct Kept {
     key: String,
     #[serde(default)]
     containers: BTreeMap<String, Entry>,
-    /// ConfigMaps and Secrets that were played, by kind, namespace and name.
+    /// Played ConfigMaps and Secrets, by kind, namespace and name.
     #[serde(default)]
     objects: BTreeMap<String, Played>,
 }
 
-/// Entry of a ConfigMap or Secret: the parts that may not change (P10).
+/// Entry of a ConfigMap or Secret: the parts that must not change (P10).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 struct Played {
     /// Type of a Secret.
     secret_type: Option<String>,
-    /// Tag of data that is immutable.
+    /// Keyed digest of immutable data.
     immutable: Option<String>,
 }
 
 /// Entry of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 struct Entry {
-    /// Time of its creation, which tells it from an earlier one of the same id.
+    /// Creation time, which distinguishes the container from earlier ones with the same id.
     created_at: String,
     environment: String,
     files: String,
 }
 
-/// The memory, locked: two plays at once of one user wait for one another.
+/// The locked state: concurrent commands of one user on the same play wait for each other.
 pub(crate) struct Memory {
     path: PathBuf,
     kept: Kept,
     key: Tag,
-    /// None of one that is only looked at.
+    /// `None` if opened for reading only.
     _lock: Option<File>,
 }
 
@@ -65,18 +65,18 @@ pub(crate) struct Changed {
 }
 
 impl Memory {
-    /// Opens the memory of a play of this user: `$XDG_RUNTIME_DIR/executor-kube/NAME.json`, else below /run. `waits` is called where
-    /// another command of the play is under way, which is waited for.
+    /// Opens the state of a play of this user: `$XDG_RUNTIME_DIR/executor-kube/NAME.json`, else below /run. If another
+    /// command of the play is running, calls `waits` and waits for that command.
     pub(crate) async fn open(play: &str, waits: impl FnOnce()) -> Result<Self, KubeError> {
         Self::open_in(&directory(), play, waits).await
     }
 
-    /// Reads the memory of a play without waiting for others.
+    /// Reads the state of a play without locking it.
     pub(crate) fn peek(play: &str) -> Result<Self, KubeError> {
         Self::read(path_of(&directory(), play), None)
     }
 
-    /// Tells whether there is one for a play.
+    /// Returns true if state of a play exists.
     pub(crate) fn exists(play: &str) -> bool {
         path_of(&directory(), play).exists()
     }
@@ -99,7 +99,7 @@ impl Memory {
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
                 waits();
-                // On a thread of its own, so that signals are heard meanwhile.
+                // On its own thread, so that signals are still handled.
                 let locked = tokio::task::spawn_blocking(move || {
                     rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive)).map(|()| file)
                 });
@@ -126,14 +126,14 @@ impl Memory {
         Ok(Self { path, kept, key, _lock: lock })
     }
 
-    /// Compares a container with what it was started or rotated with; `None` of one that is not known.
+    /// Compares a container's secrets with those of its start or last rotation; `None` if the container is unknown.
     pub(crate) fn compare(&self, created_at: &str, member: &Member) -> Option<Changed> {
         let (environment, files) = self.tags(member);
         let entry = self.kept.containers.get(&member.request.id).filter(|entry| entry.created_at == created_at)?;
         Some(Changed { environment: entry.environment != environment, files: entry.files != files })
     }
 
-    /// Remembers what a container has now.
+    /// Stores the digests of a container's current secrets.
     pub(crate) fn remember(&mut self, created_at: &str, member: &Member) -> Result<(), KubeError> {
         let (environment, files) = self.tags(member);
         let entry = Entry { created_at: created_at.to_owned(), environment, files };
@@ -143,14 +143,14 @@ impl Memory {
         Ok(())
     }
 
-    /// Forgets containers that were removed.
+    /// Removes the entries of deleted containers.
     pub(crate) fn forget(&mut self, ids: &[String]) -> Result<(), KubeError> {
         let before = self.kept.containers.len();
         ids.iter().for_each(|id| drop(self.kept.containers.remove(id)));
         if self.kept.containers.len() < before { self.save() } else { Ok(()) }
     }
 
-    /// Refuses ConfigMaps and Secrets that have changed where they cannot (P10).
+    /// Refuses forbidden changes of ConfigMaps and Secrets (P10).
     pub(crate) fn check(&self, configs: &[Config]) -> Result<(), KubeError> {
         for config in configs {
             let name = named(config);
@@ -167,7 +167,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Remembers the ConfigMaps and Secrets of a play, and forgets those of the one before.
+    /// Stores the ConfigMaps and Secrets of a play in place of the previous ones.
     pub(crate) fn store(&mut self, configs: &[Config]) -> Result<(), KubeError> {
         let objects = configs.iter().map(|config| (named(config), self.played(config))).collect();
         if self.kept.objects == objects {
@@ -219,7 +219,7 @@ fn directory() -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+    #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
     use super::*;
     use executor_client::Wiped;
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// No value is on disk, and what is kept tells a change from none.
+    /// No value is on disk, and the stored digests reveal changes.
     #[tokio::test]
     async fn p13_digests_are_kept_and_no_values() {
         let dir = tempfile::tempdir().unwrap();
@@ -262,7 +262,8 @@ mod tests {
         assert_eq!(memory.compare("now", &member("canary-of-a-variable")), None);
     }
 
-    /// Of an immutable object neither data nor `immutable` change, of a Secret the type never does; a play that was taken down is forgotten.
+    /// The data and the `immutable` flag of an immutable object never change, nor does the type of a Secret; `down`
+    /// forgets the play.
     #[tokio::test]
     async fn p10_what_is_immutable_stays_as_it_is() {
         let configs = |secret: &str, map: &str| -> Vec<Config> {
@@ -303,7 +304,7 @@ mod tests {
         memory.check(&configs("stringData: {a: canary-2}", map)).unwrap();
     }
 
-    /// P64: a second command of a play waits for the first one, and says so.
+    /// P64: a second command of a play waits for the first and reports that it waits.
     #[tokio::test]
     async fn p64_commands_of_one_play_wait_for_one_another() {
         let dir = tempfile::tempdir().unwrap();

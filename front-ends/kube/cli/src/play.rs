@@ -1,4 +1,4 @@
-//! `play` and `diff`.
+//! The commands `play` and `diff`.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> R
     } else {
         for cron in &plan.crons {
             let name = plain(&cron.name);
-            session.output.note(format!("CronJob {name} is not run by a play: `generate unit` makes a timer of it, --cron-job {name} runs it now"));
+            session.output.note(format!("CronJob {name} is not run by a play: `generate unit` writes a timer for it, --cron-job {name} runs it now"));
         }
     }
     let context = Context { client: session.client.clone(), output: session.output.clone(), json: session.json };
@@ -48,7 +48,7 @@ pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> R
     if args.cron_job.is_none() {
         playing.prune(&input.play, &plan).await?;
     } else {
-        // A run of a CronJob takes the place of the last one.
+        // A run of a CronJob replaces the previous run.
         for pod in &plan.pods {
             playing.remove(&pod.id).await?;
         }
@@ -93,7 +93,7 @@ pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> R
     }
 }
 
-/// Tells what `play` would do.
+/// Prints what `play` would change.
 pub(crate) async fn diff(session: &Session, input: &Input) -> Result<u8, Failure> {
     let Planned { plan, warnings, configs, info } = read(session, input).await?;
     warn(session, &warnings);
@@ -111,7 +111,7 @@ pub(crate) async fn diff(session: &Session, input: &Input) -> Result<u8, Failure
     Ok(u8::from(differs))
 }
 
-/// Files that were read, lowered for this executord.
+/// Files that were read and lowered for this executord.
 struct Planned {
     plan: Plan,
     warnings: Vec<Violation>,
@@ -125,7 +125,7 @@ async fn read(session: &Session, input: &Input) -> Result<Planned, Failure> {
     Ok(Planned { plan, warnings, configs, info })
 }
 
-/// True if a pod was made from the same template: executord has accepted it.
+/// Returns true if the pod exists with the same template, which executord has accepted before.
 fn is_unchanged(pod: &PodPlan, known: &BTreeMap<String, KnownPod>) -> bool {
     known.get(&pod.id).is_some_and(|known| known.digest() == pod.digest)
 }

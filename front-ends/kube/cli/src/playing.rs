@@ -1,4 +1,4 @@
-//! A play under way: what is done with one pod.
+//! Applies the changes of a play to its pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::known::{Context, KnownPod, created_at};
 use crate::memory::Memory;
 use crate::{hooks, pod};
 
-/// A play under way.
+/// A running play.
 pub(crate) struct Playing<'a> {
     pub(crate) context: Context,
     pub(crate) memory: Memory,
@@ -25,17 +25,17 @@ pub(crate) struct Playing<'a> {
 }
 
 impl Playing<'_> {
-    /// Removes what is in no file any more.
+    /// Removes the pods that are in none of the files.
     pub(crate) async fn prune(&mut self, play: &str, plan: &Plan) -> Result<(), Failure> {
         let ids: Vec<String> = superfluous(play, plan, &self.known).map(|pod| pod.pod.id.clone()).collect();
         for id in ids {
-            self.context.progress(format!("{id}: removed, because it is in no file"));
+            self.context.progress(format!("{id}: removed, because it is in none of the files"));
             self.remove(&id).await?;
         }
         Ok(())
     }
 
-    /// Stops all pods first that are replaced together.
+    /// First stops all pods that are replaced together.
     pub(crate) async fn recreate(&mut self, plan: &Plan, changes: &[Change]) -> Result<(), Failure> {
         let together = |(plan, change): &(&PodPlan, &Change)| {
             plan.update == Update::Recreate && matches!(change, Change::Replace(_))
@@ -48,7 +48,7 @@ impl Playing<'_> {
         Ok(())
     }
 
-    /// Removes a pod, if it is there.
+    /// Removes a pod, if it exists.
     pub(crate) async fn remove(&mut self, id: &str) -> Result<(), Failure> {
         if let Some(known) = self.known.remove(id) {
             pod::remove(&self.context, id, None).await?;
@@ -58,7 +58,7 @@ impl Playing<'_> {
         Ok(())
     }
 
-    /// Does what was decided; returns what was done in the end.
+    /// Applies the decided change and returns the actual change.
     pub(crate) async fn apply(&mut self, plan: &PodPlan, change: &Change) -> Result<Change, Failure> {
         match change {
             Change::Nothing => return Ok(Change::Nothing),
@@ -90,7 +90,7 @@ impl Playing<'_> {
         Ok(change.clone())
     }
 
-    /// Starts a pod and remembers its secrets' digests.
+    /// Starts a pod and stores the digests of its secrets.
     pub(crate) async fn start(&mut self, plan: &PodPlan) -> Result<(), Failure> {
         let context = self.context.clone();
         let unsure = self.unsure(plan);
@@ -99,7 +99,7 @@ impl Playing<'_> {
             started.as_ref().is_err_and(|failure| failure.code() == Some(Code::AlreadyExists))
         };
         if is_other(&started) && self.known.contains_key(&plan.id) {
-            // A play that was cut off has begun it with other secrets.
+            // An interrupted play created the pod with other secrets.
             self.remove(&plan.id).await?;
             started = pod::within(&context, plan, pod::start(&context, plan, &unsure)).await;
         }
@@ -113,7 +113,7 @@ impl Playing<'_> {
         Ok(())
     }
 
-    /// Containers that are there and that this program does not remember: a play was cut off.
+    /// Returns the existing containers whose digests are not stored because a play was interrupted.
     fn unsure(&self, plan: &PodPlan) -> BTreeSet<String> {
         let Some(known) = self.known.get(&plan.id) else { return BTreeSet::new() };
         let is_unsure = |member: &&Member| {
@@ -147,7 +147,7 @@ impl Playing<'_> {
                     }
                     if has_secret_variables(member) {
                         return Ok(Rotated::Not(format!(
-                            "secrets of {} may have changed, and nothing tells which",
+                            "secrets of {} may have changed, and it is unknown which",
                             member.name
                         )));
                     }
@@ -166,7 +166,7 @@ impl Playing<'_> {
         Ok(Rotated::Names(names))
     }
 
-    /// Asks executord whether a container was started by this very request.
+    /// Returns true if executord confirms that the container was started with the same request.
     async fn is_same(&self, member: &Member) -> Result<bool, Failure> {
         let run = Run::from(executor_client::v1::RunRequest::clone(&member.request));
         match self.context.client.run(&run).await {
@@ -176,7 +176,7 @@ impl Playing<'_> {
         }
     }
 
-    /// Replaces the files of a container, all at once. Returns why it cannot be done, if it cannot.
+    /// Replaces the files of a container, all at once. Returns the reason if that is impossible.
     async fn update(&self, container: &Container, member: &Member) -> Result<Option<String>, Failure> {
         let files: Vec<_> = member.rotating_files().into_iter().cloned().collect();
         let inside = |path: &str| {
@@ -194,7 +194,7 @@ impl Playing<'_> {
         };
         match self.context.client.update_files(Wiped::new(request)).await {
             Ok(_) => Ok(None),
-            // The image has such a directory: its files are mounted one by one.
+            // The directory exists in the image, so its files are mounted one by one.
             Err(error) if error.code() == Some(Code::FailedPrecondition) => {
                 Ok(Some(format!("its files cannot be replaced in place: {error}")))
             }
@@ -208,12 +208,12 @@ enum Rotated {
     Not(String),
 }
 
-/// Kinds that are waited for to their end.
+/// Returns true for kinds whose completion is awaited.
 pub(crate) fn is_job(plan: &PodPlan) -> bool {
     matches!(plan.kind, Kind::Job | Kind::CronJob)
 }
 
-/// Pods of the play that are in no file. Those of CronJobs have runs of their own.
+/// Returns the pods of the play that are in none of the files. Runs of CronJobs are handled separately.
 pub(crate) fn superfluous<'a>(
     play: &'a str,
     plan: &'a Plan,

@@ -1,4 +1,4 @@
-//! One pod: its start in the order of its containers, and its end (P22, P26, P31, P32, P44).
+//! One pod: starts its containers in order, and stops them (P22, P26, P31, P32, P44).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,15 +18,16 @@ use crate::error::KubeError;
 use crate::hooks;
 use crate::known::{Context, container_name, ended, failed, label, members, role};
 
-/// Time between two looks at a pod.
+/// Poll interval for the state of a pod.
 const LOOK: Duration = Duration::from_millis(200);
-/// Grace that is left at least after a hook (P31).
+/// Minimum grace period left after a preStop hook (P31).
 const GRACE_LEAST: Duration = Duration::from_secs(2);
-/// Grace of a container whose own is not known.
+/// Grace period of a container whose own is unknown.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Makes a pod and starts its containers: those that are there already are left. Returns when the mains were started. Of those in `unsure`
-/// nobody knows whether the hook after their start was carried out: it is carried out again, as Kubernetes does it at least once.
+/// Creates a pod and starts those of its containers that do not exist yet. Returns when the main containers were
+/// started. For containers in `unsure` it is unknown whether the postStart hook ran: it runs again, because Kubernetes
+/// guarantees at least one run.
 pub(crate) async fn start(
     context: &Context,
     plan: &PodPlan,
@@ -61,7 +62,7 @@ pub(crate) async fn start(
     Ok(started)
 }
 
-/// Does what follows a container's start before the next one may begin.
+/// Waits for the conditions after a container's start that allow the next container to start.
 async fn follow(
     context: &Context,
     plan: &PodPlan,
@@ -74,7 +75,7 @@ async fn follow(
     if let Some(hook) = hook
         && let Some(message) = hooks::run(&context.client, id, hook).await?
     {
-        // A failed hook ends the container.
+        // A container whose postStart hook fails is stopped.
         let _ = context.client.stop(id, Some(Duration::ZERO)).await;
         return Err(wrong(format!("PostStartHookError: {message}")).into());
     }
@@ -88,7 +89,7 @@ async fn follow(
             Ok(container)
         }
         Role::Sidecar if member.request.checks.as_ref().is_some_and(|checks| !checks.startup.is_empty()) => loop {
-            let container = context.client.get(id).await.doing(&format!("look at {id}"))?;
+            let container = context.client.get(id).await.doing(&format!("inspect {id}"))?;
             match container.state() {
                 State::Completed => return Err(wrong(ended(&container)).into()),
                 _ if container.startup_passed => return Ok(container),
@@ -99,7 +100,7 @@ async fn follow(
     }
 }
 
-/// Waits until a pod is ready: every sidecar and main is, or has ended with success.
+/// Waits until a pod is ready: each sidecar and main container is ready or has exited with success.
 pub(crate) async fn ready(context: &Context, plan: &PodPlan, most: Duration) -> Result<(), Failure> {
     let begun = Instant::now();
     loop {
@@ -125,7 +126,7 @@ pub(crate) async fn ready(context: &Context, plan: &PodPlan, most: Duration) -> 
     }
 }
 
-/// Tells the reason why a container is not ready.
+/// Returns the reason why a container is not ready.
 fn why(container: &Container) -> String {
     let name = container_name(container);
     if let Some(restart) = container.restart.as_ref().filter(|restart| restart.next_start_at.is_some()) {
@@ -138,7 +139,8 @@ fn why(container: &Container) -> String {
     }
 }
 
-/// Waits until the mains of a pod have ended, and then stops its sidecars (P26). Returns why it failed, if it did.
+/// Waits until the main containers of a pod have exited, then stops its sidecars (P26). Returns the reason if the pod
+/// failed.
 pub(crate) async fn finish(context: &Context, plan: &PodPlan) -> Result<Option<String>, Failure> {
     let mut failure = None;
     for member in plan.members.iter().filter(|member| member.role == Role::Main) {
@@ -169,7 +171,7 @@ pub(crate) async fn remove(context: &Context, id: &str, grace: Option<Duration>)
     }
 }
 
-/// Stops mains in parallel, then sidecars in reverse; or sidecars alone.
+/// Stops main containers in parallel, then sidecars in reverse order; or sidecars alone.
 async fn stop_members(
     context: &Context,
     all: &[Container],
@@ -206,7 +208,7 @@ async fn stop(
     if let Some(hook) = hook
         && let Some(message) = hooks::run_within(&context.client, id, &hook, left()).await
     {
-        context.progress(format!("{id}: the hook before the stop failed: {}", plain(&message)));
+        context.progress(format!("{id}: preStop hook failed: {}", plain(&message)));
     }
     let least = grace.map_or(GRACE_LEAST, |grace| grace.min(GRACE_LEAST));
     let gone = |code: Option<Code>| matches!(code, Some(Code::NotFound));
@@ -220,7 +222,8 @@ async fn stop(
     }
 }
 
-/// Fetches the images before anything is made, so that a person sees how far it is; and checks the users of those that may not run as root.
+/// Pulls the images before anything is created, so that progress can be shown, and checks the users of images that must
+/// not run as root.
 async fn fetch(context: &Context, plan: &PodPlan) -> Result<(), Failure> {
     let session = Session {
         client: context.client.clone(),
@@ -267,17 +270,17 @@ async fn not_root(context: &Context, plan: &PodPlan, member: &Member) -> Result<
         let mut pull = images.pull(&request).await.doing("pull the image")?;
         while !matches!(pull.next().await.doing("pull the image")?, executor_client::Pulled::Image(_)) {}
     }
-    let inspected = images.inspect(reference).await.doing("look at the image")?;
+    let inspected = images.inspect(reference).await.doing("inspect the image")?;
     let user = inspected.config.map(|config| config.user).unwrap_or_default();
     match user.split(':').next().unwrap_or_default().parse::<u32>() {
         Ok(0) => Err(wrong("the image runs as root".into()).into()),
         Ok(_) => Ok(()),
         Err(_) if user.is_empty() => Err(wrong("the image runs as root".into()).into()),
-        Err(_) => Err(wrong("the image's user is no number: set runAsUser".into()).into()),
+        Err(_) => Err(wrong("the image's user is not a number: set runAsUser".into()).into()),
     }
 }
 
-/// Stops and removes a pod that does not end in time.
+/// Stops and removes a pod that exceeds its deadline.
 pub(crate) async fn within<T>(
     context: &Context,
     plan: &PodPlan,
@@ -295,7 +298,7 @@ pub(crate) async fn within<T>(
     }
 }
 
-/// A pod as messages name it: the namespace only where it is not the default one.
+/// Returns the name of a pod for messages, with the namespace unless it is the default one.
 pub(crate) fn shown(plan: &PodPlan) -> String {
     match &*plan.namespace {
         "default" => plan.name.clone(),

@@ -1,4 +1,4 @@
-//! `generate unit`: a service that plays files, and a timer with its service for each CronJob.
+//! `generate unit`: a service that plays files, and a timer and a service for each CronJob.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -23,7 +23,7 @@ pub(crate) fn generate(args: &UnitArgs) -> Result<u8, Failure> {
     let mut units = vec![(format!("executor-kube-{}.service", input.play), service(&input.play, &options))];
     for cron in plan.crons.iter().filter(|cron| !cron.cron.suspended) {
         if let Some(zone) = cron.cron.time_zone.as_deref().filter(|zone| !is_known(zone)) {
-            let message = format!("CronJob {}: the time zone {zone} is not known on this machine", cron.name);
+            let message = format!("CronJob {}: the time zone {zone} is unknown on this machine", cron.name);
             return Err(KubeError::NoPod(message).into());
         }
         let name = format!("executor-kube-{}-{}-{}", input.play, cron.namespace, cron.name);
@@ -49,13 +49,13 @@ pub(crate) fn generate(args: &UnitArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Tells whether this machine has a time zone, as far as it has a directory of them.
+/// Returns true if this machine has the time zone, or has no directory of time zones.
 fn is_known(zone: &str) -> bool {
     let zones = Path::new("/usr/share/zoneinfo");
     !zones.is_dir() || zones.join(zone).is_file()
 }
 
-/// The options and files of the command line, as a unit has them.
+/// Returns the options and files of the command line for a unit.
 fn options(args: &FilesArgs, play: &str) -> Result<String, KubeError> {
     let mut words = vec!["--name".to_owned(), play.to_owned()];
     match args.validate {
@@ -99,7 +99,7 @@ fn absolute(path: &Path) -> Result<String, KubeError> {
     }
 }
 
-/// A word of ExecStart (systemd.service(5)): quoted, and without specifiers and variables.
+/// Quotes a word for ExecStart (systemd.service(5)) and escapes specifiers and variables.
 fn quoted(word: &str) -> String {
     let word = word.replace('\\', "\\\\").replace('"', "\\\"").replace('%', "%%").replace('$', "$$");
     let plain = word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-=:@,%$+".contains(&byte));
@@ -129,7 +129,7 @@ fn service(play: &str, options: &str) -> String {
 
 fn run_of(cron: &CronPlan, options: &str) -> String {
     let name = format!("{}/{}", cron.namespace, cron.name);
-    // A service that runs is not started again: every policy acts as Forbid.
+    // systemd does not start a running service again: every policy acts as Forbid.
     let concurrency = &cron.cron.concurrency;
     format!(
         "[Unit]\n\

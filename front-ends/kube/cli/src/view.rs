@@ -1,4 +1,4 @@
-//! Presentation: JSON documents, and tables for people. No value of a Secret is in any.
+//! Output: JSON documents and tables. It contains no value of a Secret.
 
 use agent_cli::view::style::{Role, Style};
 use agent_cli::view::table::Table;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::change::Change;
 use crate::known::{KnownPod, container_name, end_message, end_reason, role};
 
-/// A pod of `play` and `diff`.
+/// A pod in the output of `play` and `diff`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Played {
     id: String,
@@ -48,7 +48,7 @@ impl Played {
     }
 }
 
-/// Document of `play` and `diff`.
+/// JSON output of `play` and `diff`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Play {
     play: String,
@@ -89,7 +89,7 @@ pub(crate) struct Removed {
     pub(crate) play: String,
 }
 
-/// A pod of `ps`.
+/// A pod in the output of `ps`.
 #[derive(Debug, Serialize)]
 pub(crate) struct Pod {
     id: String,
@@ -130,7 +130,7 @@ impl Pod {
                     state => state.as_str_name().trim_start_matches("STATE_").to_ascii_lowercase(),
                 },
                 message: end_message(member),
-                // A done init container is ready (P30).
+                // A completed init container counts as ready (P30).
                 ready: member.ready
                     || (role(member) == "init" && member.state() == State::Completed && !crate::known::failed(member)),
                 restarts: member.restart.as_ref().map_or(0, |restart| restart.count),
@@ -149,7 +149,7 @@ impl Pod {
     }
 }
 
-/// Pods for people: a line for each container.
+/// Formats pods as a table with a line for each container.
 pub(crate) fn table(pods: &[Pod], style: Style) -> String {
     let mut table = Table::with_heading(
         0,
@@ -185,7 +185,7 @@ pub(crate) fn table(pods: &[Pod], style: Style) -> String {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+    #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
     use agent_cli::view::style::Style;
     use executor_client::v1::{self, Container, ContainerSpec, ExitStatus, RestartStatus, State, exit_status, pod};
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(state(killed.clone()), "Error (exit status 137)");
         killed.result.as_mut().unwrap().oom_killed = true;
         assert_eq!(state(killed), "OOMKilled");
-        // Another process was killed.
+        // The OOM killer killed another process.
         for (code, expected) in [(0, "Completed"), (3, "Error (exit status 3)"), (137, "OOMKilled")] {
             let mut survived = ended(Some(code));
             survived.result.as_mut().unwrap().oom_killed = true;

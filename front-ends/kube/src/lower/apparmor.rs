@@ -1,16 +1,16 @@
-//! AppArmor profiles of containers (P47): by the field, or by the annotation that Kubernetes had before.
+//! AppArmor profiles of containers (P47): by the field, or by the annotation that preceded the field.
 
 use k8s_openapi::api::core::v1::{AppArmorProfile, Container};
 
 use super::Lowering;
 
-/// Beginning of the annotation with the profile of a container, whose name follows.
+/// Prefix of the annotation with the profile of a container; the container's name follows.
 const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
-/// Beginnings of annotations with seccomp profiles, which Kubernetes does not read any more.
+/// Prefixes of annotations with seccomp profiles, which Kubernetes no longer reads.
 const SECCOMP: [&str; 2] = ["seccomp.security.alpha.kubernetes.io/", "container.seccomp.security.alpha.kubernetes.io/"];
 
 impl Lowering<'_> {
-    /// Refuses annotations of containers that the pod does not have, and warns about those that are not read.
+    /// Refuses annotations for containers that the pod does not have, and warns about annotations without effect.
     pub(super) fn security_annotations(&mut self) {
         let names: Vec<String> = self.metadata.annotations.iter().flatten().map(|(name, _)| name.clone()).collect();
         let is_container =
@@ -30,7 +30,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// Returns the name of a container's profile, empty for none. `field` is that of the container, or of the pod, and `place` its path.
+    /// Returns the name of a container's profile, empty for none. `field` comes from the container or the pod, and
+    /// `place` is its path.
     pub(super) fn apparmor(&mut self, place: &str, container: &Container, field: Option<AppArmorProfile>) -> String {
         let name = format!("{ANNOTATION}{}", container.name);
         let annotated = self.metadata.annotations.as_ref().and_then(|all| all.get(&name)).cloned();
@@ -44,7 +45,7 @@ impl Lowering<'_> {
         });
         let (path, profile) = match (annotated, field) {
             (Some(annotated), Some(field)) if annotated != field => {
-                let message = format!("is another profile than that of {place}");
+                let message = format!("differs from the profile of {place}");
                 self.refuse(&at, "P47", message);
                 return String::new();
             }
@@ -53,7 +54,7 @@ impl Lowering<'_> {
             (None, None) => return String::new(),
         };
         if profile.type_ != "Localhost" && profile.localhost_profile.is_some() {
-            self.refuse(&format!("{path}.localhostProfile"), "P47", "is for the type Localhost alone");
+            self.refuse(&format!("{path}.localhostProfile"), "P47", "is only allowed with the type Localhost");
             return String::new();
         }
         match (&*profile.type_, profile.localhost_profile) {
@@ -69,7 +70,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Parses the value of an annotation; an empty one asks for nothing.
+/// Parses the value of an annotation; `None` if the value is empty.
 fn parse(text: &str) -> Result<Option<AppArmorProfile>, &'static str> {
     let profile = |kind: &str, localhost: Option<&str>| {
         Some(AppArmorProfile { type_: kind.into(), localhost_profile: localhost.map(str::to_owned) })

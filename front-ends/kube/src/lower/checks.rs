@@ -1,4 +1,4 @@
-//! Probes to checks, and hooks (P13, P31 to P39).
+//! Lowers probes to checks, and hooks (P13, P31 to P39).
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use super::{Lowering, kinds_of};
 use crate::environment::Environment;
 use crate::plan::{Hook, Role};
 
-/// Longest time of one check, in seconds, and of delays and the start.
+/// Maximum timeout of one check, in seconds.
 const TIMEOUT_MAX: i32 = 60;
 const TIME_MAX: i64 = 3600;
-/// Most successes or failures in a row.
+/// Maximum number of consecutive successes or failures.
 const THRESHOLD_MAX: i32 = 100;
 
 impl Lowering<'_> {
-    /// Checks of a container, and whether one of them executes a program.
+    /// Returns the checks of a container, and whether one of them executes a program.
     pub(super) fn checks(
         &mut self,
         path: &str,
@@ -36,7 +36,7 @@ impl Lowering<'_> {
             let Some(probe) = probe else { continue };
             let at = format!("{path}.{field}");
             if role == Role::Init {
-                self.refuse(&at, "P23", "is not for an init container that runs to its end");
+                self.refuse(&at, "P23", "is not allowed for an init container, unless it is a sidecar");
                 continue;
             }
             let Some(check) = self.check(&at, container, probe, field, environment) else { continue };
@@ -48,7 +48,7 @@ impl Lowering<'_> {
                 _ => checks.readiness.push(check),
             }
         }
-        // The probe that judges the start fails it after so many failures in a row.
+        // The start fails after this probe's number of consecutive failures.
         let evaluate = container.startup_probe.as_ref().or(container.liveness_probe.as_ref());
         if let (Some(probe), true) = (evaluate, any) {
             let (period, failures) =
@@ -58,7 +58,7 @@ impl Lowering<'_> {
             let seconds = i64::from(delay) + i64::from(period) * i64::from(failures) + i64::from(timeout);
             if seconds > TIME_MAX {
                 let field = if container.startup_probe.is_some() { "startupProbe" } else { "livenessProbe" };
-                let message = format!("lets the start take {seconds} s; at most {TIME_MAX}");
+                let message = format!("allows the start {seconds} s; at most {TIME_MAX}");
                 self.refuse(&format!("{path}.{field}"), "P34", message);
             }
             checks.start_timeout = Some(time(seconds.min(TIME_MAX)));
@@ -75,7 +75,7 @@ impl Lowering<'_> {
         environment: &Environment,
     ) -> Option<Check> {
         let number = |name: &str, value: Option<i32>, default: i32, low: i32, high: i32, lowering: &mut Self| {
-            // 0 is the default, as it is for the API server.
+            // As for the API server, 0 means the default.
             let value = value.filter(|value| *value != 0 || low == 0).unwrap_or(default);
             if !(low..=high).contains(&value) {
                 lowering.refuse(&format!("{at}.{name}"), "P34", format!("is {value}; it must be {low} to {high}"));
@@ -92,10 +92,10 @@ impl Lowering<'_> {
         let own = format!("{at}.terminationGracePeriodSeconds");
         match probe.termination_grace_period_seconds {
             Some(_) if field == "readinessProbe" => {
-                self.refuse(&own, "P36", "is not for a readiness probe, which ends nothing");
+                self.refuse(&own, "P36", "is not allowed for a readiness probe, which stops nothing");
             }
             Some(..=0) => self.refuse(&own, "P36", "must be at least 1"),
-            Some(_) => self.warn(&own, "P36", "is not heeded: the pod's own grace period holds"),
+            Some(_) => self.warn(&own, "P36", "is ignored: the pod's own grace period holds"),
             None => {}
         }
         let kinds = [probe.exec.is_some(), probe.http_get.is_some(), probe.tcp_socket.is_some(), probe.grpc.is_some()];
@@ -129,7 +129,7 @@ impl Lowering<'_> {
             self.own_host(&format!("{at}.tcpSocket.host"), tcp.host.as_deref());
             check::Kind::Tcp(TcpCheck { port: self.port(&format!("{at}.tcpSocket.port"), container, &tcp.port)? })
         } else {
-            self.refuse(&format!("{at}.grpc"), "P38", "is not carried out: use exec with a program of the image");
+            self.refuse(&format!("{at}.grpc"), "P38", "is not supported: use exec with a program of the image");
             return None;
         };
         Some(Check {
@@ -144,11 +144,11 @@ impl Lowering<'_> {
 
     fn own_host(&mut self, at: &str, host: Option<&str>) {
         if host.is_some_and(|host| !host.is_empty() && host != "localhost" && host != "127.0.0.1") {
-            self.refuse(at, "P38", "is not carried out: checks go to the pod itself");
+            self.refuse(at, "P38", "is not supported: checks go to the pod itself");
         }
     }
 
-    /// The number of a port, or of a port's name.
+    /// Returns the number of a port, given by number or by name.
     fn port(&mut self, at: &str, container: &Container, port: &IntOrString) -> Option<u32> {
         let number = match port {
             IntOrString::Int(number) => Some(*number),
@@ -165,7 +165,8 @@ impl Lowering<'_> {
         port
     }
 
-    /// The command of a probe, expanded with plain variables alone; one with a secret is refused (P13, P39).
+    /// Returns the command of a probe, expanded with literal variables only; a command with a secret is refused (P13,
+    /// P39).
     fn probe_command(
         &mut self,
         at: &str,
@@ -176,8 +177,7 @@ impl Lowering<'_> {
         let mut words = Vec::new();
         for (index, word) in command.into_iter().flatten().enumerate() {
             if environment.expand(word).secret {
-                let message =
-                    "would have a value of a Secret, and checks are recorded: read the variable or a file in a shell";
+                let message = "would contain a value of a Secret, and checks are recorded: read the variable or a file in a shell";
                 self.refuse(&format!("{at}[{index}]"), "P13", message);
             }
             words.push(plain.expand(word).text.to_string());
@@ -189,7 +189,7 @@ impl Lowering<'_> {
         Some(words)
     }
 
-    /// A hook; commands are taken as they are, because Kubernetes expands nothing in them.
+    /// Lowers a hook; its command is not expanded, as in Kubernetes.
     pub(super) fn hook(&mut self, at: &str, handler: Option<&LifecycleHandler>) -> Option<Hook> {
         let handler = handler?;
         let kinds = kinds_of(handler);
@@ -217,7 +217,7 @@ impl Lowering<'_> {
             self.refuse(at, "P32", "is empty: it must have exec or sleep");
             return None;
         };
-        self.refuse(&format!("{at}.{field}"), "P32", "is not carried out as a hook: use exec or sleep");
+        self.refuse(&format!("{at}.{field}"), "P32", "is not supported as a hook: use exec or sleep");
         None
     }
 }

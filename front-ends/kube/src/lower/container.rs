@@ -1,4 +1,4 @@
-//! One container: its request.
+//! Lowers one container to its request.
 
 use std::collections::HashMap;
 
@@ -20,11 +20,11 @@ use crate::names::is_qualified;
 use crate::plan::{self, Hook, Member, PIECES_MAX, Role};
 use crate::quantity::Quantity;
 
-/// Variable with the number of a pod of an Indexed job.
+/// Variable with the index of a pod of an Indexed job.
 const JOB_INDEX: &str = "JOB_COMPLETION_INDEX";
 /// Divisors of amounts of bytes.
 const BYTES: [&str; 13] = ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
-/// Most bytes of variables and arguments together: the kernel's.
+/// Maximum number of bytes of variables and arguments together: the kernel's limit.
 const WORDS_MAX: usize = 6 << 20;
 
 impl<'a> Lowering<'a> {
@@ -47,7 +47,11 @@ impl<'a> Lowering<'a> {
         let (checks, executes) = self.checks(at, container, role, &environment);
         let lifecycle = container.lifecycle.clone();
         if role == Role::Init && lifecycle.is_some() {
-            self.refuse(&format!("{at}.lifecycle"), "P23", "is not for an init container that runs to its end");
+            self.refuse(
+                &format!("{at}.lifecycle"),
+                "P23",
+                "is not allowed for an init container, unless it is a sidecar",
+            );
         }
         let handler =
             |which: fn(
@@ -59,7 +63,7 @@ impl<'a> Lowering<'a> {
         if let Some(signal) = lifecycle.as_ref().and_then(|lifecycle| lifecycle.stop_signal.as_deref()) {
             let path = format!("{at}.lifecycle.stopSignal");
             match is_signal(signal) {
-                true => self.warn(&path, "P31", "is not heeded: the image's own signal is sent"),
+                true => self.warn(&path, "P31", "is ignored: the image's own signal is sent"),
                 false => self.refuse(&path, "P31", "is not the name of a signal, such as SIGTERM"),
             }
         }
@@ -111,7 +115,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Seconds between the signal to stop and the end; a negative number is 1 (P31).
+    /// Returns the seconds between the stop signal and SIGKILL; a negative number counts as 1 (P31).
     pub(super) fn grace_seconds(&self) -> i64 {
         let seconds = self.spec.termination_grace_period_seconds.unwrap_or(30);
         if seconds < 0 { 1 } else { seconds.min(3600) }
@@ -127,13 +131,13 @@ impl<'a> Lowering<'a> {
 
     fn restart(&mut self, at: &str, container: &Container, role: Role, request: &mut RunRequest) {
         if container.restart_policy_rules.as_ref().is_some_and(|rules| !rules.is_empty()) {
-            self.refuse(&format!("{at}.restartPolicyRules"), "P24", "is not carried out");
+            self.refuse(&format!("{at}.restartPolicyRules"), "P24", "is not supported");
         }
         if container.resize_policy.as_ref().is_some_and(|policy| !policy.is_empty()) {
             self.refuse(
                 &format!("{at}.resizePolicy"),
                 "P52",
-                "is not carried out: limits do not change while a container runs",
+                "is not supported: limits do not change while a container runs",
             );
         }
         match (role, container.restart_policy.as_deref()) {
@@ -141,7 +145,7 @@ impl<'a> Lowering<'a> {
             _ => self.refuse(
                 &format!("{at}.restartPolicy"),
                 "P24",
-                "is the pod's: only Always of an init container, which makes it a sidecar, is carried out",
+                "is set for the pod: only Always of an init container, which makes it a sidecar, is supported",
             ),
         }
         let pod = self.spec.restart_policy.as_deref().filter(|policy| !policy.is_empty()).unwrap_or("Always");
@@ -153,7 +157,7 @@ impl<'a> Lowering<'a> {
             _ => Mode::No,
         };
         if mode != Mode::No {
-            // Of a Job it is given up after as many restarts (P62).
+            // A Job fails after this number of restarts (P62).
             let job = self.workload.job.as_ref().filter(|_| mode == Mode::OnFailure && role == Role::Main);
             let max_retries = job.map_or(0, |job| job.backoff_limit.max(1));
             let policy = RestartPolicy { mode: mode.into(), max_retries, ..RestartPolicy::default() };
@@ -165,7 +169,7 @@ impl<'a> Lowering<'a> {
                 continue;
             }
             match request.restart_policy {
-                Some(_) => self.warn(&format!("{at}.{field}"), "P24", "is not given to a container that is restarted"),
+                Some(_) => self.warn(&format!("{at}.{field}"), "P24", "is ignored: the container may be restarted"),
                 None if field == "tty" => request.terminal = true,
                 None => request.stdin = true,
             }
@@ -195,9 +199,10 @@ impl<'a> Lowering<'a> {
         for (index, name) in names.iter().enumerate() {
             match self.config(true, name) {
                 Some(secret) => secrets.push(secret),
-                // The kubelet pulls without it, too.
+                // The kubelet pulls without the credentials as well.
                 None => {
-                    let message = format!("there is no Secret `{name}` among the files: it is pulled without");
+                    let message =
+                        format!("there is no Secret `{name}` among the files: the image is pulled without it");
                     self.warn(&format!("spec.imagePullSecrets[{index}]"), "P60", message);
                 }
             }
@@ -210,7 +215,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// Program and arguments (P18).
+    /// Returns the program and its arguments (P18).
     fn program(&mut self, at: &str, container: &Container, environment: &Environment) -> RunAction {
         let mut run = RunAction { dir: container.working_dir.clone().unwrap_or_default(), ..RunAction::default() };
         if !run.dir.is_empty() && !run.dir.starts_with('/') {
@@ -228,7 +233,7 @@ impl<'a> Lowering<'a> {
             }
             if public.is_empty() && !command.is_empty() {
                 if expanded.secret {
-                    self.refuse(&place, "P12", "would have a value of a Secret, and programs are recorded");
+                    self.refuse(&place, "P12", "would contain a value of a Secret, and programs are recorded");
                 }
                 public.push(if expanded.secret { String::new() } else { expanded.text.to_string() });
                 continue;
@@ -248,7 +253,7 @@ impl<'a> Lowering<'a> {
             }
         }
         if !secret.is_empty() {
-            // Every empty entry stands for a secret one then.
+            // Each empty entry is then a placeholder for a secret.
             let given: Vec<u32> = secret.iter().map(|(index, _)| *index).collect();
             for (index, word) in public.iter().enumerate() {
                 let index = u32::try_from(index).unwrap_or(u32::MAX);
@@ -263,7 +268,7 @@ impl<'a> Lowering<'a> {
             public.iter().map(String::len).chain(secret.iter().map(|(_, value)| value.len())).map(|len| len + 1);
         let words: usize = values.chain(arguments).sum();
         if words > WORDS_MAX {
-            let message = format!("has {words} bytes of variables and arguments; the kernel takes {WORDS_MAX}");
+            let message = format!("has {words} bytes of variables and arguments; at most {WORDS_MAX}");
             self.refuse(&format!("{at}.env"), "P21", message);
         }
         run.args = public;
@@ -296,7 +301,7 @@ impl<'a> Lowering<'a> {
         TerminationMessage { path, bytes_max: 0, fallback_to_logs: fallback }
     }
 
-    /// The variables (P15 to P21).
+    /// Returns the variables (P15 to P21).
     fn environment(&mut self, at: &str, container: &Container, create: &CreatePodRequest) -> Environment {
         let mut environment = Environment::default();
         for (index, from) in container.env_from.iter().flatten().enumerate() {
@@ -325,7 +330,7 @@ impl<'a> Lowering<'a> {
             for (key, value) in config.data.iter().filter(|(key, _)| !config.binary.contains(key)) {
                 let variable = format!("{prefix}{key}");
                 if !is_name(&variable) {
-                    self.refuse(&at, "P16", format!("the key `{key}` makes no name of a variable"));
+                    self.refuse(&at, "P16", format!("the key `{key}` is not a valid name of a variable"));
                     continue;
                 }
                 let place = format!("the key `{key}`");
@@ -376,7 +381,7 @@ impl<'a> Lowering<'a> {
                 };
                 (value.map(Zeroizing::new), false)
             } else {
-                let message = if source.file_key_ref.is_some() { "fileKeyRef is not carried out" } else { "is empty" };
+                let message = if source.file_key_ref.is_some() { "fileKeyRef is not supported" } else { "is empty" };
                 self.refuse(&at, "P21", message);
                 continue;
             };
@@ -384,7 +389,7 @@ impl<'a> Lowering<'a> {
                 environment.set(&variable.name, Variable { value, secret, plain: false });
             }
         }
-        // As the controller of Jobs does it: behind the others, and not where the container has one of its own.
+        // As in the Job controller: after the others, and only if the container does not set it.
         let own = |variable: &EnvVar| variable.name == JOB_INDEX;
         if self.workload.job.as_ref().is_some_and(|job| job.indexed) && !container.env.iter().flatten().any(own) {
             let value = Zeroizing::new(self.index.to_string());
@@ -421,12 +426,12 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// A container of the pod by its name.
+    /// Returns a container of the pod by its name.
     pub(super) fn container_of(&self, name: &str) -> Option<&'a Container> {
         self.containers().into_iter().map(|(_, container, _)| container).find(|container| container.name == name)
     }
 
-    /// A value of a variable: text without NUL, below the kernel's bound.
+    /// Returns the value of a variable: text without NUL, within the kernel's limit.
     fn value(&mut self, at: &str, what: &str, bytes: &[u8]) -> Option<Zeroizing<String>> {
         if bytes.contains(&0) || bytes.len() >= VALUE_MAX {
             self.refuse(at, "P21", format!("{what} has a NUL or more than {} bytes", VALUE_MAX - 1));
@@ -468,13 +473,13 @@ impl<'a> Lowering<'a> {
             },
             path if path.starts_with("metadata.") => self.field(at, field),
             _ => {
-                self.refuse(&format!("{at}.fieldPath"), "P20", "is not a field that is known here");
+                self.refuse(&format!("{at}.fieldPath"), "P20", "is not a supported field");
                 None
             }
         }
     }
 
-    /// A field of the pod's metadata (P20).
+    /// Returns a field of the pod's metadata (P20).
     pub(super) fn field(&mut self, at: &str, field: &ObjectFieldSelector) -> Option<String> {
         let path = &*field.field_path;
         if !matches!(field.api_version.as_deref(), None | Some("" | "v1")) {
@@ -488,7 +493,7 @@ impl<'a> Lowering<'a> {
         let key = inner("metadata.labels['").map(str::to_owned);
         let key = key.or_else(|| inner("metadata.annotations['").map(str::to_ascii_lowercase));
         if key.is_some_and(|key| !is_qualified(&key)) {
-            self.refuse(&format!("{at}.fieldPath"), "P20", "names what cannot be the key of a label or annotation");
+            self.refuse(&format!("{at}.fieldPath"), "P20", "names an invalid key of a label or annotation");
             return None;
         }
         if let Some(key) = inner("metadata.labels['") {
@@ -504,13 +509,13 @@ impl<'a> Lowering<'a> {
             "metadata.namespace" => Some(self.workload.namespace.clone()),
             "metadata.uid" => Some(self.uid()),
             _ => {
-                self.refuse(&format!("{at}.fieldPath"), "P20", "is not a field that is known here");
+                self.refuse(&format!("{at}.fieldPath"), "P20", "is not a supported field");
                 None
             }
         }
     }
 
-    /// A limit or a request (P21): rounded up, and what the node has where there is no limit.
+    /// Returns a limit or a request (P21), rounded up; without a limit, the node's capacity.
     pub(super) fn resource_field(
         &mut self,
         at: &str,
@@ -551,14 +556,14 @@ impl<'a> Lowering<'a> {
         match amount.zip(divisor).and_then(|(amount, divisor)| amount.divided_by(divisor)) {
             Some(quotient) => Some(quotient.to_string()),
             None => {
-                self.refuse(at, "P21", "is not a resource with a divisor that is known here");
+                self.refuse(at, "P21", "is not a supported resource or has a wrong divisor");
                 None
             }
         }
     }
 }
 
-/// Tells whether a text is the name of a signal of Linux: `SIGUSR1`, `SIGRTMIN+3`.
+/// Returns true for the name of a Linux signal: `SIGUSR1`, `SIGRTMIN+3`.
 fn is_signal(text: &str) -> bool {
     const NAMES: [&str; 35] = [
         "ABRT", "ALRM", "BUS", "CHLD", "CLD", "CONT", "FPE", "HUP", "ILL", "INT", "IO", "IOT", "KILL", "PIPE", "POLL",

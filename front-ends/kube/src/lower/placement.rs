@@ -1,5 +1,5 @@
-//! Fields that choose a node or an order among pods (P63). There is one node, so that none of them is heeded; each is checked as an API
-//! server does, because a fault in one is a fault in the file.
+//! Fields that choose a node or an order among pods (P63). There is only one node, so they have no effect; they are
+//! checked as by an API server, because a fault in them is a fault in the file.
 
 use std::collections::BTreeSet;
 
@@ -13,9 +13,9 @@ use crate::names::{is_label, is_label_value, is_qualified, is_subdomain};
 use crate::object::check_labels;
 use crate::workload::selector_faults;
 
-/// Fault of a weight of an affinity.
+/// Message for an invalid affinity weight.
 const NOT_WEIGHT: &str = "must be 1 to 100";
-/// Fault of a key that is none of a label.
+/// Message for an invalid label key.
 const NOT_KEY: &str = "is not the key of a label";
 
 impl Lowering<'_> {
@@ -86,7 +86,7 @@ impl Lowering<'_> {
         let operator_at = format!("{at}.operator");
         match operator {
             "Exists" if !value.is_empty() => {
-                self.refuse(&format!("{at}.value"), "P63", "stands beside the operator Exists");
+                self.refuse(&format!("{at}.value"), "P63", "is not allowed with the operator Exists");
             }
             "Exists" => {}
             "" | "Equal" | "Lt" | "Gt" if key.is_empty() => {
@@ -105,7 +105,7 @@ impl Lowering<'_> {
         if !matches!(effect, "" | "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
             self.refuse(&effect_at, "P63", "must be NoSchedule, PreferNoSchedule or NoExecute");
         } else if toleration.toleration_seconds.is_some() && effect != "NoExecute" {
-            self.refuse(&effect_at, "P63", "must be NoExecute beside tolerationSeconds");
+            self.refuse(&effect_at, "P63", "must be NoExecute with tolerationSeconds");
         }
     }
 
@@ -219,7 +219,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Fault of a rule about a node's labels.
+/// Returns the fault of a rule about a node's labels.
 fn node_rule(rule: &NodeSelectorRequirement) -> Option<&'static str> {
     match (&*rule.operator, rule.values.as_ref().map_or(0, Vec::len)) {
         ("In" | "NotIn", 0) => Some("has no values, which In and NotIn need"),

@@ -13,18 +13,18 @@ use crate::quantity::{Quantity, cpu_weight};
 pub(super) type Amounts = BTreeMap<String, Quantity>;
 
 impl Lowering<'_> {
-    /// Limits and requests of a container; requests default to limits.
+    /// Returns limits and requests of a container; requests default to limits.
     pub(super) fn amounts(&mut self, path: &str, resources: Option<&ResourceRequirements>) -> (Amounts, Amounts) {
         let Some(resources) = resources else { return Default::default() };
         if resources.claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
-            self.refuse(&format!("{path}.resources.claims"), "P52", "is not carried out");
+            self.refuse(&format!("{path}.resources.claims"), "P52", "is not supported");
         }
         let limits = self.quantities(&format!("{path}.resources.limits"), resources.limits.as_ref());
         let mut requests = self.quantities(&format!("{path}.resources.requests"), resources.requests.as_ref());
         for (name, limit) in &limits {
             let request = *requests.entry(name.clone()).or_insert(*limit);
             if request > *limit {
-                let message = format!("`{name}` is more than its limit");
+                let message = format!("`{name}` exceeds its limit");
                 self.refuse(&format!("{path}.resources.requests"), "P50", message);
             }
         }
@@ -42,14 +42,14 @@ impl Lowering<'_> {
                 _ => self.refuse(&below, "P50", "is not a quantity such as 500m, 1.5 or 128Mi"),
             }
             if !matches!(&**name, "cpu" | "memory" | "ephemeral-storage") {
-                let message = "is not a resource that is given here: cpu, memory and ephemeral-storage are";
+                let message = "is not a supported resource; use cpu, memory or ephemeral-storage";
                 self.refuse(&below, "P52", message);
             }
         }
         amounts
     }
 
-    /// Limits for executord.
+    /// Returns the limits for executord.
     pub(super) fn limits(&mut self, path: &str, limits: &Amounts, requests: &Amounts) -> Limits {
         let units = |amounts: &Amounts, name: &str| amounts.get(name).map_or(0, |amount| amount.units());
         let memory = units(limits, "memory");
@@ -59,7 +59,7 @@ impl Lowering<'_> {
         }
         Limits {
             memory_bytes: memory,
-            // A thousandth is below the kernel's least quota, 1 ms of 100.
+            // 1 millicore is below the kernel's minimum quota, 1 ms of 100 ms.
             cpu_millis: limits.get("cpu").map_or(0, |cpu| if cpu.millis() == 0 { 0 } else { cpu.millis().max(10) }),
             cpu_weight: requests.get("cpu").map_or(0, |cpu| cpu_weight(*cpu)),
             disk_bytes: units(limits, "ephemeral-storage"),
@@ -68,7 +68,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Score by which the kernel kills when memory runs out (P51). None for Guaranteed, which would be below the host's own.
+    /// Returns the OOM score adjustment (P51). `None` for Guaranteed, whose value would be below the host's own.
     pub(super) fn oom_score(&mut self, requests: &Amounts) -> Option<i32> {
         match self.qos {
             Qos::BestEffort => return Some(1000),
@@ -82,14 +82,14 @@ impl Lowering<'_> {
     }
 }
 
-/// Class of a pod, over its mains and init containers (P51).
+/// Quality-of-service class of a pod, over its main and init containers (P51).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Qos {
-    /// Nothing is limited or requested.
+    /// No container has limits or requests.
     BestEffort,
-    /// Some is.
+    /// Some limits or requests are set.
     Burstable,
-    /// Each container has limits of both, which are its requests.
+    /// Each container has CPU and memory limits that equal its requests.
     Guaranteed,
 }
 

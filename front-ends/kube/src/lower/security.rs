@@ -10,13 +10,11 @@ use super::Lowering;
 pub(super) struct Identity {
     /// `uid`, `uid:gid`, or empty for the image's.
     pub(super) user: String,
-    /// Nobody checked yet that the image's user is not root.
+    /// True if the image's user must still be checked not to be root.
     pub(super) check_image: bool,
-    /// Supplementary groups.
     pub(super) groups: Vec<String>,
     /// Group of the files of its volumes.
     pub(super) fs_group: Option<String>,
-    /// AppArmor profile.
     pub(super) apparmor: String,
 }
 
@@ -26,7 +24,7 @@ impl Lowering<'_> {
         let own = container.security_context.clone().unwrap_or_default();
         let at = |field: &str| format!("{path}.securityContext.{field}");
         let of_pod = |field: &str| format!("spec.securityContext.{field}");
-        // Place of a field that the container has of its own or from the pod.
+        // Path of the field in the container or in the pod.
         let place = |is_own: bool, field: &str| if is_own { at(field) } else { of_pod(field) };
         let id = |value: Option<i64>| value.map(|value| i32::try_from(value).ok().filter(|id| *id >= 0).ok_or(value));
         let number = |at: &str, value: Option<i64>, lowering: &mut Self| match id(value) {
@@ -45,7 +43,7 @@ impl Lowering<'_> {
             (Some(uid), Some(gid)) => format!("{uid}:{gid}"),
             (Some(uid), None) => uid.to_string(),
             (None, Some(_)) => {
-                self.refuse(&group_at, "P44", "is set without runAsUser: set that, too");
+                self.refuse(&group_at, "P44", "is set without runAsUser: set both");
                 String::new()
             }
             (None, None) => String::new(),
@@ -70,7 +68,7 @@ impl Lowering<'_> {
             self.refuse(&at("procMount"), "P47", "must be Default");
         }
         if own.allow_privilege_escalation == Some(true) {
-            let message = "is not heeded: programs gain no privileges (no_new_privs)";
+            let message = "is ignored: programs gain no privileges (no_new_privs)";
             self.warn(&at("allowPrivilegeEscalation"), "P46", message);
         }
         let privileged = own.privileged == Some(true);
@@ -93,7 +91,7 @@ impl Lowering<'_> {
                 names.map(|name| name.strip_prefix("CAP_").map_or(name.clone(), str::to_owned)).collect()
             };
             let (add, drop) = (plain(capabilities.add), plain(capabilities.drop));
-            // Single ones are dropped after the adding.
+            // Single capabilities are dropped after the additions.
             let add = add.into_iter().filter(|name| !drop.contains(name) || name == "ALL").collect();
             Capabilities { add, drop }
         });
@@ -104,19 +102,19 @@ impl Lowering<'_> {
         Identity { user, check_image: non_root && uid.is_none(), groups, fs_group, apparmor }
     }
 
-    /// Refuses labels of SELinux and options of Windows; `context` is the path of their security context and a dot.
+    /// Refuses SELinux labels and Windows options; `context` is the path of their security context and a dot.
     fn labels_of_other_systems(&mut self, context: &str, selinux: Option<&SELinuxOptions>, windows: bool) {
         if selinux.is_some_and(|options| *options != SELinuxOptions::default()) {
-            let message = "is not carried out: there is no SELinux here";
+            let message = "is not supported: there is no SELinux here";
             self.refuse(&format!("{context}seLinuxOptions"), "P47", message);
         }
         if windows {
-            let message = "is not carried out: the host is not Windows";
+            let message = "is not supported: the host is not Windows";
             self.refuse(&format!("{context}windowsOptions"), "P47", message);
         }
     }
 
-    /// Checks what is the whole pod's, once (P45, P47, P63).
+    /// Checks the security context of the whole pod, once (P45, P47, P63).
     pub(super) fn pod_security(&mut self) {
         let spec = self.spec;
         let account = spec.service_account_name.as_ref().or(spec.service_account.as_ref());
@@ -128,7 +126,7 @@ impl Lowering<'_> {
             _ => None,
         };
         if let Some(field) = field {
-            let message = "is not heeded: there is no API server, and the pod has no token for one";
+            let message = "is ignored: there is no API server, and the pod has no token for one";
             self.warn(&format!("spec.{field}"), "P63", message);
         }
         let Some(context) = &spec.security_context else { return };
@@ -138,7 +136,7 @@ impl Lowering<'_> {
         match context.se_linux_change_policy.as_deref() {
             None => {}
             Some("Recursive" | "MountOption") => {
-                self.warn(path, "P47", "is not heeded: there is no SELinux here");
+                self.warn(path, "P47", "is ignored: there is no SELinux here");
             }
             Some(_) => self.refuse(path, "P47", "must be Recursive or MountOption"),
         }
@@ -146,7 +144,7 @@ impl Lowering<'_> {
             None | Some("Merge") => {}
             Some(policy) => {
                 let message = match policy {
-                    "Strict" => "Strict is not carried out: groups of the image's /etc/group are added",
+                    "Strict" => "Strict is not supported: groups of the image's /etc/group are added",
                     _ => "must be Merge",
                 };
                 self.refuse("spec.securityContext.supplementalGroupsPolicy", "P45", message);
@@ -160,16 +158,20 @@ impl Lowering<'_> {
 
     fn seccomp(&mut self, path: &str, profile: Option<&SeccompProfile>) {
         if profile.is_some_and(|profile| profile.type_ != "Localhost" && profile.localhost_profile.is_some()) {
-            self.refuse(&format!("{path}.localhostProfile"), "P47", "is for the type Localhost alone");
+            self.refuse(&format!("{path}.localhostProfile"), "P47", "is only allowed with the type Localhost");
         }
         match profile.map(|profile| &*profile.type_) {
-            // Without one it is executord's own filter.
+            // Without a profile, executord's own filter applies.
             None | Some("RuntimeDefault") => {}
             Some("Unconfined") => {
-                self.refuse(path, "P47", "Unconfined is not carried out: executord's own filter is in force; a privileged container has none");
+                self.refuse(
+                    path,
+                    "P47",
+                    "Unconfined is not supported: executord's own filter is in force; a privileged container has none",
+                );
             }
             Some("Localhost") => {
-                self.refuse(path, "P47", "Localhost is not carried out: there is no directory of profiles");
+                self.refuse(path, "P47", "Localhost is not supported: there is no directory of profiles");
             }
             Some(_) => self.refuse(path, "P47", "must be RuntimeDefault"),
         }

@@ -13,9 +13,9 @@ use crate::names::{is_label, is_port_name, is_subdomain};
 use crate::options::PodNetwork;
 use crate::plan::Role;
 
-/// Most name servers, search domains, and bytes of these (P42).
+/// Maximum number of name servers (P42).
 const SERVERS_MAX: usize = 3;
-/// Sysctls that a kubelet sets without being allowed to.
+/// Sysctls that a kubelet allows by default.
 const SAFE_SYSCTLS: [&str; 12] = [
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
@@ -55,7 +55,7 @@ impl Lowering<'_> {
         let mut named = BTreeSet::new();
         for (index, sysctl) in sysctls.iter().enumerate() {
             if !SAFE_SYSCTLS.contains(&&*sysctl.name.replace('/', ".")) {
-                let message = "is none of Kubernetes' safe sysctls: a kubelet refuses it unless it is allowed there";
+                let message = "is not one of Kubernetes' safe sysctls: a kubelet refuses it unless it is allowed there";
                 self.warn(&format!("spec.securityContext.sysctls[{index}].name"), "P47", message);
             }
             if !named.insert(sysctl.name.replace('/', ".")) {
@@ -63,7 +63,7 @@ impl Lowering<'_> {
                 self.refuse(&format!("spec.securityContext.sysctls[{index}].name"), "P47", message);
             }
             if network == Network::Host && sysctl.name.replace('/', ".").starts_with("net.") {
-                let message = "is of the network, which is the host's";
+                let message = "changes the network, which is the host's";
                 self.refuse(&format!("spec.securityContext.sysctls[{index}].name"), "P47", message);
             }
         }
@@ -72,7 +72,7 @@ impl Lowering<'_> {
             network_name,
             egress: self.options.egress && network == Network::Cni,
             ports: self.ports(network),
-            // The host's network comes with the host's name.
+            // The host's network implies the host's name.
             hostname: if network == Network::Host { String::new() } else { hostname },
             dns: self.dns(),
             extra_hosts: self.host_aliases(),
@@ -115,7 +115,7 @@ impl Lowering<'_> {
                 self.refuse("spec.dnsPolicy", "P42", "must be ClusterFirst, ClusterFirstWithHostNet, Default or None");
             }
         }
-        // Empty lists ask for nothing: a request with them would replace the host's settings by none.
+        // Empty lists are ignored: a request with them would replace the host's settings by none.
         let is_set = |config: &&PodDNSConfig| {
             let PodDNSConfig { nameservers, searches, options } = config;
             let lists =
@@ -156,7 +156,7 @@ impl Lowering<'_> {
             self.refuse("spec.dnsConfig.searches", "P42", message);
         }
         if policy != Some("None") {
-            self.warn("spec.dnsConfig", "P42", "is taken instead of the host's settings, not in addition to them");
+            self.warn("spec.dnsConfig", "P42", "replaces the host's settings instead of extending them");
         }
         let option = |name: &str, value: Option<&str>| match value {
             Some(value) => format!("{name}:{value}"),
@@ -167,7 +167,7 @@ impl Lowering<'_> {
         Some(Dns { servers, searches, options })
     }
 
-    /// Published ports: those with a hostPort (P43).
+    /// Returns the published ports: those with a hostPort (P43).
     fn ports(&mut self, network: Network) -> Vec<PortMapping> {
         let mut ports: Vec<PortMapping> = Vec::new();
         let declared: Vec<_> = self

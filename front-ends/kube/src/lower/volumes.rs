@@ -17,12 +17,12 @@ use crate::docker;
 use crate::names::{is_below, is_item_path, is_label};
 use crate::quantity::Quantity;
 
-/// Size of a volume in memory where nothing else gives one.
+/// Default size of a memory volume, in bytes.
 const MEMORY_DEFAULT: u64 = 64 << 20;
-/// Mode of files where nobody says another one.
+/// Default mode of files.
 const MODE: i32 = 0o644;
 
-/// Fault of the path of a file of a volume.
+/// Message for an invalid file path in a volume.
 const NOT_ITEM: &str = "must be relative, without `..`, and not begin with `..`";
 
 /// A file of a volume.
@@ -36,13 +36,13 @@ pub(super) struct Projected {
 /// Meaning of a volume on this host.
 #[derive(Clone)]
 pub(super) enum Kind {
-    /// A volume of the pod.
+    /// An empty volume of the pod.
     Empty,
     /// Files by their path below the mount.
     Files(BTreeMap<String, Projected>),
-    /// A directory that the operator lends.
+    /// A directory that the operator offers as a volume.
     Host { name: String, sub_path: String, read_only: bool },
-    /// A path of the host, below a directory whose paths the operator lends.
+    /// A host path below a directory whose paths may be mounted.
     HostPath(String),
     /// Files of an image.
     Image(String),
@@ -53,13 +53,13 @@ pub(super) enum Kind {
 /// Volumes by name.
 pub(super) type Volumes = BTreeMap<String, Kind>;
 
-/// Result of a container's mounts.
+/// Result of lowering a container's mounts.
 #[derive(Default)]
 pub(super) struct Mounted {
     pub(super) files: Vec<File>,
     /// Directories of files.
     pub(super) directories: Vec<String>,
-    /// Directories that follow changes.
+    /// Directories whose files follow changes.
     pub(super) rotating: Vec<String>,
     pub(super) volumes: Vec<VolumeMount>,
 }
@@ -99,7 +99,7 @@ impl Lowering<'_> {
                     self.refuse(
                         &format!("{at}.emptyDir.medium"),
                         "P56",
-                        "must be empty or Memory: huge pages are not given here",
+                        "must be empty or Memory: huge pages are not supported",
                     );
                     empty_volume::Medium::Disk
                 }
@@ -113,10 +113,8 @@ impl Lowering<'_> {
                 size = match (size, pod) {
                     (0, Some(pod)) if pod > 0 => pod,
                     (0, _) => {
-                        let message = format!(
-                            "has neither a sizeLimit nor memory limits to go by: it gets {} MiB",
-                            MEMORY_DEFAULT >> 20
-                        );
+                        let message =
+                            format!("has neither a sizeLimit nor memory limits: it gets {} MiB", MEMORY_DEFAULT >> 20);
                         self.warn(&format!("{at}.emptyDir"), "P56", message);
                         MEMORY_DEFAULT
                     }
@@ -163,7 +161,7 @@ impl Lowering<'_> {
             match source.pull_policy.as_deref() {
                 None | Some("") => {}
                 Some("Always" | "IfNotPresent" | "Never") => {
-                    self.warn(&policy_at, "P59", "is not heeded: the image is fetched if it is missing");
+                    self.warn(&policy_at, "P59", "is ignored: the image is fetched if it is missing");
                 }
                 Some(_) => self.refuse(&policy_at, "P59", "must be Always, IfNotPresent or Never"),
             }
@@ -178,11 +176,11 @@ impl Lowering<'_> {
         }
         match kinds.first() {
             Some(kind) => {
-                let message = "is not carried out: use an emptyDir, or a hostPath that the operator lends";
+                let message = "is not supported: use an emptyDir, or a hostPath that the operator lends";
                 self.refuse(&format!("{at}.{kind}"), "P59", message);
             }
             None => {
-                // The API server makes an emptyDir of it.
+                // The API server treats such a volume as an emptyDir.
                 let empty = self.empty_volume();
                 create.volumes.push(PodVolume { name: volume.name.clone(), empty: Some(empty) });
                 return Kind::Empty;
@@ -191,8 +189,8 @@ impl Lowering<'_> {
         Kind::Refused
     }
 
-    /// Owner and mode of an emptyDir: root's, writable for all; with an fsGroup that group's, which what is made in it gets
-    /// (P45).
+    /// Returns the owner and mode of an emptyDir: root, writable for all; with an fsGroup, owned by that group and
+    /// setgid (P45).
     fn empty_volume(&self) -> EmptyVolume {
         let group = self.spec.security_context.as_ref().and_then(|context| context.fs_group);
         let gid = group.and_then(|group| u32::try_from(group).ok());
@@ -207,7 +205,7 @@ impl Lowering<'_> {
         mode.unsigned_abs() & 0o777
     }
 
-    /// Files of a ConfigMap or Secret (P53).
+    /// Returns the files of a ConfigMap or Secret (P53).
     fn configured(
         &mut self,
         at: &str,
@@ -255,7 +253,7 @@ impl Lowering<'_> {
         files
     }
 
-    /// Files of the downward API (P20).
+    /// Returns the files of the downward API (P20).
     fn downward(&mut self, at: &str, items: &[DownwardAPIVolumeFile], mode: u32) -> BTreeMap<String, Projected> {
         let mut files = BTreeMap::new();
         for (index, item) in items.iter().enumerate() {
@@ -329,10 +327,10 @@ impl Lowering<'_> {
             let downward = source.downward_api.iter().flat_map(|one| one.items.iter().flatten()).map(|item| &item.path);
             for path in items.chain(downward) {
                 if !paths.insert(clean(path)) {
-                    self.refuse(&at, "P54", format!("has the path `{path}`, which another item has, too"));
+                    self.refuse(&at, "P54", format!("has the path `{path}` of another item"));
                 }
             }
-            // Later sources overwrite (P54).
+            // Later sources overwrite earlier ones (P54).
             if let Some(source) = &source.config_map {
                 files.extend(self.configured(
                     &format!("{at}.configMap"),
@@ -369,7 +367,7 @@ impl Lowering<'_> {
                     self.refuse(
                         &format!("{at}.{field}"),
                         "P54",
-                        "is not carried out: there is no API server that gives one",
+                        "is not supported: there is no API server that gives one",
                     );
                 }
             }
@@ -412,7 +410,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// The mounts of a container.
+    /// Lowers the mounts of a container.
     pub(super) fn mounts(
         &mut self,
         at: &str,
@@ -424,7 +422,7 @@ impl Lowering<'_> {
         let mut mounted = Mounted::default();
         let mut paths = BTreeSet::new();
         if container.volume_devices.as_ref().is_some_and(|devices| !devices.is_empty()) {
-            self.refuse(&format!("{at}.volumeDevices"), "P59", "is not carried out: there are no block devices");
+            self.refuse(&format!("{at}.volumeDevices"), "P59", "is not supported: there are no block devices");
         }
         for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
             let at = format!("{at}.volumeMounts[{index}]");
@@ -444,11 +442,11 @@ impl Lowering<'_> {
             match mount.recursive_read_only.as_deref() {
                 None | Some("" | "Disabled") => {}
                 Some("Enabled" | "IfPossible") if mount.read_only != Some(true) => {
-                    self.refuse(&recursive, "P58", "is for a mount with readOnly: true");
+                    self.refuse(&recursive, "P58", "requires readOnly: true");
                 }
-                // Mounts below a volume stay writable.
+                // Mounts below the volume stay writable.
                 Some("IfPossible") => {}
-                Some("Enabled") => self.refuse(&recursive, "P58", "is not carried out: use IfPossible"),
+                Some("Enabled") => self.refuse(&recursive, "P58", "is not supported: use IfPossible"),
                 Some(_) => self.refuse(&recursive, "P58", "must be Disabled, IfPossible or Enabled"),
             }
             let Some(sub_path) = self.sub_path(&at, mount, expand) else { continue };
@@ -496,7 +494,7 @@ impl Lowering<'_> {
         let plain = mount.sub_path.clone().unwrap_or_default();
         let expression = mount.sub_path_expr.clone().unwrap_or_default();
         if !plain.is_empty() && !expression.is_empty() {
-            self.refuse(&format!("{at}.subPathExpr"), "P58", "is set beside subPath");
+            self.refuse(&format!("{at}.subPathExpr"), "P58", "is set together with subPath");
             return None;
         }
         let (field, path) = if expression.is_empty() {
@@ -507,7 +505,7 @@ impl Lowering<'_> {
                 self.refuse(
                     &format!("{at}.subPathExpr"),
                     "P13",
-                    "would have a value of a Secret, and paths are recorded",
+                    "would contain a value of a Secret, and paths are recorded",
                 );
                 return None;
             }
@@ -524,7 +522,7 @@ impl Lowering<'_> {
         Some(clean(&path))
     }
 
-    /// Files of a volume below a mount. A mount of one file is not changed later (P55).
+    /// Lowers a mount of a volume's files. A mount of a single file is not updated later (P55).
     fn file_mount(
         &mut self,
         at: &str,
@@ -538,7 +536,7 @@ impl Lowering<'_> {
             path,
             content: projected.content.to_vec(),
             public: !projected.secret,
-            // The group reads what the owner reads (P45).
+            // The group gets the owner's read permission (P45).
             mode: Some(if fs_group.is_some() {
                 projected.mode | (projected.mode & 0o400) >> 3
             } else {
@@ -568,12 +566,12 @@ impl Lowering<'_> {
     }
 }
 
-/// A relative path without empty parts and `.`.
+/// Returns a relative path without empty parts and `.`.
 fn clean(path: &str) -> String {
     path.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/")
 }
 
-/// A text as Go's `%q` has it, in which the downward API writes values (P20).
+/// Quotes a text like Go's `%q`, as the downward API writes values (P20).
 fn quoted(text: &str) -> String {
     let mut quoted = String::from('"');
     for c in text.chars() {

@@ -6,7 +6,7 @@ fn pairs(list: &[(&str, &str)]) -> Vec<(String, String)> {
     list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-/// A text that an expansion builds from a secret is one: variables of variables, and arguments.
+/// An expansion that contains a secret is secret: variables of variables, and arguments.
 #[test]
 fn p11_p12_secrets_take_the_way_of_secrets() {
     let container = "command: [/bin/sh, -c, 'echo $(URL)', '', plain]\nargs: ['$(PLAIN)']\nenv:\n\
@@ -23,7 +23,7 @@ fn p11_p12_secrets_take_the_way_of_secrets() {
     );
     let arguments: Vec<_> = run.secret_arguments.iter().map(|one| (one.index, one.value.as_str())).collect();
     assert_eq!(arguments, [(1, "echo db://u:hunter2@h"), (2, "")]);
-    // Nothing of it is in the digest's input in the clear, or printed.
+    // Neither the digest's input nor the debug output has the value.
     assert!(!format!("{whole:?}").contains("hunter2"));
     let program =
         pod("command: ['$(P)']\nenv: [{name: P, valueFrom: {secretKeyRef: {name: s, key: key}}}]", "") + SECRET;
@@ -53,7 +53,7 @@ fn p14_checks_and_hooks_have_the_environment() {
 fn p15_order_of_variables() {
     let container = "envFrom: [{configMapRef: {name: c}}, {prefix: P_, configMapRef: {name: c}}, {secretRef: {name: s}}]\nenv: [{name: A, value: env}, {name: word, value: over}]";
     let run = run(&plan(&(pod(container, "") + MAP + SECRET)));
-    // binaryData is left out.
+    // binaryData is skipped.
     assert_eq!(
         variables(&run.env),
         pairs(&[("A", "env"), ("b.c", "two"), ("P_A", "one"), ("P_b.c", "two"), ("word", "over")])
@@ -139,7 +139,7 @@ fn p20_fields_of_the_pod() {
         .map(|file| (file.path.as_str(), std::str::from_utf8(&file.content).unwrap(), file.public))
         .collect();
     assert_eq!(contents, [("/v/a", "note=\"a\\nb\"", true), ("/v/l", "app=\"web\"", true)]);
-    // As Go quotes, a line for each key, in their order.
+    // Quoted as in Go, one line per key, in order.
     let odd = pod("volumeMounts: [{name: v, mountPath: /v}]", volume)
         .replace("note: \"a\\nb\"", "note: \"\\a\\x01\\x7f'\\\"\\\\ ä\", before: x");
     let content = run(&plan(&odd)).volume_mounted_files[0].content.clone();
@@ -183,12 +183,12 @@ fn p21_resources_and_bounds() {
     refuses(&pod(&format!("env: [{{name: A, value: {}}}]", "x".repeat(131_072)), ""), "P21");
     refuses(
         &pod("env: [{name: A, valueFrom: {fileKeyRef: {volumeName: v, path: p, key: k}}}]", ""),
-        "P21 spec.containers[0].env[0].valueFrom: fileKeyRef is not carried out",
+        "P21 spec.containers[0].env[0].valueFrom: fileKeyRef is not supported",
     );
     assert!(plan_with(&pod(&format!("env: [{{name: A, value: {}}}]", "x".repeat(131_071)), ""), &cni()).1.is_empty());
 }
 
-/// A few bytes that name a long variable often do not become gigabytes.
+/// A few bytes that repeat a long variable do not become gigabytes.
 #[test]
 fn p21_expansion_is_bounded() {
     let bomb =

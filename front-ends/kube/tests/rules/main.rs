@@ -1,6 +1,6 @@
-//! Each rule of docs/guides/kube-rules.md has a test that is called after it.
+//! Each rule of docs/guides/kube-rules.md has a test whose name begins with its number.
 
-#![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
+#![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
 mod common;
 mod configuration;

@@ -38,7 +38,7 @@ fn p24_p25_restart_policies() {
         [mode(""), mode("restartPolicy: OnFailure"), mode("restartPolicy: Never")],
         [Some(Mode::Always), Some(Mode::OnFailure), None]
     );
-    // The pauses are executord's own, which are the kubelet's: 10 s to 300 s.
+    // The pauses are executord's defaults, which equal the kubelet's: 10 s to 300 s.
     assert!(request(&plan(&pod("", ""))).restart_policy.unwrap().min_delay.is_none());
     refuses(&pod("", "restartPolicy: Sometimes"), "P24 spec.restartPolicy");
     refuses(&pod("restartPolicy: Never", ""), "P24 spec.containers[0].restartPolicy");
@@ -67,7 +67,7 @@ fn p31_p32_grace_and_hooks() {
     assert_eq!(with.post_start, Some(Hook::Sleep(std::time::Duration::from_secs(2))));
     let hook = Some(Hook::Exec(vec!["sh".into(), "-c".into(), "echo $(X)".into()]));
     assert_eq!(with.pre_stop, hook);
-    // `down` knows it from the labels.
+    // `down` reads the hook from the labels.
     assert_eq!(Hook::from_labels(|name| with.request.labels.get(name).map(String::as_str)), hook);
     let long = pod(&format!("lifecycle: {{preStop: {{exec: {{command: [{}]}}}}}}", "ä".repeat(600)), "");
     let labels = member(&plan(&long)).request.labels.clone();
@@ -128,7 +128,7 @@ fn p34_to_p36_probes() {
     assert_eq!((live.healthy_threshold, live.unhealthy_threshold, checks.startup[0].unhealthy_threshold), (1, 3, 0));
     let Some(check::Kind::Exec(exec)) = &checks.readiness[0].kind else { panic!("exec") };
     assert_eq!((exec.path.as_str(), exec.args[0].as_str(), exec.container_environment), ("cat", "/f", true));
-    // Without a startup probe the liveness probe judges the start, by its own failures in a row.
+    // Without a startup probe the liveness probe decides about the start, with its own failure threshold.
     let alone = request(&plan(&pod("livenessProbe: {tcpSocket: {port: 1}}", ""))).checks.unwrap();
     assert_eq!(alone.start_timeout.unwrap().seconds, 31);
     for (probe, begins) in [
@@ -147,7 +147,7 @@ fn p34_to_p36_probes() {
     }
 }
 
-/// A text that is empty asks for the default, as at the API server.
+/// Empty text means the default, as at the API server.
 #[test]
 fn p24_p42_p43_p60_empty_is_the_default() {
     let container = "imagePullPolicy: ''\nterminationMessagePolicy: ''\nports: [{containerPort: 1, protocol: ''}]";
@@ -175,7 +175,7 @@ fn p36_a_probe_s_own_grace() {
     refuses(&with("livenessProbe", 0), "P36 spec.containers[0].livenessProbe.terminationGracePeriodSeconds: must be");
     refuses(
         &with("readinessProbe", 5),
-        "P36 spec.containers[0].readinessProbe.terminationGracePeriodSeconds: is not for",
+        "P36 spec.containers[0].readinessProbe.terminationGracePeriodSeconds: is not allowed for",
     );
 }
 
@@ -193,7 +193,7 @@ fn p38_p39_what_probes_cannot_be() {
         ),
         ("livenessProbe: {httpGet: {port: 1, scheme: HTTPS}}", "P38 spec.containers[0].livenessProbe.httpGet.scheme"),
         ("livenessProbe: {httpGet: {port: 1, host: example.com}}", "P38 spec.containers[0].livenessProbe.httpGet.host"),
-        // A number in quotes is the name of a port, which has a letter.
+        // A number in quotes is the name of a port, which must contain a letter.
         ("livenessProbe: {httpGet: {port: '80'}}", "P38 spec.containers[0].livenessProbe.httpGet.port"),
         ("livenessProbe: {httpGet: {port: web}}", "P38 spec.containers[0].livenessProbe.httpGet.port"),
         ("livenessProbe: {grpc: {port: 1}}", "P38 spec.containers[0].livenessProbe.grpc"),
@@ -320,7 +320,7 @@ fn p46_capabilities() {
 
 #[test]
 fn p47_profiles() {
-    // An empty label asks for nothing.
+    // An empty label has no effect.
     for context in
         ["{seccompProfile: {type: RuntimeDefault}}", "{appArmorProfile: {type: Unconfined}}", "{seLinuxOptions: {}}"]
     {
@@ -344,7 +344,7 @@ fn p47_profiles() {
     }
 }
 
-/// Requests for profiles by the annotations of earlier versions of Kubernetes.
+/// Profiles in annotations of earlier versions of Kubernetes.
 #[test]
 fn p47_profiles_by_annotation() {
     const ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
@@ -390,21 +390,21 @@ fn p47_sysctls() {
         "P47 spec.securityContext.sysctls[1].name",
     );
     let on_host = sysctls("{name: net.core.somaxconn, value: '1'}").replace("spec:\n", "spec:\n  hostNetwork: true\n");
-    refuses(&on_host, "P47 spec.securityContext.sysctls[0].name: is of the network");
+    refuses(&on_host, "P47 spec.securityContext.sysctls[0].name: changes the network");
 }
 
-/// What becomes of a field that asks for security.
+/// Effect of a security field.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Outcome {
     /// The requests differ from those without the field.
     Applied,
-    /// The requests are the same because the field asks for what holds anyway.
+    /// The requests are unchanged because the field asks for the default.
     Holds,
     Warned,
     Refused,
 }
 
-/// Outcome of lines of a pod; a warning or a violation is at `at`.
+/// Returns the outcome of lines of a pod; a warning or a violation is at `at`.
 fn outcome(text: &str, at: &str) -> Outcome {
     let made = |text: &str| {
         let (plan, warnings) = plan_with(text, &options());
@@ -432,7 +432,7 @@ fn outcome(text: &str, at: &str) -> Outcome {
     }
 }
 
-/// No field that asks for security is dropped without a word.
+/// No security field is dropped silently.
 #[test]
 fn p44_p48_security_fields_have_outcomes() {
     use Outcome::{Applied, Holds, Refused, Warned};
@@ -467,7 +467,7 @@ fn p44_p48_security_fields_have_outcomes() {
     let whole = [
         ("fsGroup", "7", Applied),
         ("fsGroup", "-1", Refused),
-        // Volumes are made anew: both policies come to the same.
+        // Volumes are created anew, so both policies have the same effect.
         ("fsGroupChangePolicy", "OnRootMismatch", Holds),
         ("fsGroupChangePolicy", "Never", Refused),
         ("seLinuxChangePolicy", "MountOption", Warned),
@@ -508,7 +508,7 @@ fn p44_p48_security_fields_have_outcomes() {
         let found = outcome(&pod("", &format!("{field}: {value}")), &format!("spec.{field}"));
         assert_eq!(found, expected, "{field}: {value}");
     }
-    // The tables are whole: a field that a later version of Kubernetes adds does not compile here.
+    // The tables are complete: a field that a later version of Kubernetes adds fails to compile here.
     let SecurityContext {
         allow_privilege_escalation: _,
         app_armor_profile: _,
@@ -581,10 +581,10 @@ fn p51_scores() {
     assert_eq!(score("{requests: {memory: 2Gi}}"), Some(750));
     assert_eq!(score("{requests: {cpu: 1}}"), Some(999));
     assert_eq!(score("{requests: {memory: 80Gi}}"), Some(3));
-    // 0 is nothing, and a request of it is not the limit.
+    // 0 means unset, and a request of 0 does not equal the limit.
     assert_eq!(score("{limits: {cpu: 0}, requests: {cpu: 0}}"), Some(1000));
     assert_eq!(score("{limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 0}}"), Some(875));
-    // Over mains and init containers.
+    // Covers main and init containers.
     let both = pod("resources: {limits: {cpu: 1, memory: 1Gi}}", "initContainers: [{name: i, image: i:1}]");
     assert_eq!(request(&plan(&both)).oom_score_adj, Some(875));
 }

@@ -1,4 +1,4 @@
-//! P1 to P10.
+//! P1 to P10: reading files.
 
 use executor_kube::report::Strictness;
 
@@ -7,7 +7,7 @@ use crate::common::{MAP, SECRET, judged, options, plan, pod, refused, refuses, r
 #[test]
 fn p1_documents_lists_and_order() {
     let web = pod("env:\n- {name: X, valueFrom: {configMapKeyRef: {name: c, key: A}}}", "");
-    // The ConfigMap comes last, and an empty document and a comment between.
+    // The ConfigMap comes last, after an empty document with a comment.
     let text = format!("{web}---\n# nothing\n---\n{}", &MAP[4..]);
     assert_eq!(variables(&run(&plan(&text)).env), [("X".to_owned(), "one".to_owned())]);
     let list = r#"{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[{"name":"x","image":"i:1"}]}},
@@ -76,8 +76,8 @@ fn p4_unknown_fields_by_strictness() {
     let reported = refused(&text);
     assert_eq!(reported.len(), 3, "{reported:?}");
     assert!(
-        reported[0].starts_with("P4 data.a: is there twice")
-            || reported.iter().any(|one| one.starts_with("P4 data.a: is there twice"))
+        reported[0].starts_with("P4 data.a: occurs twice")
+            || reported.iter().any(|one| one.starts_with("P4 data.a: occurs twice"))
     );
     let (_, warnings) = judged(&text, Strictness::Warn, &options()).unwrap();
     assert_eq!(warnings.len(), 3);
@@ -106,7 +106,7 @@ fn p6_names() {
         "{reported:?}"
     );
     assert!(reported.iter().any(|one| one.starts_with("P6 spec.initContainers[1].name")), "{reported:?}");
-    // The namespace counts.
+    // The namespace is part of the identity.
     let other = format!("{}---\n{}", pod("", ""), pod("", "").replace("name: web", "name: web\n  namespace: other"));
     let ids: Vec<String> = plan(&other).pods.into_iter().map(|pod| pod.id).collect();
     assert_eq!(ids, ["default_web", "other_web"]);
@@ -118,13 +118,13 @@ fn p6_names() {
     );
     let reported = refused(&format!("{}---\n{}", pod("", ""), pod("", "")));
     assert_eq!(reported.len(), 1, "{reported:?}");
-    // YAML reads it as a boolean: one violation, not a missing name beside it.
+    // YAML reads `n` as a boolean: one violation, without an additional one for a missing name.
     refuses(&pod("", "").replace("name: web", "name: n"), "P3 metadata.name");
     let reported = refused(&pod("", "").replace("name: web", "name: ''\n  generateName: web-"));
     assert!(reported.iter().any(|one| one.contains("generateName")), "{reported:?}");
     refuses(
         &pod("", "").replace("name: web", &format!("name: {}", "x".repeat(60) + "." + &"y".repeat(60))),
-        "P6 metadata.name: makes an id of",
+        "P6 metadata.name: gets the id NAMESPACE_POD_CONTAINER of",
     );
 }
 
@@ -134,7 +134,7 @@ fn p7_keys() {
     refuses(&map("data: {'a/b': x}"), "P7 data['a/b']");
     refuses(&map("data: {'..a': x}"), "P7 data['..a']");
     refuses(&map("data: {'.': x}"), "P7");
-    refuses(&map("data: {a: x}\nbinaryData: {a: eA==}"), "P7 binaryData.a: is in `data`, too");
+    refuses(&map("data: {a: x}\nbinaryData: {a: eA==}"), "P7 binaryData.a: is also in `data`");
     assert!(judged(&map("data: {'.a': x, '-_.A9': ''}"), Strictness::Strict, &options()).is_ok());
 }
 
@@ -188,7 +188,7 @@ fn p9_types_of_secrets() {
     }
 }
 
-/// No violation of any kind repeats what a Secret has.
+/// No violation of any kind repeats a Secret's value.
 #[test]
 fn p9_no_message_has_a_value() {
     let broken = "apiVersion: v1\nkind: Secret\nmetadata: {name: s, labels: canary-1}\ntype: {a: canary-2}\ndata: {a: [canary-3], b: {c: canary-4}, d: 'canary-5'}\nstringData: {e: 3}\ncanary: canary-6\nimmutable: canary-7\n";
@@ -199,7 +199,7 @@ fn p9_no_message_has_a_value() {
     assert!(!refused(&text).concat().contains("canary"));
 }
 
-/// A few lines cannot ask for as many pods, or as much memory, as they like.
+/// A few lines cannot demand an unlimited number of pods or amount of memory.
 #[test]
 fn p5_what_is_made_is_bounded() {
     let deployment = |name: &str, replicas: u32, pod: &str| {
@@ -209,13 +209,13 @@ fn p5_what_is_made_is_bounded() {
     };
     let small = "containers: [{name: a, image: 'i:1'}]";
     let many: String = (0..11).map(|number| deployment(&format!("d{number}"), 1000, small)).collect();
-    refuses(&many, "P5 spec: makes more than 10000 pods");
+    refuses(&many, "P5 spec: creates, with the objects before it, more than 10000 pods");
     let large = "containers: [{name: a, image: 'i:1', volumeMounts: [{name: v, mountPath: /v}]}], volumes: [{name: v, configMap: {name: c}}]";
     let map = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{a: {}}}\n", "x".repeat(1 << 20));
     let reported = refused(&(map + &deployment("d", 200, large)));
     assert_eq!(reported.len(), 1, "{reported:?}");
     assert!(
-        reported[0].starts_with("P5 spec.template.spec.containers[0]: needs, with what is before it"),
+        reported[0].starts_with("P5 spec.template.spec.containers[0]: needs, with the objects before it"),
         "{reported:?}"
     );
 }
@@ -239,7 +239,7 @@ fn p6_labels_and_annotations() {
     refuses("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, labels: {a: 'b c'}}\n", "P6 metadata.labels['a']");
 }
 
-/// P6: what nothing here reads is checked all the same.
+/// P6: fields without effect are checked nevertheless.
 #[test]
 fn p6_owners_and_finalizers() {
     let with = |text: &str| pod("", "").replace("  name: web\n", &format!("  name: web\n  {text}\n"));
@@ -253,7 +253,7 @@ fn p6_owners_and_finalizers() {
     refuses(&with("finalizers: [orphan, foregroundDeletion]"), "P6 metadata.finalizers: has both");
 }
 
-/// YAML's null is no key, though it is printed as one.
+/// YAML's null is not a valid key, although it is printed like one.
 #[test]
 fn null_is_no_key() {
     for key in ["~", "null", "? "] {
@@ -263,7 +263,7 @@ fn null_is_no_key() {
     plan(&format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{'null': a}}\n---\n{}", pod("", "")));
 }
 
-/// P1: lists in lists, and lists of one kind, whose items need not name it.
+/// P1: lists in lists, and typed lists whose items need not name their kind.
 #[test]
 fn p1_lists_are_flattened() {
     let inner = "{apiVersion: v1, kind: ConfigMapList, items: [{metadata: {name: c}, data: {A: one}}, {apiVersion: v1, kind: ConfigMap, metadata: {name: d}}]}";
@@ -283,13 +283,13 @@ fn p1_lists_are_flattened() {
     refuses(&list("- {metadata: {name: c}}\n"), "P3 apiVersion: is missing");
     refuses("apiVersion: v1\nkind: List\nitems: text\n", "P3 items: is text");
     refuses("apiVersion: v1\nkind: ConfigMapList\nitems: [{kind: ConfigMap, metadata: {name: c}}]\n", "P3 apiVersion");
-    // Without items it is an object of a kind that happens to end in `List`.
+    // Without items it is an object whose kind happens to end in `List`.
     refuses("apiVersion: example.com/v1\nkind: AllowList\nmetadata: {name: a}\n", "P4 kind: AllowList");
     let deep = format!("{}{}", "{apiVersion: v1, kind: List, items: [".repeat(40), "]}".repeat(40));
     plan(&format!("{deep}\n---\n{pod}---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\n"));
 }
 
-/// P3: null is what Go makes of it.
+/// P3: null is decoded as in Go.
 #[test]
 fn p3_null_is_empty_text_or_zero() {
     let text = pod("resources: {limits: {memory: , cpu: 1}, requests: {cpu: null}}\nargs: [null, a]", "")
@@ -310,7 +310,7 @@ fn p3_null_is_empty_text_or_zero() {
     assert!(reported.iter().any(|one| one.contains("port: is not a whole number or text")), "{reported:?}");
 }
 
-/// P1: the same texts as in bundles are read, because there is one reader.
+/// P1: the indentation that bundles may have is accepted, because both use the same reader.
 #[test]
 fn p1_indentation_as_programs_in_go_write_it() {
     let map = |data: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata:\n{data}---\n");

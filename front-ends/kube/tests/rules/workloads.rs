@@ -49,7 +49,7 @@ fn p61_workloads_of_pods() {
         .replace("image: 'i:1'", "image: 'i:1', ports: [{containerPort: 1, hostPort: 1}]");
     assert!(refused_with(&port, &cni())[0].starts_with("P43"), "with hostPort at most one");
     let both = format!("{}---\n{}", of_kind("Deployment", SELECTOR, ""), of_kind("StatefulSet", SELECTOR, ""));
-    assert!(refused(&both)[0].starts_with("P6 metadata.name: makes the pod `web-0`"));
+    assert!(refused(&both)[0].starts_with("P6 metadata.name: creates the pod `web-0`"));
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn p62_cron_jobs() {
     );
 }
 
-/// The index comes behind the container's variables, and not where the container has one of its own.
+/// The index follows the container's variables, unless the container sets it.
 #[test]
 fn p62_the_index_of_a_job() {
     let text = |env: &str| {
@@ -160,15 +160,15 @@ fn p62_what_a_timer_cannot_do_is_said() {
     for (spec, begins) in [
         ("concurrencyPolicy: Allow", "P62 spec.concurrencyPolicy: Allow acts as Forbid"),
         ("concurrencyPolicy: Replace", "P62 spec.concurrencyPolicy: Replace acts as Forbid"),
-        ("startingDeadlineSeconds: 9", "P62 spec.startingDeadlineSeconds: is not heeded"),
-        ("successfulJobsHistoryLimit: 3", "P62 spec.successfulJobsHistoryLimit: is not heeded"),
-        ("failedJobsHistoryLimit: 1", "P62 spec.failedJobsHistoryLimit: is not heeded"),
+        ("startingDeadlineSeconds: 9", "P62 spec.startingDeadlineSeconds: is ignored"),
+        ("successfulJobsHistoryLimit: 3", "P62 spec.successfulJobsHistoryLimit: is ignored"),
+        ("failedJobsHistoryLimit: 1", "P62 spec.failedJobsHistoryLimit: is ignored"),
     ] {
         let reported = warnings(&cron(spec));
         assert!(reported.len() == 1 && reported[0].starts_with(begins), "{reported:?}");
     }
     assert!(warnings(&cron("concurrencyPolicy: Forbid")).is_empty());
-    // The zone becomes a word of a unit.
+    // The time zone becomes a word of a unit.
     for zone in ["Mars", "America/Argentina/Buenos_Aires", "Etc/GMT+3", "UTC"] {
         plan(&cron(&format!("timeZone: {zone}")));
     }
@@ -192,7 +192,7 @@ fn p63_what_is_not_run_is_named() {
         "PersistentVolumeClaim",
     ] {
         let text = format!("apiVersion: x/v1\nkind: {kind}\nmetadata: {{name: a}}\n");
-        refuses(&text, &format!("P63 kind: a {kind} is not carried out"));
+        refuses(&text, &format!("P63 kind: a {kind} is not supported"));
         assert_eq!(judged(&text, Strictness::Warn, &options()).unwrap().1.len(), 1);
     }
     let warned = warnings(&pod(
@@ -216,7 +216,8 @@ fn p64_the_same_files_are_the_same_plan() {
     assert_ne!(plan(&text).pods[0].digest, plan(&text.replace("i:1", "i:2")).pods[0].digest);
 }
 
-/// P24 to P63: every enumeration and every rule of one of several fields, in each object that is read. The first of each pair is accepted.
+/// P24 to P63: every enumeration and every choice of one among several fields, in each object that is read. The first
+/// of each pair is accepted.
 #[test]
 fn p63_enumerations_are_those_of_kubernetes() {
     let mut failed = Vec::new();

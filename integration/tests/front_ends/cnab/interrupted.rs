@@ -112,7 +112,7 @@ fn what_never_ran_and_what_was_taken_away() {
     files.sort();
     files[1..].iter().for_each(|file| std::fs::remove_file(file).expect("remove"));
     assert_eq!(shown(&world, "status"), "failed");
-    assert!(shown(&world, "message").as_str().is_some_and(|text| text.contains("before the container was made")));
+    assert!(shown(&world, "message").as_str().is_some_and(|text| text.contains("before the container was created")));
     world.tool("echo x > /cnab/app/outputs/seen");
     world.acts(&["install", "app"]);
 }
@@ -145,7 +145,7 @@ fn without_executord_it_says_so() {
     world.daemon.terminate();
     let shown = world.reported(&["show", "app"]);
     assert_eq!((&shown["status"], &shown["asked"]), (&json!("running"), &json!(false)));
-    assert!(world.cnab(&["show", "app"]).stdout.contains("cannot be asked"));
+    assert!(world.cnab(&["show", "app"]).stdout.contains("cannot be reached"));
     world.daemon.start_again();
     go(&world);
     wait::until("it has ended", || (world.reported(&["show", "app"])["status"] == "succeeded").then_some(()));

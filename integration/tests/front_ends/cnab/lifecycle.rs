@@ -110,7 +110,7 @@ fn what_is_installed_is_not_installed_again() {
     }
     let ran = world.act(&["uninstall", "other", "--force"]);
     assert!(ran.status == 125 && ran.stderr.contains("no installation \"other\""), "{ran:?}");
-    assert!(world.act(&["invoke", "other", "--action", "x.y"]).stderr.contains("name it with --bundle"));
+    assert!(world.act(&["invoke", "other", "--action", "x.y"]).stderr.contains("use --bundle FILE"));
     let ran = world.cnab(&["upgrade", "a/b c", "-c", "nosuchset"]);
     assert!(ran.status == 125 && ran.stderr.contains("no such credential set"), "{ran:?}");
     assert!(ran.stderr.contains(&world.claims().join("credentials").display().to_string()), "{ran:?}");

@@ -18,7 +18,7 @@ fn rule_11_a_wrong_answer_fails_the_whole() {
         ("deep", "the answer is not JSON"),
         ("kind", "kind: is \"PodIntent\"; PodConventionContext is required"),
         ("empty", "not a PodConventionContext with a status.template"),
-        ("cut", "the connection ended before the answer did"),
+        ("cut", "the connection closed before the answer was complete"),
         ("huge", "the answer has more than 8"),
         ("grow", "still changes the template in round 8 of 8: spec.containers[app].args"),
     ] {

@@ -11,7 +11,7 @@ use executor_bundles::range::Range;
 
 use crate::registry::RegistryArgs;
 
-/// Place of the records.
+/// Location of the records.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StoreArgs {
     /// Directory of the records of installations [default: ~/.executor/bundles]
@@ -31,7 +31,7 @@ impl StoreArgs {
     }
 }
 
-/// A bundle out of a catalog.
+/// Selection of a bundle from a catalog.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "From a catalog")]
 pub(crate) struct CatalogArgs {
@@ -41,10 +41,10 @@ pub(crate) struct CatalogArgs {
     /// Package of the catalog
     #[arg(long, value_name = "PACKAGE", requires = "catalog")]
     pub(super) package: Option<String>,
-    /// Channel of the package [default: the package's own; upgrade: the one that is followed]
+    /// Channel of the package [default: the package's own; upgrade: the channel of the installation]
     #[arg(long, value_name = "CHANNEL", conflicts_with = "source")]
     pub(super) channel: Option<String>,
-    /// Versions that are wanted: 1.2.3, '>=1.2.0 <2.0.0', 1.x
+    /// Accepted versions: 1.2.3, '>=1.2.0 <2.0.0', 1.x
     #[arg(long, value_name = "RANGE", conflicts_with = "source", value_parser = range)]
     pub(super) version: Option<Range>,
 }
@@ -56,19 +56,19 @@ fn range(text: &str) -> Result<Range, String> {
 /// Options of the play.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RunArgs {
-    /// Install what runs here, and leave out what needs an API server (custom resources, RBAC, webhooks)
+    /// Install the parts that run here, and skip parts that need an API server (custom resources, RBAC, webhooks)
     #[arg(long)]
     pub(super) partial: bool,
     /// Network of the pods, as for `kube play`
     #[arg(long, value_name = "NETWORK")]
     pub(super) network: Option<String>,
-    /// Connections to beyond the pods' network may be opened, where executord's configuration allows it
+    /// Allow connections from the pods' network to other networks, if executord's configuration permits it
     #[arg(long)]
     pub(super) egress: bool,
-    /// Root file system to take instead of an image, as for `kube play`; may be repeated
+    /// Root file system to use instead of an image, as for `kube play`; may be repeated
     #[arg(long = "image-override", value_name = "IMAGE=ROOTFS")]
     pub(super) images: Vec<String>,
-    /// Wait at most this long until the pods are ready; then the revision before stays
+    /// Maximum time to wait until the pods are ready; after it the previous revision stays
     #[arg(long, value_name = "DURATION", value_parser = units::duration, default_value = "5m")]
     pub(super) wait: Duration,
 }
@@ -78,7 +78,7 @@ pub(crate) struct InstallArgs {
     /// Name of the installation
     #[arg(value_name = "NAME")]
     pub(super) name: String,
-    /// The bundle, where it is not of a catalog
+    /// The bundle, if it is not from a catalog
     #[arg(value_name = "SOURCE", required_unless_present = "catalog")]
     pub(super) source: Option<String>,
     #[command(flatten)]
@@ -87,7 +87,7 @@ pub(crate) struct InstallArgs {
     pub(super) run: RunArgs,
     #[command(flatten)]
     pub(super) registry: RegistryArgs,
-    /// Tell each step and its reasons, and do nothing
+    /// Show each step and its reasons without running it
     #[arg(long)]
     pub(super) dry_run: bool,
 }
@@ -97,7 +97,7 @@ pub(crate) struct UpgradeArgs {
     /// Name of the installation
     #[arg(value_name = "NAME")]
     pub(super) name: String,
-    /// The new bundle, where the installation follows no catalog
+    /// The new bundle, if the installation follows no catalog
     #[arg(value_name = "SOURCE")]
     pub(super) source: Option<String>,
     #[command(flatten)]
@@ -106,10 +106,10 @@ pub(crate) struct UpgradeArgs {
     pub(super) run: RunArgs,
     #[command(flatten)]
     pub(super) registry: RegistryArgs,
-    /// Pass the edges of the upgrade graph
+    /// Ignore the edges of the upgrade graph
     #[arg(long)]
     pub(super) force: bool,
-    /// Tell each step and its reasons, and do nothing
+    /// Show each step and its reasons without running it
     #[arg(long)]
     pub(super) dry_run: bool,
 }
@@ -119,10 +119,10 @@ pub(crate) struct RollbackArgs {
     /// Name of the installation
     #[arg(value_name = "NAME")]
     pub(super) name: String,
-    /// Revision to go back to [default: the last one that ran before]
+    /// Revision to return to [default: the last one that ran before]
     #[arg(long, value_name = "N")]
     pub(super) to: Option<u32>,
-    /// Wait at most this long until the pods are ready; then the present revision stays
+    /// Maximum time to wait until the pods are ready; after it the current revision stays
     #[arg(long, value_name = "DURATION", value_parser = units::duration, default_value = "5m")]
     pub(super) wait: Duration,
     #[command(flatten)]
@@ -136,7 +136,7 @@ pub(crate) struct NameArg {
     pub(super) name: String,
 }
 
-/// Options of a play: what is given, else what there was.
+/// Returns the options of a play: those given, else the previous ones.
 pub(super) fn options(args: &RunArgs, before: &Options) -> Options {
     Options {
         partial: args.partial || before.partial,

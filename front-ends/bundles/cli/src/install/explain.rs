@@ -1,4 +1,4 @@
-//! Explanation of a command that is not carried out (`--dry-run`).
+//! Explains a command without running it (`--dry-run`).
 
 use agent_cli::failure::Failure;
 use agent_cli::text::plain;
@@ -13,7 +13,7 @@ use crate::common::{NOTES, print};
 use crate::registry::RegistryArgs;
 
 impl Work<'_> {
-    /// `--dry-run`.
+    /// Runs `--dry-run`.
     pub(super) fn explain(
         &self,
         name: &str,
@@ -80,9 +80,9 @@ fn decision(candidate: &Candidate) -> (String, Role) {
         candidate.deprecated.as_ref().map_or_else(String::new, |message| format!(", deprecated: {message}"));
     let (text, role) = match &candidate.verdict {
         Verdict::Chosen => ("chosen".to_owned(), Role::Good),
-        Verdict::Lower => ("another is better".to_owned(), Role::Faint),
-        Verdict::NotInRange => ("not in the wanted range".to_owned(), Role::Faint),
-        Verdict::NoEdge => ("nothing leads to it".to_owned(), Role::Faint),
+        Verdict::Lower => ("another bundle is preferred".to_owned(), Role::Faint),
+        Verdict::NotInRange => ("not in the requested range".to_owned(), Role::Faint),
+        Verdict::NoEdge => ("no upgrade edge leads to it".to_owned(), Role::Faint),
         Verdict::Installed => ("installed".to_owned(), Role::Plain),
         Verdict::Requires { requires } => {
             let needs: Vec<String> = requires.iter().map(ToString::to_string).collect();
@@ -92,7 +92,7 @@ fn decision(candidate: &Candidate) -> (String, Role) {
     (text + &deprecated, role)
 }
 
-/// Tells what of the last step is deprecated.
+/// Warns about deprecations of the last step.
 pub(super) fn warn(steps: &[Step]) {
     for Deprecation { of, name, message } in steps.last().map_or(&[][..], |step| &step.deprecations) {
         eprintln!("{NOTES}: {of} {} is deprecated: {}", plain(name), plain(message));

@@ -1,4 +1,4 @@
-//! Showing installations: `status` and `list`.
+//! Shows installations: `status` and `list`.
 
 use agent_cli::failure::Failure;
 use agent_cli::view::style::{Role, Style};
@@ -10,7 +10,7 @@ use super::{InstallError, NameArg, Work};
 use crate::common::print;
 
 impl Work<'_> {
-    /// `status`: the record, and the pods that there are.
+    /// Runs `status`: prints the record and the existing pods.
     pub(crate) fn status(&self, args: &NameArg) -> Result<u8, Failure> {
         let found = self.store.read(&args.name).map_err(InstallError::from)?;
         let mut it = found.ok_or_else(|| InstallError::from(StoreError::Missing(args.name.clone())))?;
@@ -22,13 +22,13 @@ impl Work<'_> {
                 let unready: Vec<&str> =
                     pods.iter().filter(|pod| !is_ready(pod)).filter_map(|pod| pod["name"].as_str()).collect();
                 let (healthy, reason, message) = match (pods.is_empty(), &unready[..]) {
-                    (true, _) => (false, "Unhealthy", "there is no pod".to_owned()),
+                    (true, _) => (false, "Unhealthy", "no pod exists".to_owned()),
                     (_, []) => (true, "Healthy", "its pods are ready".to_owned()),
                     (_, unready) => (false, "Unhealthy", format!("not ready: {}", unready.join(", "))),
                 };
                 let reported = it.events.len();
                 it.condition(ConditionKind::Healthy, healthy, reason, &message, current);
-                it.events.truncate(reported); // what is only shown is no event
+                it.events.truncate(reported); // a query records no event
             }
             let document = json!({"installation": it, "pods": pods, "unfinished": it.phase != Phase::Settled});
             print(self.global, &document, || status_text(&it))?;
@@ -36,7 +36,7 @@ impl Work<'_> {
         })
     }
 
-    /// `list`.
+    /// Runs `list`.
     pub(crate) fn list(&self) -> Result<u8, Failure> {
         let mut all = Vec::new();
         for name in self.store.names().map_err(InstallError::from)? {
@@ -64,7 +64,7 @@ impl Work<'_> {
     }
 }
 
-/// Returns whether the program says of a pod that it is ready, or done.
+/// Returns true if the program reports a pod as ready or done.
 fn is_ready(pod: &serde_json::Value) -> bool {
     pod["ready"]
         .as_bool()
@@ -75,7 +75,7 @@ fn status_text(it: &Installation) -> String {
     let style = Style::detect();
     let mut text = format!("{}\n", style.paint(Role::Heading, &it.name));
     if it.phase != Phase::Settled {
-        text += "a command was cut off: the next one clears away\n";
+        text += "a command was interrupted: the next one cleans up\n";
     }
     let mut table = Table::with_heading(2, &["CONDITION", "STATUS", "REASON", "MESSAGE"]);
     for Condition { kind, status, reason, message, .. } in &it.conditions {

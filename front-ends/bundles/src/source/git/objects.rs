@@ -1,8 +1,8 @@
 //! Objects of a repository, each compared with its name.
 //!
-//! One `git cat-file --batch` answers a name with `NAME TYPE SIZE`, the content and a line feed. The name of an object is the hash of
-//! `TYPE SIZE`, a zero byte and the content. The walk from the commit to the blobs counts every entry of every tree that it visits: trees
-//! that contain one tree many times are small and have billions of paths.
+//! One `git cat-file --batch` answers a name with `NAME TYPE SIZE`, the content and a line feed. The name of an object
+//! is the hash of `TYPE SIZE`, a zero byte and the content. The walk from the commit to the blobs counts every entry of
+//! every visited tree: trees that contain the same tree many times are small but have billions of paths.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
@@ -15,14 +15,14 @@ use super::process::{Limits, Running, git};
 use super::{Repository, name_within};
 use crate::source::{FILES_MAX, NAME_MAX, Sink, SourceError};
 
-/// Largest commit, in bytes.
+/// Maximum size of a commit, in bytes.
 const COMMIT_MAX: u64 = 1 << 20;
-/// Largest tree, in bytes: more than one with [`FILES_MAX`] entries of ordinary names.
+/// Maximum size of a tree, in bytes: more than [`FILES_MAX`] entries with ordinary names need.
 const TREE_MAX: u64 = 16 << 20;
 
-/// Hash of an object.
+/// Hash function of an object.
 enum Hasher {
-    /// With a check for the known attacks on SHA-1 (SHAttered, SHA-1 is a Shambles).
+    /// With detection of the known attacks on SHA-1 (SHAttered, SHA-1 is a Shambles).
     Sha1(Box<sha1_checked::Sha1>),
     Sha256(Box<sha2::Sha256>),
 }
@@ -39,7 +39,7 @@ impl Hasher {
         }
     }
 
-    /// Returns the hash, or none if the content is made to collide with another one.
+    /// Returns the hash; `None` if the content was crafted for a collision.
     fn finish(self) -> Option<String> {
         match self {
             Self::Sha1(hasher) => {
@@ -65,7 +65,6 @@ impl Read for Hashed<'_> {
     }
 }
 
-/// An entry of a tree.
 struct Entry {
     name: String,
     object: String,
@@ -77,7 +76,7 @@ pub(super) struct Objects {
     process: Running,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
-    /// Hexadecimal digits of a name: 40 or 64.
+    /// Number of hexadecimal digits of a name: 40 or 64.
     digits: usize,
 }
 
@@ -102,7 +101,7 @@ impl Objects {
         let Self { process, to, from, .. } = self;
         drop((to, from));
         match result {
-            // An answer that broke off: what git said is the reason.
+            // The answer was truncated: git's own message is the reason.
             Err(SourceError::Git(why)) => match process.finish("read the objects") {
                 Err(error) => Err(SourceError::Git(format!("{why} ({error})"))),
                 Ok(()) => Err(SourceError::Git(why)),
@@ -119,8 +118,9 @@ impl Objects {
         let mut root = root.ok_or_else(|| SourceError::Git(format!("the commit {commit} names no tree")))?.to_owned();
         for part in directory.split('/').filter(|part| !part.is_empty()) {
             let found = self.tree(&root)?.into_iter().find(|entry| entry.is_tree && entry.name == part);
-            root =
-                found.ok_or_else(|| SourceError::Entry(directory.to_owned(), "is no directory of the commit"))?.object;
+            root = found
+                .ok_or_else(|| SourceError::Entry(directory.to_owned(), "is not a directory of the commit"))?
+                .object;
         }
         for (object, name) in self.walk(root, sink)? {
             self.blob(&object, &name, sink)?;
@@ -157,7 +157,7 @@ impl Objects {
         Ok(blobs)
     }
 
-    /// Asks for an object of a type and returns its size.
+    /// Requests an object of a type and returns its size.
     fn ask(&mut self, object: &str, kind: &str) -> Result<u64, SourceError> {
         let failed = |error: io::Error| SourceError::Git(format!("the object {object} cannot be read: {error}"));
         writeln!(self.to, "{object}").map_err(failed)?;
@@ -230,7 +230,7 @@ impl Objects {
         self.content(object, "blob", size, |content| sink.file(name, content))
     }
 
-    /// Reads a tree: `MODE NAME`, a zero byte and the bytes of an object's name, again and again.
+    /// Reads a tree: repeated `MODE NAME`, a zero byte and the bytes of an object's name.
     fn tree(&mut self, object: &str) -> Result<Vec<Entry>, SourceError> {
         let content = self.whole(object, "tree", TREE_MAX)?;
         let broken = || SourceError::Git(format!("the tree {object} is malformed"));
@@ -254,7 +254,7 @@ impl Objects {
     }
 }
 
-/// Checks the name of an entry, which git checks when it writes a working tree and not when it reads a tree.
+/// Checks the name of an entry, which git checks only when it writes a working tree.
 fn entry_name(name: &[u8]) -> Result<String, SourceError> {
     let refused = |why| SourceError::Entry(String::from_utf8_lossy(name).chars().take(200).collect(), why);
     let text = std::str::from_utf8(name).map_err(|_| refused("is not UTF-8"))?;

@@ -1,7 +1,7 @@
 //! Processes of `git`: an environment without configuration, and limits on memory, files and time.
 //!
-//! Each has a process group of its own. All of the group is killed when `git` ends, when its time is over, and when the handle is dropped:
-//! `git fetch` runs helpers that would stay. A shell sets the limits before it executes `git`.
+//! Each process has its own process group. The whole group is killed when `git` exits, on timeout, and when the handle
+//! is dropped: `git fetch` runs helpers that would remain. A shell sets the limits before it executes `git`.
 
 use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
@@ -18,28 +18,29 @@ use super::super::{MEMORY_MAX, SourceError};
 
 /// Sets limits on the size of files, in blocks of 512 bytes, and on memory, in KiB, and executes git.
 const LIMITED: &str = r#"ulimit -c 0 && ulimit -f "$1" && ulimit -v "$2" && shift 2 && exec git "$@""#;
-/// Address space of a git process, in KiB: it maps packs in windows, and holds no blob in memory that is larger than `core.bigFileThreshold`.
+/// Address space of a git process, in KiB: git maps packs in windows, and does not hold blobs larger than
+/// `core.bigFileThreshold` in memory.
 const ADDRESS_SPACE_KIB: u64 = 2 << 20;
-/// Most bytes that are kept of what git says.
+/// Maximum number of bytes that are kept of git's output.
 const SAID_MAX: u64 = 64 << 10;
 
 /// Limits of a git process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Largest file that it writes, in bytes.
+    /// Maximum size of a file that it writes, in bytes.
     pub(super) file_bytes: u64,
     /// Time after which it is killed.
     pub(super) time: Duration,
 }
 
 impl Limits {
-    /// Of a fetch. The pack has the whole commit, of which the source may be one directory.
+    /// Limits of a fetch. The pack has the whole commit, of which the source may be one directory.
     pub(super) const FETCH: Self = Self { file_bytes: 2 * MEMORY_MAX, time: Duration::from_secs(600) };
-    /// Of reading.
+    /// Limits of reading.
     pub(super) const READ: Self = Self { file_bytes: 1 << 20, time: Duration::from_secs(600) };
 }
 
-/// Builds a command for a repository, without configuration of the user's or the system's.
+/// Builds a command for a repository, without the user's or the system's configuration.
 pub(super) fn git(directory: &Path, limits: &Limits) -> Command {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", LIMITED, "git", &(limits.file_bytes / 512).to_string(), &ADDRESS_SPACE_KIB.to_string()]);
@@ -62,7 +63,7 @@ pub(super) fn git(directory: &Path, limits: &Limits) -> Command {
         command.env(name, value);
     }
     for setting in [
-        // A repository of another user is read, too: nothing of it is run.
+        // Repositories of other users are accepted: nothing in them is executed.
         "safe.directory=*",
         "core.hooksPath=/dev/null",
         "core.fsmonitor=false",
@@ -80,7 +81,7 @@ pub(super) fn git(directory: &Path, limits: &Limits) -> Command {
     command
 }
 
-/// Runs a command to its end and returns what it writes to its output, of which [`SAID_MAX`] bytes are read.
+/// Runs a command until it exits and returns its output, of which at most [`SAID_MAX`] bytes are read.
 pub(super) fn run(mut command: Command, limits: &Limits, doing: &str) -> Result<Vec<u8>, SourceError> {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut running = Running::spawn(command, limits)?;
@@ -101,9 +102,9 @@ pub(super) struct Running {
     pub(super) child: Child,
     group: Pid,
     time: Duration,
-    /// Ends with the process, whose group it kills; true if the time was over first.
+    /// Ends when the process exits, and kills its group; returns true on timeout.
     watchdog: Option<JoinHandle<bool>>,
-    /// The end of what the process says about errors.
+    /// Returns the last part of the process's error output.
     errors: Option<JoinHandle<Vec<u8>>>,
 }
 
@@ -127,7 +128,7 @@ impl Running {
                     Err(_) => break false,
                 }
             };
-            // The process has not been waited for yet, so that its group is still its own.
+            // The process has not been reaped yet, so the group id is still valid.
             let _ = kill_process_group(group, Signal::KILL);
             !ended
         }));
@@ -137,7 +138,7 @@ impl Running {
     /// Waits for the process.
     ///
     /// # Errors
-    /// Returns what git said if the process failed, or its limit if its time was over.
+    /// Returns git's message if the process failed, or the limit on timeout.
     pub(super) fn finish(mut self, doing: &str) -> Result<(), SourceError> {
         let (status, late) = self.end().map_err(|error| failed(&error))?;
         if late {
@@ -149,7 +150,7 @@ impl Running {
         Err(SourceError::Git(format!("git cannot {doing}: {}", self.reason(status))))
     }
 
-    /// Returns the last line that git said, or else how it ended.
+    /// Returns the last line of git's error output, or else its exit status.
     fn reason(&mut self, status: ExitStatus) -> String {
         let said = self.errors.take().and_then(|errors| errors.join().ok()).unwrap_or_default();
         let said = String::from_utf8_lossy(&said);
@@ -176,7 +177,7 @@ impl Drop for Running {
     }
 }
 
-/// Reads to the end and returns the last [`SAID_MAX`] bytes or fewer.
+/// Reads to the end and returns at most the last [`SAID_MAX`] bytes.
 fn last_words(mut stderr: ChildStderr) -> Vec<u8> {
     let (mut said, mut piece) = (Vec::new(), [0; 4096]);
     while let Ok(count @ 1..) = stderr.read(&mut piece) {

@@ -48,7 +48,7 @@ impl Repository {
         self.git(&["rev-parse", "HEAD"], b"")
     }
 
-    /// Commits a tree that `git mktree` makes of lines.
+    /// Commits a tree that `git mktree` creates from lines.
     fn commit_tree(&self, tree: &str) -> String {
         self.git(&["commit-tree", "-m", "x", tree], b"")
     }
@@ -96,7 +96,7 @@ fn commit_of_either_hash_is_read() {
         let part = read(&repository.source(&commit, "app/in")).unwrap();
         assert_eq!(part.files.into_iter().collect::<Vec<_>>(), [("one".to_owned(), b"one".to_vec())]);
         let missing = read(&repository.source(&commit, "app/no")).unwrap_err().to_string();
-        assert!(missing.contains("is no directory of the commit"), "{missing}");
+        assert!(missing.contains("is not a directory of the commit"), "{missing}");
     }
 }
 
@@ -167,7 +167,7 @@ fn large_blob_is_refused_by_its_header() {
     let large = fs::File::create(repository.path().join("large")).unwrap();
     large.set_len(MEMORY_MAX + 1).unwrap();
     let blob = repository.git(&["hash-object", "-w", "large"], b"");
-    // The content is not needed: the header alone is left.
+    // The content is not needed: only the header remains.
     repository.rewrite(&blob, format!("blob {}\0", MEMORY_MAX + 1).as_bytes());
     let commit = repository.commit_tree(&repository.tree(&format!("100644 blob {blob}\tlarge\n")));
     assert!(matches!(repository.refusal(&commit), SourceError::TooLarge(MEMORY_MAX)));
@@ -217,7 +217,7 @@ fn configuration_of_the_repository_runs_nothing() {
     ] {
         repository.git(&["config", key, value], b"");
     }
-    // An object that is missing is fetched in a partial clone.
+    // In a partial clone git would fetch a missing object.
     let object = repository.git(&["rev-parse", "HEAD:two"], b"");
     fs::remove_file(repository.loose(&object)).unwrap();
     let why = repository.refusal(&commit).to_string();
@@ -232,7 +232,7 @@ fn fetch_past_its_time_is_killed() {
     let url = format!("https://{address}/x");
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        // Nothing is answered. The connection ends when the last process of the fetch does.
+        // The server does not answer. The connection closes when the last process of the fetch exits.
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         std::io::copy(&mut stream, &mut std::io::sink()).map(drop).map_err(|error| error.kind())
     });

@@ -1,5 +1,5 @@
-//! An action that was read and judged. It is lowered when its turn comes, because outputs of the actions ahead of it, and of
-//! one that an earlier agent-cli left unfinished, can be its parameters.
+//! An action whose inputs were read and validated. It is lowered just before it runs, because its parameters can be
+//! outputs of earlier steps and of an action that an earlier agent-cli left unfinished.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -31,17 +31,16 @@ pub(crate) struct Prepared {
     pub(super) credentials: BTreeMap<String, Secret>,
     pub(super) relocation: Option<Relocation>,
     pub(super) image: Wanted,
-    /// The Docker daemon of this machine, where the bundle asks for it and it is allowed.
+    /// This machine's Docker daemon, if the bundle requires it and the user allows it.
     pub(super) docker: Option<Docker>,
-    /// Values given to earlier actions are forgotten.
+    /// True if values of earlier actions are ignored.
     pub(super) reset: bool,
     pub(super) omit_unset_files: bool,
-    /// Warnings for the user.
     pub(super) warnings: Vec<String>,
     pub(super) _lock: Option<Locked>,
 }
 
-/// An action with its claim and invocation, ready to be run.
+/// An action with its claim and invocation, ready to run.
 pub(crate) struct Step {
     pub(crate) bundle: Bundle,
     pub(crate) action: Action,
@@ -49,20 +48,19 @@ pub(crate) struct Step {
     pub(crate) invocation: Invocation,
     pub(crate) image: Wanted,
     pub(crate) docker: Option<Docker>,
-    /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
     _lock: Option<Locked>,
 }
 
 impl Prepared {
-    /// Looks for everything that is wrong with it, as far as can be told before the actions ahead of it are done.
+    /// Finds all errors that can be found before the earlier steps have run.
     pub(super) fn evaluate(&self, store: &Store, history: &[Record], ahead: &[Self]) -> Result<(), Failure> {
         let awaited = self.awaited(history, ahead);
         let values = self.resolve(store, history, awaited)?;
         self.lower(history, &values).map(drop)
     }
 
-    /// Lowers it, with what is known now.
+    /// Lowers the action with the values known now.
     pub(crate) fn ready(self, store: &Store) -> Result<Step, Failure> {
         let history = if self.action.is_stateless() {
             Vec::new()
@@ -74,7 +72,7 @@ impl Prepared {
         let mut warnings = values.warnings;
         warnings.extend(self.warnings);
         if invocation.content_digest.is_none() {
-            warnings.push("the bundle's image has no contentDigest: what it holds is not verified".into());
+            warnings.push("the bundle's image has no contentDigest: its content is not verified".into());
         }
         let Self { bundle, action, image, docker, _lock, .. } = self;
         Ok(Step { bundle, action, claim, invocation, image, docker, warnings, _lock })
@@ -111,10 +109,11 @@ impl Prepared {
         let sourced = self.sourced(store, if is_new { &[] } else { history }, &awaited)?;
         let earlier = Earlier { sourced, awaited, ..earlier };
         let values = resolve(&self.bundle, &self.action, &self.given, &earlier);
-        Ok(values.map_err(wrong("the parameters do not fit"))?)
+        Ok(values.map_err(wrong("the parameters are not valid"))?)
     }
 
-    /// Parameters of this action that may come from outputs, with their sources, but for those that were given.
+    /// Returns parameters of this action that may come from outputs, with their sources, except for those that were
+    /// supplied.
     fn sources<'a>(&'a self, all: &'a ParameterSources) -> impl Iterator<Item = (&'a str, &'a [Source])> {
         all.iter().filter(|(name, _)| {
             let parameter = self.bundle.parameters.get(*name);
@@ -122,7 +121,7 @@ impl Prepared {
         })
     }
 
-    /// Values of parameters that outputs of earlier actions hold.
+    /// Returns values of parameters from outputs of earlier actions.
     fn sourced(
         &self,
         store: &Store,
@@ -147,7 +146,7 @@ impl Prepared {
                 };
                 if let Some((claim, content)) = store.last_output(history, output).map_err(CnabError::from)? {
                     let sourced = value(&self.bundle, parameter, &claim.bundle, output, &content);
-                    found.insert(parameter.to_owned(), sourced.map_err(wrong("the parameters do not fit"))?);
+                    found.insert(parameter.to_owned(), sourced.map_err(wrong("the parameters are not valid"))?);
                     break;
                 }
             }
@@ -155,7 +154,7 @@ impl Prepared {
         Ok(found)
     }
 
-    /// Parameters that may come from outputs which are not there yet.
+    /// Returns parameters whose source is an output that does not exist yet.
     fn awaited(&self, history: &[Record], ahead: &[Self]) -> BTreeSet<String> {
         let unfinished = history.iter().any(Record::is_unfinished);
         let to_come = |source: &Source| match source {

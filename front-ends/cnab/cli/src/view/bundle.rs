@@ -1,4 +1,4 @@
-//! `validate` and `explain`.
+//! Output of `validate` and `explain`.
 
 use agent_cli::text::plain;
 use agent_cli::view::style::{Role, Style};
@@ -18,7 +18,7 @@ struct Violation<'a> {
     message: &'a str,
 }
 
-/// Result of `validate`.
+/// JSON output of `validate`.
 #[derive(Serialize)]
 pub(crate) struct Validated<'a> {
     pub(crate) valid: bool,
@@ -109,7 +109,7 @@ struct Act<'a> {
     description: &'a str,
 }
 
-/// Document of `explain`.
+/// JSON output of `explain`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Explained<'a> {
@@ -201,7 +201,7 @@ impl<'a> Explained<'a> {
                 head.pair(name, value);
             }
         }
-        head.pair("digest", self.content_digest.unwrap_or("none: what the image holds is not verified"));
+        head.pair("digest", self.content_digest.unwrap_or("none: the image's content is not verified"));
         if !self.dependencies.is_empty() {
             head.pair("dependencies", self.dependencies.join(", "));
         }
@@ -276,7 +276,7 @@ impl<'a> Explained<'a> {
     }
 }
 
-/// A default, not longer than a line takes.
+/// Returns a default as text, cut to one line.
 fn text_of(value: &Value) -> String {
     let text = text(value);
     if text.chars().count() > 40 { text.chars().take(39).chain(['…']).collect() } else { text }

@@ -1,4 +1,4 @@
-//! `list`, `show`, `claims`, `outputs`, and the document of an action that was carried out.
+//! Output of `list`, `show`, `claims`, `outputs`, and of an action.
 
 use std::collections::BTreeSet;
 
@@ -15,15 +15,15 @@ use serde_json::{Map, Value};
 use crate::ended::Ended;
 use crate::plan::{State, Step, state};
 
-/// A value that stands in for one that is not shown.
+/// Placeholder for a hidden value.
 const HIDDEN: &str = "(writeOnly)";
 
-/// An installation as its claims tell.
+/// An installation according to its claims.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Installation {
     name: String,
-    /// `present`, `absent`, `undefined` after a failure, or `unknown` where a record cannot be read.
+    /// `present`, `absent`, `undefined` after a failure, or `unknown` if a record cannot be read.
     state: &'static str,
     bundle: String,
     version: String,
@@ -36,9 +36,9 @@ pub(crate) struct Installation {
     created: String,
     /// Time of the last result.
     modified: Option<String>,
-    /// False where executord could not be asked about an action that is unfinished.
+    /// False if executord could not be asked about an unfinished action.
     asked: bool,
-    /// Null in place of a value that is writeOnly.
+    /// Null in place of a writeOnly value.
     #[serde(skip_serializing_if = "Option::is_none")]
     parameters: Option<Map<String, Value>>,
     #[serde(skip)]
@@ -48,7 +48,7 @@ pub(crate) struct Installation {
 }
 
 impl Installation {
-    /// Makes the document from the records that could be read.
+    /// Builds the document from the readable records.
     pub(crate) fn new(name: &str, history: &[Record], broken: bool, whole: bool, asked: bool) -> Self {
         let mut it = Self {
             name: name.to_owned(),
@@ -109,7 +109,7 @@ impl Installation {
         table.row([("last action".into(), Role::Faint), (self.action.clone(), Role::Plain)]);
         let mut status = self.status.to_owned();
         if !self.asked {
-            status.push_str(" when it was last heard of; executord cannot be asked");
+            status.push_str(" at the last report; executord cannot be reached");
         }
         table.row([("status".into(), Role::Faint), (status, role(self.status))]);
         if !self.message.is_empty() {
@@ -144,7 +144,7 @@ fn role(status: &str) -> Role {
     }
 }
 
-/// Installations as a table.
+/// Formats installations as a table.
 pub(crate) fn list(installations: &[Installation], style: Style) -> String {
     let mut table =
         Table::with_heading(0, &["NAME", "BUNDLE", "VERSION", "STATE", "LAST ACTION", "STATUS", "MODIFIED"]);
@@ -174,7 +174,7 @@ pub(crate) struct Claimed {
     message: String,
 }
 
-/// Claims, oldest first.
+/// Returns the claims, oldest first.
 pub(crate) fn claims(history: &[Record]) -> Vec<Claimed> {
     let claimed = |record: &Record| Claimed {
         id: record.claim.id.clone(),
@@ -187,7 +187,7 @@ pub(crate) fn claims(history: &[Record]) -> Vec<Claimed> {
     history.iter().map(claimed).collect()
 }
 
-/// The same as a table.
+/// Formats claims as a table.
 pub(crate) fn claims_text(claims: &[Claimed], style: Style) -> String {
     let mut table = Table::with_heading(0, &["CLAIM", "ACTION", "REVISION", "CREATED", "STATUS", "MESSAGE"]);
     for it in claims {
@@ -212,12 +212,12 @@ pub(crate) struct Output {
     claim: String,
 }
 
-/// The same, to be shown.
+/// An output as shown.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Shown {
     name: String,
-    /// Null where it is writeOnly, or no text.
+    /// Null if it is writeOnly or not text.
     value: Option<String>,
     size: usize,
     write_only: bool,
@@ -243,8 +243,7 @@ fn names(history: &[Record]) -> Vec<String> {
     names.into_iter().filter(|name| *name != LOGS).cloned().collect()
 }
 
-/// The latest content of each output, or those of one claim.
-/// Beside them comes what cannot be read.
+/// Returns the latest content of each output, or of the outputs of one claim, and the errors of unreadable outputs.
 pub(crate) fn outputs(store: &Store, history: &[Record], claim: Option<&str>) -> (Vec<Output>, Vec<StoreError>) {
     let mut unreadable = Vec::new();
     let mut outputs: std::collections::BTreeMap<String, Output> = std::collections::BTreeMap::new();
@@ -268,7 +267,7 @@ pub(crate) fn outputs(store: &Store, history: &[Record], claim: Option<&str>) ->
     (outputs.into_values().collect(), unreadable)
 }
 
-/// The same as a table.
+/// Formats outputs as a table.
 pub(crate) fn outputs_text(outputs: &[Shown], style: Style) -> String {
     let mut table = Table::with_heading(0, &["NAME", "SIZE", "VALUE"]);
     for it in outputs {
@@ -282,7 +281,6 @@ pub(crate) fn outputs_text(outputs: &[Shown], style: Style) -> String {
     table.render(style)
 }
 
-/// Log of an action.
 #[derive(Serialize)]
 pub(crate) struct Log<'a> {
     claim: &'a str,
@@ -296,7 +294,7 @@ impl<'a> Log<'a> {
     }
 }
 
-/// An action that was carried out.
+/// Result of an action.
 #[derive(Serialize)]
 pub(crate) struct Done<'a> {
     installation: &'a str,
