@@ -1,9 +1,9 @@
-//! Trees of actions from a file: `run --action FILE` and `action check FILE`.
+//! Parses trees of actions from a file: `run --action FILE` and `action check FILE`.
 //!
-//! The file is YAML or JSON, in the protobuf JSON mapping of the interface: an `executor.v1.Action`, or a document with `action`
-//! and, beside it, `setup`, `sidecars`, `monitor`, `restart_policy`, `environment` and `log_source` of a RunRequest. Contents of files are base64, as that
-//! mapping has it. Faults of the file and of the trees' shape are reported here with path and line, without values, which can be
-//! secret; executord reports other faults.
+//! The file is YAML or JSON in the protobuf JSON mapping: either an `executor.v1.Action`, or a document with `action`
+//! and, next to it, `setup`, `sidecars`, `monitor`, `restart_policy`, `environment` and `log_source` of a RunRequest.
+//! File contents are base64, as the mapping requires. Syntax and shape errors are reported here with path and line, but
+//! without values, which can be secret; executord reports all other errors.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -18,14 +18,13 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::text::plain;
 
-/// Largest file, in bytes.
+/// Maximum file size, in bytes.
 const BYTES_MAX: u64 = 16 << 20;
-/// Limits of a file. The depth leaves room for every tree that executord takes.
+/// Parser limits. The depth is enough for every tree that executord accepts.
 const LIMITS: Limits = Limits { bytes: BYTES_MAX as usize, depth: 100, nodes: 500_000, copied_bytes: 4 << 20 };
-/// Fields of a RunRequest that a file may set.
 const FIELDS: [&str; 7] = ["action", "environment", "log_source", "monitor", "restart_policy", "setup", "sidecars"];
 
-/// A fault of a file: its path and its place.
+/// An error in a file, with its path and line.
 #[derive(Debug, PartialEq, Eq)]
 struct Fault {
     path: String,
@@ -36,7 +35,8 @@ struct Fault {
 /// Reads the actions of a file.
 ///
 /// # Errors
-/// The file cannot be read, or is not what the interface describes: every fault, with its path and line.
+/// Returns an error if the file cannot be read, or every violation with its path and line if the file does not match
+/// the API.
 pub(crate) fn read(path: &Path) -> Result<Wiped<RunRequest>, Failure> {
     let bad = |why: String| Failure::Usage(format!("{}: {why}", path.display()));
     let mut text = zeroize::Zeroizing::new(String::new());
@@ -53,7 +53,7 @@ pub(crate) fn read(path: &Path) -> Result<Wiped<RunRequest>, Failure> {
     Err(bad(format!("{count}:{list}")))
 }
 
-/// Parses the text of a file. Returns the request, or every fault of it.
+/// Parses the text of a file. Returns the request, or every error in the text.
 fn parse(text: &str) -> Result<Result<Wiped<RunRequest>, Vec<Fault>>, String> {
     let parsed = parse_yaml(text, 1, &LIMITS).map_err(|error| plain(&format!("{}: {error}", error.place)))?;
     let root = &parsed.root;
@@ -100,17 +100,17 @@ fn request_descriptor() -> Result<MessageDescriptor, String> {
     pool.get_message_by_name("executor.v1.RunRequest").ok_or_else(|| "the interface has no RunRequest".to_owned())
 }
 
-/// Returns a field by either of its names in the mapping.
+/// Returns the field with this name, in snake_case or in JSON's camelCase.
 fn field_of(message: &MessageDescriptor, name: &str) -> Option<FieldDescriptor> {
     message.get_field_by_name(name).or_else(|| message.get_field_by_json_name(name))
 }
 
-/// Returns the name of a field in the interface; a name that is unknown stays.
+/// Returns the snake_case name of a field; returns an unknown name unchanged.
 fn snake(message: &MessageDescriptor, name: &str) -> String {
     field_of(message, name).map_or_else(|| name.to_owned(), |field| field.name().to_owned())
 }
 
-/// Checks a mapping that stands for a message: every field and, below it, every value.
+/// Checks a mapping against a message type, recursively.
 fn check(node: &Node, message: &MessageDescriptor, path: &str, faults: &mut Vec<Fault>) {
     let Yaml::Map(entries) = &node.value else { return faults.push(mistyped(node, path, "a mapping")) };
     for (key, value) in entries {
@@ -134,7 +134,7 @@ fn check(node: &Node, message: &MessageDescriptor, path: &str, faults: &mut Vec<
     }
 }
 
-/// Checks a value, or an element of a list.
+/// Checks a single value or list element.
 fn check_value(node: &Node, field: &FieldDescriptor, path: &str, faults: &mut Vec<Fault>) {
     let expected = match field.kind() {
         Kind::Message(message) if !field.is_map() && !message.full_name().starts_with("google.protobuf.") => {
@@ -161,7 +161,7 @@ fn check_value(node: &Node, field: &FieldDescriptor, path: &str, faults: &mut Ve
     }
 }
 
-/// Makes the fault of a value of the wrong kind. The value is not in it.
+/// Returns the error for a value of the wrong type. The value is not included.
 fn mistyped(node: &Node, path: &str, expected: &str) -> Fault {
     let is_scalar = matches!(node.value, Yaml::Bool(_) | Yaml::Int(_) | Yaml::UInt(_) | Yaml::Float(_));
     let quote = if is_scalar && expected.starts_with("text") { ": quote it" } else { "" };
@@ -191,19 +191,17 @@ pub(crate) fn to_json(request: &RunRequest) -> Option<Value> {
     message.serialize_with_options(serde_json::value::Serializer, &options).ok()
 }
 
-/// A way through the trees of a request.
+/// An action and its position, as visited by [`visit`].
 pub(crate) struct Visit<'a> {
-    /// Path of the action.
     pub(crate) path: String,
-    /// Depth, from 0.
+    /// Nesting depth, from 0.
     pub(crate) depth: usize,
-    /// Kinds that are set; one where the action is valid.
+    /// Kinds that are set; exactly one if the action is valid.
     pub(crate) kinds: Vec<&'static str>,
-    /// The action.
     pub(crate) action: &'a Action,
 }
 
-/// Visits every action, each before those below it.
+/// Lists all actions, parents before children.
 pub(crate) fn visit(request: &RunRequest) -> Vec<Visit<'_>> {
     let mut seen = Vec::new();
     let roots = request.setup.iter().map(|setup| ("setup".to_owned(), setup));
@@ -227,7 +225,7 @@ fn walk<'a>(path: String, depth: usize, action: &'a Action, seen: &mut Vec<Visit
     }
 }
 
-/// Returns the faults in the shape of the trees: the path and the message of each.
+/// Returns path and message of every error in the shape of the trees.
 fn shape(request: &RunRequest) -> Vec<(String, String)> {
     let mut faults = Vec::new();
     if request.action.is_none() {

@@ -1,7 +1,7 @@
-//! The streams of a container's own process, here: what it writes and reads.
+//! Connects this command's standard streams to those of a container's process.
 //!
-//! The process waits while its output is not read here, as if it wrote into this program's own pipe. After a restart of
-//! executord the streams go on where they were.
+//! The process blocks while its output is not read, as if it wrote to this program's own pipe. After a restart of
+//! executord the streams resume at the same position.
 
 use executor_client::{AttachOptions, Attached};
 
@@ -13,32 +13,33 @@ use crate::session::Session;
 use crate::status::ErrorContext as _;
 use crate::terminal::{self, DetachKeys, Keyboard, Raw};
 
-/// Options of an attachment to a process.
+/// Options for attaching to a process.
 pub(crate) struct Wanted {
     pub(crate) input: bool,
     pub(crate) output: bool,
-    /// The process has a terminal.
+    /// True if the process has a terminal.
     pub(crate) terminal: bool,
     pub(crate) take_over: bool,
     pub(crate) keys: DetachKeys,
-    /// The process waits while its output is not read.
+    /// True if the process blocks while its output is not read.
     pub(crate) lossless: bool,
-    /// Byte of the output to begin at, kept output included. None begins with new output.
+    /// Output offset in bytes to begin at, kept output included. None begins with new output.
     pub(crate) from: Option<u64>,
 }
 
-/// End of an attachment.
+/// Reason why an attachment ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
-    /// The process's output has ended.
+    /// The process closed its output.
     Ended,
-    /// The detach keys were pressed, and the process goes on.
+    /// The detach keys were pressed; the process keeps running.
     Detached,
-    /// The output from this byte on is in the log alone.
+    /// Output from this byte offset on is available in the log only.
     Behind(u64),
 }
 
-/// Stays attached until the process's output has ended or the keys were pressed, also over a restart of executord.
+/// Stays attached until the process closes its output or the detach keys are pressed, also across restarts of
+/// executord.
 pub(crate) async fn stream(
     session: &Session,
     id: &str,
@@ -64,7 +65,7 @@ pub(crate) async fn stream(
             }
         }
     };
-    // Both at once: keys are heard while nobody reads the output.
+    // Run both concurrently, so that the detach keys work while the output is blocked.
     tokio::select! {
         left = heard => left,
         fed = feed(&mut keyboard, terminal, &input) => fed.map(|()| Left::Detached),

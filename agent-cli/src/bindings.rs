@@ -1,7 +1,7 @@
-//! Service bindings at the command line: from the flags to files of a request.
+//! Service bindings on the command line: from flags to the files of a request.
 //!
-//! The rules are `executor_bindings`'; here are the sources ([`tree`] reads directories, VCAP_SERVICES is read as every
-//! other secret is), where the files go in the container, and [`mod@write`] for those that go nowhere but to a directory.
+//! `executor_bindings` has the rules. This module has the sources ([`tree`] reads directories; VCAP_SERVICES is read
+//! like any other secret), the paths in the container, and [`mod@write`], which writes bindings to a local directory.
 
 mod args;
 mod replace;
@@ -23,8 +23,8 @@ pub(crate) use args::{BindingArgs, DeliveryArgs};
 pub(crate) use tree::TreeError;
 pub(crate) use write::{WriteError, write};
 
-/// An empty file at the root of bindings where there is none, so that the variable names a directory that is there, and that
-/// a rotation can put bindings into. Readers of bindings pass over names that begin with a dot.
+/// Empty file in the root of an empty set of bindings, so that the variable names an existing directory that a rotation
+/// can add bindings to. Readers of bindings skip names that begin with a dot.
 const NONE_YET: &str = ".bindings";
 
 /// Errors of reading, translating and writing bindings.
@@ -43,9 +43,9 @@ pub(crate) enum BindingsError {
     Shape,
     #[error("--vcap-services @env:{variable}: the environment has no {variable}")]
     NoVariable { variable: String },
-    #[error("--binding-root {path}: is not an absolute path of plain names")]
+    #[error("--binding-root {path}: is not an absolute path without `.` and `..`")]
     Root { path: String },
-    #[error("{VCAP_SERVICES} is not set beside {variable}: programs would not know which to believe; leave out {flag}")]
+    #[error("{VCAP_SERVICES} and {variable} exclude each other: programs could not tell which applies; omit {flag}")]
     Both { variable: &'static str, flag: &'static str },
 }
 
@@ -55,8 +55,8 @@ impl From<BindingsError> for Failure {
     }
 }
 
-/// Reads and judges the bindings that the flags name; `None` where they name none. `others` are the arguments of other
-/// flags that may want standard input, too.
+/// Reads and validates the bindings that the flags name. Returns `None` if no flag names any. `others` are the
+/// arguments of other flags that may also read standard input.
 pub(crate) fn read(
     args: &BindingArgs,
     others: &[(Flag, &[String])],
@@ -114,27 +114,25 @@ fn vcap_services(
     contents.pop().ok_or_else(|| BindingsError::Shape.into())
 }
 
-/// Bindings on their way into a container.
+/// Bindings to deliver to a container.
 pub(crate) struct Delivery {
     bindings: Bindings,
-    /// The container's own root of bindings, if it is not executord's.
+    /// Root of bindings in the container; `None` for executord's default.
     root: Option<String>,
-    /// Access to every file.
     access: source::Access,
 }
 
-/// A delivery with its place.
+/// A delivery with its final paths.
 pub(crate) struct Lowered {
-    /// The files of the request.
     pub(crate) files: Vec<v1::File>,
-    /// The directory that they lie in, if it is not executord's.
+    /// Directory of the files, if it is not executord's default.
     pub(crate) directory: Option<String>,
-    /// The variable that names the bindings' place to the process.
+    /// Variable that names the bindings' location to the process.
     pub(crate) variable: EnvironmentVariable,
 }
 
 impl Delivery {
-    /// Reads the bindings as [`read`] does, and the container's root.
+    /// Reads the bindings as [`read`] does, and the root in the container.
     pub(crate) fn read(
         args: &DeliveryArgs,
         others: &[(Flag, &[String])],
@@ -147,16 +145,17 @@ impl Delivery {
         Ok(bindings.map(|bindings| Self { bindings, root, access }))
     }
 
-    /// Refuses to stand beside a VCAP_SERVICES: the modes exclude one another.
+    /// Returns an error if the request also sets VCAP_SERVICES: the modes exclude each other.
     pub(crate) fn check(&self, request: &Request) -> Result<(), Failure> {
         let variable = self.bindings.layout().variable();
         request.flag_of(VCAP_SERVICES).map_or(Ok(()), |flag| Err(BindingsError::Both { variable, flag }.into()))
     }
 
-    /// Lowers the delivery to files and a variable. `files_root` is executord's; empty where it is too old to tell.
+    /// Lowers the delivery to files and a variable. `files_root` is executord's; empty if executord is too old to
+    /// report it.
     pub(crate) fn lower(self, files_root: &str) -> Lowered {
         let Self { bindings, root, access } = self;
-        // Below executord's own root the paths stay relative: the limit counts them as Cloud Controller does.
+        // Paths below executord's default root stay relative: the limit counts them as Cloud Controller does.
         let place = |path: String| root.as_ref().map_or_else(|| path.clone(), |root| format!("{root}/{path}"));
         let layout = bindings.layout();
         let files = bindings.into_files().into_iter().map(|mut file| v1::File {
@@ -183,12 +182,12 @@ impl Delivery {
     }
 }
 
-/// Executord's root, or what it is by default.
+/// Returns executord's root, or the default if it is unknown.
 fn known(files_root: &str) -> String {
     if files_root.is_empty() { DEFAULT_ROOT.to_owned() } else { files_root.trim_end_matches('/').to_owned() }
 }
 
-/// An absolute path, without a slash at its end.
+/// Validates an absolute path and removes trailing slashes.
 fn absolute(path: &str) -> Result<String, BindingsError> {
     let names = path.strip_prefix('/').map(|rest| rest.trim_end_matches('/'));
     match names {

@@ -1,7 +1,7 @@
-//! The command line: help, manual and completions come from these definitions.
+//! The command line: help, manual and completions are generated from these definitions.
 //!
-//! Values that can be secret (`--file`, `--env`) are taken as plain text and parsed elsewhere, because clap
-//! repeats a value that it refuses.
+//! Values that can be secret (`--file`, `--env`) are accepted as plain text and parsed elsewhere, because clap repeats
+//! a value that it rejects.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -17,12 +17,12 @@ use crate::programs::{self, Call, PROGRAM};
 use crate::report::{report, usage};
 use crate::{docker, exit, work};
 
-/// clap's own command.
 const HELP: &str = "help";
 
-/// Run containers with secret files on this machine and look after them, through executord.
+/// Run and manage containers with secret files on this machine, through executord.
 ///
-/// `agent-cli NAME` runs the program agent-cli-NAME, beside agent-cli or in PATH, where NAME is not a command.
+/// If NAME is not a command, `agent-cli NAME` runs the program agent-cli-NAME, which is searched for next to agent-cli
+/// and in PATH.
 #[derive(Debug, Parser)]
 #[command(
     name = "agent-cli",
@@ -38,14 +38,14 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// Meaning of a command line: a command, or a program to run.
+/// A parsed command line: a command, or an external program to run.
 #[derive(Debug)]
 enum ParsedLine {
     Command(Box<Cli>),
     Program(Box<Global>, Call),
 }
 
-/// The whole program.
+/// Entry point of agent-cli.
 pub fn main() -> ExitCode {
     let line = std::env::args_os().collect::<Vec<_>>();
     match read(&line) {
@@ -55,7 +55,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The definitions, without the programs beside agent-cli.
+/// Returns the definitions, without external programs.
 fn documented() -> Documented {
     Documented {
         name: PROGRAM,
@@ -66,7 +66,7 @@ fn documented() -> Documented {
     }
 }
 
-/// The definitions, with the programs beside agent-cli.
+/// Returns the definitions, with external programs.
 fn documented_with_programs() -> Documented {
     let documented = documented();
     let is_command = |name: &str| name == HELP || documented.command.find_subcommand(name).is_some();
@@ -78,7 +78,7 @@ fn command() -> clap::Command {
     documented().with_help()
 }
 
-/// Reads a command line, the program's name first. The error formats itself.
+/// Parses a command line; the first word is the program's name. The error formats itself.
 fn read(line: &[OsString]) -> Result<ParsedLine, clap::Error> {
     let error = match Cli::read(line) {
         Ok(cli) => return Ok(ParsedLine::Command(Box::new(cli))),
@@ -88,7 +88,7 @@ fn read(line: &[OsString]) -> Result<ParsedLine, clap::Error> {
         ErrorKind::InvalidUtf8 => Err(not_utf8(line)),
         ErrorKind::InvalidSubcommand => program(line, error),
         ErrorKind::UnknownArgument => Err(docker_argument(line, error)),
-        // Help lists the programs, which are looked for only then.
+        // Only the help lists the external programs, so search for them only now.
         ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             Err(documented_with_programs().with_help().try_get_matches_from(line).err().unwrap_or(error))
         }
@@ -96,11 +96,11 @@ fn read(line: &[OsString]) -> Result<ParsedLine, clap::Error> {
     }
 }
 
-/// Reads a command line whose first word names a program beside agent-cli. Returns `error` where there is no such program.
+/// Parses a command line whose first word names an external program. Returns `error` if there is no such program.
 fn program(line: &[OsString], error: clap::Error) -> Result<ParsedLine, clap::Error> {
     let definitions = command().disable_help_subcommand(true).allow_external_subcommands(true);
     let definitions = definitions.external_subcommand_value_parser(clap::value_parser!(OsString));
-    // The wrong word is one of a command's own.
+    // The unknown word belongs to a built-in command.
     let Ok(matches) = definitions.try_get_matches_from(line) else { return Err(docker_group(error)) };
     let Some((name, words)) = matches.subcommand() else { return Err(error) };
     let mut global = Global::from_arg_matches(&matches)?;
@@ -115,18 +115,18 @@ fn program(line: &[OsString], error: clap::Error) -> Result<ParsedLine, clap::Er
         (None, Some(_)) if docker::advice(name).is_some() => {
             Err(docker_word(ErrorKind::InvalidSubcommand, name).unwrap_or(error))
         }
-        (None, Some(file)) => Err(with_tip(error, format!("there is no program {file} beside agent-cli or in PATH"))),
+        (None, Some(file)) => Err(with_tip(error, format!("there is no program {file} next to agent-cli or in PATH"))),
         (None, None) => Err(error),
     }
 }
 
-/// The error for a word of docker that agent-cli does not have.
+/// Returns the error for a docker command that agent-cli does not have.
 fn docker_word(kind: ErrorKind, word: &str) -> Option<clap::Error> {
     let advice = docker::advice(word)?;
-    Some(command().error(kind, format!("{word} is a word of docker that agent-cli does not have: {advice}")))
+    Some(command().error(kind, format!("{word} is a docker command or option that agent-cli does not have: {advice}")))
 }
 
-/// Replaces the error for an unknown argument if docker has it.
+/// Replaces the error for an unknown argument if docker has that argument.
 fn docker_argument(line: &[OsString], error: clap::Error) -> clap::Error {
     let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return error };
     let word = match argument.split('=').next() {
@@ -137,18 +137,18 @@ fn docker_argument(line: &[OsString], error: clap::Error) -> clap::Error {
     docker_word(ErrorKind::UnknownArgument, word).unwrap_or(error)
 }
 
-/// Adds advice to the error for an unknown word behind a command: docker has `container ls` and the like.
+/// Adds advice to the error for an unknown subcommand: docker has `container ls` and the like.
 fn docker_group(error: clap::Error) -> clap::Error {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
     let word = word.clone();
     let name = if matches!(&*word, "ls" | "list") { "ps" } else { &*word };
     if command().find_subcommand(name).is_some() {
-        return with_tip(error, format!("the command is `agent-cli {name}`"));
+        return with_tip(error, format!("use `agent-cli {name}`"));
     }
     docker_word(ErrorKind::InvalidSubcommand, &word).unwrap_or(error)
 }
 
-/// Adds a line of advice to an error of usage.
+/// Adds a tip to a usage error.
 fn with_tip(mut error: clap::Error, tip: String) -> clap::Error {
     let mut tips = match error.insert(ContextKind::Suggested, ContextValue::None) {
         Some(ContextValue::StyledStrs(tips)) => tips,
@@ -159,7 +159,8 @@ fn with_tip(mut error: clap::Error, tip: String) -> clap::Error {
     error
 }
 
-/// The error for arguments that are not UTF-8. It names their places alone: an argument may be a secret.
+/// Returns the error for arguments that are not UTF-8. It contains only their positions, because an argument may be a
+/// secret.
 fn not_utf8(line: &[OsString]) -> clap::Error {
     let bad = |argument: &OsString| argument.to_str().is_none();
     let places: Vec<String> = (1..line.len())
@@ -170,12 +171,12 @@ fn not_utf8(line: &[OsString]) -> clap::Error {
         })
         .collect();
     let (word, verb) = if places.len() == 1 { ("argument", "is") } else { ("arguments", "are") };
-    let why = format!("{word} {} {verb} not UTF-8: what has other bytes goes into a file (--file)", places.join(", "));
+    let why = format!("{word} {} {verb} not UTF-8: pass other bytes in a file (--file)", places.join(", "));
     command().error(ErrorKind::InvalidUtf8, why)
 }
 
 impl Cli {
-    /// Carries the command out; returns the status to exit with.
+    /// Executes the command; returns the exit status.
     pub(crate) fn execute(self) -> Result<u8, Failure> {
         let Self { global, command: given } = self;
         given.check(&global)?;
@@ -185,12 +186,12 @@ impl Cli {
         }
     }
 
-    /// Reads a command line, the program's name first.
+    /// Parses a command line; the first word is the program's name.
     pub(crate) fn read(line: &[OsString]) -> Result<Self, clap::Error> {
         let mut cli = Self::from_arg_matches(&command().try_get_matches_from(line)?)?;
         cli.global.complete();
         if let Command::Run(run) = &mut cli.command {
-            // The words of what is run end the line. Whether `--` stands before them decides what the first one is.
+            // The command ends the line. Its first word is the image, unless `--` precedes it.
             let before = line.len().checked_sub(run.command.len() + 1);
             let named = run.name_image(before.is_some_and(|at| line[at] == "--"));
             named.map_err(|why| clap::Error::raw(ErrorKind::ArgumentConflict, why + "\n"))?;

@@ -1,7 +1,7 @@
-//! The commands, one module each with its arguments, and how each is prepared and carried out.
+//! The commands: one module each with its arguments, plus preparation and execution.
 //!
-//! Secrets and other inputs are read while a command is prepared, before anything is started: an error costs nothing then, and
-//! Ctrl-C just ends the program.
+//! Secrets and other inputs are read during preparation, before anything is started. Until then an error has no side
+//! effects, and Ctrl-C simply ends the program.
 
 mod action;
 mod attach;
@@ -77,61 +77,62 @@ use self::top::TopArgs;
 use self::update::UpdateArgs;
 use self::wait::WaitArgs;
 
-/// The commands in the order of the help.
+/// The commands, in the order of the help.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a program in a new container
     ///
-    /// The process's standard output and standard error come out as agent-cli's own, byte for byte. Ctrl-C (SIGINT,
-    /// also SIGTERM and SIGHUP) stops the container, a second one kills it, a third one leaves at once; SIGTERMs, and SIGHUPs,
-    /// within half a second are one. At the end the container is deleted, unless --keep or --detach is given, or it was there
-    /// before under the same --id.
+    /// Standard output and standard error of the process are written to those of agent-cli, byte for byte. Ctrl-C
+    /// (SIGINT, also SIGTERM and SIGHUP) stops the container, a second one kills it, a third one exits at once;
+    /// SIGTERMs, or SIGHUPs, within half a second count as one. The container is deleted when it has completed, unless
+    /// --keep or --detach is given, or it already existed under the same --id.
     ///
-    /// When the reader of the output goes away (`| head`), the container is stopped with a grace period of at
-    /// most one second.
+    /// If the reader of the output closes it (`| head`), the container is stopped with a grace period of at most one
+    /// second.
     ///
-    /// With --json, standard output carries one document, the container as it ended, and all that the process writes
-    /// comes out on standard error. An error of agent-cli's leaves standard output empty.
+    /// With --json, standard output carries a single document, the completed container, and all output of the process
+    /// goes to standard error. If agent-cli fails, standard output is empty.
     Run(Box<RunArgs>),
     #[command(flatten)]
     Direct(Direct),
-    /// Replace, add and remove secret files of a running container, all of them at once
+    /// Replace, add and remove secret files of a running container, all at once
     ///
-    /// Prints the new generation of the files. A program sees the old files or the new ones and no mixture, if it
-    /// opens the directory that one of them leads to (realpath) once and reads through that; one path alone is always
-    /// whole. Files can be added where a directory of secret files is mounted (`agent-cli inspect` shows where). A file that
-    /// is mounted by itself can be replaced and not removed.
+    /// Prints the new generation of the files. A program sees either all old or all new files if it resolves the
+    /// directory of one of them (realpath) once and reads through it; a single path is always consistent. Files can be
+    /// added where a directory of secret files is mounted (see `agent-cli inspect`). A file that is mounted by itself
+    /// can be replaced, but not removed.
     ///
-    /// Old contents stay readable through what was open before, for half a second; then they are overwritten with zeros.
+    /// Old contents stay readable through open descriptors for half a second; then they are overwritten with zeros.
     Rotate(RotateArgs),
     /// Show and replace the connections that a container on a CNI network may open
     Egress(EgressArgs),
-    /// Fetch, take in, list, show and remove images
+    /// Pull, import, list, show and remove images
     Image(ImageArgs),
-    /// Fetch an image, as `image pull`
+    /// Pull an image, like `image pull`
     Pull(PullArgs),
-    /// List images, as `image ls`
+    /// List images, like `image ls`
     Images(LsArgs),
-    /// Remove images, as `image rm`
+    /// Remove images, like `image rm`
     Rmi(ImageRmArgs),
-    /// Take an image in from an archive, as `image import`
+    /// Import an image from an archive, like `image import`
     Load(ImportArgs),
     /// Create, list, show, stop and remove pods: groups of containers that share a network
     Pod(PodArgs),
-    /// Show that nothing of a secret is left on this machine (as root)
+    /// Prove that no secret is left on this machine (as root)
     ///
-    /// Runs a container with random text (canaries) in every kind of input that can be secret: files, one that is
-    /// rotated while it runs, variables, arguments, the runtime token. The container prints its secrets. Then this
-    /// searches, while the container runs and one second after its end: all memory of executord, its launcher and its
-    /// shims and what only their descriptors lead to, their environment, command lines and mount tables, and every file
-    /// below the run and the state directory. Any 31 bytes of a canary count as found, also in base64 and hexadecimal.
+    /// Runs a container with random text (canaries) in every kind of input that can be secret: files, a file that is
+    /// rotated while the container runs, variables, arguments, the runtime token. The container prints its secrets.
+    /// While the container runs, and one second after its exit, this searches all memory of executord, its launcher and
+    /// its shims, files that only their descriptors refer to, their environment, command lines and mount tables, and
+    /// every file below the run and the state directory. Any 31 bytes of a canary count as found, also in base64 and
+    /// hexadecimal.
     ///
-    /// A table shows every canary and every place where it was found. Finding a canary in the running container shows that the
-    /// search works. The shim has it, too, because it masks secrets in the log.
+    /// A table shows each canary and where it was found. Canaries found in the running container show that the search
+    /// works. The shim also holds them, because it masks secrets in the log.
     ///
-    /// Not searched: agent-cli itself, which makes the canaries; other programs; disks beyond those directories. Free
-    /// memory belongs to nobody: it is searched with --kernel-memory alone, and holds copies (of this very command's,
-    /// of socket buffers) until it is used again, unless the kernel runs with init_on_free=1.
+    /// Not searched: agent-cli itself, which makes the canaries; other programs; disks outside those directories. Free
+    /// memory belongs to no process: it is searched only with --kernel-memory, and holds copies (of this very
+    /// command's, of socket buffers) until it is reused, unless the kernel runs with init_on_free=1.
     Audit(AuditArgs),
     /// Check trees of actions for `run --action`; needs no executord
     #[command(subcommand)]
@@ -141,86 +142,91 @@ pub(crate) enum Command {
     /// `run` and `rotate` deliver bindings by the same flags.
     #[command(subcommand)]
     Bindings(BindingsCommand),
-    /// List, choose, add and remove contexts: names for executords of this machine and of others
+    /// List, select, add and remove contexts: names for executords on this machine and on others
     #[command(subcommand)]
     Context(ContextCommand),
     /// Write the manual or shell completions
     Generate(GenerateArgs),
 }
 
-/// Commands that need nothing but their flags and executord.
+/// Commands that need only their flags and executord.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Direct {
     /// List containers
     Ps(PsArgs),
-    /// Show everything about containers, but no secret
+    /// Show all details of containers, except secrets
     Inspect(InspectArgs),
-    /// Show what containers use: processor, memory, network, disks
+    /// Show resource usage of containers: processor, memory, network, disks
     ///
-    /// Shows the containers that run, or those that are named, every second, until it is interrupted or all that are named have
-    /// ended. MEMORY is without page cache that is not in active use.
+    /// Shows the running or the named containers every second, until interrupted or until all named containers have
+    /// completed. MEMORY excludes inactive page cache.
     Stats(StatsArgs),
-    /// Watch what containers use, on a screen that is sorted, filtered and scrolled by keys
+    /// Show resource usage of containers on a screen that keys sort, filter and scroll
     ///
-    /// Keys: c, m, p, n, d, i sort by processor, memory, processes, network, disk, id; r reverses; / filters by a part of the id (Enter
-    /// keeps it, Escape clears it); arrows, Page Up and Page Down scroll; q or Ctrl-C quits. While executord is away the last reading
-    /// stays. Through a pipe, and with --batch or --json, each reading is printed behind the one before.
+    /// Keys: c, m, p, n, d, i sort by processor, memory, processes, network, disk, id; r reverses; / filters by a part
+    /// of the id (Enter keeps the filter, Escape clears it); arrows, Page Up and Page Down scroll; q or Ctrl-C quits.
+    /// While executord is unavailable, the last reading stays. If standard output is not a terminal, and with --batch
+    /// or --json, readings are printed one after the other.
     Top(TopArgs),
     /// Print the output of a container's process
     ///
-    /// Standard output and standard error come out on their own streams, byte for byte.
+    /// Standard output and standard error are written to the matching streams, byte for byte.
     Logs(LogsArgs),
-    /// Wait for the end of a container and exit as its process did
+    /// Wait until containers complete and exit like the process
     ///
-    /// With several ids, prints a line with the status of each, in their order; the exit status is the first that is not 0.
+    /// With several ids, prints one line with the status of each, in order; the exit status is the first that is not 0.
     Wait(WaitArgs),
-    /// Copy files out of a running container or into it, and outputs of a completed one
+    /// Copy files from or to a running container, and outputs from a completed one
     ///
-    /// As with cp -r, a file is copied to a file or into an existing directory; a directory becomes DEST, or is copied into
-    /// an existing DEST. SOURCE/. copies the contents of SOURCE alone. Permissions are kept, links stay links. A file appears
-    /// when it is complete.
+    /// As with cp -r, a file is copied to a file or into an existing directory; a directory becomes DEST, or is copied
+    /// into an existing DEST. SOURCE/. copies only the contents of SOURCE. Permissions and links are preserved. A file
+    /// appears when it is complete.
     ///
-    /// In a running container, files are read and written as the container's user, who owns new files, and without a program
-    /// of its image. Secret files, sockets and files in /proc and /sys are left out. `-` is a tar archive: of the source on
-    /// standard output, or on standard input to be unpacked in the directory DEST.
+    /// In a running container, files are read and written as the container's user, who owns new files, without using a
+    /// program of the image. Secret files, sockets, and files in /proc and /sys are skipped. `-` is a tar archive: of
+    /// the source on standard output, or on standard input, to be unpacked in the directory DEST.
     ///
-    /// A completed container has its outputs alone. `ID:` fetches all of them into the directory DEST: declared files keep their
-    /// names, files below a declared directory their relative paths. `-` writes one file, unchanged.
+    /// From a completed container, only outputs can be copied. `ID:` copies all of them into the directory DEST:
+    /// declared files keep their names, files below a declared directory their relative paths. `-` writes a single
+    /// file, unchanged.
     ///
-    /// On this machine nothing is written but below DEST, no symbolic link is followed there, and set-user-id bits are
-    /// left out. Each entry that was not captured or not copied is reported on standard error with the reason; the exit
-    /// status is 125 then, and everything else is copied.
+    /// On this machine, files are written only below DEST, symbolic links below it are not followed, and set-user-id
+    /// bits are removed. Each entry that was not captured or not copied is reported on standard error with the reason.
+    /// The exit status is then 125, and everything else is copied.
     Cp(CpArgs),
-    /// Stop containers: their stop signal, their grace period, SIGKILL
+    /// Stop containers: stop signal, grace period, SIGKILL
     ///
-    /// Returns when they are completed and their secrets are wiped. Several containers are stopped at the same time.
+    /// Returns when the containers have completed and their secrets are wiped. Several containers are stopped
+    /// concurrently.
     Stop(StopArgs),
     /// Execute a program in a running container
     ///
-    /// The process has the container's namespaces, limits, capabilities and filter on system calls. Its variables are PATH,
-    /// HOME and those of --env, and the container's with --container-env alone. It ends with this command, unless it was left to itself (--detach,
-    /// --detach-keys): when this command is interrupted, the process gets SIGHUP, and SIGKILL two seconds later. Its output
-    /// is not masked and in no log.
+    /// The process has the container's namespaces, limits, capabilities and system call filter. Its variables are PATH,
+    /// HOME and those of --env; it gets the container's only with --container-env. The process ends with this command,
+    /// unless detached (--detach, --detach-keys): if this command is interrupted, the process gets SIGHUP, and SIGKILL
+    /// two seconds later. Its output is neither masked nor logged.
     Exec(ExecArgs),
-    /// Show the output of a container's process from now on, and send it input if it was run with -i
+    /// Attach to a container's process: show its new output, and send input if it was run with -i
     ///
-    /// With a terminal (run -it), the keys of --detach-keys leave the process to itself. Exits as the process did. While
-    /// this command sends input and does not read, the process waits for it, ten seconds at most. A command that only watches
-    /// is disconnected.
+    /// With a terminal (run -it), the keys of --detach-keys detach. Exits like the process. While this command sends
+    /// input but does not read output, the process blocks, for at most ten seconds. A command that only reads output
+    /// and falls behind is disconnected.
     Attach(AttachArgs),
     /// Send a signal to a container's process
     Signal(SignalArgs),
     /// Kill containers, or send another signal to their processes
     Kill(KillArgs),
-    /// Stop all processes of containers until unpause
+    /// Suspend all processes of containers until unpause
     ///
-    /// Checks rest, and the times of a tree of actions stand still. `stop`, `kill` and `rm` end a paused container as any other.
+    /// Health checks and timeouts of a tree of actions are suspended too. `stop`, `kill` and `rm` work on a paused
+    /// container.
     Pause(PauseArgs),
-    /// Let the processes of paused containers go on
+    /// Resume the processes of paused containers
     Unpause(PauseArgs),
-    /// Replace limits of running containers
+    /// Change limits of running containers
     ///
-    /// Limits that are not given stay as they are. A limit on memory below what the container uses is refused, and changes nothing.
+    /// Limits that are not given stay unchanged. A memory limit below the container's current use is rejected and
+    /// changes nothing.
     Update(UpdateArgs),
     /// Remove completed containers with their logs
     Rm(RmArgs),
@@ -229,41 +235,41 @@ pub(crate) enum Direct {
     Container(ContainerCommand),
     /// Print secrets of the container that this command runs in
     ///
-    /// For use within a container that was started with --runtime-token. Prints one value as it is, byte for byte; all of
-    /// them with --json or --reveal. The default of --socket is /run/executor/runtime.sock here. A container whose process
-    /// has ended has no secrets any more.
+    /// For use in a container that was started with --runtime-token. Prints a single value, byte for byte; all values
+    /// with --json or --reveal. Here --socket defaults to /run/executor/runtime.sock. Secrets are no longer available
+    /// after the container's process has exited.
     Secrets(SecretsArgs),
     /// Follow the events of containers
     ///
-    /// Goes on until it is interrupted, also over a restart of executord.
+    /// Runs until interrupted, also across restarts of executord.
     Events(EventsArgs),
     /// Reserve capacity for a container that is run later with `run --reservation ID`
     ///
-    /// Prints the id. The reservation is listed by `ps` as reserved. It ends with the run, with `release`, or when its time is
-    /// over, which is an event. Reserving the same again begins the time anew.
+    /// Prints the id. `ps` lists the reservation as reserved. It ends when the container is run, with `release`, or
+    /// when it expires, which is reported as an event. Repeating the same reservation extends it.
     Reserve(ReserveArgs),
-    /// End reservations before their time
+    /// Release reservations before they expire
     Release(ReleaseArgs),
-    /// Take no new containers, stop all that there are, and kill the rest at the deadline
+    /// Accept no new containers, stop the running ones, and kill the rest at the deadline
     ///
-    /// Each container has its grace period. Shows the progress, and at the end what was killed. Executord goes on when this command
-    /// is interrupted; the same command joins it again. The exit status is 125 where a container could not be killed.
-    /// Executord stays drained, and not healthy, until `undrain` or a restart of the machine.
+    /// Each container has its grace period. Shows the progress, and at the end lists the killed containers. If this
+    /// command is interrupted, the drain continues; running the same command again follows it. The exit status is 125
+    /// if a container could not be killed. Executord stays drained, and unhealthy, until `undrain` or a reboot.
     Drain(DrainArgs),
-    /// Take new containers again after `drain`
+    /// Accept new containers again after `drain`
     Undrain,
-    /// Show whether executord is healthy, with the reasons where it is not, or set that
+    /// Show whether executord is healthy, and why not, or set its health
     ///
-    /// It is not healthy while it is drained or has no launcher, when its test of itself fails, or when --unhealthy says so.
+    /// Executord is unhealthy while it is drained, has no launcher, fails its self-test, or was marked by --unhealthy.
     Health(HealthArgs),
     /// Show executord's version, capacity and state
     Info,
-    /// Show how much of the disk is used
+    /// Show disk usage
     #[command(subcommand)]
     System(SystemCommand),
 }
 
-/// A command that is ready to be carried out with an executord.
+/// A command that is ready to run with an executord.
 pub(crate) enum Prepared {
     Run(Box<run::Prepared>),
     Rotate(rotate::Prepared),
@@ -274,15 +280,15 @@ pub(crate) enum Prepared {
     Direct(Direct),
 }
 
-/// Rest of a command after its preparation.
+/// What remains to be done after a command's preparation.
 pub(crate) enum Next {
-    /// The command is done without executord; the program ends with this status.
+    /// Done without executord; holds the exit status.
     Done(u8),
     CarryOut(Prepared),
 }
 
 impl Command {
-    /// Checks what the definitions cannot say: flags that contradict one another.
+    /// Checks for conflicting flags that the definitions cannot express.
     pub(crate) fn check(&self, global: &Global) -> Result<(), Failure> {
         global.check()?;
         match self {
@@ -292,7 +298,7 @@ impl Command {
         }
     }
 
-    /// Reads what the command needs, and does what needs no executord.
+    /// Reads the command's inputs, and does everything that needs no executord.
     pub(crate) fn prepare(self, global: &Global, definitions: fn() -> Documented) -> Result<Next, Failure> {
         let prepared = match self {
             Self::Generate(args) => return args.generate(definitions()).map(|()| Next::Done(0)),
@@ -346,7 +352,7 @@ impl Work for Prepared {
     fn interruption(&self) -> Interruption {
         match self {
             Self::Run(_) | Self::Audit(_) | Self::Direct(Direct::Drain(_)) => Interruption::Heeded,
-            // A file that is half fetched is taken away again; a terminal is put back.
+            // Remove a partly fetched file, and restore the terminal.
             Self::Direct(Direct::Cp(_) | Direct::Exec(_) | Direct::Attach(_) | Direct::Top(_)) => Interruption::CutOff,
             _ => Interruption::Ends,
         }

@@ -1,4 +1,4 @@
-//! The connection to executord, and what to do where there is none.
+//! Connects to executord, with advice if that fails.
 
 use executor_client::ConnectError;
 pub use executor_client::{Client, DEFAULT_SOCKET};
@@ -7,7 +7,6 @@ use crate::contexts::Server;
 use crate::exit;
 use crate::failure::Failure;
 
-/// Failure to connect to executord, with advice.
 #[derive(Debug, thiserror::Error)]
 enum NoConnection {
     #[error("{0}: start it, name its socket with --socket or EXECUTOR_SOCKET, or use --local")]
@@ -31,7 +30,7 @@ impl From<ConnectError> for Failure {
 /// Connects to an executord.
 ///
 /// # Errors
-/// Fails if nothing listens there, or the caller may not connect.
+/// Returns an error if no process listens there, or if the caller may not connect.
 pub async fn connect(server: &Server) -> Result<Client, Failure> {
     Ok(match server {
         Server::Socket(path) => Client::connect(path).await?,

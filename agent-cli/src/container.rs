@@ -1,4 +1,4 @@
-//! Calls about one container, with their words.
+//! Calls about a single container, with error texts.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use executor_client::v1::Container;
 use crate::failure::Failure;
 use crate::status::ErrorContext as _;
 
-/// Waits for the end of a container.
+/// Waits until a container has completed.
 ///
 /// # Errors
-/// Fails if the container does not exist.
+/// Returns an error if the container does not exist.
 pub async fn completed(client: &Client, id: &str) -> Result<Container, Failure> {
     client.wait(id).await.doing(&format!("wait for {id}"))
 }
 
-/// Asks executord to stop a container; asking again does no harm.
+/// Asks executord to stop a container. Idempotent.
 ///
 /// # Errors
-/// Fails if the container does not exist.
+/// Returns an error if the container does not exist.
 pub async fn ask_to_stop(client: &Client, id: &str, grace: Option<Duration>) -> Result<Container, Failure> {
     client.stop(id, grace).await.doing(&format!("stop {id}"))
 }

@@ -1,8 +1,8 @@
-//! Where executord is: flags, environment, and the contexts of a file.
+//! Selects the executord to connect to: flags, environment, and a file of contexts.
 //!
-//! The first of these decides: `--socket`, `--address` or `--context`; EXECUTOR_SOCKET or EXECUTOR_ADDRESS;
-//! EXECUTOR_CONTEXT; the context that the file says is in use; the command's default socket. The file has addresses and
-//! paths, and no secret.
+//! In order of precedence: `--socket`, `--address` or `--context`; EXECUTOR_SOCKET or EXECUTOR_ADDRESS;
+//! EXECUTOR_CONTEXT; the file's current context; the command's default socket. The file holds addresses and paths, but
+//! no secrets.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -15,11 +15,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 
-/// Variable that names the socket of executord.
+/// Variable with the path of executord's socket.
 pub const SOCKET: &str = "EXECUTOR_SOCKET";
-/// Variable with the address of an executord of another machine.
+/// Variable with the address of an executord on another machine.
 pub const ADDRESS: &str = "EXECUTOR_ADDRESS";
-/// Variables with the files of TLS, and the name in executord's certificate.
+/// Variables with the TLS files, and the server name in executord's certificate.
 pub const TLS_CERT: &str = "EXECUTOR_TLS_CERT";
 pub const TLS_KEY: &str = "EXECUTOR_TLS_KEY";
 pub const TLS_CA: &str = "EXECUTOR_TLS_CA";
@@ -28,19 +28,17 @@ pub const TLS_SERVER_NAME: &str = "EXECUTOR_TLS_SERVER_NAME";
 pub const CONTEXT: &str = "EXECUTOR_CONTEXT";
 /// Variable with the path of the file of contexts.
 pub const CONTEXTS: &str = "EXECUTOR_CONTEXTS";
-/// Largest file, in bytes.
+/// Maximum file size, in bytes.
 const FILE_MAX: u64 = 1 << 20;
-/// Most contexts.
+/// Maximum number of contexts.
 const CONTEXTS_MAX: usize = 1000;
-/// Longest name, in bytes.
+/// Maximum length of a name, in bytes.
 const NAME_MAX: usize = 64;
 
 /// An executord to connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Server {
-    /// A unix socket.
     Socket(PathBuf),
-    /// TCP with mutual TLS.
     Tcp(String, Tls),
 }
 
@@ -53,7 +51,7 @@ impl fmt::Display for Server {
     }
 }
 
-/// A context as the file has it: a socket, or an address with its files.
+/// A context in the file: a socket, or an address with its TLS files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Context {
@@ -72,10 +70,10 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// The server. `said` names the flag, variable or key of a field.
+    /// Returns the server. `said` maps a field to its flag, variable or key, for errors.
     ///
     /// # Errors
-    /// Fields are missing, or exclude one another.
+    /// Returns an error if fields are missing or exclude each other.
     pub(crate) fn server(&self, said: impl Fn(&str) -> String) -> Result<Server, Failure> {
         let Self { socket, address, tls_cert, tls_key, tls_ca, tls_server_name } = self;
         let files = [("tls_cert", tls_cert), ("tls_key", tls_key), ("tls_ca", tls_ca)];
@@ -121,7 +119,7 @@ impl Context {
         }
     }
 
-    /// The same with absolute paths, to be used in any directory.
+    /// Makes all paths absolute, so that the context works in any directory.
     pub(crate) fn absolute(mut self) -> Self {
         let paths = [&mut self.socket, &mut self.tls_cert, &mut self.tls_key, &mut self.tls_ca];
         for path in
@@ -139,13 +137,13 @@ impl Context {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Contexts {
-    /// Name of the context that is used where no other is named.
+    /// Name of the default context.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) current: Option<String>,
     pub(crate) contexts: BTreeMap<String, Context>,
 }
 
-/// Path of the file; `None` without a home.
+/// Path of the file; `None` without a home directory.
 pub(crate) fn path() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     variable(CONTEXTS).or_else(|| {
@@ -160,17 +158,17 @@ fn fault(path: &Path, why: impl fmt::Display) -> Failure {
 }
 
 impl Contexts {
-    /// Reads the file. One that is not there has no contexts.
+    /// Reads the file. A missing file has no contexts.
     ///
     /// # Errors
-    /// The file cannot be read, or is malformed.
+    /// Returns an error if the file cannot be read or is malformed.
     pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
         let mut text = String::new();
         let read = std::fs::File::open(path).and_then(|file| file.take(FILE_MAX + 1).read_to_string(&mut text));
         match read {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(fault(path, format!("{error}: set HOME, or {CONTEXTS}, to what this user may read")));
+                return Err(fault(path, format!("{error}: set HOME or {CONTEXTS} to a path that this user may read")));
             }
             Err(error) => return Err(fault(path, error)),
             Ok(length) if length as u64 > FILE_MAX => {
@@ -180,16 +178,19 @@ impl Contexts {
         }
         let contexts: Self = toml::from_str(&text).map_err(|error| fault(path, error))?;
         if contexts.contexts.len() > CONTEXTS_MAX {
-            return Err(fault(path, format!("has {} contexts; at most {CONTEXTS_MAX}", contexts.contexts.len())));
+            return Err(fault(
+                path,
+                format!("has {} contexts; at most {CONTEXTS_MAX} are allowed", contexts.contexts.len()),
+            ));
         }
         contexts.contexts.keys().try_for_each(|name| check_name(name).map_err(|why| fault(path, why)))?;
         Ok(contexts)
     }
 
-    /// Writes the file, whole or not at all.
+    /// Writes the file atomically.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub(crate) fn write(&self, path: &Path) -> Result<(), Failure> {
         let text = toml::to_string(self).map_err(|error| fault(path, error))?;
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -202,42 +203,42 @@ impl Contexts {
         written.map(drop).map_err(|error| fault(path, error))
     }
 
-    /// The context of a name.
+    /// Returns the context with this name.
     ///
     /// # Errors
-    /// There is none.
+    /// Returns an error if there is no such context.
     pub(crate) fn get(&self, name: &str, path: &Path) -> Result<&Context, Failure> {
         self.contexts.get(name).ok_or_else(|| {
             let names: Vec<&str> = self.contexts.keys().map(String::as_str).take(20).collect();
             let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            fault(path, format!("no context {name:?}; there is {there}"))
+            fault(path, format!("no context {name:?}; known contexts: {there}"))
         })
     }
 }
 
-/// The server of a context.
+/// Returns the server of a context.
 ///
 /// # Errors
-/// There is no such context, or it is incomplete.
+/// Returns an error if there is no such context, or if it is incomplete.
 pub(crate) fn for_context(name: &str) -> Result<Server, Failure> {
     let path = path().ok_or_else(|| Failure::Usage(format!("context {name}: neither HOME nor {CONTEXTS} is set")))?;
     let contexts = Contexts::read(&path)?;
     contexts.get(name, &path)?.server(|field| format!("{}: contexts.{name}.{field}", path.display()))
 }
 
-/// Name of the context that is in use by the file.
+/// Returns the name of the file's current context.
 ///
 /// # Errors
-/// The file cannot be read, or is malformed.
+/// Returns an error if the file cannot be read or is malformed.
 pub(crate) fn current() -> Result<Option<String>, Failure> {
     let Some(path) = path() else { return Ok(None) };
     Ok(Contexts::read(&path)?.current)
 }
 
-/// Checks the name of a context.
+/// Validates the name of a context.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Returns the reason if the name is invalid.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let fits = (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(plain);
@@ -246,7 +247,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     })
 }
 
-/// The variables that name a server, for a program; `None` unsets one.
+/// Environment variables that name a server to a child process; `None` unsets one.
 fn environment(server: &Server) -> Vec<(&'static str, Option<OsString>)> {
     let Context { socket, address, tls_cert, tls_key, tls_ca, tls_server_name } = Context::from_server(server);
     let path = |path: Option<PathBuf>| path.map(PathBuf::into_os_string);
@@ -262,7 +263,7 @@ fn environment(server: &Server) -> Vec<(&'static str, Option<OsString>)> {
     ]
 }
 
-/// Names the executord in the environment of a program, and no other.
+/// Sets exactly this executord in the environment of a program.
 pub(crate) fn name_server(command: &mut std::process::Command, server: &Server) {
     for (name, value) in environment(server) {
         match value {
@@ -314,7 +315,7 @@ mod tests {
             Contexts { current: Some("a.b".into()), contexts: [("a.b".to_owned(), context)].into_iter().collect() };
         contexts.write(&path).unwrap();
         assert_eq!(Contexts::read(&path).unwrap(), contexts);
-        assert!(contexts.get("b", &path).unwrap_err().describe().ends_with("no context \"b\"; there is a.b"));
+        assert!(contexts.get("b", &path).unwrap_err().describe().ends_with("no context \"b\"; known contexts: a.b"));
         for bad in ["current = 1", "[contexts.a]\nport = 1", "[contexts.'a b']\nsocket = '/s'"] {
             std::fs::write(&path, bad).unwrap();
             assert!(Contexts::read(&path).unwrap_err().describe().contains("contexts.toml"), "{bad}");

@@ -1,9 +1,9 @@
-//! Destinations of fetched files, by the rules of cp, and the writing of the files.
+//! Destinations of fetched files, by the rules of cp, and writing the files.
 //!
-//! File names come from a container and are not trusted: nothing is written outside the destination. Each component is
-//! opened by itself, no symbolic link is followed, and a path that is not below the requested one is an error. A file
-//! appears under its name when it is complete; before that it has a temporary name, which is removed when the fetching
-//! breaks off.
+//! File names come from a container and are not trusted: nothing is written outside the destination. Each path
+//! component is opened separately, symbolic links are not followed, and a path that is not below the requested one is
+//! an error. A file appears under its name when it is complete; until then it has a temporary name, which is removed if
+//! fetching fails.
 
 mod tree;
 
@@ -16,35 +16,32 @@ use crate::text::plain;
 
 pub use tree::{Partial, Tree};
 
-/// Source of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source<'a> {
     /// A single file, by its path.
     File(&'a str),
-    /// The contents of a directory.
     Directory(&'a str),
-    /// Every output.
     Everything,
 }
 
-/// Kind of the destination, as it was found.
+/// File type of the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetKind {
     Nothing,
     File,
     Directory,
-    /// A device, a pipe, a link to no directory.
+    /// A device, a pipe, or a link to something other than a directory.
     Other,
 }
 
-/// Place of fetched files.
+/// Target of fetched files.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The directory that everything is written below.
+    /// Directory that all files are written below.
     pub directory: PathBuf,
-    /// The directory is made if it does not exist.
+    /// True if the directory is to be created when it does not exist.
     pub make: bool,
-    /// Name below the directory of the file, or of the copied directory, if it gets one of its own.
+    /// Name of the file or copied directory below `directory`, if it gets its own.
     pub name: Option<OsString>,
 }
 
@@ -64,7 +61,7 @@ impl From<WriteError> for Failure {
 }
 
 impl WriteError {
-    /// Tells whether every other write would fail, too: no room, or a read-only file system.
+    /// Returns whether all other writes would fail too: no space left, or a read-only file system.
     pub fn is_of_all(&self) -> bool {
         use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
         let Self::Io { source, .. } = self else { return false };
@@ -80,12 +77,12 @@ impl WriteError {
     }
 }
 
-/// Returns what is at the destination of a copy.
+/// Returns the file type of a copy's destination.
 pub fn at(destination: &Path) -> Result<TargetKind, WriteError> {
     there(destination).map_err(|source| WriteError::Io { path: destination.to_owned(), source })
 }
 
-/// Returns the kind of what is at a path. A link to a directory counts as a directory, as for cp.
+/// Returns the file type of a path. A link to a directory counts as a directory, as in cp.
 fn there(path: &Path) -> io::Result<TargetKind> {
     let meta = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(TargetKind::Nothing),
@@ -98,7 +95,7 @@ fn there(path: &Path) -> io::Result<TargetKind> {
     })
 }
 
-/// The rules.
+/// Applies cp's rules for destinations.
 pub fn place(source: Source<'_>, destination: &Path, there: TargetKind) -> Result<Place, WriteError> {
     let refused = |why| Err(WriteError::Refused { path: destination.to_owned(), why });
     let own_name = |path: &str| path.rsplit('/').next().map(OsString::from);
@@ -114,19 +111,19 @@ pub fn place(source: Source<'_>, destination: &Path, there: TargetKind) -> Resul
         (Source::Directory(_) | Source::Everything, TargetKind::Nothing) => {
             Ok(Place { directory: destination.to_owned(), make: true, name: None })
         }
-        (Source::Directory(_) | Source::Everything, TargetKind::File) => refused("is a file, and not a directory"),
+        (Source::Directory(_) | Source::Everything, TargetKind::File) => refused("is a file, not a directory"),
         (Source::File(_), TargetKind::Nothing) if slash => refused("is not a directory"),
         (Source::File(_), TargetKind::Nothing | TargetKind::File) => {
             let parent = destination.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
             match destination.file_name() {
                 Some(name) => Ok(Place { directory: parent.to_owned(), make: false, name: Some(name.to_owned()) }),
-                None => refused("names no file"),
+                None => refused("has no file name"),
             }
         }
     }
 }
 
-/// A path below the destination, made of plain names only.
+/// Returns the path relative to `prefix`, if it consists of plain names only.
 pub fn below(prefix: &str, path: &str) -> Option<PathBuf> {
     let relative = path.strip_prefix(prefix)?.strip_prefix('/')?;
     let plain = !relative.contains('\0')
@@ -172,7 +169,7 @@ mod tests {
         }
     }
 
-    /// Names that executord has no reason to send.
+    /// Paths that a correct executord never sends.
     #[test]
     fn a_path_that_leads_elsewhere_is_none() {
         let fine = [("/out/a", "a"), ("/out/a/b c", "a/b c"), ("/out/..a/...", "..a/..."), ("/out/\u{1b}", "\u{1b}")];

@@ -1,8 +1,6 @@
-//! Words of docker that agent-cli does not have, each with its equivalent or the reason, for errors of usage.
-//!
-//! `docs/guides/coming-from-docker.md` holds the same table.
+//! Docker commands and flags that agent-cli does not have, each with its equivalent or the reason, for usage errors.
 
-/// Words of docker, in docker's spelling, each with advice.
+/// Docker's commands and flags, in docker's spelling, each with advice.
 const TABLE: [(&str, &str); 85] = [
     ("import", "use `agent-cli image import`, which reads archives of `docker save` and OCI layouts"),
     ("save", "images are not exported; copy them between registries with skopeo"),
@@ -32,7 +30,7 @@ const TABLE: [(&str, &str); 85] = [
     ("trust", "the operator requires signatures: `images.signed` in executord's configuration"),
     ("buildx", "images are not built here; build with buildah or docker and use `agent-cli image import`"),
     ("builder", "images are not built here; build with buildah or docker and use `agent-cli image import`"),
-    ("checkpoint", "processes are not saved; `agent-cli pause` stops them in memory"),
+    ("checkpoint", "processes are not saved; `agent-cli pause` suspends them in memory"),
     ("node", "executord runs one node; a control plane schedules"),
     ("secret", "use `run --file NAME=@FILE` and `agent-cli rotate`"),
     ("config", "use `run --public-file`, or `agent-cli kube` with a ConfigMap"),
@@ -46,7 +44,7 @@ const TABLE: [(&str, &str); 85] = [
     ("--annotation", "use `--label`"),
     ("--attach", "leave it out; without `--detach` output is shown, and `--interactive` sends input"),
     ("--blkio-weight", "use `--io-weight`, 1 to 10000; the usual weight is 100"),
-    ("--blkio-weight-device", "use `--io-weight`, which holds for all disks"),
+    ("--blkio-weight-device", "use `--io-weight`, which applies to all disks"),
     ("--cgroup-parent", "the operator sets it: `cgroup_parent` in the launcher's configuration"),
     ("--cgroupns", "each container has a cgroup namespace of its own"),
     ("--cidfile", "`run --detach` prints the id; choose it with `--name`"),
@@ -71,27 +69,27 @@ const TABLE: [(&str, &str); 85] = [
     ("--ip", "the network's CNI configuration chooses addresses"),
     ("--ip6", "the network's CNI configuration chooses addresses"),
     ("--isolation", "it is for Windows; use `--userns`"),
-    ("--kernel-memory", "memory of the kernel counts to `--memory`"),
+    ("--kernel-memory", "kernel memory counts towards `--memory`"),
     ("--label-file", "use `--label` for each"),
     ("--link-local-ip", "the network's CNI configuration chooses addresses"),
-    ("--log-driver", "use `agent-cli logs`; the operator has executord send logs on"),
+    ("--log-driver", "use `agent-cli logs`; the operator configures log sinks"),
     ("--log-opt", "use `--log-rate`, `--log-lines` and `--log-tag`"),
     ("--mac-address", "the network's CNI configuration chooses addresses"),
     ("--memory-swappiness", "use `--memory-swap`; as much as `--memory` is no swap"),
-    ("--network-alias", "use `--add-host`, or `--pod` for containers that find one another at localhost"),
-    ("--no-healthcheck", "checks of images are not made; `--health-cmd` and others make some"),
+    ("--network-alias", "use `--add-host`, or `--pod` for containers that reach one another at localhost"),
+    ("--no-healthcheck", "health checks of images are not run; use `--health-cmd`"),
     ("--oom-kill-disable", "use `--oom-score-adj`"),
     ("--quiet", "progress goes to standard error: `2>/dev/null`"),
     ("--runtime", "executord has one runtime"),
-    ("--sig-proxy", "signals are always passed on; with `--detach` there is nothing to pass on"),
+    ("--sig-proxy", "signals are always forwarded, except with `--detach`"),
     ("--storage-opt", "use `--disk`"),
     ("--use-api-socket", "executord's socket is not given to containers; see `--runtime-token`"),
     ("--uts", "a container has a host name of its own; use `--hostname`"),
-    ("--volume-driver", "volumes are directories that the operator lends; use `--volume`"),
+    ("--volume-driver", "volumes are directories that the operator configures; use `--volume`"),
     ("--volumes-from", "name each volume with `--volume`; containers of one pod share the pod's volumes"),
 ];
 
-/// Returns advice for a word of docker.
+/// Returns advice for a docker command or flag.
 pub(crate) fn advice(word: &str) -> Option<&'static str> {
     let word = if word == "-P" { "--publish-all" } else { word };
     TABLE.iter().find(|(name, _)| *name == word).map(|(_, advice)| *advice)

@@ -1,6 +1,6 @@
-//! Rules of egress: read from the JSON of Cloud Foundry's application security groups, and written for people.
+//! Egress rules: parsed from the JSON of Cloud Foundry's application security groups, and formatted for people.
 //!
-//! A file is a list of rules, or an object with such a list as `rules`, as the Cloud Controller's API has it.
+//! A file is a list of rules, or an object with such a list as `rules`, as in Cloud Controller's API.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -12,10 +12,9 @@ use serde::Deserialize;
 
 use crate::failure::Failure;
 
-/// Largest file that is read, in bytes.
+/// Maximum file size, in bytes.
 const FILE_MAX: u64 = 4 << 20;
 
-/// A rule of a security group.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GroupRule {
@@ -29,18 +28,18 @@ struct GroupRule {
     code: Option<i32>,
     #[serde(default)]
     log: bool,
-    /// For people alone.
+    /// Ignored.
     #[serde(default, rename = "description")]
     _description: Option<String>,
 }
 
-/// A security group, of which the rules alone count.
+/// A security group; only the rules are used.
 #[derive(Debug, Deserialize)]
 struct Group {
     rules: Vec<serde_json::Value>,
 }
 
-/// Reads a file with the rules of a security group.
+/// Reads the rules of a security group from a file.
 pub(crate) fn read(path: &Path) -> Result<Vec<EgressRule>, Failure> {
     let wrong = |why: String| Failure::Usage(format!("--egress-rules {}: {why}", path.display()));
     let mut bytes = Vec::new();
@@ -83,7 +82,7 @@ fn rule_of(rule: serde_json::Value) -> Result<EgressRule, String> {
     })
 }
 
-/// `80,443`, `1000-2000`.
+/// Parses `80,443` or `1000-2000`.
 fn port_ranges(text: &str) -> Result<Vec<PortRange>, String> {
     let number = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port > 0).map(u32::from);
     let range = |text: &str| {
@@ -94,7 +93,7 @@ fn port_ranges(text: &str) -> Result<Vec<PortRange>, String> {
     text.split(',').map(|part| range(part).ok_or_else(wrong)).collect()
 }
 
-/// A rule in one line: `tcp 192.0.2.0/24 80,443`.
+/// Formats a rule on one line: `tcp 192.0.2.0/24 80,443`.
 pub(crate) fn written(rule: &EgressRule) -> String {
     let mut words = vec![protocol(rule), rule.destinations.join(",")];
     if !rule.ports.is_empty() {
@@ -106,7 +105,6 @@ pub(crate) fn written(rule: &EgressRule) -> String {
     words.join(" ")
 }
 
-/// Name of a rule's protocol.
 fn protocol(rule: &EgressRule) -> String {
     rule.protocol().as_str_name().trim_start_matches("PROTOCOL_").to_ascii_lowercase()
 }

@@ -1,16 +1,16 @@
-//! Programs that belong to this one: beside it, or in PATH.
+//! Finds related programs, next to this one or in PATH.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-/// Finds a program beside this one, else in PATH.
+/// Finds a program next to this one, else in PATH.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     directories().into_iter().map(|directory| directory.join(name)).find(|program| is_executable(program))
 }
 
-/// Lists the programs whose names begin with `prefix`, by the rest of their names.
+/// Lists the programs whose names begin with `prefix`, without the prefix.
 pub(crate) fn list(prefix: &str) -> BTreeSet<String> {
     let entries =
         directories().into_iter().filter_map(|directory| std::fs::read_dir(directory).ok()).flatten().flatten();
@@ -18,13 +18,13 @@ pub(crate) fn list(prefix: &str) -> BTreeSet<String> {
     named.filter(|(_, entry)| is_executable(&entry.path())).map(|(name, _)| name).collect()
 }
 
-/// Directories in the order in which they are searched.
+/// Directories in search order.
 fn directories() -> Vec<PathBuf> {
     let own = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.to_owned()));
     own.into_iter().chain(in_path(&std::env::var_os("PATH").unwrap_or_default())).collect()
 }
 
-/// Directories of a PATH. Relative entries are passed over: this may run as root.
+/// Directories of a PATH. Relative entries are skipped, because this may run as root.
 fn in_path(path: &OsStr) -> Vec<PathBuf> {
     std::env::split_paths(path).filter(|directory| directory.is_absolute()).collect()
 }

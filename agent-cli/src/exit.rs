@@ -1,60 +1,55 @@
-//! Exit statuses: one table, for the program, for `--help` and for the manual.
+//! Exit statuses: a single table for the program, `--help` and the manual.
 //!
-//! The statuses are those of `env`, `timeout` and Docker, so that a script can treat `agent-cli run -- CMD` as it
-//! treats `CMD`. A process may itself exit with 125, 126 or 127; `--json` tells the two apart.
+//! The statuses are those of `env`, `timeout` and Docker, so that a script can treat `agent-cli run -- CMD` like `CMD`.
+//! A process may itself exit with 125, 126 or 127; `--json` distinguishes the two.
 
 use executor_client::v1::{ExitStatus, Result as Ending, exit_status, failure};
 
-/// Status of an error that is this program's, the daemon's or the caller's, not the process's.
+/// Status of an error of this program, the daemon or the caller, as opposed to the process.
 pub const OURS: u8 = 125;
 /// The program exists and cannot be executed.
 pub const NOT_EXECUTABLE: u8 = 126;
 /// The program does not exist.
 pub const NOT_FOUND: u8 = 127;
-/// Added to the number of the signal that ended a process.
+/// Added to the number of the signal that killed a process.
 pub const SIGNAL_BASE: u8 = 128;
 
-/// An audit found something, or could not look everywhere.
+/// An audit found a secret, or could not search everywhere.
 pub const RESIDUE: u8 = 1;
 
-/// The cell is not healthy.
 pub const UNHEALTHY: u8 = 1;
 
-/// Commands whose exit status says more than done and failed.
+/// Commands whose exit status means more than success or failure.
 pub const WITH_STATUSES: [&str; 6] = ["run", "wait", "exec", "attach", "audit", "health"];
 
-/// The meaning of each status, in the words of the manual.
+/// The meaning of each status, as shown in the manual.
 pub const TABLE: [(&str, &str); 7] = [
-    ("0-255", "run, wait, exec, attach: as the process; a program: as it does; other commands: 0 when done"),
-    ("1", "audit: a canary was left, or was where it must not be, or not all could be searched; health: not healthy"),
-    (
-        "125",
-        "an error of agent-cli or executord, bad usage, a lost container, output of run or attach that is not complete",
-    ),
-    ("126", "run, wait, exec, a program: it could not be executed"),
+    ("0-255", "run, wait, exec, attach: that of the process; external program: its own; other commands: 0 on success"),
+    ("1", "audit: a canary was left or at an unexpected place, or the search was incomplete; health: unhealthy"),
+    ("125", "an error of agent-cli or executord, bad usage, a lost container, incomplete output of run or attach"),
+    ("126", "run, wait, exec, external program: the program could not be executed"),
     ("127", "run, wait, exec: the program was not found"),
-    ("128+N", "run, wait, exec, attach: signal N ended the process; others: it ended agent-cli"),
-    ("141", "the reader of the output went away (| head); run stops the container"),
+    ("128+N", "run, wait, exec, attach: signal N killed the process; others: signal N ended agent-cli"),
+    ("141", "the output was closed by its reader (| head); run stops the container"),
 ];
 
-/// `ENOENT`.
 const ENOENT: i32 = 2;
 
-/// End of a container, in one value.
+/// Result of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Exited(i32),
     Signaled(i32),
-    /// The program could not be executed, for this errno.
+    /// The program could not be executed; holds the errno.
     NotExecuted(i32),
-    /// The container could not be prepared, or its end is unknown.
+    /// The container could not be prepared, or its exit is unknown.
     Failed(failure::Kind),
-    /// The daemon told neither an exit nor a failure.
+    /// The daemon reported neither an exit nor a failure.
     Unknown,
 }
 
 impl Outcome {
-    /// Reads a completed container's result.
+    /// Converts the result of a completed container.
     pub fn new(ending: Option<&Ending>) -> Self {
         let Some(ending) = ending else { return Self::Unknown };
         match (ending.exit.and_then(|exit| exit.status), &ending.failure) {
@@ -66,7 +61,7 @@ impl Outcome {
         }
     }
 
-    /// Reads how a process ended.
+    /// Converts the exit status of a process.
     pub fn from_exit(exit: &ExitStatus) -> Self {
         match exit.status {
             Some(exit_status::Status::Code(code)) => Self::Exited(code),
@@ -75,10 +70,10 @@ impl Outcome {
         }
     }
 
-    /// The status to exit with.
+    /// Returns the exit status of this program.
     pub fn status(self) -> u8 {
         match self {
-            // As the kernel hands it to a parent: the low 8 bits.
+            // The low 8 bits, as the kernel reports them to a parent.
             Self::Exited(code) => (code & 0xff) as u8,
             Self::Signaled(signal) => after_signal(signal),
             Self::NotExecuted(ENOENT) => NOT_FOUND,
@@ -88,7 +83,7 @@ impl Outcome {
     }
 }
 
-/// 128 + N.
+/// Returns 128 + N.
 pub fn after_signal(signal: i32) -> u8 {
     u8::try_from(signal).ok().and_then(|signal| SIGNAL_BASE.checked_add(signal)).unwrap_or(u8::MAX)
 }
@@ -129,7 +124,7 @@ mod tests {
         assert_eq!(Outcome::new(None).status(), 125);
     }
 
-    /// A process that was killed for its memory, or lost after it had run, keeps the exit that was recorded.
+    /// A process that was killed for its memory, or lost after it ran, keeps its recorded exit.
     #[test]
     fn an_exit_counts_more_than_a_failure() {
         let ending = Ending {

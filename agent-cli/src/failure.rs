@@ -11,67 +11,67 @@ use executor_client::{Code, ServerAddress, Violation};
 use crate::text::plain;
 use crate::{exit, signals};
 
-/// Reason why a command ended without doing what it was asked to.
+/// Reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The command line contradicts itself.
     #[error("{0}")]
     Usage(String),
-    /// An error of one subject's own.
+    /// An error of another module.
     #[error(transparent)]
     Wrapped(Wrapped),
-    /// Executord answered with an error; the text is ready to be read.
+    /// Executord answered with an error; the message is ready to print.
     #[error("{message}")]
     Refused { code: Code, message: String },
-    /// The same with the fields that are at fault.
+    /// Like `Refused`, with the invalid fields.
     #[error("{message}")]
     Violated { code: Code, message: String, violations: Vec<Violation> },
-    /// The connection broke and did not come back.
+    /// The connection was lost and not restored in time.
     #[error("{doing}: lost executord at {at} and it did not come back within {} s", .waited.as_secs())]
     GaveUp { doing: String, at: ServerAddress, waited: Duration },
     /// This program's own output could not be written.
     #[error("cannot write to {stream}")]
     Output { stream: &'static str, source: io::Error },
-    /// The system refuses a resource that every program needs, such as a thread.
-    #[error("the system refuses what this program needs to run")]
+    /// The system denied a resource that every program needs, such as a thread.
+    #[error("the system denied a resource that this program needs")]
     System(#[source] io::Error),
     /// The reader of the output closed it.
-    #[error("the reader of the output went away")]
+    #[error("the output was closed by its reader")]
     ClosedPipe,
     #[error("interrupted by {}", signals::name(*.0))]
     Interrupted(i32),
-    /// The user pressed the keys that detach from a process.
-    #[error("the container {id} goes on; `agent-cli attach {id}` comes back to it")]
+    /// The user pressed the detach keys.
+    #[error("the container {id} keeps running; `agent-cli attach {id}` attaches to it again")]
     Detached { id: String },
     /// The user pressed Ctrl-C for the third time.
-    #[error("left at once; the container {id} may still be there: `agent-cli rm -f {id}` removes it")]
+    #[error("exited at once; the container {id} may still exist: `agent-cli rm -f {id}` removes it")]
     Abandoned { id: String, signal: i32 },
     /// The manual or the completions could not be written.
     #[error("cannot write into {}", .path.display())]
     Generate { path: PathBuf, source: io::Error },
-    /// The log broke off while the process went on.
+    /// The log ended early while the process keeps running.
     #[error("the output of {id} is incomplete")]
     LogLost { id: String },
-    /// The container of an audit is gone before it was searched.
+    /// The container of an audit ended before it was searched.
     #[error("the audit's container ended early: {0}; its root file system must have /bin/sh, cat and sleep")]
     AuditEnded(String),
-    /// A file that is to be copied could not be read.
+    /// A file to copy could not be read.
     #[error("cannot read {}", plain(&.path.display().to_string()))]
     Unread { path: PathBuf, source: io::Error },
-    /// An archive that came is damaged, or ends too early.
+    /// A received archive is damaged or truncated.
     #[error("the archive for {} is damaged or incomplete", .path.display())]
     Archive { path: PathBuf, source: io::Error },
     /// A copy is larger than its limit.
     #[error("{path}: more than {max} bytes; --max-size sets the limit")]
     CopyTooLarge { path: String, max: u64 },
-    /// Entries were left out of a copy; each was reported.
+    /// Entries were skipped by a copy; each was reported.
     #[error("{left_out} not copied, {copied} copied")]
     LeftOut { left_out: usize, copied: u64 },
     /// Executord sent an output that was not requested.
-    #[error("executord sent an output that was not asked for: {path:?}")]
+    #[error("executord sent an output that was not requested: {path:?}")]
     Unasked { path: String },
-    /// An output is not as long as it was announced.
-    #[error("{path}: executord sent another number of bytes than it announced")]
+    /// The size of an output differs from the announced size.
+    #[error("{path}: executord sent a different number of bytes than announced")]
     OutputSize { path: String },
     /// Outputs are missing from a copy; each was reported.
     #[error("{skipped} not captured, {copied} copied")]
@@ -81,7 +81,7 @@ pub enum Failure {
     Several { failed: usize, all: usize },
 }
 
-/// An error of one subject's own, with the exit status that it means.
+/// An error of another module, with its exit status.
 #[derive(Debug)]
 pub struct Wrapped {
     error: Box<dyn Error + Send + Sync>,
@@ -101,12 +101,12 @@ impl Error for Wrapped {
 }
 
 impl Failure {
-    /// Wraps an error, to end with this exit status.
+    /// Wraps an error, with this exit status.
     pub fn wrap(error: impl Error + Send + Sync + 'static, status: u8) -> Self {
         Self::Wrapped(Wrapped { error: Box::new(error), status })
     }
 
-    /// Returns the wrapped error where it is one of this type.
+    /// Returns the wrapped error if it has this type.
     pub fn wrapped<E: Error + 'static>(&self) -> Option<&E> {
         match self {
             Self::Wrapped(wrapped) => wrapped.error.downcast_ref(),
@@ -114,7 +114,7 @@ impl Failure {
         }
     }
 
-    /// The status to exit with.
+    /// Returns the exit status of this program.
     pub fn exit_status(&self) -> u8 {
         match self {
             Self::ClosedPipe => exit::after_signal(signals::PIPE as i32),
@@ -124,17 +124,17 @@ impl Failure {
         }
     }
 
-    /// Returns whether the rest of the output is not worth waiting for.
+    /// Returns true if the rest of the output need not be awaited.
     pub fn is_hasty(&self) -> bool {
         matches!(self, Self::ClosedPipe | Self::Interrupted(_) | Self::Abandoned { .. })
     }
 
-    /// Returns whether nothing is to be reported: `| head` wants no complaint, and Ctrl-C was the user's own.
+    /// Returns true if nothing is printed: the reader closed the output (`| head`), or the user pressed Ctrl-C.
     pub fn is_quiet(&self) -> bool {
         matches!(self, Self::ClosedPipe | Self::Interrupted(_))
     }
 
-    /// The gRPC code, when executord answered with one.
+    /// Returns the gRPC code, if executord answered with an error.
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::Refused { code, .. } | Self::Violated { code, .. } => Some(*code),
@@ -142,7 +142,7 @@ impl Failure {
         }
     }
 
-    /// The whole message: what failed, and below it what caused it.
+    /// Returns the whole message: the failure, followed by its causes.
     pub fn describe(&self) -> String {
         let mut text = self.to_string();
         let mut cause = self.source();
@@ -153,7 +153,7 @@ impl Failure {
         text
     }
 
-    /// The same failure with a line of advice below it.
+    /// Appends a line of advice.
     #[must_use]
     pub fn advise(mut self, advice: &str) -> Self {
         if let Self::Refused { message, .. } | Self::Violated { message, .. } = &mut self {
@@ -163,7 +163,7 @@ impl Failure {
         self
     }
 
-    /// Fields of the request that executord names as being at fault.
+    /// Returns the invalid fields that executord reported.
     pub fn violations(&self) -> &[Violation] {
         match self {
             Self::Violated { violations, .. } => violations,

@@ -1,4 +1,4 @@
-//! Input from here to a process: standard input, its end, and the size of the window.
+//! Forwards input to a process: standard input, its end, and the window size.
 
 use executor_client::Input;
 use tokio::signal::unix::{SignalKind, signal};
@@ -6,7 +6,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::failure::Failure;
 use crate::terminal::{self, Keyboard, Typed};
 
-/// Sends input until the keys are pressed that leave the process to itself. Does not return otherwise.
+/// Sends input; returns only when the detach keys are pressed.
 pub(crate) async fn feed(keyboard: &mut Option<Keyboard>, window: bool, input: &Input) -> Result<(), Failure> {
     let mut changes = signal(SignalKind::window_change()).map_err(Failure::System)?;
     let mut ended = false;
@@ -32,7 +32,7 @@ pub(crate) async fn feed(keyboard: &mut Option<Keyboard>, window: bool, input: &
             },
         };
         if !goes_on {
-            return std::future::pending().await; // the call is over, which its other side tells
+            return std::future::pending().await; // the call has ended; its receiver reports that
         }
     }
 }

@@ -1,6 +1,6 @@
-//! From a field of the interface, as a violation names it, to the flag that its value came from.
+//! Maps an API field that a violation names to the flag that set it.
 
-/// `action.run.volume_mounted_files[1].path` -> `--file (number 2)`. A field that no flag sets stays as it is.
+/// `action.run.volume_mounted_files[1].path` -> `--file (number 2)`. A field without a flag stays unchanged.
 pub(crate) fn flag(field: &str, doing: &str) -> String {
     let inner = field.strip_prefix("action.run.").or_else(|| field.strip_prefix("start.")).unwrap_or(field);
     let (list, index) = element(inner);
@@ -108,7 +108,7 @@ pub(crate) fn flag(field: &str, doing: &str) -> String {
     match index {
         None => flag.to_owned(),
         Some(index) => match index.parse::<usize>() {
-            // As --secret-arg takes it.
+            // The index that --secret-arg expects.
             Ok(number) if list == "args" => format!("{flag} (index {number}, counted from 0)"),
             // People count from one.
             Ok(number) => format!("{flag} (number {})", number.saturating_add(1)),
@@ -117,7 +117,7 @@ pub(crate) fn flag(field: &str, doing: &str) -> String {
     }
 }
 
-/// Fields that executord's words name, and the flags that set them.
+/// Fields that executord's messages name, and their flags.
 const WORDS: [(&str, &str); 5] = [
     ("MODE_ON_FAILURE", "on-failure"),
     ("`stdin`", "--interactive"),
@@ -126,13 +126,13 @@ const WORDS: [(&str, &str); 5] = [
     ("user_namespace `host`", "--userns host"),
 ];
 
-/// Executord's words, fit for a terminal, with the flags of the fields that they name.
+/// Sanitizes a message of executord for the terminal, and replaces fields by their flags.
 pub(crate) fn in_words(text: &str) -> String {
     let text = WORDS.iter().fold(crate::text::plain(text), |text, (field, flag)| text.replace(field, flag));
     elements(&text)
 }
 
-/// The same for an element of a list that is named in the middle of a sentence.
+/// Like [`in_words`], for an element of a list that is named inside a sentence.
 fn elements(text: &str) -> String {
     const FILES: &str = "action.run.volume_mounted_files[";
     let mut parts = text.split(FILES);
@@ -149,12 +149,12 @@ fn elements(text: &str) -> String {
     words
 }
 
-/// `env[3].name` -> `env` and `3`; what follows the index belongs to the same flag.
+/// Splits `env[3].name` into `env` and `3`; the rest belongs to the same flag.
 fn element(field: &str) -> (&str, Option<&str>) {
     let Some((list, rest)) = field.split_once('[') else {
         return (field, None);
     };
-    // A number ends at the first bracket: `egress_rules[0].ports[1]`; a name may have brackets in it.
+    // A number ends at the first bracket, as in `egress_rules[0].ports[1]`; a name may contain brackets.
     let first = rest.split_once(']').map(|(index, _)| index).filter(|index| index.parse::<usize>().is_ok());
     let index = first.or_else(|| rest.rsplit_once(']').map(|(index, _)| index)).unwrap_or(rest);
     (list, Some(index.trim_matches('"')))

@@ -1,6 +1,6 @@
 //! `--filter KEY=VALUE`: docker's filters on containers and events.
 //!
-//! Values of one key are alternatives, but labels: all of them are required. Different keys are all required.
+//! Several values of the same key are alternatives, except labels, which must all match. Different keys must all match.
 
 use std::time::SystemTime;
 
@@ -10,20 +10,18 @@ use crate::exit::Outcome;
 use crate::units;
 use crate::view::human;
 
-/// A filter on containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ContainerFilter {
-    /// Image: its name, with or without the registry and the tag, or the beginning of its digest.
+    /// Image name, with or without registry and tag, or a prefix of its digest.
     Ancestor(String),
-    /// Exit status of a completed container.
     Exited(u8),
     /// `ready`, `not ready`, `starting`, or `none`.
     Health(&'static str),
-    /// Beginning of the id.
+    /// Prefix of the id.
     Id(String),
-    /// Label, and its value.
+    /// Label, and its value if given.
     Label(String, Option<String>),
-    /// Part of the id.
+    /// Substring of the id.
     Name(String),
     Network(String),
     Pod(String),
@@ -32,10 +30,10 @@ pub(crate) enum ContainerFilter {
     Until(SystemTime),
 }
 
-/// A state as `ps` shows it.
+/// A state as shown by `ps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
-    /// A state, of a container that is not paused.
+    /// The state of a container that is not paused.
     State(State),
     Paused,
 }
@@ -43,16 +41,16 @@ pub(crate) enum Status {
 const KEYS: &str = "ancestor, exited, health, id, label, name, network, pod, status, until";
 
 impl ContainerFilter {
-    /// Reads `KEY=VALUE`.
+    /// Parses `KEY=VALUE`.
     ///
     /// # Errors
-    /// An unknown key, or a value that the key does not have.
+    /// Returns the reason if the key is unknown or does not have this value.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (key, value) = text.split_once('=').ok_or_else(|| format!("a filter is KEY=VALUE; keys are {KEYS}"))?;
         let owned = value.to_owned();
         Ok(match key {
             "ancestor" => Self::Ancestor(owned),
-            "exited" => Self::Exited(value.parse().map_err(|_| format!("exited={value}: 0 to 255 is allowed"))?),
+            "exited" => Self::Exited(value.parse().map_err(|_| format!("exited={value}: use 0 to 255"))?),
             "health" => Self::Health(health(value)?),
             "id" => Self::Id(owned),
             "label" => match value.split_once('=') {
@@ -64,11 +62,11 @@ impl ContainerFilter {
             "pod" => Self::Pod(owned),
             "status" => Self::Status(status(value)?),
             "until" => Self::Until(units::instant(value, SystemTime::now())?),
-            _ => return Err(format!("{key} is not a key of a filter; keys are {KEYS}")),
+            _ => return Err(format!("{key} is not a filter key; use {KEYS}")),
         })
     }
 
-    /// True if completed containers are asked for, which are not listed by default.
+    /// Returns true if the filter selects completed containers, which are not listed by default.
     pub(crate) fn is_of_completed(&self) -> bool {
         matches!(self, Self::Status(Status::State(State::Completed)) | Self::Exited(_) | Self::Until(_))
     }
@@ -101,7 +99,7 @@ impl ContainerFilter {
     }
 }
 
-/// Returns whether a container passes all filters.
+/// Returns whether a container matches all filters.
 pub(crate) fn passes(filters: &[ContainerFilter], container: &Container) -> bool {
     filters.iter().all(|filter| match filter {
         ContainerFilter::Label(..) => filter.holds(container),
@@ -112,7 +110,7 @@ pub(crate) fn passes(filters: &[ContainerFilter], container: &Container) -> bool
     })
 }
 
-/// A container's state: ours, or docker's word for it.
+/// Parses a state, in agent-cli's or docker's spelling.
 fn status(word: &str) -> Result<Status, String> {
     if word == "paused" {
         return Ok(Status::Paused);
@@ -125,22 +123,22 @@ fn status(word: &str) -> Result<Status, String> {
     let state = State::from_str_name(&format!("STATE_{}", ours.to_ascii_uppercase()));
     state.filter(|state| *state != State::Unspecified).map(Status::State).ok_or_else(|| {
         let states = "reserved, initializing, created, running, paused, stopping, wiping, completed (exited)";
-        format!("status={word}: the states are {states}")
+        format!("status={word}: use {states}")
     })
 }
 
-/// A container's health: ours, or docker's word for it.
+/// Parses a health state, in agent-cli's or docker's spelling.
 fn health(word: &str) -> Result<&'static str, String> {
     Ok(match word {
         "ready" | "healthy" => "ready",
         "not ready" | "unhealthy" => "not ready",
         "starting" => "starting",
         "none" => "none",
-        _ => return Err(format!("health={word}: starting, healthy, unhealthy and none are allowed")),
+        _ => return Err(format!("health={word}: use starting, healthy, unhealthy or none")),
     })
 }
 
-/// Compares an image's reference with one as people write it: without what docker takes for granted.
+/// Compares an image reference with a short form, which omits docker's defaults.
 fn is_image(reference: &str, wanted: &str) -> bool {
     let bare = |text: &str| {
         let text = ["docker://", "docker.io/", "library/"]
@@ -153,7 +151,7 @@ fn is_image(reference: &str, wanted: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('@') || rest.starts_with(':') && !rest.contains('/'))
 }
 
-/// Compares a digest with the beginning of one.
+/// Compares a digest with a prefix.
 fn is_digest(digest: &str, wanted: &str) -> bool {
     const LEAST: usize = 8;
     let hex = |text: &str| text.split_once(':').map_or(text, |(_, hex)| hex).to_owned();
@@ -161,25 +159,24 @@ fn is_digest(digest: &str, wanted: &str) -> bool {
     wanted.len() >= LEAST && hex(digest).starts_with(&wanted)
 }
 
-/// A filter on events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum EventFilter {
-    /// Whole id of a container.
+    /// The complete id of a container.
     Container(String),
     Kind(event::Kind),
 }
 
 impl EventFilter {
-    /// Reads `KEY=VALUE`.
+    /// Parses `KEY=VALUE`.
     ///
     /// # Errors
-    /// An unknown key or kind.
+    /// Returns the reason if the key or kind is unknown.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let (key, value) = text.split_once('=').ok_or("a filter is KEY=VALUE; keys are container and event")?;
         match key {
             "container" => Ok(Self::Container(value.to_owned())),
             "event" => kind(value).map(Self::Kind),
-            _ => Err(format!("{key} is not a key of a filter; keys are container and event")),
+            _ => Err(format!("{key} is not a filter key; use container or event")),
         }
     }
 
@@ -191,7 +188,7 @@ impl EventFilter {
     }
 }
 
-/// A kind of event: ours, or docker's word for it.
+/// Parses a kind of event, in agent-cli's or docker's spelling.
 fn kind(word: &str) -> Result<event::Kind, String> {
     let ours = match word {
         "create" => "created",
@@ -203,12 +200,11 @@ fn kind(word: &str) -> Result<event::Kind, String> {
         _ => word,
     };
     let kind = event::Kind::from_str_name(&format!("KIND_{}", ours.to_ascii_uppercase()));
-    kind.filter(|kind| *kind != event::Kind::Unspecified).ok_or_else(|| {
-        format!("event={word}: kinds are the words that `agent-cli events` prints, such as running and completed")
-    })
+    kind.filter(|kind| *kind != event::Kind::Unspecified)
+        .ok_or_else(|| format!("event={word}: use a kind that `agent-cli events` prints, such as running or completed"))
 }
 
-/// Returns whether an event passes all filters.
+/// Returns whether an event matches all filters.
 pub(crate) fn event_passes(filters: &[EventFilter], event: &Event) -> bool {
     filters.iter().all(|filter| {
         let same_key = |other: &&EventFilter| std::mem::discriminant(*other) == std::mem::discriminant(filter);

@@ -1,4 +1,4 @@
-//! `generate man|completions --out DIR`: from the very definitions that parse the command line.
+//! `generate man|completions --out DIR`, from the definitions that also parse the command line.
 
 use std::fs;
 use std::io;
@@ -19,16 +19,16 @@ pub struct GenerateArgs {
     /// Directory to write into; created if it does not exist
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
-    /// Shell to write completions for; may be repeated [default: all]
+    /// Shell to write completions for; can be repeated [default: all]
     #[arg(long, value_enum)]
     pub shell: Vec<ShellArg>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Generated {
-    /// A page for the program and one for each of its commands
+    /// A manual page for the program and one for each command
     Man,
-    /// Completions under the names that the shells look for
+    /// Completions, under the file names that the shells expect
     Completions,
 }
 
@@ -39,22 +39,21 @@ pub enum ShellArg {
     Fish,
 }
 
-/// A program's definitions, and what its manual says besides.
+/// A program's definitions, and additional text for its manual.
 pub struct Documented {
-    /// The name of the program's file.
+    /// File name of the program.
     pub name: &'static str,
-    /// The definitions.
     pub command: clap::Command,
-    /// Exit statuses, and what each means.
+    /// Exit statuses and their meanings.
     pub statuses: &'static [(&'static str, &'static str)],
-    /// Commands whose exit status says more than done and failed.
+    /// Commands whose exit status means more than success or failure.
     pub with_statuses: &'static [&'static str],
-    /// Programs that are run as commands, by name.
+    /// Names of external programs that are run as commands.
     pub programs: Vec<String>,
 }
 
 impl Documented {
-    /// Returns the definitions with programs and exit statuses in their help.
+    /// Returns the definitions, with external programs and exit statuses in the help.
     pub fn with_help(self) -> clap::Command {
         let mut statuses = String::from("Exit status:\n");
         for (status, meaning) in self.statuses {
@@ -77,11 +76,11 @@ impl Documented {
 }
 
 impl GenerateArgs {
-    /// Writes what is asked for.
+    /// Writes the requested files.
     pub fn generate(&self, program: Documented) -> Result<(), Failure> {
         let failed = |source| Failure::Generate { path: self.out.clone(), source };
         if self.what == Generated::Man && !self.shell.is_empty() {
-            return Err(Failure::Usage("--shell goes with `generate completions`".into()));
+            return Err(Failure::Usage("--shell is only for `generate completions`".into()));
         }
         fs::create_dir_all(&self.out).map_err(failed)?;
         match self.what {
@@ -92,10 +91,10 @@ impl GenerateArgs {
     }
 }
 
-/// Writes a page for the program and one for each command that is shown.
+/// Writes a manual page for the program and one for each visible command.
 fn manual(documented: Documented, out: &Path) -> io::Result<()> {
     let Documented { command, statuses, with_statuses, .. } = documented;
-    // The table of statuses gets a section of its own instead of the text below the help.
+    // The table of statuses gets its own section, instead of the text below the help.
     let mut program = command.disable_help_subcommand(true);
     program.build();
     page(out, program.clone(), statuses)?;
@@ -115,7 +114,7 @@ fn page(out: &Path, program: clap::Command, statuses: &[(&str, &str)]) -> io::Re
     let mut text = Vec::new();
     man.render_title(&mut text)?;
     man.render_name_section(&mut text)?;
-    // The library's own synopsis lists every flag once more.
+    // The library's own synopsis lists every flag again.
     let mut synopsis = Roff::new();
     synopsis.control("SH", ["SYNOPSIS"]).text([roman(usage.trim_start_matches("Usage: "))]);
     synopsis.to_writer(&mut text)?;
@@ -134,27 +133,25 @@ fn page(out: &Path, program: clap::Command, statuses: &[(&str, &str)]) -> io::Re
     roff.control("SH", ["ENVIRONMENT"]);
     roff.control("TP", [])
         .text([roman("EXECUTOR_SOCKET")])
-        .text([roman("Socket of executord, where --socket is not given.")]);
+        .text([roman("Socket of executord, if --socket is not given.")]);
     roff.control("TP", [])
         .text([roman(
             "EXECUTOR_ADDRESS, EXECUTOR_TLS_CERT, EXECUTOR_TLS_KEY, EXECUTOR_TLS_CA, EXECUTOR_TLS_SERVER_NAME",
         )])
-        .text([roman(
-            "Address of executord and files of TLS, where --address and the flags of that name are not given.",
-        )]);
+        .text([roman("Address and TLS files of executord, if --address and the matching flags are not given.")]);
     roff.control("TP", [])
         .text([roman("EXECUTOR_CONTEXT")])
-        .text([roman("Name of the context, where no flag and no variable above names an executord.")]);
+        .text([roman("Name of the context, if no flag or variable above names an executord.")]);
     roff.control("TP", [])
         .text([roman("EXECUTOR_CONTEXTS")])
         .text([roman("File of contexts; by default executor/contexts.toml in XDG_CONFIG_HOME, or in ~/.config.")]);
-    roff.control("TP", []).text([roman("EXECUTOR_JSON")]).text([roman("When 1: as with --json.")]);
-    roff.control("TP", []).text([roman("NO_COLOR")]).text([roman("When set and not empty: no colour.")]);
+    roff.control("TP", []).text([roman("EXECUTOR_JSON")]).text([roman("If 1, same as --json.")]);
+    roff.control("TP", []).text([roman("NO_COLOR")]).text([roman("If set and not empty, disables colours.")]);
     roff.to_writer(&mut text)?;
     fs::write(out.join(man.get_filename()), text)
 }
 
-/// Writes completions under the names that the shells look for.
+/// Writes completions, under the file names that the shells expect.
 fn completions(program: Documented, out: &Path, shells: &[ShellArg]) -> io::Result<()> {
     let mut command = program.command;
     for name in &program.programs {

@@ -1,4 +1,4 @@
-//! Flags of every command.
+//! Flags shared by all commands.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use clap::Args;
 use crate::contexts::{self, ADDRESS, CONTEXT, Context, SOCKET, Server, TLS_CA, TLS_CERT, TLS_KEY, TLS_SERVER_NAME};
 use crate::failure::Failure;
 
-/// Variable that asks for JSON.
+/// Variable that enables JSON output.
 pub const JSON: &str = "EXECUTOR_JSON";
 
 /// Connection and output flags.
@@ -28,21 +28,21 @@ pub struct Global {
     /// Private key of the certificate (PEM) [environment: EXECUTOR_TLS_KEY]
     #[arg(long, global = true, value_name = "FILE")]
     pub tls_key: Option<PathBuf>,
-    /// Certificates that sign executord's (PEM) [environment: EXECUTOR_TLS_CA]
+    /// CA certificates for executord's certificate (PEM) [environment: EXECUTOR_TLS_CA]
     #[arg(long, global = true, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
-    /// Name in executord's certificate; by default the host of --address [environment: EXECUTOR_TLS_SERVER_NAME]
+    /// Name in executord's certificate; defaults to the host of --address [environment: EXECUTOR_TLS_SERVER_NAME]
     #[arg(long, global = true, value_name = "NAME")]
     pub tls_server_name: Option<String>,
-    /// Executord of this name (see `agent-cli context`) [environment: EXECUTOR_CONTEXT]
+    /// Context that names the executord (see `agent-cli context`) [environment: EXECUTOR_CONTEXT]
     #[arg(long, global = true, value_name = "NAME")]
     pub context: Option<String>,
-    /// Start a private executord in a temporary directory, use it and take it down again (needs root)
+    /// Start a private executord in a temporary directory and stop it afterwards (needs root)
     ///
-    /// executord is looked for beside agent-cli, then in PATH. Its containers end with the command.
+    /// The executord program is searched for next to agent-cli, then in PATH. Its containers end with the command.
     #[arg(long, global = true)]
     pub local: bool,
-    /// Print JSON: one document, or one object a line where it goes on [environment: EXECUTOR_JSON=1]
+    /// Print JSON: one document, or one object per line for streams [environment: EXECUTOR_JSON=1]
     ///
     /// Times are RFC 3339 in UTC, durations are seconds, sizes are bytes, unknown values are null.
     #[arg(long, global = true)]
@@ -50,12 +50,12 @@ pub struct Global {
 }
 
 impl Global {
-    /// Takes the flags that were not given from the environment.
+    /// Fills in flags that were not given from the environment.
     pub fn complete(&mut self) {
         self.json |= std::env::var_os(JSON).is_some_and(|json| json == "1");
     }
 
-    /// Returns whether a flag says where executord is.
+    /// Returns whether a flag names the executord.
     pub fn names_server(&self) -> bool {
         self.socket.is_some() || self.context.is_some() || self.address.is_some() || self.has_tls()
     }
@@ -65,7 +65,7 @@ impl Global {
         files.iter().any(|file| file.is_some()) || self.tls_server_name.is_some()
     }
 
-    /// Checks what the definitions cannot say.
+    /// Checks for conflicting flags that the definitions cannot express.
     pub fn check(&self) -> Result<(), Failure> {
         let named = [
             ("--socket", self.socket.is_some()),
@@ -75,33 +75,33 @@ impl Global {
         let named: Vec<&str> = named.iter().filter(|(_, given)| *given).map(|(flag, _)| *flag).collect();
         let why = match &named[..] {
             [flag, ..] if self.local => {
-                format!("--local and {flag} exclude one another: --local starts an executord of its own")
+                format!("--local and {flag} exclude one another: --local starts a private executord")
             }
             [one, other, ..] => format!("{one} and {other} exclude one another: each names an executord"),
             [flag] if *flag != "--address" && self.has_tls() => {
-                format!("{flag} and the flags of TLS (--tls-...) exclude one another: those are for --address")
+                format!("{flag} and the TLS flags (--tls-...) exclude one another: TLS is for --address")
             }
             [] if self.local && self.has_tls() => {
-                "--local and the flags of TLS (--tls-...) exclude one another: those are for --address".to_owned()
+                "--local and the TLS flags (--tls-...) exclude one another: TLS is for --address".to_owned()
             }
             _ => return Ok(()),
         };
         Err(Failure::Usage(why))
     }
 
-    /// The executord that flags and environment name; where they name none, the one of the context in use, or the one at
-    /// the command's default socket.
+    /// Returns the executord that flags and environment name, else that of the current context, else the one at the
+    /// command's default socket.
     ///
     /// # Errors
-    /// What names it contradicts itself or is incomplete, or there is no such context.
+    /// Returns an error if flags or variables conflict or are incomplete, or if there is no such context.
     pub fn server(&self, default: &str) -> Result<Server, Failure> {
         self.named().map(|named| named.unwrap_or_else(|| Server::Socket(default.into())))
     }
 
-    /// The executord that is named; `None` where only the command's default is left.
+    /// Like [`Self::server`], but returns `None` instead of the command's default.
     ///
     /// # Errors
-    /// As of [`Self::server`].
+    /// See [`Self::server`].
     pub fn named(&self) -> Result<Option<Server>, Failure> {
         self.check()?;
         if let Some(name) = &self.context {
@@ -116,18 +116,18 @@ impl Global {
         }
     }
 
-    /// Names the executord of these flags in the environment of a program, and no other; none where they name none.
+    /// Sets exactly the executord of these flags in the environment of a program; removes it if there is none.
     ///
     /// # Errors
-    /// As of [`Self::server`].
+    /// See [`Self::server`].
     pub fn pass_on(&self, command: &mut Command) -> Result<(), Failure> {
         self.named().map(|named| named.iter().for_each(|server| contexts::name_server(command, server)))
     }
 
-    /// The executord that flags and variables name without a context.
+    /// Returns the executord that flags and variables name directly, without a context.
     ///
     /// # Errors
-    /// They contradict one another, or are incomplete.
+    /// Returns an error if flags or variables conflict or are incomplete.
     pub fn given(&self) -> Result<Server, Failure> {
         if let Some(socket) = &self.socket {
             return Ok(Server::Socket(socket.clone()));
@@ -157,7 +157,7 @@ impl Global {
     }
 }
 
-/// A variable that is set and not empty.
+/// Returns a variable that is set and not empty.
 fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }

@@ -1,7 +1,7 @@
-//! Ids as people type them: the whole, or a beginning that no other id has.
+//! Resolves ids as people type them: complete, or a unique prefix.
 //!
-//! A whole id wins over longer ones that begin with it. Looked up is only what executord does not know as an id, so that
-//! commands with whole ids are one call, as a script expects.
+//! A complete id takes precedence over longer ids that begin with it. Only an id that executord does not know is looked
+//! up, so that commands with complete ids are a single call, as scripts expect.
 
 use executor_client::{Client, Code, Match};
 
@@ -9,10 +9,10 @@ use crate::failure::Failure;
 use crate::status::ErrorContext as _;
 use crate::text::plain;
 
-/// Most ids that are told where several fit.
+/// Maximum number of candidate ids in the error for an ambiguous prefix.
 const TOLD_MAX: u32 = 10;
 
-/// Calls `work` with an id; if executord does not know the id, with the one id that begins with it.
+/// Calls `work` with an id. If executord does not know the id, calls `work` with the only id that begins with it.
 pub(crate) async fn with<T, F>(client: &Client, id: String, mut work: impl FnMut(String) -> F) -> Result<T, Failure>
 where
     F: Future<Output = Result<T, Failure>>,
@@ -26,12 +26,12 @@ where
     }
 }
 
-/// The id that begins with these characters; `None` where there is none.
+/// Returns the id that begins with this text, or `None` if there is none.
 ///
 /// # Errors
-/// Fails if several ids begin with the text, and none is the text itself.
+/// Returns an error if several ids begin with the text and none is equal to it.
 pub(crate) async fn whole(client: &Client, text: &str) -> Result<Option<String>, Failure> {
-    match client.find(text, TOLD_MAX).await.doing(&format!("look for {text}"))? {
+    match client.find(text, TOLD_MAX).await.doing(&format!("find {text}"))? {
         Match::None => Ok(None),
         Match::One(id) => Ok(Some(id)),
         Match::Several(ids, more) => {

@@ -1,4 +1,4 @@
-//! Images on their way to executord: fetched from a registry, or sent from this machine's disk.
+//! Sends images to executord: pulled from a registry, or uploaded from this machine's disk.
 
 mod send;
 
@@ -15,10 +15,10 @@ use crate::view::images::Bars;
 
 pub use send::{OnDisk, Pieces, upload};
 
-/// A request for an image, which wipes its credentials.
+/// A pull request that wipes its credentials on drop.
 pub type Pull = Wiped<PullImageRequest>;
 
-/// Fetches an image. An image on this machine's disk that the caller can read and executord cannot is sent.
+/// Pulls an image. Uploads a local image that the caller can read and executord cannot.
 pub async fn fetch_or_send(session: &Session, request: &Pull, shown: bool) -> Result<v1::Image, Failure> {
     let failure = match fetch(session, request, shown).await {
         Err(failure) => failure,
@@ -30,13 +30,14 @@ pub async fn fetch_or_send(session: &Session, request: &Pull, shown: bool) -> Re
     }
 }
 
-/// Sends the image of a run before it, where it lies on this machine's disk and executord cannot read it; tells whether it did.
+/// Uploads the image of a run beforehand, if it is on this machine's disk and executord cannot read it. Returns whether
+/// it did.
 pub async fn send_first(session: &Session, reference: &str) -> Result<bool, Failure> {
     let request = Pull::new(PullImageRequest { reference: reference.to_owned(), ..PullImageRequest::default() });
     let Err(failure) = fetch(session, &request, false).await else { return Ok(false) };
     match send::instead_of(&failure, reference) {
         Some(image) => send::send(session, image, reference).await.map(|_| true),
-        // The run itself meets any other error, too.
+        // The run itself reports any other error.
         None => Ok(false),
     }
 }
@@ -57,10 +58,10 @@ async fn fetch(session: &Session, request: &Pull, shown: bool) -> Result<v1::Ima
     }
 }
 
-/// Fetches the image of a run before it, where it is not there or wanted anew: for a person, who sees how far it is.
+/// Pulls the image of a run beforehand, if it is missing or `always` is set, so that the user sees the progress.
 pub async fn fetch_first(session: &Session, request: PullImageRequest, always: bool) -> Result<(), Failure> {
     if session.json || !std::io::stderr().is_terminal() {
-        return Ok(()); // executord does it with the run
+        return Ok(()); // executord pulls it with the run
     }
     let request = Pull::new(request);
     if !always && session.client.images().inspect(&request.reference).await.is_ok() {
@@ -69,7 +70,7 @@ pub async fn fetch_first(session: &Session, request: PullImageRequest, always: b
     fetch(session, &request, true).await.map(drop)
 }
 
-/// Prints what was left out of an image, unless a JSON document says it.
+/// Prints which parts of an image were skipped, unless a JSON document has them.
 pub fn warn(session: &Session, image: &v1::Image) {
     if !session.json {
         for warning in &image.warnings {

@@ -1,13 +1,12 @@
-//! SIGINT, SIGTERM and SIGHUP as values that the async side can wait for.
+//! SIGINT, SIGTERM and SIGHUP as values that async code can wait for.
 //!
-//! A signal that was ignored when we were started stays ignored: that is how `nohup` and a shell's `&` ask
-//! for it.
+//! A signal that was ignored when this program started stays ignored: `nohup` and a shell's `&` rely on that.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that ask a program to end.
+/// Signals that ask a program to exit.
 pub struct Interrupts {
     signals: [Option<Signal>; 3],
 }
@@ -15,7 +14,7 @@ pub struct Interrupts {
 const ASKING: [SignalKind; 3] = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
 
 impl Interrupts {
-    /// From now on these signals no longer end this process; [`Self::next`] tells them.
+    /// Replaces the default action of these signals; [`Self::next`] returns them.
     pub fn install() -> io::Result<Self> {
         let ignored = ignored_mask(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
         let mut signals = [None, None, None];
@@ -27,12 +26,12 @@ impl Interrupts {
         Ok(Self { signals })
     }
 
-    /// Makes interrupts that never come.
+    /// Returns interrupts that never arrive.
     pub fn none() -> Self {
         Self { signals: [None, None, None] }
     }
 
-    /// The number of the next signal.
+    /// Waits for the next signal and returns its number.
     pub async fn next(&mut self) -> i32 {
         let [interrupt, terminate, hangup] = &mut self.signals;
         tokio::select! {
@@ -53,7 +52,7 @@ async fn one(signal: &mut Option<Signal>) {
     }
 }
 
-/// `SigIgn:` of /proc/PID/status; none where it cannot be read.
+/// Parses `SigIgn:` of /proc/PID/status; 0 if it is missing.
 fn ignored_mask(status: &str) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)

@@ -1,14 +1,14 @@
-//! The executor's command line, over gRPC only: it runs containers with secret files and looks after them.
+//! The executor's command line: runs and manages containers with secret files, over gRPC only.
 //!
-//! The library is what programs of the command line have in common: this one, and those that it runs (`programs`).
+//! The library holds code shared by agent-cli and the external programs that it runs (`programs`).
 //!
-//! Modules: `cli` reads the command line, `commands` has a module for each command with its arguments, `work`
-//! carries a command out, over `connect`, the way to executord (`contexts` says where that is), or `local`, the private executord of `--local`.
-//! `source` and `request` are about the inputs of a container, `stay` and `logs` about its output, `view` is
-//! the presentation of results, `failure` and `exit` are errors and exit statuses.
+//! Modules: `cli` parses the command line; `commands` has one module per command; `work` executes a command, over
+//! `connect` (which uses `contexts` to find executord) or `local`, the private executord of `--local`. `source` and
+//! `request` handle the inputs of a container, `stay` and `logs` its output, `view` formats results, `failure` and
+//! `exit` are errors and exit statuses.
 
 #![forbid(unsafe_code)]
-#![allow(missing_docs)] // the library's users are the programs beside it; texts of errors and help say what fields are
+#![allow(missing_docs)] // the users of this library are the related programs; error and help texts describe the fields
 
 mod actions;
 mod attach;

@@ -1,4 +1,4 @@
-//! Limits of whatever is run.
+//! Resource limit flags of a container.
 
 use clap::Args;
 use executor_client::v1::Limits;
@@ -8,19 +8,19 @@ use crate::units;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Limits")]
 pub struct LimitArgs {
-    /// Limit of memory, swap included: 64M, 1GiB, 1.5G (powers of 1024)
+    /// Memory limit, including swap: 64M, 1GiB, 1.5G (powers of 1024)
     #[arg(long, short, value_name = "SIZE", value_parser = units::size)]
     memory: Option<u64>,
     /// Limit of processes and threads
     #[arg(long, visible_alias = "pids-limit", value_name = "N", value_parser = units::count)]
     pids: Option<u64>,
-    /// Limit of processors: 2, 0.5
+    /// Processor limit: 2, 0.5
     #[arg(long, value_name = "N", value_parser = units::cpus)]
     cpus: Option<u64>,
 }
 
 impl LimitArgs {
-    /// The limits of a request; executord's own where they are left out.
+    /// Returns the limits of a request; unset limits are executord's defaults.
     pub fn limits(&self) -> Limits {
         Limits {
             memory_bytes: self.memory.unwrap_or(0),

@@ -1,10 +1,10 @@
-//! `--local`: a private executord for one command.
+//! `--local`: a private executord for a single command.
 //!
-//! The private executord lives in a fresh temporary directory, is ready when its health service says so, and is taken
-//! down at the end: SIGTERM, its exit, its directories gone. If this program dies first, executord notices by itself
-//! (`--ephemeral`). It inherits next to nothing of this program's environment, where `@env:` secrets may lie, and runs
-//! in a process group of its own, so that Ctrl-C at the terminal reaches this program alone, which decides what
-//! follows.
+//! The private executord runs in a fresh temporary directory and is ready when its health service reports so.
+//! Afterwards it is stopped: SIGTERM, wait for its exit, wait for the removal of its directories. If this program exits
+//! first, executord detects that itself (`--ephemeral`). It inherits almost nothing of this program's environment,
+//! which may hold `@env:` secrets, and runs in its own process group, so that Ctrl-C at the terminal reaches only this
+//! program, which decides how to react.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -28,27 +28,27 @@ use crate::executables;
 use crate::failure::Failure;
 use crate::text::plain;
 
-/// Longest time until executord serves.
+/// Maximum time until executord serves.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Longest time for executord to kill its containers and to exit.
+/// Maximum time for executord to kill its containers and exit.
 const EXIT_WITHIN: Duration = Duration::from_secs(30);
-/// Longest time for the launcher to remove the directories after executord has exited.
+/// Maximum time for the launcher to remove the directories after executord has exited.
 const CLEARED_WITHIN: Duration = Duration::from_secs(10);
-/// The same after an executord that never served: it may not have come to start a launcher.
+/// Like `CLEARED_WITHIN`, for an executord that never served: it may not have started a launcher.
 const CLEARED_UNSERVED_WITHIN: Duration = Duration::from_secs(1);
-/// Between two looks at a condition that nothing announces.
+/// Polling interval for conditions without a notification.
 const POLL: Duration = Duration::from_millis(5);
-/// Lines of its log that an error shows.
+/// Number of log lines that an error shows.
 const LAST_LINES: usize = 12;
-/// Longest path of the directory: with a longer one the sockets of containers (`run/containers/UUID/shim.sock`) would
-/// exceed the 107 bytes of a unix socket's path.
+/// Maximum length of the directory's path: with a longer one the sockets of containers
+/// (`run/containers/UUID/shim.sock`) would exceed the 107 bytes of a unix socket's path.
 const HOME_MAX: usize = 45;
-/// Bytes and files that executord, its launcher and a container need on a disk; below 4 MiB and 8 files executord takes none.
+/// Free bytes and files that executord, its launcher and a container need; executord refuses to run below 4 MiB and 8
+/// files.
 const ROOM: (u64, u64) = (64 << 20, 1000);
-/// Variables of this program's environment that the daemon gets.
+/// Environment variables that the daemon inherits.
 const INHERITED: [&str; 5] = ["PATH", "HOME", "TMPDIR", "RUST_LOG", "RUST_BACKTRACE"];
 
-/// Errors of starting a private executord.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LocalError {
     #[error(
@@ -56,15 +56,15 @@ pub(crate) enum LocalError {
          with --socket"
     )]
     NotRoot,
-    #[error("--local finds no executord beside {} and none in PATH", .0.display())]
+    #[error("--local: there is no executord next to {} or in PATH", .0.display())]
     NotFound(PathBuf),
-    #[error("--local cannot make a directory for executord below /run or the temporary directory")]
+    #[error("--local: cannot create a directory for executord below /run or the temporary directory")]
     Directory(#[source] io::Error),
     #[error("cannot start {}", .program.display())]
     Spawn { program: PathBuf, source: io::Error },
-    #[error("the private executord ended ({status}); its last words:\n  {}", .last.join("\n  "))]
+    #[error("the private executord exited ({status}); end of its log:\n  {}", .last.join("\n  "))]
     Ended { status: String, last: Vec<String> },
-    #[error("the private executord was not ready within {} s; its last words:\n  {}", READY_WITHIN.as_secs(), .last.join("\n  "))]
+    #[error("the private executord was not ready within {} s; end of its log:\n  {}", READY_WITHIN.as_secs(), .last.join("\n  "))]
     NotReady { last: Vec<String> },
 }
 
@@ -74,7 +74,6 @@ impl From<LocalError> for Failure {
     }
 }
 
-/// A running private executord.
 pub(crate) struct PrivateDaemon {
     child: Child,
     home: PathBuf,
@@ -84,7 +83,8 @@ pub(crate) struct PrivateDaemon {
 }
 
 impl PrivateDaemon {
-    /// Starts executord. Must be called on the main thread, whose death executord is told of.
+    /// Starts executord. Must be called on the main thread, because executord gets a signal when the calling thread
+    /// exits.
     pub(crate) fn start() -> Result<Self, LocalError> {
         if !geteuid().is_root() {
             return Err(LocalError::NotRoot);
@@ -94,8 +94,8 @@ impl PrivateDaemon {
         let mut command = Command::new(&program);
         command
             .arg("--ephemeral")
-            // The one contains the other, so that the launcher, which removes both at its end, leaves nothing, even
-            // where agent-cli and executord are gone.
+            // One directory contains the other, so that the launcher, which removes both when it exits, leaves nothing
+            // behind even if agent-cli and executord are gone.
             .arg("--run-dir")
             .arg(&home)
             .arg("--state-dir")
@@ -128,7 +128,7 @@ impl PrivateDaemon {
         let socket = self.home.join("executor.sock");
         let deadline = Instant::now() + READY_WITHIN;
         loop {
-            // A daemon that accepts and then does not answer must not block this program.
+            // Do not block on a daemon that accepts the connection but does not answer.
             if let Ok(Some(client)) = timeout(deadline - Instant::now(), serving(&socket)).await {
                 self.served = true;
                 return Ok(client);
@@ -143,16 +143,16 @@ impl PrivateDaemon {
         }
     }
 
-    /// Returns when executord ends unasked.
+    /// Waits until executord exits unexpectedly.
     pub(crate) async fn lost(&mut self) -> LocalError {
         let status = self.child.wait().await;
         self.ended(status).await
     }
 
-    /// Ends executord; the error says what could not be removed.
+    /// Stops executord. The error lists what could not be removed.
     pub(crate) async fn stop(mut self) -> Result<(), String> {
         if let Some(pid) = self.child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
-            // Gone in between: then the wait says so.
+            // ESRCH is ignored: the wait below reports an earlier exit.
             let _ = kill_process(pid, Signal::TERM);
         }
         if timeout(EXIT_WITHIN, self.child.wait()).await.is_err() {
@@ -167,11 +167,11 @@ impl PrivateDaemon {
         }
         self.reader.abort();
         remove_home(&self.home)
-            .map_err(|why| format!("the private executord left {} behind: {why}", self.home.display()))
+            .map_err(|why| format!("the private executord did not remove {}: {why}", self.home.display()))
     }
 
     async fn ended(&mut self, status: io::Result<ExitStatus>) -> LocalError {
-        // The launcher may hold the pipe a little longer than the daemon.
+        // The launcher may keep the pipe open a little longer than the daemon.
         let _ = timeout(Duration::from_millis(500), &mut self.reader).await;
         let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
         LocalError::Ended { status, last: self.last_lines() }
@@ -195,24 +195,24 @@ async fn keep_last_lines(stderr: Option<ChildStderr>, log: Arc<Mutex<VecDeque<St
     }
 }
 
-/// A client, if executord says that it serves.
+/// Connects; returns a client if executord reports that it serves.
 async fn serving(socket: &Path) -> Option<Client> {
     let client = Client::connect(socket).await.ok()?;
     client.is_serving().await.ok()?.then_some(client)
 }
 
-/// Finds executord beside this program, else in PATH.
+/// Finds executord next to this program, else in PATH.
 fn find_executord() -> Result<PathBuf, LocalError> {
     let own = std::env::current_exe().map_err(LocalError::Directory)?;
     executables::find("executord").ok_or(LocalError::NotFound(own))
 }
 
-/// A fresh directory that a daemon without privileges can walk through. /run is a tmpfs on every machine that
-/// has one, which overlays can use; the temporary directory may be an overlay itself.
+/// Creates a fresh directory that an unprivileged daemon can traverse. Prefers /run: it is a tmpfs where it exists,
+/// which overlays can use; the temporary directory may be an overlay itself.
 fn make_home() -> Result<PathBuf, LocalError> {
     let mut error = io::Error::from(io::ErrorKind::NotFound);
     let mut parents = vec![PathBuf::from("/run"), std::env::temp_dir(), PathBuf::from("/tmp")];
-    // On a full disk nothing can run: it is the last choice.
+    // A full disk is the last choice, because nothing can run there.
     parents.sort_by_key(|parent| !has_room(parent));
     for parent in parents {
         let made = tempfile::Builder::new().prefix("agent-cli-").tempdir_in(&parent).and_then(|home| {
@@ -228,14 +228,14 @@ fn make_home() -> Result<PathBuf, LocalError> {
     Err(LocalError::Directory(error))
 }
 
-/// Returns whether there is room for a container's state. Some file systems count no files: those report a total of 0.
+/// Returns whether there is space for a container's state. File systems without a limit of files report a total of 0.
 fn has_room(dir: &Path) -> bool {
     rustix::fs::statvfs(dir).is_ok_and(|space| {
         space.f_bavail.saturating_mul(space.f_frsize) >= ROOM.0 && (space.f_files == 0 || space.f_favail >= ROOM.1)
     })
 }
 
-/// Removes what is left, unless something is mounted there: then a removal would reach into it.
+/// Removes the remaining files, unless something is mounted there: the removal would delete the mounted files.
 fn remove_home(home: &Path) -> Result<(), String> {
     let table = std::fs::read("/proc/self/mountinfo").map_err(|error| error.to_string())?;
     if let Some(mount) = mounted_below(&table, home) {
@@ -247,15 +247,15 @@ fn remove_home(home: &Path) -> Result<(), String> {
     }
 }
 
-/// Returns the first mount point below a directory in a table of mounts (proc_pid_mountinfo(5)), as the table has it. The
-/// command line depends on no crate with system calls, whose parser this could be.
+/// Returns the first mount point below a directory in a mount table (proc_pid_mountinfo(5)), escaped as in the table.
+/// This crate depends on no crate with system calls, so it cannot share that crate's parser.
 fn mounted_below<'a>(table: &'a [u8], home: &Path) -> Option<&'a Path> {
     let escaped = escaped(home);
     let points = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
     points.map(|point| Path::new(OsStr::from_bytes(point))).find(|point| point.starts_with(&escaped))
 }
 
-/// Returns a path as the kernel writes it into a table of mounts.
+/// Escapes a path like the kernel does in mount tables.
 fn escaped(path: &Path) -> PathBuf {
     let mut escaped = Vec::with_capacity(path.as_os_str().len());
     for byte in path.as_os_str().as_bytes() {

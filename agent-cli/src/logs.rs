@@ -1,4 +1,4 @@
-//! Printing a container's log. Output that was dropped before it could be read is told.
+//! Prints a container's log, and reports output that was dropped before it could be read.
 
 use executor_client::v1::{LogGap, LogStream, StreamLogsRequest, StreamLogsResponse};
 
@@ -9,12 +9,12 @@ use crate::status::ErrorContext as _;
 use crate::text::plain;
 use crate::view::json;
 
-/// Form in which log entries are printed.
+/// Output format of log entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Separate streams, byte for byte.
     AsItWas,
-    /// Standard error for all output, byte for byte: standard output belongs to a document.
+    /// All output on standard error, byte for byte: standard output is reserved for a document.
     OnStderr,
     /// A JSON object per line.
     Json,
@@ -22,19 +22,18 @@ pub enum Form {
     Silent,
 }
 
-/// Prints the output of a process, and keeps the messages of the executor itself.
+/// Prints the output of a process, and collects the executor's messages.
 pub struct Printer {
     output: Output,
     form: Form,
-    /// Messages of the executor.
     pub messages: Vec<String>,
-    /// Bytes of output that are missing.
+    /// Bytes of missing output.
     pub dropped: u64,
-    /// Number of places where output is missing.
+    /// Number of gaps in the output.
     gaps: u64,
-    /// Times are written in front of lines.
+    /// Set if lines are prefixed with timestamps.
     stamps: Option<Stamps>,
-    /// Output of the process that is kept, with the most bytes to keep.
+    /// Retained output of the process, and its maximum size in bytes.
     kept: Option<(Vec<u8>, usize)>,
 }
 
@@ -43,18 +42,18 @@ impl Printer {
         Self { output, form, messages: Vec::new(), dropped: 0, gaps: 0, stamps: None, kept: None }
     }
 
-    /// Keeps what the process wrote, too, as far as it has room.
+    /// Also retains the first `bytes_max` bytes of the process's output.
     pub fn keeping(mut self, bytes_max: usize) -> Self {
         self.kept = Some((Vec::new(), bytes_max));
         self
     }
 
-    /// Returns the kept output. If there was more, its end says so.
+    /// Returns the retained output. If it was truncated, a note is appended.
     pub fn into_kept(self) -> Vec<u8> {
         self.kept.map(|(kept, _)| kept).unwrap_or_default()
     }
 
-    /// Writes times in front of lines.
+    /// Prefixes lines with timestamps.
     pub fn with_times(mut self) -> Self {
         self.stamps = Some(Stamps::default());
         self
@@ -96,7 +95,7 @@ impl Printer {
         }
     }
 
-    /// Prints what the process wrote.
+    /// Prints output of the process.
     pub async fn bytes(&mut self, stream: Stream, bytes: Vec<u8>) {
         self.push(&bytes);
         match self.form {
@@ -106,12 +105,12 @@ impl Printer {
         }
     }
 
-    /// Says that output was above the limits of the container's log. It was asked for: nothing is lost.
+    /// Warns that output exceeded the limits of the container's log. The printed output is complete.
     fn above_limits(&self, bytes: u64) {
         self.output.note(format!("{} not kept: above the container's log limits", of_output(bytes)));
     }
 
-    /// Says that output is missing here.
+    /// Reports missing output at this position.
     pub fn dropped(&mut self, bytes: u64, log_bytes_max: Option<u64>) {
         self.dropped += bytes;
         self.gaps += 1;
@@ -119,7 +118,7 @@ impl Printer {
         self.output.note(format!("{} dropped before they could be read{why}", of_output(bytes)));
     }
 
-    /// Says how much output is missing in all, where more than one place was told.
+    /// Reports the total of missing output, if there was more than one gap.
     fn sum_up(&self) {
         if self.gaps > 1 {
             self.output.note(format!("{} dropped in all, in {} places", of_output(self.dropped), grouped(self.gaps)));
@@ -132,7 +131,7 @@ fn of_output(bytes: u64) -> String {
     if bytes == 1 { "1 byte of output was".into() } else { format!("{} bytes of output were", grouped(bytes)) }
 }
 
-/// A number with a comma between its thousands.
+/// Formats a number with commas between thousands.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -145,14 +144,14 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// Keeps for each stream whether its last line is unfinished: the next entry then gets no time of its own.
+/// Records for each stream whether its last line is unfinished; the next entry then gets no timestamp.
 #[derive(Debug, Default)]
 struct Stamps {
     within: [bool; 2],
 }
 
 impl Stamps {
-    /// Puts its time in front of an entry that begins a line.
+    /// Prefixes an entry that begins a line with its timestamp.
     fn put(&mut self, entry: &mut StreamLogsResponse) {
         let ends = entry.data.ends_with(b"\n");
         let within = match entry.stream() {
@@ -167,10 +166,10 @@ impl Stamps {
     }
 }
 
-/// Prints a container's log to its end.
+/// Prints a container's log until it ends.
 ///
 /// # Errors
-/// Fails if the container does not exist, or executord is away for too long.
+/// Returns an error if the container does not exist, or if executord is unavailable for too long.
 pub async fn follow(client: &Client, request: StreamLogsRequest, printer: &mut Printer) -> Result<(), Failure> {
     let doing = format!("logs of {}", request.id);
     let mut log = client.logs(request);

@@ -1,4 +1,4 @@
-//! The executor's command line. All of it is in the library, which programs beside it share.
+//! The executor's command line. The code is in the library, which related programs share.
 
 #![forbid(unsafe_code)]
 

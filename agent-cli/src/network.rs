@@ -1,22 +1,21 @@
-//! The network of a container: how it is chosen, and how published ports are written.
+//! The network of a container: parsing the choice, and formatting published ports.
 
 use std::str::FromStr;
 
 use executor_client::v1::{Network, PortMapping, RunRequest};
 
-/// A network as it is written.
+/// The network selected on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Chosen {
     None,
     Host,
-    /// The first one where there is no name.
+    /// A CNI network by name; the first configured one if the name is empty.
     Cni(String),
-    /// A network namespace, by its path.
     Path(String),
 }
 
 impl Chosen {
-    /// Puts it into a request.
+    /// Sets the network in a request.
     pub fn apply(&self, request: &mut RunRequest) {
         let (network, name) = match self {
             Self::None => (Network::None, String::new()),
@@ -50,12 +49,12 @@ impl FromStr for Chosen {
     }
 }
 
-/// A published port as it is written.
+/// Formats a published port as on the command line.
 pub fn written(port: &PortMapping) -> String {
     between(port, ":")
 }
 
-/// The same as docker's lists show it.
+/// Formats a published port as in docker's lists.
 pub fn leads_to(port: &PortMapping) -> String {
     between(port, "->")
 }

@@ -1,9 +1,9 @@
-//! Standard output and standard error, written by a thread of their own.
+//! Standard output and standard error, written by a separate thread.
 //!
-//! A reader may take its time (`| less`), and while a write blocks, signals and the daemon must still be
-//! attended to: so the async side hands bytes over a queue and waits while too much is in it. Bytes are written as
-//! they are, unbuffered, in the order of the queue. What we say ourselves never waits. After the first failed
-//! write the rest is thrown away and [`Output::failed`] tells.
+//! A write can block on a slow reader (`| less`), while signals and the daemon still need attention. So async code
+//! sends bytes to a queue and waits only while too many pieces are queued. Bytes are written unchanged, unbuffered and
+//! in order. This program's own notes never wait. After the first failed write the rest is discarded, and
+//! [`Output::failed`] returns.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::failure::Failure;
 
-/// Set when something was written to standard output.
+/// True after something was written to standard output.
 static WRITTEN: AtomicBool = AtomicBool::new(false);
 
 /// Returns whether something was written to standard output.
@@ -24,10 +24,10 @@ pub fn has_written() -> bool {
     WRITTEN.load(Ordering::Relaxed)
 }
 
-/// Prints the result of a command that needs no executord, and waits for its reader.
+/// Prints the result of a command that needs no executord, and waits until it is written.
 ///
 /// # Errors
-/// The reader has gone away; the write failed.
+/// Returns an error if the reader closed the output, or if the write failed.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|source| match source.kind() {
@@ -36,10 +36,9 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     })
 }
 
-/// Pieces that may wait to be written; a log entry has at most 60 KiB.
+/// Maximum number of queued pieces; a log entry has at most 60 KiB.
 const WAITING_MAX: usize = 32;
 
-/// Standard output or standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     Out,
@@ -61,14 +60,13 @@ enum Message {
     Flush(oneshot::Sender<()>),
 }
 
-/// A failed write.
 #[derive(Debug)]
 struct Broken {
     stream: Stream,
     error: io::Error,
 }
 
-/// The handle: cheap to clone.
+/// A handle to the writing thread; cheap to clone.
 #[derive(Clone)]
 pub struct Output {
     queue: mpsc::UnboundedSender<Message>,
@@ -91,9 +89,9 @@ impl Output {
         Ok(Self { queue, room: Arc::new(Semaphore::new(WAITING_MAX)), broken })
     }
 
-    /// Writes bytes as they are. Waits while too much is to be written already.
+    /// Writes bytes unchanged. Waits while too many pieces are queued.
     pub async fn bytes(&self, stream: Stream, bytes: Vec<u8>) {
-        // The semaphore is never closed: there always is a permit in the end.
+        // The semaphore is never closed, so a permit is always acquired.
         let permit = Arc::clone(&self.room).acquire_owned().await.ok();
         self.send(Message::Bytes(stream, bytes, permit));
     }
@@ -103,17 +101,17 @@ impl Output {
         self.bytes(Stream::Out, text.into_bytes()).await;
     }
 
-    /// Prints a note of this program on standard error, on a line of its own.
+    /// Prints a note of this program on its own line of standard error.
     pub fn note(&self, text: impl Into<String>) {
         self.send(Message::Note(text.into()));
     }
 
     fn send(&self, message: Message) {
-        // The thread ends only with the last handle, so that the channel is open.
+        // The thread runs until the last handle is dropped, so the channel is open.
         let _ = self.queue.send(message);
     }
 
-    /// Returns when a write has failed.
+    /// Waits until a write has failed.
     pub async fn failed(&self) {
         let mut broken = self.broken.clone();
         if broken.wait_for(Option::is_some).await.is_err() {
@@ -152,7 +150,7 @@ fn write_all(
     mut messages: mpsc::UnboundedReceiver<Message>,
     report: &watch::Sender<Option<Arc<Broken>>>,
 ) {
-    // A note begins on a fresh line, wherever the process left the cursor.
+    // A note begins on a new line, wherever the process left the cursor.
     let mut at_line_start = true;
     let mut broken = false;
     while let Some(message) = messages.blocking_recv() {
@@ -162,7 +160,7 @@ fn write_all(
             }
             Message::Note(text) => {
                 let newline = if at_line_start { "" } else { "\n" };
-                // Without standard error the failure cannot be reported.
+                // A failure to write to standard error cannot be reported.
                 let _ = write_one(&mut err, format!("{newline}{program}: {text}\n").as_bytes());
                 at_line_start = true;
             }
@@ -182,7 +180,7 @@ fn write_all(
     }
 }
 
-/// `write_all` that also copes with a descriptor that somebody else made non-blocking.
+/// Like `write_all`, but also works if another process made the descriptor non-blocking.
 fn write_one(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.write(bytes) {

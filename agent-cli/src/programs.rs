@@ -1,9 +1,10 @@
-//! `agent-cli NAME` for a NAME that is no command: the program `agent-cli-NAME`, as git and docker do it.
+//! `agent-cli NAME`, if NAME is not a command: runs the program `agent-cli-NAME`, like git and docker do.
 //!
-//! The program is looked for beside agent-cli, then in the absolute directories of PATH. Its arguments are passed on
-//! unchanged; where executord is, by flags before NAME or a context, reaches it as EXECUTOR_SOCKET, or as EXECUTOR_ADDRESS with
-//! EXECUTOR_TLS_CERT and the like, and `--json` as EXECUTOR_JSON. It replaces agent-cli, unless --local
-//! stands before NAME: then it is a child process, and the private executord is taken down when it has ended.
+//! The program is searched for next to agent-cli, then in the absolute directories of PATH. Its arguments are passed on
+//! unchanged. The executord that flags before NAME or a context select is passed as EXECUTOR_SOCKET, or as
+//! EXECUTOR_ADDRESS with EXECUTOR_TLS_CERT and so on; `--json` is passed as EXECUTOR_JSON. The program replaces
+//! agent-cli, unless --local precedes NAME: then it is a child process, and the private executord is stopped after its
+//! exit.
 
 use std::ffi::OsString;
 use std::io;
@@ -23,12 +24,10 @@ use crate::interrupt::Interrupts;
 use crate::output::Output;
 use crate::work::with_private_daemon;
 
-/// The name of this program.
 pub(crate) const PROGRAM: &str = "agent-cli";
-/// Prefix of the names of programs.
 const PREFIX: &str = "agent-cli-";
 
-/// A program that cannot be run.
+/// A program could not be executed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot run {}", .program.display())]
 struct NotRun {
@@ -44,13 +43,14 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Finds the program of this name.
+    /// Finds the program with this name.
     pub(crate) fn find(name: &str, arguments: Vec<OsString>) -> Option<Self> {
         let program = executables::find(&file_name(name)?)?;
         Some(Self { program, arguments })
     }
 
-    /// Runs the program: with a private executord as a child, whose exit status is returned; otherwise in the place of this one.
+    /// Runs the program. With a private executord, runs it as a child and returns its exit status; otherwise replaces
+    /// this process.
     pub(crate) fn run(self, global: &Global) -> Result<u8, Failure> {
         global.check()?;
         let mut command = Command::new(&self.program);
@@ -66,7 +66,7 @@ impl Call {
         if !global.local {
             return Err(failed(command.exec()));
         }
-        // One thread: a private executord is told of the death of the thread that started it.
+        // Single-threaded: a private executord gets a signal when the thread that started it exits.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
         let result = runtime.block_on(async {
             let output = Output::start(PROGRAM).map_err(Failure::System)?;
@@ -83,21 +83,21 @@ impl Call {
     }
 }
 
-/// Waits for the end of the program. What is typed at the terminal reaches it without this program; SIGTERM, which is sent to
-/// one process, is passed on.
+/// Waits until the program exits. Signals of the terminal reach the program directly; SIGTERM, which is sent to a
+/// single process, is forwarded.
 async fn ended(mut child: Child, interrupts: &mut Interrupts) -> io::Result<ExitStatus> {
     let pid = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
     loop {
         tokio::select! {
             status = child.wait() => return status,
             signal = interrupts.next() => if let (Some(pid), true) = (pid, signal == Signal::TERM.as_raw()) {
-                let _ = kill_process(pid, Signal::TERM); // it may have ended
+                let _ = kill_process(pid, Signal::TERM); // it may have exited
             },
         }
     }
 }
 
-/// The status to exit with after a program.
+/// Returns the exit status for a program's exit.
 fn status(ended: ExitStatus) -> u8 {
     match (ended.code(), ended.signal()) {
         (Some(code), _) => (code & 0xff) as u8,
@@ -106,14 +106,14 @@ fn status(ended: ExitStatus) -> u8 {
     }
 }
 
-/// The file of a program; none where the name cannot be one.
+/// Returns the file name of a program, or `None` if `name` is invalid.
 pub(crate) fn file_name(name: &str) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let fits = !name.is_empty() && !name.starts_with('-') && name.bytes().all(plain);
     fits.then(|| format!("{PREFIX}{name}"))
 }
 
-/// Lists the names of the programs that there are.
+/// Lists the names of all external programs.
 pub(crate) fn names() -> impl Iterator<Item = String> {
     executables::list(PREFIX).into_iter().filter(|name| file_name(name).is_some())
 }

@@ -1,4 +1,4 @@
-//! References of images, and credentials for the registry that one is in.
+//! Image references, and credentials for their registries.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -13,12 +13,12 @@ use crate::failure::Failure;
 use crate::source::{self, Argument, Flag};
 use crate::text::plain;
 
-/// Prefixes of references that name their kind.
+/// Schemes of image references.
 const SCHEMES: [&str; 4] = ["docker://", "oci:", "oci-archive:", "docker-archive:"];
 /// Registry of images with short names.
 const DEFAULT_REGISTRY: &str = "docker.io";
 
-/// A reference of this machine's disk with an absolute path: executord has another working directory.
+/// Makes the path in a reference to a local image absolute, because executord has another working directory.
 pub(crate) fn from_here(reference: String) -> String {
     let scheme = SCHEMES[1..].iter().find(|scheme| reference.starts_with(**scheme));
     let Some((scheme, path)) = scheme.and_then(|scheme| Some((scheme, reference.strip_prefix(scheme)?))) else {
@@ -38,26 +38,27 @@ pub(crate) fn from_here(reference: String) -> String {
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Registry")]
 pub(crate) struct RegistryArgs {
-    /// User of the image's registry
+    /// User name for the image's registry
     #[arg(long, value_name = "NAME", requires = "registry_password", conflicts_with = "registry_auth_file")]
     pub(crate) registry_user: Option<String>,
     /// The user's password: @FILE, @- (standard input) or @env:VARIABLE
     ///
-    /// A newline at the end of the source is not part of the password. The password is sent to executord for this image and not stored.
+    /// A newline at the end of the source is removed. The password is sent to executord for this image and not stored.
     #[arg(long, value_name = "SOURCE", requires = "registry_user")]
     pub(crate) registry_password: Option<String>,
-    /// File with credentials, as `docker login` and `podman login` write it: ~/.docker/config.json
+    /// File with credentials, as written by `docker login` and `podman login`: ~/.docker/config.json
     ///
-    /// Uses the entry for the image's registry. Runs the credential helper that the file names for it (credHelpers, credsStore).
+    /// Uses the entry for the image's registry. Runs the credential helper that the file configures for it
+    /// (credHelpers, credsStore).
     #[arg(long, value_name = "FILE")]
     pub(crate) registry_auth_file: Option<PathBuf>,
 }
 
 impl RegistryArgs {
-    /// The credentials for an image.
+    /// Returns the credentials for an image.
     ///
     /// # Errors
-    /// A source cannot be read, or the file has none for the registry.
+    /// Returns an error if a source cannot be read, or if the file has no entry for the registry.
     pub(crate) fn credentials(
         self,
         reference: &str,
@@ -73,7 +74,7 @@ impl RegistryArgs {
         let Some(path) = self.registry_auth_file else { return Ok(None) };
         let wrong = |why: String| Failure::Usage(format!("--registry-auth-file {}: {why}", path.display()));
         let Some((registry, repository)) = repository(reference) else {
-            return Err(wrong(format!("{} is of no registry", plain(reference))));
+            return Err(wrong(format!("{} is not in a registry", plain(reference))));
         };
         let mut content = Zeroizing::new(Vec::with_capacity(FILE_MAX + 1));
         let file = std::fs::File::open(&path).map_err(|error| wrong(error.to_string()))?;
@@ -85,7 +86,7 @@ impl RegistryArgs {
                 Ok(Some(RegistryCredentials { identity_token: token.to_string(), ..RegistryCredentials::default() }))
             }
             Some(Credentials::RegistryToken(_)) => {
-                Err(wrong(format!("has a registry token for {registry}, which cannot be sent")))
+                Err(wrong(format!("has a registry token for {registry}, which is not supported")))
             }
         }
     }
@@ -95,12 +96,12 @@ fn given(username: String, password: &Zeroizing<String>) -> RegistryCredentials 
     RegistryCredentials { username, password: password.to_string(), identity_token: String::new() }
 }
 
-/// Tells whether a reference names an image by its scheme.
+/// Returns whether a reference has a scheme of an image.
 pub(crate) fn is_image(reference: &str) -> bool {
     SCHEMES.iter().any(|scheme| reference.starts_with(scheme))
 }
 
-/// Registry and repository of a reference, which may be short; `None` where it is of no registry.
+/// Returns registry and repository of a reference, which may be short; `None` if it does not refer to a registry.
 fn repository(reference: &str) -> Option<(String, String)> {
     let name = match reference.strip_prefix("docker://") {
         Some(name) => name,
@@ -117,7 +118,7 @@ fn repository(reference: &str) -> Option<(String, String)> {
     })
 }
 
-/// A reference with its scheme.
+/// Adds the scheme to a reference without one.
 pub(crate) fn long(text: String) -> String {
     if is_image(&text) || text == "host" || text.starts_with("dir:") { text } else { format!("docker://{text}") }
 }

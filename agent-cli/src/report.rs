@@ -1,4 +1,4 @@
-//! The end of a program: what is said of a failure, and the status to exit with.
+//! Reports a failure at the end of a program, and converts it to the exit status.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -8,20 +8,21 @@ use crate::failure::Failure;
 use crate::output::has_written;
 use crate::view::json;
 
-/// Prints help, a version or an error of usage.
+/// Prints help, version or a usage error.
 pub fn usage(error: &clap::Error) -> ExitCode {
-    // Help and version are no errors; where even they cannot be printed, nobody is there to be told.
+    // Best effort: without a working output there is no place to report an error.
     let _ = error.print();
     ExitCode::from(if error.use_stderr() { exit::OURS } else { 0 })
 }
 
-/// Says on standard error what failed. With `json` a refusal of executord's is a document on standard output, too.
+/// Prints a failure to standard error. With `json`, an error of executord is also printed as a document to standard
+/// output.
 pub fn report(program: &str, json: bool, result: Result<u8, Failure>) -> ExitCode {
     let failure = match result {
         Ok(status) => return ExitCode::from(status),
         Err(failure) => failure,
     };
-    // Documents are on standard output; one that was printed says itself what failed.
+    // Standard output carries one document; a document that was already printed contains the failure.
     if let (true, false, Some(document)) = (json, has_written(), json::Refusal::new(&failure)) {
         let _ = std::io::stdout().write_all(json::document(&document).as_bytes());
     }

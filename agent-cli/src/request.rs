@@ -1,8 +1,8 @@
-//! The request for a container, as it goes to executord.
+//! The request for a container.
 //!
-//! The request holds secrets (files' contents, values of the environment, arguments). The client library wipes its copies as
-//! soon as executord has answered; what the gRPC library copied on the way lives in this process until it exits, and the
-//! process allows neither core files nor debuggers of other users meanwhile.
+//! The request holds secrets (file contents, environment values, arguments). The client library wipes its copies as
+//! soon as executord has answered. Copies made by the gRPC library stay in memory until this process exits, so the
+//! process disables core files and debuggers of other users.
 
 use executor_client::Run;
 use executor_client::v1::volume_mount::Source;
@@ -12,37 +12,35 @@ use crate::failure::Failure;
 use crate::images::OnDisk;
 use crate::status::Named;
 
-/// The request for a container.
 pub struct Request {
     run: Run,
     named: Named,
 }
 
 impl Request {
-    /// Wraps a message, whose fields errors name by their flags.
+    /// Wraps a message; errors name its fields by their flags.
     pub fn from_request(request: RunRequest) -> Self {
         let named = Named { doing: format!("run {}", request.id), fields: Vec::new() };
         Self { run: request.into(), named }
     }
 
-    /// Makes errors name the request and its fields as the user did.
+    /// Sets the names that errors use for the request and its fields.
     #[must_use]
     pub fn named(self, named: Named) -> Self {
         Self { named, ..self }
     }
 
-    /// Returns the words in which errors name the request.
+    /// Returns the names that errors use.
     pub fn names(&self) -> &Named {
         &self.named
     }
 
-    /// The container's id.
     pub fn id(&self) -> &str {
         &self.message().id
     }
 
-    /// Returns the image to fetch before the container is made, so that the user sees the progress: an image of a
-    /// registry, and whether it is pulled even if it is already there.
+    /// Returns the image to pull before the container is created, so that the user sees the progress, and whether to
+    /// pull it even if it is already present. `None` unless the image is in a registry.
     pub fn to_pull(&self) -> Option<(v1::PullImageRequest, bool)> {
         let policy = self.message().pull_policy();
         let wanted = self.message().rootfs.starts_with("docker://") && policy != v1::PullPolicy::Never;
@@ -51,7 +49,7 @@ impl Request {
         wanted.then(|| (v1::PullImageRequest { reference, credentials, platform }, policy == v1::PullPolicy::Always))
     }
 
-    /// Returns the images of its volumes that are fetched likewise.
+    /// Returns the images of volumes to pull before the container is created.
     pub fn volumes_to_pull(&self) -> Vec<(v1::PullImageRequest, bool)> {
         let policy = self.message().pull_policy();
         let images = self.volumes().iter().filter_map(|volume| match &volume.source {
@@ -63,38 +61,34 @@ impl Request {
         wanted.map(|reference| (pull(reference), policy == v1::PullPolicy::Always)).collect()
     }
 
-    /// Returns the volumes.
     pub fn volumes(&self) -> &[v1::VolumeMount] {
         &self.message().volumes
     }
 
-    /// Returns the volumes, to be changed.
     pub fn volumes_mut(&mut self) -> &mut [v1::VolumeMount] {
         &mut self.run.message_mut().volumes
     }
 
-    /// Returns the devices, to be changed.
     pub fn devices_mut(&mut self) -> &mut [v1::DeviceMount] {
         &mut self.run.message_mut().devices
     }
 
-    /// The reference of its image, where that is read from this machine's disk.
+    /// Returns the image reference if the image is on this machine's disk.
     pub fn on_disk(&self) -> Option<String> {
         let wanted = self.message().pull_policy() != v1::PullPolicy::Never;
         Some(self.message().rootfs.clone()).filter(|rootfs| wanted && OnDisk::from_reference(rootfs).is_some())
     }
 
-    /// Marks the image as taken in under its reference, so that executord does not pull it.
+    /// Marks the image as imported under its reference, so that executord does not pull it.
     pub fn is_taken_in(&mut self) {
         self.run.message_mut().set_pull_policy(v1::PullPolicy::Never);
     }
 
-    /// Returns the declared outputs.
     pub fn outputs(&self) -> Option<&v1::Outputs> {
         self.message().outputs.as_ref()
     }
 
-    /// The flag that set a variable of the process, if one did.
+    /// Returns the flag that set an environment variable, if any.
     pub fn flag_of(&self, variable: &str) -> Option<&'static str> {
         let run = self.message().action.as_ref()?.run.as_ref()?;
         let flags = [("--env", &run.env), ("--secret-env", &run.secret_environment)];
@@ -102,8 +96,8 @@ impl Request {
         flags.into_iter().find_map(|(flag, variables)| sets(variables).then_some(flag))
     }
 
-    /// Adds the files of bindings and the variable that names them, unless somebody gave that himself; and the directory that
-    /// they lie in, if it is not executord's own.
+    /// Adds the files of bindings; the variable that names them, unless the user set it; and the directory of the
+    /// files, if it is not executord's default.
     pub fn bind(&mut self, files: Vec<v1::File>, directory: Option<String>, variable: EnvironmentVariable) {
         let ours = self.flag_of(&variable.name).is_none();
         let declared = directory.filter(|directory| !self.message().file_directories.contains(directory));
@@ -115,12 +109,12 @@ impl Request {
         }
     }
 
-    /// Lets the process wait for the reader of its output, who comes at once.
+    /// Makes the process block until its output is read; a reader attaches immediately.
     pub fn await_reader(&mut self, awaited: bool) {
         self.run.message_mut().await_reader = awaited;
     }
 
-    /// The request as the client library takes it.
+    /// Returns the request in the client library's form.
     pub fn run(&self) -> &Run {
         &self.run
     }
@@ -130,13 +124,13 @@ impl Request {
     }
 }
 
-/// Core files and other users' debuggers would show what [`Request`] holds.
+/// Disables core files and other users' debuggers, which would expose [`Request`].
 pub fn forbid_dumps() {
-    // Allowed to every process for itself; where it fails all the same, the program runs on as it would have.
+    // Every process may do this for itself. Best effort: continue if it fails.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
 }
 
-/// A duration for the wire.
+/// Converts a duration to its protobuf type.
 pub fn to_proto(duration: std::time::Duration) -> Result<prost_types::Duration, Failure> {
     duration.try_into().map_err(|_| Failure::Usage(format!("a duration of {duration:?} is too long")))
 }

@@ -1,4 +1,4 @@
-//! The session of a command: connection, output and style; and operations on several containers at once.
+//! The session of a command: connection, output and style; operations on several containers.
 
 use executor_client::v1::{Container, failure};
 use serde::Serialize;
@@ -12,7 +12,7 @@ use crate::text::plain;
 use crate::view::style::Style;
 use crate::view::{human, json};
 
-/// Connection, output and style that a command uses.
+/// Connection, output and style of a command.
 pub struct Session {
     pub client: Client,
     pub output: Output,
@@ -21,14 +21,14 @@ pub struct Session {
 }
 
 impl Session {
-    /// Prints the JSON document or the text for people, whichever was asked for.
+    /// Prints the JSON document or the text, depending on `--json`.
     pub async fn print(&self, document: &impl Serialize, text: impl FnOnce() -> String) {
         let text = if self.json { json::document(document) } else { text() };
         self.output.text(text).await;
     }
 
-    /// Runs an operation on several containers at once, each given by its id or a beginning of it. Returns the results
-    /// in the order of the ids.
+    /// Runs an operation on several containers concurrently, each given by its id or a unique prefix. Returns the
+    /// results in the order of the ids.
     pub async fn each<F>(
         &self,
         ids: Vec<String>,
@@ -51,7 +51,7 @@ impl Session {
         done
     }
 
-    /// Prints the documents of [`Session::each`], and returns the containers, or the failure.
+    /// Prints the documents of [`Session::each`]; returns the containers, or the failure.
     pub async fn report(&self, done: Vec<(String, Result<Container, Failure>)>) -> Result<Vec<Container>, Failure> {
         if let [(_, done)] = &done[..] {
             if let (Ok(container), true) = (done, self.json) {
@@ -79,8 +79,8 @@ impl Session {
         }
     }
 
-    /// Runs an operation on containers, one after the other, each given by its id or a beginning of it. Prints the id of each one that
-    /// succeeded, or with --json what `done` makes of each id and error.
+    /// Runs an operation on containers sequentially, each given by its id or a unique prefix. Prints the id of each
+    /// success, or with --json the document that `done` makes of each id and error.
     pub(crate) async fn in_turn<F>(
         &self,
         ids: Vec<String>,
@@ -108,8 +108,7 @@ impl Session {
         self.tried(&all, failures).await
     }
 
-    /// The end of a command that tried each of several things. One failure is the command's own; several are told one by
-    /// one.
+    /// Finishes a command that tried several operations. A single failure is returned; several are reported one by one.
     pub async fn tried<T: Serialize>(&self, done: &[T], mut failures: Vec<Failure>) -> Result<u8, Failure> {
         if self.json {
             self.output.text(json::document(&done)).await;
@@ -123,7 +122,7 @@ impl Session {
         Err(Failure::Several { failed: failures.len(), all: done.len() })
     }
 
-    /// Prints why a container ended in another way than by its process, unless the messages of its log say so.
+    /// Prints why a container ended other than by its process's exit, unless its log's messages explain that.
     pub fn explain_end(&self, container: &Container, messages: &[String]) {
         let Some(result) = &container.result else { return };
         if result.oom_killed {
@@ -139,7 +138,7 @@ impl Session {
             self.output.note(format!("outputs: {}", plain(&human::outputs(outputs))));
         }
         match &result.failure {
-            // The exit status of this program repeats that of a single `run`.
+            // The exit status of this program already reflects that of a single `run`.
             Some(failure) if failure.kind() == failure::Kind::Action && container.steps.is_empty() => {}
             Some(failure) if !messages.iter().any(|line| line.contains(&failure.message)) => {
                 self.output.note(plain(&failure.message));

@@ -1,20 +1,21 @@
-//! Linux signals: names to numbers and back.
+//! Linux signals: conversion between names and numbers.
 //!
-//! The names are nix's, and those of real-time signals glibc's, with the rules by which executord reads the StopSignal of an
-//! image (`executor_core::image::parse_signal`). This crate does not depend on the executor's, so the rules are in both.
+//! Names are those of nix, and for real-time signals those of glibc, with the rules by which executord parses the
+//! StopSignal of an image (`executor_core::image::parse_signal`). This crate does not depend on the executor's crates,
+//! so the rules are duplicated.
 
 use nix::sys::signal::Signal;
 
-/// Other names of signals, without `SIG`.
+/// Aliases of signals, without `SIG`.
 const ALIASES: [(&str, Signal); 3] = [("IOT", Signal::SIGABRT), ("CLD", Signal::SIGCHLD), ("POLL", Signal::SIGIO)];
-/// First and last real-time signal as libc numbers them.
+/// First and last real-time signal, as numbered by libc.
 const RTMIN: u32 = 34;
 const RTMAX: u32 = 64;
 
 pub const USR1: u32 = 10;
 pub const PIPE: u32 = 13;
 
-/// The number of `TERM`, `SIGTERM`, `sigterm`, `15`, `RTMIN+2` or `RTMAX-1`.
+/// Parses `TERM`, `SIGTERM`, `sigterm`, `15`, `RTMIN+2` or `RTMAX-1`.
 pub fn parse(text: &str) -> Result<u32, String> {
     number(text).ok_or_else(|| {
         "is not a signal: use a number from 1 to 64 or a name such as TERM, KILL, USR1, RTMIN+1".to_owned()
@@ -45,7 +46,7 @@ fn number(text: &str) -> Option<u32> {
     (RTMIN..=RTMAX).contains(&number).then_some(number)
 }
 
-/// `SIGTERM` for 15, `SIGRTMIN+1` for 35, `signal 33` where there is no name.
+/// `SIGTERM` for 15, `SIGRTMIN+1` for 35, `signal 33` for a number without a name.
 pub fn name(number: i32) -> String {
     if let Ok(signal) = Signal::try_from(number) {
         return signal.as_str().to_owned();

@@ -1,10 +1,10 @@
-//! Sources of secrets: `--file PATH=@FILE`, `PATH=@-`, `PATH=@env:VAR`, and the same for every flag that takes one. Inputs of
-//! containers can be references, too, which executord fetches: `PATH=PROVIDER:PATH#KEY@VERSION`.
+//! Sources of secrets: `--file PATH=@FILE`, `PATH=@-`, `PATH=@env:VAR`, and the same for all flags that accept a
+//! source. Inputs of containers can also be references, which executord resolves: `PATH=PROVIDER:PATH#KEY@VERSION`.
 //!
-//! The value itself can never stand on the command line: `ps` shows it to every user of the machine, and shells
-//! remember it. Therefore no message repeats what follows the `=` when it is not a source. Content is read into buffers
-//! that are wiped when they are dropped, also those a growing buffer leaves behind; its size is bounded before the
-//! daemon's own limit is known.
+//! Secret values are not accepted on the command line: `ps` shows it to every user of the machine, and shells store it
+//! in their history. So no message repeats the text after `=` if it is not a source. Content is read into buffers that
+//! are wiped on drop, including those that are replaced while growing; its size is limited before the daemon's own
+//! limit is known.
 
 mod read;
 
@@ -17,11 +17,11 @@ use crate::failure::Failure;
 
 pub use read::{Content, bounded, read_all};
 
-/// Most bytes of all secrets together. The daemon's limit is lower; this one only keeps `@/dev/zero` from
+/// Maximum total size of all secrets, in bytes. The daemon's limit is lower; this one only prevents `@/dev/zero` from
 /// filling the memory.
 pub const TOTAL_MAX: usize = 64 << 20;
 
-/// The flags that take a source.
+/// Flags that accept a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flag {
     File,
@@ -34,7 +34,7 @@ pub enum Flag {
 }
 
 impl Flag {
-    /// Returns the flag as it is written on the command line.
+    /// Returns the flag as written on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::File => "--file",
@@ -65,18 +65,17 @@ impl std::fmt::Display for Flag {
     }
 }
 
-/// An argument of such a flag.
+/// A parsed argument of such a flag.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Argument {
     pub flag: Flag,
-    /// Target of the content: a path in the container, a variable's name, an argument's index.
+    /// Target of the content: a path in the container, a variable's name, or an argument's index.
     pub key: String,
     pub source: Source,
-    /// Access to a file in the container.
     pub access: Access,
 }
 
-/// Permissions of a file in the container, as far as they are given.
+/// Permissions of a file in the container; unset fields are defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     pub mode: Option<u32>,
@@ -84,7 +83,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Takes `,mode=0640` and `,group=app` off the end of a source.
+    /// Splits `,mode=0640` and `,group=app` off the end of a source.
     fn split<'a>(flag: Flag, key: &str, mut source: &'a str) -> Result<(Self, &'a str), SourceError> {
         let mut access = Self::default();
         while let Some((rest, option)) = source.rsplit_once(',') {
@@ -103,24 +102,23 @@ impl Access {
     }
 }
 
-/// Permission bits in octal digits.
+/// Parses permission bits in octal.
 pub fn mode(text: &str) -> Result<u32, String> {
     let digits = (1..=5).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
     let mode = digits.then(|| u32::from_str_radix(text, 8).ok()).flatten().filter(|mode| *mode <= 0o777);
     mode.ok_or_else(|| format!("{text:?} is not 0 to 0777 in octal digits"))
 }
 
-/// Source of a content.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Source {
     File(PathBuf),
     Stdin,
     Environment(String),
-    /// Fetched by executord.
+    /// Resolved by executord.
     Reference(SecretReference),
 }
 
-/// Errors of such an argument, and of reading its source.
+/// Errors of parsing such an argument, and of reading its source.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     #[error(
@@ -137,7 +135,7 @@ pub enum SourceError {
     Bare { flag: Flag },
     #[error("{flag} {key}: the mode {text:?} is not 0 to 0777 in octal digits")]
     Mode { flag: Flag, key: String, text: String },
-    #[error("{flag} {key}=@{what}: {what} names no {kind}")]
+    #[error("{flag} {key}=@{what}: {what} does not name a {kind}")]
     Empty { flag: Flag, key: String, what: &'static str, kind: &'static str },
     #[error("{second}=@-: standard input is already the content of {first}; it can be read once")]
     StdinTwice { first: String, second: String },
@@ -161,7 +159,7 @@ impl From<SourceError> for Failure {
 }
 
 impl Argument {
-    /// A source alone, of a flag that stands for one thing.
+    /// Parses a source without a key, for flags with a single target.
     pub fn bare(flag: Flag, text: &str) -> Result<Self, SourceError> {
         Self::parse(flag, &format!("password={text}")).map_err(|error| match error {
             SourceError::ValueGiven { flag, .. } | SourceError::Shape { flag } => SourceError::Bare { flag },
@@ -169,7 +167,7 @@ impl Argument {
         })
     }
 
-    /// Splits `KEY=PROVIDER:PATH#KEY@VERSION`; `None` where it is not of this form.
+    /// Splits `KEY=PROVIDER:PATH#KEY@VERSION`; returns `None` if the text does not have this form.
     fn reference(flag: Flag, text: &str) -> Result<Option<Self>, SourceError> {
         let of_container = matches!(flag, Flag::File | Flag::PublicFile | Flag::SecretEnv | Flag::SecretArg);
         let Some((key, source)) = text.split_once('=').filter(|(key, _)| of_container && !key.is_empty()) else {
@@ -198,7 +196,7 @@ impl Argument {
         Ok(Some(Self { flag, key: key.to_owned(), source: Source::Reference(reference), access }))
     }
 
-    /// Splits `KEY=@SOURCE`. A `=` in KEY is possible, because every source begins with `@`.
+    /// Splits `KEY=@SOURCE`. KEY may contain `=`, because every source begins with `@`.
     pub fn parse(flag: Flag, text: &str) -> Result<Self, SourceError> {
         let Some((key, source)) = text.split_once("=@") else {
             if let Some(argument) = Self::reference(flag, text)? {
@@ -304,12 +302,12 @@ mod tests {
             let error = Argument::parse(Flag::File, &format!("x=@/tmp/pw,mode={bad}")).unwrap_err().to_string();
             assert!(error.contains("--file x") && error.contains("0777"), "{error}");
         }
-        // A variable's source is a file's name and nothing else.
+        // For a variable, the source is a file name only.
         let argument = Argument::parse(Flag::SecretEnv, "PW=@/tmp/pw,mode=0640").unwrap();
         assert_eq!(argument.source, Source::File("/tmp/pw,mode=0640".into()));
     }
 
-    /// No message contains what may be a secret.
+    /// No message contains a possible secret.
     #[test]
     fn a_value_is_refused_and_not_repeated() {
         for text in [format!("db/password={CANARY}"), format!("={CANARY}"), CANARY.to_owned(), format!("=@{CANARY}")] {

@@ -1,29 +1,29 @@
-//! Errors of calls, in words for the person who made them.
+//! Errors of calls, as messages for the user.
 
 use executor_client::{Code, Error, Refusal};
 
 use crate::failure::Failure;
 use crate::fields;
 
-/// A result of a call whose error names the attempted operation.
+/// Adds the attempted operation to the error of a call.
 pub trait ErrorContext<T> {
     /// Converts the error to a failure of the operation `doing` ("stop web-1").
     ///
     /// # Errors
-    /// The error of the call.
+    /// Returns the error of the call.
     fn doing(self, doing: &str) -> Result<T, Failure>;
 
-    /// As [`ErrorContext::doing`], for a request whose fields the user named in other words than those of `fields::flag`.
+    /// Like [`Doing::doing`], for a request whose fields the user knows by other names than those of `fields::flag`.
     ///
     /// # Errors
-    /// The error of the call.
+    /// Returns the error of the call.
     fn doing_named(self, named: &Named) -> Result<T, Failure>;
 }
 
-/// An operation and some fields of its request, as the user named them.
+/// An operation and fields of its request, as the user named them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
-    /// Words of the command line up to the subject: `run --name web`.
+    /// The command line up to the subject: `run --name web`.
     pub doing: String,
     /// Fields, and what the user typed for each: `rootfs` and `IMAGE`.
     pub fields: Vec<(&'static str, &'static str)>,
@@ -63,7 +63,7 @@ fn failure_named(named: &Named, error: Error) -> Failure {
         }
         Error::GaveUp { at, waited } => Failure::GaveUp { doing: doing.to_owned(), at, waited },
         Error::Argument(text) => Failure::Usage(format!("{doing}: {text}")),
-        // The connection broke, or the answer is not what the interface promises.
+        // The connection was lost, or the answer violates the API.
         other => {
             let code = if other.is_lost() { Code::Unknown } else { Code::Internal };
             Failure::Refused { code, message: format!("{doing}: {other}") }
@@ -79,13 +79,13 @@ fn explain(named: &Named, refusal: &Refusal) -> String {
         format!("{word}: {}", fields::in_words(&violation.description))
     };
     let violations: Vec<String> = refusal.violations.iter().map(line).collect();
-    // That an image is not there, or is kept from the caller by its registry, is said in one sentence.
+    // A missing image, or one that its registry denies to the caller, is reported in a single sentence.
     let is_plain = matches!(refusal.code, Code::NotFound | Code::PermissionDenied);
     if !violations.is_empty() && !is_plain {
         return format!("{doing}: executord refused the request:\n  {}", violations.join("\n  "));
     }
     let reason = match &*refusal.message {
-        "" => "it gave no reason".into(),
+        "" => "no reason given".into(),
         message => fields::in_words(message),
     };
     match refusal.code {
@@ -96,7 +96,7 @@ fn explain(named: &Named, refusal: &Refusal) -> String {
             let flag = named.word("id").unwrap_or("--id");
             format!("{doing}: {reason}; choose another {flag}, or remove that container with `agent-cli rm -f`")
         }
-        // Only what is said of a uid is about who calls; the rest is the operator's policy, or a registry's.
+        // Only reasons that name a uid are about the caller; others are about the operator's policy or a registry.
         Code::PermissionDenied if !reason.starts_with("uid ") => format!("{doing}: {reason}"),
         Code::PermissionDenied | Code::Unauthenticated => format!(
             "{doing}: executord at {} does not serve uid {}: {reason}; it serves root, its own user and the members of its \
@@ -104,11 +104,11 @@ fn explain(named: &Named, refusal: &Refusal) -> String {
             refusal.at,
             rustix::process::geteuid().as_raw()
         ),
-        Code::ResourceExhausted => format!("{doing}: {reason}; `agent-cli info` shows what is left"),
-        Code::Unavailable => format!("{doing}: executord cannot do it now: {reason}"),
+        Code::ResourceExhausted => format!("{doing}: {reason}; `agent-cli info` shows the free capacity"),
+        Code::Unavailable => format!("{doing}: executord is unavailable: {reason}"),
         Code::Unimplemented => {
             format!(
-                "{doing}: executord does not know how: {reason} (is it older than this agent-cli, {}?)",
+                "{doing}: not supported by executord: {reason} (is it older than this agent-cli, {}?)",
                 env!("CARGO_PKG_VERSION")
             )
         }
@@ -170,7 +170,7 @@ mod tests {
             (Code::AlreadyExists, "choose another --id"),
             (Code::PermissionDenied, "run web-1: because"),
             (Code::ResourceExhausted, "agent-cli info"),
-            (Code::Unavailable, "executord cannot do it now: because"),
+            (Code::Unavailable, "executord is unavailable: because"),
             (Code::NotFound, "run web-1: because"),
             (Code::Unimplemented, "older"),
             (Code::Internal, "executord answered Internal: because"),
@@ -186,7 +186,7 @@ mod tests {
         );
     }
 
-    /// The registry's refusal is not executord's: it says which registry refused whom, and nothing of this uid.
+    /// A registry's refusal names the registry and the user there, not the caller's uid.
     #[test]
     fn a_registrys_refusal_is_not_executords() {
         let why = "registry r.example refuses the user \"bob\" of the request: access denied (403): image x";

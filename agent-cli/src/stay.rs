@@ -1,7 +1,7 @@
-//! Staying with a container to its end: its output, its input, Ctrl-C, and its deletion.
+//! Follows a container until it completes: its output, its input, Ctrl-C, and its deletion.
 //!
-//! The output of a container that this command made comes from its process as from a pipe: all of it, and the process waits
-//! while nobody reads here. One that was there before is read from its log.
+//! If this command created the container, the output comes directly from the process like from a pipe: complete, and
+//! the process blocks while this command does not read. The output of an existing container is read from its log.
 
 mod pressed;
 
@@ -25,40 +25,41 @@ use crate::terminal::DetachKeys;
 
 pub use pressed::Pressed;
 
-/// Longest grace period between SIGTERM and SIGKILL once the output has no reader any more. Without a container the
-/// process would have died of SIGPIPE at once.
+/// Maximum grace period between SIGTERM and SIGKILL after the reader of the output has gone. Without a container,
+/// SIGPIPE would have killed the process immediately.
 pub const GRACE_WITHOUT_READER: Duration = Duration::from_secs(1);
 
 /// Streams between this command and the process.
 #[derive(Clone, Debug, Default)]
 pub struct Streams {
-    /// Standard input goes to the process.
+    /// True if standard input is sent to the process.
     pub input: bool,
-    /// The process has a terminal.
+    /// True if the process has a terminal.
     pub terminal: bool,
-    /// Keys that leave the process to itself.
+    /// Keys that detach from the process.
     pub keys: DetachKeys,
 }
 
-/// A container whose output, input and end are this command's.
+/// A container whose output, input and completion this command handles.
 pub struct Attached<'a> {
     pub session: &'a Session,
     pub id: &'a str,
     pub pressed: Pressed,
     pub grace_without_reader: Duration,
     pub streams: Streams,
-    /// The container was made by this command: its process waits for this command, which prints all of its output.
+    /// True if this command created the container: the process then blocks until this command has printed all of its
+    /// output.
     pub created: bool,
-    /// The output is not kept.
+    /// True if the container's output is not logged.
     pub suppressed: bool,
 }
 
 impl Attached<'_> {
-    /// Follows the container until it is completed and its log is written. An error of the log is told at the end,
-    /// because the container goes on.
+    /// Follows the container until it is completed and its log is written. An error of the log is reported at the end,
+    /// because the container keeps running.
     ///
     /// # Errors
-    /// Output is missing; the user left; executord is away for too long.
+    /// Returns an error if output is missing, the user detached, or executord is unavailable for too long.
     pub async fn follow(&mut self, interrupts: &mut Interrupts, printer: &mut Printer) -> Result<Container, Failure> {
         let session = self.session;
         let streams = self.streams.clone();
@@ -72,13 +73,13 @@ impl Attached<'_> {
         }
         while seen.completed.is_none() || seen.log.is_none() {
             tokio::select! {
-                biased; // the end before Ctrl-C, which means something else after it; a chatty log last
+                biased; // completion first, because it changes the effect of Ctrl-C; a verbose log last
                 container = &mut end, if seen.completed.is_none() => seen.completed = Some(container?),
                 signal = interrupts.next() => self.interrupted(signal, &seen, &mut orders)?,
                 () = session.output.failed(), if !seen.reader_gone => {
                     seen.reader_gone = true;
                     seen.log = Some(Ok(()));
-                    log = None; // the process would wait for it
+                    log = None; // an attached, unread stream would block the process
                     if seen.completed.is_none() {
                         self.stop(&mut orders, Some(self.grace_without_reader));
                     }
@@ -98,7 +99,7 @@ impl Attached<'_> {
         }
     }
 
-    /// Heeds a signal: an order to executord, or the end of this command.
+    /// Handles a signal: sends an order to executord, or ends this command.
     fn interrupted(
         &mut self,
         signal: i32,
@@ -116,7 +117,7 @@ impl Attached<'_> {
         Ok(())
     }
 
-    /// Sends the order that Ctrl-C means after this number of presses.
+    /// Sends the order for this number of Ctrl-C.
     fn order(&self, orders: &mut JoinSet<Result<(), Failure>>) {
         if self.pressed.times == 1 {
             return self.stop(orders, None);
@@ -130,8 +131,7 @@ impl Attached<'_> {
         orders.spawn(async move { ask_to_stop(&client, &id, grace).await.map(drop) });
     }
 
-    /// Deletes the container, whatever state it is in. That it could not be deleted is told, and changes
-    /// nothing about how its process ended.
+    /// Deletes the container in any state. A failure is reported, but does not change the result of the process.
     pub async fn delete(&mut self, interrupts: &mut Interrupts) -> Result<(), Failure> {
         let session = self.session;
         let doing = format!("remove {}", self.id);
@@ -151,19 +151,19 @@ impl Attached<'_> {
     }
 }
 
-/// Ends that were seen while a container is followed.
+/// Results collected while following a container.
 #[derive(Default)]
 struct Seen {
     /// The container, once it is completed.
     completed: Option<Container>,
-    /// Result of the log, once it is over.
+    /// Result of the log, once it has ended.
     log: Option<Result<(), Failure>>,
     input_over: bool,
     reader_gone: bool,
 }
 
-/// Tells the failure of an order or of input, unless the container ended by itself in between: then nothing was left to
-/// do.
+/// Reports the failure of an order or of input, unless the container has ended in the meantime, which makes the order
+/// moot.
 fn tell_unless_ended(session: &Session, result: Result<(), Failure>) {
     if let Err(failure) = result
         && !matches!(failure.code(), Some(Code::NotFound | Code::FailedPrecondition))
@@ -172,22 +172,22 @@ fn tell_unless_ended(session: &Session, result: Result<(), Failure>) {
     }
 }
 
-/// Tells the failure of a log at once, because the container may go on for long.
+/// Reports the failure of a log immediately, because the container may run for long.
 ///
 /// # Errors
-/// The user detached.
+/// Returns an error if the user detached.
 fn log_ended(session: &Session, result: Result<(), Failure>) -> Result<Result<(), Failure>, Failure> {
     match &result {
         Err(Failure::Detached { .. }) => return result.map(Ok),
-        // The wait for the end tells that executord does not come back.
+        // The wait for completion reports if executord does not come back.
         Ok(()) | Err(Failure::GaveUp { .. }) => {}
         Err(failure) => session.output.note(failure.describe()),
     }
     Ok(result)
 }
 
-/// Creates a container and stays with it to its end, as `run` does, and leaves it there. `started` is called once it is
-/// there.
+/// Creates a container and follows it until it completes, like `run`, without deleting it. `started` is called after
+/// its creation.
 pub async fn run_foreground(
     session: &Session,
     mut request: Request,
@@ -212,7 +212,7 @@ pub async fn run_foreground(
     attached.follow(interrupts, printer).await
 }
 
-/// The same with a container that somebody else created.
+/// Like [`attend`], for a container that was created elsewhere.
 pub async fn stay_with(
     session: &Session,
     id: &str,
@@ -232,10 +232,10 @@ pub async fn stay_with(
     attached.follow(interrupts, printer).await
 }
 
-/// Sends the request, also over a restart of executord.
+/// Sends the request, also across restarts of executord.
 ///
 /// # Errors
-/// Executord refuses it; Ctrl-C was pressed for the third time.
+/// Returns an error if executord rejects the request, or if Ctrl-C was pressed three times.
 pub async fn create(
     session: &Session,
     request: Request,
@@ -256,10 +256,10 @@ pub async fn create(
 }
 
 pub fn left_behind(id: &str) -> String {
-    format!("the container {id} may still be there; `agent-cli rm -f {id}` removes it")
+    format!("the container {id} may still exist; `agent-cli rm -f {id}` removes it")
 }
 
-/// Result of a future, if there is one; pending for ever without one.
+/// Waits for an optional future; pending forever if there is none.
 async fn whenever<T>(going_on: &mut Option<Pin<Box<impl Future<Output = T>>>>) -> T {
     match going_on {
         Some(going_on) => going_on.await,
@@ -267,8 +267,8 @@ async fn whenever<T>(going_on: &mut Option<Pin<Box<impl Future<Output = T>>>>) -
     }
 }
 
-/// Prints the process's output: directly if it has a terminal or was made by this command, else from its log. Output
-/// that cannot be read directly is in the log, too.
+/// Prints the process's output: directly if it has a terminal or was created by this command, else from its log. Output
+/// that cannot be read directly is also in the log.
 async fn output(
     session: &Session,
     id: &str,
@@ -291,7 +291,7 @@ async fn output(
             Ok(Left::Ended) => return Ok(()),
             Ok(Left::Detached) => return Err(Failure::Detached { id: id.to_owned() }),
             Ok(Left::Behind(place)) => offset = place,
-            // The process had ended before this connected.
+            // The process exited before this command connected.
             Err(failure) if failure.code() == Some(Code::FailedPrecondition) => {}
             Err(failure) => return Err(failure),
         }
@@ -303,7 +303,7 @@ async fn output(
     follow(&session.client, rest_of_log(id, offset), printer).await
 }
 
-/// Sends standard input to a container whose output comes from its log.
+/// Sends standard input to a container whose output is read from its log.
 async fn input(session: &Session, id: &str, streams: &Streams, created: bool) -> Result<(), Failure> {
     if streams.terminal || !streams.input || created {
         return Ok(());

@@ -1,8 +1,7 @@
-//! Terminal of this command while a process in a container has it: raw, so that every key goes to the process, and
-//! restored on every way out.
+//! Raw mode of this command's terminal while a process in a container uses it, so that every key reaches the process.
 //!
-//! A signal that ends this program is taken as an event by its commands, which then drop `Raw`; a panic restores the
-//! terminal by a hook. What cannot be caught (SIGKILL) leaves it raw: `reset` helps.
+//! Commands receive signals that end this program as events and then drop `Raw`; a panic hook restores the terminal
+//! after a panic. SIGKILL leaves it raw: `reset` helps.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,19 +15,19 @@ use zeroize::Zeroizing;
 
 use crate::failure::Failure;
 
-/// Bytes that are read from standard input at once.
+/// Bytes per read of standard input.
 const CHUNK: usize = 16 << 10;
-/// Pieces that wait to be sent.
+/// Maximum number of queued pieces.
 const WAITING_MAX: usize = 4;
 
-/// The terminal's settings from before it was raw, while it is raw.
+/// The terminal's original settings, while it is raw.
 static SAVED: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// The terminal is raw for as long as this lives.
+/// Guard that keeps the terminal raw.
 pub(crate) struct Raw(());
 
 impl Raw {
-    /// Makes it raw.
+    /// Enters raw mode.
     pub(crate) fn enter() -> Result<Self, Failure> {
         let failed = |error: rustix::io::Errno| Failure::System(error.into());
         let stdin = io::stdin();
@@ -59,17 +58,17 @@ fn restore() {
     }
 }
 
-/// Refuses `-t` where there is no terminal.
+/// Returns an error for `-t` without a terminal.
 pub(crate) fn require(input: bool) -> Result<(), Failure> {
     let missing = match (input && !isatty(io::stdin()), isatty(io::stdout())) {
         (true, _) => "standard input",
         (false, false) => "standard output",
         (false, true) => return Ok(()),
     };
-    Err(Failure::Usage(format!("--tty needs a terminal, and {missing} is none; leave it out in scripts")))
+    Err(Failure::Usage(format!("--tty needs a terminal, but {missing} is not one; omit --tty in scripts")))
 }
 
-/// Returns the width that tables should fit: that of the terminal on standard output, if there is one.
+/// Returns the width of the terminal on standard output, for tables; `None` if it is not a terminal.
 pub fn columns() -> Option<usize> {
     window().and_then(|size| usize::try_from(size.columns).ok())
 }
@@ -83,19 +82,17 @@ pub(crate) fn window() -> Option<WindowSize> {
 /// Input from standard input.
 #[derive(Debug)]
 pub(crate) enum Typed {
-    /// Bytes.
     Bytes(Zeroizing<Vec<u8>>),
-    /// Standard input has ended.
     End,
-    /// The keys that detach were pressed.
+    /// The detach keys were pressed.
     Detach,
 }
 
-/// Standard input, read by a thread of its own: a read cannot be called off.
+/// Standard input, read by a separate thread because a blocking read cannot be cancelled.
 pub(crate) struct Keyboard(mpsc::Receiver<Typed>);
 
 impl Keyboard {
-    /// Begins to read. The thread ends with this program.
+    /// Starts reading. The thread runs until this program exits.
     pub(crate) fn start(keys: Option<DetachKeys>) -> Result<Self, Failure> {
         let stdin = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(Failure::System)?);
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
@@ -104,11 +101,10 @@ impl Keyboard {
         Ok(Self(receiver))
     }
 
-    /// Waits for the next input.
     pub(crate) async fn next(&mut self) -> Typed {
         match self.0.recv().await {
             Some(typed) => typed,
-            None => std::future::pending().await, // its end was told
+            None => std::future::pending().await, // the end was returned already
         }
     }
 }
@@ -121,7 +117,7 @@ fn read_all(mut stdin: File, mut keys: Option<DetachKeys>, sender: &mpsc::Sender
             read => read.unwrap_or(0),
         };
         if read == 0 {
-            let _ = sender.blocking_send(Typed::End); // nobody wants it any more
+            let _ = sender.blocking_send(Typed::End); // the receiver was dropped
             return;
         }
         let (bytes, detach) = match &mut keys {
@@ -137,19 +133,19 @@ fn read_all(mut stdin: File, mut keys: Option<DetachKeys>, sender: &mpsc::Sender
     }
 }
 
-/// Keys that are pressed one after the other to leave a process to itself.
+/// Key sequence that detaches from a process.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DetachKeys {
     keys: Vec<u8>,
-    /// Number of the keys pressed so far.
+    /// Number of keys of the sequence matched so far.
     pressed: usize,
 }
 
 impl DetachKeys {
-    /// `ctrl-p,ctrl-q`: letters and `@[\]^_` with `ctrl-`, any other ASCII character by itself.
+    /// Parses `ctrl-p,ctrl-q`: letters and `@[\]^_` with `ctrl-`, any other ASCII character by itself.
     ///
     /// # Errors
-    /// Fails if the text is not such a list.
+    /// Returns an error if the text is not such a list.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let key = |word: &str| match word.as_bytes() {
             &[one] if one.is_ascii() => Some(one),
@@ -161,12 +157,12 @@ impl DetachKeys {
         let keys: Option<Vec<u8>> = text.split(',').map(|word| key(&word.to_ascii_lowercase())).collect();
         let keys = keys.filter(|keys| keys.len() <= 16);
         keys.map(|keys| Self { keys, pressed: 0 }).ok_or_else(|| {
-            "is not a list of keys: ctrl-p,ctrl-q is one; at most 16 of letters and ctrl-LETTER".to_owned()
+            "is not a list of keys such as ctrl-p,ctrl-q: use at most 16 characters or ctrl-LETTER".to_owned()
         })
     }
 
-    /// Returns the bytes to pass on, and whether the keys were pressed. Bytes that may be the beginning of the keys are
-    /// held back until the next key.
+    /// Returns the bytes to pass on, and whether the sequence is complete. Bytes that may begin the sequence are held
+    /// back until the next key.
     pub(crate) fn feed(&mut self, bytes: &[u8]) -> (Vec<u8>, bool) {
         let mut through = Vec::with_capacity(bytes.len());
         for byte in bytes {
@@ -179,7 +175,7 @@ impl DetachKeys {
                     through.push(*byte);
                     break;
                 }
-                // The longest end of what was pressed that may be a beginning again stays; what is before goes on.
+                // Hold back the longest suffix that is a prefix of the sequence; pass on the bytes before it.
                 let pressed = &self.keys[..self.pressed];
                 let kept = (0..self.pressed).rev().find(|kept| pressed.ends_with(&self.keys[..*kept])).unwrap_or(0);
                 through.extend_from_slice(&pressed[..self.pressed - kept]);
@@ -209,7 +205,7 @@ mod tests {
         }
     }
 
-    /// However the bytes are cut, all go through but for the keys, in order.
+    /// However the input is split, all bytes except the sequence pass through, in order.
     #[test]
     fn what_is_not_the_keys_goes_through() {
         for (keys, input, through, detached) in [

@@ -1,3 +1,3 @@
-//! Text of others, fit for a terminal.
+//! Sanitizes untrusted text for a terminal.
 
 pub use executor_core::text::visible as plain;

@@ -1,13 +1,13 @@
-//! Sizes, fractions of a processor, durations, points in time and labels as people write them.
+//! Parses sizes, fractions of a processor, durations, points in time and labels.
 //!
-//! In goes the text of a flag, out comes the number that the interface takes. Arithmetic is exact: no
-//! floating point, an overflow is an error.
+//! Converts the text of a flag to the number that the API expects. Arithmetic is exact: no floating point, and an
+//! overflow is an error.
 
 use std::time::{Duration, SystemTime};
 
 use executor_client::v1;
 
-/// Bytes: `67108864`, `64M`, `64MiB`, `1.5G`. Units are powers of 1024 and may be written in either case.
+/// Bytes: `67108864`, `64M`, `64MiB`, `1.5G`. Units are powers of 1024 and case-insensitive.
 pub fn size(text: &str) -> Result<u64, String> {
     const HOW: &str = "a size is a number with an optional unit: 67108864, 64M, 64MiB, 1.5G";
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -25,21 +25,21 @@ pub fn size(text: &str) -> Result<u64, String> {
 /// Thousandths of a processor from `2`, `0.5`, `1.25`.
 pub fn cpus(text: &str) -> Result<u64, String> {
     let millis = scaled(text, 1000).ok_or("processors are a number such as 2, 0.5 or 1.25")?;
-    // The daemon's bounds, which it would tell in thousandths.
+    // The daemon's limits, which its own error would give in thousandths.
     if (10..=4_096_000).contains(&millis) { Ok(millis) } else { Err(format!("is {text}; 0.01 to 4096 is allowed")) }
 }
 
-/// A count: 1 or more (0 means "the daemon's default" on the wire, which nobody would read into `--pids 0`).
+/// A count of 1 or more. 0 means "the daemon's default" on the wire, which `--pids 0` does not suggest.
 pub fn count(text: &str) -> Result<u64, String> {
     above_zero(text.parse().map_err(|_| "must be a whole number")?)
 }
 
-/// A span of time: `500ms`, `10s`, `1m30s`.
+/// A duration: `500ms`, `10s`, `1m30s`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|bad| format!("{bad}; a duration is written 500ms, 10s or 1m30s"))
 }
 
-/// A grace period: a span of time, or a number of seconds.
+/// A grace period: a duration, or a number of seconds.
 pub fn grace(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds) => Ok(Duration::from_secs(seconds)),
@@ -47,11 +47,11 @@ pub fn grace(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Number of lines of a log; `None` for all.
+/// Number of log lines; `None` for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lines(pub Option<u64>);
 
-/// `20`, or `all`. What is below 0 is all to docker, too.
+/// `20`, or `all`. A negative number means all, as in docker.
 pub fn lines(text: &str) -> Result<Lines, String> {
     if text == "all" || text.parse::<i64>().is_ok_and(|lines| lines < 0) {
         return Ok(Lines(None));
@@ -59,12 +59,12 @@ pub fn lines(text: &str) -> Result<Lines, String> {
     text.parse().map(|lines| Lines(Some(lines))).map_err(|_| "must be a number of lines, or `all`".into())
 }
 
-/// A limit of a process.
+/// A resource limit of a process.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ulimit {
-    /// Open files.
+    /// Maximum number of open files.
     Files(u64),
-    /// Any other.
+    /// Any other limit.
     Of(v1::Ulimit),
 }
 
@@ -82,23 +82,23 @@ pub fn ulimit(text: &str) -> Result<Ulimit, String> {
     }
     match (name, u64::try_from(hard)) {
         ("nofile", _) if soft != hard => {
-            Err(format!("nofile has two limits, {soft} and {hard}; here both are the same: nofile={hard}"))
+            Err(format!("nofile has different limits, {soft} and {hard}; both must be equal: nofile={hard}"))
         }
         ("nofile", Ok(hard @ 1..)) => Ok(Ulimit::Files(hard)),
         ("nofile", _) => Err("nofile must be more than 0".into()),
         _ if name != "core" || hard == 0 => Ok(Ulimit::Of(v1::Ulimit { name: name.to_owned(), soft, hard })),
-        _ => Err("core files are never written, because they hold secrets: core=0 is in force".into()),
+        _ => Err("core files are never written, because they hold secrets: use core=0".into()),
     }
 }
 
-/// A point in time: RFC 3339, or a duration back from `now`.
+/// A point in time: RFC 3339, or a duration before `now`.
 pub fn instant(text: &str, now: SystemTime) -> Result<SystemTime, String> {
     if let Ok(time) = humantime::parse_rfc3339_weak(text) {
         return Ok(time);
     }
     let back = humantime::parse_duration(text)
-        .map_err(|_| "must be a time such as 2026-01-31T12:00:00Z, or a duration back from now such as 10m")?;
-    now.checked_sub(back).ok_or_else(|| "lies before the beginning of time".into())
+        .map_err(|_| "must be a time such as 2026-01-31T12:00:00Z, or a duration before now such as 10m")?;
+    now.checked_sub(back).ok_or_else(|| "is too far in the past".into())
 }
 
 /// A label: `app=web`.

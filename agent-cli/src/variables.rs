@@ -1,8 +1,8 @@
-//! Variables of a process: `--env`, and `--env-file` with a file in the form that docker reads.
+//! Environment variables of a process: `--env`, and `--env-file` with a file in docker's format.
 //!
-//! In the file a line each: `NAME=VALUE`, everything behind the `=` as it stands, quotes and spaces at its end included; `NAME` alone
-//! takes the value that it has here and is left out where it has none. White space at the beginning of a line, empty
-//! lines and lines that begin with `#` count for nothing.
+//! Each line of the file is `NAME=VALUE`, with everything after the `=` unchanged, including quotes and trailing
+//! spaces; or `NAME`, which copies the value of this program's environment and is skipped if unset there. Leading white
+//! space, empty lines and lines that begin with `#` are ignored.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -15,10 +15,10 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::failure::Failure;
 
-/// Most bytes of a file: what a process can have as arguments and variables.
+/// Maximum file size in bytes: the limit of a process's arguments and variables.
 const FILE_MAX: u64 = 2_000_000;
 
-/// Reads the variables of a file, in their order.
+/// Reads the variables of a file, in order.
 fn read(path: &Path, variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Vec<EnvironmentVariable>, Failure> {
     let wrong = |why: String| Failure::Usage(format!("--env-file {}: {why}", path.display()));
     let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
@@ -40,24 +40,24 @@ fn read(path: &Path, variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Vec<
         if name.is_empty() {
             return Err(at("there is no name before the `=`"));
         }
-        // A line that was meant otherwise may hold a secret: it is not repeated.
+        // A malformed line may hold a secret, so the error does not repeat it.
         if name.contains(char::is_whitespace) {
             return Err(at("the name has white space in it; a line is NAME=VALUE, or NAME"));
         }
         let value = match (value, variable(name)) {
             (Some(value), _) => value.to_owned(),
             (None, None) => continue,
-            (None, Some(value)) => {
-                value.into_string().map_err(|_| at(&format!("the value that {name} has here is not UTF-8")))?
-            }
+            (None, Some(value)) => value
+                .into_string()
+                .map_err(|_| at(&format!("the value of {name} in this command's environment is not UTF-8")))?,
         };
         variables.push(EnvironmentVariable { name: name.to_owned(), value, ..EnvironmentVariable::default() });
     }
     Ok(variables)
 }
 
-/// The variables of `--env-file`, then those of `--env K=V`, or `--env K` for the value K has here. The last one of a
-/// name counts.
+/// Returns the variables of `--env-file`, then those of `--env K=V`, or `--env K` for this program's value of K. The
+/// last occurrence of a name wins.
 pub(crate) fn environment(
     files: &[PathBuf],
     env: Vec<String>,
@@ -79,7 +79,7 @@ pub(crate) fn environment(
         };
         text.zeroize();
         if name.is_empty() {
-            return usage("--env takes NAME=VALUE, or NAME for the value that NAME has here".into());
+            return usage("--env takes NAME=VALUE, or NAME for this command's value of NAME".into());
         }
         variables.push(EnvironmentVariable { name, value, ..EnvironmentVariable::default() });
     }

@@ -1,7 +1,7 @@
-//! Presentation of results: JSON for programs, aligned text for people.
+//! Formats results: JSON for programs, aligned text for people.
 //!
-//! Everything here is pure: messages of the interface go in, text comes out. What a container or a caller
-//! chose (labels, paths, messages) is untrusted: it reaches a terminal only through [`crate::text::plain`].
+//! All code here is pure: API messages go in, text comes out. Text chosen by a container or a caller (labels, paths,
+//! messages) is untrusted and reaches a terminal only through [`crate::text::plain`].
 
 pub(crate) mod disk;
 pub(crate) mod format;

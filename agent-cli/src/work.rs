@@ -1,4 +1,4 @@
-//! Carrying a command out: a connection, or a private executord that is taken down at the end; signals; the last of the output.
+//! Executes a command: a connection, or a private executord that is stopped afterwards; signals; flushing the output.
 
 use crate::connect::{Client, connect};
 use crate::failure::Failure;
@@ -12,41 +12,40 @@ use crate::view::style::Style;
 /// Effect of SIGINT, SIGTERM and SIGHUP on a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interruption {
-    /// The command hears of them, and decides.
+    /// The command receives the signals and handles them.
     Heeded,
-    /// The command is cut off, and clears away what it has begun.
+    /// The command is cancelled and cleans up.
     CutOff,
-    /// The signals end the program as they end any other: nothing has to be cleared away.
+    /// The signals have their default action; there is nothing to clean up.
     Ends,
 }
 
-/// A command that is ready to be carried out.
+/// A command that is ready to be executed.
 pub trait Work {
-    /// The name of the program, which stands before what it says itself.
+    /// Name of the program, the prefix of its messages.
     fn program(&self) -> &'static str;
 
-    /// The socket where no other is named.
+    /// Default socket of executord.
     fn default_socket(&self) -> &'static str;
 
-    /// Returns the effect of signals on the command.
     fn interruption(&self) -> Interruption;
 
-    /// Carries the command out and returns the status to exit with. `interrupts` reports signals if the command heeds
-    /// them, and nothing otherwise.
+    /// Executes the command and returns the exit status. `interrupts` yields signals if the command handles them
+    /// ([`Interruption::Heeded`]), otherwise nothing.
     fn perform(self, session: &Session, interrupts: &mut Interrupts) -> impl Future<Output = Result<u8, Failure>>;
 }
 
-/// Carries a command out; returns the status to exit with.
+/// Executes a command; returns the exit status.
 pub fn perform(global: &Global, work: impl Work) -> Result<u8, Failure> {
-    // One thread: a private executord is told of the death of the thread that started it.
+    // Single-threaded: a private executord gets a signal when the thread that started it exits.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
     let result = runtime.block_on(with_daemon(global, work));
-    // Whatever still waits for a daemon that does not answer is not waited for.
+    // Do not wait for tasks that are blocked on a daemon that does not answer.
     runtime.shutdown_background();
     result
 }
 
-/// Connects, or starts a private executord and takes it down at the end.
+/// Connects, or starts a private executord and stops it afterwards.
 async fn with_daemon(global: &Global, work: impl Work) -> Result<u8, Failure> {
     let output = Output::start(work.program()).map_err(Failure::System)?;
     let session = |client| Session { client, output: output.clone(), style: Style::detect(), json: global.json };
@@ -59,13 +58,13 @@ async fn with_daemon(global: &Global, work: impl Work) -> Result<u8, Failure> {
         let result = run_interruptible(&session(client), work, &mut interrupts).await;
         return settle(&output, result, &mut interrupts).await;
     }
-    // With a private executord every command is interruptible, for it has to be taken down.
+    // With a private executord every command is interruptible, because the executord must be stopped.
     let mut interrupts = Interrupts::install().map_err(Failure::System)?;
     let work = async |client, interrupts: &mut Interrupts| run_interruptible(&session(client), work, interrupts).await;
     with_private_daemon(&output, &mut interrupts, work).await
 }
 
-/// Starts a private executord, works with it, and takes it down.
+/// Starts a private executord, runs the work with it, and stops it.
 pub async fn with_private_daemon(
     output: &Output,
     interrupts: &mut Interrupts,
@@ -88,13 +87,14 @@ pub async fn with_private_daemon(
         stopped = daemon.stop() => if let Err(complaint) = stopped {
             output.note(complaint);
         },
-        // executord got SIGTERM, and notices the end of this program.
-        _ = interrupts.next() => output.note(format!("left at once; {home} may still be there")),
+        // executord got SIGTERM, and detects the exit of this program.
+        _ = interrupts.next() => output.note(format!("exited at once; {home} may still exist")),
     }
     settle(output, result, interrupts).await
 }
 
-/// Carries a command out with its signals, and without a reader of its output only as long as the command wants that.
+/// Executes a command with signal handling. If its output has no reader any more, continues only if the command allows
+/// that.
 async fn run_interruptible(session: &Session, work: impl Work, interrupts: &mut Interrupts) -> Result<u8, Failure> {
     if work.interruption() == Interruption::Heeded {
         return work.perform(session, interrupts).await;
@@ -102,13 +102,13 @@ async fn run_interruptible(session: &Session, work: impl Work, interrupts: &mut 
     let mut none = Interrupts::none();
     tokio::select! {
         result = work.perform(session, &mut none) => result,
-        // A reader that went away ends what would go on for ever.
+        // Without a reader of its output, an endless command stops.
         () = session.output.failed() => session.output.result().map(|()| 0),
         signal = interrupts.next() => Err(Failure::Interrupted(signal)),
     }
 }
 
-/// Waits until the output is written, unless its reader takes longer than the user's patience.
+/// Waits until the output is written, unless the user interrupts.
 async fn settle(output: &Output, result: Result<u8, Failure>, interrupts: &mut Interrupts) -> Result<u8, Failure> {
     if result.as_ref().is_err_and(Failure::is_hasty) {
         return result;

@@ -1,9 +1,9 @@
-//! Catalogs of operators: whatever the bytes are, they are split and read within bounds, and in the same objects.
+//! Catalogs of operators: any bytes are split into documents and parsed, within bounds.
 
 use executor_bundles::catalog::blob;
 use executor_bundles::catalog::split::Documents;
 
-/// Reads a catalog.
+/// Parses a catalog.
 pub fn run(data: &[u8]) {
     let mut documents = Documents::new(data);
     let mut last = 0;
@@ -11,7 +11,7 @@ pub fn run(data: &[u8]) {
         let end = document.offset + document.bytes.len() as u64;
         assert!(
             document.offset >= last && end <= data.len() as u64,
-            "a document lies in its file, behind the one before"
+            "a document is inside its file, after the previous one"
         );
         let start = usize::try_from(document.offset).unwrap_or_default();
         assert!(data[start..].starts_with(&document.bytes), "a document is a part of its file");

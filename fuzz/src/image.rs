@@ -1,6 +1,6 @@
-//! References as callers write them, and configurations as registries and archives give them.
+//! References as written by callers, and configurations as provided by registries and archives.
 //!
-//! The bytes: a reference, ended by a byte 255, then a configuration as JSON.
+//! Input format: a reference, terminated by a byte 255, then a configuration as JSON.
 
 use std::path::Component;
 
@@ -29,7 +29,7 @@ fn reference(text: &str) {
     assert_eq!(ImageReference::parse_short(&printed).as_ref(), Ok(&reference), "{printed}");
     match &reference {
         ImageReference::Registry(repository, selector) => {
-            // They become parts of a URL as they are.
+            // They are inserted into URLs unchanged.
             let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-/:[]".contains(&b);
             assert!(repository.to_string().bytes().all(plain), "{printed}");
             assert!(!repository.path().split('/').any(|part| part.is_empty() || part == "." || part == ".."));
@@ -47,7 +47,7 @@ fn defaults(configuration: &ImageConfiguration) {
     let mut names: Vec<&str> = defaults.env.iter().map(|(name, _)| &**name).collect();
     assert!(names.iter().all(|name| !name.is_empty() && !name.contains(['=', '\0'])));
     names.sort_unstable();
-    assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "a variable is there once");
+    assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "no variable occurs twice");
     assert!(defaults.volumes.iter().all(|volume| volume.starts_with('/') && !volume.contains("/../")));
     for args in [vec![], vec!["a".to_owned()]] {
         let own = args.len();

@@ -1,6 +1,7 @@
 //! Target: a file of Kubernetes objects, through YAML and lowering.
 //!
-//! The bytes: the file. A Secret with a value that no other text has, and a ConfigMap, are added, so that references to them are found.
+//! Input format: the file. A Secret with a value that occurs nowhere else, and a ConfigMap, are added, so that
+//! references to them are resolved.
 
 use executor_kube::lower::lower;
 use executor_kube::object;
@@ -11,7 +12,7 @@ use executor_kube::report::Strictness;
 /// A Secret `s` and a ConfigMap `c`.
 const OBJECTS: &str = "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {k: canary-of-the-fuzzer-2f61}\n---\n\
                        apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {k: v}\n";
-/// The value.
+/// The value of the Secret.
 const CANARY: &str = "canary-of-the-fuzzer-2f61";
 
 /// Runs the target of this module.
@@ -20,11 +21,11 @@ pub fn run(data: &[u8]) {
     let strict = evaluate(&text, Strictness::Strict);
     assert_eq!(strict, evaluate(&text, Strictness::Strict), "the same text is the same plan");
     let lenient = evaluate(&text, Strictness::Ignore);
-    // What is strictly valid is valid.
+    // Strictly valid input is valid.
     assert!(strict.is_err() || lenient.is_ok(), "{strict:?}");
 }
 
-/// Digests of the pods, or the violations.
+/// Returns digests of the pods, or the violations.
 fn evaluate(text: &str, strictness: Strictness) -> Result<Vec<String>, String> {
     let mut report = object::report(strictness);
     let objects = object::read([("a", text), ("b", OBJECTS)], &mut report);
@@ -53,10 +54,7 @@ fn keeps_rules(plan: &Plan, canary_is_public: bool) {
             let Some(run) = request.action.as_ref().and_then(|action| action.run.as_ref()) else { continue };
             let public = run.args.iter().chain(run.env.iter().map(|variable| &variable.value)).chain([&run.path]);
             let mut public = public.chain(request.volumes.iter().map(|volume| &volume.sub_path));
-            assert!(
-                canary_is_public || !public.any(|text| text.contains(CANARY)),
-                "a secret where things are recorded"
-            );
+            assert!(canary_is_public || !public.any(|text| text.contains(CANARY)), "a secret in a recorded field");
             assert!(canary_is_public || !format!("{:?}", request.checks).contains(CANARY));
             for file in &run.volume_mounted_files {
                 assert!(file.path.starts_with('/') && !file.path.split('/').any(|part| part == ".."), "{}", file.path);

@@ -1,12 +1,12 @@
-//! A layer of an image, as it comes out of its compression: a tar archive from anybody.
+//! An uncompressed layer of an image: a tar archive from an untrusted source.
 //!
-//! Entries come out within the limits, their contents in order and inside their files. That they are written beneath
-//! their root and nowhere else is a matter of system calls, and of `executor-layers`' own tests.
+//! Entries are returned within the limits, their contents in order and inside their files. That they are written only
+//! beneath their root is a matter of system calls, and of `executor-layers`' own tests.
 
 use executor_layers::Limits;
 use executor_layers::archive::{Entry, Kind, Reader};
 
-/// Low enough for an input of a few kilobytes to reach them.
+/// Low enough to be reached by an input of a few kilobytes.
 fn limits() -> Limits {
     Limits { path: 300, name: 100, link: 200, xattr: 64, xattrs: 3, description: 700, pieces: 40, ..Limits::default() }
 }
@@ -17,7 +17,7 @@ pub fn run(data: &[u8]) {
     let mut reader = Reader::new(data, limits);
     let mut buffer = [0; 700];
     let (mut entries, mut read) = (0, 0);
-    // What is read of one entry and what is passed over of another is the choice of who reads.
+    // The reader may read or skip any part of an entry.
     while let Ok(Some(entry)) = reader.next_entry() {
         entries += 1;
         assert!(entries <= data.len() / 512, "more entries than headers");
@@ -27,7 +27,7 @@ pub fn run(data: &[u8]) {
         }
         let mut end = 0;
         while let Ok(Some((at, length))) = reader.content(&mut buffer) {
-            assert!(at >= end && length > 0, "a piece before the one before it");
+            assert!(at >= end && length > 0, "a piece before the end of the previous one");
             end = at + length as u64;
             assert!(end <= entry.size && entry.kind == Kind::File, "a piece outside its file");
             read += length;

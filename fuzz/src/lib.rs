@@ -1,24 +1,24 @@
-//! The fuzzer's targets: code that reads bytes of others, as plain functions of bytes.
+//! The fuzzer's targets: code that reads untrusted bytes, as plain functions of bytes.
 //!
-//! A target takes any bytes and must come back. It panics where a rule that must hold for any input does not:
-//! that is a finding. The engine (`src/main.rs`, built by `cargo xtask fuzz`) looks for such bytes; a test
-//! (`tests/replay.rs`) runs every target over the stored corpus and over the inputs that were findings once, so
-//! that neither needs the engine. Nothing here opens a file or makes a system call.
+//! A target accepts any bytes and must return. It panics if a rule that must hold for any input is violated: that is a
+//! finding. The engine (`src/main.rs`, built by `cargo xtask fuzz`) searches for such bytes; a test (`tests/replay.rs`)
+//! runs every target over the stored corpus and over former findings, so that neither needs the engine. This crate
+//! opens no files and makes no system calls.
 //!
 //! | target | bytes from | through |
 //! |---|---|---|
 //! | `request` | a caller on the network | decoder, draft, validation, plan, recheck, specification |
 //! | `paths` | a caller, and a hostile root file system | rules for paths, mount points, updates |
 //! | `users` | a hostile root file system | passwd, group, `user:group` |
-//! | `protocol` | a daemon that was taken over | messages, plan, payloads, records |
+//! | `protocol` | a compromised daemon | messages, plan, payloads, records |
 //! | `logline` | a process in a container | log files |
 //! | `redactor` | a process in a container | masking of secrets |
-//! | `layer` | whoever packed an image | tar archives: headers, pax records, sparse files |
+//! | `layer` | the author of an image | tar archives: headers, pax records, sparse files |
 //! | `image` | a caller, and a registry | references, digests, configurations of images |
-//! | `kube` | whoever wrote a file of Kubernetes objects | YAML, objects, lowering to requests |
+//! | `kube` | the author of a file of Kubernetes objects | YAML, objects, lowering to requests |
 //! | `wire` | a caller on the network | frames, blocks of header fields, the cost of messages |
-//! | `catalog` | whoever wrote a catalog of operators | splitting, YAML and JSON, objects |
-//! | `range` | the same | versions, ranges of versions, references |
+//! | `catalog` | the author of a catalog of operators | splitting, YAML and JSON, objects |
+//! | `range` | the author of a catalog of operators | versions, ranges of versions, references |
 
 #![forbid(unsafe_code)]
 
@@ -37,7 +37,7 @@ pub mod wire;
 
 mod rules;
 
-/// A target by its name, which is also that of its corpus.
+/// A target and its name, which is also the name of its corpus.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// Every target.
@@ -56,7 +56,7 @@ pub const TARGETS: [Target; 12] = [
     ("kube", kube::run),
 ];
 
-/// The target of a name.
+/// Returns the target with this name.
 pub fn target(name: &str) -> Option<fn(&[u8])> {
     TARGETS.iter().find(|(known, _)| *known == name).map(|(_, run)| *run)
 }

@@ -1,18 +1,18 @@
-//! Target: a process's output into a log file and out of it again, and a log file of another writer.
+//! Target: writing a process's output to a log file and reading it back, and reading a log file of another writer.
 
 use executor_core::logline::{CHUNK_MAX, Entry, Line, Stream, parse, split, write, write_place};
 use executor_core::time::Timestamp;
 
-/// Maximum number of lines of a file that are looked at.
+/// Maximum number of checked lines of a file.
 const LINES_MAX: usize = 64;
 
-/// The first byte chooses how often what stands before the first newline is repeated, so that lines longer than an entry
-/// come up.
+/// The first byte selects how often the text before the first newline is repeated, so that lines longer than an entry
+/// occur.
 pub fn run(data: &[u8]) {
     let Some((choice, bytes)) = data.split_first() else { return };
     read(bytes);
     let (line, rest) = bytes.split_at(bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len()));
-    // Long ones are rare, because they are slow.
+    // Long lines are rare, because they are slow.
     let times = match choice {
         0 | 1 if !line.is_empty() => CHUNK_MAX.div_ceil(line.len()) + usize::from(*choice),
         _ => 1,
@@ -20,7 +20,7 @@ pub fn run(data: &[u8]) {
     comes_back(&[&line.repeat(times), rest].concat());
 }
 
-/// Any line is ours, and comes back, or is not.
+/// Each line is either rejected, or unchanged after writing and parsing it again.
 fn read(bytes: &[u8]) {
     for line in bytes.split(|byte| *byte == b'\n').take(LINES_MAX) {
         let Some(parsed) = parse(line) else { continue };
@@ -34,7 +34,7 @@ fn read(bytes: &[u8]) {
     }
 }
 
-/// Checks that the output comes back byte for byte.
+/// Checks that the output is read back byte for byte.
 fn comes_back(printed: &[u8]) {
     let (mut file, time) = (Vec::new(), Timestamp(1));
     for (content, complete) in split(printed) {

@@ -1,7 +1,7 @@
-//! The engine's way to a target: LLVM's libFuzzer, which has `main` and calls here with bytes.
+//! Entry point of a target for LLVM's libFuzzer, which has `main` and calls this with bytes.
 //!
 //! `cargo xtask fuzz` builds this with the instrumentation that the engine needs, and names the target in
-//! `EXECUTOR_FUZZ_TARGET`: the arguments are libFuzzer's.
+//! `EXECUTOR_FUZZ_TARGET`, because the arguments are libFuzzer's.
 
 #![no_main]
 

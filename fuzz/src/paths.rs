@@ -1,9 +1,10 @@
-//! Paths of files against one another and against a root file system, which is as hostile as its maker likes.
+//! Paths of files in relation to one another and to a hostile root file system.
 //!
-//! The bytes are text, parts separated by `|`. The first byte chooses whether the container gets fresh file
-//! systems (its last bit) and whether its process may change its files (the one before). A part that begins with `d`, `f`, `l` or `s` puts a directory, file, link or special file at the path
-//! behind it; one that begins with `+` asks for a file there. When all have their places, the container is running: one
-//! that begins with `=` replaces or adds a file, one with `-` removes one.
+//! Input format: text in parts separated by `|`. The first byte selects whether the container gets fresh file systems
+//! (its last bit) and whether its process may change its files (the bit before). A part that begins with `d`, `f`, `l`
+//! or `s` creates a directory, file, link or special file at the path that follows; a part that begins with `+`
+//! requests a file there. Once all files are placed, the container is running: a part that begins with `=` replaces or
+//! adds a file, one with `-` removes a file.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -77,8 +78,8 @@ fn against(plan: &Plan, tree: &Tree<'_>, update: &UpdateDraft<'_>, policy: &Poli
                 updated(plan, &mounts, update, policy);
             }
             for mount in &mounts {
-                // Where it is mounted is where it seems to be: nothing on the way is a link or changes its meaning.
-                // What is missing is made.
+                // The resolved path is the literal path: no component is a link or changes the meaning. Missing
+                // components are created.
                 let mut way: Vec<&Path> = mount.target.ancestors().skip(1).collect();
                 way.reverse();
                 let made = |path: &Path| {
@@ -101,7 +102,7 @@ fn against(plan: &Plan, tree: &Tree<'_>, update: &UpdateDraft<'_>, policy: &Poli
     }
 }
 
-/// Replaces, adds and removes files. What validation takes the shim takes, and every mount point stays where it is.
+/// Replaces, adds and removes files. The shim accepts whatever validation accepts, and no mount point moves.
 fn updated(plan: &Plan, mounts: &[MountPoint], draft: &UpdateDraft<'_>, policy: &Policy) {
     let Ok(planned) = validate_update(draft, plan, policy) else { return };
     let sources = planned.sources.iter().zip(&planned.changed);
@@ -110,9 +111,9 @@ fn updated(plan: &Plan, mounts: &[MountPoint], draft: &UpdateDraft<'_>, policy: 
     }
     assert_eq!(planned.changed.len(), draft.files.len(), "every file of the call is in it");
     let update = FileUpdate { base_generation: 1, files: planned.files, changed: planned.changed };
-    update.check(plan).expect("the shim takes what validation took");
+    update.check(plan).expect("the shim accepts what validation accepted");
     let next = Plan { files: update.files.clone(), ..plan.clone() };
-    recheck(&next, policy).expect("and it is as good as a first list");
+    recheck(&next, policy).expect("the updated plan is valid");
     match update.place(plan, mounts) {
         Err(violations) => assert!(!violations.is_empty()),
         Ok(placed) => {
@@ -128,7 +129,7 @@ fn updated(plan: &Plan, mounts: &[MountPoint], draft: &UpdateDraft<'_>, policy: 
     }
 }
 
-/// A root file system that has what the bytes say.
+/// A root file system with the contents that the input describes.
 struct Tree<'a> {
     fresh: &'a [PathBuf],
     entries: HashMap<PathBuf, Entry>,
@@ -150,7 +151,7 @@ impl RootfsView for Tree<'_> {
     fn entry(&self, path: &Path) -> Result<Entry, Infallible> {
         rules::is_plain(path);
         for parent in path.ancestors().skip(1).filter(|parent| *parent != Path::new("/")) {
-            assert!(self.is_directory(parent), "looked at {path:?} before {parent:?} was known to be a directory");
+            assert!(self.is_directory(parent), "inspected {path:?} before {parent:?} was known to be a directory");
         }
         Ok(self.at(path))
     }

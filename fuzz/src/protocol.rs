@@ -1,7 +1,7 @@
 //! Target: messages, plans, payloads and records between the executor's processes.
 //!
-//! The launcher's side is the one that matters: it holds the privilege, and a daemon that was taken over writes to
-//! it what it likes. The first byte chooses what the rest is.
+//! The launcher's side is the critical one: it is privileged, and a compromised daemon can send it anything. The first
+//! byte selects the meaning of the rest.
 
 use std::fmt::Debug;
 
@@ -41,14 +41,14 @@ pub fn run(data: &[u8]) {
     assert!(state_of(number).is_none_or(|state| state_number(state) == number));
 }
 
-/// A message comes back as it was.
+/// A message is unchanged after encoding and decoding.
 fn message<M: Message + Default + PartialEq + Debug>(bytes: &[u8]) {
     let Ok(message) = M::decode(bytes) else { return };
     let again = M::decode(&*message.encode_to_vec()).expect("what was encoded is decoded");
     assert!(again == message, "{message:?}");
 }
 
-/// A payload is read whole or not at all, and comes back byte for byte.
+/// A payload is read completely or not at all, and is unchanged byte for byte.
 fn strings(bytes: &[u8]) {
     let Ok(strings) = payload::decode(bytes) else {
         return assert!(ProcessPayload::decode(bytes).is_err());
@@ -62,7 +62,8 @@ fn strings(bytes: &[u8]) {
     assert!(strings.iter().all(|string| !string.contains(&0)), "each becomes a string of execve");
 }
 
-/// A plan that a daemon made up: refused, and told in a packet; or as good as one of validation's own.
+/// A plan forged by a daemon is either rejected, with a reason that fits into a packet, or as good as one made by
+/// validation.
 fn forged(bytes: &[u8]) {
     let Some(plan) = record::<Plan>(bytes) else { return };
     let policy = Policy { rootfs_dirs: vec!["/srv/images".into()], ..Policy::default() };
@@ -75,7 +76,7 @@ fn forged(bytes: &[u8]) {
     }
 }
 
-/// A token that a container presents names one container, or none.
+/// A token that a container presents names exactly one container, or none.
 fn token(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if let Some(id) = token::container(&text) {
@@ -83,7 +84,7 @@ fn token(bytes: &[u8]) {
     }
 }
 
-/// A record comes back as it was.
+/// A record is unchanged after encoding and decoding.
 fn record<R: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) -> Option<R> {
     let record: R = serde_json::from_slice(bytes).ok()?;
     let json = serde_json::to_vec(&record).expect("a record is JSON");

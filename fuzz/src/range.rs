@@ -1,9 +1,9 @@
-//! Versions, ranges of versions and references of images, as catalogs have them.
+//! Versions, ranges of versions and image references in catalogs.
 
 use executor_bundles::range::{Range, version};
 use executor_bundles::reference;
 
-/// Reads the first line as a range, the second as a version; all of it as a reference.
+/// Parses the first line as a range, the second as a version, and the whole input as a reference.
 pub fn run(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let _ = reference::check(text);

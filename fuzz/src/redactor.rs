@@ -1,12 +1,12 @@
-//! Target: masked output compared with the slowest implementation, however the text is divided.
+//! Target: masked output compared with the slowest implementation, for any division of the text.
 //!
-//! The first byte chooses the mode, the second how the text is cut. Then follow three values and the text, separated by
-//! NUL. In the text, the bytes 1 to 3 stand for a value, and 4 for the form whose number follows.
+//! The first byte selects the mode, the second how the text is divided. Then follow three values and the text,
+//! separated by NUL. In the text, the bytes 1 to 3 stand for a value, and 4 for the form whose number follows.
 
 use executor_core::plan::Redaction;
 use executor_secrets::redact::{Redactor, Stream, Watched};
 
-/// Longest value and longest text, in bytes: the slow way is slow.
+/// Maximum length of a value and of the text, in bytes, because the reference implementation is slow.
 const VALUE_MAX: usize = 300;
 const TEXT_MAX: usize = 1000;
 const NAMES: [&str; 3] = ["v0", "v1", "v2"];
@@ -30,11 +30,14 @@ pub fn run(data: &[u8]) {
     let text = text(written, &values, &forms);
 
     let whole = masked(&redactor, &text, text.len().max(1));
-    assert!(whole == masked(&redactor, &text, usize::from(*cut).max(1)), "how it is cut has a part in what comes out");
+    assert!(
+        whole == masked(&redactor, &text, usize::from(*cut).max(1)),
+        "the output depends on the division of the text"
+    );
     if mode == Redaction::None {
         assert!(whole == text && redactor.is_idle());
     }
-    // Where the text has what looks like a marker, what was masked cannot be told from it.
+    // If the text itself contains a marker, masked parts cannot be distinguished from it.
     if !text.windows(MARKER.len()).any(|window| window == MARKER) {
         agrees(&text, &whole, &covered(&text, &forms));
     }
@@ -45,7 +48,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(values, 0, "a warning names a value's name, and nothing else");
 }
 
-/// The text that is meant.
+/// Returns the text after expanding values and forms.
 fn text(written: &[u8], values: &[&[u8]], forms: &[&[u8]]) -> Vec<u8> {
     let mut text = Vec::new();
     let mut bytes = written.iter();
@@ -88,7 +91,7 @@ fn covered(text: &[u8], forms: &[&[u8]]) -> Vec<bool> {
     covered
 }
 
-/// Checks that the output is the text with at least one marker in place of each covered stretch.
+/// Checks that the output is the text with at least one marker in place of each covered range.
 fn agrees(text: &[u8], mut out: &[u8], covered: &[bool]) {
     let mut at = 0;
     while at < text.len() {

@@ -1,7 +1,7 @@
-//! A request as it comes from the network: decoded, validated, plan_request.
+//! A request from the network: decoded, validated, plan_request.
 //!
-//! Besides what holds for every plan, no secret may have a part in what is told: the same request with every
-//! secret replaced by others of the same length must be judged, told and printed in the same words.
+//! In addition to the rules for every plan, no output may depend on a secret: if every secret of the request is
+//! replaced by another of the same length, verdict, messages and printed forms must be identical.
 
 use executor_core::validate::Policy;
 use executor_proto::v1::{File, RunAction, RunRequest};
@@ -10,7 +10,7 @@ use prost::Message;
 
 use crate::rules;
 
-/// The first byte chooses the operator's policy, the rest is the message.
+/// The first byte selects the operator's policy, the rest is the message.
 pub fn run(data: &[u8]) {
     let Some((choice, message)) = data.split_first() else { return };
     let Ok(mut request) = RunRequest::decode(message) else { return };
@@ -22,7 +22,7 @@ pub fn run(data: &[u8]) {
         rules::travels(plan, &policy);
     }
     replace(&mut request);
-    assert_eq!(plan_request(&request, &policy), outcome, "a secret has a part in what is told");
+    assert_eq!(plan_request(&request, &policy), outcome, "a message depends on a secret");
     assert_eq!(format!("{request:?}"), printed, "a secret is printed");
     let again = RunRequest::decode(&*request.encode_to_vec()).expect("what was encoded is decoded");
     assert_eq!(again, request);
@@ -42,7 +42,7 @@ fn policy(choice: u8) -> Policy {
     }
 }
 
-/// Replaces every secret by another of the same length. A NUL stays: that there is one may be told.
+/// Replaces every secret by another of the same length. A NUL is kept: its presence may be reported.
 fn replace(request: &mut RunRequest) {
     let text = |secret: &mut String| *secret = secret.bytes().map(|byte| if byte == 0 { '\0' } else { 'x' }).collect();
     let content = |file: &mut File| file.content.fill(b'x');

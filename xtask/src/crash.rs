@@ -1,8 +1,8 @@
 //! `cargo xtask crash`: kills executord, the launcher, the shim and its helpers at every system call of a container's
-//! life, and fails if anything is left of it afterwards.
+//! lifecycle, and fails on leaked resources.
 //!
-//! The killing program is `executor-crash` (in `integration/`), which gets the location of the binaries. docs/crash.md
-//! has the assertions, and the figures of a whole run.
+//! `executor-crash` (in `integration/`) does the killing; it gets the location of the binaries. docs/crash.md has the
+//! assertions, and the figures of a complete run.
 
 use std::process::{Command, ExitCode};
 
@@ -14,28 +14,30 @@ use crate::{dist, needs};
 /// The processes to kill, and the calls at which to kill them.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Only these: executord, launcher, shim, inject, cloner, namespace, everything, orphan; with `--warm-pool` also shell
+    /// Kill only these: executord, launcher, shim, inject, cloner, namespace, everything, orphan; with `--shells` also
+    /// shell
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "all")]
     target: Vec<String>,
-    /// Only at this system call, to replay a failure
+    /// Kill only at this system call, to replay a failure
     #[arg(long, value_name = "N")]
     at: Option<u64>,
-    /// At each K-th system call only
+    /// Kill only at every K-th system call
     #[arg(long, value_name = "K", conflicts_with = "at")]
     every: Option<u64>,
-    /// With containers that carry out a tree of six steps
+    /// Use containers that run a tree of six steps
     #[arg(long)]
     tree: bool,
-    /// With shells: each container begins as one that waits
+    /// Use warm containers
     #[arg(long)]
     warm_pool: bool,
-    /// With requests that refer to their secrets: executord fetches them, and fetches them again
+    /// Use requests with secret references, which executord fetches twice
     #[arg(long, conflicts_with = "tree")]
     references: bool,
-    /// Kill `agent-cli bundle` instead, at these commands: install, upgrade, rollback, uninstall
+    /// Kill `agent-cli bundle` instead, during these commands: install, upgrade, rollback, uninstall
     #[arg(long, value_name = "COMMAND", value_delimiter = ',', conflicts_with_all = ["target", "tree", "warm_pool", "references"])]
     operation: Vec<String>,
-    /// Kill while a container's certificate is replaced, these processes: executord, signer, next-signer, launcher, shim [without a name: all]
+    /// Kill these processes while a container's certificate is replaced: executord, signer, next-signer, launcher, shim
+    /// [without a name: all]
     #[arg(long, value_name = "PROCESS", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["target", "tree", "warm_pool", "references", "operation"])]
     renewals: Option<String>,
     /// Print the figures as JSON

@@ -1,11 +1,11 @@
 //! `cargo xtask deb`: the Debian package, `target/deb/executor_VERSION_ARCH.deb`.
 //!
-//! In: the dist binaries, what they write of themselves (manual pages, completions), `systemd/`, `packaging/debian/` and
-//! the documentation. Out: one file, the same from the same binaries and the same commit. dpkg-deb makes it, which every
-//! Debian has; debhelper is not needed, and what it would do for these few files is in `packaging/debian/`.
+//! Inputs are the dist binaries, their generated manual pages and completions, `systemd/`, `packaging/debian/` and the
+//! documentation. The build is reproducible: the same binaries and commit give the same file. It uses dpkg-deb, which
+//! every Debian has, instead of debhelper; `packaging/debian/` has the few files that debhelper would generate.
 //!
-//! Limits: Debian's architectures amd64 and arm64; the package depends on the C library that the binaries were linked
-//! with, so build it on the oldest Debian that it is to run on.
+//! Limits: Debian's architectures amd64 and arm64. The package depends on the C library that the binaries were linked
+//! with, so build it on the oldest Debian that must be supported.
 
 mod layout;
 mod third_party;
@@ -20,10 +20,10 @@ use crate::{dist, needs};
 
 const CONTROL_FILES: [(&str, u32); 3] = [("postinst", 0o755), ("prerm", 0o755), ("postrm", 0o755)];
 
-/// How to make it.
+/// Options of the package build.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Check the package with lintian, which is installed for it
+    /// Check the package with lintian, installing lintian if necessary
     #[arg(long)]
     lintian: bool,
 }
@@ -41,7 +41,7 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes the package of the binaries that are in `target/dist/`.
+/// Builds the package from the binaries in `target/dist/`.
 pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     needs::require(&needs::DEB)?;
     step("Making the Debian package");
@@ -53,7 +53,7 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     control(workspace, tree.path(), version, architecture)?;
 
     let package = out.join(format!("executor_{version}_{architecture}.deb"));
-    // Times in the archive are cut to this; owners are root's whoever builds; the order is dpkg-deb's own, by name.
+    // dpkg-deb clamps times in the archive to this, sets the owner to root, and sorts entries by name.
     let mut command = Command::new("dpkg-deb");
     command.args(["--root-owner-group", "-Zxz", "--build"]).arg(tree.path()).arg(&package);
     output(command.env("SOURCE_DATE_EPOCH", epoch(workspace)))?;
@@ -83,12 +83,12 @@ fn architecture(workspace: &Workspace) -> anyhow::Result<&'static str> {
     match workspace.host.split('-').next() {
         Some("x86_64") => Ok("amd64"),
         Some("aarch64") => Ok("arm64"),
-        _ => bail!("{} has no Debian architecture that is known here", workspace.host),
+        _ => bail!("no Debian architecture is known for {}", workspace.host),
     }
 }
 
-/// The highest version of the C library that the dynamic binaries ask for: what dpkg-shlibdeps would say, which is not
-/// on every machine.
+/// Returns the highest C library version that the dynamic binaries require, like dpkg-shlibdeps, which is not installed
+/// everywhere.
 fn libc(workspace: &Workspace) -> anyhow::Result<String> {
     let mut highest = (2, 0);
     for name in dist::PROGRAMS.into_iter().filter(|name| *name != dist::LAUNCHER) {
@@ -103,7 +103,7 @@ fn libc(workspace: &Workspace) -> anyhow::Result<String> {
     Ok(format!("{}.{}", highest.0, highest.1))
 }
 
-/// The time that the package bears: the caller's, else that of the last commit, else that of no commit.
+/// Returns the package's timestamp: SOURCE_DATE_EPOCH if set, else that of the last commit, else a constant.
 pub(super) fn epoch(workspace: &Workspace) -> String {
     std::env::var("SOURCE_DATE_EPOCH").unwrap_or_else(|_| {
         let mut git = Command::new("git");

@@ -1,8 +1,8 @@
-//! `cargo xtask demo`: a container with a secret file, and the proof that nothing of the secret is left.
+//! `cargo xtask demo`: runs a container with a secret file, and proves that nothing of the secret is left.
 //!
-//! In go a daemon of the demo's own (in a temporary directory, as root, gone at the end) and a random secret. Out come what
-//! the process saw, the executor's result, and a list of claims, each checked from outside and ticked. One claim that fails
-//! makes the demo fail. The search for what is left of secrets is `agent-cli audit`, which shows its controls itself.
+//! Inputs are a private daemon (in a temporary directory, as root, removed at the end) and a random secret. Prints what
+//! the process saw, the executor's result, and a list of claims, each verified from outside. One failed claim makes the
+//! demo fail. The search for residue is `agent-cli audit`, which shows its own controls.
 
 mod container;
 mod daemon;
@@ -24,15 +24,15 @@ use self::secret::Secret;
 use crate::dist;
 use crate::workspace::{Workspace, is_root};
 
-/// What to show.
+/// Options of the demo.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Build and show the optimized programs, which takes twice as long to build
+    /// Build and run the optimized programs, which takes twice as long to build
     #[arg(long)]
     release: bool,
 }
 
-/// Builds, runs, checks; fails when a claim does.
+/// Builds the programs, runs the demo and checks its claims; fails if a claim fails.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(is_root(), "containers need namespaces, mounts and cgroups: run the demo as root (sudo)");
     let programs = if options.release {
@@ -44,7 +44,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     show(&programs)
 }
 
-/// Runs and checks, with the programs of a directory.
+/// Runs the demo with the programs in a directory.
 pub(crate) fn show(programs: &Path) -> anyhow::Result<ExitCode> {
     let mut screen = Screen::new();
     screen.title("A secret file in a container, and what is left of it");
@@ -52,7 +52,7 @@ pub(crate) fn show(programs: &Path) -> anyhow::Result<ExitCode> {
     let secret = Secret::random()?;
     let daemon = Daemon::start(programs)?;
     let command = "agent-cli run --user 1000:1000 --file /etc/cf-service-bindings/db/password=@- -- sh -c ...";
-    screen.heading("A daemon of its own runs this");
+    screen.heading("A private daemon runs this");
     screen.quote(&[command.to_owned(), format!("with {secret} on standard input")]);
 
     let running = Container::run(&daemon, &secret)?;
@@ -102,7 +102,7 @@ fn while_it_runs(screen: &mut Screen, daemon: &Daemon, container: &Container) ->
     Ok(daemons_cgroup)
 }
 
-/// The name of the cgroup that the daemon made for all its containers.
+/// Returns the name of the daemon's parent cgroup for all containers.
 fn cgroup_above(cgroups: &[PathBuf]) -> anyhow::Result<String> {
     let above = cgroups.first().and_then(|path| path.parent()?.file_name()?.to_str());
     Ok(above.context("the container has no cgroup")?.to_owned())
@@ -117,7 +117,7 @@ fn the_result(screen: &mut Screen, ended: &container::Ended) {
 }
 
 fn after_its_end(screen: &mut Screen, daemon: &Daemon) -> anyhow::Result<()> {
-    screen.heading("After its end");
+    screen.heading("After its exit");
     let left = daemon.processes()?;
     screen.claim("no process of the container is left", !left.iter().any(|process| process.contained));
     screen.claim("no cgroup of it is left", cgroups(ID)?.is_empty());
@@ -125,19 +125,19 @@ fn after_its_end(screen: &mut Screen, daemon: &Daemon) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The search for what is left, as an operator does it: of files, rotated files, variables, arguments, the runtime token.
+/// Runs the operator's search for residue: of files, rotated files, variables, arguments, the runtime token.
 fn an_audit(screen: &mut Screen, daemon: &Daemon) -> anyhow::Result<()> {
     screen.heading("agent-cli audit: another container with every kind of secret, and a search for them");
     let audit = daemon.agent_command().arg("audit").output().context("starting agent-cli audit")?;
     let reported = String::from_utf8_lossy(&audit.stdout).into_owned();
     screen.quote(&reported.lines().map(str::to_owned).collect::<Vec<_>>());
     std::io::stderr().write_all(&audit.stderr)?;
-    screen.claim("nothing is left of any of them one second after its end", audit.status.success());
+    screen.claim("nothing is left of any of them one second after its exit", audit.status.success());
     Ok(())
 }
 
 fn after_the_daemon(screen: &mut Screen, daemon: Daemon, secret: &Secret, cgroup: &str) -> anyhow::Result<()> {
-    screen.heading("After the daemon's end");
+    screen.heading("After the daemon's exit");
     let (left, processes) = daemon.stop()?;
     screen.claim("no process of it is left", processes.is_empty());
     screen.claim("no cgroup of it is left", cgroups(cgroup)?.is_empty());

@@ -1,8 +1,8 @@
-//! `cargo xtask deny`: licences, sources, bans and advisories of the dependency tree, by `deny.toml`.
+//! `cargo xtask deny`: checks licences, sources, bans and advisories of the dependency tree against `deny.toml`.
 //!
-//! cargo-deny is taken from PATH if it is installed; otherwise a pinned version is built from crates.io into
-//! `target/tools/`, once. That takes minutes and needs the network, so `.ci/run` passes `--if-installed`: a machine
-//! without cargo-deny skips the step, and says so.
+//! Uses cargo-deny from PATH if it is installed; otherwise builds a pinned version from crates.io into `target/tools/`,
+//! once. That takes minutes and needs the network, so `.ci/run` passes `--if-installed`: on a machine without
+//! cargo-deny the step is skipped, with a message.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -12,26 +12,26 @@ use anyhow::Context as _;
 use crate::needs;
 use crate::workspace::{self, Workspace, step};
 
-/// Pinned, so that a new release of cargo-deny breaks nothing here.
+/// Pinned, so that a new release of cargo-deny cannot break the check.
 const VERSION: &str = "0.20.2";
 
 /// The checks to make.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Leave out the advisories, whose database is fetched from the network
+    /// Skip the advisories, whose database is fetched from the network
     #[arg(long)]
     offline: bool,
-    /// Check nothing where cargo-deny is not installed, instead of building it
+    /// Skip the check if cargo-deny is not installed, instead of building it
     #[arg(long)]
     if_installed: bool,
 }
 
-/// Runs cargo-deny, which is built first if it is missing.
+/// Runs cargo-deny, after building it if it is missing.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let mut command = match installed(workspace) {
         Some(command) => command,
         None if options.if_installed => {
-            eprintln!("cargo-deny is not installed: left out (`cargo xtask deny` builds it)");
+            eprintln!("cargo-deny is not installed: skipped (`cargo xtask deny` builds it)");
             return Ok(ExitCode::SUCCESS);
         }
         None => install(workspace)?,
@@ -44,19 +44,19 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     Ok(ExitCode::SUCCESS)
 }
 
-/// The directory that [`install`] fills: cargo puts programs into its `bin`.
+/// Root directory for [`install`]; cargo installs programs into its `bin`.
 fn tools(workspace: &Workspace) -> PathBuf {
     workspace.target.join("tools")
 }
 
-/// The cargo-deny in `target/tools`. Called without `cargo`, it takes no subcommand `deny`.
+/// The cargo-deny in `target/tools`. Without `cargo` it has no subcommand `deny`.
 fn own(workspace: &Workspace) -> Command {
     let mut command = Command::new(tools(workspace).join("bin/cargo-deny"));
     command.current_dir(&workspace.root);
     command
 }
 
-/// The available cargo-deny: the one in PATH, or the pinned version in `target/tools`.
+/// Returns an available cargo-deny: from PATH, or the pinned version in `target/tools`.
 fn installed(workspace: &Workspace) -> Option<Command> {
     let succeeds = |mut command: Command| command.arg("--version").output().ok().filter(|done| done.status.success());
     if succeeds(workspace.cargo(["deny"])).is_some() {
@@ -67,7 +67,7 @@ fn installed(workspace: &Workspace) -> Option<Command> {
     (reported.split_whitespace().last() == Some(VERSION)).then(|| own(workspace))
 }
 
-/// Builds cargo-deny below `target/`: nothing is installed into the system.
+/// Builds cargo-deny below `target/`, without installing it into the system.
 fn install(workspace: &Workspace) -> anyhow::Result<Command> {
     needs::require(&needs::BUILD)?;
     let root = tools(workspace);
@@ -75,7 +75,7 @@ fn install(workspace: &Workspace) -> anyhow::Result<Command> {
     let mut cargo = workspace.cargo(["install", "--locked", "--force", "cargo-deny", "--version"]);
     cargo.arg(format!("={VERSION}")).arg("--root").arg(&root).arg("--target-dir").arg(root.join("build"));
     workspace::run(&mut cargo).context("cargo-deny is not installed, and building it needs crates.io")?;
-    // Only the program is needed from here on.
+    // Only the program is needed now.
     let _ = std::fs::remove_dir_all(root.join("build"));
     Ok(own(workspace))
 }

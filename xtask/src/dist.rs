@@ -1,11 +1,11 @@
-//! `cargo xtask build`: the release binaries, side by side in `target/dist/`, where they find one another.
+//! `cargo xtask build`: the release binaries, all in `target/dist/`, where they find one another.
 //!
-//! The launcher is static, so that its shims are small and load nothing from anywhere; the others are
-//! plain dynamic programs. No musl target is asked for: glibc linked statically does, and comes with gcc.
-//! A wrapper of rustc adds the flag for static linking to the launcher alone, so that one run of cargo builds all
-//! programs and each of their dependencies once.
+//! The launcher is static, so that its shims are small and load no libraries; the others are ordinary dynamic programs.
+//! No musl target is necessary: glibc comes with gcc and can be linked statically. A rustc wrapper adds the flag for
+//! static linking only to the launcher, so that a single cargo run builds all programs, and each of their dependencies
+//! once.
 //!
-//! Cargo works in `target/dist-build/`; `target/dist/` holds the finished files alone.
+//! Cargo works in `target/dist-build/`; `target/dist/` holds only the finished files.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ const PROFILE: &str = "dist";
 /// Programs of the product; package and binary have the same name.
 pub(crate) const PROGRAMS: [&str; 7] = [DAEMON, LAUNCHER, CLI, BUNDLES, CONVENTIONS, KUBE, OPERATORS];
 const DAEMON: &str = "executord";
-/// The one static program.
+/// The only static program.
 pub(crate) const LAUNCHER: &str = "executor-launcher";
 const CLI: &str = "agent-cli";
 /// The program behind `agent-cli cnab`.
@@ -27,16 +27,16 @@ pub(crate) const BUNDLES: &str = "agent-cli-cnab";
 pub(crate) const CONVENTIONS: &str = "agent-cli-convention";
 /// The program behind `agent-cli kube`.
 pub(crate) const KUBE: &str = "agent-cli-kube";
-/// The name by which cnab-go and Porter call the program of bundles: a link to it.
+/// Name by which cnab-go and Porter call [`BUNDLES`]: a link to it.
 pub(crate) const DRIVER: &str = "cnab-executor";
 /// The program behind `agent-cli bundle`.
 pub(crate) const OPERATORS: &str = "agent-cli-bundle";
-/// The name by which that program is `agent-cli catalog`: a link to it.
+/// Name by which [`OPERATORS`] is `agent-cli catalog`: a link to it.
 pub(crate) const CATALOGS: &str = "agent-cli-catalog";
-/// Links, with the program that each leads to.
+/// Links, and their targets.
 pub(crate) const LINKS: [(&str, &str); 2] = [(DRIVER, BUNDLES), (CATALOGS, OPERATORS)];
 
-/// Builds the product. Answers a line for each binary: path, size, kind.
+/// Builds the product. Returns a line per binary: path, size, kind.
 pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     build_daemons(workspace, &[CLI, BUNDLES, CONVENTIONS, KUBE, OPERATORS])?;
     std::fs::create_dir_all(workspace.dist())?;
@@ -52,8 +52,8 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     Ok(lines)
 }
 
-/// Builds what the tests start, and answers the directory that it is in: the daemons and agent-cli as they ship, because an optimizer
-/// might remove a wipe; the programs of front ends as debug binaries, which takes minutes less.
+/// Builds the programs under test, and returns their directory: the daemons and agent-cli as shipped, because an
+/// optimizer might remove a wipe; the front ends' programs as debug binaries, which saves minutes.
 pub(crate) fn build_tested(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     build_daemons(workspace, &[CLI])?;
     step("Building the programs of front ends, not optimized");
@@ -70,7 +70,7 @@ pub(crate) fn build_tested(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
-/// Builds the daemons as they ship, and these programs with them.
+/// Builds the daemons as shipped, together with these programs.
 fn build_daemons(workspace: &Workspace, programs: &[&str]) -> anyhow::Result<()> {
     needs::require(&needs::BUILD)?;
     step(&format!("Building executord, executor-launcher (static), {}", programs.join(", ")));
@@ -79,7 +79,7 @@ fn build_daemons(workspace: &Workspace, programs: &[&str]) -> anyhow::Result<()>
     elf::require_static(&built(workspace, LAUNCHER))
 }
 
-/// Makes the links beside the programs of a directory, and answers them.
+/// Creates the links next to the programs of a directory, and returns them.
 fn link(dir: &Path) -> anyhow::Result<[(&'static str, &'static str); 2]> {
     for (name, program) in LINKS {
         let link = dir.join(name);
@@ -91,17 +91,17 @@ fn link(dir: &Path) -> anyhow::Result<[(&'static str, &'static str); 2]> {
     Ok(LINKS)
 }
 
-/// Builds a program of the repository that is not part of the product, with the product's profile, and
-/// answers where it is.
+/// Builds a program of the repository that is not part of the product, with the product's profile, and returns its
+/// path.
 pub(crate) fn build_tool(workspace: &Workspace, package: &str, binary: &str) -> anyhow::Result<PathBuf> {
     needs::require(&needs::BUILD)?;
     cargo(workspace, &["-p", package, "--bin", binary])?;
     Ok(built(workspace, binary))
 }
 
-/// Builds executord and executor-launcher so that they wipe nothing (feature `residue-control`), and answers the directory
-/// that they are in: for the test that shows that the search for residue would find some. Debug binaries, which is all
-/// that the feature compiles as.
+/// Builds executord and executor-launcher without wiping (feature `residue-control`), and returns their directory: for
+/// the test that shows that the residue search would find residue. Debug binaries, because the feature does not compile
+/// otherwise.
 pub(crate) fn build_control(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     const CONTROLS: [&str; 2] = [DAEMON, LAUNCHER];
     step("Building the control that wipes nothing");
@@ -109,21 +109,21 @@ pub(crate) fn build_control(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     for name in CONTROLS {
         command.args(["--bin", name, "--features"]).arg(format!("{name}/residue-control"));
     }
-    // Where ordinary debug builds go, too, and of the whole workspace, because all but our own crates are the same then.
+    // In the ordinary debug directory, and for the whole workspace, so that all other crates are shared.
     run(command.arg("--target-dir").arg(&workspace.target))?;
     let dir = workspace.target.join("control");
     std::fs::create_dir_all(&dir)?;
     for name in CONTROLS {
         let built = workspace.target.join("debug").join(name);
         install(&built, &dir.join(name))?;
-        // Nobody shall take it for an ordinary one; the next build puts that there.
+        // Must not be mistaken for an ordinary binary; the next build creates that again.
         std::fs::remove_file(&built).with_context(|| built.display().to_string())?;
     }
     Ok(dir)
 }
 
-/// Builds the daemons and agent-cli quickly and together, not optimized, and answers the directory that they are in: for the
-/// demo, which shows what they do and not how fast, and no bundles.
+/// Builds the daemons and agent-cli together, unoptimized, and returns their directory: for the demo, which needs
+/// neither speed nor bundles.
 pub(crate) fn build_quickly(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     const PROFILE: &str = "quick";
     needs::require(&needs::BUILD)?;
@@ -150,7 +150,7 @@ fn built(workspace: &Workspace, binary: &str) -> PathBuf {
     build_dir(workspace).join(&workspace.host).join(PROFILE).join(binary)
 }
 
-/// Copies by way of a new file and a rename: the old one may be running.
+/// Copies to a new file and renames it, because the old one may be running.
 fn install(from: &Path, to: &Path) -> anyhow::Result<u64> {
     let new = to.with_extension("new");
     let size = std::fs::copy(from, &new).with_context(|| format!("copying {} to {}", from.display(), new.display()))?;
@@ -158,7 +158,6 @@ fn install(from: &Path, to: &Path) -> anyhow::Result<u64> {
     Ok(size)
 }
 
-/// Millions of bytes, for people.
 #[allow(clippy::cast_precision_loss)] // one digit after the point is printed
 fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6

@@ -1,7 +1,7 @@
-//! Checks that a binary is static by its ELF header, because no tool for that is always installed.
+//! Checks that a binary is static by its ELF header, because tools for that may not be installed.
 //!
-//! A static program has no PT_INTERP segment (no dynamic loader runs before it) and no DT_NEEDED entry
-//! (a static-pie has a PT_DYNAMIC segment for its own relocations, but needs no library).
+//! A static program has no PT_INTERP segment (no dynamic loader runs before it) and no DT_NEEDED entry (a static-pie
+//! has a PT_DYNAMIC segment for its own relocations, but needs no library).
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ const PT_INTERP: u32 = 3;
 const DT_NULL: u64 = 0;
 const DT_NEEDED: u64 = 1;
 
-/// Fails with the reason unless `path` is a static 64-bit little-endian ELF program.
+/// Returns an error unless `path` is a static 64-bit little-endian ELF program.
 pub(crate) fn require_static(path: &Path) -> anyhow::Result<()> {
     let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
     check(&bytes).with_context(|| format!("{} is not static", path.display()))

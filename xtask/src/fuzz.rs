@@ -1,8 +1,8 @@
 //! `cargo xtask fuzz`: searches for inputs that violate a rule, with LLVM's libFuzzer, on a stable toolchain.
 //!
-//! `cargo fuzz` needs a nightly compiler, this command does not: the instrumentation is an LLVM pass that any rustc can
-//! run, and sanitizers would add nothing to safe Rust. The build has a target directory of its own, because its flags
-//! would invalidate all other builds.
+//! Unlike `cargo fuzz`, this needs no nightly compiler: the instrumentation is an LLVM pass that any rustc can run, and
+//! sanitizers would add nothing to safe Rust. The build has its own target directory, because its flags would
+//! invalidate all other builds.
 //!
 //! New inputs are collected below `target/`; `--minimise` reduces them to the smallest set with the same coverage, in
 //! `fuzz/corpus/`. An input that is a finding is written to `fuzz/regressions/`, where the ordinary tests run it.
@@ -16,23 +16,23 @@ use anyhow::{Context as _, bail};
 use crate::needs;
 use crate::workspace::{self, Workspace, step};
 
-/// Names of the targets in `fuzz/src/lib.rs`, in the order in which they are run.
+/// Names of the targets in `fuzz/src/lib.rs`, in execution order.
 const TARGETS: [&str; 12] = [
     "request", "paths", "users", "protocol", "logline", "redactor", "layer", "image", "wire", "catalog", "range",
     "kube",
 ];
-/// Largest input in bytes: the corpus is kept in the repository.
+/// Maximum size of an input, in bytes: the corpus is stored in the repository.
 const INPUT_MAX: usize = 4096;
-/// Most files of a target's corpus.
+/// Maximum number of files in a target's corpus.
 const CORPUS_MAX: usize = 60;
-/// The flags of `cargo fuzz` without the sanitizers: edges are counted, and operands of comparisons are traced.
+/// The flags of `cargo fuzz` without the sanitizers: count edges, and trace operands of comparisons.
 const FLAGS: [&str; 8] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
     "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
     "-Cllvm-args=-sanitizer-coverage-pc-table",
     "-Cllvm-args=-sanitizer-coverage-trace-compares",
-    // Folded branches would be one edge to the engine.
+    // Folded branches would be a single edge for the engine.
     "-Cllvm-args=-simplifycfg-branch-fold-threshold=0",
     "-Cpanic=abort",
     "--cfg=fuzzing",
@@ -41,13 +41,13 @@ const FLAGS: [&str; 8] = [
 /// The targets to run, and for how long.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Targets; all of them if none is named
+    /// Targets to run [default: all]
     #[arg(value_parser = TARGETS)]
     targets: Vec<String>,
-    /// Seconds for which each target is run
+    /// Duration per target, in seconds
     #[arg(long, value_name = "N", default_value_t = 600)]
     seconds: u32,
-    /// Number of processes for a target
+    /// Number of processes per target
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     jobs: u32,
     /// Afterwards, replace each target's stored corpus by the smallest set with the same coverage
@@ -55,7 +55,6 @@ pub(crate) struct Options {
     minimise: bool,
 }
 
-/// Figures of one target's run.
 struct Figures {
     target: String,
     executions: String,
@@ -89,7 +88,7 @@ fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let target_dir = workspace.target.join("fuzz-build");
     let mut cargo = workspace.cargo(["build", "--locked", "--profile=fuzz", "-p", "executor-fuzz"]);
     cargo.args(["--features=libfuzzer", "--bin=executor-fuzz"]);
-    // An explicit target keeps the flags away from build scripts and macros, which the engine is not linked to.
+    // An explicit target excludes build scripts and macros, which are not linked to the engine, from the flags.
     cargo.arg(format!("--target={}", workspace.host)).arg("--target-dir").arg(&target_dir);
     cargo.env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\x1f"));
     workspace::run(&mut cargo)?;
@@ -100,11 +99,11 @@ fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 struct Engine<'a> {
     program: &'a Path,
     target: &'a str,
-    /// Directory of the interesting inputs that were found on this machine.
+    /// Interesting inputs that were found on this machine.
     found: PathBuf,
-    /// Directory of the corpus in the repository.
+    /// The corpus in the repository.
     stored: PathBuf,
-    /// Directory of inputs that are or were findings.
+    /// Inputs that are or were findings.
     regressions: PathBuf,
 }
 
@@ -157,7 +156,7 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// Only edges count, not how often each was passed: otherwise the set is ten times as large.
+    /// Counts only edges, without their frequency: otherwise the set would be ten times as large.
     fn minimise(&self) -> anyhow::Result<()> {
         step(&format!("Minimising the corpus of {}", self.target));
         let least = self.found.with_extension("least");
@@ -167,7 +166,8 @@ impl<'a> Engine<'a> {
         command.args(["-set_cover_merge=1", "-use_counters=0"]).args([&least, &self.found, &self.stored]);
         workspace::output(&mut command)?;
         let mut kept: Vec<PathBuf> = fs::read_dir(&least)?.flatten().map(|entry| entry.path()).collect();
-        // Of too many inputs the small ones are removed: they cover the least, and the engine finds them again at once.
+        // If there are too many inputs, remove the small ones: they cover the least, and the engine quickly finds them
+        // again.
         kept.sort_by_key(|path| std::cmp::Reverse(fs::metadata(path).map_or(0, |meta| meta.len())));
         if kept.len() > CORPUS_MAX {
             eprintln!("  {} of {} inputs are kept", CORPUS_MAX, kept.len());

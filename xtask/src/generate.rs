@@ -1,5 +1,5 @@
-//! `cargo xtask man` and `cargo xtask completions`: each binary writes its own, from the same definitions
-//! as its `--help`.
+//! `cargo xtask man` and `cargo xtask completions`: each binary generates its own, from the definitions of its
+//! `--help`.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -7,7 +7,7 @@ use std::process::{Command, ExitCode};
 use crate::dist;
 use crate::workspace::{Workspace, run};
 
-/// Programs that people call: their manuals have a page for each command, and they have completions.
+/// Programs for users: their manuals have a page per command, and they have completions.
 pub(crate) const COMMAND_LINES: [&str; 6] =
     ["agent-cli", dist::BUNDLES, dist::CONVENTIONS, dist::KUBE, dist::OPERATORS, dist::CATALOGS];
 const DAEMONS: [&str; 2] = ["executord", dist::LAUNCHER];
@@ -20,7 +20,7 @@ pub(crate) fn man(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     list(&out)
 }
 
-/// Writes the completions of the shells to `target/completions/`.
+/// Writes the shell completions to `target/completions/`.
 pub(crate) fn completions(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     dist::build(workspace)?;
     let out = workspace.target.join("completions");
@@ -28,7 +28,7 @@ pub(crate) fn completions(workspace: &Workspace) -> anyhow::Result<ExitCode> {
     list(&out)
 }
 
-/// Writes the man pages of what is in `target/dist/`.
+/// Writes the man pages of the programs in `target/dist/`.
 pub(crate) fn write_man(workspace: &Workspace, out: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(out)?;
     for name in COMMAND_LINES {
@@ -40,7 +40,7 @@ pub(crate) fn write_man(workspace: &Workspace, out: &Path) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Writes the completions of what is in `target/dist/`.
+/// Writes the completions of the programs in `target/dist/`.
 pub(crate) fn write_completions(workspace: &Workspace, out: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(out)?;
     for name in COMMAND_LINES {
@@ -49,7 +49,7 @@ pub(crate) fn write_completions(workspace: &Workspace, out: &Path) -> anyhow::Re
     Ok(())
 }
 
-/// A program without a PATH: agent-cli would complete the programs that it finds there on the machine of the build.
+/// Runs a program without PATH: agent-cli would otherwise complete external programs of the build machine.
 fn program(workspace: &Workspace, name: &str) -> Command {
     let mut command = Command::new(workspace.dist().join(name));
     command.env_remove("PATH");

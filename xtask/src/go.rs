@@ -1,6 +1,6 @@
-//! Plugins of `protoc` for Go and a cache of modules under `target/go`, for the tests that drive the daemon from Go.
+//! `protoc` plugins for Go and a module cache in `target/go`, for tests that drive the daemon from Go.
 //!
-//! They are made once: a stamp with the versions shows that they are up to date.
+//! They are installed once: a stamp with the versions shows that they are up to date.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,16 +8,17 @@ use std::process::Command;
 
 use crate::workspace::{Workspace, run, step};
 
-/// Programs from the Go module proxy, pinned so that a new release breaks nothing here.
+/// Programs from the Go module proxy, pinned so that a new release cannot break the tests.
 const PLUGINS: [&str; 2] =
     ["google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.11", "google.golang.org/grpc/cmd/protoc-gen-go-grpc@v1.6.0"];
-/// Modules of docs/guides/go.md.
+/// Modules used in docs/guides/go.md.
 const MODULES: [&str; 2] =
     ["google.golang.org/grpc@v1.84.0", "google.golang.org/genproto/googleapis/rpc@v0.0.0-20261110000943-09e21b237f2c"];
 /// Packages of those modules that the guide's programs import.
 const PACKAGES: [&str; 2] = ["google.golang.org/grpc", "google.golang.org/genproto/googleapis/rpc/errdetails"];
 
-/// Makes the directory if it is missing, and returns it: `bin` has the plugins, `mod` the modules, `cache` the compiled packages.
+/// Creates the directory if missing, and returns it: `bin` has the plugins, `mod` the modules, `cache` the compiled
+/// packages.
 pub(crate) fn environment(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let directory = workspace.target.join("go");
     let stamp = directory.join("modules");

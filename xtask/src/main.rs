@@ -1,11 +1,11 @@
-//! `cargo xtask`: the commands that people and CI run on this repository besides `cargo build`.
+//! `cargo xtask`: the commands for developers and CI of this repository, in addition to `cargo build`.
 //!
-//! Each command does its own set-up (packages, binaries, a Python environment) and prints its steps, so that a clean
-//! clone on a machine with Rust and gcc needs no preparation. Output is below `target/`; nothing is installed into the
-//! system except the Debian packages listed in [`needs`].
+//! Each command does its own setup (packages, binaries, a Python environment) and prints its steps, so that a clean
+//! clone on a machine with Rust and gcc needs no preparation. Output is below `target/`; only the Debian packages
+//! listed in [`needs`] are installed into the system.
 //!
-//! xtask uses the product through the binaries' command lines, never through their crates. (The search for residue is
-//! not part of a daemon.)
+//! xtask uses the product through the binaries' command lines, never through their crates. (The residue search is not
+//! part of a daemon.)
 
 #![forbid(unsafe_code)]
 
@@ -36,7 +36,7 @@ use clap::{Parser, Subcommand};
 use crate::workspace::Workspace;
 
 #[derive(Parser)]
-#[command(name = "cargo xtask", about = "The project's chores", disable_help_subcommand = true)]
+#[command(name = "cargo xtask", about = "Development commands of this repository", disable_help_subcommand = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -44,25 +44,25 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Build the release binaries, side by side in target/dist/
+    /// Build the release binaries in target/dist/
     Build,
     /// Run a container with a secret file, and prove that nothing of the secret is left
     Demo(demo::Options),
-    /// Set up what tests need, and run every test
+    /// Set up the requirements of tests, and run every test
     Test(test::Options),
     /// Measure against bubblewrap, crun, runc and the bare system calls
     Bench(bench::Options),
     /// Search for inputs that violate a rule
     Fuzz(fuzz::Options),
-    /// Kill the executor's processes at every system call of a container's life
+    /// Kill the executor's processes at every system call of a container's lifecycle
     Crash(crash::Options),
-    /// Carry out random trees, random histories of calls and many short lives, for long
+    /// Run random trees, random histories of calls and many short-lived containers for a long time
     Soak(soak::Options),
     /// Attack from the positions of a client, a container, executord's user and an image
     Adversary(adversary::Options),
-    /// Run the tests of unsafe and of decoding code with AddressSanitizer
+    /// Run the tests of unsafe code and of decoders with AddressSanitizer
     Sanitize(sanitize::Options),
-    /// Make the Debian package in target/deb/
+    /// Build the Debian package in target/deb/
     Deb(deb::Options),
     /// Install the package in a virtual machine with systemd and cgroup v2, and test it there
     VmTest(vm::Options),

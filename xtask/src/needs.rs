@@ -1,7 +1,7 @@
-//! Requirements of the commands on the machine besides Rust: one table, each entry with its reason, a check that it is
-//! met, and the Debian package that provides it.
+//! Requirements of the commands other than Rust: one table, each entry with its reason, a check, and the Debian package
+//! that provides it.
 //!
-//! Missing packages are installed if this is root with apt-get; otherwise the error lists them.
+//! Missing packages are installed if this runs as root with apt-get; otherwise the error lists them.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -17,7 +17,7 @@ pub(crate) struct Need {
     sign: Sign,
 }
 
-/// Check that a [`Need`] is met.
+/// Check whether a [`Need`] is met.
 enum Sign {
     Program(&'static str),
     File(&'static str),
@@ -25,7 +25,7 @@ enum Sign {
     Python(&'static str),
 }
 
-/// Linking (which Rust itself needs too), statically for the launcher.
+/// Linking, which Rust itself also needs; statically for the launcher.
 pub(crate) const BUILD: [Need; 2] = [
     Need { package: "gcc", reason: "Rust links with it", sign: Sign::Program("cc") },
     Need {
@@ -41,9 +41,9 @@ pub(crate) const BUILD: [Need; 2] = [
 
 const UMOCI: Need =
     Need { package: "umoci", reason: "builds the images that tests pull and run", sign: Sign::Program("umoci") };
-const SKOPEO: Need = Need { package: "skopeo", reason: "pushes and archives them", sign: Sign::Program("skopeo") };
+const SKOPEO: Need = Need { package: "skopeo", reason: "pushes and archives images", sign: Sign::Program("skopeo") };
 const REGISTRY: Need =
-    Need { package: "docker-registry", reason: "serves them", sign: Sign::Program("docker-registry") };
+    Need { package: "docker-registry", reason: "serves images", sign: Sign::Program("docker-registry") };
 
 const BUSYBOX: Need = Need {
     package: "busybox-static",
@@ -51,7 +51,7 @@ const BUSYBOX: Need = Need {
     sign: Sign::Program("busybox"),
 };
 const IPROUTE: Need =
-    Need { package: "iproute2", reason: "network namespaces that play hosts", sign: Sign::Program("ip") };
+    Need { package: "iproute2", reason: "network namespaces that simulate hosts", sign: Sign::Program("ip") };
 const IPTABLES: Need =
     Need { package: "iptables", reason: "CNI's plugins publish ports with it", sign: Sign::Program("iptables") };
 const PLUGINS: Need = Need {
@@ -60,7 +60,7 @@ const PLUGINS: Need = Need {
     sign: Sign::File("/usr/lib/cni/bridge"),
 };
 
-/// Needed by every `cargo xtask test`, also without root.
+/// Needed by every `cargo xtask test`, even without root.
 pub(crate) const TEST: [Need; 2] = [
     Need { package: "zstd", reason: "compresses layers of images", sign: Sign::Program("zstd") },
     Need { package: "perl-base", reason: "a process that forks and ends", sign: Sign::File("/usr/bin/perl") },
@@ -72,7 +72,7 @@ pub(crate) const ROOT_TEST: &[Need] = &[
     Need { package: "python3", reason: "the gRPC client in another language", sign: Sign::Program("python3") },
     Need {
         package: "python3-venv",
-        reason: "an environment of its own for grpcio",
+        reason: "a virtual environment for grpcio",
         sign: Sign::Python("import venv, ensurepip"),
     },
     Need { package: "golang", reason: "the gRPC client in Go, 1.25 or later", sign: Sign::Program("go") },
@@ -83,11 +83,15 @@ pub(crate) const ROOT_TEST: &[Need] = &[
     PLUGINS,
     Need { package: "curl", reason: "asks a published port, in the first steps", sign: Sign::Program("curl") },
     Need { package: "openssl", reason: "signs an image as cosign does", sign: Sign::Program("openssl") },
-    Need { package: "strace", reason: "shows which files our processes open", sign: Sign::Program("strace") },
-    Need { package: "libcap2-bin", reason: "puts capabilities on a file", sign: Sign::Program("setcap") },
+    Need {
+        package: "strace",
+        reason: "shows which files the executor's processes open",
+        sign: Sign::Program("strace"),
+    },
+    Need { package: "libcap2-bin", reason: "sets file capabilities", sign: Sign::Program("setcap") },
     Need {
         package: "mmdebstrap",
-        reason: "makes the Debian that an image is made of",
+        reason: "builds the Debian root file system of an image",
         sign: Sign::Program("mmdebstrap"),
     },
     Need {
@@ -100,11 +104,11 @@ pub(crate) const ROOT_TEST: &[Need] = &[
     REGISTRY,
     Need { package: "apache2-utils", reason: "makes that registry's password file", sign: Sign::Program("htpasswd") },
     Need { package: "systemd", reason: "systemd-analyze checks the units", sign: Sign::Program("systemd-analyze") },
-    Need { package: "e2fsprogs", reason: "makes the file systems of limits of disk", sign: Sign::Program("mke2fs") },
-    Need { package: "rsyslog", reason: "receives logs, and judges their form", sign: Sign::Program("rsyslogd") },
+    Need { package: "e2fsprogs", reason: "makes the file systems of disk limits", sign: Sign::Program("mke2fs") },
+    Need { package: "rsyslog", reason: "receives logs, and checks their format", sign: Sign::Program("rsyslogd") },
     Need {
         package: "rsyslog-gnutls",
-        reason: "its TLS",
+        reason: "TLS for rsyslog",
         sign: Sign::File(if cfg!(target_arch = "aarch64") {
             "/usr/lib/aarch64-linux-gnu/rsyslog/lmnsd_gtls.so"
         } else {
@@ -113,10 +117,10 @@ pub(crate) const ROOT_TEST: &[Need] = &[
     },
     Need {
         package: "redis-tools",
-        reason: "has the database that OpenBao makes users of",
+        reason: "has the database in which OpenBao creates users",
         sign: Sign::Program("redis-check-rdb"),
     },
-    Need { package: "prometheus", reason: "scrapes metrics, and judges them", sign: Sign::Program("promtool") },
+    Need { package: "prometheus", reason: "scrapes metrics, and checks them", sign: Sign::Program("promtool") },
 ];
 
 /// Needed by `cargo xtask deb`.
@@ -142,7 +146,7 @@ pub(crate) const VM: [Need; 5] = [
     Need { package: "qemu-utils", reason: "makes the disk whose power is cut", sign: Sign::Program("qemu-img") },
 ];
 
-/// Needed by `cargo xtask sanitize`, besides [`BUILD`]. gcc brings the runtime itself.
+/// Needed by `cargo xtask sanitize`, in addition to [`BUILD`]. gcc includes the runtime.
 pub(crate) const SANITIZE: [Need; 1] = [Need {
     package: "g++",
     reason: "the sanitizer's runtime is linked with C++'s library",
@@ -153,7 +157,7 @@ pub(crate) const SANITIZE: [Need; 1] = [Need {
 pub(crate) const FUZZ: [Need; 1] =
     [Need { package: "g++", reason: "the fuzzing engine is C++, compiled from source", sign: Sign::Program("c++") }];
 
-/// Programs that `cargo xtask bench` compares with. It runs without them and says so.
+/// Programs that `cargo xtask bench` compares with. Without them it continues with a message.
 pub(crate) const BENCH: [Need; 3] = [
     Need { package: "bubblewrap", reason: "the sandbox to be compared with", sign: Sign::Program("bwrap") },
     Need { package: "crun", reason: "the runtime to be compared with", sign: Sign::Program("crun") },
@@ -163,10 +167,10 @@ pub(crate) const BENCH: [Need; 3] = [
 /// Needed by `cargo xtask bench` to measure starts from images.
 pub(crate) const BENCH_IMAGES: [Need; 3] = [UMOCI, SKOPEO, REGISTRY];
 
-/// Needed by `cargo xtask bench` for containers with a network. It runs without them and says so.
+/// Needed by `cargo xtask bench` for containers with a network. Without them it continues with a message.
 pub(crate) const BENCH_NETWORK: [Need; 4] = [BUSYBOX, IPROUTE, IPTABLES, PLUGINS];
 
-/// Needed by `cargo xtask crash`: its containers' root file system.
+/// Needed by `cargo xtask crash` for its containers' root file system.
 pub(crate) const CRASH: [Need; 1] = [BUSYBOX];
 
 /// Needed by `cargo xtask soak` for its image.
@@ -187,7 +191,7 @@ impl Need {
     }
 }
 
-/// Installs missing packages; an error lists those that could not be installed, with their reasons.
+/// Installs missing packages. The error lists those that could not be installed, with their reasons.
 pub(crate) fn require(needs: &[Need]) -> anyhow::Result<()> {
     let missing = install_missing(needs);
     if missing.is_empty() {
@@ -198,10 +202,10 @@ pub(crate) fn require(needs: &[Need]) -> anyhow::Result<()> {
     bail!("these Debian packages are missing ({how}):\n{}", list.join("\n"));
 }
 
-/// Installs missing packages if possible; prints what is still missing, and continues.
+/// Installs missing packages if possible, prints what is still missing, and continues.
 pub(crate) fn prefer(needs: &[Need]) {
     for need in install_missing(needs) {
-        eprintln!("  {} is not to be had here ({}): going on without it", need.package, need.reason);
+        eprintln!("  {} is not available ({}): continuing without it", need.package, need.reason);
     }
 }
 
@@ -212,7 +216,7 @@ fn install_missing(needs: &[Need]) -> Vec<&Need> {
     }
     let packages: Vec<_> = missing.iter().map(|need| need.package).collect();
     step(&format!("Installing {}", packages.join(", ")));
-    // One package that does not exist here fails the whole command, and an outdated list looks the same.
+    // A single unknown package fails the whole command, and so does an outdated package list.
     if !apt_get("install", &packages) && apt_get("update", &[]) && !apt_get("install", &packages) {
         for package in packages {
             apt_get("install", &[package]);

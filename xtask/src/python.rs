@@ -1,14 +1,14 @@
-//! A Python environment under `target/python` for the tests that drive the daemon from another language, and that have its metrics
+//! A Python environment in `target/python`, for tests that drive the daemon from another language, or have its metrics
 //! and traces read there.
 //!
-//! The environment is made once: a stamp with the versions shows that it is up to date.
+//! The environment is created once: a stamp with the versions shows that it is up to date.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::workspace::{Workspace, run, step};
 
-/// Packages from PyPI, pinned so that a new release breaks nothing here.
+/// Packages from PyPI, pinned so that a new release cannot break the tests.
 const PACKAGES: [&str; 6] = [
     "grpcio==1.85.1",
     "grpcio-tools==1.85.1",
@@ -18,7 +18,7 @@ const PACKAGES: [&str; 6] = [
     "prometheus-client==0.26.0",
 ];
 
-/// Makes the environment if it is missing, and returns its interpreter.
+/// Creates the environment if missing, and returns its interpreter.
 pub(crate) fn environment(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let directory = workspace.target.join("python");
     let python = directory.join("bin/python");

@@ -3,11 +3,11 @@
 //!
 //! `-Zsanitizer` of a nightly compiler does two things: it sets the attribute that requests the instrumentation on each
 //! function, and it links the runtime. Here LLVM's own passes `forceattrs` and `asan`, which any rustc can run, set the
-//! attribute and instrument; the runtime is gcc's, which has the same version of the interface. The standard library is
-//! not instrumented, but its memory comes from the runtime's allocator, and its copies are checked.
+//! attribute and instrument; the runtime is gcc's, which has the same interface version. The standard library is not
+//! instrumented, but its memory comes from the runtime's allocator, and its copies are checked.
 //!
-//! A program with deliberate faults is built first in the same way: if its faults are not reported, others would not be
-//! either.
+//! A program with deliberate faults is built first in the same way: if its faults were not reported, others would not
+//! be either.
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,13 +20,13 @@ use crate::workspace::{self, Workspace, step};
 
 /// Packages with unsafe code, and those that decode untrusted bytes: `executor-fuzz` replays every stored input.
 const PACKAGES: [&str; 5] = ["executor-sys", "executor-secrets", "executor-core", "executor-layers", "executor-fuzz"];
-/// Tests that deliberately do what is a fault elsewhere, or that need what the runtime cannot provide.
+/// Tests that deliberately do what the runtime reports as a fault, or that need what the runtime cannot provide.
 const NOT_RUN: [(&str, &str); 3] = [
     (
         "what_is_freed_is_zero_and_the_system_allocator_shows_that_this_would_be_noticed",
-        "reads what was freed, to see that it was overwritten",
+        "reads freed memory, to check that it was overwritten",
     ),
-    ("what_a_call_left_is_gone", "looks at the stack below it, and the runtime has put the frames elsewhere"),
+    ("what_a_call_left_is_gone", "inspects the stack below its frame, where the runtime does not put frames"),
     (
         "memory_is_locked_as_it_is_touched_where_that_is_allowed",
         "locks all memory, and the runtime's shadow is terabytes",
@@ -37,14 +37,14 @@ const FLAGS: [&str; 5] = [
     "-Cpasses=forceattrs",
     "-Cllvm-args=-force-attribute=sanitize_address",
     "-Cpasses=asan",
-    // A pass over all modules of a crate does not know what the instrumentation added.
+    // A pass over all modules of a crate would not know the added instrumentation.
     "-Clto=off",
     "-Cforce-frame-pointers=yes",
 ];
-/// Options of the runtime. Leaks are not searched for. Returned stack frames are kept apart, so that pointers into them
+/// Runtime options. Leaks are not searched for. Stack frames of returned functions are kept, so that pointers into them
 /// are reported.
 const RUNTIME: &str = "detect_leaks=0:detect_stack_use_after_return=1:abort_on_error=0";
-/// Deliberate faults by number, and the runtime's names for them.
+/// Deliberate faults by number, with the runtime's names for them.
 const FAULTS: [&str; 4] =
     ["heap-buffer-overflow", "heap-use-after-free", "stack-buffer-overflow", "global-buffer-overflow"];
 const FAULTY: &str = r#"
@@ -78,7 +78,7 @@ pub(crate) struct Options {
     filter: Option<String>,
 }
 
-/// Builds and runs the tests; fails if a test fails or the runtime reports a fault.
+/// Builds and runs the tests. Fails if a test fails or the runtime reports a fault.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     needs::require(&needs::BUILD)?;
     needs::require(&needs::SANITIZE)?;
@@ -87,7 +87,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     step("Running the tests with AddressSanitizer");
     let mut cargo = workspace.cargo(["test", "--locked", "--no-fail-fast"]);
     cargo.args(PACKAGES.iter().flat_map(|package| ["-p", package]));
-    // An explicit target keeps the flags away from build scripts and macros.
+    // An explicit target excludes build scripts and macros from the flags.
     cargo.arg(format!("--target={}", workspace.host)).arg("--target-dir").arg(target_dir(workspace));
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f")).env("ASAN_OPTIONS", RUNTIME);
     cargo.args(&options.filter).arg("--");
@@ -103,19 +103,19 @@ fn target_dir(workspace: &Workspace) -> PathBuf {
     workspace.target.join("sanitize-build")
 }
 
-/// Flags including the runtime, whose path the linking compiler knows.
+/// Returns the flags, including the runtime, whose path gcc reports.
 fn flags() -> anyhow::Result<Vec<String>> {
     let path = workspace::output(Command::new("cc").arg("-print-file-name=libasan.a"))?;
     let path = path.trim();
-    ensure!(path.starts_with('/'), "gcc has no libasan.a here: Debian's libgcc-*-dev has it");
+    ensure!(path.starts_with('/'), "gcc has no libasan.a: Debian's libgcc-*-dev has it");
     let link = ["-Wl,--whole-archive", path, "-Wl,--no-whole-archive", "-lstdc++", "-lm"];
     let link = link.iter().map(|argument| format!("-Clink-arg={argument}"));
     Ok(FLAGS.iter().map(|flag| (*flag).to_owned()).chain(link).collect())
 }
 
-/// The control: each deliberate fault is reported by its name, and the same program without one runs.
+/// The control: each deliberate fault is reported with its name, and the same program without a fault succeeds.
 fn control(workspace: &Workspace, flags: &[String]) -> anyhow::Result<()> {
-    step("Trying whether faults are told");
+    step("Checking that faults are reported");
     let dir = target_dir(workspace);
     fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
     let (source, program) = (dir.join("faulty.rs"), dir.join("faulty"));
@@ -132,7 +132,7 @@ fn control(workspace: &Workspace, flags: &[String]) -> anyhow::Result<()> {
     for (number, name) in FAULTS.iter().enumerate() {
         let (passed, errors) = reported(&number.to_string())?;
         if passed || !errors.contains(name) {
-            bail!("a {name} on purpose is not told: {errors}");
+            bail!("a deliberate {name} is not reported: {errors}");
         }
     }
     let (passed, errors) = reported("none")?;

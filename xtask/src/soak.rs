@@ -1,6 +1,6 @@
-//! `cargo xtask soak`: the random tests of real containers, for long, and many short lives in a row.
+//! `cargo xtask soak`: random tests with real containers for a long time, and many short-lived containers in a row.
 //!
-//! Each random test prints the seed that repeats it.
+//! Each random test prints the seed that reproduces it.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,24 +10,24 @@ use anyhow::{Context as _, ensure};
 use crate::workspace::{Workspace, is_root, step};
 use crate::{dist, needs};
 
-/// How long.
+/// Extent of the tests.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Trees of actions, each with random ends, timeouts, stops, and kills of executord and the launcher
+    /// Number of trees of actions, each with random exits, timeouts, stops, and kills of executord and the launcher
     #[arg(long, value_name = "N", default_value_t = 2000)]
     trees: u32,
-    /// Histories of calls, rotations, kills and restarts
+    /// Number of histories of calls, rotations, kills and restarts
     #[arg(long, value_name = "N", default_value_t = 20)]
     histories: u32,
-    /// Short lives in a row, after which nothing has grown
+    /// Number of short-lived containers in a row, after which resource usage must not have grown
     #[arg(long, value_name = "N", default_value_t = 30_000)]
     lives: u32,
-    /// Also write the figures of the short lives to this file as JSON
+    /// Also write the figures of the short-lived containers to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
-/// Builds the binaries and runs; fails at the first difference from what the rules say.
+/// Builds the binaries and runs the tests. Fails at the first deviation from the rules.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(is_root(), "containers need root");
     needs::require(&needs::SOAK)?;
@@ -53,7 +53,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         passed &= test("histories::", &[])?;
     }
     if options.lives > 0 {
-        step(&format!("{} short lives", options.lives));
+        step(&format!("{} short-lived containers", options.lives));
         let mut variables = vec![("EXECUTOR_LIVES", options.lives.to_string())];
         if let Some(json) = &options.json {
             // The test runs in another directory.

@@ -1,10 +1,10 @@
-//! `cargo xtask test`: all tests, with their set-up.
+//! `cargo xtask test`: all tests, with their setup.
 //!
-//! The tests that need root start the real binaries ([`dist::build_tested`]). They are handed over by the
-//! environment: EXECUTOR_DIST (the binaries), EXECUTOR_CONTROL_DIST (the same, so that they wipe nothing),
-//! EXECUTOR_PYTHON (an interpreter with grpcio), EXECUTOR_GO (modules and plugins for Go), EXECUTOR_CLIENTS (service binding clients, OpenBao).
-//! Each cargo run is of the whole workspace: with other packages it would unify features differently and build the large
-//! dependencies again. Two test programs run at a time ([`programs`]).
+//! The tests that need root start the real binaries ([`dist::build_tested`]). They get the locations from the
+//! environment: EXECUTOR_DIST (the binaries), EXECUTOR_CONTROL_DIST (binaries that do not wipe), EXECUTOR_PYTHON (an
+//! interpreter with grpcio), EXECUTOR_GO (modules and plugins for Go), EXECUTOR_CLIENTS (service binding clients,
+//! OpenBao). Each cargo run is of the whole workspace: with other packages it would unify features differently and
+//! rebuild the large dependencies. Two test programs run concurrently ([`programs`]).
 
 mod programs;
 
@@ -20,11 +20,11 @@ use crate::{clients, demo, dist, go, needs, python};
 /// Test that runs only in the virtual machine (`integration/vm/checks/14-quota.sh`).
 const QUOTA_TEST: &str = "where_there_are_project_quotas_they_hold_the_limit";
 
-/// Modules of tests that run once more cold, where nothing else is asked for: of both ways to make a container.
+/// Modules of tests that run again without warm containers, unless `--shells` is given, to cover both ways of creation.
 const BOTH_WAYS: [(&str, &[&str]); 3] =
     [("secrets", &["attacks::", "residue::"]), ("recover", &["crash::", "restart::"]), ("launch", &["isolation::"])];
 
-/// Tests among them that make no container, or make it the same way each time.
+/// Tests in those modules that create no container, or always create it in the same way.
 const ONE_WAY: [&str; 3] =
     ["an_installation_is_repaired", "wherever_a_fetch_or_a_renewal_is_cut", "a_secret_that_stays_is_found"];
 
@@ -34,15 +34,15 @@ pub(crate) struct Options {
     /// Only tests whose name contains this text
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
-    /// Leave out the tests that need root
+    /// Skip the tests that need root
     #[arg(long)]
     no_root: bool,
-    /// Number of shells that wait in the daemons of the tests (`[warm_pool] size`)
+    /// Number of warm containers of the tests' daemons (`[shells] ready`)
     #[arg(long, value_name = "N")]
     warm_pool: Option<u32>,
 }
 
-/// Sets up and runs; fails when a test fails, or when the root tests could not run and were not waived.
+/// Sets up and runs the tests. Fails if a test fails, or if the root tests could not run and `--no-root` was not given.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     let with_root = is_root() && !options.no_root;
     let mut environment: Vec<(&str, OsString)> = Vec::new();
@@ -61,7 +61,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
             passed = demo::show(&tested)? == ExitCode::SUCCESS;
         }
         environment.push(("EXECUTOR_DIST", tested.into()));
-        // Tests of one program run one at a time, because root tests count what their program has on the host before and after.
+        // Tests of a program run sequentially, because root tests compare the host's resources of their program before
+        // and after.
         environment.push(("RUST_TEST_THREADS", "1".into()));
         if let Some(ready) = options.warm_pool {
             environment.push(("EXECUTOR_WARM_POOL", ready.to_string().into()));
@@ -80,13 +81,13 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
             "The tests that need root were NOT run: those of the package `integration`, and those reported as ignored."
         );
         if !options.no_root {
-            bail!("run as root for every test, or say --no-root");
+            bail!("run as root to run every test, or pass --no-root");
         }
     }
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What is run: every program, and some once more cold.
+/// Returns the runs: every program, and some again without warm containers.
 fn jobs<'a>(programs: &'a [Program], options: &'a Options, with_root: bool) -> Vec<Job<'a>> {
     // Tests that need root are marked as ignored, so that a run without root does not report them as passed.
     let root: &[&str] = if with_root { &["--include-ignored", "--skip", QUOTA_TEST] } else { &[] };
@@ -103,7 +104,12 @@ fn jobs<'a>(programs: &'a [Program], options: &'a Options, with_root: bool) -> V
             for program in programs.iter().filter(|program| program.package == "integration" && program.name == name) {
                 let skip = ONE_WAY.iter().flat_map(|test| ["--skip", test]);
                 let arguments = modules.iter().copied().chain(["--include-ignored"]).chain(skip).collect();
-                jobs.push(Job { program, title: format!("{name} cold"), arguments, warm_pool: Some("0") });
+                jobs.push(Job {
+                    program,
+                    title: format!("{name} without warm containers"),
+                    arguments,/*<<<OURS*/ warm_pool/*===THEIRS*/
+                    shells/*>>>*/: Some("0"),
+                });
             }
         }
     }

@@ -1,12 +1,13 @@
 //! `cargo xtask vm-test`: the package in a virtual machine, on Debian 12 with systemd, cgroup version 2 and Linux 6.1.
 //!
 //! Tests on the build machine use its cgroup version and its kernel, and no units. Here the package is installed, runs
-//! from its units, is restarted and killed under load and removed again, and the most important tests run once more.
-//! The checks are in `integration/vm/`, one per file; this module makes the machine ([`root`]), copies the package and
-//! the programs into it ([`payload`]), boots it ([`machine`]) and prints the results ([`report`]). With `--power-cut` the
-//! machine is killed again and again instead ([`power_cut`]), with `--memory` once, and all its memory is searched ([`memory`]).
+//! from its units, is restarted and killed under load, and removed, and the most important tests run again. The checks
+//! are in `integration/vm/`, one per file. This module creates the machine ([`root`]), copies the package and the
+//! programs into it ([`payload`]), boots it ([`machine`]) and prints the results ([`report`]). With `--power-cut` the
+//! machine is killed repeatedly instead ([`power_cut`]), with `--memory` once, and all its memory is searched
+//! ([`memory`]).
 //!
-//! It needs root, to make the root file system, and once Debian's archive. Nothing is mounted on this machine and no
+//! It needs root, to create the root file system, and once Debian's archive. Nothing is mounted on this machine and no
 //! port is opened; the virtual machine has no network. All files are below `target/vm/`.
 
 mod machine;
@@ -27,45 +28,45 @@ use crate::{deb, dist, needs};
 /// The checks to run, and the machine.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Only checks whose name contains one of these, and those that the others depend on (00 to 09)
+    /// Run only checks whose name contains one of these, and those that the others depend on (00 to 09)
     #[arg(long, value_name = "TEXT", value_delimiter = ',')]
     filter: Vec<String>,
     /// Accelerator: `tcg` works everywhere, `kvm` is faster where it works
     #[arg(long, value_name = "HOW", default_value = "tcg", value_parser = ["tcg", "kvm"])]
     accel: String,
-    /// Minutes after which the machine is switched off and the run has failed
+    /// Minutes after which the machine is switched off and the run fails
     #[arg(long, value_name = "MINUTES", default_value_t = 75, value_parser = clap::value_parser!(u64).range(1..=240))]
     deadline: u64,
     /// Mirror of Debian's packages
     #[arg(long, value_name = "URL", default_value = "http://deb.debian.org")]
     mirror: String,
-    /// Make the machine's root file system anew, with Debian's current packages
+    /// Recreate the machine's root file system, with Debian's current packages
     #[arg(long)]
     fresh: bool,
-    /// Leave out the tests of `integration/tests`, which are compiled for it
+    /// Skip the tests of `integration/tests`, which are compiled for the machine
     #[arg(long)]
     no_tests: bool,
-    /// Run no check: kill the machine in the middle of a stream of containers, so many times, and look each time what the next
-    /// boot knows of them
+    /// Run no checks: kill the machine this many times during a stream of containers, and compare each time what the
+    /// next boot knows of them
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "20", conflicts_with_all = ["filter", "shell"],
           value_parser = clap::value_parser!(u32).range(1..=1000))]
     power_cut: Option<u32>,
-    /// Run no check: end containers with secrets of every kind, through every door, and search all of the machine's memory one
-    /// second later, with the kernel as it is and with init_on_free=1
+    /// Run no checks: end containers with secrets of every kind, by every entry point, and search all of the machine's
+    /// memory one second later, with the kernel's defaults and with init_on_free=1
     #[arg(long, conflicts_with_all = ["filter", "shell", "power_cut"])]
     memory: bool,
-    /// Use the binaries and the package as they are in target/
+    /// Use the existing binaries and package in target/
     #[arg(long)]
     no_build: bool,
-    /// Run no check: a root shell on the machine's console, which ends with the shell
+    /// Run no checks: open a root shell on the machine's console; the machine stops when the shell exits
     #[arg(long, conflicts_with_all = ["json", "filter"])]
     shell: bool,
-    /// Print the results as JSON, and nothing else on standard output
+    /// Print only the results on standard output, as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// Makes and boots the machine and reports; fails when a check fails, or when some did not end.
+/// Creates and boots the machine and prints the report. Fails if a check fails or does not end.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(is_root(), "making the machine's root file system needs root");
     ensure!(workspace.host.starts_with("x86_64-"), "the virtual machine is x86-64, and the binaries here are not");

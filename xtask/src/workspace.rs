@@ -1,5 +1,5 @@
-//! The repository's root, cargo's target directory, the host's target triple, and commands whose failure names the
-//! command.
+//! The repository's root, cargo's target directory, the host's target triple, and running commands with errors that
+//! name the command.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -11,15 +11,15 @@ use anyhow::{Context as _, bail, ensure};
 pub(crate) struct Workspace {
     /// The directory of the workspace's Cargo.toml.
     pub(crate) root: PathBuf,
-    /// Cargo's target directory, wherever the configuration puts it.
+    /// Cargo's target directory, as configured.
     pub(crate) target: PathBuf,
-    /// The host's triple, as rustc prints it: `x86_64-unknown-linux-gnu`.
+    /// The host's triple, as printed by rustc: `x86_64-unknown-linux-gnu`.
     pub(crate) host: String,
     cargo: OsString,
 }
 
 impl Workspace {
-    /// Asks cargo and rustc. Works from any directory of the repository.
+    /// Asks cargo and rustc. Works in any directory of the repository.
     pub(crate) fn find() -> anyhow::Result<Self> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("Cargo.toml");
@@ -32,49 +32,50 @@ impl Workspace {
         let path = |key: &str| metadata[key].as_str().map(PathBuf::from).with_context(|| format!("no {key}"));
         let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let version = output(Command::new(rustc).arg("-vV"))?;
-        let host = version.lines().find_map(|line| line.strip_prefix("host: ")).context("`rustc -vV` told no host")?;
+        let host =
+            version.lines().find_map(|line| line.strip_prefix("host: ")).context("`rustc -vV` printed no host")?;
         Ok(Self { root: path("workspace_root")?, target: path("target_directory")?, host: host.to_owned(), cargo })
     }
 
-    /// A `cargo` command in the repository's root.
+    /// Returns a `cargo` command in the repository's root.
     pub(crate) fn cargo<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
         let mut command = Command::new(&self.cargo);
         command.args(args).current_dir(&self.root);
         command
     }
 
-    /// A `cargo` command that restores the default action of Ctrl-C for its children. Background processes of a script
-    /// inherit it as ignored, and so do their children: tests of Ctrl-C would wait for ever.
+    /// Returns a `cargo` command that restores the default action of Ctrl-C for its children. Background processes of a
+    /// script inherit SIGINT as ignored, and so do their children: tests of Ctrl-C would never finish.
     pub(crate) fn cargo_with_ctrl_c<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
         let mut command = Command::new("env");
         command.arg("--default-signal=INT,QUIT").arg(&self.cargo).args(args).current_dir(&self.root);
         command
     }
 
-    /// The directory in which [`crate::dist::build`] puts the product.
+    /// Output directory of [`crate::dist::build`].
     pub(crate) fn dist(&self) -> PathBuf {
         self.target.join("dist")
     }
 }
 
-/// Returns whether this process may mount, make cgroups and install packages.
+/// Returns whether this process may mount, create cgroups and install packages.
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Prints the next step on stderr, so that stdout stays the command's own.
+/// Prints the next step on stderr, so that stdout holds only the command's output.
 pub(crate) fn step(what: &str) {
     eprintln!("\u{25b8} {what}");
 }
 
-/// Runs a command with this process's stdio; a failure names the command.
+/// Runs a command with this process's stdio. The error names the command.
 pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     let status = command.status().with_context(|| format!("cannot run {}", line(command)))?;
     ensure!(status.success(), "{} failed: {status}", line(command));
     Ok(())
 }
 
-/// Runs a command and returns its stdout; its stderr is part of the error.
+/// Runs a command and returns its stdout. The error contains its stderr.
 pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     let done = command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {}", line(command)))?;
     if !done.status.success() {
@@ -86,7 +87,7 @@ pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
 /// Returns whether a program of this name is in PATH.
 pub(crate) fn in_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // Debian has runc and others in /usr/sbin, which is not in the PATH of users without root.
+    // Debian has runc and others in /usr/sbin, which is not in the PATH of ordinary users.
     let extra = ["/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path).chain(extra).any(|dir| dir.join(program).is_file())
 }

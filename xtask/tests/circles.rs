@@ -1,8 +1,8 @@
-//! No crate of the workspace has a circle of modules: two modules that need one another hide a third.
+//! No crate of the workspace has a cycle of modules: two modules that depend on each other hide a third.
 //!
-//! The sources are parsed. Modules with the same parent form a graph: an edge leads from the one whose code, or the code of
-//! whose children, names something in another or in its children. A name that a module only re-exports leads to
-//! where it is defined. What a child takes from its parent is no edge, nor is what tests use.
+//! The sources are parsed. Modules with the same parent form a graph: an edge leads from the module whose code, or the
+//! code of whose children, names something in another module or in its children. A re-exported name leads to its
+//! definition. Uses of a parent by its child are not edges, nor are uses by tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,16 +11,16 @@ use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::Visit;
 use syn::{Attribute, Item, UseTree};
 
-/// Path of a module from its crate's root, which is the empty one.
+/// Path of a module from its crate's root, which has the empty path.
 type ModulePath = Vec<String>;
 
 /// The modules of one crate, and the paths that their code names.
 #[derive(Default)]
 struct Crate {
     modules: BTreeSet<ModulePath>,
-    /// By module and name: the path that a `use` brings in.
+    /// Path of a `use`, by module and imported name.
     imports: BTreeMap<(ModulePath, String), Vec<String>>,
-    /// By module: the modules whose items are all brought in.
+    /// Modules of glob imports, by module.
     globs: BTreeMap<ModulePath, Vec<Vec<String>>>,
     named: Vec<(ModulePath, Vec<String>)>,
 }
@@ -87,7 +87,7 @@ impl Crate {
         self.imports.insert((module.clone(), known_as), path);
     }
 
-    /// The module that a path leads to, from within a module.
+    /// Returns the module that a path leads to, from within a module.
     fn resolve(&self, from: &ModulePath, path: &[String], depth: usize) -> Option<ModulePath> {
         if depth > 16 {
             return None;
@@ -121,7 +121,7 @@ impl Crate {
         self.resolve(at, &[import.as_slice(), rest].concat(), depth + 1)
     }
 
-    /// By parent: which of its modules needs which.
+    /// Dependencies between sibling modules, by parent.
     fn edges(&self) -> BTreeMap<ModulePath, BTreeMap<String, BTreeSet<String>>> {
         let mut edges: BTreeMap<ModulePath, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
         let globs = self.globs.iter().flat_map(|(module, paths)| paths.iter().map(move |path| (module, path)));
@@ -136,7 +136,7 @@ impl Crate {
         edges
     }
 
-    /// Sets of modules that need one another.
+    /// Returns sets of modules that depend on each other.
     fn circles(&self) -> Vec<String> {
         let mut circles = Vec::new();
         for (parent, edges) in self.edges() {
@@ -172,7 +172,7 @@ fn reachable(edges: &BTreeMap<String, BTreeSet<String>>, from: &str) -> BTreeSet
     reached
 }
 
-/// Collects the paths that code names, those within macros' arguments included.
+/// Collects the paths in code, including those in macro arguments.
 struct Names<'a> {
     found: &'a mut Crate,
     module: &'a ModulePath,
@@ -252,7 +252,7 @@ fn attributes(item: &Item) -> &[Attribute] {
     }
 }
 
-/// The roots of all crates: libraries and programs.
+/// Finds the roots of all crates: libraries and programs.
 fn roots(directory: &Path, roots: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(directory).expect("a directory of the workspace").flatten() {
         let path = entry.path();
@@ -286,7 +286,7 @@ fn no_crate_has_a_circle_of_modules() {
     assert!(circles.is_empty(), "{} circles:\n{}", circles.len(), circles.join("\n"));
 }
 
-/// The control: circles of all kinds are found, and what is none is not.
+/// The control: cycles of all kinds are found, and other dependencies are not reported.
 #[test]
 fn circles_are_found() {
     let read = |sources: &[(&str, &str)]| {

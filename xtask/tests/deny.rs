@@ -1,12 +1,13 @@
-//! `cargo xtask deny` on a machine without cargo-deny: it is built once, pinned and told, or left out where it must be there.
+//! `cargo xtask deny` on a machine without cargo-deny: a pinned version is built once, with a message, or the check is
+//! skipped with `--if-installed`.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// A cargo that has no `deny`, notes what it is to install, and puts a program there that notes how it is called. All else is
-/// the real cargo's.
+/// A cargo without `deny`. It records what it is asked to install, and installs a program that records its arguments.
+/// All other commands are passed to the real cargo.
 const CARGO: &str = r#"#!/bin/sh
 case $1 in
 deny) exit 101 ;;
@@ -37,7 +38,7 @@ fn what_is_missing_is_built_once() {
     let dir = tempfile::tempdir().expect("a directory");
     let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
     let (left_out, notes) = deny(dir.path(), &["--offline", "--if-installed"]);
-    assert!(left_out.status.success() && said(&left_out).contains("left out"), "{left_out:?}");
+    assert!(left_out.status.success() && said(&left_out).contains("skipped"), "{left_out:?}");
     assert_eq!(notes, "");
 
     let (built, notes) = deny(dir.path(), &["--offline"]);

@@ -1,7 +1,7 @@
-//! A dependency that is declared is used: by the package that declares it, and, where the workspace declares it, by a package.
+//! Each declared dependency is used: by the package that declares it, or by some package if the workspace declares it.
 //!
-//! As cargo-machete does it: a package uses a dependency where its sources name the crate. What only generated code names, or
-//! what has another name as a crate, is listed in the manifest, where cargo-machete looks for it, too
+//! As in cargo-machete, a package uses a dependency if its sources name the crate. Dependencies that only generated
+//! code names, or whose crate has another name, are listed in the manifest, where cargo-machete also looks for them
 //! (`package.metadata.cargo-machete.ignored`).
 
 use std::collections::BTreeSet;
@@ -18,7 +18,7 @@ fn manifest(directory: &Path) -> Table {
     text.parse().unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Names of the dependencies that a manifest declares, and whether the workspace has the rest of the declaration.
+/// Returns names of the dependencies that a manifest declares, and whether each is inherited from the workspace.
 fn declared(manifest: &Table) -> Vec<(&str, bool)> {
     let tables = KINDS.iter().filter_map(|kind| manifest.get(*kind)?.as_table());
     let entries = tables.flatten();
@@ -31,7 +31,7 @@ fn ignored(manifest: &Table) -> BTreeSet<&str> {
     list().into_iter().flatten().filter_map(toml::Value::as_str).collect()
 }
 
-/// Every identifier in the sources of a package.
+/// Collects every identifier in the sources of a package.
 fn identifiers(directory: &Path, found: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(directory).expect("a directory of the package").flatten() {
         let path = entry.path();
@@ -58,7 +58,7 @@ fn collect(tokens: TokenStream, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Names of the dependencies that a package declares and does not use.
+/// Returns names of the dependencies that a package declares and does not use.
 fn unused(directory: &Path) -> Vec<String> {
     let manifest = manifest(directory);
     let mut used = BTreeSet::new();

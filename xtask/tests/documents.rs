@@ -1,5 +1,4 @@
-//! The documents hold together: links lead somewhere, and each decision has a number of its own. This reads text and runs
-//! nothing.
+//! The documents are consistent: links have targets, and each decision has a unique number. This reads text only.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +8,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
 }
 
-/// Every Markdown file, but for what is built or fetched.
+/// Returns every Markdown file that is not built or fetched.
 fn documents() -> Vec<PathBuf> {
     let mut found = Vec::new();
     files(&root(), "md", &mut found);
@@ -29,7 +28,7 @@ fn files(dir: &Path, kind: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Lines outside of fenced blocks, without what is between backticks.
+/// Returns lines outside of fenced blocks, without text in backticks.
 fn prose(text: &str) -> Vec<String> {
     let mut inside = false;
     let lines = text.lines().filter(|line| {
@@ -40,7 +39,7 @@ fn prose(text: &str) -> Vec<String> {
     lines.map(|line| line.split('`').step_by(2).collect()).collect()
 }
 
-/// The text and the target of each link.
+/// Returns the text and the target of each link.
 fn links(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for line in prose(text) {
@@ -55,14 +54,14 @@ fn links(text: &str) -> Vec<(String, String)> {
     found
 }
 
-/// A heading as links name it.
+/// Converts a heading to its anchor.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim_start_matches('#').trim().chars();
     let kept = kept.filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
 }
 
-/// What is wrong with the links of a document.
+/// Returns the errors of a document's links.
 fn broken(document: &Path, text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     for (label, target) in links(text) {
@@ -104,7 +103,7 @@ fn every_link_leads_somewhere() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The control: what is wrong with a link is found.
+/// The control: errors in links are found.
 #[test]
 fn a_link_that_leads_nowhere_is_found() {
     let document = root().join("README.md");
@@ -115,7 +114,7 @@ fn a_link_that_leads_nowhere_is_found() {
     assert!(reported("[ADR 2](docs/adr/0001-spec-is-built-by-the-shim.md)").contains("another decision"));
 }
 
-/// Source files that a document names are there: each by the end of its path, as `shim/update.rs`.
+/// Source files that a document names exist; a name matches the end of a path, as in `shim/update.rs`.
 #[test]
 fn every_source_that_is_named_is_there() {
     let mut sources = Vec::new();
@@ -126,7 +125,7 @@ fn every_source_that_is_named_is_there() {
     for document in documents() {
         let text = fs::read_to_string(&document).expect("a document");
         if text.lines().nth(2).is_some_and(|line| line.starts_with("Superseded")) {
-            continue; // tells of what was
+            continue; // a record of the past
         }
         let words = text.lines().flat_map(|line| line.split('`').skip(1).step_by(2));
         let words = words.filter(|word| word.ends_with(".rs") && !word.contains([' ', '*']));
@@ -135,7 +134,7 @@ fn every_source_that_is_named_is_there() {
     assert!(missing.is_empty(), "{}", missing.join("\n"));
 }
 
-/// Files of decisions are `NNNN-title.md`, begin with their number, and are numbered without a gap.
+/// Files of decisions are named `NNNN-title.md`, begin with their number, and are numbered without a gap.
 #[test]
 fn every_decision_has_a_number_of_its_own() {
     let mut numbers: BTreeMap<u32, String> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! What can be said of the package and of the checks in the virtual machine without making either: their scripts are
-//! well formed, and what they name is there.
+//! Checks of the package, and of the virtual machine's checks, that need no build: their scripts are well formed, and
+//! the files that they name exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ fn names(dir: &str) -> Vec<String> {
     entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name")).collect()
 }
 
-/// Whether sh can read a script; nothing of it is run.
+/// Returns whether sh can parse a script. The script is not run.
 fn is_well_formed(script: &Path) -> bool {
     Command::new("sh").arg("-n").arg(script).stderr(std::process::Stdio::null()).status().expect("sh").success()
 }
@@ -39,10 +39,10 @@ fn every_script_is_well_formed() {
     assert!(!is_well_formed(broken.path()), "the control");
 }
 
-/// Units that the package brings and does not enable.
+/// Units that the package contains and does not enable.
 const OPTIONAL: [&str; 1] = ["executor-drain.service"];
 
-/// The scripts start, stop and mask what is in `systemd/`, all of it but what is optional.
+/// The scripts start, stop and mask all units in `systemd/`, except optional ones.
 #[test]
 fn the_package_knows_every_unit() {
     let is_unit = |name: &String| name.ends_with(".service") || name.ends_with(".socket");
@@ -60,7 +60,7 @@ fn the_package_knows_every_unit() {
     }
 }
 
-/// Each check says what it is about in its first line, and bears a number that tells when it is its turn.
+/// Each check describes itself in its first line, and has a number that determines its order.
 #[test]
 fn checks_say_what_they_are_about() {
     for name in names("integration/vm/checks") {
@@ -80,7 +80,7 @@ fn the_tests_that_run_in_the_machine_are_there() {
     assert!(named.len() > 3);
     for line in named {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let sources = [format!("integration/tests/{}.rs", words[0]), format!("integration/tests/{}/main.rs", words[0])]; // of one module, or of an executable
+        let sources = [format!("integration/tests/{}.rs", words[0]), format!("integration/tests/{}/main.rs", words[0])]; // single file, or directory
         assert!(sources.iter().any(|source| root().join(source).exists()), "{line}");
         assert!(words[1].parse::<u32>().is_ok_and(|seconds| seconds > 0), "{line}: how many seconds?");
     }

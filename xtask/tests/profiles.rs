@@ -1,4 +1,4 @@
-//! What Cargo.toml must say of the builds that run: text alone, nothing is built.
+//! Requirements on the profiles in Cargo.toml. This reads text only.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,14 +7,15 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
 }
 
-/// A profile of Cargo.toml: its lines.
+/// Returns the lines of a profile in Cargo.toml.
 fn profile<'a>(manifest: &'a str, name: &str) -> Vec<&'a str> {
     let heading = format!("[profile.{name}]");
     let lines = manifest.lines().skip_while(|line| *line != heading).skip(1);
     lines.take_while(|line| !line.starts_with('[')).collect()
 }
 
-/// A panic in a container's cloned init that unwinds goes on in the shim's code, as the container's first process.
+/// A panic that unwinds in a container's cloned init would continue in the shim's code, as the container's first
+/// process.
 #[test]
 fn a_panic_ends_daemon_and_launcher() {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).expect("Cargo.toml");
@@ -23,7 +24,7 @@ fn a_panic_ends_daemon_and_launcher() {
     let settings = manifest.lines().filter(|line| line.starts_with("panic ="));
     assert_eq!(settings.count(), 1, "no other profile changes it");
     assert!(profile(&manifest, "nothing").is_empty(), "the control: a profile that is not there has no lines");
-    // Debug builds can unwind, so that programs and tests share what they are built from: there the hook aborts.
+    // Debug builds can unwind, so that programs and tests share their dependencies; there the panic hook aborts.
     for program in ["executor/launcher", "executor/daemon"] {
         let main = fs::read_to_string(root().join(program).join("src/main.rs")).expect("main.rs");
         let statements = main.split("fn main() -> ExitCode {").nth(1).expect("fn main").lines();

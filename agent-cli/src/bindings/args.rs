@@ -1,4 +1,4 @@
-//! Flags about service bindings: where they come from, and where in a container they go.
+//! Flags for service bindings: sources, and location in the container.
 
 use std::path::PathBuf;
 
@@ -7,60 +7,63 @@ use executor_bindings::Profile;
 
 use crate::source::mode;
 
-/// Sources of bindings, and their translation to files.
+/// Sources of bindings, and the profile of their translation.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Service bindings", group = ArgGroup::new("bindings").multiple(true))]
 pub(crate) struct BindingArgs {
     /// VCAP_SERVICES (JSON) whose bindings become secret files: @FILE, @- (standard input) or @env:VARIABLE
     ///
-    /// BINDING/ENTRY below executord's root for such files, as the Service Binding specification for Kubernetes has it.
-    /// `agent-cli bindings show` tells which files that makes.
+    /// Creates BINDING/ENTRY below executord's root for such files, as the Service Binding specification for Kubernetes
+    /// defines it. `agent-cli bindings show` lists the files.
     #[arg(long, value_name = "SOURCE", group = "bindings")]
     pub(crate) vcap_services: Option<String>,
-    /// Profile of the translation of VCAP_SERVICES [default: cc]
+    /// Profile of the VCAP_SERVICES translation [default: cc]
     #[arg(long, value_name = "PROFILE", value_enum, requires = "vcap_services", conflicts_with = "vcap_file")]
     pub(crate) binding_profile: Option<ProfileArg>,
-    /// Deliver VCAP_SERVICES as one file instead, which VCAP_SERVICES_FILE_PATH names
+    /// Deliver VCAP_SERVICES as a single file, whose path is in VCAP_SERVICES_FILE_PATH
     #[arg(long, requires = "vcap_services", conflicts_with = "bind")]
     pub(crate) vcap_file: bool,
-    /// Directory of bindings in the Kubernetes layout (DIR/BINDING/ENTRY), or one binding (DIR/type); may be repeated
+    /// Directory of bindings in the Kubernetes layout (DIR/BINDING/ENTRY), or a single binding (DIR/type); can be
+    /// repeated
     ///
-    /// Taken as it is, whatever bytes the entries hold. Names that begin with a dot (but for `.metadata`) and directories in
-    /// a binding are left out, links are followed. Entries that describe the binding are not masked: those that `.metadata`
-    /// lists, or label, name, plan and the like beside a label. Where there is a `..data`, as Kubernetes writes it, all is read through that.
+    /// Entries are copied unchanged. Names that begin with a dot (except `.metadata`) and directories in a binding are
+    /// skipped; links are followed. Entries that describe the binding are not masked: those that `.metadata` lists, or
+    /// label, name, plan and the like if there is a label. If there is a `..data` link, as Kubernetes writes it,
+    /// everything is read through that link.
     #[arg(long, value_name = "DIR", group = "bindings")]
     pub(crate) bind: Vec<PathBuf>,
 }
 
-/// [`BindingArgs`], and where in the container the files go.
+/// [`BindingArgs`], and the location of the files in the container.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Service bindings")]
 pub(crate) struct DeliveryArgs {
     #[command(flatten)]
     pub(crate) from: BindingArgs,
-    /// Directory of the container that the bindings lie in [default: executord's root, /etc/cf-service-bindings]
+    /// Directory of the bindings in the container [default: executord's root, /etc/cf-service-bindings]
     ///
-    /// `rotate` can add bindings to it where the root file system lacks it, and must be given the same as `run`.
+    /// If the root file system lacks the directory, `rotate` can add bindings to it; it needs the same option as `run`.
     #[arg(long, value_name = "PATH", requires = "bindings")]
     pub(crate) binding_root: Option<String>,
     /// Permission bits of the bindings' files [default: 0600]
     ///
-    /// For an image that starts as root and then becomes another user. `rotate` gives files that it adds 0600 without it.
+    /// For an image that starts as root and then switches to another user. Without this option, `rotate` adds files
+    /// with mode 0600.
     #[arg(long, value_name = "MODE", value_parser = mode, requires = "bindings")]
     pub(crate) binding_mode: Option<u32>,
-    /// Group of the bindings' files, as for --file [default: the process's]
+    /// Group of the bindings' files, as for --file [default: the process's group]
     #[arg(long, value_name = "GROUP", requires = "bindings")]
     pub(crate) binding_group: Option<String>,
 }
 
-/// Profile of the translation of VCAP_SERVICES, as `--binding-profile` names it.
+/// Profile of the VCAP_SERVICES translation, as named by `--binding-profile`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProfileArg {
-    /// Cloud Controller as it is today: the provider is the label, attributes are files, empty ones are left out
+    /// Current Cloud Controller: the provider is the label, attributes are files, empty attributes are skipped
     Cc,
-    /// CF RFC 0030: the provider is the top-level key, an attribute's `_` becomes `-`
+    /// CF RFC 0030: the provider is the top-level key, `_` in an attribute becomes `-`
     Rfc,
-    /// The buildpacks' library: type, provider and credentials only
+    /// The buildpacks' library: only type, provider and credentials
     Libcnb,
 }
 

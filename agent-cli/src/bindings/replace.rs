@@ -1,8 +1,8 @@
-//! The bindings of a container that runs, replaced as a whole.
+//! Replaces all bindings of a running container.
 //!
-//! From the container as it is and the bindings that it is to have to one update: files to be written, paths to be
-//! removed, and the generation that this was decided by, so that nobody's update between the look and the call is undone
-//! unseen.
+//! Computes an update from the container's current and its new bindings: files to write, paths to remove, and the
+//! generation of the current state, so that executord rejects the update if another client has changed the files in the
+//! meantime.
 
 use executor_bindings::{Layout, Present, SERVICE_BINDING_ROOT, VCAP_SERVICES_FILE_PATH, obsolete};
 use executor_client::v1::{Container, File, UpdateFilesRequest};
@@ -12,12 +12,12 @@ use super::{Delivery, known};
 use crate::failure::Failure;
 use crate::text::plain;
 
-/// An update that wipes itself.
+/// An update that wipes itself on drop.
 pub(crate) struct Update(UpdateFilesRequest);
 
 impl Delivery {
-    /// The update that makes these the bindings of `container`, on top of what `base` asks for. `files_root` is
-    /// executord's; empty where it is too old to tell.
+    /// Returns the update that replaces the bindings of `container`, in addition to the changes of `base`. `files_root`
+    /// is executord's; empty if executord is too old to report it.
     pub(crate) fn update(
         &self,
         base: &UpdateFilesRequest,
@@ -32,7 +32,7 @@ impl Delivery {
         let present = Present::below(&absolute, files);
         let names = spec.map_or(&[][..], |spec| &spec.environment_names);
         let has = |name: &str| names.iter().any(|known| known == name);
-        // Without any binding left, the variable still tells their layout.
+        // If no binding is left, the variable still shows the layout.
         let layout = present.layout().or_else(|| match (has(SERVICE_BINDING_ROOT), has(VCAP_SERVICES_FILE_PATH)) {
             (true, _) => Some(Layout::Directories),
             (_, true) => Some(Layout::OneFile),
@@ -57,23 +57,25 @@ impl Delivery {
     }
 }
 
-/// A program looks where the variable leads that it was started with.
+/// The layout cannot change, because the running program reads the path in the variable that it was started with.
 fn same_layout(id: &str, has: Option<Layout>, new: Layout, root: &str) -> Result<(), Failure> {
     let (id, root) = (plain(id), plain(root));
     let text = match has {
         Some(layout) if layout == new => return Ok(()),
-        Some(Layout::Directories) => format!("rotate {id}: it has its bindings as directories: leave out --vcap-file"),
-        Some(Layout::OneFile) => format!("rotate {id}: it has its bindings as one file: add --vcap-file"),
+        Some(Layout::Directories) => {
+            format!("rotate {id}: the container has its bindings as directories: leave out --vcap-file")
+        }
+        Some(Layout::OneFile) => format!("rotate {id}: the container has its bindings as one file: add --vcap-file"),
         None => format!(
-            "rotate {id}: it has no bindings below {root}; `run` gives it some with --vcap-services or --bind, and \
-             --binding-root says where they lie"
+            "rotate {id}: the container has no bindings below {root}; deliver them with `run --vcap-services` or \
+             `run --bind`, and name their directory with --binding-root"
         ),
     };
     Err(Failure::Usage(text))
 }
 
 impl Update {
-    /// A copy for the wire.
+    /// Returns a copy to send.
     pub(crate) fn message(&self) -> UpdateFilesRequest {
         self.0.clone()
     }

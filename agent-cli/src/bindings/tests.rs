@@ -1,4 +1,4 @@
-//! From flags to files, variables and updates.
+//! Conversion of flags to files, variables and updates.
 
 use executor_client::v1::{Action, Container, ContainerSpec, RunAction, RunRequest, SecretFile, UpdateFilesRequest};
 
@@ -66,7 +66,7 @@ fn every_source_is_read_and_no_value_is_taken() {
     assert!(error.contains("--file c=@-: standard input is already the content of --vcap-services"), "{error}");
 }
 
-/// Every violation is reported, in Cloud Controller's words.
+/// Every violation is reported, in Cloud Controller's wording.
 #[test]
 fn what_is_wrong_is_told_line_by_line() {
     let bad = br#"{"l": [{"name": "B_D", "credentials": {"../x": "canary"}}]}"#;
@@ -97,7 +97,7 @@ fn files_and_variable_are_placed() {
     assert_eq!(lowered.variable.name, "VCAP_SERVICES_FILE_PATH");
     assert_eq!(lowered.variable.value, "/etc/cf-service-bindings/vcap_services");
     assert_eq!((lowered.files.len(), &*lowered.files[0].content), (1, VCAP));
-    // The directory is there where no binding is.
+    // The directory exists even without bindings.
     for (root, path) in [(None, ".bindings"), (Some("/run/b"), "/run/b/.bindings")] {
         let none = Builder::new().finish().unwrap();
         let lowered =
@@ -112,7 +112,7 @@ fn files_and_variable_are_placed() {
     }
 }
 
-/// The modes exclude one another, and both exclude VCAP_SERVICES.
+/// The modes exclude each other, and both exclude VCAP_SERVICES.
 #[test]
 fn vcap_services_is_not_set_beside_them() {
     let request = |env: Option<(&str, &str)>, secret: Option<(&str, &str)>| {
@@ -134,7 +134,7 @@ fn vcap_services_is_not_set_beside_them() {
         assert!(error.contains("SERVICE_BINDING_ROOT") && error.ends_with(flag), "{error}");
     }
     delivery(args("@-"), None).check(&request(None, None)).unwrap();
-    // A variable of the request's own is kept.
+    // A variable set by the request is kept.
     for (env, ours) in [(None, true), (Some(("SERVICE_BINDING_ROOT", "/x")), false)] {
         let mut request = request(env, None);
         let lowered = delivery(args("@-"), None).lower("");

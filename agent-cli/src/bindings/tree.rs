@@ -1,14 +1,14 @@
-//! Bindings that lie in a directory, in the layout that Kubernetes projects them in.
+//! Reads bindings from a directory in the layout that Kubernetes projects.
 //!
 //! ```text
 //! DIR/db/..data -> ..2026_01_31      DIR/..data -> ..gen3       DIR/type
 //!    db/..2026_01_31/type               db -> ..data/db         DIR/password
 //!    db/type -> ..data/type
 //! ```
-//! A directory with a `..data` is read through that link, opened once: what is read is of one generation, also while
-//! somebody swaps it. Links are followed, because the layout is made of them. Names that begin with a dot are no bindings
-//! and no entries, but for `.metadata`, without which SAP's readers pass over a binding; and neither are directories in a
-//! binding. Anything else than a regular file is refused, unread.
+//! A directory with a `..data` link is read through that link, which is opened once: all entries are of the same
+//! generation, even if the link is replaced concurrently. Links are followed, because the layout consists of links.
+//! Names that begin with a dot are skipped, except `.metadata`, without which SAP's readers ignore a binding; so are
+//! directories in a binding. Any other non-regular file is an error, and is not read.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -25,14 +25,14 @@ use zeroize::Zeroizing;
 use crate::source::bounded;
 use crate::text::plain;
 
-/// The link to what is in force, in a directory that somebody replaces at once.
+/// Link to the current generation, in a directory that is replaced atomically.
 const IN_FORCE: &str = "..data";
-/// Most names in all directories together.
+/// Maximum number of names in all directories together.
 const NAMES_MAX: usize = 20_000;
 /// Name of the file that makes a directory a binding.
 const TYPE: &str = "type";
 
-/// The entries of a binding by their names.
+/// Names and contents of a binding's entries.
 pub(crate) type Entries = Vec<(String, Zeroizing<Vec<u8>>)>;
 
 /// Errors of reading a directory as bindings.
@@ -46,7 +46,7 @@ pub(crate) enum TreeError {
     TooLarge { path: PathBuf },
 }
 
-/// Reads the bindings of a directory, or the one that it is, by their names.
+/// Reads the bindings in a directory, or the single binding that the directory is. Returns names and entries.
 pub(super) fn read(dir: &Path) -> Result<Vec<(String, Entries)>, TreeError> {
     let mut reader = Reader { bytes: INPUT_MAX, names: NAMES_MAX };
     let root = in_force(open_dir(CWD, dir.as_os_str()).map_err(|error| failed(dir, error))?);
@@ -62,26 +62,23 @@ pub(super) fn read(dir: &Path) -> Result<Vec<(String, Entries)>, TreeError> {
                 let entries = reader.entries(&in_force(binding), &path)?;
                 tree.push((name, entries));
             }
-            // Consumers disagree about what it is: some pass over it, some fail.
+            // Readers disagree about a binding without a type: some ignore it, some fail.
             _ => {
-                return Err(TreeError::Refused {
-                    path,
-                    why: "is not a directory, and beside bindings nothing may lie",
-                });
+                return Err(TreeError::Refused { path, why: "is not a directory; only bindings may be here" });
             }
         }
     }
     Ok(tree)
 }
 
-/// A reader with the bytes and names that it may still read.
+/// A reader with its remaining budget of bytes and names.
 struct Reader {
     bytes: usize,
     names: usize,
 }
 
 impl Reader {
-    /// Names in a directory that do not begin with a dot, and `.metadata`, sorted.
+    /// Lists the names in a directory without a leading dot, and `.metadata`, sorted.
     fn names(&mut self, dir: &OwnedFd, path: &Path) -> Result<Vec<String>, TreeError> {
         let mut names = Vec::new();
         for entry in Dir::read_from(dir).map_err(|error| failed(path, error))? {
@@ -103,12 +100,12 @@ impl Reader {
         Ok(names)
     }
 
-    /// The entries of a binding.
+    /// Reads the entries of a binding.
     fn entries(&mut self, dir: &OwnedFd, path: &Path) -> Result<Entries, TreeError> {
         let mut entries = Vec::new();
         for name in self.names(dir, path)? {
             let path = path.join(&name);
-            // A pipe must not make us wait, so it is looked at when it is open.
+            // Opening a pipe must not block; its type is checked after opening.
             let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
             let file = match openat(dir, &name, flags, Mode::empty()) {
                 Err(Errno::NXIO) => return Err(TreeError::Refused { path, why: "is not a regular file" }),
@@ -143,12 +140,12 @@ fn open_dir(at: impl std::os::fd::AsFd, name: &OsStr) -> Result<OwnedFd, Errno> 
     openat(at, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The directory behind `..data`, where there is one.
+/// Returns the directory behind `..data`, if there is one.
 fn in_force(dir: OwnedFd) -> OwnedFd {
     open_dir(&dir, IN_FORCE.as_ref()).unwrap_or(dir)
 }
 
-/// The name of a directory, also of `.`.
+/// Returns the name of a directory, even for `.`.
 fn own_name(dir: &Path) -> Result<String, TreeError> {
     let whole = std::fs::canonicalize(dir).map_err(|source| TreeError::Io { path: dir.to_owned(), source })?;
     let name = dir.file_name().or_else(|| whole.file_name()).unwrap_or_default();
@@ -188,13 +185,13 @@ mod tests {
         put(root, ".metadata", b"no binding");
         put(root, "plain/sub/x", b"x");
         put(root, ".hidden/type", b"x");
-        // What Kubernetes writes, with an old generation that is still there.
+        // The layout written by Kubernetes, with an old generation that still exists.
         put(root, "k8s/..2026_2/type", b"new");
         put(root, "k8s/..2026_1/type", b"old");
         symlink("..2026_2", root.join("k8s/..data")).unwrap();
         symlink("..data/type", root.join("k8s/type")).unwrap();
         assert_eq!(flat(root), ["k8s/type=new", "plain/.metadata={}", "plain/KEY_1=\\x00\\xff\\n", "plain/type=mysql"]);
-        // What executord mounts: the links are the files.
+        // The layout mounted by executord: the links are the files.
         let home = tempfile::tempdir().unwrap();
         put(home.path(), "..gen2/db/type", b"new");
         symlink("..gen2", home.path().join("..data")).unwrap();

@@ -1,12 +1,12 @@
-//! `bindings write`: bindings into a directory of this machine, all of them or none.
+//! `bindings write`: writes bindings into a local directory, all or none.
 //!
-//! Bindings are written beside the directory under a temporary name (`.NAME.agent-cli-...`), synced, and take its place
-//! in one step; the replaced directory is removed after that. Nothing but bindings lies in the directory, because half
-//! of the clients fail at anything else; so no mark tells that this command wrote it. A directory counts as written by
-//! this command if it holds nothing else than this command writes: directories of 0700 that have a `type`, regular
-//! files of 0600, one owner. Anything else at the destination is left unchanged.
+//! Bindings are written next to the directory under a temporary name (`.NAME.agent-cli-...`), synced, and renamed into
+//! place atomically; then the replaced directory is removed. The directory holds only bindings, because half of the
+//! client libraries fail on anything else, so there is no marker file of this command. A directory counts as written by
+//! this command if it holds only what this command writes: directories of mode 0700 with a `type`, and regular files of
+//! mode 0600, all with the same owner. Anything else at the destination is left unchanged.
 //!
-//! A SIGKILL in the middle leaves the name with the dot.
+//! After a SIGKILL, the temporary directory may remain.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -19,16 +19,16 @@ use rustix::io::Errno;
 
 use crate::text::plain;
 
-/// Directories.
+/// Mode of directories.
 const DIRECTORY: u32 = 0o700;
-/// Files.
+/// Mode of files.
 const FILE: u32 = 0o600;
 /// Permission bits of a mode.
 const BITS: u32 = 0o7777;
 /// Reason for not replacing a directory.
 const FOREIGN: &str = "was not written by `agent-cli bindings write`, so it is not replaced";
 
-/// Errors of writing bindings; nothing was written.
+/// Errors of writing bindings. Nothing was written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
     #[error("cannot write {}", plain(&.path.display().to_string()))]
@@ -37,20 +37,20 @@ pub(crate) enum WriteError {
     InTheWay { path: PathBuf, why: &'static str },
 }
 
-/// Writes bindings so that `dir` holds them and nothing else.
+/// Writes bindings, so that `dir` holds exactly these.
 pub(crate) fn write(bindings: &Bindings, dir: &Path) -> Result<(), WriteError> {
     let there = evaluate(dir)?;
-    let name = dir.file_name().ok_or(WriteError::InTheWay { path: dir.to_owned(), why: "has no name of its own" })?;
+    let name = dir.file_name().ok_or(WriteError::InTheWay { path: dir.to_owned(), why: "has no file name" })?;
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = format!(".{}.agent-cli-{}", name.to_string_lossy(), uuid::Uuid::new_v4().simple());
     let beside = Beside(parent.join(name));
     fill(bindings.files(), &beside.0)?;
     let flags = if there { RenameFlags::EXCHANGE } else { RenameFlags::NOREPLACE };
     renameat_with(CWD, &beside.0, CWD, dir, flags).map_err(|error| match error {
-        Errno::EXIST => WriteError::InTheWay { path: dir.to_owned(), why: "came to be there meanwhile" },
+        Errno::EXIST => WriteError::InTheWay { path: dir.to_owned(), why: "was created in the meantime" },
         error => failed(dir)(error.into()),
     })?;
-    // A directory that was replaced after it was judged is put back.
+    // If the directory was changed after the check, put it back.
     if there && let Err(error) = evaluate(&beside.0) {
         renameat_with(CWD, &beside.0, CWD, dir, RenameFlags::EXCHANGE).map_err(|error| failed(dir)(error.into()))?;
         return Err(match error {
@@ -61,13 +61,12 @@ pub(crate) fn write(bindings: &Bindings, dir: &Path) -> Result<(), WriteError> {
     sync(parent)
 }
 
-/// A temporary directory beside the final one, removed when dropped: it holds what was not finished, or the replaced
-/// bindings.
+/// A temporary directory next to the final one, removed on drop: it holds unfinished or replaced bindings.
 struct Beside(PathBuf);
 
 impl Drop for Beside {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0); // a name with a dot is all that stays
+        let _ = fs::remove_dir_all(&self.0); // best effort: at worst a hidden directory stays
     }
 }
 
@@ -101,7 +100,7 @@ fn failed(path: &Path) -> impl Fn(io::Error) -> WriteError + use<> {
     move |source| WriteError::Io { path: path.clone(), source }
 }
 
-/// Returns whether there is a directory that may be replaced; fails if there is anything else.
+/// Returns whether there is a directory that may be replaced. Returns an error if there is anything else.
 fn evaluate(dir: &Path) -> Result<bool, WriteError> {
     let meta = match fs::symlink_metadata(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -127,7 +126,7 @@ fn evaluate(dir: &Path) -> Result<bool, WriteError> {
     Ok(true)
 }
 
-/// Returns the entries of a directory; links are not followed.
+/// Lists the entries of a directory; links are not followed.
 fn children(dir: &Path) -> Result<Vec<(PathBuf, fs::Metadata)>, WriteError> {
     let child = |entry: io::Result<fs::DirEntry>| {
         let path = entry.map_err(failed(dir))?.path();
@@ -151,7 +150,7 @@ mod tests {
         Builder::new().vcap_services(json.as_bytes(), Profile::Libcnb).finish().unwrap()
     }
 
-    /// Returns every file below a directory with its content and mode.
+    /// Lists all files below a directory, with content and mode.
     fn listing(dir: &Path) -> BTreeMap<String, (String, u32)> {
         let mut found = BTreeMap::new();
         let mut todo = vec![dir.to_owned()];

@@ -1,4 +1,4 @@
-//! `action check`: trees of actions in files, without executord.
+//! `action check`: validates files with trees of actions, without executord.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use crate::view::json;
 pub(crate) enum ActionCommand {
     /// Check a file for `run --action`, and print its tree
     ///
-    /// Prints every fault with its path. With --json, the document as executord gets it.
+    /// Prints every error with its path. With --json, prints the document that executord would receive.
     Check(ActionFile),
 }
 
@@ -35,7 +35,7 @@ pub(super) fn local(command: ActionCommand, as_json: bool) -> Result<u8, Failure
     Ok(0)
 }
 
-/// The tree, a line each.
+/// Formats the tree, one action per line.
 fn tree(request: &RunRequest) -> String {
     let mut text = String::new();
     for Visit { path, depth, kinds, action } in actions::visit(request) {

@@ -1,4 +1,4 @@
-//! `attach ID`: what a container's own process writes and reads, here.
+//! `attach ID`: connects to the streams of a container's process.
 
 use clap::Args;
 use executor_client::rest_of_log;
@@ -14,19 +14,19 @@ use crate::terminal::{self, DetachKeys};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AttachArgs {
-    /// Only watch: send no input
+    /// Send no input
     #[arg(long)]
     pub(crate) no_stdin: bool,
-    /// Take the input over from another client
+    /// Take over the input from another client
     #[arg(long)]
     pub(crate) take_over: bool,
-    /// Keys that leave the process to itself, where it has a terminal
+    /// Keys that detach from the process, if it has a terminal
     #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_parser = DetachKeys::parse)]
     pub(crate) detach_keys: DetachKeys,
-    /// Never let the process wait: output that is not read in time is skipped, and its size is reported
+    /// Never block the process: output that is not read in time is skipped, and its size is reported
     #[arg(long)]
     pub(crate) lossy: bool,
-    /// Id of the container, or a unique beginning of it
+    /// Id of the container, or a unique prefix
     pub(crate) id: String,
 }
 

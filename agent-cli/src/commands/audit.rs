@@ -1,10 +1,10 @@
-//! `audit`: a container with canaries, a search while it runs, a search one second after its end, a table.
+//! `audit`: runs a container with canaries, searches while it runs and one second after its exit, and prints a table.
 //!
 //! ```text
 //! run -> it has printed its secrets -> rotate -> it has printed the new file -> one second -> search
 //!     -> stop -> completed -> one second -> search -> delete -> table
 //! ```
-//! Whatever goes wrong on the way, the container is deleted.
+//! The container is deleted even if a step fails.
 
 mod findings;
 mod inputs;
@@ -37,16 +37,16 @@ pub(crate) struct AuditArgs {
     /// Size of each canary: 64 to 450000; in variables and arguments at most 100000
     #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = canary_size)]
     pub(crate) size: u64,
-    /// Root file system of the container: `host` or `dir:/absolute/path`; it must have /bin/sh, cat and sleep
+    /// Root file system of the container: `host` or `dir:/absolute/path`; must contain /bin/sh, cat and sleep
     #[arg(long, value_name = "REF", default_value = "host")]
     pub(crate) rootfs: String,
     /// Run the container as `user`, `uid`, `user:group` or `uid:gid` [default: root]
     #[arg(long, short, value_name = "USER")]
     pub(crate) user: Option<String>,
-    /// Search the journal, too
+    /// Also search the journal
     #[arg(long)]
     pub(crate) journal: bool,
-    /// Search all of the machine's memory, too, through /proc/kcore (a second or two for each gigabyte)
+    /// Also search all of the machine's memory, through /proc/kcore (one or two seconds per gigabyte)
     #[arg(long)]
     pub(crate) kernel_memory: bool,
 }
@@ -57,17 +57,17 @@ fn canary_size(text: &str) -> Result<u64, String> {
     if SIZES.contains(&size) { Ok(size) } else { Err(format!("is {size}; {least} to {most} is allowed")) }
 }
 
-/// Time after which no secret may be left of a container that has ended, or of a file that was replaced: the old file
-/// stays for half a second, for a reader that has just looked it up.
+/// Delay after which no secret of a completed container or a replaced file may remain: the old file stays for half a
+/// second, for readers that have just opened its path.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// Fails early where the audit would see nothing.
+/// Returns an error early if the audit would see nothing.
 pub(super) fn require_root() -> Result<(), Failure> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
     }
     Err(Failure::Usage(
-        "audit reads the memory of executord, its launcher and its shims, which takes root: run `sudo agent-cli audit`"
+        "audit reads the memory of executord, its launcher and its shims, which needs root: run `sudo agent-cli audit`"
             .into(),
     ))
 }
@@ -121,7 +121,7 @@ async fn examine(session: &Session, args: &AuditArgs, scene: SearchScope, inputs
         Err(error) if error.code() == Some(Code::Unimplemented) => kinds.retain(|kind| *kind != Kind::OldFile),
         Err(error) => return Err(status::failure(&format!("rotate {id}"), error)),
     }
-    // What is left of the log is the container's end.
+    // The rest of the log is the container's exit.
     drop(log);
     if add_token(&mut needles, &container) {
         kinds.push(Kind::Token);
@@ -150,7 +150,7 @@ async fn look_at_kernel(needles: &Arc<Needles>) -> Result<Report, Failure> {
     search.await.map_err(|error| Failure::System(error.into()))
 }
 
-/// The container's log, read for what its script says of itself.
+/// The container's log, searched for the markers that its script prints.
 struct Log<'a> {
     session: &'a Session,
     id: &'a str,
@@ -168,7 +168,7 @@ impl Log<'_> {
                         self.tail.clear();
                         return Ok(());
                     }
-                    // The words may come in two pieces; what is before them may be long.
+                    // The marker may be split over two pieces; the text before it may be long.
                     let keep = self.tail.floor_char_boundary(self.tail.len().saturating_sub(words.len()));
                     self.tail.drain(..keep);
                 }
@@ -177,12 +177,12 @@ impl Log<'_> {
         }
     }
 
-    /// Returns the error that tells why there is nothing to audit.
+    /// Returns the error that explains why there is nothing to audit.
     async fn ended_early(&self) -> Failure {
         let result = self.session.client.get(self.id).await.ok().and_then(|container| container.result);
         let why = match result.and_then(|result| result.failure) {
             Some(failure) => plain(&failure.message),
-            None => "its script did not get as far as it should".to_owned(),
+            None => "its script did not finish".to_owned(),
         };
         Failure::AuditEnded(why)
     }
@@ -192,6 +192,6 @@ async fn delete(session: &Session, id: &str) {
     match session.client.delete(id, true).await.doing(&format!("rm {id}")) {
         Ok(()) => {}
         Err(failure) if failure.code() == Some(Code::NotFound) => {}
-        Err(failure) => session.output.note(format!("the container {id} may still be there: {}", failure.describe())),
+        Err(failure) => session.output.note(format!("the container {id} may still exist: {}", failure.describe())),
     }
 }

@@ -1,4 +1,4 @@
-//! `bindings show|check|write`, which work without executord; and what `run` and `rotate` ask executord about bindings.
+//! `bindings show|check|write`, which need no executord, and the calls about bindings of `run` and `rotate`.
 
 use std::io;
 use std::path::PathBuf;
@@ -22,14 +22,14 @@ use crate::view::{human, json};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BindingsCommand {
-    /// List the files of bindings: names and sizes, and no value unless asked for
+    /// List the files of bindings: names and sizes; values only with --reveal
     Show(ShowArgs),
-    /// Check bindings, and print everything that is wrong with them
+    /// Check bindings, and print all errors
     Check(CheckArgs),
-    /// Write bindings into a directory: files 0600, all of them or none
+    /// Write bindings into a directory: files 0600, all or none
     ///
-    /// DIR is replaced as a whole, in one step. It may not be there yet, be empty, or be one that this command wrote;
-    /// anything else stays as it is. For programs outside of containers, and for `--bind`.
+    /// DIR is replaced atomically. It may be missing, empty, or written by this command; anything else is left
+    /// unchanged. For programs outside of containers, and for `--bind`.
     Write(WriteArgs),
 }
 
@@ -37,14 +37,14 @@ pub(crate) enum BindingsCommand {
 pub(crate) struct ShowArgs {
     #[command(flatten)]
     pub(crate) of: CheckArgs,
-    /// Print the values, too
+    /// Also print the values
     #[arg(long)]
     pub(crate) reveal: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Directory of bindings, as with --bind
+    /// Directory of bindings, as for --bind
     #[arg(value_name = "DIR", group = "bindings", conflicts_with = "vcap_file")]
     pub(crate) dir: Option<PathBuf>,
     #[command(flatten)]
@@ -60,10 +60,10 @@ pub(crate) struct WriteArgs {
     pub(crate) from: BindingArgs,
 }
 
-/// Number of attempts to replace bindings when somebody else replaces files at the same time.
+/// Maximum number of attempts to replace bindings while other clients replace files.
 const ATTEMPTS: u32 = 5;
 
-/// Carries `bindings` out.
+/// Executes `bindings`.
 pub(super) fn local(command: BindingsCommand, as_json: bool) -> Result<u8, Failure> {
     match command {
         BindingsCommand::Show(ShowArgs { of, reveal }) => {
@@ -87,7 +87,7 @@ pub(super) fn local(command: BindingsCommand, as_json: bool) -> Result<u8, Failu
             result?;
         }
         BindingsCommand::Write(WriteArgs { dir, from }) => {
-            let bindings = read("write", "--vcap-services or --bind, beside the directory to write to", &from)?;
+            let bindings = read("write", "--vcap-services or --bind, in addition to the directory to write to", &from)?;
             bindings::write(&bindings, &dir).map_err(BindingsError::from)?;
             if as_json {
                 print(&json::document(&json::CheckedBindings::fine(&bindings)))?;
@@ -97,7 +97,7 @@ pub(super) fn local(command: BindingsCommand, as_json: bool) -> Result<u8, Failu
     Ok(0)
 }
 
-/// The directory of the arguments is one more of `--bind`.
+/// Adds the positional directory to those of `--bind`.
 fn from(CheckArgs { dir, mut from }: CheckArgs) -> BindingArgs {
     from.bind.splice(..0, dir);
     from
@@ -105,9 +105,7 @@ fn from(CheckArgs { dir, mut from }: CheckArgs) -> BindingArgs {
 
 fn read(command: &str, wanted: &str, args: &BindingArgs) -> Result<Bindings, Failure> {
     let bindings = bindings::read(args, &[], &mut io::stdin().lock(), &|name| std::env::var_os(name))?;
-    bindings.ok_or_else(|| {
-        Failure::Usage(format!("bindings {command}: nothing says where the bindings come from; name {wanted}"))
-    })
+    bindings.ok_or_else(|| Failure::Usage(format!("bindings {command}: no source of bindings is given; name {wanted}")))
 }
 
 /// `2 bindings, 7 files, 312 of 1000000 bytes`.
@@ -121,7 +119,7 @@ fn summary(bindings: &Bindings) -> String {
     format!("{all}, {} of {BYTES_MAX} bytes", bindings.bytes())
 }
 
-/// The document of `bindings check`; `None` where it is not the bindings that are wrong.
+/// Returns the document of `bindings check`; `None` if the error is not about the bindings.
 fn checked(result: &Result<Bindings, Failure>) -> Option<json::CheckedBindings> {
     match result {
         Ok(bindings) => Some(json::CheckedBindings::fine(bindings)),
@@ -132,7 +130,7 @@ fn checked(result: &Result<Bindings, Failure>) -> Option<json::CheckedBindings> 
     }
 }
 
-/// Formats the bindings for people: a line for each file.
+/// Formats the bindings for people, one line per file.
 fn table(bindings: &Bindings, reveal: bool) -> String {
     let mut heading = vec!["FILE", "SIZE", "MASKED"];
     if reveal {
@@ -146,7 +144,7 @@ fn table(bindings: &Bindings, reveal: bool) -> String {
         if reveal {
             row.push(match std::str::from_utf8(&file.content) {
                 Ok(text) => (text.to_owned(), Role::Plain),
-                Err(_) => ("(no text; --json shows it in base64)".to_owned(), Role::Faint),
+                Err(_) => ("(not text; --json shows it in base64)".to_owned(), Role::Faint),
             });
         }
         table.row(row);
@@ -154,13 +152,12 @@ fn table(bindings: &Bindings, reveal: bool) -> String {
     format!("{}{}\n", table.render(Style::detect()), summary(bindings))
 }
 
-/// The bindings that the flags name, read before anything is started.
-/// `others` may want standard input, too.
+/// Reads the bindings that the flags name, before anything is started. `others` may also read standard input.
 pub(super) fn delivery(args: &DeliveryArgs, others: &[(Flag, &[String])]) -> Result<Option<Delivery>, Failure> {
     Delivery::read(args, others, &mut io::stdin().lock(), &|name| std::env::var_os(name))
 }
 
-/// Puts bindings into the request of `run`, at the place that executord has for them.
+/// Adds bindings to the request of `run`, at executord's path for them.
 pub(super) async fn deliver(
     session: &Session,
     request: &mut Request,
@@ -178,13 +175,13 @@ pub(super) async fn deliver(
     Ok(())
 }
 
-/// Returns executord's directory of files with relative paths; empty if executord is too old to report it.
+/// Returns executord's directory for files with relative paths; empty if executord is too old to report it.
 async fn files_root(session: &Session, doing: &str) -> Result<String, Failure> {
     Ok(session.client.info().await.doing(doing)?.files_root)
 }
 
-/// Makes the delivered bindings those of a container that runs, together with what `base` asks for. Looks again when
-/// somebody else was faster, unless the generation was given. An error of the update is the caller's to explain.
+/// Replaces the bindings of a running container, together with the changes in `base`. Retries after a concurrent
+/// update, unless the generation was given. Errors of the update are explained by the caller.
 pub(super) async fn replace(
     session: &Session,
     base: &UpdateFilesRequest,

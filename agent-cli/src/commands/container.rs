@@ -21,7 +21,7 @@ pub(crate) enum ContainerCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct PruneArgs {
-    /// Remove only containers that this holds for: until=24h, label=NAME; may be repeated
+    /// Remove only matching containers: until=24h, label=NAME; can be repeated
     ///
     /// Keys and rules are those of `ps --filter`.
     #[arg(long = "filter", value_name = "KEY=VALUE", value_parser = ContainerFilter::parse)]
@@ -29,7 +29,7 @@ pub(crate) struct PruneArgs {
     /// Only show what would be removed
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Has no effect: docker's flag, which answers its question
+    /// No effect, for compatibility: docker uses it to skip a confirmation
     #[arg(long, short, hide = true)]
     pub(crate) force: bool,
 }
@@ -46,7 +46,7 @@ pub(super) async fn container(session: &Session, command: ContainerCommand) -> R
             false => session.client.delete(&id, false).await.doing(&format!("remove {id}")),
         };
         match deleted {
-            // Another client has removed it.
+            // Another client has removed the container.
             Err(failure) if failure.code() == Some(executor_client::Code::NotFound) => {}
             Err(failure) => {
                 done.push(json::Done { deleted: Some(false), ..json::Done::new(id, Some(failure.describe())) });

@@ -1,4 +1,4 @@
-//! `context list|use|show|add|remove`: the executords that this user knows, by name.
+//! `context list|use|show|add|remove`: this user's named executords.
 
 use std::path::PathBuf;
 
@@ -15,14 +15,14 @@ use crate::view::table::Table;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ContextCommand {
-    /// List the contexts; `*` marks the one in use
+    /// List the contexts; `*` marks the current one
     #[command(visible_alias = "ls")]
     List,
-    /// Use a context for later commands that name no other executord
+    /// Set the current context, for commands that name no other executord
     Use(Name),
-    /// Show a context, by default the one in use
+    /// Show a context, by default the current one
     Show(ShowArgs),
-    /// Add a context, or replace it, with --socket, or with --address and the flags of TLS
+    /// Add or replace a context, with --socket, or with --address and TLS flags
     ///
     /// agent-cli context add prod --address node-1:7443 --tls-cert me.crt --tls-key me.key --tls-ca ca.crt
     Add(AddArgs),
@@ -49,12 +49,12 @@ pub(crate) struct AddArgs {
     /// Name of the context: letters, digits, `.`, `_` and `-`
     #[arg(value_name = "NAME")]
     name: String,
-    /// Use the context from now on
+    /// Make it the current context
     #[arg(long = "use")]
     in_use: bool,
 }
 
-/// A context, as `--json` shows it.
+/// A context, as shown by `--json`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ShownContext {
@@ -81,13 +81,13 @@ impl ShownContext {
     }
 }
 
-/// Carries `context` out.
+/// Executes `context`.
 pub(super) fn local(command: ContextCommand, global: &Global) -> Result<u8, Failure> {
     let path = contexts::path().ok_or_else(|| Failure::Usage(format!("neither HOME nor {CONTEXTS} is set")))?;
     let mut known = Contexts::read(&path)?;
     if !matches!(command, ContextCommand::Add(_)) && global.names_server() {
         return Err(Failure::Usage(
-            "context: --socket, --address, --tls-... and --context are for `context add`".into(),
+            "context: --socket, --address, --tls-... and --context are only for `context add`".into(),
         ));
     }
     match command {
@@ -97,7 +97,7 @@ pub(super) fn local(command: ContextCommand, global: &Global) -> Result<u8, Fail
         }
         ContextCommand::Show(ShowArgs { name }) => {
             let name = name.or_else(|| known.current.clone()).ok_or_else(|| {
-                Failure::Usage("no context is in use: name one, or `agent-cli context use NAME`".to_owned())
+                Failure::Usage("there is no current context: name one, or run `agent-cli context use NAME`".to_owned())
             })?;
             let shown = ShownContext::new(&name, known.get(&name, &path)?, &known);
             print(&if global.json { json::document(&shown) } else { table(&shown) })?;
@@ -110,9 +110,7 @@ pub(super) fn local(command: ContextCommand, global: &Global) -> Result<u8, Fail
         ContextCommand::Add(AddArgs { name, in_use }) => {
             contexts::check_name(&name).map_err(Failure::Usage)?;
             if global.local || global.context.is_some() {
-                return Err(Failure::Usage(
-                    "context add: needs --socket, or --address and the flags of TLS".to_owned(),
-                ));
+                return Err(Failure::Usage("context add: needs --socket, or --address and TLS flags".to_owned()));
             }
             known.contexts.insert(name.clone(), Context::from_server(&global.given()?).absolute());
             if in_use {

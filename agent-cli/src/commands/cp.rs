@@ -1,4 +1,4 @@
-//! `cp`: files out of a container and into it; of a completed one its outputs.
+//! `cp`: copies files out of and into a container; of a completed one, its outputs.
 
 mod archive;
 mod live;
@@ -23,13 +23,13 @@ pub(super) use outputs::{To, Wanted, check_destination, fetch};
 
 #[derive(Debug, Args)]
 pub(crate) struct CpArgs {
-    /// Copy what a symbolic link at the end of the source leads to, and not the link
+    /// If the source is a symbolic link, copy its target instead of the link
     #[arg(long, short = 'L')]
     pub(crate) follow_link: bool,
-    /// Most bytes to copy out of a running container, holes and headers of the archive included
+    /// Maximum number of bytes to copy out of a running container, including holes and archive headers
     #[arg(long, value_name = "SIZE", default_value = "16G", value_parser = units::size)]
     pub(crate) max_size: u64,
-    /// ID:PATH or a local path; ID: for all outputs of an ended container, - for a tar archive on standard input
+    /// ID:PATH or a local path; ID: for all outputs of a completed container, - for a tar archive on standard input
     #[arg(value_name = "SOURCE")]
     pub(crate) source: String,
     /// Local path or ID:PATH; - for standard output
@@ -37,17 +37,16 @@ pub(crate) struct CpArgs {
     pub(crate) destination: String,
 }
 
-/// Copy out of a container or into one.
+/// A copy out of or into a container.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Copy {
-    /// Out of a container.
     Out(Source, PathBuf),
-    /// Into the container of this id, at this path.
+    /// Local path, container id, and path in the container.
     In(PathBuf, String, String),
 }
 
 impl CpArgs {
-    /// Reads which of the two is in a container: `ID:PATH` is, and what begins with `.` or `/` is not.
+    /// Determines which of the two paths is in a container: `ID:PATH` is, unless it begins with `.` or `/`.
     pub(crate) fn parse(&self) -> Result<Copy, Failure> {
         let Self { follow_link, source, destination, max_size } = self;
         let usage = |text: &str| {
@@ -62,9 +61,9 @@ impl CpArgs {
             (None, None) => usage("name the container and the path: ID:PATH, or ID: for all outputs"),
             (Some(_), Some(_)) => usage("copies from or to this machine, not between containers"),
             (Some((_, path)), None) if !path.is_empty() && !path.starts_with('/') => {
-                usage("the path in the container is absolute")
+                usage("the path in the container must be absolute")
             }
-            (None, Some((_, path))) if !path.starts_with('/') => usage("the path in the container is absolute"),
+            (None, Some((_, path))) if !path.starts_with('/') => usage("the path in the container must be absolute"),
             (None, Some((id, path))) => Ok(Copy::In(source.into(), id, path)),
             (Some((id, path)), None) => {
                 let (path, contents) = match path.strip_suffix("/.") {
@@ -99,7 +98,7 @@ pub(super) async fn cp(session: &Session, args: CpArgs) -> Result<u8, Failure> {
 /// Copies outputs of a completed container, or files of a running one.
 async fn copy_out(session: &Session, source: Source, to: &Path) -> Result<u8, Failure> {
     let live = (!source.live.is_empty()).then(|| source.clone());
-    // Standard output takes an archive of anything that is there, and of outputs one file.
+    // Standard output accepts an archive of any path, but only a single output.
     if source.path.is_none() && to.as_os_str() == "-" && live.is_some() && is_running(session, &source.id).await? {
         return live::get(session, &source, to).await;
     }
@@ -123,13 +122,13 @@ async fn is_running(session: &Session, id: &str) -> Result<bool, Failure> {
 async fn copy(session: &Session, source: Source, destination: &Path) -> Result<u8, Failure> {
     let to_stdout = destination.as_os_str() == "-";
     if to_stdout && session.json {
-        return Err(Failure::Usage("--json and `-` both want standard output".into()));
+        return Err(Failure::Usage("--json and `-` exclude one another: both write to standard output".into()));
     }
     let wanted = match source.path {
         Some(path) => Wanted::Path(path),
         None if to_stdout => {
             return Err(Failure::Usage(format!(
-                "cp {}: - to standard output goes one file: ID:PATH",
+                "cp {}: - writes a single file to standard output: use ID:PATH",
                 plain(&source.id)
             )));
         }

@@ -1,4 +1,4 @@
-//! `drain`, `undrain` and `health`: an executord that takes no containers, or is not well.
+//! `drain`, `undrain` and `health`: stops executord from accepting containers, and shows or sets its health.
 
 use std::io::IsTerminal as _;
 use std::pin::pin;
@@ -20,23 +20,23 @@ use crate::view::{human, json};
 
 #[derive(Debug, Args)]
 pub(crate) struct DrainArgs {
-    /// Time after which containers that have not ended are killed, at most 24h [default: 10m]
+    /// Time after which running containers are killed, at most 24h [default: 10m]
     #[arg(long, value_name = "DURATION", value_parser = units::grace)]
     deadline: Option<Duration>,
-    /// Containers that are stopping at once, at most 1000 [default: 16]
+    /// Number of containers to stop concurrently, at most 1000 [default: 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     parallel: Option<u32>,
-    /// Reason that those are told whose containers are refused
+    /// Reason given to clients whose containers are rejected
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct HealthArgs {
-    /// Say that this executord is not healthy, for this reason
+    /// Mark this executord as unhealthy, for this reason
     #[arg(long, value_name = "REASON", conflicts_with = "healthy")]
     unhealthy: Option<String>,
-    /// Take back what --unhealthy said
+    /// Clear the mark of --unhealthy
     #[arg(long)]
     healthy: bool,
 }
@@ -52,7 +52,7 @@ pub(super) async fn drain(session: &Session, args: DrainArgs, interrupts: &mut I
         () = session.output.failed() => session.output.result().map(|()| None),
         signal = interrupts.next() => {
             shown.end();
-            session.output.note("the drain goes on: `agent-cli drain` follows it again, `agent-cli undrain` ends it");
+            session.output.note("the drain continues: `agent-cli drain` follows it again, `agent-cli undrain` ends it");
             return Ok(exit::after_signal(signal));
         }
     };
@@ -61,11 +61,11 @@ pub(super) async fn drain(session: &Session, args: DrainArgs, interrupts: &mut I
     if !session.json {
         session.output.text(summary(&last)).await;
     }
-    // Something may still run.
+    // A container may still run.
     Ok(if last.left.is_empty() { 0 } else { exit::OURS })
 }
 
-/// Shows the progress until the end. Returns the last message.
+/// Shows the progress until the drain ends. Returns the last message.
 async fn follow(session: &Session, drain: &mut Drain, shown: &mut Shown) -> Result<DrainResponse, Failure> {
     let mut second = tokio::time::interval(Duration::from_secs(1));
     let mut last = DrainResponse::default();
@@ -74,7 +74,7 @@ async fn follow(session: &Session, drain: &mut Drain, shown: &mut Shown) -> Resu
         let progress = loop {
             tokio::select! {
                 progress = &mut next => break progress.doing(DOING)?,
-                // Messages come with changes only.
+                // Messages arrive only on changes.
                 _ = second.tick() => shown.draw(&last),
             }
         };
@@ -84,7 +84,7 @@ async fn follow(session: &Session, drain: &mut Drain, shown: &mut Shown) -> Resu
     }
 }
 
-/// The end of a drain, in lines.
+/// Formats the result of a drain.
 fn summary(last: &DrainResponse) -> String {
     let mut text = format!("drained: {} ended, {} killed\n", last.ended, last.killed.len());
     for id in &last.killed {
@@ -96,7 +96,7 @@ fn summary(last: &DrainResponse) -> String {
     text
 }
 
-/// How the progress is shown: a bar on a terminal, lines through a pipe, documents with --json.
+/// Display of the progress: a bar on a terminal, otherwise lines, or documents with --json.
 struct Shown {
     bar: Option<ProgressBar>,
 }
@@ -104,14 +104,14 @@ struct Shown {
 impl Shown {
     fn new(session: &Session) -> Self {
         let is_bar = !session.json && std::io::stderr().is_terminal();
-        // As wide as the terminal: what does not fit is cut.
+        // As wide as the terminal; truncated to fit.
         let style = ProgressStyle::with_template("draining {bar:12} {pos}/{len} ended{wide_msg}");
         let style = style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸ ");
         let target = ProgressDrawTarget::stderr_with_hz(10);
         Self { bar: is_bar.then(|| ProgressBar::with_draw_target(Some(0), target).with_style(style)) }
     }
 
-    /// Draws the bar, where there is one.
+    /// Draws the bar, if there is one.
     fn draw(&self, progress: &DrainResponse) {
         let Some(bar) = self.bar.as_ref().filter(|_| progress.deadline_at.is_some()) else { return };
         let left = human::left(progress.deadline_at.as_ref(), SystemTime::now());

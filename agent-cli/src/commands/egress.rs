@@ -21,17 +21,17 @@ pub(crate) struct EgressArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum EgressCommand {
-    /// Replace all rules of a running container, in one step
+    /// Replace all rules of a running container atomically
     ///
-    /// A new connection is judged by all of the old rules or by all of the new ones. Connections that are established stay.
+    /// Each new connection is checked against either all old or all new rules. Established connections are kept.
     Set(SetArgs),
-    /// Show the rules of a container, one a line
+    /// Show the rules of a container, one per line
     Show(ShowArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct SetArgs {
-    /// Id of the container, or a unique beginning of it
+    /// Id of the container, or a unique prefix
     pub(crate) id: String,
     #[command(flatten)]
     pub(crate) wanted: Wanted,
@@ -40,20 +40,20 @@ pub(crate) struct SetArgs {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Wanted {
-    /// Allow these destinations alone, as with `run`
+    /// Allow only these destinations, as with `run`
     #[arg(long, value_name = "FILE")]
     pub(crate) egress_rules: Option<PathBuf>,
     /// Allow every destination
     #[arg(long)]
     pub(crate) open: bool,
-    /// Allow no destination outside of the container's network
+    /// Allow only the container's own network
     #[arg(long)]
     pub(crate) closed: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// Id of the container, or a unique beginning of it
+    /// Id of the container, or a unique prefix
     pub(crate) id: String,
 }
 
@@ -64,7 +64,7 @@ pub(crate) enum Prepared {
 }
 
 impl EgressCommand {
-    /// Reads the file of rules.
+    /// Reads the file with the rules.
     pub(super) fn prepare(self) -> Result<Prepared, Failure> {
         match self {
             Self::Show(ShowArgs { id }) => Ok(Prepared::Show { id }),

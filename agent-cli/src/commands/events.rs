@@ -1,6 +1,6 @@
-//! `events`: what happens to containers, over restarts of executord.
+//! `events`: follows events of containers, across restarts of executord.
 //!
-//! The command always uses cursors, also for "from now on", so that no event is lost while the connection is down.
+//! The command always uses cursors, also for "from now on", so that no event is lost during a reconnect.
 
 use std::time::{Duration, SystemTime};
 
@@ -17,30 +17,30 @@ use crate::view::{human, json};
 
 #[derive(Debug, Args)]
 pub(crate) struct EventsArgs {
-    /// Begin after this event; 0 for all that are kept [default: events from now on]
+    /// Begin after this event; 0 for all retained events [default: new events only]
     #[arg(long, value_name = "CURSOR")]
     pub(crate) after: Option<u64>,
-    /// Show events from this time on, as far as they are kept: 2026-01-31T12:00:00Z, or 10m for the last ten minutes
+    /// Show retained events from this time on: 2026-01-31T12:00:00Z, or 10m for the last ten minutes
     #[arg(long, value_name = "TIME", value_parser = |text: &str| units::instant(text, SystemTime::now()), conflicts_with = "after")]
     pub(crate) since: Option<SystemTime>,
-    /// Show events up to this time, and end then
+    /// Show events up to this time, then exit
     #[arg(long, value_name = "TIME", value_parser = |text: &str| units::instant(text, SystemTime::now()))]
     pub(crate) until: Option<SystemTime>,
-    /// Show events of this container only
+    /// Show only events of this container
     #[arg(long)]
     pub(crate) id: Option<String>,
-    /// Show events that this holds for: event=completed, container=ID; may be repeated
+    /// Show only matching events: event=completed, container=ID; can be repeated
     #[arg(long = "filter", short, value_name = "KEY=VALUE", value_parser = EventFilter::parse)]
     pub(crate) filters: Vec<EventFilter>,
 }
 
 const DOING: &str = "events";
-/// Longest wait between two looks at the clock.
+/// Maximum interval between two checks of the clock.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) async fn events(session: &Session, args: EventsArgs) -> Result<u8, Failure> {
     let mut container_id = args.id.unwrap_or_default();
-    // One that is deleted has events, too: what no container begins with stays as it is.
+    // Deleted containers also have events, so an unknown prefix is used unchanged.
     if let Some(whole) = ids::whole(&session.client, &container_id).await? {
         container_id = whole;
     }
@@ -52,7 +52,7 @@ pub(super) async fn events(session: &Session, args: EventsArgs) -> Result<u8, Fa
             *id = whole;
         }
     }
-    // With an end, every event is read here: the last one that there is now says that all of them were.
+    // With an end time, all events are filtered here; the cursor of the newest existing event marks the end.
     let newest = if args.until.is_some() { session.client.info().await.doing(DOING)?.cursor } else { u64::MAX };
     let watched = if args.until.is_some() { "" } else { &*container_id };
     let after = args.after.or(args.since.map(|_| 0));
@@ -83,15 +83,15 @@ pub(super) async fn events(session: &Session, args: EventsArgs) -> Result<u8, Fa
     }
 }
 
-/// Returns whether a time is set and over.
+/// Returns whether a time is set and in the past.
 fn has_passed(until: Option<SystemTime>) -> bool {
     until.is_some_and(|until| until <= SystemTime::now())
 }
 
-/// Waits until a time is over.
+/// Waits until a time has passed.
 async fn passed(until: Option<SystemTime>) {
     let Some(until) = until else { return std::future::pending().await };
-    // The clock may be set during the wait.
+    // The clock may be adjusted during the wait.
     while let Ok(left) = until.duration_since(SystemTime::now()) {
         tokio::time::sleep(left.min(CLOCK_INTERVAL)).await;
     }

@@ -1,4 +1,4 @@
-//! `exec ID -- CMD`: a process in a container that runs, as if it were ours.
+//! `exec ID -- CMD`: runs a process in a running container, connected to this command's streams.
 
 use std::path::PathBuf;
 
@@ -25,11 +25,10 @@ pub(crate) struct ExecArgs {
     /// Give the process a terminal; with -i, this terminal
     #[arg(long, short)]
     pub(crate) tty: bool,
-    /// Leave the process to itself as soon as it runs: its output is dropped, and it ends with its container, or with
-    /// executord
+    /// Detach as soon as the process runs: its output is dropped, and it ends with its container, or with executord
     #[arg(long, short, conflicts_with = "interactive")]
     pub(crate) detach: bool,
-    /// Keys that leave the process to itself, with -it
+    /// Keys that detach from the process, with -it
     #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_parser = DetachKeys::parse)]
     pub(crate) detach_keys: DetachKeys,
     /// Run as `user`, `uid`, `user:group` or `uid:gid`, looked up in the container [default: the container's user]
@@ -38,16 +37,17 @@ pub(crate) struct ExecArgs {
     /// Working directory [default: the container's]
     #[arg(long, short = 'w', visible_alias = "workdir", value_name = "DIR")]
     pub(crate) dir: Option<String>,
-    /// Variable of the process's environment; NAME alone takes the value it has here
+    /// Environment variable of the process; NAME alone copies this command's value
     #[arg(long, short, value_name = "NAME=VALUE")]
     pub(crate) env: Vec<String>,
-    /// File with variables, a NAME=VALUE or NAME a line, as with `run`; may be repeated
+    /// File with variables, one NAME=VALUE or NAME per line, as with `run`; can be repeated
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Vec<PathBuf>,
-    /// Add the variables that the container's process was started with, if it was run with --keep-env; those of --env win
+    /// Add the variables that the container's process was started with, if it was run with --keep-env; --env takes
+    /// precedence
     #[arg(long)]
     pub(crate) container_env: bool,
-    /// Id of the container, or a unique beginning of it
+    /// Id of the container, or a unique prefix
     pub(crate) id: String,
     /// The program (an absolute path, or a name to look up in PATH of --env) and its arguments
     #[arg(trailing_var_arg = true, required = true, value_names = ["CMD", "ARG"])]
@@ -86,7 +86,7 @@ pub(super) async fn exec(session: &Session, args: ExecArgs) -> Result<u8, Failur
             fed = &mut fed => {
                 fed?;
                 executed.detach().await.doing(&doing)?;
-                session.output.note(format!("the process goes on in {id}"));
+                session.output.note(format!("the process keeps running in {id}"));
                 return Ok(0);
             }
         };

@@ -1,4 +1,4 @@
-//! `image`: fetch, take in, list, show, remove.
+//! `image`: pull, import, list, show, remove.
 
 use std::io::{IsTerminal as _, Read};
 use std::path::PathBuf;
@@ -25,29 +25,29 @@ pub(crate) struct ImageArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ImageCommand {
-    /// Fetch an image
+    /// Pull an image
     ///
-    /// Shows the progress on standard error, and prints the digest of the image. Ctrl-C ends the pull; the data fetched so far is
-    /// kept for a day and not fetched again.
+    /// Shows the progress on standard error, and prints the digest of the image. Ctrl-C cancels the pull; data fetched
+    /// so far is kept for a day and reused.
     Pull(PullArgs),
     #[command(flatten)]
     Direct(Direct),
 }
 
-/// Commands about images that need nothing but their flags.
+/// Commands about images that need only their flags.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Direct {
-    /// Take an image in from an archive: of `docker save`, or an OCI layout in a tar file
+    /// Import an image from an archive: of `docker save`, or an OCI layout in a tar file
     #[command(visible_alias = "load")]
     Import(ImportArgs),
     /// List images
     Ls(LsArgs),
-    /// Show everything about an image
+    /// Show all details of an image
     Inspect(ImageNameArg),
-    /// Remove images, or names of them
+    /// Remove images, or some of their names
     ///
-    /// An image with several names loses the given one. With its last name, or by its digest, the image is removed with the
-    /// layers that no other image has.
+    /// Removes only the given name if the image has several. If it is the last name, or a digest, removes the image and
+    /// the layers that no other image uses.
     Rm(ImageRmArgs),
     /// Remove images that no container uses
     ///
@@ -59,10 +59,10 @@ pub(crate) enum Direct {
 pub(crate) struct PullArgs {
     #[command(flatten)]
     pub(crate) registry: RegistryArgs,
-    /// Print nothing but the digest
+    /// Print only the digest
     #[arg(long, short)]
     pub(crate) quiet: bool,
-    /// Platform that the image must be for (linux/amd64); refused if this machine has another platform
+    /// Required platform of the image (linux/amd64); rejected if this machine has another platform
     #[arg(long, value_name = "PLATFORM")]
     pub(crate) platform: Option<String>,
     /// Image, as with `run`
@@ -72,13 +72,13 @@ pub(crate) struct PullArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportArgs {
-    /// Form of the archive [default: found by its files]
+    /// Format of the archive [default: detected from its files]
     #[arg(long, value_enum)]
     pub(crate) form: Option<FormArg>,
     /// Name of the image [default: the name in the archive]
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// The file, as for `docker load`
+    /// The file, as with `docker load`
     #[arg(long, short, value_name = "FILE", conflicts_with = "file")]
     pub(crate) input: Option<PathBuf>,
     /// File, or - for standard input; plain, or compressed with gzip [default: -]
@@ -96,31 +96,31 @@ pub(crate) enum FormArg {
 
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
-    /// Print digests only, one a line
+    /// Print only digests, one per line
     #[arg(long, short, conflicts_with = "json")]
     pub(crate) quiet: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ImageNameArg {
-    /// Name of the image, its digest, or the first 8 or more digits of it
+    /// Name of the image, its digest, or at least the first 8 digits of the digest
     #[arg(value_name = "IMAGE")]
     pub(crate) image: String,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ImageRmArgs {
-    /// Names of images, digests, or the first 8 or more digits of one
+    /// Names of images, digests, or at least the first 8 digits of a digest
     #[arg(required = true, value_name = "IMAGE")]
     pub(crate) images: Vec<String>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct PruneArgs {
-    /// Remove images that were not used for this long: 12h, 30days
+    /// Remove images that were not used for this time: 12h, 30days
     #[arg(long, value_name = "DURATION", value_parser = units::duration)]
     pub(crate) unused_for: Option<Duration>,
-    /// Remove the longest unused images until the rest has no more than this: 10GiB
+    /// Remove least recently used images until the rest fits into this size: 10GiB
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub(crate) budget: Option<u64>,
     /// Only show what would be removed
@@ -135,7 +135,7 @@ pub(crate) enum Prepared {
 }
 
 impl ImageCommand {
-    /// Reads what a command needs besides its flags.
+    /// Reads the inputs of a command.
     pub(super) fn prepare(self) -> Result<Prepared, Failure> {
         let PullArgs { registry, quiet, platform, reference } = match self {
             Self::Pull(args) => args,
@@ -192,7 +192,7 @@ async fn import(session: &Session, args: &ImportArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Decompresses an archive whose first bytes are those of gzip.
+/// Decompresses an archive if it begins with gzip's magic number.
 fn decompressed(mut reader: Box<dyn Read + Send>) -> std::io::Result<Box<dyn Read + Send>> {
     let mut head = Vec::new();
     reader.by_ref().take(2).read_to_end(&mut head)?;

@@ -1,4 +1,4 @@
-//! `info`: version, capacity, state of executord.
+//! `info`: version, capacity and state of executord.
 
 use std::time::SystemTime;
 

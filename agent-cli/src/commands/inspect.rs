@@ -1,4 +1,4 @@
-//! `inspect ID...`: everything that is known of containers, and no secret.
+//! `inspect ID...`: all details of containers, except secrets.
 
 use std::time::SystemTime;
 
@@ -13,12 +13,12 @@ use crate::view::inspect;
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct InspectArgs {
-    /// Print a line for each as this template says: '{{.State}} {{json .spec.labels}}'
+    /// Print one line per container with this template: '{{.State}} {{json .spec.labels}}'
     ///
     /// Fields: those of `ps --format`, and each key of --json, such as .spec.limits.memory_bytes.
     #[arg(long, short, value_name = "TEMPLATE", value_parser = Template::parse::<Container>, conflicts_with = "json")]
     pub(crate) format: Option<Template>,
-    /// Ids of the containers, or unique beginnings of them
+    /// Ids of the containers, or unique prefixes
     #[arg(required = true, value_name = "ID")]
     pub(crate) ids: Vec<String>,
 }

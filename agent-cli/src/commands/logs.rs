@@ -1,4 +1,4 @@
-//! `logs [-f] ID`.
+//! `logs [-f] ID`: prints the log of a container.
 
 use std::time::SystemTime;
 
@@ -19,19 +19,19 @@ pub(crate) struct LogsArgs {
     /// Print entries from this time on: 2026-01-31T12:00:00Z, or 10m for the last ten minutes
     #[arg(long, value_name = "TIME", value_parser = |text: &str| units::instant(text, SystemTime::now()))]
     pub(crate) since: Option<SystemTime>,
-    /// Print entries up to this time; with --follow, end at this time
+    /// Print entries up to this time; with --follow, exit at this time
     #[arg(long, value_name = "TIME", value_parser = |text: &str| units::instant(text, SystemTime::now()))]
     pub(crate) until: Option<SystemTime>,
-    /// Number of lines to print from the end of the present log; `all` for all of them
+    /// Number of lines to print from the end of the current log; `all` for all lines
     #[arg(long, short = 'n', value_name = "LINES", value_parser = units::lines, default_value = "all", allow_hyphen_values = true)]
     pub(crate) tail: units::Lines,
-    /// Print entries from this number on, as --json shows them: 1 is the first one
+    /// Print entries from this number on, as shown by --json: 1 is the first entry
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "tail")]
     pub(crate) from: Option<u64>,
-    /// Write the time in front of each line
+    /// Prefix each line with its timestamp
     #[arg(long, short)]
     pub(crate) timestamps: bool,
-    /// Id of the container, or a unique beginning of it
+    /// Id of the container, or a unique prefix
     pub(crate) id: String,
 }
 
@@ -55,7 +55,7 @@ pub(super) async fn logs(session: &Session, args: LogsArgs) -> Result<u8, Failur
     Ok(0)
 }
 
-/// A time before 1970 is before all entries.
+/// Converts a time. Times before 1970 become 1970, which is before all entries.
 fn timestamp(time: SystemTime) -> Timestamp {
     time.duration_since(SystemTime::UNIX_EPOCH).map_or_else(
         |_| Timestamp::default(),

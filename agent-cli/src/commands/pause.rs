@@ -1,4 +1,4 @@
-//! `pause ID...` and `unpause ID...`.
+//! `pause ID...` and `unpause ID...`: suspends and resumes containers.
 
 use clap::Args;
 
@@ -9,12 +9,12 @@ use crate::view::json;
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PauseArgs {
-    /// Ids of the containers, or unique beginnings of them
+    /// Ids of the containers, or unique prefixes
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
 }
 
-/// Pauses several containers, or lets them go on. Prints the id of each, as docker does.
+/// Pauses or resumes several containers. Prints the id of each, like docker.
 pub(super) async fn pause(session: &Session, args: PauseArgs, paused: bool) -> Result<u8, Failure> {
     let client = &session.client;
     let change = |id: String| async move {

@@ -25,33 +25,33 @@ pub(crate) struct PodArgs {
 pub(crate) enum PodCommand {
     /// Create a pod, for `run --pod`
     ///
-    /// Prints its id. The members of a pod share its network, IPC, /dev/shm, host name, hosts and name servers, and where it
-    /// is asked for their processes. The pod stays until it is stopped, whatever becomes of its members.
+    /// Prints its id. The members of a pod share its network, IPC, /dev/shm, host name, hosts and name servers, and
+    /// with --share-processes their processes. The pod exists until it is stopped, regardless of its members.
     Create(Box<CreateArgs>),
     /// List pods
     Ls(LsArgs),
-    /// Show everything about a pod
+    /// Show all details of a pod
     Inspect(PodIdArg),
-    /// Stop pods: all members, each with its grace period, then what they share
+    /// Stop pods: all members, each with its grace period, then the shared resources
     ///
-    /// Returns when the pods have ended. For an order, stop the members one by one before.
+    /// Returns when the pods have completed. To stop in a certain order, stop the members individually first.
     Stop(StopArgs),
-    /// Remove pods with their volumes, their members and their logs
+    /// Remove pods with their volumes, members and logs
     Rm(RmArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CreateArgs {
-    /// Id of the pod; a UUID when left out
+    /// Id of the pod [default: a new UUID]
     #[arg(long, visible_alias = "name", value_name = "ID")]
     id: Option<String>,
-    /// Label of the pod; may be repeated
+    /// Label of the pod; can be repeated
     #[arg(long = "label", short, value_name = "NAME=VALUE", value_parser = units::label)]
     labels: Vec<(String, String)>,
-    /// Give the members one pid namespace: they see each other's processes
+    /// Share one pid namespace: members see each other's processes
     #[arg(long)]
     share_processes: bool,
-    /// Empty volume that members mount by its name (run --mount type=pod,source=NAME,target=/path); may be repeated
+    /// Empty volume that members mount by its name (run --mount type=pod,source=NAME,target=/path); can be repeated
     ///
     /// Options: medium=disk or memory, size=64m, mode=1777. A volume in memory needs a size.
     #[arg(long, short, value_name = "NAME[:OPTIONS]", value_parser = volume)]
@@ -59,37 +59,37 @@ pub(crate) struct CreateArgs {
     /// Size of the members' /dev/shm [default: 64M]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     shm_size: Option<u64>,
-    /// Host ids of the members' users: a range that no other pod or container has, or the host's own ids where executord's
-    /// configuration allows that
+    /// User ids of the members on the host: a range used by no other pod or container, or the host's own ids if
+    /// executord's configuration allows that
     #[arg(long, value_enum, default_value_t = UsernsArg::Own)]
     userns: UsernsArg,
-    /// Setting of the kernel for the pod's namespaces: net.*, kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.*; may be
+    /// Kernel parameter of the pod's namespaces: net.*, kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.*; can be
     /// repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = sysctl)]
     sysctl: Vec<(String, String)>,
-    /// Line of /etc/hosts: db:10.0.0.1, db=::1; may be repeated
+    /// Entry for /etc/hosts: db:10.0.0.1, db=::1; can be repeated
     #[arg(long, value_name = "NAME:ADDRESS", value_parser = host, help_heading = "Network")]
     add_host: Vec<ExtraHost>,
     #[command(flatten)]
     network: NetworkArgs,
 }
 
-/// User namespace of a pod, as `--userns` names it.
+/// User namespace of a pod, as named by `--userns`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum UsernsArg {
-    /// Range of ids that no other pod or container has
+    /// A range of ids used by no other pod or container
     #[default]
     Own,
-    /// Ids of the host
+    /// The host's ids
     Host,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
-    /// List pods with this label only; with all of the labels when repeated
+    /// List only pods with this label; if repeated, with all of the labels
     #[arg(long = "label", short, value_name = "NAME=VALUE", value_parser = units::label)]
     labels: Vec<(String, String)>,
-    /// Print ids only, one a line
+    /// Print only ids, one per line
     #[arg(long, short, conflicts_with = "json")]
     quiet: bool,
 }
@@ -103,7 +103,7 @@ pub(crate) struct PodIdArg {
 
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
-    /// Grace period of all members, instead of their own: 0s, 500ms, 1m30s; 10 are ten seconds
+    /// Grace period of all members, instead of their own: 0s, 500ms, 1m30s; a plain number is seconds
     #[arg(long, short = 't', visible_aliases = ["time", "timeout"], value_name = "DURATION", value_parser = units::grace)]
     grace: Option<Duration>,
     /// Ids of the pods
@@ -113,7 +113,7 @@ pub(crate) struct StopArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RmArgs {
-    /// Kill members that run first
+    /// Kill running members first
     #[arg(long, short)]
     force: bool,
     /// Ids of the pods
@@ -148,7 +148,7 @@ impl CreateArgs {
         let mut shared = RunRequest::default();
         self.network.apply(&mut shared)?;
         Ok(CreatePodRequest {
-            // Made up here, so that the same request can be sent again when a connection breaks.
+            // Generated here, so that the same request can be repeated after a lost connection.
             id: self.id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
             labels: pairs("--label", self.labels)?,
             network: shared.network,
@@ -172,7 +172,7 @@ impl CreateArgs {
     }
 }
 
-/// `NAME`, or `NAME:OPTION=VALUE,...`.
+/// Parses `NAME`, or `NAME:OPTION=VALUE,...`.
 fn volume(text: &str) -> Result<PodVolume, String> {
     let (name, options) = text.split_once(':').unwrap_or((text, ""));
     if name.is_empty() {
@@ -188,7 +188,7 @@ fn volume(text: &str) -> Result<PodVolume, String> {
                 let octal = u32::from_str_radix(mode, 8).ok().filter(|mode| *mode <= 0o7777);
                 empty.mode = Some(octal.ok_or_else(|| format!("mode={mode} is not an octal mode such as 1777"))?);
             }
-            _ => return Err(format!("{option:?} is not known; medium=disk or memory, size and mode are")),
+            _ => return Err(format!("unknown option {option:?}; use medium=disk or memory, size or mode")),
         }
     }
     Ok(PodVolume { name: name.to_owned(), empty: Some(empty) })
@@ -248,7 +248,7 @@ pub(super) async fn pod(session: &Session, prepared: Prepared) -> Result<u8, Fai
     Ok(0)
 }
 
-/// Tells what became of one pod; `deletes` where it was to be removed.
+/// Reports the result for a single pod; `deletes` is true for a removal.
 async fn report(
     session: &Session,
     id: String,

@@ -1,4 +1,4 @@
-//! `ps`: the containers, all pages of them.
+//! `ps`: lists containers, over all pages.
 
 use std::time::SystemTime;
 
@@ -18,32 +18,32 @@ use crate::view::{human, json};
 
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
-    /// Show completed containers too
+    /// Include completed containers
     #[arg(long, short)]
     pub(crate) all: bool,
-    /// List containers in this state only; may be repeated
+    /// List only containers in this state; can be repeated
     #[arg(long, value_enum, value_delimiter = ',')]
     pub(crate) state: Vec<StateArg>,
-    /// List containers with this label only; with all of the labels when repeated
+    /// List only containers with this label; if repeated, with all of the labels
     #[arg(long = "label", short, value_name = "NAME=VALUE", value_parser = units::label)]
     pub(crate) labels: Vec<(String, String)>,
-    /// List members of this pod only
+    /// List only members of this pod
     #[arg(long, value_name = "POD")]
     pub(crate) pod: Option<String>,
-    /// List containers that this holds for: status=exited, name=PART, label=NAME; may be repeated
+    /// List only matching containers: status=exited, name=PART, label=NAME; can be repeated
     ///
-    /// Keys: ancestor (image), exited (status), health, id, label, name, network, pod, status, until (completed before). Values of
-    /// one key are alternatives; labels, and different keys, are all required.
+    /// Keys: ancestor (image), exited (status), health, id, label, name, network, pod, status, until (completed
+    /// before). Several values of a key are alternatives; labels, and different keys, must all match.
     #[arg(long = "filter", short, value_name = "KEY=VALUE", value_parser = ContainerFilter::parse)]
     pub(crate) filters: Vec<ContainerFilter>,
-    /// Print ids only, one a line
+    /// Print only ids, one per line
     #[arg(long, short, conflicts_with = "json")]
     pub(crate) quiet: bool,
-    /// Print a line for each as this template says: '{{.ID}} {{.Ports}}'; `table ...` with a heading, `json`
+    /// Print one line per container with this template: '{{.ID}} {{.Ports}}'; `table ...` with a heading, `json`
     ///
-    /// Fields: .ID, .Names (the same), .Image (its root file system), .Command, .CreatedAt, .RunningFor, .State, .Status,
-    /// .Exit, .Ports, .Addresses, .Networks, .Pod, .Labels, .User, .Label \"NAME\", and each key of --json, such as
-    /// .spec.limits.memory_bytes; {{json .FIELD}} writes one as JSON. \\t and \\n are a tabulator and a new line.
+    /// Fields: .ID, .Names (the same), .Image (its root file system), .Command, .CreatedAt, .RunningFor, .State,
+    /// .Status, .Exit, .Ports, .Addresses, .Networks, .Pod, .Labels, .User, .Label \"NAME\", and each key of --json,
+    /// such as .spec.limits.memory_bytes; {{json .FIELD}} prints a field as JSON. \\t and \\n are a tab and a newline.
     #[arg(long, value_name = "TEMPLATE", value_parser = Template::parse::<Container>, conflicts_with_all = ["json", "quiet"])]
     pub(crate) format: Option<Template>,
 }
@@ -84,7 +84,7 @@ pub(super) async fn ps(session: &Session, args: PsArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Returns the states to list: by default all but completed. An empty list means all to executord.
+/// Returns the states to list, by default all except completed. executord lists all states for an empty list.
 fn wanted(args: &PsArgs) -> Vec<State> {
     if !args.state.is_empty() {
         return args.state.iter().map(|state| state_of(*state)).collect();

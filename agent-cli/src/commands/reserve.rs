@@ -1,4 +1,4 @@
-//! `reserve` and `release`: capacity for a container that is run later.
+//! `reserve` and `release`: reserves capacity for a container that is run later.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,19 +14,19 @@ use crate::view::{human, json};
 
 #[derive(Debug, Args)]
 pub(crate) struct ReserveArgs {
-    /// Memory, as run --memory takes it [default: executord's, as for a container that does not say]
+    /// Memory, as for run --memory [default: executord's limit for containers without one]
     #[arg(long, short, value_name = "SIZE", value_parser = units::size)]
     memory: Option<u64>,
     /// Processes and threads [default: executord's]
     #[arg(long, visible_alias = "pids-limit", value_name = "N", value_parser = units::count)]
     pids: Option<u64>,
-    /// Disk: the container's limit and its empty volumes together [default: executord's]
+    /// Disk: the sum of the container's limit and its empty volumes [default: executord's]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     disk: Option<u64>,
     /// Time until the reservation expires, 1s to 1h [default: 60s]
     #[arg(long, value_name = "DURATION", value_parser = units::grace)]
     ttl: Option<Duration>,
-    /// Id of the later container; a UUID when left out
+    /// Id of the later container [default: a new UUID]
     #[arg(value_name = "ID")]
     id: Option<String>,
 }
@@ -42,12 +42,12 @@ pub(super) async fn reserve(session: &Session, args: ReserveArgs) -> Result<u8, 
     let ReserveArgs { memory, pids, disk, ttl, id } = args;
     let resources =
         Resources { memory_bytes: memory.unwrap_or(0), pids: pids.unwrap_or(0), disk_bytes: disk.unwrap_or(0) };
-    // Made up here, so that the request can be sent again.
+    // Generated here, so that the request can be repeated.
     let id = id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
     let (reservation, created) = session.client.cell().reserve(&id, resources, ttl).await.doing("reserve")?;
     if !created && !session.json {
         let left = human::left(reservation.expires_at.as_ref(), SystemTime::now());
-        session.output.note(format!("{} was reserved before; its time begins anew: {left}", plain(&reservation.id)));
+        session.output.note(format!("{} was already reserved; it now expires in {left}", plain(&reservation.id)));
     }
     let document = json::Reservation::from(&reservation);
     session.print(&document, || plain(&reservation.id) + "\n").await;

@@ -1,4 +1,4 @@
-//! `rm [-f] ID...`: every one is tried; what fails is told and the others go on.
+//! `rm [-f] ID...`: removes containers; reports failures and continues with the rest.
 
 use clap::Args;
 
@@ -12,10 +12,10 @@ pub(crate) struct RmArgs {
     /// Kill a running container first
     #[arg(long, short)]
     pub(crate) force: bool,
-    /// Has no effect: docker's flag; what a container's own volumes hold goes with it
+    /// No effect, for compatibility with docker: a container's own volumes are always removed with it
     #[arg(long, short, hide = true)]
     pub(crate) volumes: bool,
-    /// Ids of the containers, or unique beginnings of them
+    /// Ids of the containers, or unique prefixes
     #[arg(required = true, value_name = "ID")]
     pub(crate) ids: Vec<String>,
 }

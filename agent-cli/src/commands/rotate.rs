@@ -1,6 +1,6 @@
-//! `rotate ID`: new secret files for a container that runs.
+//! `rotate ID`: replaces secret files of a running container.
 //!
-//! The request is sent once: sent again after a lost connection it would be another update.
+//! The request is sent only once: repeating it after a lost connection would be another update.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -21,35 +21,35 @@ use crate::view::json;
 
 #[derive(Debug, Args)]
 pub(crate) struct RotateArgs {
-    /// Id of the container, or a unique beginning of it
+    /// Id of the container, or a unique prefix
     pub(crate) id: String,
-    /// File to be replaced or added: PATH=@FILE, PATH=@- (standard input) or PATH=@env:VARIABLE, as with `run`
+    /// File to replace or add: PATH=@FILE, PATH=@- (standard input) or PATH=@env:VARIABLE, as with `run`
     #[arg(long = "file", value_name = "PATH=SOURCE")]
     pub(crate) files: Vec<String>,
-    /// File that is not secret in itself, in the same form as --file
+    /// File without a secret, in the same form as --file
     #[arg(long = "public-file", value_name = "PATH=SOURCE")]
     pub(crate) public_files: Vec<String>,
-    /// File to be removed; may be repeated
+    /// File to remove; can be repeated
     #[arg(long, value_name = "PATH")]
     pub(crate) remove: Vec<String>,
-    /// Then send this signal to the container's process: HUP, SIGUSR1, 10
+    /// Signal to send to the container's process afterwards: HUP, SIGUSR1, 10
     #[arg(long, value_name = "NAME", value_parser = signals::parse)]
     pub(crate) signal: Option<u32>,
-    /// Replace files of this generation only, as printed by an earlier `rotate` or `inspect`
+    /// Fail unless this is the current generation, as printed by an earlier `rotate` or `inspect`
     #[arg(long, value_name = "N")]
     pub(crate) expect_generation: Option<u64>,
     #[command(flatten)]
     pub(crate) bindings: DeliveryArgs,
 }
 
-/// An update that is ready to be asked for.
+/// An update that is ready to be sent.
 pub(crate) struct Prepared {
     request: Request,
     delivery: Option<Delivery>,
 }
 
 impl RotateArgs {
-    /// Reads what the flags name.
+    /// Reads the inputs that the flags name.
     pub(super) fn prepare(self) -> Result<Prepared, Failure> {
         let others = [(Flag::File, &*self.files), (Flag::PublicFile, &self.public_files)];
         let delivery = bindings::delivery(&self.bindings, &others)?;
@@ -58,11 +58,10 @@ impl RotateArgs {
     }
 }
 
-/// The request for new files.
 struct Request(Wiped<UpdateFilesRequest>);
 
 impl Request {
-    /// Reads the sources of the files and puts the request together.
+    /// Reads the sources of the files and builds the request.
     fn build(
         args: RotateArgs,
         stdin: &mut dyn Read,
@@ -103,12 +102,12 @@ pub(super) async fn rotate(session: &Session, prepared: Prepared) -> Result<u8, 
     Ok(0)
 }
 
-/// Adds to an error what can be done about it.
+/// Adds advice to an error.
 fn failure(id: &str, error: Error) -> Failure {
     let advice = match (&error, error.code()) {
-        (Error::Lost { .. }, _) => "`agent-cli inspect` tells by the generation whether the files were replaced",
+        (Error::Lost { .. }, _) => "the generation in `agent-cli inspect` shows whether the files were replaced",
         (_, Some(Code::Aborted)) => {
-            "somebody else has replaced them: look at them with `agent-cli inspect`, then try again"
+            "another client has replaced the files: check them with `agent-cli inspect`, then try again"
         }
         (_, Some(Code::FailedPrecondition)) if !error.violations().is_empty() => {
             "`agent-cli inspect` shows where files are mounted"

@@ -1,12 +1,12 @@
-//! `run`: a container from its creation to its deletion, as if its process were ours.
+//! `run`: a container from its creation to its deletion, connected to this command's streams.
 //!
 //! ```text
-//! create -> follow: process -> our streams  -> fetch outputs -> delete -> exit as the process did
-//!                   wait for the end
+//! create -> follow: process -> our streams  -> fetch outputs -> delete -> exit like the process
+//!                   wait for completion
 //!                   Ctrl-C: stop, kill, leave
 //!                   our reader gone: stop
 //! ```
-//! Everything between create and fetch happens concurrently, and continues over restarts of executord. After any error
+//! Everything between create and fetch happens concurrently, and continues across restarts of executord. After an error
 //! that follows the creation, the container is deleted, unless it is to be kept.
 
 mod args;
@@ -55,32 +55,32 @@ pub(super) use logging::pairs;
 pub(super) use network::NetworkArgs;
 pub(super) use surroundings::{host, sysctl};
 
-/// A container that is ready to be asked for.
+/// A container that is ready to be created.
 pub(crate) struct Prepared {
     request: Request,
     delivery: Option<Delivery>,
     ending: AtTheEnd,
-    /// The request is checked only.
+    /// True if the request is only validated.
     is_dry: bool,
-    /// The id is a name that no other container may have.
+    /// True if the id is a name that must be unused.
     is_name: bool,
-    /// An earlier container of that name is removed.
+    /// True if an existing container with that name is removed.
     replace: bool,
 }
 
 impl RunArgs {
-    /// Checks what the definitions cannot say.
+    /// Checks for conflicting flags that the definitions cannot express.
     pub(super) fn check(&self, local: bool) -> Result<(), Failure> {
         if local && (self.detach || self.keep) {
             return Err(Failure::Usage(
-                "--detach and --keep are of no use with --local: the private executord ends with the command"
+                "--detach and --keep cannot be used with --local: the private executord ends with the command"
                     .to_owned(),
             ));
         }
         self.outputs.check(self.detach, self.keep)
     }
 
-    /// Reads what the flags name. `can_stay`: a container that is kept outlives this command.
+    /// Reads the inputs that the flags name. `can_stay` is true if a container can outlive this command.
     pub(super) fn prepare(mut self, can_stay: bool) -> Result<Prepared, Failure> {
         let (is_dry, is_name, replace) = (self.dry_run, self.name.is_some(), self.replace);
         let fetch_to = self.outputs.output_to.take();
@@ -113,7 +113,7 @@ struct AtTheEnd {
     keep: bool,
     /// Destination of the outputs, which are fetched before the container is deleted.
     fetch_to: Option<PathBuf>,
-    /// The container can be kept, because its executord stays.
+    /// True if the container can be kept, because its executord keeps running.
     can_stay: bool,
     streams: Streams,
 }
@@ -166,7 +166,7 @@ pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut 
     let mut pressed = Pressed::never(&id);
     request.await_reader(!ending.detach);
     let started = match create(session, request, interrupts, &mut pressed).await {
-        // Another command took the name after the look.
+        // Another command claimed the name after the check.
         Err(failure) if is_name && failure.code() == Some(Code::AlreadyExists) => {
             name::claim(session, &id, false).await?;
             return Err(failure);
@@ -176,7 +176,7 @@ pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut 
     let created = started.created;
     let container = started.container;
     if created && !session.json {
-        // `inspect` has the others.
+        // `inspect` shows the other warnings.
         for warning in container.spec.iter().flat_map(|spec| &spec.warnings) {
             match warning.split_once(": ") {
                 Some(("rootfs", _)) => session.output.note(format!("warning: {}", plain(warning))),
@@ -194,14 +194,14 @@ pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut 
     let grace_without_reader = own_grace.map_or(GRACE_WITHOUT_READER, |own| own.min(GRACE_WITHOUT_READER));
     let streams = ending.streams.clone();
     let suppressed = container.spec.as_ref().is_some_and(|spec| spec.suppress_log_output);
-    // Ctrl-C came while it was made to run by itself: then nobody is awaited.
+    // With --detach, interrupted by Ctrl-C during the creation, the process must not wait for a reader.
     let created_for_us = created && !ending.detach;
     let attached =
         Attached { session, id: &id, pressed, grace_without_reader, streams, created: created_for_us, suppressed };
     end(attached, interrupts, AtTheEnd { keep: ending.keep || !created, ..ending }).await
 }
 
-/// Stays with the container to its end, fetches its outputs and deletes it.
+/// Follows the container until it completes, fetches its outputs and deletes it.
 async fn end(mut attached: Attached<'_>, interrupts: &mut Interrupts, ending: AtTheEnd) -> Result<u8, Failure> {
     let form = if attached.session.json { Form::OnStderr } else { Form::AsItWas };
     let mut printer = Printer::new(attached.session.output.clone(), form);
@@ -246,7 +246,7 @@ async fn end(mut attached: Attached<'_>, interrupts: &mut Interrupts, ending: At
     Ok(Outcome::new(container.result.as_ref()).status())
 }
 
-/// Fetches what was captured, if anything was.
+/// Fetches captured outputs, if there are any.
 async fn fetch(
     attached: &Attached<'_>,
     result: &Result<Container, Failure>,
@@ -259,7 +259,7 @@ async fn fetch(
             Err(
                 Failure::Abandoned { .. } | Failure::Detached { .. } | Failure::GaveUp { .. } | Failure::Interrupted(_),
             ) => return Ok(()),
-            // The output is incomplete; the container has ended all the same.
+            // The output is incomplete, but the container has completed.
             Err(_) => completed(&attached.session.client, attached.id).await?,
         };
         let summary = container.result.as_ref().and_then(|result| result.outputs.as_ref());
@@ -277,7 +277,7 @@ async fn fetch(
     }
 }
 
-/// Prints the id, or the document; a program that could not be executed is told as `run` would.
+/// Prints the id, or the document. A program that could not be executed is reported as without --detach.
 async fn detached(session: &Session, container: &Container) -> Result<u8, Failure> {
     session.print(&json::Container::from(container), || format!("{}\n", container.id)).await;
     session.explain_end(container, &[]);

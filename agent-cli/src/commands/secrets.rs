@@ -1,7 +1,7 @@
-//! `secrets`: the secret inputs of the container that this runs in, asked for with its runtime token.
+//! `secrets`: prints the secret inputs of the container that this runs in, requested with its runtime token.
 //!
-//! A single value is printed unchanged, so that a script can use it; all values are printed only if the caller asks for
-//! that by a flag. The token comes from a file, because every user can read a command line.
+//! A single value is printed unchanged, so that a script can use it; all values are printed only on explicit request.
+//! The token is read from a file, because every user can read a command line.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -25,28 +25,28 @@ pub(crate) struct SecretsArgs {
     /// Print the value of this variable
     #[arg(long, value_name = "NAME", group = "one")]
     pub(crate) env: Option<String>,
-    /// Print the argument of this index, counted from 0
+    /// Print the argument with this index, counted from 0
     #[arg(long, value_name = "INDEX", group = "one")]
     pub(crate) arg: Option<u32>,
     /// Print the content of this file, named by its absolute path
     #[arg(long, value_name = "PATH", group = "one")]
     pub(crate) file: Option<String>,
-    /// Print every value, for a person to read
+    /// Print all values in readable form
     #[arg(long, conflicts_with = "one")]
     pub(crate) reveal: bool,
 }
 
-/// Socket of executord in a container that has a token.
+/// Socket of executord in a container with a token.
 pub(crate) const SOCKET: &str = "/run/executor/runtime.sock";
-/// Most bytes of a token's file.
+/// Maximum size of a token file, in bytes.
 const TOKEN_MAX: u64 = 4096;
 
 impl SecretsArgs {
-    /// Checks what the definitions cannot say.
+    /// Checks for conflicting flags that the definitions cannot express.
     pub(super) fn check(&self, local: bool, json: bool) -> Result<(), Failure> {
         let Self { env, arg, file, reveal, .. } = self;
         let refused = if local {
-            "--local is of no use with secrets: it asks the executord of the container that it runs in"
+            "--local cannot be used with secrets, which asks the executord of the container that it runs in"
         } else if env.is_none() && arg.is_none() && file.is_none() && !reveal && !json {
             "secrets prints one value (--env, --arg, --file); with --json or --reveal it prints all of them"
         } else {
@@ -60,9 +60,7 @@ pub(super) async fn secrets(session: &Session, args: SecretsArgs) -> Result<u8, 
     let from_environment =
         || std::env::var_os("EXECUTOR_TOKEN_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
     let file = args.token_file.clone().or_else(from_environment).ok_or_else(|| {
-        Failure::Usage(
-            "secrets takes --token-file PATH: the PATH that the container was given as --runtime-token".into(),
-        )
+        Failure::Usage("secrets needs --token-file PATH, with the PATH of the container's --runtime-token".into())
     })?;
     let answer = session.client.secrets(&token(&file)?).await;
     let mut answer = answer.map_err(|error| failure(&file, error))?;
@@ -79,7 +77,7 @@ pub(super) async fn secrets(session: &Session, args: SecretsArgs) -> Result<u8, 
     Ok(0)
 }
 
-/// Reads the token of a file.
+/// Reads the token from a file.
 fn token(file: &Path) -> Result<Secret, Failure> {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut token = Vec::with_capacity(TOKEN_MAX as usize + 1);
@@ -90,7 +88,7 @@ fn token(file: &Path) -> Result<Secret, Failure> {
     Ok(token.into())
 }
 
-/// The one value that was asked for; `None` where all are.
+/// Returns the single requested value; `None` if all are requested.
 fn one(args: &SecretsArgs, answer: &mut GetSecretsResponse) -> Option<Option<Vec<u8>>> {
     let taken = |value: &mut String| std::mem::take(value).into_bytes();
     if let Some(name) = &args.env {
@@ -116,7 +114,7 @@ fn missing(SecretsArgs { env, arg, file, .. }: &SecretsArgs) -> String {
     format!("secrets: the container has no {what}")
 }
 
-/// Formats all secrets for people: one per line; the size stands for a value that cannot be shown.
+/// Formats all secrets for people, one per line; the size replaces a value that cannot be displayed.
 fn revealed(GetSecretsResponse { files, environment, arguments }: &GetSecretsResponse) -> String {
     let mut text = String::new();
     let mut line = |what: &str, value: &str| text.push_str(&format!("{}={}\n", plain(what), plain(value)));
@@ -141,14 +139,14 @@ fn failure(file: &Path, error: Error) -> Failure {
             Failure::Refused {
                 code: refusal.code,
                 message: format!(
-                    "secrets: executord at {} does not take the token of {}: {}",
+                    "secrets: executord at {} does not accept the token in {}: {}",
                     refusal.at,
                     file.display(),
                     plain(&refusal.message)
                 ),
             }
         }
-        Error::Argument(_) => Failure::Usage(format!("--token-file {}: holds no token", file.display())),
+        Error::Argument(_) => Failure::Usage(format!("--token-file {}: contains no token", file.display())),
         error => status::failure("secrets", error),
     }
 }

@@ -1,4 +1,4 @@
-//! `signal ID SIGNAL` and `kill ID...`.
+//! `signal ID SIGNAL` and `kill ID...`: sends signals to containers.
 
 use clap::Args;
 
@@ -10,7 +10,7 @@ use crate::view::json;
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SignalArgs {
-    /// Id of the container, or a unique beginning of it
+    /// Id of the container, or a unique prefix
     pub(crate) id: String,
     /// Name or number: TERM, SIGUSR1, 9, RTMIN+1
     #[arg(value_parser = signals::parse)]
@@ -22,12 +22,12 @@ pub(crate) struct KillArgs {
     /// Name or number of another signal: TERM, SIGUSR1, 9
     #[arg(long, short, value_parser = signals::parse, default_value = "KILL")]
     pub(crate) signal: u32,
-    /// Ids of the containers, or unique beginnings of them
+    /// Ids of the containers, or unique prefixes
     #[arg(required = true, value_name = "ID")]
     pub(crate) ids: Vec<String>,
 }
 
-/// Signals several containers. Prints the id of each, as docker does.
+/// Signals several containers. Prints the id of each, like docker.
 pub(super) async fn kill(session: &Session, args: KillArgs) -> Result<u8, Failure> {
     let signal = args.signal;
     let done = |id, error: Option<String>| json::Done {

@@ -1,4 +1,4 @@
-//! `stats [ID...]`: what containers use of the node, as a table that is written anew.
+//! `stats [ID...]`: shows resource usage of containers in a table that is redrawn.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, SystemTime};
@@ -18,34 +18,34 @@ use crate::view::{json, stats};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StatsArgs {
-    /// Print one reading instead of following the containers
+    /// Print a single reading
     #[arg(long)]
     pub(crate) no_stream: bool,
-    /// Time between two readings, 1s to 1h
+    /// Time between readings, 1s to 1h
     #[arg(long, value_name = "DURATION", value_parser = units::grace, default_value = "1s", conflicts_with = "no_stream")]
     pub(crate) interval: Duration,
-    /// Show containers with this label only; with all of the labels when repeated
+    /// Show only containers with this label; if repeated, with all of the labels
     #[arg(long = "label", short, value_name = "NAME=VALUE", value_parser = units::label)]
     pub(crate) labels: Vec<(String, String)>,
-    /// Print a line for each as this template says: '{{.ID}} {{.CPUPerc}}'; `table ...` with a heading, `json`
+    /// Print one line per container with this template: '{{.ID}} {{.CPUPerc}}'; `table ...` with a heading, `json`
     ///
     /// Fields: .ID, .Container and .Name (the same), .State, .CPUPerc, .CPUTime, .MemUsage, .MemPerc, .NetIO, .BlockIO, .PIDs,
     /// and each key of --json, such as .usage.memory.working_set_bytes.
     #[arg(long, value_name = "TEMPLATE", value_parser = Template::parse::<Reading<'_>>, conflicts_with = "json")]
     pub(crate) format: Option<Template>,
-    /// Ids of the containers, or unique beginnings of them [default: every container that runs]
+    /// Ids of the containers, or unique prefixes [default: all running containers]
     #[arg(value_name = "ID")]
     pub(crate) ids: Vec<String>,
 }
 
 const DOING: &str = "stats";
-/// Places the cursor at the top left, and clears the screen.
+/// Escape sequence: moves the cursor to the top left and clears the screen.
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
 pub(super) async fn stats(session: &Session, args: StatsArgs) -> Result<u8, Failure> {
     let mut ids = Vec::with_capacity(args.ids.len());
     for id in args.ids {
-        // What no container begins with stays as it is: executord says so.
+        // Leave an unknown prefix unchanged: executord reports the error.
         ids.push(ids::whole(&session.client, &id).await?.unwrap_or(id));
     }
     let labels = args.labels.into_iter().collect();

@@ -1,4 +1,4 @@
-//! `stop ID...`: the stop signal, the grace period, SIGKILL; comes back when it is over.
+//! `stop ID...`: stop signal, grace period, SIGKILL; waits for completion.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::units;
 
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
-    /// Grace period, instead of the container's own: 0s, 500ms, 1m30s; 10 are ten seconds
+    /// Grace period, instead of the container's own: 0s, 500ms, 1m30s; a plain number is seconds
     #[arg(long, short = 't', visible_aliases = ["time", "timeout"], value_name = "DURATION", value_parser = units::grace)]
     pub(crate) grace: Option<Duration>,
-    /// Signal in place of the container's own stop signal: TERM, SIGINT, 3
+    /// Signal to send instead of the container's own stop signal: TERM, SIGINT, 3
     #[arg(long, short, value_name = "SIGNAL", value_parser = signals::parse)]
     pub(crate) signal: Option<u32>,
-    /// Return at once, without waiting for the end
+    /// Return immediately, without waiting for completion
     #[arg(long)]
     pub(crate) no_wait: bool,
-    /// Ids of the containers, or unique beginnings of them
+    /// Ids of the containers, or unique prefixes
     #[arg(required = true, value_name = "ID")]
     pub(crate) ids: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! `system df`: what images and completed containers take of the disk.
+//! `system df`: shows the disk usage of images and completed containers.
 
 use clap::Subcommand;
 use executor_client::ListFilter;
@@ -10,10 +10,10 @@ use crate::view::disk::DiskOverview;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum SystemCommand {
-    /// Show how much of the disk images and completed containers take
+    /// Show the disk usage of images and completed containers
     ///
-    /// Sizes of images are those of their blobs in a registry; unpacked layers take more. RECLAIMABLE of images is what
-    /// `image prune --unused-for` can remove, of containers what `container prune` removes.
+    /// Sizes of images are those of their blobs in a registry; unpacked layers use more. RECLAIMABLE is the size that
+    /// `image prune --unused-for` can free for images, and `container prune` for containers.
     Df,
 }
 

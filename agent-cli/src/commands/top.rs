@@ -1,7 +1,7 @@
-//! `top`: a screen of what containers use, drawn anew with each reading, key and resize.
+//! `top`: a screen with resource usage, redrawn on each reading, key and resize.
 //!
-//! What the screen shows is decided in [`screen`], which knows no terminal. Through a pipe, or with --batch, plain tables are printed
-//! instead. While executord is away the last reading stays, and a line says so.
+//! [`screen`] decides the contents and is independent of the terminal. If standard output is not a terminal, or with
+//! --batch, plain tables are printed instead. While executord is unavailable, the last reading stays, with a note.
 
 mod screen;
 
@@ -25,42 +25,42 @@ use crate::view::{json, stats};
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct TopArgs {
-    /// Print tables one after the other, as through a pipe
+    /// Print tables one after the other, as if standard output were not a terminal
     #[arg(long, short)]
     pub(crate) batch: bool,
-    /// End after this many readings
+    /// Exit after this many readings
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) iterations: Option<u64>,
-    /// Time between two readings, 1s to 1h
+    /// Time between readings, 1s to 1h
     #[arg(long, short = 'd', value_name = "DURATION", value_parser = units::grace, default_value = "1s")]
     pub(crate) interval: Duration,
-    /// Sort by this column, the largest first (ids: the first)
+    /// Column to sort by, largest first (ids: in ascending order)
     #[arg(long, value_enum, default_value_t = Sort::Cpu)]
     pub(crate) sort: Sort,
     /// Reverse the order
     #[arg(long)]
     pub(crate) reverse: bool,
-    /// Show containers with this text in their id only
+    /// Show only containers with this text in their id
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(crate) filter: String,
-    /// Show containers with this label only; with all of the labels when repeated
+    /// Show only containers with this label; if repeated, with all of the labels
     #[arg(long = "label", short, value_name = "NAME=VALUE", value_parser = units::label)]
     pub(crate) labels: Vec<(String, String)>,
 }
 
 const DOING: &str = "top";
-/// Enters the terminal's second screen, and hides the cursor.
+/// Escape sequence: enters the terminal's alternate screen and hides the cursor.
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
-/// The opposite.
+/// Escape sequence: undoes [`ENTER`].
 const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
-/// Time after which a reading that is late is told.
+/// Delay after which a late reading is reported.
 const LATE: Duration = Duration::from_secs(2);
-/// Pause before the next attempt to follow an executord that is away.
+/// Pause between attempts to connect to an unavailable executord.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Size of a terminal that does not tell it.
+/// Assumed size of a terminal that does not report it.
 const SIZE: (usize, usize) = (24, 80);
 
-/// What the task that follows executord has to tell.
+/// Message of the task that follows executord.
 enum News {
     Reading(Vec<ContainerStats>, Box<Option<InfoResponse>>),
     Failed(Failure),
@@ -97,7 +97,7 @@ async fn batch(session: &Session, args: &TopArgs, request: WatchStatsRequest) ->
     Ok(0)
 }
 
-/// The second screen of the terminal, until this is dropped.
+/// Guard that keeps the terminal's alternate screen.
 struct SecondScreen;
 
 impl SecondScreen {
@@ -151,17 +151,17 @@ async fn interactive(session: &Session, args: &TopArgs, request: WatchStatsReque
             _ = clock.tick() => {
                 let silent = heard.elapsed();
                 if silent > args.interval + LATE {
-                    screen.say(format!("no reading for {} s: executord is away or busy", silent.as_secs()));
+                    screen.say(format!("no reading for {} s: executord is unavailable or busy", silent.as_secs()));
                 }
             }
         }
     }
-    // The last drawing must not come after the screen is left.
+    // Finish drawing before the screen is left.
     session.output.finish().await?;
     Ok(0)
 }
 
-/// Follows executord, over its restarts too, until nobody listens.
+/// Follows executord, across its restarts, until the receiver is dropped.
 async fn follow(client: Client, request: WatchStatsRequest, news: mpsc::Sender<News>) {
     loop {
         let mut watch = client.watch_stats(request.clone());

@@ -1,4 +1,4 @@
-//! `update ID...`: new limits for running containers.
+//! `update ID...`: changes limits of running containers.
 
 use clap::Args;
 use executor_client::v1::{Limits, UpdateLimitsRequest};
@@ -19,16 +19,16 @@ pub(crate) struct UpdateArgs {
     memory: MemoryArgs,
     #[command(flatten)]
     weights: WeightArgs,
-    /// Ids of the containers, or unique beginnings of them
+    /// Ids of the containers, or unique prefixes
     #[arg(required = true, value_name = "ID")]
     ids: Vec<String>,
 }
 
 impl UpdateArgs {
-    /// The limits of the request; 0 or unset for those that stay as they are.
+    /// Returns the limits of the request; 0 or unset for unchanged limits.
     ///
     /// # Errors
-    /// Returns an error if no limit is given, or if memory and swap together are less than the memory.
+    /// Returns an error if no limit is given, or if the sum of memory and swap is less than the memory.
     fn limits(&self) -> Result<Limits, Failure> {
         let mut limits = self.limits.limits();
         self.memory.apply(&mut limits)?;
@@ -41,7 +41,7 @@ impl UpdateArgs {
     }
 }
 
-/// Replaces limits of several containers. Prints the id of each, as docker does.
+/// Changes limits of several containers. Prints the id of each, like docker.
 pub(super) async fn update(session: &Session, args: UpdateArgs) -> Result<u8, Failure> {
     let limits = args.limits()?;
     let done = |id, error: Option<String>| json::Done { updated: Some(error.is_none()), ..json::Done::new(id, error) };

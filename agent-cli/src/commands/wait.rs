@@ -1,4 +1,4 @@
-//! `wait ID...`: until containers are completed, over restarts of executord; exits as the process did.
+//! `wait ID...`: waits until containers are completed, across restarts of executord; exits like the process.
 
 use clap::Args;
 use executor_client::v1::Container;
@@ -10,7 +10,7 @@ use crate::session::Session;
 
 #[derive(Debug, Args)]
 pub(crate) struct WaitArgs {
-    /// Ids of the containers, or unique beginnings of them
+    /// Ids of the containers, or unique prefixes
     #[arg(required = true, value_name = "ID")]
     pub(crate) ids: Vec<String>,
 }

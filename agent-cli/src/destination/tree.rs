@@ -1,7 +1,7 @@
-//! Writing of fetched files below a directory, by descriptors: no name that a container chose leads out of it.
+//! Writes fetched files below a directory, by file descriptors: no name chosen by a container leads outside.
 //!
-//! Files of the executor's own, whose names are known, are replaced by `executor_sys::replace`, and those of the store of
-//! claims by `executor_cnab::store`: both sync what they write, and know no directory that others may change.
+//! The executor replaces its own files, whose names are known, by `executor_sys::replace`, and claims by
+//! `executor_cnab::store`. Both sync their files, and do not expect a directory that other processes change.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -17,21 +17,21 @@ use rustix::fs::{
 
 use super::{Place, WriteError};
 
-/// A directory that is written below.
+/// The root directory of the written files.
 #[derive(Debug)]
 pub struct Tree {
     root: OwnedFd,
     shown: PathBuf,
 }
 
-/// A file on its way. Dropped, it is gone.
+/// An unfinished file, removed on drop.
 #[derive(Debug)]
 pub struct Partial {
     directory: OwnedFd,
     partial: String,
     name: OsString,
     file: File,
-    /// Length so far, with the holes.
+    /// Current length in bytes, including holes.
     length: u64,
     shown: PathBuf,
     finished: bool,
@@ -54,7 +54,7 @@ impl Tree {
         Ok(Self { root, shown })
     }
 
-    /// Makes a directory, and those above it.
+    /// Creates a directory and its parents.
     pub fn directory(&self, path: &Path) -> Result<OwnedFd, WriteError> {
         let failed = |error: rustix::io::Errno| WriteError::Io { path: self.shown.join(path), source: error.into() };
         let mut directory = openat(&self.root, ".", DIRECTORY, Mode::empty()).map_err(failed)?;
@@ -65,25 +65,24 @@ impl Tree {
             }
             let next = openat(&directory, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty());
             directory = next.map_err(|error| match error {
-                rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR => WriteError::Refused {
-                    path: self.shown.join(path),
-                    why: "something that is not a directory is in the way",
-                },
+                rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR => {
+                    WriteError::Refused { path: self.shown.join(path), why: "exists and is not a directory" }
+                }
                 error => failed(error),
             })?;
         }
         Ok(directory)
     }
 
-    /// Makes a symbolic link, in the place of what is there, unless that is a directory.
+    /// Creates a symbolic link, replacing an existing file that is not a directory.
     pub fn symlink(&self, path: &Path, target: &Path) -> Result<(), WriteError> {
         self.linked(path, |directory, name| symlinkat(target, directory, name))
     }
 
-    /// Makes another name of a file that was written, likewise.
+    /// Creates a hard link to a written file, replacing like [`Self::symlink`].
     pub fn hard_link(&self, path: &Path, of: &Path) -> Result<(), WriteError> {
         let shown = self.shown.join(of);
-        let name = of.file_name().ok_or(WriteError::Refused { path: shown, why: "names no file" })?;
+        let name = of.file_name().ok_or(WriteError::Refused { path: shown, why: "has no file name" })?;
         let there = self.directory(of.parent().unwrap_or(Path::new("")))?;
         self.linked(path, |directory, new| linkat(&there, name, directory, new, AtFlags::empty()))
     }
@@ -95,16 +94,16 @@ impl Tree {
     ) -> Result<(), WriteError> {
         let shown = self.shown.join(path);
         let failed = |error: rustix::io::Errno| WriteError::Io { path: shown.clone(), source: error.into() };
-        let name = path.file_name().ok_or(WriteError::Refused { path: shown.clone(), why: "names no file" })?;
+        let name = path.file_name().ok_or(WriteError::Refused { path: shown.clone(), why: "has no file name" })?;
         let directory = self.directory(path.parent().unwrap_or(Path::new("")))?;
         let partial = partial_name();
         link(&directory, &partial).map_err(failed)?;
         let renamed = renameat(&directory, &*partial, &directory, name);
-        let _ = unlinkat(&directory, &*partial, AtFlags::empty()); // two names of one file are left alone by a rename
+        let _ = unlinkat(&directory, &*partial, AtFlags::empty()); // rename keeps both links to the same file
         renamed.map_err(failed)
     }
 
-    /// Gives a directory its permissions, but no set-id bits, and the time of its last change (seconds since the epoch).
+    /// Sets a directory's permissions, without set-id bits, and its modification time (seconds since the epoch).
     pub fn mark(&self, path: &Path, mode: u32, mtime: u64) -> Result<(), WriteError> {
         let directory = self.directory(path)?;
         futimens(&directory, &changed_at(mtime))
@@ -112,14 +111,14 @@ impl Tree {
             .map_err(|error| WriteError::Io { path: self.shown.join(path), source: error.into() })
     }
 
-    /// Begins a file. `path` is one that `below` gave, or a single name.
+    /// Creates a file. `path` is returned by `below`, or a single name.
     pub fn file(&self, path: &Path, mode: u32) -> Result<Partial, WriteError> {
         let shown = self.shown.join(path);
-        let name = path.file_name().ok_or(WriteError::Refused { path: shown.clone(), why: "names no file" })?;
+        let name = path.file_name().ok_or(WriteError::Refused { path: shown.clone(), why: "has no file name" })?;
         let directory = self.directory(path.parent().unwrap_or(Path::new("")))?;
         let partial = partial_name();
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // No set-user-id bits, and what the umask here leaves.
+        // Without set-user-id bits, and subject to the umask.
         let file = openat(&directory, &partial, flags, Mode::from_raw_mode(mode & 0o777))
             .map_err(|error| WriteError::Io { path: shown.clone(), source: error.into() })?;
         Ok(Partial { directory, partial, name: name.to_owned(), file: file.into(), length: 0, shown, finished: false })
@@ -131,29 +130,28 @@ fn changed_at(seconds: u64) -> Timestamps {
     Timestamps { last_access: at, last_modification: at }
 }
 
-/// A temporary name, for a file until it is complete.
+/// Returns a temporary name for an unfinished file.
 fn partial_name() -> String {
     format!(".agent-cli-{}.part", uuid::Uuid::new_v4().simple())
 }
 
 impl Partial {
-    /// Gives it all of its permissions, whatever the umask here says, but no set-user-id bits, and the time of its last
-    /// change (seconds since the epoch).
+    /// Sets the permissions, regardless of the umask but without set-user-id bits, and the modification time (seconds
+    /// since the epoch).
     pub fn mark(&self, mode: u32, mtime: u64) -> Result<(), WriteError> {
         futimens(&self.file, &changed_at(mtime))
             .and_then(|()| fchmod(&self.file, Mode::from_raw_mode(mode & 0o777)))
             .map_err(|error| WriteError::Io { path: self.shown.clone(), source: error.into() })
     }
 
-    /// Returns the final path of the file.
     pub fn shown(&self) -> &Path {
         &self.shown
     }
 
-    /// Appends bytes. A piece of zeros becomes a hole, so that a sparse file takes no more room here than it did.
+    /// Appends bytes. A piece of zeros becomes a hole, so that sparse files stay sparse.
     pub fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
         let written = match bytes.iter().all(|byte| *byte == 0) {
-            // Now, because a change of the length after `mark` would change the time.
+            // Extend the file now, because a later change of the length would change the time set by `mark`.
             true => self.file.set_len(self.length + bytes.len() as u64),
             false => self.file.write_all_at(bytes, self.length),
         };
@@ -161,7 +159,7 @@ impl Partial {
         written.map_err(|source| WriteError::Io { path: self.shown.clone(), source })
     }
 
-    /// Gives it its name, whatever had that before.
+    /// Renames the file to its final name, replacing an existing file.
     pub fn finish(mut self) -> Result<(), WriteError> {
         renameat(&self.directory, &self.partial, &self.directory, &self.name)
             .map_err(|error| WriteError::Io { path: self.shown.clone(), source: error.into() })?;
@@ -173,7 +171,7 @@ impl Partial {
 impl Drop for Partial {
     fn drop(&mut self) {
         if !self.finished {
-            let _ = unlinkat(&self.directory, &self.partial, AtFlags::empty()); // a hidden name is all that stays
+            let _ = unlinkat(&self.directory, &self.partial, AtFlags::empty()); // at worst a hidden file stays
         }
     }
 }
@@ -204,7 +202,7 @@ mod tests {
         assert_eq!(mode & 0o7777, 0o400, "no set-user-id");
     }
 
-    /// Links that lie below the destination lead nowhere; the destination itself may be one.
+    /// Links below the destination are not followed; the destination itself may be a link.
     #[test]
     fn no_link_is_followed_below_the_destination() {
         let home = tempfile::tempdir().unwrap();

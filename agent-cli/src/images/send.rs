@@ -1,7 +1,7 @@
-//! Images that are sent to executord as an archive: what `image import` is given, and what lies on this machine's disk where
-//! its caller can read it and executord cannot.
+//! Uploads images to executord as archives: those of `image import`, and local images that the caller can read and
+//! executord cannot.
 //!
-//! A layout is sent as the archive of a layout: its index, and of its blobs those that the wanted image may need.
+//! An OCI layout is uploaded as an archive with its index, and only the blobs that the image may need.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -19,28 +19,28 @@ use crate::session::Session;
 use crate::status::ErrorContext as _;
 use crate::text::plain;
 
-/// Bytes of an archive that are sent at once.
+/// Size of an upload message, in bytes.
 const PIECE: usize = 256 << 10;
-/// Pieces that wait to be sent.
+/// Maximum number of queued pieces.
 const DEPTH: usize = 4;
-/// Largest index or manifest, as executord takes it.
+/// Maximum size of an index or manifest, in bytes, as in executord.
 const DOCUMENT_MAX: u64 = 4 << 20;
-/// Most blobs of a layout that are looked at.
+/// Maximum number of blobs of a layout.
 const BLOBS_MAX: usize = 10_000;
-/// Annotations with the name of an index's entry (image-spec; containerd).
+/// Annotations with the name of an index entry (image-spec; containerd).
 const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
 
-/// An image on this machine's disk, as its reference names it.
+/// An image on this machine's disk.
 pub struct OnDisk {
     form: Form,
     is_layout: bool,
     path: PathBuf,
-    /// Name of the image in its archive or layout; empty for the only one.
+    /// Name of the image in its archive or layout; empty if there is only one.
     name: String,
 }
 
 impl OnDisk {
-    /// Reads a reference; nothing where it names no file or directory.
+    /// Parses a reference; `None` if it does not name a file or directory.
     pub fn from_reference(reference: &str) -> Option<Self> {
         let (scheme, rest) = reference.split_once(':')?;
         let (form, is_layout) = match scheme {
@@ -53,7 +53,7 @@ impl OnDisk {
         Some(Self { form, is_layout, path: path.into(), name: name.to_owned() })
     }
 
-    /// Tells whether this process can open its first file.
+    /// Returns whether this process can open the image's first file.
     fn is_readable(&self) -> bool {
         let first = if self.is_layout { self.path.join("index.json") } else { self.path.clone() };
         File::open(first).is_ok()
@@ -67,22 +67,22 @@ impl OnDisk {
     }
 }
 
-/// Returns the image of a failed call, where the caller can read it and executord cannot.
+/// Returns the image to upload if a call failed because executord cannot read it, but the caller can.
 pub(super) fn instead_of(failure: &Failure, reference: &str) -> Option<OnDisk> {
     let unreadable = |reason: &str| matches!(reason, "ACCESS_DENIED" | "NOT_FOUND");
     let is_unreadable = failure.violations().iter().any(|violation| unreadable(&violation.reason));
     OnDisk::from_reference(reference).filter(|image| is_unreadable && image.is_readable())
 }
 
-/// Sends an image of the disk, under the name `reference`.
+/// Uploads a local image, under the name `reference`.
 pub(super) async fn send(session: &Session, image: OnDisk, reference: &str) -> Result<v1::Image, Failure> {
     let shown = plain(reference);
-    session.output.note(format!("executord cannot read {shown}: it is sent"));
+    session.output.note(format!("executord cannot read {shown}: uploading it"));
     let header = ImportHeader { form: image.form.into(), reference: reference.to_owned(), image: image.name.clone() };
-    upload(session, &format!("send {shown}"), header, move |to| image.write(to)).await
+    upload(session, &format!("upload {shown}"), header, move |to| image.write(to)).await
 }
 
-/// Sends an archive as it is written, and gives the image that executord made of it.
+/// Uploads an archive while it is written. Returns the imported image.
 pub async fn upload(
     session: &Session,
     doing: &str,
@@ -90,7 +90,7 @@ pub async fn upload(
     fill: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static,
 ) -> Result<v1::Image, Failure> {
     let (sender, receiver) = mpsc::channel(DEPTH);
-    // A thread of its own: reading a pipe waits for whoever writes to it.
+    // On a separate thread, because reading a pipe blocks until data is written to it.
     let sent = tokio::task::spawn_blocking(move || {
         let mut to = BufWriter::with_capacity(PIECE, Pieces(sender));
         fill(&mut to)?;
@@ -99,13 +99,13 @@ pub async fn upload(
     let answer = session.client.images().import(header, ReceiverStream::new(receiver)).await;
     let sent = sent.await.unwrap_or_else(|error| Err(io::Error::other(error)));
     match sent {
-        // When executord closes the stream, its answer has the reason.
+        // If executord closes the stream, its answer has the reason.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::Usage(format!("{doing}: {error}"))),
         _ => answer.doing(doing),
     }
 }
 
-/// Writes into a queue of pieces.
+/// A writer that sends pieces to a queue.
 pub struct Pieces(pub mpsc::Sender<Vec<u8>>);
 
 impl Write for Pieces {
@@ -120,7 +120,7 @@ impl Write for Pieces {
     }
 }
 
-/// Writes a layout as an archive. Missing blobs are left out: images of other machines' kinds may be missing.
+/// Writes a layout as an archive. Missing blobs are skipped, because images of other platforms may be missing.
 fn layout(directory: &Path, name: &str, to: &mut dyn Write) -> io::Result<()> {
     let mut tar = tar::Builder::new(to);
     let index = document(directory, "index.json")?;
@@ -138,7 +138,7 @@ fn layout(directory: &Path, name: &str, to: &mut dyn Write) -> io::Result<()> {
             return Err(io::Error::other(format!("{}: has more than {BLOBS_MAX} blobs", directory.display())));
         }
         append(&mut tar, directory, &path)?;
-        // Layers and configurations name nothing.
+        // Layers and configurations reference no other blobs.
         if let Ok(manifest) = document(directory, &path) {
             open.extend(descriptors(&manifest, ""));
         }
@@ -161,12 +161,12 @@ fn append(tar: &mut tar::Builder<&mut dyn Write>, directory: &Path, name: &str) 
     tar.append_data(&mut header, name, file.take(metadata.len()))
 }
 
-/// An error with the path that it is about, of the same kind.
+/// Adds a path to an error, keeping its kind.
 fn about(error: &io::Error, path: &Path) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// An index or a manifest.
+/// Reads an index or a manifest.
 fn document(directory: &Path, name: &str) -> io::Result<Value> {
     let path = directory.join(name);
     let mut bytes = Vec::new();
@@ -178,8 +178,8 @@ fn document(directory: &Path, name: &str) -> io::Result<Value> {
     serde_json::from_slice(&bytes).map_err(|error| about(&error.into(), &path))
 }
 
-/// The digests that an index or a manifest names: of an index only the entries of this name, if one is given, and those for this
-/// machine, where some are.
+/// Returns the digests in an index or a manifest. For an index, only entries with this name, if given, and for this
+/// machine's platform, if there are any.
 fn descriptors(document: &Value, name: &str) -> Vec<String> {
     let list = |key: &str| document.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let called = |entry: &&Value| {
@@ -203,7 +203,7 @@ fn descriptors(document: &Value, name: &str) -> Vec<String> {
     all.filter_map(|entry| Some(entry.get("digest")?.as_str()?.to_owned())).collect()
 }
 
-/// Path of a blob in a layout; `None` for what is no digest.
+/// Returns the path of a blob in a layout; `None` for an invalid digest.
 fn blob(digest: &str) -> Option<String> {
     let (algorithm, hex) = digest.split_once(':')?;
     let safe = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
@@ -232,7 +232,7 @@ mod tests {
         }
     }
 
-    /// The blobs that the image needs are sent, and no others of the layout.
+    /// Only the blobs that the image needs are uploaded.
     #[test]
     fn a_layout_is_sent_with_what_the_image_needs() {
         let dir = tempfile::tempdir().unwrap();

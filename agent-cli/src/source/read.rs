@@ -1,4 +1,4 @@
-//! Reading of sources into buffers that are wiped.
+//! Reads sources into buffers that are wiped on drop.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -9,18 +9,15 @@ use zeroize::Zeroizing;
 
 use super::{Access, Argument, Flag, Source, SourceError, TOTAL_MAX};
 
-/// Smallest buffer for what does not tell its size.
+/// Initial buffer size for sources that do not report their size.
 const FIRST_BUFFER: usize = 8 << 10;
 
-/// Content that was read from a source.
 pub struct Content {
-    /// Flag that named the source.
     pub flag: Flag,
     /// Target of the content, as in [`Argument`].
     pub key: String,
     source: Source,
     access: Access,
-    /// The bytes as they came.
     pub bytes: Zeroizing<Vec<u8>>,
 }
 
@@ -40,7 +37,7 @@ impl Content {
         }
     }
 
-    /// Takes the reference that stands for the content, if it is one.
+    /// Returns the reference that stands for the content, if there is one.
     pub fn take_reference(&mut self) -> Option<v1::SecretReference> {
         match &mut self.source {
             Source::Reference(reference) => Some(std::mem::take(reference)),
@@ -49,7 +46,7 @@ impl Content {
     }
 
     /// Converts the content to text for a variable or an argument. One newline at the end of a file or of standard
-    /// input is left out: editors and `echo` add it, and it is not part of the secret.
+    /// input is removed: editors and `echo` add it, and it is not part of the secret.
     pub fn into_text(mut self) -> Result<Zeroizing<String>, SourceError> {
         if !matches!(self.source, Source::Environment(_)) && self.bytes.last() == Some(&b'\n') {
             self.bytes.pop();
@@ -57,13 +54,13 @@ impl Content {
         self.into_verbatim()
     }
 
-    /// Converts the content to text without changing it.
+    /// Converts the content to text, unchanged.
     pub fn into_verbatim(mut self) -> Result<Zeroizing<String>, SourceError> {
         let source_name = self.source.name();
         let (flag, key) = (self.flag, self.key);
         let no_text = |why| SourceError::NoText { flag, key, source_name, why };
         if self.bytes.contains(&0) {
-            return Err(no_text("holds a NUL"));
+            return Err(no_text("contains a NUL"));
         }
         match String::from_utf8(std::mem::take(&mut *self.bytes)) {
             Ok(text) => Ok(Zeroizing::new(text)),
@@ -77,7 +74,7 @@ impl Content {
 
 /// Reads every source, in order.
 ///
-/// `stdin` and `variable` are the caller's, so that this can be tested without touching the process's own.
+/// Tests pass their own `stdin` and `variable` instead of the process's.
 pub fn read_all(
     arguments: Vec<Argument>,
     stdin: &mut dyn Read,
@@ -143,9 +140,9 @@ fn read_one(
     }
 }
 
-/// Reads to the end; `None` when there is more than `limit`. A buffer that became too small is wiped.
+/// Reads to the end; returns `None` if there are more than `limit` bytes. Outgrown buffers are wiped.
 pub fn bounded(reader: &mut dyn Read, expected: usize, limit: usize) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
-    // One byte more than expected: the read that tells the end needs room, or the buffer would grow for it.
+    // One byte more than expected, so that the read that returns end of file does not grow the buffer.
     let mut buffer = Zeroizing::new(vec![0; if expected == 0 { FIRST_BUFFER } else { expected + 1 }]);
     let mut filled = 0;
     loop {
@@ -209,7 +206,7 @@ mod tests {
         }
     }
 
-    /// The bound holds for all files together, and a file that tells its size is refused unread.
+    /// The limit applies to the sum of all files, and a file that reports a larger size is rejected before it is read.
     #[test]
     fn the_bound_is_over_all_files() {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -219,7 +216,8 @@ mod tests {
         assert!(error.contains("--file big") && error.contains("has 67108864 bytes"), "{error}");
     }
 
-    /// A password file nearly always ends with a newline that is no part of the password; a variable is as it is.
+    /// A password file nearly always ends with a newline that is not part of the password; a variable is used
+    /// unchanged.
     #[test]
     fn text_loses_one_newline_of_a_file() {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -240,7 +238,7 @@ mod tests {
             }
         }
         assert_eq!(text(b"", "env:TOKEN").unwrap(), "canary\n");
-        assert!(text(b"canary\0", "-").unwrap_err().contains("--secret-env PW: standard input holds a NUL"));
+        assert!(text(b"canary\0", "-").unwrap_err().contains("--secret-env PW: standard input contains a NUL"));
         let error = text(b"canary\xff", "FILE").unwrap_err();
         assert!(error.contains("is not UTF-8") && !error.contains("canary"), "{error}");
     }

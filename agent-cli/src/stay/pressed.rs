@@ -1,4 +1,4 @@
-//! Requests to end, by Ctrl-C or by other signals: the first stops the container, the second kills it, the third leaves it.
+//! Counts Ctrl-C and other signals: the first stops the container, the second kills it, the third exits.
 
 use std::io::IsTerminal as _;
 use std::time::Duration;
@@ -9,20 +9,19 @@ use tokio::time::Instant;
 use crate::failure::Failure;
 use crate::session::Session;
 
-/// Number of times Ctrl-C is pressed until this command leaves at once.
+/// Number of Ctrl-C after which this command exits immediately.
 const LEAVE: u32 = 3;
 
-/// Longest time between SIGTERMs, or SIGHUPs, that are one request: timeout(1) sends one to its process and one to the
-/// process group, and agent-cli passes its own on to a program.
+/// Maximum time between SIGTERMs, or SIGHUPs, that count as a single request: timeout(1) sends one to its process and
+/// one to the process group, and agent-cli forwards its own to a program.
 const ONE_REQUEST: Duration = Duration::from_millis(500);
 
-/// Counts Ctrl-C.
 pub struct Pressed {
     id: String,
     pub times: u32,
-    /// The signal that was counted last, and when.
+    /// Number and time of the last counted signal.
     last: Option<(i32, Instant)>,
-    /// Messages about the next Ctrl-C are printed: only if standard error is a terminal.
+    /// True if messages about the next Ctrl-C are printed, which needs a terminal on standard error.
     talk: bool,
 }
 
@@ -31,23 +30,23 @@ impl Pressed {
         Self { id: id.to_owned(), times: 0, last: None, talk: std::io::stderr().is_terminal() }
     }
 
-    /// Counts a signal. `false` where it belongs to the request that was counted before.
+    /// Counts a signal. Returns false if it belongs to the previous request.
     ///
     /// # Errors
-    /// The third one: this command leaves at once.
+    /// Returns an error for the third request: this command exits immediately.
     pub fn again(&mut self, session: &Session, signal: i32) -> Result<bool, Failure> {
         if !self.counts(signal, Instant::now()) {
             return Ok(false);
         }
         if self.talk && self.times < LEAVE {
             let next =
-                if self.times == 1 { "stopping; once more kills it" } else { "killing; once more leaves at once" };
+                if self.times == 1 { "stopping; the next one kills it" } else { "killing; the next one exits at once" };
             session.output.note(format!("{}: {next}", self.id));
         }
         if self.times >= LEAVE { Err(Failure::Abandoned { id: self.id.clone(), signal }) } else { Ok(true) }
     }
 
-    /// Counts a signal that comes at `now`, unless it repeats the one before. Keys are counted each time.
+    /// Counts a signal received at `now`, unless it repeats the previous one. Ctrl-C always counts.
     fn counts(&mut self, signal: i32, now: Instant) -> bool {
         let is_same = |(last, at): (i32, Instant)| last == signal && now.duration_since(at) < ONE_REQUEST;
         if signal != SignalKind::interrupt().as_raw_value() && self.last.is_some_and(is_same) {
@@ -67,7 +66,7 @@ mod tests {
     fn signals_that_are_one_request_are_counted_once() {
         let (interrupt, terminate, hangup) = (2, 15, 1);
         let begun = Instant::now();
-        // What arrives after so many milliseconds, and how many requests were counted by then.
+        // Milliseconds and signal of each arrival, and the expected number of requests.
         let table = [
             (0, terminate, 1),
             (3, terminate, 1),

@@ -1,4 +1,4 @@
-//! `system df`: use of the disk.
+//! `system df`: disk usage.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use super::human::bytes;
 use super::style::{Role, Style};
 use super::table::Table;
 
-/// Use of the disk, as JSON.
+/// Disk usage, as JSON.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct DiskOverview {
@@ -20,15 +20,15 @@ pub(crate) struct DiskOverview {
     available_bytes: Option<u64>,
 }
 
-/// Things of a type.
+/// Disk usage of a kind of objects.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct DiskRow {
     total: usize,
-    /// Images that a container uses, containers that are not completed.
+    /// Number of images used by a container, or of containers that are not completed.
     active: usize,
     bytes: u64,
-    /// Bytes of those that are not active.
+    /// Size of the inactive objects, in bytes.
     reclaimable_bytes: u64,
 }
 
@@ -37,7 +37,7 @@ impl DiskOverview {
         let used = containers.iter().flat_map(|container| container.image.iter().chain(&container.volume_images));
         let used: HashSet<&str> = used.map(|image| &*image.digest).collect();
         let (active, unused): (Vec<_>, Vec<_>) = images.iter().partition(|image| used.contains(&*image.digest));
-        // Images share layers, which are there once.
+        // Images can share layers; count each layer once.
         let layers = |images: &[&Image]| -> HashMap<String, u64> {
             images.iter().flat_map(|image| &image.layers).map(|layer| (layer.diff_id.clone(), layer.size)).collect()
         };

@@ -1,4 +1,4 @@
-//! `--format`: a line for each item as a template says, in the form of docker's.
+//! `--format`: prints one line per item from a template, like docker.
 
 mod container;
 
@@ -12,15 +12,15 @@ use super::table::Table;
 use crate::failure::Failure;
 use crate::text::plain;
 
-/// An item that a template can show.
+/// An item that a template can format.
 pub(crate) trait Listed {
-    /// Fields in docker's spelling, each with its heading.
+    /// Fields in docker's spelling, with their headings.
     const FIELDS: &'static [(&'static str, &'static str)];
 
     /// Returns the text of a field of [`Self::FIELDS`].
     fn field(&self, name: &str, now: SystemTime) -> String;
 
-    /// Returns the value of a label, if it has that label.
+    /// Returns the value of a label, if the item has that label.
     fn label(&self, _name: &str) -> Option<&str> {
         None
     }
@@ -29,37 +29,35 @@ pub(crate) trait Listed {
     fn document(&self) -> Value;
 }
 
-/// A template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Template {
-    /// A JSON object a line, with everything that is known.
+    /// One JSON object per line, with all fields.
     Json,
-    /// Text and fields; in columns with a heading, which tabulators divide, or as they stand.
+    /// Text and fields; with `table`, in tab-separated columns with a heading.
     Parts { parts: Vec<Part>, table: bool },
 }
 
-/// A piece of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Text(String),
     Field { field: Field, json: bool },
 }
 
-/// Field of an item in a template.
+/// Reference to a field of an item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Field {
     /// A field of [`Listed::FIELDS`], with its heading.
     Named(&'static str, &'static str),
     Label(String),
-    /// Keys in the document of `--json`, the outermost first; the whole document if empty.
+    /// Path of keys in the document of `--json`; the whole document if empty.
     Path(Vec<String>),
 }
 
 impl Template {
-    /// Reads one for items of a type: `{{.ID}} {{.result.exit_status}}`, `table {{.ID}}\t{{.State}}`, `json`.
+    /// Parses a template: `{{.ID}} {{.result.exit_status}}`, `table {{.ID}}\t{{.State}}`, `json`.
     ///
     /// # Errors
-    /// Braces that do not match, a field that does not exist.
+    /// Returns an error for unbalanced braces or an unknown field.
     pub(crate) fn parse<T: Listed>(text: &str) -> Result<Self, String> {
         if text.trim() == "json" {
             return Ok(Self::Json);
@@ -83,10 +81,10 @@ impl Template {
         Ok(Self::Parts { parts, table })
     }
 
-    /// Returns the lines of items.
+    /// Formats items, one line each.
     ///
     /// # Errors
-    /// The document of an item has no such key.
+    /// Returns an error if the document of an item lacks a key.
     pub(crate) fn render<T: Listed>(&self, items: &[T], now: SystemTime, style: Style) -> Result<String, Failure> {
         let (parts, is_table) = match self {
             Self::Json => return Ok(items.iter().map(|item| json::line(&item.document())).collect()),
@@ -107,7 +105,7 @@ impl Template {
     }
 }
 
-/// `\t` and `\n` as they are written on a command line.
+/// Replaces `\t` and `\n` by a tab and a newline.
 fn unescaped(text: &str) -> String {
     text.replace("\\t", "\t").replace("\\n", "\n")
 }

@@ -1,4 +1,4 @@
-//! Words for people: sizes, times, states, how a container ended; the tables of `ps`, `info` and `events`.
+//! Texts for people: sizes, times, states, results of containers; the tables of `ps`, `info` and `events`.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,7 +14,6 @@ use crate::exit::Outcome;
 use crate::signals;
 use crate::text::plain;
 
-/// Remark on a log whose last lines may be missing.
 pub(crate) const OUTPUT_INCOMPLETE: &str = "the last output may be missing";
 
 /// Placeholder for an empty value.
@@ -31,7 +30,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
         unit += 1;
     }
     let shift = 10 * (unit + 1);
-    // Tenths, rounded down: what is shown as free is free.
+    // Tenths, rounded down, so that no more is shown as free than is free.
     let tenths = (u128::from(bytes) * 10) >> shift;
     match tenths % 10 {
         0 => format!("{} {}", tenths / 10, UNITS[unit]),
@@ -62,12 +61,12 @@ fn two_units(seconds: u64) -> String {
     }
 }
 
-/// A wire duration as a span.
+/// Formats a protobuf duration like [`span`].
 pub(crate) fn wire_span(duration: prost_types::Duration) -> String {
     Duration::try_from(duration).map_or_else(|_| NOTHING.into(), span)
 }
 
-/// Since `then`, in one unit: `5s`, `3m`, `2h`, `4d`.
+/// Time since `then`, in one unit: `5s`, `3m`, `2h`, `4d`.
 pub(crate) fn age(then: Option<&Timestamp>, now: SystemTime) -> String {
     let Some(then) = then.and_then(system_time) else { return NOTHING.into() };
     let seconds = now.duration_since(then).unwrap_or_default().as_secs();
@@ -79,18 +78,18 @@ pub(crate) fn age(then: Option<&Timestamp>, now: SystemTime) -> String {
     }
 }
 
-/// Part of a container's life that does not end, in a word.
+/// The lifecycle phase that does not end in time, as one word.
 pub(crate) fn phase(phase: i32) -> String {
     v1::quarantine::Phase::try_from(phase)
         .map_or_else(|_| format!("unknown_{phase}"), |phase| word(phase.as_str_name(), "PHASE_"))
 }
 
-/// Health of an executord in one line.
+/// Formats the health of an executord on one line.
 pub(crate) fn health_line(health: &v1::Health) -> String {
     if health.healthy { "healthy".into() } else { plain(&format!("NOT healthy: {}", health.reasons.join("; "))) }
 }
 
-/// Until `then`, as an [`age`]; `now` where that is past.
+/// Time until `then`, like [`age`]; `now` if it has passed.
 pub(crate) fn left(then: Option<&Timestamp>, now: SystemTime) -> String {
     let Some(then) = then.and_then(system_time) else { return NOTHING.into() };
     match then.duration_since(now).unwrap_or_default().as_secs() {
@@ -99,20 +98,20 @@ pub(crate) fn left(then: Option<&Timestamp>, now: SystemTime) -> String {
     }
 }
 
-/// `2026-01-31T12:00:00.123Z`.
+/// Formats `2026-01-31T12:00:00.123Z`.
 pub(crate) fn time(timestamp: Option<&Timestamp>) -> String {
     timestamp
         .and_then(system_time)
         .map_or_else(|| NOTHING.into(), |time| humantime::format_rfc3339_millis(time).to_string())
 }
 
-/// A time that can be written down: RFC 3339 ends with the year 9999, and so does what executord may claim.
+/// Converts a timestamp; `None` if it is before 1970 or after the year 9999, where RFC 3339 ends.
 pub(crate) fn system_time(timestamp: &Timestamp) -> Option<SystemTime> {
     let writable = (0..253_402_300_800).contains(&timestamp.seconds) && (0..1_000_000_000).contains(&timestamp.nanos);
     if writable { SystemTime::try_from(*timestamp).ok() } else { None }
 }
 
-/// A name of the interface as a word: `STATE_RUNNING` without `STATE_` is `running`.
+/// Converts an enum name of the API to a word: `STATE_RUNNING` with the prefix `STATE_` becomes `running`.
 pub(crate) fn word(name: &str, prefix: &str) -> String {
     name.strip_prefix(prefix).unwrap_or(name).to_ascii_lowercase()
 }
@@ -121,9 +120,9 @@ pub(crate) fn state(state: i32) -> String {
     State::try_from(state).map_or_else(|_| format!("unknown_{state}"), |state| word(state.as_str_name(), "STATE_"))
 }
 
-/// A container's state, with its health where it has checks: `running (not ready)`.
+/// Formats a container's state, with its health if it has checks: `running (not ready)`.
 ///
-/// One whose restart is waited for says so: `running (restart 4 waits)`.
+/// A pending restart is shown: `running (restart 4 waits)`.
 pub(crate) fn state_with_health(container: &Container, now: SystemTime) -> String {
     let state = state(container.state);
     if container.reservation_expires_at.is_some() {
@@ -146,7 +145,7 @@ pub(crate) fn state_with_health(container: &Container, now: SystemTime) -> Strin
     if words.is_empty() { state } else { format!("{state} ({})", words.join(", ")) }
 }
 
-/// The health of a running container with checks, in a word.
+/// The health of a running container with checks, as one word.
 pub(crate) fn health(container: &Container) -> Option<&'static str> {
     let checks = container.spec.as_ref()?.checks.as_ref()?;
     if container.state() != State::Running {
@@ -182,7 +181,7 @@ pub(crate) fn outputs(summary: &OutputsSummary) -> String {
     format!("{files}, {}{skipped}", bytes(summary.bytes))
 }
 
-/// The end of a container, in a column: `0`, `SIGKILL (oom)`, `not found`.
+/// The result of a container, for a column: `0`, `SIGKILL (oom)`, `not found`.
 pub(crate) fn ending(container: &Container) -> String {
     let Some(result) = &container.result else { return NOTHING.into() };
     let unhealthy = result.failure.as_ref().is_some_and(|failure| failure.kind() == failure::Kind::Unhealthy);
@@ -204,27 +203,27 @@ pub(crate) fn ending(container: &Container) -> String {
     }
 }
 
-/// Labels in the order of their names.
+/// Formats labels, sorted by name.
 pub(crate) fn labels(labels: &std::collections::HashMap<String, String>) -> String {
     let mut sorted: Vec<String> = labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
     sorted.sort_unstable();
     sorted.join(",")
 }
 
-/// The published ports of a container, as docker writes them: `8080->80/tcp`.
+/// Formats the published ports of a container like docker: `8080->80/tcp`.
 pub(crate) fn ports(container: &Container) -> String {
     let ports = container.network_status.iter().flat_map(|on| &on.ports);
     ports.map(crate::network::leads_to).collect::<Vec<_>>().join(", ")
 }
 
-/// The addresses of a container, without the lengths of their prefixes.
+/// Formats the addresses of a container, without prefix lengths.
 pub(crate) fn addresses(container: &Container) -> String {
     let addresses = container.network_status.iter().flat_map(|on| &on.addresses);
     let bare = |address: &String| address.split('/').next().unwrap_or_default().to_owned();
     addresses.map(bare).collect::<Vec<_>>().join(", ")
 }
 
-/// Name of the network that a container is on.
+/// Returns the name of a container's network.
 pub(crate) fn network_name(container: &Container) -> String {
     let Some(spec) = &container.spec else { return String::new() };
     match (&*spec.network_name, &container.network_status) {
@@ -234,10 +233,10 @@ pub(crate) fn network_name(container: &Container) -> String {
     }
 }
 
-/// Characters of a random id that `ps` shows on a narrow terminal. Every command takes the beginning of an id.
+/// Length of a shortened random id in `ps` on a narrow terminal. Every command accepts a prefix of an id.
 const SHORT_ID: usize = 13;
 
-/// The table of `ps`. With `width` it fits a line of that many characters, as far as ids allow.
+/// The table of `ps`. With `width`, lines are shortened to that many characters, as far as ids allow.
 pub(crate) fn containers(containers: &[Container], now: SystemTime, style: Style, width: Option<usize>) -> String {
     let table = containers_table(containers, now, false);
     let Some(width) = width.filter(|width| table.width() > *width) else { return table.render(style) };
@@ -248,7 +247,7 @@ pub(crate) fn containers(containers: &[Container], now: SystemTime, style: Style
     table.render(style)
 }
 
-/// How each column of `ps` fits a narrow terminal. Labels are dropped first; the state is always shown.
+/// How each column of `ps` is fitted to a narrow terminal. Labels are dropped first; the state is always shown.
 const CONTAINER_FITS: [Fit; 9] = [
     Fit::Whole,
     Fit::Cut,
@@ -267,7 +266,7 @@ fn containers_table(containers: &[Container], now: SystemTime, with_short_ids: b
         _ => id.to_owned(),
     };
     let mut heading = vec!["ID", "STATE", "ROOTFS", "COMMAND", "AGE", "EXIT", "ADDRESS", "PORTS", "LABELS"];
-    // A column for what most hosts do not have would only take room.
+    // Omit the column on hosts without pods, to save space.
     let in_pods = containers.iter().filter_map(|one| one.spec.as_ref()).any(|spec| !spec.pod.is_empty());
     if in_pods {
         heading.push("POD");
@@ -294,7 +293,7 @@ fn containers_table(containers: &[Container], now: SystemTime, with_short_ids: b
     table
 }
 
-/// Images that may run, in one line.
+/// Formats the image policy on one line.
 fn image_policy(policy: &v1::ImagePolicy) -> (String, Role) {
     if !policy.set {
         return ("every image may run: the configuration sets no policy (images.allow)".into(), Role::Attention);
@@ -305,7 +304,6 @@ fn image_policy(policy: &v1::ImagePolicy) -> (String, Role) {
     (format!("{repositories}; {imports}; {archives}"), Role::Plain)
 }
 
-/// `info`.
 pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: Style) -> String {
     let mut text = style.paint(Role::Heading, &format!("executord {}\n", plain(&info.version)));
     let mut table = Table::bare(2);
@@ -394,7 +392,7 @@ pub(crate) fn info(info: &InfoResponse, socket: &str, now: SystemTime, style: St
     text
 }
 
-/// A line of `events`. Lines are printed one by one, so columns have fixed widths.
+/// Formats a line of `events`. Lines are printed one by one, so columns have fixed widths.
 pub(crate) fn event(event: &Event, style: Style) -> String {
     let ended = Container { result: event.result.clone(), ..Container::default() };
     let kind = event_kind(event.kind);
@@ -444,7 +442,7 @@ pub(crate) fn event(event: &Event, style: Style) -> String {
     line
 }
 
-/// State of a step in one word, with the exit status of its process.
+/// The state of a step as one word, with the exit status of its process.
 pub(crate) fn step_ending(step: &Step) -> String {
     let state = word(step.state().as_str_name(), "STATE_");
     match step.exit.and_then(|exit| exit.status) {
@@ -464,7 +462,7 @@ pub(crate) fn step_role(step: &Step) -> Role {
     }
 }
 
-/// Returns the end of an event's line that tells of a step.
+/// Formats the part of an event's line that describes a step.
 fn step_line(step: &Step, style: Style) -> String {
     let mut text = format!("  {}  ", plain(&step.path));
     style.paint_onto(&mut text, step_role(step), &step_ending(step));

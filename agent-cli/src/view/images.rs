@@ -1,4 +1,4 @@
-//! Images: the table of `image ls`, `image inspect`, and how far a pull is.
+//! Images: the table of `image ls`, `image inspect`, and the progress of a pull.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime};
@@ -13,9 +13,9 @@ use super::style::{Role, Style};
 use super::table::Table;
 use crate::text::plain;
 
-/// Digits of a digest that tell images apart.
+/// Number of digest digits that are shown.
 const SHORT: usize = 12;
-/// Between two drawings of a bar that does not move.
+/// Redraw interval of an idle progress bar.
 const TICK: Duration = Duration::from_millis(120);
 
 /// An image as JSON.
@@ -31,7 +31,7 @@ pub(crate) struct Document {
     layers: Vec<Layer>,
     pulled_at: Option<String>,
     last_used_at: Option<String>,
-    /// Entries of the layers that were left out when they were unpacked.
+    /// Entries of the layers that were skipped when unpacking.
     warnings: Vec<String>,
 }
 
@@ -102,7 +102,7 @@ impl Inspected {
     }
 }
 
-/// Result of the removal of an image.
+/// Result of removing an image.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Removed {
@@ -133,17 +133,16 @@ impl From<&PruneImagesResponse> for Pruned {
     }
 }
 
-/// The first digits of a digest.
 fn short(digest: &str) -> String {
     digest.split(':').next_back().unwrap_or(digest).chars().take(SHORT).collect()
 }
 
-/// A reference as people write it.
+/// Returns a reference without `docker://`.
 fn name(reference: &str) -> &str {
     reference.strip_prefix("docker://").unwrap_or(reference)
 }
 
-/// `image ls`: a row for each name.
+/// Formats `image ls`, one row per name.
 pub(crate) fn table(images: &[Image], now: SystemTime, style: Style) -> String {
     let mut table = Table::with_heading(0, &["NAME", "DIGEST", "SIZE", "LAYERS", "PULLED", "USED"]);
     for image in images {
@@ -164,7 +163,7 @@ pub(crate) fn table(images: &[Image], now: SystemTime, style: Style) -> String {
     table.render(style)
 }
 
-/// `image inspect`.
+/// Formats `image inspect`.
 pub(crate) fn inspected(image: &Image, config: &ImageConfig, style: Style) -> String {
     let mut table = Table::bare(0);
     table.pair("digest", &image.digest);
@@ -197,27 +196,27 @@ pub(crate) fn inspected(image: &Image, config: &ImageConfig, style: Style) -> St
     table.render(style)
 }
 
-/// `image prune`.
+/// Formats `image prune`.
 pub(crate) fn pruned(pruned: &PruneImagesResponse, dry_run: bool) -> String {
     let mut text = String::new();
     for image in &pruned.images {
         let names = image.references.iter().map(|reference| name(reference)).collect::<Vec<_>>().join(" ");
         text.push_str(&format!("{} {}\n", short(&image.digest), plain(&names)));
     }
-    let verb = if dry_run { "would go" } else { "removed" };
+    let verb = if dry_run { "would be removed" } else { "removed" };
     let partial = match pruned.partial_bytes {
         0 => String::new(),
-        left => format!(", {} of pulls that broke off", bytes(left)),
+        left => format!(", {} of incomplete pulls", bytes(left)),
     };
     let in_use = match pruned.in_use {
         0 => String::new(),
-        count => format!("; {count} in use stay"),
+        count => format!("; {count} in use are kept"),
     };
     text.push_str(&format!("{verb}: {} images, {} layers{partial}{in_use}\n", pruned.images.len(), pruned.layers));
     text
 }
 
-/// Progress of a pull: bars on a terminal, a line for each change elsewhere.
+/// Progress of a pull: bars on a terminal, otherwise one line per change.
 pub(crate) struct Bars {
     bars: Option<MultiProgress>,
     layers: HashMap<String, (Option<ProgressBar>, i32)>,
@@ -229,11 +228,11 @@ impl Bars {
         Self { bars, layers: HashMap::new() }
     }
 
-    /// Shows what is new; the answer are lines for where there is no terminal.
+    /// Shows changes of the progress. Returns the lines to print if there is no terminal.
     pub(crate) fn show(&mut self, progress: &PullProgress) -> Vec<String> {
         let mut lines = Vec::new();
         let mut shown = HashSet::new();
-        // A repeated layer is fetched once: its lowest place has the progress.
+        // A layer that occurs several times is fetched once; its lowest occurrence shows the progress.
         for layer in progress.layers.iter().filter(|layer| shown.insert(&layer.digest)) {
             let id = plain(&short(&layer.digest));
             let bars = self.bars.as_ref();

@@ -1,5 +1,5 @@
-//! `inspect` for a person: sections with aligned lines. Of secret files it shows where and how they are; the
-//! interface carries no value and no digest.
+//! `inspect` for people: sections with aligned lines. For secret files it shows paths and modes; the API provides
+//! neither values nor digests.
 
 mod checks;
 mod identity;
@@ -26,7 +26,7 @@ use crate::text::plain;
 /// Number of ids of a user namespace.
 const ID_RANGE: u32 = 65_536;
 
-/// The whole view.
+/// Formats a container.
 pub(crate) fn container(container: &Container, now: SystemTime, style: Style) -> String {
     let spec = container.spec.clone().unwrap_or_default();
     let mut text = style.paint(Role::Heading, &plain(&container.id));
@@ -90,7 +90,7 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
         1 => " with 1 argument".into(),
         count => format!(" with {count} arguments"),
     };
-    // Of one program alone, restarted or not.
+    // Only for a single program, restarted or not.
     if container.steps.is_empty() || !spec.path.is_empty() {
         table.pair("command", format!("{}{arguments}", spec.path));
     }
@@ -140,7 +140,7 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
         table.pair("output", "is not kept");
     }
     if let Some(message) = &spec.termination_message {
-        table.pair("message about its end", format!("{} (at most {})", message.path, bytes(message.bytes_max.into())));
+        table.pair("termination message", format!("{} (at most {})", message.path, bytes(message.bytes_max.into())));
     }
     if let Some(outputs) = &spec.outputs {
         let of =
@@ -163,13 +163,13 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
     restarts(&mut table, container, spec, now);
     if container.files_generation > 0 {
         let replaced = container.files_updated_at.as_ref();
-        let when = replaced.map_or_else(|| "as they were given".into(), |at| format!("replaced {}", ago(Some(at))));
+        let when = replaced.map_or_else(|| "never replaced".into(), |at| format!("replaced {}", ago(Some(at))));
         table.pair("files", format!("generation {}, {when}", container.files_generation));
     }
     table
 }
 
-/// The restart policy and what it did, where there is one.
+/// Adds the restart policy and its state, if there is one.
 fn restarts(table: &mut Table, container: &Container, spec: &ContainerSpec, now: SystemTime) {
     let Some(policy) = &spec.restart_policy else { return };
     let name = match (policy.mode(), policy.max_retries) {
@@ -182,15 +182,15 @@ fn restarts(table: &mut Table, container: &Container, spec: &ContainerSpec, now:
     let delays = [policy.min_delay, policy.max_delay].map(|delay| delay.map_or_else(|| "-".into(), wire_span));
     table.pair("restart policy", format!("{name}, after {} to {}", delays[0], delays[1]));
     let Some(status) = &container.restart else { return };
-    let next = status.next_start_at.as_ref().map(|at| format!(", the next one at {}", time(Some(at))));
+    let next = status.next_start_at.as_ref().map(|at| format!(", next at {}", time(Some(at))));
     table.pair("restarts", format!("{}{}", status.count, next.unwrap_or_default()));
     if status.last_finished_at.is_some() {
         let (finished, reason) = (status.last_finished_at.as_ref(), &status.last_reason);
-        table.pair("last end", format!("{reason}, {} ({} ago)", time(finished), age(finished, now)));
+        table.pair("last exit", format!("{reason}, {} ({} ago)", time(finished), age(finished, now)));
     }
 }
 
-/// Limits and tags of the log, where there are any.
+/// Adds limits and tags of the log, if there are any.
 fn logging(table: &mut Table, spec: &ContainerSpec) {
     let limits = spec.log_limits.unwrap_or_default();
     let limit = |limit: Option<i64>| limit.and_then(|limit| u64::try_from(limit).ok());
@@ -207,7 +207,7 @@ fn logging(table: &mut Table, spec: &ContainerSpec) {
     }
 }
 
-/// Secret inputs that are no files, and what is done about them: only where there is something to tell.
+/// Adds secret inputs other than files, and their handling, if there are any.
 fn secrets(table: &mut Table, spec: &ContainerSpec) {
     if !spec.secret_environment_names.is_empty() {
         table.pair("secret environment", spec.secret_environment_names.join(", "));

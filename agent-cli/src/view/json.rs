@@ -1,9 +1,9 @@
-//! JSON: the same names as in the interface, every key always there.
+//! JSON documents, with the names of the API. Every key is always present.
 //!
-//! Times are RFC 3339 in UTC with nanoseconds, durations are seconds in keys that end in `_seconds`, sizes are
-//! bytes, enums are lower-case words, permission bits are an octal string, and what is not known is null.
-//! `exit_status` of an ending is the status that `agent-cli wait` exits with. `docs/agent-cli.schema.json` describes
-//! every document; its test (`schema`) compares the keys with the interface's.
+//! Times are RFC 3339 in UTC with nanoseconds, durations are seconds in keys that end in `_seconds`, sizes are bytes,
+//! enums are lower-case words, permission bits are an octal string, and unknown values are null. `exit_status` of an
+//! ending is the exit status of `agent-cli wait`. `docs/agent-cli.schema.json` describes every document; its test
+//! (`schema`) compares the keys with the API's.
 
 mod bindings;
 mod cell;
@@ -61,13 +61,13 @@ pub(crate) struct LogEntry {
     /// `utf-8` or `base64`.
     encoding: &'static str,
     data: String,
-    /// Bytes of the process's output before this entry's.
+    /// Offset of this entry in the process's output, in bytes.
     offset: u64,
     /// Number of the entry, from 1; 0 for a gap.
     sequence: u64,
-    /// Output is missing here, and there is no entry.
+    /// Set if output is missing here instead of an entry.
     gap: Option<LogGap>,
-    /// Tags of the log; with the first object alone.
+    /// Tags of the log; only in the first object.
     log_tags: BTreeMap<String, String>,
 }
 
@@ -78,7 +78,7 @@ struct LogGap {
     dropped_bytes: u64,
     dropped_entries: u64,
     log_bytes_max: u64,
-    /// The output was above the container's log limits.
+    /// True if the output exceeded the container's log limits.
     above_limits: bool,
 }
 
@@ -91,19 +91,19 @@ pub(crate) struct Event {
     container_id: Option<String>,
     kind: String,
     result: Option<Ending>,
-    /// Generation of the secret files; with `files_updated` alone.
+    /// Generation of the secret files; only with `files_updated`.
     files_generation: Option<u64>,
-    /// Step of a tree of actions; with `step_started` and `step_ended` alone.
+    /// Step of a tree of actions; only with `step_started` and `step_ended`.
     step: Option<steps::Step>,
-    /// Number of times that the egress was replaced; with `egress_updated` alone.
+    /// Number of times that the egress rules were replaced; only with `egress_updated`.
     egress_generation: Option<u64>,
-    /// Number of times that limits were replaced; with `limits_updated` alone.
+    /// Number of times that limits were changed; only with `limits_updated`.
     limits_generation: Option<u64>,
-    /// Restarts; with `restarting` alone.
+    /// Restarts; only with `restarting`.
     restart: Option<restarts::RestartStatus>,
-    /// Part of its life that does not end; with `quarantined` and `quarantine_ended` alone.
+    /// Lifecycle phase that does not end in time; only with `quarantined` and `quarantine_ended`.
     quarantine_phase: Option<String>,
-    /// Events before this one are lost to this caller: they are no longer kept.
+    /// True if earlier events are lost to this client because they are no longer retained.
     gap: bool,
 }
 
@@ -125,13 +125,13 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    /// A result for a container, of an operation that says nothing more.
+    /// Creates the result for a container, without further details.
     pub(crate) fn new(id: String, error: Option<String>) -> Self {
         Self { id, deleted: None, signal: None, updated: None, paused: None, error }
     }
 }
 
-/// Result for one container of several.
+/// Result for one of several containers.
 #[derive(Serialize)]
 pub(crate) struct Tried {
     id: String,
@@ -140,7 +140,7 @@ pub(crate) struct Tried {
 }
 
 impl Tried {
-    /// Makes the result for the requested id.
+    /// Creates the result for the requested id.
     pub(crate) fn new(id: &str, done: &Result<v1::Container, Failure>) -> Self {
         let container = done.as_ref().ok();
         Self {
@@ -161,13 +161,13 @@ pub(crate) struct Executed {
     pub(crate) pid: i32,
 }
 
-/// A document for a person's eyes too.
+/// Formats a document, indented for people.
 pub fn document(value: &impl Serialize) -> String {
-    // The types above have string keys and finite numbers only: what could fail is not there.
+    // Cannot fail: the types above have only string keys and finite numbers.
     serde_json::to_string_pretty(value).map(|text| text + "\n").unwrap_or_default()
 }
 
-/// An object on a line.
+/// Formats an object on one line.
 pub(crate) fn line(value: &impl Serialize) -> String {
     serde_json::to_string(value).map(|text| text + "\n").unwrap_or_default()
 }
@@ -176,7 +176,7 @@ fn time(timestamp: Option<&Timestamp>) -> Option<String> {
     timestamp.and_then(system_time).map(|time| humantime::format_rfc3339_nanos(time).to_string())
 }
 
-/// A time with its nanoseconds, for a line of a log.
+/// Formats a time with nanoseconds, for a log line.
 pub(crate) fn stamp(timestamp: Option<&Timestamp>) -> String {
     time(timestamp).unwrap_or_else(|| "-".into())
 }
@@ -189,7 +189,7 @@ fn sorted<V: Clone>(map: &HashMap<String, V>) -> BTreeMap<String, V> {
     map.iter().map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
-/// Bytes as text where they are text, and how.
+/// Returns the encoding and the encoded bytes: UTF-8 text unchanged, other bytes in base64.
 pub(crate) fn encoded(bytes: Vec<u8>) -> (&'static str, String) {
     match String::from_utf8(bytes) {
         Ok(text) => ("utf-8", text),

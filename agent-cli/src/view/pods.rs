@@ -13,7 +13,7 @@ use crate::network::written;
 /// Placeholder for an empty value.
 const NOTHING: &str = "-";
 
-/// A pod's state in a word.
+/// A pod's state as one word.
 pub(super) fn stage(pod: &Pod) -> String {
     pod::State::try_from(pod.state)
         .map_or_else(|_| format!("unknown_{}", pod.state), |state| word(state.as_str_name(), "STATE_"))
@@ -28,7 +28,7 @@ fn role(pod: &Pod) -> Role {
     }
 }
 
-/// The network of a pod in a word: its kind, or the name of a CNI network.
+/// The network of a pod as one word: its kind, or the name of a CNI network.
 fn network_name(pod: &Pod) -> String {
     let spec = pod.spec.clone().unwrap_or_default();
     match (&pod.network_status, &*spec.network_name, &*spec.network_namespace) {
@@ -39,7 +39,7 @@ fn network_name(pod: &Pod) -> String {
     }
 }
 
-/// `pod ls`.
+/// Formats `pod ls`.
 pub(crate) fn table(pods: &[Pod], now: SystemTime, style: Style) -> String {
     let mut table = Table::with_heading(0, &["ID", "STATE", "MEMBERS", "NETWORK", "ADDRESS", "AGE"]);
     for pod in pods {
@@ -56,7 +56,7 @@ pub(crate) fn table(pods: &[Pod], now: SystemTime, style: Style) -> String {
     table.render(style)
 }
 
-/// `pod inspect`.
+/// Formats `pod inspect`.
 pub(crate) fn inspect(pod: &Pod, now: SystemTime, style: Style) -> String {
     let spec = pod.spec.clone().unwrap_or_default();
     let mut table = Table::bare(0);

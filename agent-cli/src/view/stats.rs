@@ -1,4 +1,4 @@
-//! `stats` for a person: a line for each container.
+//! `stats` for people: one line per container.
 
 use std::time::SystemTime;
 
@@ -13,7 +13,7 @@ use super::table::Table;
 
 const NOTHING: &str = "-";
 
-/// Columns of the table: a heading, and the field below it.
+/// Columns of the table: heading and field.
 const COLUMNS: [(&str, &str); 9] = [
     ("ID", "ID"),
     ("STATE", "State"),
@@ -26,20 +26,20 @@ const COLUMNS: [(&str, &str); 9] = [
     ("PIDS", "PIDs"),
 ];
 
-/// A reading of a container, and the one before it.
+/// A reading of a container, and the previous one.
 pub(crate) struct Reading<'a> {
     now: &'a ContainerStats,
-    /// The share of the processors is computed from the time that has passed since.
+    /// The previous reading, from which the processor share is computed.
     before: Option<&'a Usage>,
 }
 
-/// Pairs readings with those before them.
+/// Pairs each reading with the previous one.
 pub(crate) fn readings<'a>(now: &'a [ContainerStats], before: &'a [ContainerStats]) -> Vec<Reading<'a>> {
     let last = |id: &str| before.iter().find(|last| last.id == id).and_then(|last| last.usage.as_ref());
     now.iter().map(|now| Reading { now, before: last(&now.id) }).collect()
 }
 
-/// The table of readings; `before` are the ones before them.
+/// Formats a table of readings; `before` are the previous ones.
 pub(crate) fn table(now: &[ContainerStats], before: &[ContainerStats], style: Style) -> String {
     let mut table = Table::with_heading(0, &COLUMNS.map(|(heading, _)| heading));
     for reading in readings(now, before) {
@@ -91,13 +91,13 @@ impl Listed for Reading<'_> {
     }
 }
 
-/// State of a container, with its health if it has checks: `running (not ready)`.
+/// The state of a container, with its health if it has checks: `running (not ready)`.
 fn state_of(one: &ContainerStats) -> String {
     let health = one.ready.map(|ready| if ready { " (ready)" } else { " (not ready)" });
     state(one.state) + health.unwrap_or_default()
 }
 
-/// Processor time: `1.250 s`.
+/// Formats processor time: `1.250 s`.
 pub(crate) fn seconds(nanoseconds: u64) -> String {
     format!("{}.{:03} s", nanoseconds / 1_000_000_000, nanoseconds / 1_000_000 % 1000)
 }
@@ -106,13 +106,13 @@ fn pair(one: u64, other: u64) -> String {
     format!("{} / {}", bytes(one), bytes(other))
 }
 
-/// Memory in use, and its limit.
+/// Formats memory in use and its limit.
 fn used(usage: &Usage, limit: u64) -> Option<String> {
     let used = bytes(usage.memory?.working_set_bytes);
     Some(format!("{used} / {}", if limit == 0 { NOTHING.into() } else { bytes(limit) }))
 }
 
-/// Share of the limit of memory that is in use, in percent.
+/// Used share of the memory limit, in percent.
 fn share_of_limit(usage: &Usage, limit: u64) -> Option<String> {
     let tenths = (u128::from(usage.memory?.working_set_bytes) * 1000).checked_div(u128::from(limit))?;
     Some(format!("{}.{} %", tenths / 10, tenths % 10))
@@ -122,7 +122,7 @@ fn percent(tenths: i128) -> String {
     format!("{}.{} %", tenths / 10, tenths % 10)
 }
 
-/// Share of one processor between two readings, in tenths of a percent.
+/// Used share of one processor between two readings, in tenths of a percent.
 pub(crate) fn share(now: &Usage, before: &Usage) -> Option<i128> {
     let at = |usage: &Usage| {
         let time = usage.time?;

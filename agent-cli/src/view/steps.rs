@@ -9,7 +9,6 @@ use super::style::Role;
 use super::table::Table;
 use crate::text::plain;
 
-/// The tree.
 pub(crate) fn table(steps: &[Step], now: SystemTime) -> Table {
     let mut table = Table::bare(2);
     for at in 0..steps.len() {
@@ -32,13 +31,13 @@ pub(crate) fn table(steps: &[Step], now: SystemTime) -> Table {
     table
 }
 
-/// Parent of a path among the steps: the longest one that it begins with.
+/// Index of the parent of a step: the step with the longest path that is a prefix of its path.
 fn parent(steps: &[Step], at: usize) -> Option<usize> {
     let path = &steps[at].path;
     (0..at).rev().find(|above| path.strip_prefix(&*steps[*above].path).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// Lines that lead to a step.
+/// Tree lines in front of a step.
 fn branch(steps: &[Step], at: usize) -> String {
     let Some(above) = parent(steps, at) else { return String::new() };
     let is_last = |at: usize, above: usize| !(at + 1..steps.len()).any(|next| parent(steps, next) == Some(above));

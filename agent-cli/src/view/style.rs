@@ -1,4 +1,4 @@
-//! Colour: only on a terminal, and not with NO_COLOR.
+//! Colours: only on a terminal without NO_COLOR.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use executor_client::v1::State;
 
 use crate::exit::Outcome;
 
-/// Role of a piece of text, independent of its look.
+/// Meaning of a piece of text, independent of its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     #[default]
@@ -36,7 +36,7 @@ impl Role {
     }
 }
 
-/// Paints, or does not.
+/// Paints text, or leaves it plain.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
     colour: bool,
@@ -72,7 +72,7 @@ impl Style {
     }
 }
 
-/// no-color.org: NO_COLOR counts when it is there and not empty.
+/// no-color.org: NO_COLOR applies if it is set and not empty.
 fn wanted(terminal: bool, no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
     terminal && no_color.is_none_or(OsStr::is_empty) && term.is_none_or(|term| term != "dumb")
 }

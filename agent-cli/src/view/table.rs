@@ -3,43 +3,43 @@
 use super::style::{Role, Style};
 use crate::text::plain;
 
-/// Between two columns.
+/// Spaces between two columns.
 const GAP: usize = 3;
 
-/// Shortest width that a column of [`Table::fit`] is cut to, in characters.
+/// Minimum width of a column truncated by [`Table::fit`], in characters.
 const LEAST: usize = 9;
 
-/// Rows of cells; a cell is text and its role.
+/// Rows of cells; each cell is text and its role.
 #[derive(Default)]
 pub struct Table {
     rows: Vec<Vec<(String, Role)>>,
     indent: usize,
 }
 
-/// How a column of a table with a heading fits a width.
+/// How a column is fitted to a width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fit {
-    /// The column stays as it is.
+    /// The column is never shortened.
     Whole,
-    /// Long cells are cut.
+    /// Long cells are truncated.
     Cut,
-    /// Long cells are cut, and the column is left out if that is not enough; columns with a high number first.
+    /// Long cells are truncated; if that is not enough, columns are dropped, the highest number first.
     Drop(u8),
 }
 
 impl Table {
-    /// A table with a heading, `indent` columns from the left.
+    /// Creates a table with a heading, indented by `indent` columns.
     pub fn with_heading(indent: usize, heading: &[&str]) -> Self {
         let heading = heading.iter().map(|text| ((*text).to_owned(), Role::Heading)).collect();
         Self { rows: vec![heading], indent }
     }
 
-    /// A table without one: names and values.
+    /// Creates a table without a heading, for names and values.
     pub fn bare(indent: usize) -> Self {
         Self { rows: Vec::new(), indent }
     }
 
-    /// Adds a row. Text is made [`plain`] here.
+    /// Adds a row. The text is sanitized by [`plain`].
     pub fn row(&mut self, cells: impl IntoIterator<Item = (String, Role)>) {
         self.rows.push(cells.into_iter().map(|(text, role)| (plain(&text), role)).collect());
     }
@@ -49,7 +49,7 @@ impl Table {
         self.row([(name.to_owned(), Role::Faint), (value.into(), Role::Plain)]);
     }
 
-    /// Makes the table fit a width by cutting cells and leaving out columns, as far as `fits` allows for each column.
+    /// Fits the table to a width by truncating cells and dropping columns, as far as `fits` allows.
     pub fn fit(&mut self, width: usize, fits: &[Fit]) {
         let mut fits = fits.to_vec();
         let cut = |widths: &[usize], fits: &[Fit]| -> Vec<usize> {
@@ -109,7 +109,7 @@ impl Table {
         let widths = self.widths();
         let mut text = String::new();
         for row in &self.rows {
-            // Nothing but spaces may not end a line: it would wrap on a narrow terminal.
+            // No trailing spaces: they would wrap on a narrow terminal.
             let last = row.iter().rposition(|cell| !cell.0.is_empty()).map_or(0, |at| at + 1);
             let mut pending = if last > 0 { self.indent } else { 0 };
             for ((cell, role), width) in row[..last].iter().zip(&widths) {
@@ -155,7 +155,7 @@ mod tests {
             table.render(Style::PLAIN),
             "  ID      STATE     LABELS\n  web-1   running   ä=ö\n  x       wiping\n"
         );
-        // Colour takes no room.
+        // Colours have no width.
         let coloured = table.render(Style::COLOURED);
         let stripped = coloured.replace("\u{1b}[32m", "").replace("\u{1b}[1m", "").replace("\u{1b}[0m", "");
         assert_eq!(stripped, table.render(Style::PLAIN));

@@ -1,4 +1,4 @@
-//! The commands beside `run`.
+//! Commands other than `run`.
 
 use executor_proto::v1::{LogStream, State};
 
@@ -59,7 +59,7 @@ fn stats_print_one_reading_or_follow() {
     assert_eq!((text.status, rows.len(), &*rows[1][0], &*rows[1][3]), (Some(0), 2, "a", "1.500"), "{}", text.out());
     let json = run(&fake, &["stats", "--no-stream", "--json", "a", "b"]).json();
     assert_eq!((json.as_array().unwrap().len(), &json[1]["usage"]["cpu"]["total_ns"]), (2, &1_500_000_000_u64.into()));
-    // The fake gives two readings, the first one in two messages.
+    // The fake sends two readings, the first one in two messages.
     let followed = run(&fake, &["stats", "a"]);
     assert_eq!((followed.status, followed.out().matches("running").count()), (Some(0), 2), "{}", followed.out());
     assert!(!followed.out().contains('\u{1b}'), "nothing is cleared in a pipe");
@@ -99,7 +99,7 @@ fn stop_waits_for_the_end() {
     assert_eq!((program.status, program.out().as_str()), (Some(0), ""));
 }
 
-/// A beginning that one container has is its id; a whole id wins; several are told.
+/// A unique prefix is resolved; a complete id takes precedence; all matches of an ambiguous prefix are listed.
 #[test]
 fn ids_by_their_beginnings() {
     let fake = Fake::start();
@@ -190,7 +190,7 @@ fn info_for_people_and_for_programs() {
     assert_eq!((&json["version"], &json["total"]["containers"]), (&"9.9.9".into(), &250.into()));
 }
 
-/// The socket can be named in three ways; the flag wins.
+/// There are three ways to name the socket; the flag takes precedence.
 #[test]
 fn the_socket_flag_counts_more_than_the_environment() {
     let fake = Fake::start();
@@ -257,7 +257,7 @@ fn rotate_sends_the_files_and_prints_the_generation() {
     assert!(usage.err().contains("at least one --file"), "{}", usage.err());
 }
 
-/// A single value is printed unchanged; all of them only by name; the token comes from a file and is in no message.
+/// A single value is printed unchanged; all values only with a flag; the token comes from a file and is in no message.
 #[test]
 fn secrets_are_printed_as_asked_for() {
     let fake = Fake::start();
@@ -289,7 +289,7 @@ fn secrets_are_printed_as_asked_for() {
         (&right, &["--env", "NOPE"], "the container has no secret variable NOPE"),
         (&right, &["--arg", "0"], "no secret argument 0"),
         (&right, &["--file", "/etc/c"], "no secret file /etc/c"),
-        (&wrong, &["--env", "PW"], "does not take the token of"),
+        (&wrong, &["--env", "PW"], "does not accept the token in"),
         (&dir.path().join("none"), &["--env", "PW"], "No such file"),
     ];
     for (token, asked, expected) in refused {

@@ -1,6 +1,6 @@
-//! An executord that does what a test tells it: containers are entries in a map, their processes are the test.
+//! A fake executord: containers are entries in a map, and tests act as their processes.
 //!
-//! The fake can die like a killed executord (every connection breaks, nothing is answered) and come back with the same
+//! The fake can stop like a killed executord (all connections break, calls stay unanswered) and restart with the same
 //! containers.
 
 mod service;
@@ -22,13 +22,12 @@ use tonic::Status;
 
 use service::Service;
 
-/// Longest time that a test waits for an event.
+/// Maximum time that a test waits for an event.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The one runtime token that is taken.
+/// The only valid runtime token.
 pub(crate) const TOKEN: &str = "a.0123";
 
-/// Request of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Call {
     Run(Box<RunRequest>),
@@ -43,7 +42,7 @@ pub(crate) enum Call {
     Outputs(GetOutputsRequest),
 }
 
-/// Behaviour of a container when it is started.
+/// Behaviour of a container when it starts.
 pub(crate) type OnRun = Box<dyn Fn(&Shared, &str) + Send + Sync>;
 
 #[derive(Default)]
@@ -55,15 +54,15 @@ pub(crate) struct State {
     events: Vec<Event>,
     /// Stream of GetOutputs, for every requested path.
     pub(crate) outputs: Vec<get_outputs_response::Part>,
-    /// The stream of outputs does not end.
+    /// True if the stream of outputs does not end.
     pub(crate) hold_outputs: bool,
-    /// Answers the next Run instead of carrying it out.
+    /// Answer to the next Run, instead of executing it.
     pub(crate) refuse_run: Option<Status>,
-    /// Answers every StreamLogs.
+    /// Answer to every StreamLogs.
     pub(crate) refuse_logs: Option<Status>,
-    /// The process ignores SIGTERM.
+    /// True if the process ignores SIGTERM.
     pub(crate) ignores_term: bool,
-    /// The process is kept, the connection breaks before Run is answered.
+    /// True if the container is created, but the connection breaks before Run is answered.
     pub(crate) hold_run: bool,
     pub(crate) page_size: usize,
 }
@@ -110,7 +109,7 @@ impl Shared {
         self.touch();
     }
 
-    /// The process writes. Entries of one container carry the times they are given here.
+    /// Simulates output of the process. `nanos` is the timestamp of the entry.
     pub(crate) fn log_at(&self, id: &str, nanos: i32, stream: LogStream, data: &[u8]) {
         let time = Some(Timestamp { seconds: 1, nanos });
         let mut state = self.state();
@@ -127,7 +126,7 @@ impl Shared {
         self.log_at(id, nanos, stream, data);
     }
 
-    /// The process ends.
+    /// Simulates the exit of the process.
     pub(crate) fn complete(&self, id: &str, result: v1::Result) {
         let mut state = self.state();
         let container = state.containers.get_mut(id).expect("no such container");
@@ -139,7 +138,6 @@ impl Shared {
         }
     }
 
-    /// Counters of containers.
     fn usage(&self, ids: &[String]) -> Result<Vec<ContainerStats>, Status> {
         let one = |id: &String| {
             let container = self.get(id)?;
@@ -162,22 +160,20 @@ impl Shared {
     }
 }
 
-/// The place in the output behind an entry.
+/// Offset of the end of an entry in the output.
 fn end_of(entry: &StreamLogsResponse) -> u64 {
     entry.offset + if entry.stream() == LogStream::Executor { 0 } else { entry.data.len() as u64 }
 }
 
-/// The process exits.
 pub(crate) fn exited(code: i32) -> v1::Result {
     v1::Result { exit: Some(ExitStatus { status: Some(exit_status::Status::Code(code)) }), ..Default::default() }
 }
 
-/// A signal ends the process.
 pub(crate) fn signaled(signal: i32) -> v1::Result {
     v1::Result { exit: Some(ExitStatus { status: Some(exit_status::Status::Signal(signal)) }), ..Default::default() }
 }
 
-/// The process never ran, or was lost.
+/// Result of a process that never ran, or was lost.
 pub(crate) fn failed(kind: failure::Kind, errno: i32, message: &str) -> v1::Result {
     let failure = Failure { kind: kind.into(), message: message.into(), errno };
     v1::Result { failure: Some(failure), ..Default::default() }
@@ -192,12 +188,12 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    /// Containers run until the test, or a signal, ends them.
+    /// Starts a fake whose containers run until the test, or a signal, ends them.
     pub(crate) fn start() -> Self {
         Self::new(None)
     }
 
-    /// `on_run` decides what a container does, before Run is answered.
+    /// Starts a fake; `on_run` decides what a container does before Run is answered.
     pub(crate) fn with(on_run: impl Fn(&Shared, &str) + Send + Sync + 'static) -> Self {
         Self::new(Some(Box::new(on_run)))
     }
@@ -216,15 +212,14 @@ impl Fake {
         &self.socket
     }
 
-    /// Dies as by `kill -9`: connections break, the socket stays behind.
+    /// Simulates `kill -9`: connections break, and the socket file stays.
     pub(crate) fn die(&mut self) {
         if let Some(runtime) = self.serving.take() {
             runtime.shutdown_timeout(PATIENCE);
         }
     }
 
-    /// From now on says goodbye (GOAWAY) to every connection of this age, as executord does to those that
-    /// carried secrets.
+    /// From now on sends GOAWAY to every connection of this age, as executord does to connections that carried secrets.
     pub(crate) fn limit_connections(&mut self, age: Duration) {
         self.die();
         self.connection_age = Some(age);
@@ -253,7 +248,7 @@ impl Fake {
         self.serving = Some(runtime);
     }
 
-    /// Waits until `found` finds something in the state.
+    /// Waits until `found` returns a value for the state.
     pub(crate) fn wait_for<T>(&self, what: &str, mut found: impl FnMut(&mut State) -> Option<T>) -> T {
         let deadline = std::time::Instant::now() + PATIENCE;
         let mut state = self.shared.state();
@@ -267,7 +262,7 @@ impl Fake {
         }
     }
 
-    /// Waits for the first Run and tells the container's id.
+    /// Waits for the first Run and returns the container's id.
     pub(crate) fn started(&self) -> String {
         self.wait_for("Run", |state| {
             let run = state.calls.iter().find_map(|call| if let Call::Run(run) = call { Some(run) } else { None })?;
@@ -275,7 +270,7 @@ impl Fake {
         })
     }
 
-    /// Waits until `wanted` was called at least `times`.
+    /// Waits until at least `times` calls match `wanted`.
     pub(crate) fn called(&self, what: &str, times: usize, wanted: impl Fn(&Call) -> bool) {
         self.wait_for(what, |state| (state.calls.iter().filter(|call| wanted(call)).count() >= times).then_some(()));
     }
@@ -288,7 +283,7 @@ impl Fake {
         self.shared.state().containers.contains_key(id)
     }
 
-    /// A container that was there before.
+    /// Adds an existing container.
     pub(crate) fn add(&self, id: &str, state: v1::State) {
         let container = container(id, state, &RunRequest::default());
         self.shared.state().containers.insert(id.into(), container);

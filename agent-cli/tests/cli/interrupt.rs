@@ -21,24 +21,24 @@ fn is_kill(call: &Call) -> bool {
 fn once_stops_with_its_own_grace_period() {
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let fake = Fake::start();
-        // Whatever ignores signals around this test (nohup) does not reach the program.
+        // The test runner's ignored signals (nohup) must not reach the program.
         let program = env!("CARGO_BIN_EXE_agent-cli");
         let arguments = ["--default-signal", program, "run", "--id", "web-1", "--", "x"];
         let child = bare(Path::new("env"), &arguments).env("EXECUTOR_SOCKET", fake.socket()).spawn().unwrap();
         fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
         send(&child, signal);
         let program = finish(child);
-        // As the process ended, not as we were asked to: it may have cleaned up and exited with 0.
+        // The exit status is that of the process, not of the signal: the process may have cleaned up and exited with 0.
         assert_eq!((program.status, program.err().as_str()), (Some(143), ""), "{signal:?}");
         assert_eq!((fake.count(is_stop), fake.count(is_kill)), (1, 0));
         assert!(!fake.is_there("web-1"));
     }
 }
 
-/// timeout(1) sends SIGTERM to its process and to the process group: that is one request.
+/// timeout(1) sends SIGTERM to its process and to the process group: that is a single request.
 #[test]
 fn sigterms_that_come_together_stop_once() {
-    // On a busy machine agent-cli may take the second one half a second later: then they are two.
+    // On a busy machine agent-cli may receive the second signal half a second later, which makes it a second request.
     let once = (0..5).any(|_| {
         let fake = Fake::start();
         fake.shared.state().ignores_term = true;
@@ -85,13 +85,13 @@ fn a_third_time_leaves_at_once() {
     // An executord that is gone answers neither the kill nor the deletion.
     fake.die();
     send(&child, Signal::INT);
-    // Another signal than before: the same one twice may be merged into one.
+    // Use a different signal: two pending signals of the same number are merged.
     while pending_signals(child.id()) {
         std::thread::yield_now();
     }
     send(&child, Signal::TERM);
     let program = finish(child);
-    // Two different signals at almost the same time may be taken in either order.
+    // Two different signals at almost the same time may be delivered in either order.
     assert!(matches!(program.status, Some(143 | 130)), "{:?}", program.status);
     assert!(program.err().contains("rm -f web-1"), "{}", program.err());
 }
@@ -102,7 +102,7 @@ fn pending_signals(pid: u32) -> bool {
     pending.trim().bytes().any(|digit| digit != b'0')
 }
 
-/// The signal comes while executord still works on Run: the container is stopped as soon as it is there.
+/// The signal arrives while executord still handles Run: the container is stopped as soon as it exists.
 #[test]
 fn a_signal_during_the_creation_is_not_lost() {
     let mut fake = Fake::start();
@@ -121,7 +121,7 @@ fn a_signal_during_the_creation_is_not_lost() {
     assert!(!fake.is_there("web-1"));
 }
 
-/// The container is over, and nobody reads its output: Ctrl-C must still end us.
+/// The container has completed, and its output is not read: Ctrl-C must still end the program.
 #[test]
 fn a_stuck_reader_does_not_hold_up_ctrl_c() {
     let fake = Fake::with(|shared, id| {
@@ -134,7 +134,7 @@ fn a_stuck_reader_does_not_hold_up_ctrl_c() {
     let unread = child.stdout.take();
     fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
     send(&child, Signal::INT);
-    // Should it have come before agent-cli knew of the end, it meant "stop", and one more is needed.
+    // If the signal arrived before agent-cli knew of the exit, it meant "stop", and another signal is needed.
     let deadline = Instant::now() + PATIENCE;
     while child.try_wait().unwrap().is_none() && fake.count(is_stop) == 0 {
         assert!(Instant::now() < deadline, "the signal had no effect");
@@ -149,7 +149,7 @@ fn a_stuck_reader_does_not_hold_up_ctrl_c() {
     drop(unread);
 }
 
-/// `nohup agent-cli run ...`: what was ignored before stays ignored.
+/// `nohup agent-cli run ...`: an ignored signal stays ignored.
 #[test]
 fn an_ignored_signal_stays_ignored() {
     let fake = Fake::start();
@@ -159,7 +159,7 @@ fn an_ignored_signal_stays_ignored() {
     let child = shell.env("EXECUTOR_SOCKET", fake.socket()).spawn().unwrap();
     fake.called("Wait", 1, |call| matches!(call, Call::Wait(_)));
     send(&child, Signal::HUP);
-    // A signal that is ignored is never pending; one that is not would be taken before this comes back.
+    // An ignored signal is never pending; another one would be delivered before this returns.
     assert!(!pending_signals(child.id()));
     assert_eq!(run(&fake, &["info"]).status, Some(0));
     assert_eq!(fake.count(is_stop), 0);

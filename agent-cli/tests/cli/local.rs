@@ -1,4 +1,4 @@
-//! `--local`, with a script for an executord: its socket leads to the fake's.
+//! `--local`, with a script as executord: its socket leads to the fake.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,7 +8,7 @@ use rustix::process::{Signal, geteuid};
 use crate::fake::{Call, Fake, exited};
 use crate::program::{self, Ended, Lines, agent_cli_in, bare, finish, send};
 
-/// agent-cli with an executord beside it that does what `script` says.
+/// agent-cli with `script` as executord next to it.
 struct Installed {
     dir: tempfile::TempDir,
 }
@@ -21,7 +21,7 @@ impl Installed {
         Self { dir }
     }
 
-    /// Serves through the fake, notes what it sees, and clears up when it is told to end.
+    /// Installs an executord that serves through the fake, records its invocation, and cleans up when it is terminated.
     fn serving(fake: &Fake) -> Self {
         Self::with(&format!(
             "run=$3 state=$5 notes=${{0%/*}}\n\
@@ -40,7 +40,7 @@ impl Installed {
         std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
     }
 
-    /// The temporary directory: the run directory, with the state directory in it.
+    /// The temporary directory: the run directory, which contains the state directory.
     fn home(&self) -> PathBuf {
         self.note("arguments").split_whitespace().nth(2).unwrap().into()
     }
@@ -74,8 +74,8 @@ fn starts_uses_and_takes_down_a_private_executord() {
     assert_eq!(installed.run(&["--local", "info"]).status, Some(0));
 }
 
-/// The terminal's Ctrl-C goes to a whole process group; executord must not be in ours, or it would end
-/// before the container was stopped.
+/// The terminal's Ctrl-C goes to a whole process group; executord must be in another one, or it would exit before the
+/// container was stopped.
 #[test]
 fn ctrl_c_stops_the_container_before_executord() {
     if !geteuid().is_root() {
@@ -92,7 +92,7 @@ fn ctrl_c_stops_the_container_before_executord() {
     assert!(!installed.home().exists());
 }
 
-/// The private executord of other commands is taken down as well.
+/// The private executord of other commands is stopped as well.
 #[test]
 fn ctrl_c_ends_events_and_clears_up() {
     if !geteuid().is_root() {
@@ -112,7 +112,8 @@ fn ctrl_c_ends_events_and_clears_up() {
     assert!(!installed.home().exists());
 }
 
-/// A program is a child then: it gets the private executord's socket, and its end is passed on when that is down.
+/// The program is then a child: it gets the private executord's socket, and its status is returned after the executord
+/// is stopped.
 #[test]
 fn a_program_uses_the_private_executord() {
     if !geteuid().is_root() {
@@ -163,5 +164,5 @@ fn an_executord_that_is_lost_ends_the_command() {
     drop(std::fs::OpenOptions::new().write(true).open(&fifo).unwrap());
     let program = finish(child);
     assert_eq!(program.status, Some(125));
-    assert!(program.err().contains("private executord ended"), "{}", program.err());
+    assert!(program.err().contains("private executord exited"), "{}", program.err());
 }

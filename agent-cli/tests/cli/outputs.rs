@@ -26,7 +26,7 @@ fn with(parts: impl IntoIterator<Item = Part>) -> Fake {
     fake
 }
 
-/// Returns all files below a directory, by their relative paths.
+/// Returns the relative paths of all files below a directory.
 fn listing(dir: &Path) -> Vec<String> {
     fn list(top: &Path, dir: &Path, found: &mut Vec<String>) {
         for entry in fs::read_dir(dir).unwrap().flatten() {
@@ -57,7 +57,7 @@ fn a_file_goes_to_a_file_into_a_directory_or_to_standard_output() {
     assert_eq!((program.status, &program.stdout[..]), (Some(0), &b"content \xff\n"[..]));
     assert_eq!(fake.count(|call| matches!(call, Call::Outputs(asked) if asked.path == "/out/a")), 4);
     for (arguments, words) in [
-        (["cp", "web:/out", "-"], "to standard output goes one file"),
+        (["cp", "web:/out", "-"], "only a single file can be written to standard output"),
         (["cp", "web:", "-"], "ID:PATH"),
         (["cp", "web", "."], "ID:PATH"),
         (["cp", "web:/out/a", "/dev/null"], "neither a file nor a directory"),
@@ -97,8 +97,8 @@ fn a_directory_comes_as_it_lies_and_what_is_missing_is_told() {
     assert!(home.path().join("empty").is_dir());
 }
 
-/// Names that lead out of the destination, files that were not asked for, sizes that are wrong: an error, and nothing
-/// is written anywhere else. The control is the same answer with a name that is fine.
+/// Names that lead out of the destination, unrequested files, and wrong sizes are errors, and nothing is written
+/// elsewhere. The control is the same answer with a valid name.
 #[test]
 fn a_malicious_answer_writes_nothing_elsewhere() {
     let home = tempfile::tempdir().unwrap();
@@ -114,7 +114,7 @@ fn a_malicious_answer_writes_nothing_elsewhere() {
         (evil("/etc/evil"), false),
         (evil("../evil"), false),
         (evil("evil"), false),
-        (evil("/out"), true), // then it is a file
+        (evil("/out"), true), // the output is then a file
         ([evil("/out/x"), evil("/out")].concat(), false),
         (vec![size(3), data(b"four")], false),
         (vec![size(5), data(b"four")], false),
@@ -174,7 +174,7 @@ fn captured(code: i32, failure: &str) -> Ending {
     Ending { outputs: Some(outputs), ..exited(code) }
 }
 
-/// Before the container is deleted its outputs are here; where that fails, it is not deleted.
+/// Outputs are fetched before the container is deleted; if that fails, it is not deleted.
 #[test]
 fn run_fetches_before_it_deletes() {
     let home = tempfile::tempdir().unwrap();
@@ -198,7 +198,7 @@ fn run_fetches_before_it_deletes() {
     });
     assert_eq!(request.files, ["/srv/a", "/srv/b", "/srv/c"]);
 
-    // Something is in the way that was not there at the start.
+    // Block the destination after the start.
     fs::remove_dir_all(&to).unwrap();
     fs::create_dir_all(home.path().join("to/a/in-the-way")).unwrap();
     let program = of("two", &to);

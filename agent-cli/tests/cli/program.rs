@@ -1,4 +1,4 @@
-//! Running agent-cli, and looking at what comes out while it runs.
+//! Runs agent-cli and reads its output while it runs.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -9,14 +9,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fake::{Fake, PATIENCE};
 
-/// A command line for the fake's socket, with all streams piped.
+/// Returns a command for the fake's socket, with all streams piped.
 pub(crate) fn agent_cli(fake: &Fake, args: &[&str]) -> Command {
     let mut command = bare(Path::new(env!("CARGO_BIN_EXE_agent-cli")), args);
     command.env("EXECUTOR_SOCKET", fake.socket());
     command
 }
 
-/// A command line without a socket.
+/// Returns a command without a socket.
 pub(crate) fn bare(program: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(args).env_remove("EXECUTOR_SOCKET").env_remove("EXECUTOR_JSON").env_remove("NO_COLOR");
@@ -24,7 +24,7 @@ pub(crate) fn bare(program: &Path, args: &[&str]) -> Command {
     command
 }
 
-/// agent-cli in a directory of its own.
+/// Installs agent-cli in its own directory.
 pub(crate) fn agent_cli_in(dir: &Path) -> PathBuf {
     let program = dir.join("agent-cli");
     if std::fs::hard_link(env!("CARGO_BIN_EXE_agent-cli"), &program).is_err() {
@@ -34,8 +34,8 @@ pub(crate) fn agent_cli_in(dir: &Path) -> PathBuf {
     program
 }
 
-/// Makes a program of a shell script. Another process writes it: this one may fork meanwhile, and what is open for writing
-/// somewhere cannot be executed.
+/// Creates an executable shell script. Another process writes it: this process may fork concurrently, and a file that
+/// is open for writing cannot be executed.
 pub(crate) fn script(path: &Path, lines: &str) {
     let mut install = Command::new("install");
     install.args(["-m", "755", "/dev/stdin"]).arg(path).stdin(Stdio::piped());
@@ -44,7 +44,7 @@ pub(crate) fn script(path: &Path, lines: &str) {
     assert!(child.wait().unwrap().success());
 }
 
-/// Exit status and output of an ended agent-cli.
+/// Exit status and output of agent-cli.
 pub(crate) struct Ended {
     pub(crate) status: Option<i32>,
     pub(crate) stdout: Vec<u8>,
@@ -71,12 +71,12 @@ impl From<Output> for Ended {
     }
 }
 
-/// Runs to the end.
+/// Runs until it exits.
 pub(crate) fn run(fake: &Fake, args: &[&str]) -> Ended {
     finish(agent_cli(fake, args).spawn().unwrap())
 }
 
-/// Waits for the end, and fails the test when it does not come.
+/// Waits for the exit; fails the test after a timeout.
 pub(crate) fn finish(child: Child) -> Ended {
     let pid = pid(&child);
     let (done, ended) = mpsc::channel();
@@ -98,7 +98,7 @@ pub(crate) fn send(child: &Child, signal: Signal) {
     kill_process(pid(child), signal).unwrap();
 }
 
-/// Reads what a child prints, line by line, while it runs.
+/// Reads lines from a running child's standard output.
 pub(crate) struct Lines(BufReader<ChildStdout>);
 
 impl Lines {
@@ -119,7 +119,7 @@ impl Lines {
     }
 }
 
-/// Gives a child its standard input.
+/// Writes a child's standard input.
 pub(crate) fn feed(child: &mut Child, input: &[u8]) {
     child.stdin.take().unwrap().write_all(input).unwrap();
 }

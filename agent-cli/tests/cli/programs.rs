@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::fake::Fake;
 use crate::program::{Ended, agent_cli_in, bare, finish, script};
 
-/// agent-cli in a directory, and another directory that is all of PATH.
+/// agent-cli in a directory, and another directory as the only one in PATH.
 struct Installed {
     own: tempfile::TempDir,
     path: tempfile::TempDir,
@@ -22,7 +22,7 @@ impl Installed {
         installed
     }
 
-    /// Installs agent-cli with a program beside it.
+    /// Installs agent-cli with a program next to it.
     fn with(name: &str, lines: &str) -> Self {
         let installed = Self::new();
         script(&installed.own.path().join(name), lines);
@@ -165,13 +165,13 @@ fn an_unknown_name_is_told_with_what_was_looked_for() {
     let installed = Installed::new();
     for arguments in [&["nosuch"][..], &["help", "nosuch"], &["--json", "nosuch", "--flag"]] {
         let ended = installed.run(arguments);
-        let hint = "there is no program agent-cli-nosuch beside agent-cli or in PATH";
+        let hint = "there is no program agent-cli-nosuch next to agent-cli or in PATH";
         assert!(ended.status == Some(125) && ended.err().contains(hint), "{arguments:?}: {}", ended.err());
         assert_eq!(ended.out(), "");
     }
     let near = installed.run(&["inspec"]);
     assert!(near.err().contains("'inspect'"), "{}", near.err());
-    // What cannot be a program's name is not looked for.
+    // Invalid program names are not searched for.
     for name in ["No", "a/b", "../agent-cli"] {
         let ended = installed.run(&[name]);
         assert!(ended.status == Some(125) && !ended.err().contains("no program"), "{}", ended.err());

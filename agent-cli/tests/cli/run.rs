@@ -1,4 +1,4 @@
-//! `run` to its end: statuses, streams, deletion, secrets, refusals.
+//! `run` until completion: statuses, streams, deletion, secrets, errors.
 
 use std::io::Read;
 use std::process::Stdio;
@@ -57,7 +57,7 @@ fn output_comes_out_byte_for_byte_on_its_own_stream() {
     assert!(program.stdout == expected, "{} bytes instead of {}", program.stdout.len(), expected.len());
 }
 
-/// The executor's own message is printed once, on a line of its own.
+/// The executor's own message is printed once, on its own line.
 #[test]
 fn a_failed_exec_is_told_once() {
     let fake = Fake::with(|shared, id| {
@@ -80,7 +80,7 @@ fn an_oom_kill_is_told() {
     assert!(program.err().contains("memory limit (64 MiB)"), "{}", program.err());
 }
 
-/// Once, whether the log had its line or not.
+/// Once, whether or not the log contains the line.
 #[test]
 fn output_that_may_be_missing_is_told_once() {
     const NOTICE: &str = "the last output may be missing: the supervisor was killed";
@@ -116,7 +116,7 @@ fn keep_keeps_and_detach_leaves_running() {
     assert_eq!(program.json()["id"], "web-1");
 }
 
-/// The very same request again attaches to the container that is there, and does not take it away.
+/// The same request again attaches to the existing container, and does not delete it.
 #[test]
 fn what_was_there_before_stays() {
     let fake = Fake::with(|shared, id| {
@@ -191,7 +191,7 @@ fn a_refused_request_lists_every_violation_by_its_flag() {
     );
     assert_eq!(fake.count(|call| matches!(call, Call::Delete(_))), 0);
 
-    // Programs get the fields and the reasons, on standard output.
+    // Programs get the fields and the reasons on standard output.
     let details = ErrorDetails::with_bad_request(vec![FieldViolation {
         reason: "INVALID_FORMAT".into(),
         ..FieldViolation::new("action.run.env[0].name", "is empty")
@@ -209,10 +209,10 @@ fn a_refused_request_lists_every_violation_by_its_flag() {
     fake.shared.state().refuse_run = Some(Status::unavailable("no launcher is connected"));
     let program = run(&fake, &["run", "--", "x"]);
     assert_eq!(program.status, Some(125));
-    assert!(program.err().contains("cannot do it now: no launcher is connected"), "{}", program.err());
+    assert!(program.err().contains("executord is unavailable: no launcher is connected"), "{}", program.err());
 }
 
-/// An argument of other bytes is told by its place: it may be a secret.
+/// An argument that is not UTF-8 is reported by its position: it may be a secret.
 #[test]
 fn arguments_that_are_not_utf8_are_told_by_their_places() {
     use std::os::unix::ffi::OsStrExt as _;
@@ -255,7 +255,7 @@ fn a_reader_that_goes_away_stops_the_container_quietly() {
     let mut lines = Lines::from_child(&mut child);
     assert_eq!(lines.next(), "y\n");
     drop(lines);
-    // More than once: a child that another test starts just now holds the pipe open for a moment.
+    // More than once: a child started by another test may hold the pipe open for a moment.
     while child.try_wait().unwrap().is_none() && fake.count(|call| matches!(call, Call::Stop(_))) == 0 {
         fake.shared.log(&id, LogStream::Stdout, b"y\n");
         std::thread::yield_now();
@@ -269,7 +269,7 @@ fn a_reader_that_goes_away_stops_the_container_quietly() {
     assert!(!fake.is_there(&id));
 }
 
-/// A full disk is an error, not a reader that had enough.
+/// A full disk is an error, unlike a reader that closes the output.
 #[test]
 fn output_that_cannot_be_written_is_an_error() {
     let fake = Fake::start();
@@ -283,7 +283,7 @@ fn output_that_cannot_be_written_is_an_error() {
     assert!(!fake.is_there(&id));
 }
 
-/// A reader that reads nothing holds up the output, and nothing else.
+/// A slow reader blocks the output, and nothing else.
 #[test]
 fn a_slow_reader_gets_everything() {
     let fake = Fake::with(|shared, id| {

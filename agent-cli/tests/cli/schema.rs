@@ -1,4 +1,4 @@
-//! Documents printed with `--json` are valid by `docs/agent-cli.schema.json`, as other programs read it.
+//! Documents printed with `--json` are valid according to `docs/agent-cli.schema.json`.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ fn page() -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-/// The schema of a command's document, with the definitions that it refers to.
+/// The schema of a command's document, with the definitions that it references.
 fn schema(page: &Value, command: &str) -> Value {
     let mut schema = page["properties"][command].clone();
     schema["$defs"] = page["$defs"].clone();

@@ -254,7 +254,7 @@ fn taken_in_from_layouts_and_archives() {
         let path = reference.split(':').nth(1).unwrap();
         assert!(closed.message().contains(path) && closed.message().contains("let that user read it"), "{closed:?}");
         let sent = agent(&["run", "--rootfs", &reference]);
-        assert!(stdout(&sent) == said && sent.stderr.contains("it is sent"), "{reference}: {sent:?}");
+        assert!(stdout(&sent) == said && sent.stderr.contains("uploading it"), "{reference}: {sent:?}");
         assert!(stdout(&agent(&["image", "pull", "-q", &reference])).starts_with("sha256:"), "{reference}");
     }
     // An image of several in one layout by its name; a path relative to the working directory; and an unreadable one.

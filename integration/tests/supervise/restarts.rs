@@ -414,7 +414,7 @@ fn the_command_line_restarts_and_shows() {
     assert!(whole.contains("restarting in 100ms: Exited with status 3"), "{logged:?}");
     let shown = cli::run(&daemon.socket(), &["inspect", "cli"]).stdout;
     for part in
-        ["command", "/bin/sh with 2 arguments", "on failure, 2 times, after 100.0 ms to 5m", "restarts", "last end"]
+        ["command", "/bin/sh with 2 arguments", "on failure, 2 times, after 100.0 ms to 5m", "restarts", "last exit"]
     {
         assert!(shown.contains(part), "{part}: {shown}");
     }

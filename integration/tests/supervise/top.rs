@@ -72,11 +72,11 @@ fn a_screen_is_sorted_filtered_and_survives_a_resize_and_a_restart() {
     top.press(b"", "it fills the larger one", |lines| lines.iter().any(|line| line.len() > 40));
 
     daemon.kill();
-    top.press(b"", "executord's absence is told", |lines| has(lines, "executord is away"));
+    top.press(b"", "executord's absence is told", |lines| has(lines, "executord is unavailable"));
     assert_eq!(ids(&top.lines()), ["web-2", "web-1"], "the last reading stays");
     daemon.start_again();
     daemon.api.started(sleeper("web-3"));
-    top.press(b"", "the next executord is followed", |lines| has(lines, "web-3") && !has(lines, "is away"));
+    top.press(b"", "the next executord is followed", |lines| has(lines, "web-3") && !has(lines, "is unavailable"));
 
     top.0.press(b"q");
     let status = top.0.wait();

@@ -1,6 +1,6 @@
-//! Where each file of the package goes, with which mode.
+//! Path and mode of each file in the package.
 //!
-//! Modes are set here and not taken from the checkout, whose umask is the user's.
+//! Modes are set here instead of copied from the checkout, which depends on the user's umask.
 
 use std::fs;
 use std::io::Write as _;
@@ -44,10 +44,10 @@ const DOCUMENTS: [&str; 26] = [
     "docs/host-options.md",
     "systemd/README.md",
 ];
-/// What lintian finds and is meant to be so.
+/// Findings of lintian that are intended.
 const OVERRIDES: &str = "usr/share/lintian/overrides/executor";
 
-/// The package's files before they are packed.
+/// The package's files before packing.
 pub(super) struct Tree<'a> {
     root: &'a Path,
     workspace: &'a Workspace,
@@ -58,13 +58,13 @@ impl<'a> Tree<'a> {
         Self { root, workspace }
     }
 
-    /// Everything but the control files.
+    /// Adds all files except the control files.
     pub(super) fn fill(&self) -> anyhow::Result<()> {
         fs::set_permissions(self.root, fs::Permissions::from_mode(0o755))?;
         for binary in dist::PROGRAMS {
             install(&self.workspace.dist().join(binary), &self.at(&format!("usr/bin/{binary}")), 0o755)?;
         }
-        // Programs by another name: a driver for CNAB tools, and `agent-cli catalog`.
+        // Alternative names of programs: a driver for CNAB tools, and `agent-cli catalog`.
         for (name, program) in dist::LINKS {
             symlink(program, self.at(&format!("usr/bin/{name}")))?;
         }
@@ -79,7 +79,7 @@ impl<'a> Tree<'a> {
         self.documents()
     }
 
-    /// What the binaries write of themselves.
+    /// Adds the files that the binaries generate.
     fn generated(&self) -> anyhow::Result<()> {
         let scratch = tempfile::tempdir()?;
         let (pages, shells) = (scratch.path().join("man"), scratch.path().join("completions"));
@@ -110,12 +110,12 @@ impl<'a> Tree<'a> {
         gzip(&self.changelog()?, &self.at(&format!("{doc}/changelog.gz")))?;
         gzip(third_party::notice(self.workspace)?.as_bytes(), &self.at(&format!("{doc}/THIRD-PARTY.gz")))?;
         self.from("docs/executor.toml", &format!("{doc}/examples/executor.toml"))?;
-        // Where a reader of the configuration's comments looks for it.
+        // The comments in the configuration refer to this path.
         symlink("../configuration.md.gz", self.at(&format!("{doc}/examples/configuration.md.gz")))?;
         Ok(())
     }
 
-    /// Debian's form, with one entry that leads to ours.
+    /// Returns a changelog in Debian's format, with a single entry that refers to the project's changelog.
     fn changelog(&self) -> anyhow::Result<Vec<u8>> {
         let date =
             output(Command::new("date").args(["-u", "-R", "-d", &format!("@{}", super::epoch(self.workspace))]))?;
@@ -136,7 +136,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// A program's completions, and where each shell looks for them, under which name.
+/// Returns a program's completions, with the path and name that each shell expects.
 fn completions(program: &str) -> [(String, String); 3] {
     [
         (format!("{program}.bash"), format!("usr/share/bash-completion/completions/{program}")),
@@ -145,7 +145,7 @@ fn completions(program: &str) -> [(String, String); 3] {
     ]
 }
 
-/// Makes a directory and what is above it, readable by all.
+/// Creates a directory and its parents, readable by all.
 pub(super) fn directory(path: &Path) -> anyhow::Result<()> {
     if !path.exists() {
         path.parent().map_or(Ok(()), directory)?;
@@ -163,7 +163,7 @@ pub(super) fn install(from: &Path, to: &Path, mode: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes a file that all may read.
+/// Writes a file that is readable by all.
 pub(super) fn write(to: &Path, content: &[u8]) -> anyhow::Result<()> {
     to.parent().map_or(Ok(()), directory)?;
     let mut file = fs::File::options().write(true).create_new(true).mode(0o644).open(to)?;
@@ -171,7 +171,7 @@ pub(super) fn write(to: &Path, content: &[u8]) -> anyhow::Result<()> {
     file.write_all(content).with_context(|| to.display().to_string())
 }
 
-/// Writes a file compressed, without a name or a time in it.
+/// Writes a compressed file, without name and timestamp in its header.
 fn gzip(content: &[u8], to: &Path) -> anyhow::Result<()> {
     let mut child = Command::new("gzip").args(["-9", "-n"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut stdin = child.stdin.take().context("gzip's input")?;
@@ -183,7 +183,7 @@ fn gzip(content: &[u8], to: &Path) -> anyhow::Result<()> {
     write(to, &done.stdout)
 }
 
-/// The package's md5sums, by name, and the bytes of all files.
+/// Returns the package's md5sums, sorted by name, and the total size of all files.
 pub(super) fn sums(tree: &Path) -> anyhow::Result<(Vec<u8>, u64)> {
     let mut files = Vec::new();
     list(tree, &mut files)?;

@@ -1,7 +1,7 @@
-//! The licences of the libraries that are linked into the product: their texts must go with the binaries.
+//! The licences of the linked libraries, whose texts must be distributed with the binaries.
 //!
-//! In: `cargo metadata` for the packages of the programs, and the licence files in the crates' own sources. Out: one text.
-//! Metadata are of the whole workspace: crates that only tests use, and that no build has fetched yet, are fetched for them.
+//! Inputs are the packages of the programs from `cargo metadata`, and the licence files in the crates' sources; the
+//! output is a single text. The metadata cover the whole workspace, so crates that only tests use are fetched, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,10 +14,10 @@ use serde_json::Value;
 use crate::dist;
 use crate::workspace::{Workspace, output};
 
-/// How a file that holds a licence or a notice is called, in lower case.
+/// Prefixes of names of licence files and notices, in lower case.
 const NAMES: [&str; 5] = ["license", "licence", "copying", "copyright", "notice"];
 
-/// Name, version, licence and its text, of each library.
+/// Returns name, version, licence and licence text of each library.
 pub(super) fn notice(workspace: &Workspace) -> anyhow::Result<String> {
     let metadata = output(&mut workspace.cargo([
         "metadata",
@@ -32,7 +32,7 @@ pub(super) fn notice(workspace: &Workspace) -> anyhow::Result<String> {
     let linked = linked(&metadata, &packages);
 
     let mut text = String::from("Libraries that the programs of this package are linked with, and their licences.\n");
-    // Most share a text word for word: each is printed once.
+    // Most libraries share identical texts: each text is printed once.
     let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for package in linked.iter().filter_map(|id| packages.get(id)).filter(|package| !package["source"].is_null()) {
         let field = |name: &str| package[name].as_str().unwrap_or_default();
@@ -48,7 +48,7 @@ pub(super) fn notice(workspace: &Workspace) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Ids of what is linked: ordinary dependencies, theirs, and so on; not what is needed to build or to test.
+/// Returns ids of linked packages: transitive ordinary dependencies, without build and test dependencies.
 fn linked<'a>(metadata: &'a Value, packages: &BTreeMap<&'a str, &'a Value>) -> BTreeSet<&'a str> {
     let nodes: BTreeMap<&str, &Value> =
         list(&metadata["resolve"]["nodes"]).filter_map(|node| Some((node["id"].as_str()?, node))).collect();

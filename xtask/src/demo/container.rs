@@ -12,29 +12,29 @@ use super::secret::Secret;
 
 /// The container's id.
 pub(super) const ID: &str = "executor-demo";
-/// Where the secret is, in the container.
+/// Path of the secret in the container.
 const FILE: &str = "/etc/cf-service-bindings/db/password";
-/// Whose it is, and who runs.
+/// User and group of the process and of the secret file.
 pub(super) const OWNER: &str = "1000:1000";
 
-/// A container whose script has told its facts and waits for SIGTERM.
+/// A container whose script has printed its facts and waits for SIGTERM.
 pub(super) struct Container<'a> {
     daemon: &'a Daemon,
     client: Child,
-    /// Held open: `agent-cli run` stops the container when nobody reads its output any more.
+    /// Held open, because `agent-cli run` stops the container if its output is closed.
     output: Lines<BufReader<ChildStdout>>,
     facts: Vec<(String, String)>,
 }
 
-/// What there is to say of it afterwards.
+/// Results of a completed container.
 pub(super) struct Ended {
-    /// As the process's, passed on by `agent-cli run`.
+    /// Exit status of the process, as returned by `agent-cli run`.
     pub(super) exit_status: Option<i32>,
     pub(super) wipe: Wipe,
     facts: Vec<(String, String)>,
 }
 
-/// The receipt of the code that wiped.
+/// The report about the wipe of secrets.
 pub(super) struct Wipe {
     pub(super) files: u64,
     pub(super) bytes: u64,
@@ -42,7 +42,7 @@ pub(super) struct Wipe {
 }
 
 impl<'a> Container<'a> {
-    /// Starts it, and reads until the script is ready.
+    /// Starts the container, and reads its output until the script is ready.
     pub(super) fn run(daemon: &'a Daemon, secret: &Secret) -> anyhow::Result<Self> {
         let mut client = daemon
             .agent_command()
@@ -77,25 +77,25 @@ impl<'a> Container<'a> {
         }
         let mut complaint = String::new();
         client.stderr.take().context("no pipe")?.read_to_string(&mut complaint)?;
-        bail!("the container ended early ({}): {}", client.wait()?, complaint.trim_end());
+        bail!("the container exited early ({}): {}", client.wait()?, complaint.trim_end());
     }
 
     pub(super) fn facts(&self) -> &[(String, String)] {
         &self.facts
     }
 
-    /// A fact's value; empty if the script did not tell it.
+    /// Returns a fact's value; empty if the script did not print it.
     pub(super) fn fact(&self, name: &str) -> &str {
         self.facts.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
 
-    /// Its init, among the daemon's processes.
+    /// Returns the container's init among the daemon's processes.
     pub(super) fn pid(&self, processes: &[Process]) -> anyhow::Result<u32> {
         let init = processes.iter().find(|process| process.is_init);
         Ok(init.context("the container has no process among the daemon's")?.pid)
     }
 
-    /// SIGTERM, then the end, then what `inspect` tells of it.
+    /// Sends SIGTERM, waits for the exit, and reads the result from `inspect`.
     pub(super) fn stop(mut self) -> anyhow::Result<Ended> {
         self.daemon.agent(&["stop", ID])?;
         let rest = self.output.collect::<std::io::Result<Vec<_>>>()?;

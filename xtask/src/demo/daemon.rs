@@ -1,4 +1,4 @@
-//! The demo's own daemon: `executord --ephemeral` in a temporary directory, driven by `agent-cli`.
+//! The demo's private daemon: `executord --ephemeral` in a temporary directory, driven by `agent-cli`.
 
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,15 +12,15 @@ use tempfile::TempDir;
 
 use super::host::{Process, processes_below};
 
-/// Where the daemon's stderr goes, beside its directories.
+/// File with the daemon's stderr, next to its directories.
 pub(super) const LOG: &str = "executord.log";
-/// To get ready, or to end.
+/// Maximum time to become ready, or to exit.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// For the launcher, after its last act.
+/// Maximum time until the launcher exits after removing the directories.
 const EXIT: Duration = Duration::from_secs(1);
 
-/// A running daemon. Dropped, it is told to end, which takes its containers and directories along.
+/// A running daemon. On drop it is terminated, together with its containers and directories.
 pub(super) struct Daemon {
     child: Child,
     directory: TempDir,
@@ -28,14 +28,14 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it out of a directory of programs and waits until it answers.
+    /// Starts the daemon from a directory of programs and waits until it answers.
     pub(super) fn start(programs: &Path) -> anyhow::Result<Self> {
-        // /run is a tmpfs nearly everywhere, on which overlays work; the temporary directory of a container
-        // is often an overlay itself, on which they do not.
+        // /run is a tmpfs nearly everywhere, which overlays can use; the temporary directory of a container is often an
+        // overlay itself, which they cannot.
         let mut builder = tempfile::Builder::new();
         let builder = builder.prefix("executor-demo.");
         let directory = builder.tempdir_in("/run").or_else(|_| builder.tempdir())?;
-        // The daemon drops its privileges and must still get at its directories.
+        // The daemon drops its privileges and must still access its directories.
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o755))?;
         let log = File::create(directory.path().join(LOG))?;
         let child = Command::new(programs.join("executord"))
@@ -59,41 +59,41 @@ impl Daemon {
         loop {
             let Err(error) = self.agent(&["info"]) else { return Ok(()) };
             if let Some(status) = self.child.try_wait()? {
-                bail!("executord ended ({status}):\n{}", self.log());
+                bail!("executord exited ({status}):\n{}", self.log());
             }
             ensure!(start.elapsed() < PATIENCE, "executord does not answer ({error:#}):\n{}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// `agent-cli`, told which daemon.
+    /// Returns an `agent-cli` command for this daemon.
     pub(super) fn agent_command(&self) -> Command {
         let mut command = Command::new(&self.agent_cli);
         command.arg("--socket").arg(self.directory.path().join("run/executor.sock"));
         command
     }
 
-    /// Runs `agent-cli` and answers its stdout.
+    /// Runs `agent-cli` and returns its stdout.
     pub(super) fn agent(&self, args: &[&str]) -> anyhow::Result<String> {
         crate::workspace::output(self.agent_command().args(args))
     }
 
-    /// Holds the run directory, the state directory and the log.
+    /// Directory that holds the run directory, the state directory and the log.
     pub(super) fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Itself, the launcher, the shims, and what runs in containers.
+    /// Returns executord, the launcher, the shims, and processes in containers.
     pub(super) fn processes(&self) -> anyhow::Result<Vec<Process>> {
         processes_below(self.child.id())
     }
 
-    /// Ends it, waits until it has cleaned up, and answers the directory it lived in and what still runs.
+    /// Stops the daemon, and waits until it has cleaned up. Returns its directory and the processes that still run.
     pub(super) fn stop(mut self) -> anyhow::Result<(TempDir, Vec<Process>)> {
         let mut processes = self.processes()?;
         self.end()?;
         let start = Instant::now();
-        // The launcher's last act was to remove the directory; then it only has to exit.
+        // The launcher removes the directory last; then it only has to exit.
         while !processes.is_empty() && start.elapsed() < EXIT {
             std::thread::sleep(Duration::from_millis(5));
             processes.retain(Process::is_alive);
@@ -109,9 +109,9 @@ impl Daemon {
         let status = self.child.wait()?;
         let run = self.directory.path().join("run");
         let start = Instant::now();
-        // The launcher removes it last, when everything else is done.
+        // The launcher removes it last, after everything else is done.
         while run.exists() {
-            ensure!(start.elapsed() < PATIENCE, "{} is still there\n{}", run.display(), self.log());
+            ensure!(start.elapsed() < PATIENCE, "{} still exists\n{}", run.display(), self.log());
             std::thread::sleep(Duration::from_millis(10));
         }
         ensure!(status.success(), "executord: {status}\n{}", self.log());
@@ -126,7 +126,7 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
-            eprintln!("xtask: ending the demo's daemon: {error:#}");
+            eprintln!("xtask: stopping the demo's daemon: {error:#}");
         }
     }
 }

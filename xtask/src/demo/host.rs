@@ -1,22 +1,22 @@
-//! What the host shows of a daemon and its containers: processes, mounts, cgroups.
+//! Inspects a daemon and its containers from the host: processes, mounts, cgroups.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 
-/// The source of every such tmpfs, as mount tables show it.
+/// Source of every tmpfs for secrets in mount tables.
 const SECRETS: &str = "executor-secrets";
 
-/// A process, told from a later one with the same number by its start time.
+/// A process, identified by pid and start time.
 pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) name: String,
-    /// True in the pid namespace of a container, false in one of ours or of a shell.
+    /// True in the pid namespace of a container; false in the host's, or in that of a warm container.
     pub(super) contained: bool,
-    /// True for a shell that waits, and for its init.
+    /// True for the shim of a warm container, and for its init.
     of_shell: bool,
-    /// It is process 1 there.
+    /// True if it is process 1 of its namespace.
     pub(super) is_init: bool,
     parent: u32,
     started: String,
@@ -27,7 +27,7 @@ impl Process {
     fn read(pid: u32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        // The name stands in parentheses and may hold any character.
+        // The name is in parentheses and may contain any character.
         let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
         let fields: Vec<_> = rest.split_ascii_whitespace().collect();
         let line = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
@@ -47,7 +47,7 @@ impl Process {
         })
     }
 
-    /// Whether it, and not a successor in its number, is there.
+    /// Returns whether the process still exists; a later process with the same pid does not count.
     pub(super) fn is_alive(&self) -> bool {
         Self::read(self.pid).is_some_and(|now| now.started == self.started)
     }
@@ -56,7 +56,7 @@ impl Process {
 impl fmt::Display for Process {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let place = match self {
-            Self { of_shell: true, .. } => "waits for a container",
+            Self { of_shell: true, .. } => "warm container",
             Self { contained: true, .. } => "in the container",
             _ => "",
         };
@@ -65,7 +65,7 @@ impl fmt::Display for Process {
     }
 }
 
-/// A process and all its descendants, parents first.
+/// Returns a process and all its descendants, parents first.
 pub(super) fn processes_below(root: u32) -> anyhow::Result<Vec<Process>> {
     let pids = std::fs::read_dir("/proc")?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let mut others: Vec<_> = pids.filter_map(Process::read).collect();
@@ -86,7 +86,7 @@ pub(super) fn processes_below(root: u32) -> anyhow::Result<Vec<Process>> {
     Ok(found)
 }
 
-/// Lines of a process's mount table that name this directory, or a tmpfs of the executor's for secrets.
+/// Returns lines of a process's mount table that contain this directory, or a tmpfs of the executor's for secrets.
 pub(super) fn mounts(process: &str, directory: &Path) -> anyhow::Result<Vec<String>> {
     let directory = directory.to_str().context("the temporary directory's name is not UTF-8")?;
     let table = std::fs::read_to_string(format!("/proc/{process}/mountinfo"))?;
@@ -94,12 +94,12 @@ pub(super) fn mounts(process: &str, directory: &Path) -> anyhow::Result<Vec<Stri
     Ok(table.lines().filter(ours).map(str::to_owned).collect())
 }
 
-/// Every cgroup of this name, over all hierarchies.
+/// Returns every cgroup with this name, in all hierarchies.
 pub(super) fn cgroups(name: &str) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut queue = vec![PathBuf::from("/sys/fs/cgroup")];
     while let Some(directory) = queue.pop() {
-        // Cgroups come and go while we walk.
+        // Cgroups may disappear during the walk.
         let Ok(entries) = directory.read_dir() else { continue };
         for entry in entries.filter_map(Result::ok).filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
             if entry.file_name() == name {

@@ -1,6 +1,6 @@
-//! What the demo looks like: headings, quoted output, facts in columns, claims with a tick, a verdict.
+//! Formats the demo: headings, quoted output, facts in columns, checked claims, a verdict.
 //!
-//! Colour only on a terminal, and not where NO_COLOR is set.
+//! Colours only on a terminal without NO_COLOR.
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -32,14 +32,14 @@ impl Screen {
         println!("\n  {}", self.paint(CYAN, text));
     }
 
-    /// Lines of something else's.
+    /// Prints the output of another program.
     pub(super) fn quote(&self, lines: &[String]) {
         for line in lines {
             println!("    {} {line}", self.paint(DIM, "\u{2502}"));
         }
     }
 
-    /// Names and values, in two columns.
+    /// Prints names and values, in two columns.
     pub(super) fn facts(&self, facts: &[(String, String)]) {
         let width = facts.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
         for (name, value) in facts {
@@ -47,12 +47,12 @@ impl Screen {
         }
     }
 
-    /// Something the executor promises.
+    /// Prints a promise of the executor, and whether it holds.
     pub(super) fn claim(&mut self, text: &str, holds: bool) {
         self.tick("", text, holds);
     }
 
-    /// Something that shows that a search finds what is there.
+    /// Prints a control, which shows that a search works.
     pub(super) fn control(&mut self, text: &str, holds: bool) {
         self.tick("control: ", text, holds);
     }
@@ -67,7 +67,7 @@ impl Screen {
         }
     }
 
-    /// The last lines, and the exit status.
+    /// Prints the last lines, and returns the exit status.
     pub(super) fn verdict(&self) -> ExitCode {
         if self.failed.is_empty() {
             println!("\n  {}\n", self.paint(GREEN, &format!("All {} hold.", self.held)));

@@ -1,5 +1,5 @@
-# Runs in the demo's container. Tells facts, a line each (name, tabulator, value), then waits for SIGTERM.
-# The secret stays in a variable: the process that uses a password holds it in memory, too.
+# Runs in the demo's container. Prints facts, one per line (name, tab, value), then waits for SIGTERM.
+# The secret stays in a variable: a process that uses a password also holds it in memory.
 file=/etc/cf-service-bindings/db/password
 password=$(cat "$file")
 fact() { printf '%s\t%s\n' "$1" "$2"; }

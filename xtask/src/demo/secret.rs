@@ -1,4 +1,4 @@
-//! The demo's secret: random, so that the container's digest of it shows that it was this one that arrived.
+//! The demo's secret: random, so that the container's digest proves that this secret arrived.
 
 use std::fmt;
 use std::fs::File;
@@ -7,10 +7,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, ensure};
 
-/// Bytes of the secret.
+/// Size of the secret, in bytes.
 pub(super) const LENGTH: u64 = 64;
 
-/// 64 random hexadecimal digits. Shown by its first four.
+/// 64 random hexadecimal digits. Only the first four are displayed.
 pub(super) struct Secret(String);
 
 impl Secret {
@@ -24,12 +24,12 @@ impl Secret {
         self.0.as_bytes()
     }
 
-    /// Tells whether a file holds it.
+    /// Returns whether the bytes contain the secret.
     pub(super) fn is_in(&self, bytes: &[u8]) -> bool {
         bytes.windows(self.0.len()).any(|window| window == self.0.as_bytes())
     }
 
-    /// As coreutils' sha256sum tells it, which the container uses too.
+    /// Returns the digest printed by coreutils' sha256sum, which the container also uses.
     pub(super) fn sha256(&self) -> anyhow::Result<String> {
         let mut child =
             Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("sha256sum")?;

@@ -1,5 +1,5 @@
-//! The programs that hold the tests: cargo builds them, and two run at a time, because most of them wait for something most of
-//! the time. Their tests share no names, directories, addresses and ports, and each program has a mount namespace of its own.
+//! The test programs: cargo builds them, and two run concurrently, because most of them wait most of the time. Their
+//! tests share no names, directories, addresses and ports, and each program has its own mount namespace.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,18 +13,16 @@ use serde_json::Value;
 
 use crate::workspace::{Workspace, is_root, step};
 
-/// Number of programs that run at a time.
+/// Number of programs that run concurrently.
 const LANES: usize = 2;
 /// Programs that take minutes: they start first, so that none of them runs alone at the end.
 const LONGEST: [&str; 6] = ["secrets", "supervise", "recover", "network", "interface", "launch"];
-/// A program that runs alone: it attacks what the host has little of, and measures what is left for others.
+/// A program that runs alone: it exhausts scarce resources of the host, and measures what is left for others.
 const ALONE: &str = "adversary";
 
-/// A program that holds tests.
 pub(super) struct Program {
-    /// Package that it belongs to.
     pub(super) package: String,
-    /// Name of its target: of a library, a binary or a file of `tests/`.
+    /// Name of its cargo target: a library, a binary or a file of `tests/`.
     pub(super) name: String,
     executable: PathBuf,
     /// Working directory: that of the package, as with `cargo test`.
@@ -65,7 +63,8 @@ pub(super) fn build(workspace: &Workspace) -> anyhow::Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// Runs all jobs, two at a time, and prints a line for each that passed and the whole output of each that failed. Returns whether all passed.
+/// Runs all jobs, two concurrently. Prints a line for each that passed and the whole output of each that failed.
+/// Returns whether all passed.
 pub(super) fn run(jobs: &[Job<'_>], environment: &[(&str, OsString)]) -> anyhow::Result<bool> {
     let mut order: Vec<&Job<'_>> = jobs.iter().filter(|job| job.program.name != ALONE).collect();
     let rank = |job: &Job<'_>| LONGEST.iter().position(|name| *name == job.program.name).unwrap_or(LONGEST.len());
@@ -128,7 +127,7 @@ fn passed(output: &str) -> u64 {
 
 /// Runs a program, and returns whether it succeeded and what it printed.
 fn execute(job: &Job<'_>, environment: &[(&str, OsString)]) -> io::Result<(bool, String)> {
-    // A file, because a pipe would stay open in a process that a failed test leaves behind.
+    // A file, because a leftover process of a failed test would keep a pipe open.
     let output = tempfile::NamedTempFile::new()?;
     let mut command = Command::new("env");
     if is_root() {
@@ -136,7 +135,7 @@ fn execute(job: &Job<'_>, environment: &[(&str, OsString)]) -> io::Result<(bool,
         command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "env"]);
     }
-    // Background processes of a script ignore Ctrl-C, and so would their children: tests of Ctrl-C would wait for ever.
+    // Background processes of a script ignore Ctrl-C, and so would their children: tests of Ctrl-C would never finish.
     command.arg("--default-signal=INT,QUIT").arg(&job.program.executable).args(&job.arguments);
     command.current_dir(&job.program.directory).env("CARGO_MANIFEST_DIR", &job.program.directory);
     command.envs(environment.iter().map(|(name, value)| (name, value)));

@@ -1,9 +1,8 @@
 //! The machine: qemu, booted directly into the kernel, without an initramfs, a network or a screen.
 //!
-//! Its first serial port is the console, kept in `target/vm/console.log`; its second one carries the checks' reports,
-//! one line each, to this program's standard input. Changes to its disk go to a temporary file of qemu's, or into a file that
-//! outlives it. The machine ends when the checks report that they are done, when it ends by itself (a panic of the
-//! kernel), or at the deadline.
+//! Its first serial port is the console, logged to `target/vm/console.log`; its second one carries the checks' reports,
+//! one per line, to this program. Changes to its disk go to a temporary file of qemu's, or to a persistent file. The
+//! machine stops when the checks report that they are done, when it powers off (a kernel panic), or at the deadline.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -17,7 +16,7 @@ use anyhow::{Context as _, bail};
 use super::root::Root;
 use crate::workspace::{run, step};
 
-/// Memory of the machine: enough for the checks, and for a container that fills its limit.
+/// Memory of the machine, in MiB: enough for the checks, and for a container that fills its limit.
 const MEMORY_MB: u32 = 2048;
 const PROCESSORS: &str = "2";
 /// The guest's last line.
@@ -34,21 +33,21 @@ pub(super) struct Machine {
     pub(super) shown: Option<Shown>,
 }
 
-/// Files in which all of the machine's memory lies, before and after its end.
+/// Files with all of the machine's memory, which outlive it.
 pub(super) struct Shown {
-    /// Its memory, from the first byte on.
+    /// The machine's memory, from the first byte on.
     pub(super) memory: PathBuf,
     pub(super) memory_mb: u32,
-    /// A third disk, for what the machine tells of its pages.
+    /// A third disk, to which the machine writes its page flags.
     pub(super) pages: PathBuf,
 }
 
-/// What becomes of changes to the machine's disk.
+/// Handling of changes to the machine's disk.
 pub(super) enum Changes {
-    /// They are gone with the machine.
+    /// Discarded with the machine.
     Forgotten,
-    /// They are in this file, of the form qcow2. qemu keeps the tables that lead to newly written blocks in its own memory
-    /// until the guest flushes its disk: killed, it loses what was not flushed, as a disk with a volatile cache does.
+    /// Kept in this qcow2 file. qemu holds the tables of newly written blocks in its own memory until the guest flushes
+    /// its disk: if killed, it loses unflushed data, like a disk with a volatile cache.
     Kept(PathBuf),
 }
 
@@ -62,12 +61,12 @@ impl Running {
     /// Waits for the next line of the guest.
     ///
     /// # Errors
-    /// None has come by then, or the machine has ended.
+    /// Returns an error at the deadline, or if the machine has stopped.
     pub(super) fn line(&self, until: Instant) -> Result<String, RecvTimeoutError> {
         self.lines.recv_timeout(until.saturating_duration_since(Instant::now()))
     }
 
-    /// Cuts the power: kills qemu. Returns the lines that the guest had written before.
+    /// Cuts the power by killing qemu. Returns the lines that the guest had written before.
     pub(super) fn cut(mut self) -> anyhow::Result<Vec<String>> {
         self.qemu.kill()?;
         self.qemu.wait()?;
@@ -83,7 +82,7 @@ impl Drop for Running {
 }
 
 impl Machine {
-    /// Boots the machine, passes on each line of the checks, and returns when they are done.
+    /// Boots the machine, passes each line of the checks to `line`, and returns when they are done.
     pub(super) fn run(&self, filter: &[String], mut line: impl FnMut(&str)) -> anyhow::Result<()> {
         step(&format!("Booting the virtual machine ({})", self.accelerator()));
         let running = self.boot(&format!("vm.filter={}", filter.join(",")))?;
@@ -95,12 +94,12 @@ impl Machine {
                 Err(RecvTimeoutError::Timeout) => {
                     bail!("the checks were not done after {} minutes", self.deadline.as_secs() / 60)
                 }
-                Err(RecvTimeoutError::Disconnected) => bail!("the machine ended before its checks were done"),
+                Err(RecvTimeoutError::Disconnected) => bail!("the machine stopped before its checks were done"),
             }
         }
     }
 
-    /// Boots the machine with these words on its kernel's command line.
+    /// Boots the machine with these words added to its kernel's command line.
     pub(super) fn boot(&self, words: &str) -> anyhow::Result<Running> {
         let console = format!("file:{}", self.directory.join("console.log").display());
         let mut command = self.command(words, &["-serial", &console, "-serial", "stdio"]);
@@ -108,7 +107,7 @@ impl Machine {
         let output = qemu.stdout.take().context("qemu's output")?;
         let (sender, lines) = channel();
         let running = Running { qemu, lines };
-        // The thread ends with the pipe, which ends with qemu.
+        // The thread exits when the pipe is closed, at the exit of qemu.
         std::thread::spawn(move || {
             for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
                 let line = String::from_utf8_lossy(&line).trim_end().to_owned();
@@ -145,7 +144,7 @@ impl Machine {
             command.args(["-object", &format!("memory-backend-file,id=memory,{memory}")]);
             command.args(["-machine", "memory-backend=memory"]);
         }
-        // A nested KVM may refuse the flags by which this processor describes its vulnerabilities.
+        // A nested KVM may reject the flags by which this processor describes its vulnerabilities.
         command.args([
             "-cpu",
             if self.accelerator() == "kvm" { "host,arch-capabilities=off" } else { "Westmere,+rdrand" },
@@ -164,18 +163,18 @@ impl Machine {
             command.args(["-drive", &format!("file={},if=none,id={name},{mode}", escaped(image))]);
             command.args(["-device", &format!("nvme,drive={name},serial={name}")]);
         }
-        // Directory of the file with the changes.
+        // Directory of the temporary file with the changes.
         command.env("TMPDIR", &self.directory);
         command
     }
 
     fn accelerator(&self) -> &'static str {
-        // KVM is not used by default: within a virtual machine it may exist and hang.
+        // KVM is not the default: within a virtual machine it may exist and hang.
         if self.accel == "kvm" { "kvm" } else { "tcg,thread=multi" }
     }
 }
 
-/// Escapes a path: a comma would begin another option.
+/// Escapes a path: an unescaped comma would begin another option.
 fn escaped(path: &Path) -> String {
     path.display().to_string().replace(',', ",,")
 }

@@ -1,15 +1,17 @@
-//! All of the machine's memory is searched one second after containers have ended, free pages and the kernel's buffers included.
+//! Searches all of the machine's memory one second after containers have exited, including free pages and the kernel's
+//! buffers.
 //!
-//! The guest (`integration/vm/memory`) runs containers with secrets of every kind, through every door, and ends half of them. Its
-//! memory is a file on this machine, which is searched when the machine has been killed. Lines of a boot:
+//! The guest (`integration/vm/memory`) runs containers with secrets of every kind, by every entry point, and ends half
+//! of them. Its memory is a file on this machine, which is searched after the machine has been killed. Lines of a boot:
 //!
 //! - `@secret STATE DOOR KIND DIGITS`: a secret, in hexadecimal, with the highest bit of each digit changed, so that the guest
-//!   holds it only where it went. `gone` when its container has ended, `kept` where one that goes on holds it.
-//! - `@settled RELEASE`: a second has passed since the last end, and /proc/kpageflags is on the third disk.
-//! - `@failed TEXT`: the guest cannot go on.
+//!   holds it only where it was delivered. STATE is `gone` after its container has exited, `kept` if a running
+//!   container holds it.
+//! - `@settled RELEASE`: a second has passed since the last exit, and /proc/kpageflags is on the third disk.
+//! - `@failed TEXT`: the guest cannot continue.
 //!
-//! The control is every secret that is kept: it must be found, by the same search. Those that are gone are told with their places;
-//! with `init_on_free=1` none may be found.
+//! The control is every kept secret, which the same search must find. Places of the other secrets are reported; with
+//! `init_on_free=1` none may be found.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,40 +27,39 @@ use super::machine::{Machine, Shown};
 use super::root::Root;
 use crate::workspace::step;
 
-/// Enough for the containers. The less there is, the sooner it is searched.
+/// Memory of the machine, in MiB: enough for the containers. Less memory is searched faster.
 const MEMORY_MB: u32 = 1024;
-/// /proc/kpageflags has 8 bytes for each page of 4 KiB.
+/// Size of /proc/kpageflags: 8 bytes for each page of 4 KiB.
 const PAGES_BYTES: u64 = MEMORY_MB as u64 * 256 * 8;
 const PAGE: u64 = 4096;
 
-/// Name of a secret: its door and its kind.
+/// Name of a secret: its entry point and its kind.
 type Name = (String, String);
-/// Bytes of a secret that were found, by the owner of their pages.
+/// Number of found bytes of a secret, by owner of the pages.
 type Places = BTreeMap<&'static str, u64>;
 
-/// Secrets of one boot.
+/// Secrets of a single boot.
 #[derive(Default)]
 struct Secrets {
     gone: BTreeMap<Name, Vec<u8>>,
     kept: BTreeMap<Name, Vec<u8>>,
-    /// Release of the kernel, when all have been told.
+    /// Release of the kernel, once all secrets have been reported.
     settled: Option<String>,
 }
 
-/// Places of each secret.
 #[derive(Default)]
 struct Found {
     gone: BTreeMap<Name, Places>,
     kept: BTreeMap<Name, Places>,
 }
 
-/// Returns the files in which the machine's memory will lie.
+/// Returns the files that will hold the machine's memory.
 pub(super) fn files(root: &Root) -> Shown {
     let at = |name: &str| root.disk.with_file_name(name);
     Shown { memory: at("memory"), memory_mb: MEMORY_MB, pages: at("memory.pages") }
 }
 
-/// Searches with the kernel as it is, and with `init_on_free=1`.
+/// Searches with the kernel's defaults, and with `init_on_free=1`.
 pub(super) fn run(machine: &Machine, as_json: bool) -> anyhow::Result<ExitCode> {
     let mut reported = Vec::new();
     let mut passed = true;
@@ -88,7 +89,7 @@ pub(super) fn run(machine: &Machine, as_json: bool) -> anyhow::Result<ExitCode> 
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// One boot, and the search.
+/// Boots once, and searches.
 fn round(machine: &Machine, parameter: &str) -> anyhow::Result<(String, Found)> {
     let shown = machine.shown.as_ref().context("a machine whose memory is no file")?;
     for (file, bytes) in [(&shown.memory, u64::from(MEMORY_MB) << 20), (&shown.pages, PAGES_BYTES)] {
@@ -101,8 +102,10 @@ fn round(machine: &Machine, parameter: &str) -> anyhow::Result<(String, Found)> 
     let release = loop {
         match running.line(deadline) {
             Ok(line) => secrets.take(&line)?,
-            Err(RecvTimeoutError::Timeout) => bail!("no end after {} minutes", machine.deadline.as_secs() / 60),
-            Err(RecvTimeoutError::Disconnected) => bail!("the machine ended by itself"),
+            Err(RecvTimeoutError::Timeout) => {
+                bail!("the guest is not done after {} minutes", machine.deadline.as_secs() / 60)
+            }
+            Err(RecvTimeoutError::Disconnected) => bail!("the machine stopped unexpectedly"),
         }
         if let Some(release) = secrets.settled.take() {
             break release;
@@ -147,7 +150,7 @@ impl Secrets {
                     _ => bail!("the guest: {line}"),
                 };
                 let secret = unmasked(digits).with_context(|| line.to_owned())?;
-                ensure!(secret.len() >= 2 * WINDOW, "the guest told {} bytes: {line}", secret.len());
+                ensure!(secret.len() >= 2 * WINDOW, "the guest reported {} bytes: {line}", secret.len());
                 names.insert((door.to_owned(), kind.to_owned()), secret);
             }
             ["@settled", release] => self.settled = Some(release.to_owned()),
@@ -158,14 +161,15 @@ impl Secrets {
     }
 }
 
-/// Reads hexadecimal digits with the highest bit of each changed.
+/// Decodes hexadecimal digits with the highest bit of each changed.
 fn unmasked(digits: &str) -> Option<Vec<u8>> {
     let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).ok().filter(|pair| pair.len() == 2));
     pairs.map(|pair| u8::from_str_radix(pair?, 16).ok().map(|byte| byte ^ 0x88)).collect()
 }
 
 impl Found {
-    /// What must not be: a control that was not found, and, where the kernel overwrites what is freed, anything that is gone.
+    /// Returns the violations: a control that was not found, and, if the kernel overwrites freed pages, any other
+    /// secret that was found.
     fn faults(&self, frees_clean: bool) -> Vec<String> {
         let mut faults = Vec::new();
         for ((door, kind), places) in &self.kept {
@@ -179,12 +183,12 @@ impl Found {
             }
         }
         if self.kept.is_empty() || self.gone.is_empty() {
-            faults.push("the guest told no secrets".to_owned());
+            faults.push("the guest reported no secrets".to_owned());
         }
         faults
     }
 
-    /// A line for each door and kind: what is left of those that are gone, and the control.
+    /// Formats a line for each entry point and kind: residue of gone secrets, and the control.
     fn lines(&self) -> Vec<String> {
         let mut names: Vec<&Name> = self.gone.keys().chain(self.kept.keys()).collect();
         names.sort();
@@ -198,7 +202,7 @@ impl Found {
     }
 }
 
-/// `64000 free, 64 slab`, in bytes.
+/// Formats `64000 free, 64 slab`, in bytes.
 fn line(places: &Places) -> String {
     let texts: Vec<String> = places.iter().map(|(page, bytes)| format!("{bytes} {page}")).collect();
     if texts.is_empty() { "0".to_owned() } else { texts.join(", ") }

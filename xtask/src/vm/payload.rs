@@ -1,5 +1,5 @@
 //! Payload of the machine: the package, the programs, the checks, and the integration tests that run there, on a
-//! read-only disk of its own.
+//! separate read-only disk.
 //!
 //! `integration/vm/tests` lists those tests, one module of an executable per line; a check can name more executables.
 
@@ -15,7 +15,7 @@ use super::root::make_ext4;
 use crate::dist;
 use crate::workspace::{Workspace, run, step};
 
-/// Makes the disk. Tests are built only if one of them will run.
+/// Creates the disk. Tests are built only if one of them will run.
 pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) -> anyhow::Result<PathBuf> {
     let scratch = tempfile::tempdir_in(workspace.target.join("vm"))?;
     let tree = scratch.path();
@@ -52,7 +52,7 @@ pub(super) fn image(workspace: &Workspace, filter: &[String], with_tests: bool) 
     Ok(image)
 }
 
-/// Returns the package in `target/deb/`, the newest if the version has changed meanwhile.
+/// Returns the package in `target/deb/`, the newest if there are several versions.
 fn package(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     let dir = workspace.target.join("deb");
     let entries = fs::read_dir(&dir).with_context(|| format!("{}: run `cargo xtask deb`", dir.display()))?;
@@ -63,7 +63,7 @@ fn package(workspace: &Workspace) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("no package in {}: run `cargo xtask deb`", dir.display()))
 }
 
-/// Returns the tests that checks run themselves, by a line `# tests: NAME...`, with the name of each check.
+/// Returns the tests that checks run themselves, from lines `# tests: NAME...`, with the name of each check.
 fn used_by_checks(dir: &Path) -> anyhow::Result<Vec<(String, String)>> {
     let mut used = Vec::new();
     for check in fs::read_dir(dir)? {
@@ -82,7 +82,7 @@ fn tests(workspace: &Workspace, names: &BTreeSet<String>) -> anyhow::Result<Vec<
         return Ok(Vec::new());
     }
     step("Building the tests that run in the virtual machine");
-    // The whole workspace, like `cargo xtask test`: another choice of packages would rebuild the large dependencies.
+    // The whole workspace, like `cargo xtask test`: another selection of packages would rebuild the large dependencies.
     let mut cargo = workspace.cargo(["test", "--workspace", "--no-run", "--quiet", "--message-format=json"]);
     for name in names {
         cargo.args(["--test", name]);

@@ -1,17 +1,18 @@
-//! The machine's power is cut in the middle of a stream of containers, again and again, on the same disk.
+//! Cuts the machine's power repeatedly during a stream of containers, on the same disk.
 //!
-//! The guest (`integration/vm/power-cut`) runs one container after the other and reports over its serial port, which no cut takes
-//! back. Lines of a boot:
+//! The guest (`integration/vm/power-cut`) runs containers sequentially and reports over its serial port, which survives
+//! the cuts. Lines of a boot:
 //!
-//! - `@known ID STATE CODE`, for each container that executord lists: the exit code, or `-` where it is unknown; then `@looked`.
-//! - `@next CODE`: of a container that ran after that. Then those that are listed are deleted.
-//! - `@answered ID CODE`, for each container of the stream whose end was told.
-//! - `@durable N`: the end of the first N of this stream was told longer ago than the executor's promise, of which the guest
-//!   has waited for many times as long.
-//! - `@failed TEXT`: the guest cannot go on.
+//! - `@known ID STATE CODE`, for each container that executord lists: the exit code, or `-` if it is unknown; then `@looked`.
+//! - `@next CODE`: exit code of a container that ran after that. Then the listed containers are deleted.
+//! - `@answered ID CODE`, for each container of the stream whose exit was reported.
+//! - `@durable N`: the exits of the first N containers of this stream were reported longer ago than the executor's
+//!   promise; the guest
+//!   waited many times as long.
+//! - `@failed TEXT`: the guest cannot continue.
 //!
-//! After each cut the next boot must know the result of every container up to the last `@durable`, no other result than the one
-//! that was told of any container, and must run the next one.
+//! After each cut the next boot must know the result of every container up to the last `@durable`, must report no other
+//! result than before for any container, and must run the next one.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,22 +27,22 @@ use super::machine::Machine;
 use super::root::Root;
 use crate::workspace::{run as execute, step};
 
-/// Containers whose end must be durable before the power is cut.
+/// Number of containers whose exit must be durable before the power is cut.
 const DURABLE_MIN: usize = 3;
-/// The cuts are spread over this time, and steps within it: no multiple of the executor's own interval.
+/// Time over which the cuts are spread, in ms, and steps within it: not a multiple of the executor's own interval.
 const SPREAD_MS: u64 = 1500;
 const STEP_MS: u64 = 137;
 
-/// Containers of one boot, as the guest has told them.
+/// Containers of a boot, as reported by the guest.
 #[derive(Default)]
 struct Stream {
-    /// Exit codes by id, in the order of their ends.
+    /// Exit codes by id, in the order of exits.
     answered: Vec<(String, String)>,
-    /// Number of those that must be known after a cut.
+    /// Number of containers that must be known after a cut.
     durable: usize,
 }
 
-/// What a boot knows of the stream before it.
+/// What a boot knows of the previous stream.
 #[derive(Default)]
 struct Found {
     /// State and exit code by id.
@@ -58,7 +59,7 @@ struct Figures {
     lost_after_the_mark: usize,
 }
 
-/// Makes the disk: changes to the root file system are in a file of their own.
+/// Creates the disk: changes to the root file system are in a separate file.
 pub(super) fn disk(root: &Root) -> anyhow::Result<PathBuf> {
     let path = root.disk.with_file_name("power-cut.qcow2");
     let mut command = Command::new("qemu-img");
@@ -67,13 +68,13 @@ pub(super) fn disk(root: &Root) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// Cuts the power so many times, and looks once more.
+/// Cuts the power this many times, and boots once more for a final comparison.
 pub(super) fn run(machine: &Machine, cuts: u32, as_json: bool) -> anyhow::Result<ExitCode> {
     let mut figures = Figures::default();
     let mut before = Stream::default();
     for boot in 0..=cuts {
         step(&format!(
-            "Boot {boot} of {cuts}, behind {} containers, of which {} must be known",
+            "Boot {boot} of {cuts}, after {} containers, of which {} must be known",
             before.answered.len(),
             before.durable
         ));
@@ -97,7 +98,7 @@ pub(super) fn run(machine: &Machine, cuts: u32, as_json: bool) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// One boot: to what it knows, and on to the cut of its power, except the last time.
+/// Boots once: reads what the boot knows and, except the last time, continues until the power is cut.
 fn round(machine: &Machine, boot: u32, is_last: bool) -> anyhow::Result<(Found, Stream)> {
     let running = machine.boot(&format!("vm.power-cut={boot}"))?;
     let deadline = Instant::now() + machine.deadline;
@@ -108,9 +109,9 @@ fn round(machine: &Machine, boot: u32, is_last: bool) -> anyhow::Result<(Found, 
             Ok(line) => take(&line, &mut found, &mut stream)?,
             Err(RecvTimeoutError::Timeout) if cut_at.is_some() => break,
             Err(RecvTimeoutError::Timeout) => {
-                bail!("boot {boot}: no end after {} minutes", machine.deadline.as_secs() / 60)
+                bail!("boot {boot}: the guest is not done after {} minutes", machine.deadline.as_secs() / 60)
             }
-            Err(RecvTimeoutError::Disconnected) => bail!("boot {boot}: the machine ended by itself"),
+            Err(RecvTimeoutError::Disconnected) => bail!("boot {boot}: the machine stopped unexpectedly"),
         }
         if is_last && found.next.is_some() {
             break;
@@ -123,7 +124,7 @@ fn round(machine: &Machine, boot: u32, is_last: bool) -> anyhow::Result<(Found, 
     for line in running.cut()? {
         take(&line, &mut found, &mut stream)?;
     }
-    ensure!(found.next.as_deref() == Some("5"), "boot {boot}: the next container ended with {:?}", found.next);
+    ensure!(found.next.as_deref() == Some("5"), "boot {boot}: the next container exited with {:?}", found.next);
     Ok((found, stream))
 }
 
@@ -135,22 +136,22 @@ fn take(line: &str, found: &mut Found, stream: &mut Stream) -> anyhow::Result<()
         ["@answered", id, code] => stream.answered.push((id.to_owned(), code.to_owned())),
         ["@durable", count] => stream.durable = count.parse().with_context(|| line.to_owned())?,
         ["@failed", ..] => bail!("the guest: {line}"),
-        _ => {} // half of a line, where the power was cut
+        _ => {} // a line truncated by the power cut
     }
     Ok(())
 }
 
 impl Stream {
-    /// Compares what was told with what the next boot knows. Returns how many containers have no result, of which none
-    /// had to have one.
+    /// Compares the reported results with those that the next boot knows. Returns the number of containers without a
+    /// result, which must not include a durable one.
     fn evaluate(&self, found: &Found) -> anyhow::Result<usize> {
         for (index, (id, code)) in self.answered.iter().enumerate() {
             match found.known.get(id) {
                 Some((state, known)) if state == "completed" && known == code => {}
                 Some((_, known)) if known != "-" => {
-                    bail!("{id} ended with {code}, and is known to have ended with {known}")
+                    bail!("{id} exited with {code}, but the next boot reports {known}")
                 }
-                other if index < self.durable => bail!("{id} ended with {code}, and is known as {other:?}"),
+                other if index < self.durable => bail!("{id} exited with {code}, but the next boot reports {other:?}"),
                 _ => {}
             }
         }

@@ -1,14 +1,14 @@
 //! Report of the checks: a line for each as it ends, a summary, and JSON if requested.
 //!
-//! Lines of the guest: `@begin NAME`, `@note TEXT` (a figure to be shown), `@log TEXT` (output of a failed check),
-//! `@end STATUS SECONDS` with `pass`, `fail` or `skip`. All other lines are console output.
+//! Lines of the guest: `@begin NAME`, `@note TEXT` (a figure to display), `@log TEXT` (output of a failed check), `@end
+//! STATUS SECONDS` with `pass`, `fail` or `skip`. All other lines are console output.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use serde_json::json;
 
-/// Most lines that are kept of a failed check.
+/// Maximum number of retained lines of a failed check.
 const LOG_MAX: usize = 400;
 
 #[derive(Default)]
@@ -75,7 +75,7 @@ impl Report {
             let error = ended.as_ref().err().map(|error| format!("{error:#}"));
             println!("{:#}", json!({"passed": good, "error": error, "checks": checks.collect::<Vec<_>>()}));
         }
-        eprintln!("{passed} passed, {failed} failed, {skipped} left out");
+        eprintln!("{passed} passed, {failed} failed, {skipped} skipped");
         if let Err(error) = ended {
             eprintln!("--- the end of the machine's console\n{console}\n---");
             return Err(error);

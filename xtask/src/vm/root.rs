@@ -1,9 +1,9 @@
-//! The machine's root file system: a minimal Debian 12 with systemd and the cloud kernel. It is made once, and again
+//! The machine's root file system: a minimal Debian 12 with systemd and the cloud kernel, created once and recreated
 //! when its inputs change.
 //!
-//! mmdebstrap verifies packages with Debian's keys; the kernel's package comes through the same apt, but only its files
+//! mmdebstrap verifies packages with Debian's keys. The kernel's package comes through the same apt, but only its files
 //! are used: its scripts would need an initramfs, which the cloud kernel does not need for an NVMe disk with ext4. The
-//! result is a disk image and a kernel. The image is never written to: a run's changes go elsewhere.
+//! result is a disk image and a kernel. The image is never modified: changes of a run are stored separately.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,31 +14,31 @@ use anyhow::Context as _;
 
 use crate::workspace::{Workspace, output, run, step};
 
-/// Packages that the checks use, besides Debian's essential ones. A check that needs a program adds its package here.
+/// Packages for the checks, in addition to Debian's essential ones. If a check needs a program, add its package here.
 const PACKAGES: &[&str] = &[
     "apache2-utils",  // htpasswd, for the registry
     "apparmor",       // loads the profile of a test
     "busybox-static", // root file systems of containers
     "containernetworking-plugins",
-    "dbus", // systemctl's way to systemd
+    "dbus", // systemctl needs it to reach systemd
     "docker-registry",
-    "e2fsprogs",   // file systems of limits of disk
-    "iproute2",    // network namespaces that play hosts
+    "e2fsprogs",   // file systems for disk limits
+    "iproute2",    // network namespaces that simulate hosts
     "iptables",    // plugins publish ports with it
     "kmod",        // overlayfs is a module
-    "libcap2-bin", // tests put capabilities on a file
+    "libcap2-bin", // tests set file capabilities
     "openssl",     // keys and signatures of images
     "python3",     // tests make system calls from it
-    "quota",       // tells what projects use
+    "quota",       // reports usage of projects
     "skopeo",      // copies images
     "systemd",
     "systemd-sysv",
     "umoci",    // makes images
-    "xfsprogs", // a file system with project quotas, as ext4 can be one
+    "xfsprogs", // a file system with project quotas, in addition to ext4
     "zstd",
 ];
 const SUITE: &str = "bookworm";
-/// Leaves out documentation, which no check reads, and disk syncs.
+/// Exclude documentation, which no check reads, and disable disk syncs.
 const OPTIONS: [&str; 7] = [
     "--aptopt=Acquire::Languages \"none\"",
     "--aptopt=APT::Install-Recommends \"false\"",
@@ -69,7 +69,7 @@ pub(super) struct Root {
     pub(super) kernel: PathBuf,
 }
 
-/// Returns the image, made anew if it is missing or outdated.
+/// Returns the image, created if it is missing or outdated.
 pub(super) fn image(workspace: &Workspace, mirror: &str, fresh: bool) -> anyhow::Result<Root> {
     let directory = workspace.target.join("vm");
     fs::create_dir_all(&directory)?;
@@ -117,7 +117,7 @@ fn configure(tree: &Path, unit: &str) -> anyhow::Result<()> {
     let wanted = system.join("multi-user.target.wants");
     fs::create_dir_all(&wanted)?;
     symlink("../vm-test.service", wanted.join("vm-test.service"))?;
-    // There are no logins and no timers, and checks start registries of their own.
+    // There are no logins and no timers, and checks start their own registries.
     for masked in [
         "getty.target",
         "apt-daily.timer",
@@ -133,11 +133,11 @@ fn configure(tree: &Path, unit: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes a disk image with a directory's files; nothing is mounted for it.
+/// Creates a disk image with a directory's files, without mounting.
 pub(super) fn make_ext4(tree: &Path, image: &Path, size: &str) -> anyhow::Result<()> {
     let _ = fs::remove_file(image);
     let mut command = Command::new("mke2fs");
     command.args(["-q", "-F", "-t", "ext4", "-m", "0", "-E", "root_owner=0:0", "-d"]);
-    // In spite of -q it says on standard output what it makes, where figures may go.
+    // Despite -q it prints messages to standard output, which may be reserved for figures.
     output(command.arg(tree).arg(image).arg(size)).map(drop)
 }

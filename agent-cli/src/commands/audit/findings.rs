@@ -1,12 +1,12 @@
-//! Evaluation of an audit's searches: for every canary and every place, whether it was there while the container ran,
-//! whether it may have been, and whether it is still there.
+//! Evaluates the searches of an audit: for each canary and place, whether it was there while the container ran, whether
+//! that is expected, and whether it is still there.
 
 use executor_residue::{Hit, Place, Report, Unsearched};
 
 use super::inputs::Kind;
 use super::scene::{Role, SearchHits, SearchScope};
 
-/// Place of a canary, as a row of the table.
+/// Place of a canary, a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Row {
     Container,
@@ -72,7 +72,7 @@ impl Row {
                 (_, Some(Role::Shim)) => Self::Shim,
                 (_, Some(Role::Executord) | None) => Self::Executord,
             },
-            // The state directory may lie in the run directory.
+            // The state directory may be inside the run directory.
             Place::File(path) if path.starts_with(&scene.state_dir) => {
                 let is_log = path.file_stem().is_some_and(|stem| stem == "log");
                 if is_log { Self::Logs } else { Self::StateDir }
@@ -84,49 +84,49 @@ impl Row {
         }
     }
 
-    /// Returns whether a canary belongs at the place while the container runs.
+    /// Returns whether a canary is expected at the place while the container runs.
     fn is_its_place(self, kind: Kind, place: &Place) -> bool {
         let memory_file = matches!(place, Place::Descriptor { target, .. } if target.starts_with("/memfd:"));
         let volume = matches!(place, Place::Descriptor { .. }) && !memory_file;
         match self {
             Self::Container => true,
-            // It masks them in the log; and it holds the writable side of the secret tmpfs, where old files are not.
+            // The shim masks them in the log, and holds the writable side of the secret tmpfs, which has no old files.
             Self::Shim => kind.is_masked() && !(volume && kind == Kind::OldFile),
-            // The second handle on the secret tmpfs.
+            // The launcher holds the second handle on the secret tmpfs.
             Self::Launcher => volume && kind.is_masked() && kind != Kind::OldFile,
             _ => false,
         }
     }
 }
 
-/// A canary at a place.
+/// Where and when a canary was found at a place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Seen while the container ran.
+    /// Found while the container ran.
     pub(crate) while_running: bool,
-    /// Seen, while the container ran, where it must not be.
+    /// Found at an unexpected place while the container ran.
     pub(crate) astray: bool,
-    /// Seen one second after the container's end.
+    /// Found one second after the container's exit.
     pub(crate) after: bool,
 }
 
 /// The result of an audit.
 #[derive(Debug)]
 pub(crate) struct Findings {
-    /// Kinds of inputs that the executord offers.
+    /// Kinds of inputs that this executord supports.
     pub(crate) kinds: Vec<Kind>,
     cells: Vec<(Kind, Row, Seen)>,
-    /// Found where it must not be, while the container ran.
+    /// Found at unexpected places while the container ran.
     pub(crate) astray: Vec<Hit>,
-    /// Found after the end.
+    /// Found after the exit.
     pub(crate) left: Vec<Hit>,
-    /// Kinds that were not found in the container itself: the search proves nothing for these.
+    /// Kinds that were not found in the container itself: for these the search proves nothing.
     pub(crate) unproven: Vec<Kind>,
-    /// Extent of the search after the end.
+    /// Extent of the search after the exit.
     pub(crate) searched: Searched,
-    /// Places that were not searched after the end.
+    /// Places that were not searched after the exit.
     pub(crate) unsearched: Vec<Unsearched>,
-    /// Some places that every audit searches were not searched.
+    /// True if a place that every audit searches was not searched.
     pub(crate) incomplete: bool,
     journal: bool,
     kernel: bool,
@@ -142,7 +142,7 @@ pub(crate) struct Searched {
 }
 
 impl Findings {
-    /// `old_file` says that the file was in the container before it was rotated.
+    /// `old_file` is true if the file was found in the container before its rotation.
     pub(crate) fn new(
         scene: &SearchScope,
         kinds: Vec<Kind>,
@@ -160,7 +160,7 @@ impl Findings {
             });
             note(&mut cells[at].2);
         };
-        // What a daemon does not offer is told as such, and not what became of it there.
+        // Kinds that the daemon does not support are reported as such, without findings.
         let offered = |hit: &&Hit| Kind::from_name(&hit.label).is_some_and(|kind| kinds.contains(&kind));
         let mut astray = Vec::new();
         for hit in during.report.hits.iter().filter(offered) {
@@ -204,7 +204,7 @@ impl Findings {
     }
 
     /// Returns the findings for a kind of input at a place; `None` if the place was not searched, or the kind is not
-    /// offered.
+    /// supported.
     pub(crate) fn seen(&self, kind: Kind, row: Row) -> Option<Seen> {
         let searched = match row {
             Row::Journal => self.journal,
@@ -215,7 +215,7 @@ impl Findings {
         (searched && self.kinds.contains(&kind)).then(|| found.map_or_else(Seen::default, |(_, _, seen)| *seen))
     }
 
-    /// Returns whether nothing is left, nothing was where it must not be, and the search would have found it.
+    /// Returns true if nothing is left, nothing was at an unexpected place, and the search is proven to work.
     pub(crate) fn is_clean(&self) -> bool {
         self.left.is_empty() && self.astray.is_empty() && self.unproven.is_empty() && !self.incomplete
     }

@@ -1,4 +1,4 @@
-//! The canaries of an audit, and the container that gets them.
+//! The canaries of an audit, and the container that receives them.
 
 use std::path::PathBuf;
 
@@ -54,26 +54,26 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Returns whether the executor was told that the input is secret: then the shim has it, too, to mask it in the
-    /// log.
+    /// Returns whether the input is declared secret: then the shim also holds it, to mask it in the log.
     pub(crate) fn is_masked(self) -> bool {
         !matches!(self, Self::Variable | Self::Argument)
     }
 }
 
-/// Paths of the files in the container: in a directory that no image has.
+/// Paths of the files in the container, in a directory that no image contains.
 const FILE: &str = "/etc/executor-audit/file";
 const ROTATED: &str = "/etc/executor-audit/rotated";
 const TOKEN: &str = "/etc/executor-audit/token";
-/// Directory that the links in directories of secret files lead to. An older executord has the generations beside them.
+/// Directory that links in directories of secret files lead to. An older executord has the generations next to the
+/// links.
 const GENERATIONS: &str = "/dev/executor-files";
 const SECRET_VARIABLE: &str = "EXECUTOR_AUDIT_SECRET";
 const VARIABLE: &str = "EXECUTOR_AUDIT_PLAIN";
-/// Lines that the script prints after its secrets, and after the new file.
+/// Markers that the script prints after its secrets, and after the new file.
 pub(crate) const READY: &str = "audit-ready";
 pub(crate) const AGAIN: &str = "audit-again";
-/// Prints every secret, as programs do by mistake; the log must not have them. `$1` to `$3` are the files, `$4` is the
-/// secret argument. What was not given as a secret is not printed: it would be in the log rightly.
+/// Prints every secret, as programs do by mistake; the log must not contain them. `$1` to `$3` are the files, `$4` is
+/// the secret argument. Inputs that were not declared secret are not printed: the log may contain those.
 const SCRIPT: &str = r#"
 show() { for file in "$@"; do if [ -e "$file" ]; then cat "$file"; echo; fi; done; }
 trap 'exit 0' TERM
@@ -85,12 +85,12 @@ while :; do sleep 1000 & wait $!; done"#;
 /// Index of the secret argument among the arguments.
 const SECRET_INDEX: usize = 6;
 
-/// Least and most bytes of a canary. Two files and their paths must fit into 1,000,000 bytes.
+/// Minimum and maximum size of a canary, in bytes. Two files and their paths must fit into 1,000,000 bytes.
 pub(crate) const SIZES: std::ops::RangeInclusive<u64> = 64..=450_000;
-/// Most bytes of an argument or a variable (the kernel takes 131,072 bytes, with the name).
+/// Maximum size of an argument or variable, in bytes (the kernel's limit is 131,072 bytes, with the name).
 const STRING_MAX: u64 = 100_000;
 
-/// Canaries, as long as they are needed.
+/// The canaries, kept only as long as they are needed.
 pub(crate) struct Inputs {
     id: String,
     canaries: Vec<(Kind, Canary)>,
@@ -106,12 +106,11 @@ impl Inputs {
             let canary = Canary::random(usize::try_from(length).unwrap_or(usize::MAX));
             Ok((kind, canary.map_err(|error| Failure::System(std::io::Error::other(error)))?))
         };
-        let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Token); // that one executord makes
+        let kinds = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Token); // executord creates the token
         let canaries = kinds.map(canary).collect::<Result<_, Failure>>()?;
         Ok(Self { id: format!("audit-{}", uuid::Uuid::new_v4()), canaries })
     }
 
-    /// Id of the container.
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
@@ -177,14 +176,13 @@ impl Inputs {
     }
 }
 
-/// A path in the container as the host sees it.
+/// Returns a container path as seen from the host.
 fn seen_from_host(container: &Container, path: &str) -> Option<PathBuf> {
     let pid = container.processes.first()?.pid;
     (pid != 0).then(|| format!("/proc/{pid}/root{path}").into())
 }
 
-/// The mounts of the container's secret files, and of what the links there lead to: what a search finds them in, which
-/// follows no links.
+/// Returns the mounts of the container's secret files, and of the links' targets, because the search follows no links.
 pub(crate) fn mounts(container: &Container) -> Vec<PathBuf> {
     let mut points: Vec<&str> = container.files.iter().map(|file| file.mount_point.as_str()).collect();
     points.sort_unstable();
@@ -193,8 +191,8 @@ pub(crate) fn mounts(container: &Container) -> Vec<PathBuf> {
     points.into_iter().filter_map(|point| seen_from_host(container, point)).chain(generations).collect()
 }
 
-/// Returns the kinds that an executord took, rotation and token aside. An older executord does not know some of them,
-/// and ignores them without an error.
+/// Returns the kinds that an executord accepted, except rotation and token. An older executord silently ignores kinds
+/// that it does not know.
 pub(crate) fn taken(container: &Container) -> Vec<Kind> {
     let spec = container.spec.clone().unwrap_or_default();
     let mut kinds = vec![Kind::File, Kind::OldFile, Kind::Variable, Kind::Argument];
@@ -207,7 +205,7 @@ pub(crate) fn taken(container: &Container) -> Vec<Kind> {
     kinds
 }
 
-/// Adds the container's runtime token, where it has got one. Its beginning is the container's id, which is no secret.
+/// Adds the container's runtime token, if it has one. The token begins with the container's id, which is not secret.
 pub(crate) fn add_token(needles: &mut Needles, container: &Container) -> bool {
     let Some(path) = seen_from_host(container, TOKEN) else { return false };
     let Ok(token) = std::fs::read(path).map(zeroize::Zeroizing::new) else { return false };

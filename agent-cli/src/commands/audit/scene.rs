@@ -1,8 +1,8 @@
 //! The executor on this machine: its processes and directories, found from outside and searched.
 //!
-//! executord is the peer of its socket (where systemd made the socket, the holder of the lock in the state directory);
-//! the launcher is the holder of the lock in the run directory; shims descend from the launcher, or from nobody of ours
-//! when their launcher was lost. Processes in another pid namespace are a container's.
+//! executord is the peer of its socket (or, if systemd created the socket, the process that locks the state directory).
+//! The launcher is the process that locks the run directory. Shims descend from the launcher, or have been reparented
+//! if their launcher was lost. Processes in another pid namespace are a container's.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -17,17 +17,15 @@ use executor_residue::{Needles, Report, Search};
 use super::inputs::Kind;
 
 const EXECUTORD: &str = "executord";
-/// The kernel keeps 15 bytes of `executor-launcher`.
+/// `executor-launcher`, which the kernel truncates to 15 bytes.
 const LAUNCHER: &str = "executor-launch";
 const SHIM: &str = "executor-shim";
 
-/// Owner of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Executord,
     Launcher,
     Shim,
-    /// A process of a container.
     Container,
 }
 
@@ -37,13 +35,11 @@ pub(crate) struct SearchScope {
     socket: PathBuf,
     pub(crate) run_dir: PathBuf,
     pub(crate) state_dir: PathBuf,
-    /// Also search the journal.
+    /// True to also search the journal.
     pub(crate) journal: bool,
-    /// Time at which the audit began.
     pub(crate) begun: SystemTime,
 }
 
-/// Results of one search.
 #[derive(Debug)]
 pub(crate) struct SearchHits {
     pub(crate) report: Report,
@@ -51,8 +47,8 @@ pub(crate) struct SearchHits {
 }
 
 impl SearchScope {
-    /// Returns the scene of the executord that answered `info`. If it does not report its directories, the run
-    /// directory is taken to be that of the socket, and the state directory to be the default.
+    /// Returns the scene of the executord that answered `info`. If it does not report its directories, assumes that the
+    /// run directory is that of the socket, and that the state directory is the default.
     pub(crate) fn new(socket: &Path, info: &InfoResponse, journal: bool) -> Self {
         let directory =
             |dir: &str, otherwise: &Path| if dir.is_empty() { otherwise.to_owned() } else { PathBuf::from(dir) };
@@ -66,7 +62,7 @@ impl SearchScope {
         }
     }
 
-    /// Returns every process of the executor, and its role.
+    /// Returns all processes of the executor, with their roles.
     fn cast(&self) -> Vec<(Process, Role)> {
         let all = Process::all();
         let named = |pid: u32, name: &str| all.iter().find(|process| process.pid == pid && process.name == name);
@@ -90,7 +86,7 @@ impl SearchScope {
         daemon.into_iter().chain(launcher).chain(below).collect()
     }
 
-    /// Searches everything. It takes some time and blocks. `container` is where the host sees the container's own files.
+    /// Searches everything; slow and blocking. `container` lists the host paths of the container's files.
     pub(crate) fn search(&self, needles: &Needles, container: &[PathBuf]) -> SearchHits {
         let cast = self.cast();
         let mut search = Search::new(needles);
@@ -110,7 +106,7 @@ impl SearchScope {
         let mut report = search.report();
         for (role, name) in [(Role::Executord, EXECUTORD), (Role::Launcher, "executor-launcher")] {
             if !cast.iter().any(|(_, one)| *one == role) {
-                let why = "it was not found among the processes of this pid namespace: run the audit where it runs";
+                let why = "it is not in this pid namespace: run the audit in the pid namespace of executord";
                 report.unsearched.push(executor_residue::Unsearched { what: name.into(), why: why.into() });
             }
         }
@@ -125,14 +121,15 @@ impl SearchScope {
     }
 }
 
-/// Returns whether a container's files hold a canary: a control, for files that are gone when everything is searched.
+/// Returns whether a container's files contain a canary. A control for files that no longer exist during the full
+/// search.
 pub(crate) fn holds(needles: &Needles, container: &[PathBuf], kind: Kind) -> bool {
     let mut search = Search::new(needles);
     container.iter().for_each(|path| search.files(path));
     search.report().hits.iter().any(|hit| hit.label == kind.name())
 }
 
-/// Returns the process that listens on a socket, as the kernel recorded it.
+/// Returns the process that listens on a socket, according to the kernel.
 fn peer(socket: &Path) -> Option<u32> {
     let socket = socket.to_str()?;
     let stream = UnixStream::connect(socket.strip_prefix("unix://").unwrap_or(socket)).ok()?;
@@ -146,7 +143,7 @@ fn holder(file: &Path) -> Option<u32> {
     lock_in(&std::fs::read_to_string("/proc/locks").ok()?, inode)
 }
 
-/// `1: FLOCK  ADVISORY  WRITE 815 00:1b:4711 0 EOF`
+/// Parses `1: FLOCK  ADVISORY  WRITE 815 00:1b:4711 0 EOF`.
 fn lock_in(locks: &str, inode: u64) -> Option<u32> {
     let fields = locks.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
     let end = format!(":{inode}");

@@ -1,4 +1,4 @@
-//! The result of an audit, for people and for scripts.
+//! Formats the result of an audit, for people and for scripts.
 
 use executor_residue::Hit;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use crate::view::human::bytes;
 use crate::view::style::{Role, Style};
 use crate::view::table::Table;
 
-/// Hits that are told one by one to people.
+/// Maximum number of hits that are listed individually for people.
 const TOLD: usize = 20;
 
 fn heading(kind: Kind) -> &'static str {
@@ -68,7 +68,7 @@ fn mark(seen: Option<Seen>) -> (String, Role) {
     (text.to_owned(), role)
 }
 
-/// The table, what it means, and what it rests on.
+/// Formats the table, its meaning, and the extent of the search.
 pub(crate) fn human(findings: &Findings, about: &About, style: Style) -> String {
     let mut text = format!(
         "{} bytes of random text in every kind of input of the container {}, run by executord {} at {}\n\n",
@@ -92,7 +92,7 @@ pub(crate) fn human(findings: &Findings, about: &About, style: Style) -> String 
             text += &format!("{}\n", style.paint(Role::Bad, title));
             hits.iter().take(TOLD).for_each(|hit| text += &format!("  {}\n", plain(&hit.to_string())));
             if hits.len() > TOLD {
-                text += &format!("  and {} more; --json tells all\n", hits.len() - TOLD);
+                text += &format!("  and {} more; --json lists all\n", hits.len() - TOLD);
             }
         }
     };
@@ -102,14 +102,14 @@ pub(crate) fn human(findings: &Findings, about: &About, style: Style) -> String 
         text += &format!("Not offered by this daemon: {}\n", words(kind));
     }
     for kind in &findings.unproven {
-        text += &format!("Not found in the container itself, so nothing is shown for it: {}\n", words(*kind));
+        text += &format!("Not found in the container itself, so the search proves nothing for: {}\n", words(*kind));
     }
     text += &statement(findings);
     let (verdict, role) = match findings.is_clean() {
         true => ("Nothing is left.", Role::Good),
         false if !findings.left.is_empty() => ("Something is left.", Role::Bad),
         false if !findings.astray.is_empty() => ("Nothing is left, but something was where it must not be.", Role::Bad),
-        false => ("Nothing was found to be left, but the search was not complete.", Role::Bad),
+        false => ("Nothing was found, but the search was incomplete.", Role::Bad),
     };
     text + &style.paint(role, verdict) + "\n"
 }
@@ -170,7 +170,7 @@ pub(crate) struct Json {
 struct JsonKind {
     kind: &'static str,
     offered: bool,
-    /// Found in the container itself.
+    /// True if it was found in the container itself.
     proven: bool,
     places: Vec<JsonPlace>,
 }

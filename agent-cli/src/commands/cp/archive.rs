@@ -1,8 +1,8 @@
-//! Tar archives on this side: what came out of a container is unpacked, what goes into one is packed.
+//! Local tar archives: unpacks archives from a container, and packs archives for one.
 //!
-//! Both are done by a thread of their own, because files and archives are read and written in one go; what goes between it
-//! and the call waits in a short queue, so that the slower one of the two is waited for. Nothing is written but below the
-//! destination ([`crate::destination`]), whatever the archive says.
+//! Both run on a separate thread, because files and archives are read and written with blocking calls. A short queue
+//! connects the thread with the call and provides back-pressure. Nothing is written outside the destination
+//! ([`crate::destination`]), whatever the archive contains.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -17,23 +17,23 @@ use crate::destination::{Place, Tree, WriteError};
 use crate::failure::Failure;
 use crate::text::plain;
 
-/// Bytes of a piece.
+/// Size of a piece, in bytes.
 const PIECE: usize = 32 << 10;
 
-/// Counts of a copy, and the entries that are missing in it.
+/// Counts of a copy, and the skipped entries.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) entries: u64,
     pub(crate) bytes: u64,
-    /// A line with path and reason for each entry that could not be copied: the first [`LEFT_OUT_MAX`].
+    /// Path and reason of each entry that could not be copied, one per line: the first [`LEFT_OUT_MAX`].
     pub(crate) left_out: Vec<String>,
-    /// Number of such entries beyond these.
+    /// Number of further such entries.
     pub(crate) more: u64,
 }
 
-/// Most lines of a [`Tally`].
+/// Maximum number of lines of a [`Tally`].
 const LEFT_OUT_MAX: usize = 1000;
-/// Reason given for an entry that is no file, directory or link.
+/// Reason for skipping an entry that is not a file, directory or link.
 const NO_FILE: &str = "a device, a pipe or a socket";
 
 impl Tally {
@@ -73,7 +73,7 @@ impl Read for Pieces {
     }
 }
 
-/// Writes into a queue, piece by piece.
+/// Writes pieces of an archive to a queue.
 struct Queue(mpsc::Sender<Vec<u8>>);
 
 impl Write for Queue {
@@ -89,7 +89,7 @@ impl Write for Queue {
     }
 }
 
-/// Unpacks an archive whose entries lie below the first name of each path. That name is the place's, or falls away.
+/// Unpacks an archive. The first component of each entry's path is replaced by the place's name, or removed.
 pub(crate) fn unpack(archive: impl Read, place: &Place) -> Result<Tally, Failure> {
     let damaged = |error: io::Error| Failure::Archive { path: place.directory.clone(), source: error };
     let tree = Tree::open(place)?;
@@ -108,14 +108,14 @@ pub(crate) fn unpack(archive: impl Read, place: &Place) -> Result<Tally, Failure
                 }
             }
             Ok(None) => tally.leave_out(&path, NO_FILE),
-            // What is in the way of this one is not in the way of the others.
+            // An obstacle to this entry does not affect the others.
             Err(failure) => match failure.wrapped::<WriteError>() {
                 Some(error) if !error.is_of_all() => tally.leave_out(&path, error.why()),
                 _ => return Err(failure),
             },
         }
     }
-    // The lowest first, and all after what is in them: one that may not be written can still be filled.
+    // Deepest first, and after their contents: a read-only directory can then still be filled.
     for (path, mode, mtime) in directories.into_iter().rev().filter(|(path, ..)| !path.as_os_str().is_empty()) {
         if let Err(error) = tree.mark(&path, mode, mtime) {
             tally.leave_out(&path, error.why());
@@ -124,7 +124,7 @@ pub(crate) fn unpack(archive: impl Read, place: &Place) -> Result<Tally, Failure
     Ok(tally)
 }
 
-/// Makes what an entry describes, and tells how many bytes it has; nothing of what is no file, directory or link.
+/// Creates the file, directory or link of an entry and returns its size; `None` for any other type.
 fn unpack_one(
     entry: &mut tar::Entry<'_, impl Read>,
     tree: &Tree,
@@ -164,7 +164,7 @@ fn unpack_one(
     Ok(Some(0))
 }
 
-/// Path of an entry below the place's directory.
+/// Returns the path of an entry below the place's directory.
 fn local(path: &[u8], place: &Place) -> Result<PathBuf, Failure> {
     let unasked = || Failure::Unasked { path: plain(&String::from_utf8_lossy(path)) };
     let mut components = Path::new(OsStr::from_bytes(path)).components();
@@ -187,8 +187,8 @@ fn linked(link: &Option<std::borrow::Cow<'_, [u8]>>) -> Result<PathBuf, Failure>
     Ok(OsStr::from_bytes(link).into())
 }
 
-/// Packs a file, or a directory with all below it. `name` is what it is called in the archive; without one there is only
-/// what is in the directory.
+/// Packs a file, or a directory recursively. `name` is its name in the archive; without a name only the contents of the
+/// directory are packed.
 pub(crate) fn pack(
     source: &Path,
     follow: bool,
@@ -209,7 +209,7 @@ pub(crate) fn pack(
     Ok(tally)
 }
 
-/// Passes over a broken pipe: the receiver has ended, and its answer has the reason.
+/// Ignores a broken pipe: the receiver has ended, and its answer has the reason.
 fn gone(failure: Failure) -> Result<(), Failure> {
     match failure {
         Failure::Unread { source, .. } | Failure::System(source) if source.kind() == io::ErrorKind::BrokenPipe => {
@@ -255,7 +255,7 @@ impl<W: Write> Packer<W> {
                 }
             };
             let size = meta.len();
-            // So many bytes, whatever the file has by now.
+            // Exactly this many bytes, even if the file's size has changed.
             let content = file.take(size).chain(io::repeat(0)).take(size);
             self.builder.append_data(&mut header, name, content).map_err(failed)?;
             self.tally.bytes += size;
@@ -290,7 +290,7 @@ impl<W: Write> Packer<W> {
     }
 }
 
-/// Passes standard input on.
+/// Forwards standard input.
 pub(crate) fn pass_on(mut from: impl Read, queue: &mpsc::Sender<Vec<u8>>) -> Result<(), Failure> {
     let mut buffer = vec![0; PIECE];
     loop {
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!((mode(&copied.join("file")), mode(&copied)), (0o666, 0o555));
         assert_eq!(fs::read_link(to.join("other/link")).unwrap(), Path::new("/etc/passwd"));
         let nameless = unpack(&packed(&from, None)[..], &place(&home.path().join("flat"), None)).unwrap();
-        assert_eq!(nameless.left_out, [": names no file"], "there is no name to fall away");
+        assert_eq!(nameless.left_out, [": has no file name"], "there is no name to fall away");
         for writable in [&deep, &copied] {
             fs::set_permissions(writable, PermissionsExt::from_mode(0o755)).unwrap();
         }
@@ -378,7 +378,7 @@ mod tests {
         }
         let link = archive("top/x", EntryType::Link, "top/../../precious");
         assert!(unpack(&link[..], &place(&to, None)).is_err());
-        // A link that the archive brought is not written through.
+        // A link from the archive is not followed when writing.
         unpack(&archive("top/out", EntryType::Symlink, "..")[..], &place(&to, None)).unwrap();
         let through = unpack(&archive("top/out/precious", EntryType::Regular, "")[..], &place(&to, None)).unwrap();
         assert_eq!((through.entries, through.left_out.len()), (0, 1), "{through:?}");

@@ -1,4 +1,4 @@
-//! `cp` out of a container that runs, and into it.
+//! `cp` out of and into a running container.
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::status::ErrorContext as _;
 use crate::text::plain;
 use crate::view::json;
 
-/// Pieces that wait.
+/// Maximum number of queued pieces.
 const DEPTH: usize = 4;
 /// Time limit for the removal of incomplete files.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -27,25 +27,24 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Source of a copy out of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
-    /// The container.
     pub(crate) id: String,
-    /// Absolute path, without a slash at its end; empty for every output.
+    /// Absolute path without a trailing slash; empty for all outputs.
     pub(crate) path: Option<String>,
     /// The path in a running container, `/` for its root; empty if no path was given.
     pub(crate) live: String,
-    /// The contents of the directory are copied, not the directory itself: the path ended in `/.`.
+    /// True if only the contents of the directory are copied: the path ended in `/.`.
     pub(crate) contents: bool,
-    /// A link at the end of the path is followed: the caller asked for it, or the path ended in a slash.
+    /// True if a link at the end of the path is followed: with --follow-link, or if the path ended in a slash.
     pub(crate) follow: bool,
-    /// Most bytes of the archive.
+    /// Maximum size of the archive, in bytes.
     pub(crate) max_size: u64,
 }
 
 impl Source {
-    /// Counts bytes that have come.
+    /// Counts received bytes.
     ///
     /// # Errors
-    /// Returns [`Failure::CopyTooLarge`] if there are more than permitted: the container decides how many it sends.
+    /// Returns [`Failure::CopyTooLarge`] above the limit: the container decides how much it sends.
     fn count(&self, total: &mut u64, piece: &[u8]) -> Result<(), Failure> {
         *total += piece.len() as u64;
         let path = || format!("cp {}:{}", self.id, plain(&self.live));
@@ -53,12 +52,12 @@ impl Source {
     }
 }
 
-/// A file or directory of this machine that is copied into a container.
+/// A local file or directory to copy into a container.
 #[derive(Clone, Copy)]
 pub(super) struct Local<'a> {
     /// `-` is standard input.
     pub(super) path: &'a Path,
-    /// A link is followed.
+    /// True if a link is followed.
     pub(super) follow: bool,
 }
 
@@ -67,7 +66,7 @@ pub(super) async fn get(session: &Session, source: &Source, to: &Path) -> Result
     let Source { id, live, contents, follow, .. } = source;
     let to_stdout = to.as_os_str() == "-";
     if to_stdout && std::io::stdout().is_terminal() {
-        return Err(Failure::Usage("an archive is not for a terminal: send it to a file or to tar".into()));
+        return Err(Failure::Usage("standard output is a terminal: send the archive to a file or to tar".into()));
     }
     let doing = format!("cp {id}:{}", plain(live));
     let mut archive = session.client.get_archive(id, live, *follow).await.doing(&doing)?;
@@ -99,7 +98,7 @@ pub(super) async fn get(session: &Session, source: &Source, to: &Path) -> Result
             if let Some(sender) = &feed.sender
                 && sender.send(data).await.is_err()
             {
-                break; // it failed, and tells why
+                break; // the thread failed, and reports why
             }
         }
         Ok(())
@@ -108,15 +107,15 @@ pub(super) async fn get(session: &Session, source: &Source, to: &Path) -> Result
     feed.sender = None;
     let unpacked = unpacking.await.map_err(|error| Failure::System(std::io::Error::other(error)))?;
     if let Err(error) = received {
-        // An archive that breaks off is damaged for this reason.
+        // A truncated archive is damaged for this reason.
         unpacked.iter().for_each(|tally| note(session, tally));
         return Err(error);
     }
     print_result(session, id, live, &unpacked?).await
 }
 
-/// Feeds an unpacking thread. Dropping it ends the thread's input and waits until the thread has removed its unfinished file,
-/// because an interrupted program exits next.
+/// Feeds an unpacking thread. On drop, ends the thread's input and waits until the thread has removed its unfinished
+/// file, because an interrupted program exits next.
 struct Feed {
     sender: Option<mpsc::Sender<Vec<u8>>>,
     ended: std::sync::mpsc::Receiver<()>,
@@ -125,11 +124,11 @@ struct Feed {
 impl Drop for Feed {
     fn drop(&mut self) {
         self.sender = None;
-        let _ = self.ended.recv_timeout(PATIENCE); // nothing is ever sent: it ends with the thread
+        let _ = self.ended.recv_timeout(PATIENCE); // nothing is sent: returns when the thread exits
     }
 }
 
-/// A line for each entry that was not copied.
+/// Prints a line for each entry that was not copied.
 fn note(session: &Session, tally: &Tally) {
     for line in &tally.left_out {
         session.output.note(format!("not copied: {line}"));
@@ -139,7 +138,7 @@ fn note(session: &Session, tally: &Tally) {
     }
 }
 
-/// Tells what was copied, and each of what was not.
+/// Reports the copied and the skipped entries.
 async fn print_result(session: &Session, id: &str, path: &str, tally: &Tally) -> Result<u8, Failure> {
     if session.json {
         let copied = json::Archived { id: id.into(), path: path.into(), entries: tally.entries, bytes: tally.bytes };
@@ -155,7 +154,7 @@ async fn print_result(session: &Session, id: &str, path: &str, tally: &Tally) ->
 /// Copies into a container.
 pub(super) async fn put(session: &Session, from: Local<'_>, id: String, path: &str) -> Result<u8, Failure> {
     let standard_input = from.path.as_os_str() == "-";
-    // Only what is asked first may be asked again under the whole id.
+    // Only this first call can be repeated with the complete id.
     let (id, there) =
         ids::with(&session.client, id, |id| async move { Ok((id.clone(), stat(session, &id, path).await?)) }).await?;
     let doing = format!("cp {}:{}", plain(&id), plain(path));
@@ -172,23 +171,23 @@ pub(super) async fn put(session: &Session, from: Local<'_>, id: String, path: &s
     });
     let answer = session.client.put_archive(&id, &directory, ReceiverStream::new(receiver)).await;
     let answer = match answer.doing(&doing) {
-        Err(failure) if standard_input => return Err(failure), // more may never come to be packed
+        Err(failure) if standard_input => return Err(failure), // do not wait for more standard input
         answer => answer,
     };
-    // A file that cannot be read breaks the archive off: that is what is told then.
+    // An unreadable file truncates the archive, so report that error.
     let packed = packing.await.map_err(|error| Failure::System(std::io::Error::other(error)))??;
     let answer = answer?;
     print_result(session, &id, path, &Tally { entries: answer.entries, bytes: answer.bytes, ..packed }).await
 }
 
-/// Asks for kind and size of a path in a container; `None` where it does not exist.
+/// Returns type and size of a path in a container; `None` if it does not exist.
 async fn stat(session: &Session, id: &str, path: &str) -> Result<Option<PathStat>, Failure> {
     let doing = format!("cp {}:{}", plain(id), plain(path));
     session.client.stat(id, path).await.doing(&doing)
 }
 
-/// The directory that is unpacked in, and what the copy is called there, by the rules of cp. No name where only what is in
-/// the source is copied.
+/// Returns the directory to unpack in, and the name of the copy there, by the rules of cp. The name is `None` if only
+/// the contents of the source are copied.
 fn target(from: Local<'_>, path: &str, there: Option<&PathStat>) -> Result<(String, Option<PathBuf>), Failure> {
     let shown = plain(&from.path.display().to_string());
     let refused = |why: &str| Err(Failure::Usage(format!("cp {shown} to {}: {why}", plain(path))));
@@ -196,7 +195,7 @@ fn target(from: Local<'_>, path: &str, there: Option<&PathStat>) -> Result<(Stri
     let follow = from.follow || bytes.ends_with(b"/");
     let meta = if follow { std::fs::metadata(from.path) } else { std::fs::symlink_metadata(from.path) };
     let meta = meta.map_err(|source| Failure::Unread { path: from.path.to_owned(), source })?;
-    // `.` and `..` have no name of their own, either.
+    // `.` and `..` do not name the copy, either.
     let contents = bytes.ends_with(b"/.") || from.path.file_name().is_none();
     let own = from.path.file_name().filter(|_| !bytes.ends_with(b"/.")).map(PathBuf::from);
     let trimmed = path.trim_end_matches('/');

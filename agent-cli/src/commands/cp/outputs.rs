@@ -1,6 +1,6 @@
-//! Fetching outputs of a completed container: a stream of files, written as it comes.
+//! Fetches outputs of a completed container as a stream of files.
 //!
-//! After a broken connection everything is fetched again: outputs do not change.
+//! After a lost connection everything is fetched again, which is safe because outputs do not change.
 
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -18,17 +18,15 @@ use crate::status::{self, ErrorContext as _};
 use crate::text::plain;
 use crate::view::human;
 
-/// Time until the first message about progress, and between further ones.
+/// Delay before the first progress message, and interval of further ones.
 const PROGRESS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
 
-const NO_FILE: &str = "that is a directory: to standard output goes one file";
+const NO_FILE: &str = "the output is a directory: only a single file can be written to standard output";
 
 /// Requested outputs.
 #[derive(Debug)]
 pub(crate) enum Wanted {
-    /// A file, or the contents of a directory.
     Path(String),
-    /// Every declared output.
     Declared(Outputs),
 }
 
@@ -48,7 +46,6 @@ impl Wanted {
     }
 }
 
-/// Destination of fetched outputs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum To<'a> {
     Stdout,
@@ -64,7 +61,7 @@ pub(crate) struct Fetched {
 }
 
 impl Fetched {
-    /// A line for each entry that was not captured.
+    /// Prints a line for each entry that was not captured.
     pub(crate) fn warn(&self, session: &Session) {
         for entry in &self.skipped {
             session.output.note(match &*entry.path {
@@ -75,7 +72,7 @@ impl Fetched {
     }
 }
 
-/// Fetches, over restarts of executord.
+/// Fetches outputs, across restarts of executord.
 pub(crate) async fn fetch(session: &Session, id: &str, wanted: &Wanted, to: To<'_>) -> Result<Fetched, Failure> {
     let path = match wanted {
         Wanted::Path(path) => path.clone(),
@@ -93,7 +90,7 @@ pub(crate) async fn fetch(session: &Session, id: &str, wanted: &Wanted, to: To<'
             Ok(()) => return sink.end(),
             Err(error) => error,
         };
-        // What is on standard output already cannot be taken back.
+        // Data that was written to standard output cannot be retracted.
         let repeatable = matches!(to, To::Path(_)) || (sink.current.is_none() && sink.fetched.files.is_empty());
         if !repeatable {
             return Err(status::failure(&doing, error));
@@ -102,7 +99,7 @@ pub(crate) async fn fetch(session: &Session, id: &str, wanted: &Wanted, to: To<'
     }
 }
 
-/// Receives one stream. A broken connection is the inner error.
+/// Receives a single stream. The inner error is a lost connection.
 async fn receive(
     session: &Session,
     (id, path): (&str, &str),
@@ -128,7 +125,7 @@ async fn receive(
     }
 }
 
-/// Declared files come under their own names, and two of them cannot have the same.
+/// Declared files keep their names, so the names must be distinct.
 fn distinct_names(outputs: &Outputs) -> Result<(), Failure> {
     let mut seen = std::collections::HashSet::new();
     match outputs.files.iter().filter_map(|path| path.rsplit('/').next()).find(|name| !seen.insert(*name)) {
@@ -140,22 +137,22 @@ fn distinct_names(outputs: &Outputs) -> Result<(), Failure> {
     }
 }
 
-/// Checks ahead of a run what could only fail after it.
+/// Detects before a run errors that would otherwise be reported after it.
 pub(crate) fn check_destination(outputs: &Outputs, destination: &Path) -> Result<(), Failure> {
     distinct_names(outputs)?;
     place(Source::Everything, destination, at(destination)?)?;
     Ok(())
 }
 
-/// Takes a stream apart into files.
+/// Splits a stream into files.
 struct Sink<'a> {
     session: &'a Session,
     wanted: &'a Wanted,
     to: To<'a>,
-    /// From the first file on: it tells whether a file or a directory comes.
+    /// Set at the first file, which shows whether the source is a file or a directory.
     tree: Option<(Tree, Place, bool)>,
     current: Option<(OutputFile, Option<Partial>)>,
-    /// Bytes that the current file still lacks.
+    /// Remaining bytes of the current file.
     left: u64,
     fetched: Fetched,
 }
@@ -175,7 +172,7 @@ impl Sink<'_> {
         Ok(())
     }
 
-    /// Opens the destination of a file.
+    /// Creates the destination of a file.
     fn partial(&mut self, destination: &Path, file: &OutputFile) -> Result<Partial, Failure> {
         let unasked = || Failure::Unasked { path: plain(&file.path) };
         let alone = matches!(self.wanted, Wanted::Path(path) if *path == file.path);
@@ -218,7 +215,7 @@ impl Sink<'_> {
         Ok(())
     }
 
-    /// The current file is whole.
+    /// Finishes the current file.
     fn finish(&mut self) -> Result<(), Failure> {
         let Some((file, partial)) = self.current.take() else { return Ok(()) };
         if self.left > 0 {
@@ -236,7 +233,7 @@ impl Sink<'_> {
         Ok(())
     }
 
-    /// The stream is at its end. A directory without files is made all the same.
+    /// Finishes the stream. A directory without files is created, too.
     fn end(mut self) -> Result<Fetched, Failure> {
         self.finish()?;
         let itself = |entry: &SkippedOutput| matches!(self.wanted, Wanted::Path(path) if *path == entry.path);
@@ -249,7 +246,7 @@ impl Sink<'_> {
     }
 }
 
-/// Tells a person that it goes on.
+/// Prints progress messages.
 struct Progress {
     next: Instant,
     talk: bool,

@@ -27,12 +27,12 @@ use crate::units;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Program")]
 pub(crate) struct RunArgs {
-    /// Image to run, and arguments for its entrypoint instead of its own command. After `--`, or with --rootfs: a program (an
-    /// absolute path, or a name to look up in PATH of --env) and its arguments
+    /// Image to run, and arguments for its entrypoint instead of the image's command. After `--`, or with --rootfs: a
+    /// program (an absolute path, or a name to look up in PATH of --env) and its arguments
     ///
     /// Images: debian:12, registry.example:5000/team/app@sha256:..., oci:/dir:name, oci-archive:/file.tar,
-    /// docker-archive:/file.tar; or `host`, or dir:/path. A name without a scheme is one of a registry, docker.io where it
-    /// names none. Options stand before it: what follows is the program's.
+    /// docker-archive:/file.tar; or `host`, or dir:/path. A name without a scheme refers to a registry, by default
+    /// docker.io. Options must precede the image: all later words are arguments of the program.
     #[arg(trailing_var_arg = true, value_names = ["IMAGE", "CMD"], num_args = 0..)]
     pub(crate) command: Vec<String>,
     /// Root file system: `host` (a read-only view of this machine's), `dir:/absolute/path`, or an image with its scheme:
@@ -41,10 +41,10 @@ pub(crate) struct RunArgs {
     pub(crate) rootfs: Option<String>,
     #[command(flatten)]
     pub(crate) image: ImageOfRun,
-    /// Carry out a tree of actions instead of one program: YAML or JSON, as `agent-cli action check FILE` takes it
+    /// Run a tree of actions instead of a single program: YAML or JSON, as checked by `agent-cli action check FILE`
     ///
-    /// Variables of --env are those of every process that does not set them itself, --log-source is the mark of actions that
-    /// have none, and secret files of --file are the whole container's. The only word is an image.
+    /// Variables of --env apply to every process that does not set them itself, --log-source to actions without a log
+    /// source, and secret files of --file to the whole container. Only an image may be given in addition.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["user", "dir", "no_logs", "secret_env", "secret_args", "nofile", "entrypoint", "interactive", "tty"])]
     pub(crate) action: Option<PathBuf>,
     /// Run as `user`, `uid`, `user:group` or `uid:gid`, looked up in the rootfs [default: the image's, or root]
@@ -53,117 +53,122 @@ pub(crate) struct RunArgs {
     /// Working directory [default: the image's, or /]
     #[arg(long, short = 'w', visible_alias = "workdir", value_name = "DIR")]
     pub(crate) dir: Option<String>,
-    /// Variable of the process's environment; NAME alone takes the value it has here; the last one of a name counts
+    /// Environment variable of the process; NAME alone copies this command's value; the last occurrence of a name wins
     #[arg(long, short, value_name = "NAME=VALUE")]
     pub(crate) env: Vec<String>,
-    /// File with variables: a NAME=VALUE a line, or NAME for the value it has here; lines that begin with # do not count
+    /// File with variables: one NAME=VALUE per line, or NAME for this command's value; lines that begin with # are
+    /// ignored
     ///
-    /// For secrets use --secret-env. A variable of --env wins over one of a file. May be repeated.
+    /// For secrets use --secret-env. --env takes precedence. Can be repeated.
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Vec<PathBuf>,
-    /// Name of a new container, which becomes its id; refused where a container has it
+    /// Name of a new container, which becomes its id; rejected if a container with this name exists
     #[arg(long, value_name = "NAME", conflicts_with_all = ["id", "reservation"], help_heading = "Container")]
     pub(crate) name: Option<String>,
-    /// Remove an earlier container of that name first, also one that runs
+    /// Remove an existing container with that name first, even if it is running
     #[arg(long, requires = "name", conflicts_with = "dry_run", help_heading = "Container")]
     pub(crate) replace: bool,
-    /// Id of the container; a UUID when left out
+    /// Id of the container [default: a new UUID]
     ///
-    /// The same request with the id of a container that exists starts nothing: it shows that container's output and result.
+    /// If a container with this id was created by the same request, nothing is started: its output and result are
+    /// shown.
     #[arg(long, help_heading = "Container")]
     pub(crate) id: Option<String>,
-    /// Reservation to run the container with (`agent-cli reserve`), whose id it gets; refused where that has expired
+    /// Reservation to run the container with (`agent-cli reserve`), which also sets its id; rejected if it has expired
     #[arg(long, value_name = "ID", conflicts_with = "id", help_heading = "Container")]
     pub(crate) reservation: Option<String>,
-    /// Have executord check the request, and start nothing
+    /// Have executord validate the request, and start nothing
     ///
-    /// Checks every field, the node's policy and its total capacity. Does not fetch the image: only a run reports faults of the
-    /// image, or a program that the image lacks.
+    /// Checks every field, the node's policy and its total capacity. Does not pull the image: only a run reports errors
+    /// of the image, or a program that the image lacks.
     #[arg(long, help_heading = "Container")]
     pub(crate) dry_run: bool,
     /// Print the id and leave the container running
     #[arg(long, short, help_heading = "Container")]
     pub(crate) detach: bool,
-    /// Remove the container when it has ended: the default without --keep; with --detach executord removes it
+    /// Remove the container when it has completed: the default without --keep; with --detach, executord removes it
     #[arg(long, conflicts_with = "keep", help_heading = "Container")]
     pub(crate) rm: bool,
-    /// Do not delete the container at the end
+    /// Do not delete the container when it has completed
     #[arg(long, help_heading = "Container")]
     pub(crate) keep: bool,
-    /// Pod whose member the container becomes: it has the pod's network, host name, IPC and hosts, and ends with the pod
+    /// Pod to join: the container shares the pod's network, host name, IPC and hosts, and ends with the pod
     #[arg(long, value_name = "POD", help_heading = "Container")]
     pub(crate) pod: Option<String>,
     #[command(flatten)]
     pub(crate) streams: StreamArgs,
-    /// Label of the container; may be repeated
+    /// Label of the container; can be repeated
     #[arg(help_heading = "Container", long = "label", short, value_name = "NAME=VALUE", value_parser = units::label)]
     pub(crate) labels: Vec<(String, String)>,
-    /// Time between SIGTERM and SIGKILL when the container is stopped: 500ms, 10s, 1m30s; 10 are ten seconds [default: executord's, 10s]
+    /// Time between SIGTERM and SIGKILL when the container is stopped: 500ms, 10s, 1m30s; a plain number is seconds
+    /// [default: executord's, 10s]
     #[arg(help_heading = "Container", long, visible_alias = "stop-timeout", value_name = "DURATION", value_parser = units::grace)]
     pub(crate) grace: Option<Duration>,
-    /// Source that its log lines name
+    /// Source named in the container's log lines
     #[arg(help_heading = "Container", long, value_name = "NAME")]
     pub(crate) log_source: Option<String>,
-    /// Keep no log of the output; this command shows the output
+    /// Do not log the output; this command still shows it
     #[arg(help_heading = "Container", long)]
     pub(crate) no_logs: bool,
     #[command(flatten)]
     pub(crate) logging: LoggingArgs,
     /// Secret file: PATH=@FILE, PATH=@- (standard input), PATH=@env:VARIABLE or a reference, PATH=PROVIDER:PATH#KEY
     ///
-    /// A relative PATH lies under executord's root for such files (/etc/cf-service-bindings by default). The
-    /// content itself cannot be given here, where everyone on the machine could read it. A file called `-` or
-    /// `env:x` is written @./- or @./env:x. The file is 0600 and belongs to the process's user; `,mode=0640` and `,group=GROUP` behind the source, a
-    /// number or a name in the container's /etc/group, let an image read it that becomes another user by itself.
+    /// A relative PATH is below executord's root for such files (/etc/cf-service-bindings by default). The content
+    /// cannot be given here, where every user of the machine could read it. Write a file called `-` or `env:x` as @./-
+    /// or @./env:x. The file has mode 0600 and belongs to the process's user. For an image that switches its user
+    /// itself, append `,mode=0640` and `,group=GROUP` to the source; GROUP is a number or a name in the container's
+    /// /etc/group.
     ///
-    /// A reference names a secret of a provider in executord's configuration (`agent-cli info` lists them), which executord fetches
-    /// at the start and again when it changes: db/password=vault:kv/db#password, with a version db/password=vault:kv/db#password@3,
-    /// or without keys db/password=credentials:db-password.
+    /// A reference names a secret of a provider in executord's configuration (see `agent-cli info`). executord fetches
+    /// the secret at the start and again when it changes: db/password=vault:kv/db#password, with a version
+    /// db/password=vault:kv/db#password@3, or without keys db/password=credentials:db-password.
     #[arg(help_heading = "Secrets", long = "file", value_name = "PATH=SOURCE")]
     pub(crate) files: Vec<String>,
-    /// File that is not secret in itself, such as a binding's type, in the same form as --file: not masked in the output
+    /// File without a secret, such as a binding's type, in the same form as --file: not masked in the output
     #[arg(help_heading = "Secrets", long = "public-file", value_name = "PATH=SOURCE")]
     pub(crate) public_files: Vec<String>,
-    /// Directory that holds secret files alone; may be repeated
+    /// Directory that holds only secret files; can be repeated
     ///
-    /// A directory that the root file system lacks is mounted as a whole: its files change in one step, and `rotate` can add
-    /// some. Without this option files in a home, or in a directory whose name begins with a dot, are mounted one by one, and
-    /// everything around them stays writable.
+    /// If the root file system lacks the directory, it is mounted as a whole: its files change atomically, and `rotate`
+    /// can add files. Without this option, files in a home directory, or in a directory whose name begins with a dot,
+    /// are mounted individually, and the rest of the directory stays writable.
     #[arg(help_heading = "Secrets", long = "file-directory", value_name = "PATH")]
     pub(crate) file_directories: Vec<String>,
-    /// Let the process change its secret files and write beside them, SIZE at most beyond what they have (64M, 1.5G)
+    /// Let the process change its secret files and create files next to them, up to SIZE beyond their current size
+    /// (64M, 1.5G)
     ///
-    /// Directories that hold secret files alone are the process's own then: it makes, renames and deletes there what it likes.
-    /// A file that is mounted by itself it can only write to. All of it is wiped at the end like the files themselves, and
-    /// nothing can be executed there. `rotate` cannot replace them any more. Without SIZE a quarter of the memory limit, 64 MiB
-    /// at most. Needs Linux 6.4.
+    /// The process owns directories that hold only secret files: it can create, rename and delete files there. It can
+    /// only write to a file that is mounted individually. Everything is wiped like the secret files when the container
+    /// ends, and nothing there can be executed. `rotate` can no longer replace these files. Without SIZE, the limit is
+    /// a quarter of the memory limit, at most 64 MiB. Needs Linux 6.4.
     #[arg(help_heading = "Secrets", long, value_name = "SIZE", num_args = 0..=1, require_equals = true, value_parser = units::size)]
     pub(crate) writable_files: Option<Option<u64>>,
-    /// Secret variable of the process's environment: NAME=@FILE, NAME=@-, NAME=@env:VARIABLE or NAME=PROVIDER:PATH#KEY
+    /// Secret environment variable of the process: NAME=@FILE, NAME=@-, NAME=@env:VARIABLE or NAME=PROVIDER:PATH#KEY
     ///
-    /// One newline at the end of FILE or of standard input is left out. Every process of the same user can read a
+    /// One newline at the end of FILE or of standard input is removed. Every process of the same user can read a
     /// process's environment (/proc/PID/environ): prefer --file.
     #[arg(help_heading = "Secrets", long = "secret-env", value_name = "NAME=SOURCE")]
     pub(crate) secret_env: Vec<String>,
     /// Secret argument: INDEX=@FILE, INDEX=@- or INDEX=@env:VARIABLE, INDEX counted from 0 without CMD (with an IMAGE and
     /// without --entrypoint: with CMD)
     ///
-    /// The value fills an ARG that is written as '', or is appended where INDEX is the number of ARGs: `--secret-arg 1=@pw --
-    /// mysql -p` makes `mysql -p PW`. One newline at the end of FILE or of standard input is left out. Every process of the
-    /// host can read arguments (/proc/PID/cmdline): prefer --file.
+    /// The value replaces an ARG written as '', or is appended if INDEX is the number of ARGs: `--secret-arg 1=@pw --
+    /// mysql -p` results in `mysql -p PW`. One newline at the end of FILE or of standard input is removed. Every
+    /// process of the host can read arguments (/proc/PID/cmdline): prefer --file.
     #[arg(help_heading = "Secrets", long = "secret-arg", value_name = "INDEX=SOURCE")]
     pub(crate) secret_args: Vec<String>,
-    /// Keep the environment that the process starts with in memory until the container ends, for `exec --container-env`
+    /// Keep the process's initial environment in memory until the container ends, for `exec --container-env`
     ///
-    /// It lies with the secret files, and is wiped with them.
+    /// It is stored with the secret files, and wiped with them.
     #[arg(help_heading = "Secrets", long)]
     pub(crate) keep_env: bool,
-    /// Mask secrets in what the process writes
+    /// Mask secrets in the output of the process
     #[arg(help_heading = "Secrets", long, value_enum, default_value_t = RedactArg::Auto)]
     pub(crate) redact: RedactArg,
-    /// File that gets the container's runtime token, with which the process can ask for its secrets again
+    /// File that receives the container's runtime token, with which the process can request its secrets again
     ///
-    /// PATH is a path in the container, as for --file. `agent-cli secrets` uses the token, from within the container.
+    /// PATH is a path in the container, as for --file. `agent-cli secrets` uses the token inside the container.
     #[arg(help_heading = "Secrets", long, value_name = "PATH")]
     pub(crate) runtime_token: Option<String>,
     #[command(flatten)]
@@ -175,9 +180,10 @@ pub(crate) struct RunArgs {
     /// Limit of open files
     #[arg(help_heading = "Limits", long, value_name = "N", value_parser = units::count)]
     pub(crate) nofile: Option<u64>,
-    /// Limit of each process, as docker has it: nofile=1024, nproc=100, memlock=65536:-1 (-1 is no limit); may be repeated
+    /// Resource limit of each process, as in docker: nofile=1024, nproc=100, memlock=65536:-1 (-1 is no limit); can be
+    /// repeated
     ///
-    /// A hard limit can be up to that of executor-launcher, or what executord's configuration allows (ulimits_max).
+    /// A hard limit can be up to that of executor-launcher, or the maximum in executord's configuration (ulimits_max).
     #[arg(help_heading = "Limits", long, value_name = "NAME=SOFT[:HARD]", value_parser = units::ulimit)]
     pub(crate) ulimit: Vec<units::Ulimit>,
     #[command(flatten)]
@@ -201,10 +207,10 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
-    /// Takes the image off the words of the command, where there is one: not behind `--`, nor beside `--rootfs`.
+    /// Splits the image off the command, unless the command follows `--` or `--rootfs` is set.
     ///
     /// # Errors
-    /// `--action` stands behind the image, where it would be an argument of the image's program.
+    /// Returns the reason if `--action` follows the image, where it would be an argument of the image's program.
     pub(crate) fn name_image(&mut self, escaped: bool) -> Result<(), String> {
         if escaped || self.rootfs.is_some() || self.command.is_empty() {
             return Ok(());
@@ -215,8 +221,8 @@ impl RunArgs {
             Some(word) if word == "--action" || word.starts_with("--action=") => {
                 let image = plain(&image);
                 return Err(format!(
-                    "--action stands behind the image: options come first, as in `run --action FILE {image}`; \
-                     `run {image} -- --action ...` passes the word to the image's program"
+                    "--action follows the image: options must come first, as in `run --action FILE {image}`; \
+                     `run {image} -- --action ...` passes it to the image's program"
                 ));
             }
             _ => {}

@@ -1,4 +1,4 @@
-//! Options of `run` about checks of the container.
+//! Options of `run` for health checks of the container.
 
 use std::time::Duration;
 
@@ -12,44 +12,45 @@ use crate::units;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Health")]
 pub(crate) struct CheckArgs {
-    /// Check that must pass within --health-start-period, or the container ends: http:8080/health, tcp:5432, exec:COMMAND;
-    /// may be repeated
+    /// Check that must pass within --health-start-period, or the container ends: http:8080/health, tcp:5432,
+    /// exec:COMMAND; can be repeated
     ///
-    /// An HTTP check passes with a status of 200 to 399, a TCP check when the port takes a connection, and COMMAND, which
-    /// /bin/sh in the container runs, when it exits with 0. Behind an HTTP or a TCP check: `,interval=10s`, `,timeout=3s`,
-    /// `,delay=5s` (before the first check), `,healthy=2` and `,unhealthy=5` (successes and failures in a row that count);
-    /// behind an HTTP check also `,status=204` and `,header=NAME:VALUE`, each as often as needed. Checks are shown by
-    /// `inspect`: no secret belongs into them.
+    /// An HTTP check passes with a status of 200 to 399, a TCP check if the port accepts a connection, and COMMAND, run
+    /// by /bin/sh in the container, if it exits with 0. Append options to an HTTP or TCP check: `,interval=10s`,
+    /// `,timeout=3s`, `,delay=5s` (before the first check), `,healthy=2` and `,unhealthy=5` (required consecutive
+    /// successes and failures); to an HTTP check also `,status=204` and `,header=NAME:VALUE`, each as often as needed.
+    /// `inspect` shows checks, so do not put secrets into them.
     #[arg(long, value_name = "CHECK", value_parser = check)]
     startup: Vec<Check>,
-    /// Check that ends the container when it fails; without --startup it must also pass within --health-start-period
+    /// Check that ends the container if it fails; without --startup it must also pass within --health-start-period
     #[arg(long, value_name = "CHECK", value_parser = check)]
     liveness: Vec<Check>,
-    /// Check that must pass for the container to be ready; it is not ended otherwise
+    /// Check that must pass for the container to be ready; a failure does not end the container
     #[arg(long, value_name = "CHECK", value_parser = check)]
     readiness: Vec<Check>,
-    /// The same as --readiness exec:COMMAND: as with docker, a failure shows, and does not end the container
+    /// Same as --readiness exec:COMMAND: as in docker, a failure is shown, but does not end the container
     #[arg(long, value_name = "COMMAND")]
     health_cmd: Option<String>,
-    /// Give the programs of checks the environment of the container's process, secret variables included; implies --keep-env
+    /// Give check programs the environment of the container's process, including secret variables; implies --keep-env
     #[arg(long)]
     health_env: bool,
-    /// Time between checks that do not give their own [default: 30s while a check passes, 2s while it does not]
+    /// Interval of checks that do not set it [default: 30s while a check passes, 2s while it fails]
     #[arg(long, value_name = "DURATION", value_parser = units::grace)]
     health_interval: Option<Duration>,
-    /// Time limit of checks that do not give their own [default: 1s]
+    /// Timeout of checks that do not set it [default: 1s]
     #[arg(long, value_name = "DURATION", value_parser = units::grace)]
     health_timeout: Option<Duration>,
-    /// Failures in a row that count, of checks that do not give their own [default: 3]
+    /// Consecutive failures after which a check counts as failed, for checks that do not set it [default: 3]
     #[arg(long, value_name = "N")]
     health_retries: Option<u32>,
-    /// Time from the start of the process in which startup checks, or a monitor of --action, must pass [default: 1m]
+    /// Time after the start of the process within which startup checks, or a monitor of --action, must pass [default:
+    /// 1m]
     #[arg(long, value_name = "DURATION", value_parser = units::grace)]
     health_start_period: Option<Duration>,
 }
 
 impl CheckArgs {
-    /// Puts them into a request.
+    /// Adds the checks to a request.
     pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
         let mut checks = Checks { startup: self.startup, liveness: self.liveness, ..Checks::default() };
         checks.readiness = self.readiness;
@@ -130,7 +131,7 @@ fn check(text: &str) -> Result<Check, String> {
             }
             _ => {
                 let known = "interval, timeout, delay, healthy, unhealthy; status and header of http";
-                return Err(format!("the option {name:?} is not known; known are {known}"));
+                return Err(format!("unknown option {name:?}; use {known}"));
             }
         }
     }

@@ -1,7 +1,7 @@
-//! Options of `run` about processors, devices, confinement, swap and attributes of processes, in docker's forms.
+//! Options of `run` for processors, devices, confinement, swap and process attributes, in docker's forms.
 //!
-//! A request names devices by their names in executord's configuration. Where a flag has a path of the host instead, the name
-//! is looked up in that list before the request is sent.
+//! A request names devices as in executord's configuration. If a flag has a host path instead, the name is looked up in
+//! that list before the request is sent.
 
 use clap::Args;
 use executor_client::v1::{self, DeviceMount, Limits, RunRequest};
@@ -13,23 +13,23 @@ use crate::status::ErrorContext as _;
 use crate::text::plain;
 use crate::units;
 
-/// Kind of NVIDIA's devices in CDI.
+/// CDI kind of NVIDIA's devices.
 const GPU_KIND: &str = "nvidia.com/gpu";
-/// Maximum of a number of GPUs: of devices of a container.
+/// Maximum number of GPUs: the limit of a container's devices.
 const GPUS_MAX: usize = 24;
 
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct HostArgs {
-    /// Processors that may be used: 0-3,7
+    /// Processors that the container may use: 0-3,7
     #[arg(long, value_name = "LIST", help_heading = "Limits")]
     cpuset_cpus: Option<String>,
-    /// Memory nodes (NUMA) that may be used: 0,1
+    /// Memory nodes (NUMA) that the container may use: 0,1
     #[arg(long, value_name = "LIST", help_heading = "Limits")]
     cpuset_mems: Option<String>,
     #[command(flatten)]
     memory: MemoryArgs,
-    /// Adjustment of the score by which the kernel chooses processes to kill when memory runs out: 0 to 1000, or below 0
-    /// where executord's configuration allows it (oom_score_adj_min)
+    /// Adjustment of the kernel's OOM score: 0 to 1000, or negative if executord's configuration allows it
+    /// (oom_score_adj_min)
     #[arg(
         long,
         value_name = "N",
@@ -38,36 +38,35 @@ pub(crate) struct HostArgs {
         help_heading = "Limits"
     )]
     oom_score_adj: Option<i32>,
-    /// Device of executord's configuration, by its name or its path on the host: fuse, /dev/fuse:/dev/fuse:rw; or device of
-    /// CDI by its qualified name: vendor.com/class=name; may be repeated
+    /// Device of executord's configuration, by its name or host path: fuse, /dev/fuse:/dev/fuse:rw; or a CDI device by
+    /// its qualified name: vendor.com/class=name; can be repeated
     #[arg(long, value_name = "NAME[:PATH][:rwm]", value_parser = device, help_heading = "Isolation")]
     device: Vec<DeviceMount>,
-    /// NVIDIA GPUs by CDI: all, a number of them, or device=NAME,...; the same as --device nvidia.com/gpu=NAME for each
+    /// NVIDIA GPUs by CDI: all, a number, or device=NAME,...; same as --device nvidia.com/gpu=NAME for each
     #[arg(long, value_name = "GPUS", value_parser = gpus, help_heading = "Isolation")]
     gpus: Option<Gpus>,
-    /// AppArmor profile, one of those that executord's configuration has
+    /// AppArmor profile, one of those in executord's configuration
     #[arg(long, value_name = "NAME", help_heading = "Isolation")]
     apparmor_profile: Option<String>,
 }
 
-/// Names of GPUs in their CDI file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Gpus(Vec<String>);
 
 /// Limit of memory and swap together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MemorySwap {
-    /// Bytes.
+    /// Total, in bytes.
     Total(u64),
-    /// None on swap.
+    /// No limit on swap.
     Unlimited,
 }
 
 impl MemorySwap {
-    /// Returns the swap beyond `memory` bytes, as a request has it.
+    /// Returns the swap beyond `memory` bytes, as a request expects it.
     ///
     /// # Errors
-    /// Memory and swap together are less than the memory.
+    /// Returns an error if the sum of memory and swap is less than the memory.
     pub(crate) fn beyond(self, memory: u64) -> Result<i64, Failure> {
         let Self::Total(total) = self else { return Ok(-1) };
         let beyond = total.checked_sub(memory).ok_or_else(|| {
@@ -78,11 +77,11 @@ impl MemorySwap {
     }
 }
 
-/// Limits beside that on memory, which `run` and `update` have.
+/// Additional memory limits, shared by `run` and `update`.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct MemoryArgs {
-    /// Limit of memory and swap together, with --memory: as much as --memory for no swap, -1 for no limit on swap; where
-    /// executord's configuration allows it (swap_bytes_max)
+    /// Limit of memory and swap together, with --memory: equal to --memory for no swap, -1 for unlimited swap; needs
+    /// permission in executord's configuration (swap_bytes_max)
     #[arg(
         long,
         value_name = "SIZE",
@@ -92,16 +91,16 @@ pub(crate) struct MemoryArgs {
         help_heading = "Limits"
     )]
     memory_swap: Option<MemorySwap>,
-    /// Memory that the kernel leaves to the container when the host's runs short: at most as much as --memory
+    /// Memory that the kernel does not reclaim from the container when the host runs short: at most --memory
     #[arg(long, value_name = "SIZE", value_parser = units::size, help_heading = "Limits")]
     memory_reservation: Option<u64>,
 }
 
 impl MemoryArgs {
-    /// Puts them into limits, which have that on memory by now.
+    /// Adds the limits; `limits` must already have the memory limit.
     ///
     /// # Errors
-    /// Returns an error if memory and swap together are less than the memory.
+    /// Returns an error if the sum of memory and swap is less than the memory.
     pub(crate) fn apply(&self, limits: &mut Limits) -> Result<(), Failure> {
         limits.memory_reservation_bytes = self.memory_reservation.unwrap_or(0);
         limits.swap_bytes = self.memory_swap.map(|swap| swap.beyond(limits.memory_bytes)).transpose()?;
@@ -110,10 +109,10 @@ impl MemoryArgs {
 }
 
 impl HostArgs {
-    /// Puts them into a request, which has its memory limit by now.
+    /// Adds the options to a request, which must already have its memory limit.
     ///
     /// # Errors
-    /// Memory and swap together are less than the memory.
+    /// Returns an error if the sum of memory and swap is less than the memory.
     pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
         let limits = request.limits.get_or_insert_with(Limits::default);
         limits.cpuset_cpus = self.cpuset_cpus.unwrap_or_default();
@@ -128,7 +127,7 @@ impl HostArgs {
     }
 }
 
-/// Replaces paths of the host by the names of executord's list.
+/// Replaces host paths by names of executord's list.
 pub(super) async fn prepare(session: &Session, request: &mut Request) -> Result<(), Failure> {
     if request.devices_mut().iter().all(|device| !device.name.starts_with('/')) {
         return Ok(());
@@ -153,8 +152,8 @@ fn by_name(device: &mut DeviceMount, known: &[v1::HostDevice]) -> Result<(), Str
     Ok(())
 }
 
-/// `NAME`, `NAME:PATH`, `NAME:rwm` or `NAME:PATH:rwm`; `NAME` may be a path of the host. Or the qualified name of a device of
-/// CDI, in which colons have no meaning.
+/// Parses `NAME`, `NAME:PATH`, `NAME:rwm` or `NAME:PATH:rwm`; `NAME` may be a host path. Also accepts the qualified
+/// name of a CDI device, in which colons have no meaning.
 fn device(text: &str) -> Result<DeviceMount, String> {
     let how =
         "a device is NAME, NAME:PATH or NAME:PATH:rwm, such as fuse:/dev/fuse:rw; or of CDI, vendor.com/class=name";
@@ -176,7 +175,7 @@ fn device(text: &str) -> Result<DeviceMount, String> {
     Ok(DeviceMount { name: name.to_owned(), path: path.to_owned(), permissions: permissions.to_owned() })
 }
 
-/// `all`, a number, or `device=NAME,...`, which docker has in quotes.
+/// Parses `all`, a number, or `device=NAME,...`, which docker users write in quotes.
 fn gpus(text: &str) -> Result<Gpus, String> {
     let how = || format!("GPUs are all, a number from 1 to {GPUS_MAX}, or device=NAME,..., such as device=0,1");
     let bare = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);

@@ -1,4 +1,4 @@
-//! Options of `run` about the container's certificate.
+//! Options of `run` for the container's certificate.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -15,31 +15,31 @@ use crate::units;
 pub(crate) struct IdentityArgs {
     /// Give the container a certificate and its private key, signed by the operator's CA, as secret files
     ///
-    /// The files are /etc/cf-instance-credentials/instance.crt and instance.key by default; CF_INSTANCE_CERT and CF_INSTANCE_KEY have
-    /// their paths. executord replaces them before the certificate's end. The certificate names the container's id, and what the other
-    /// options of this section add, each of which has this one's effect, too. executord's configuration ([identity]) says what may be
-    /// named.
+    /// The files are /etc/cf-instance-credentials/instance.crt and instance.key by default; CF_INSTANCE_CERT and
+    /// CF_INSTANCE_KEY have their paths. executord replaces them before the certificate expires. The certificate
+    /// contains the container's id, and the names of the other options of this section, each of which implies this one.
+    /// executord's configuration ([identity]) restricts the names.
     #[arg(long)]
     identity: bool,
-    /// Organizational unit in the certificate's subject, such as app:GUID; may be repeated
+    /// Organizational unit in the certificate's subject, such as app:GUID; can be repeated
     #[arg(long, value_name = "UNIT")]
     identity_ou: Vec<String>,
-    /// DNS name in the certificate; may be repeated
+    /// DNS name in the certificate; can be repeated
     #[arg(long, value_name = "NAME")]
     identity_dns: Vec<String>,
-    /// IP address in the certificate; may be repeated
+    /// IP address in the certificate; can be repeated
     #[arg(long, value_name = "ADDRESS")]
     identity_ip: Vec<IpAddr>,
     /// SPIFFE ID in the certificate: spiffe://TRUST-DOMAIN/PATH
     #[arg(long, value_name = "ID")]
     identity_spiffe: Option<String>,
-    /// Life of a certificate, 10s at least [default: executord's, 24h]
+    /// Lifetime of a certificate, at least 10s [default: executord's, 24h]
     #[arg(long, value_name = "DURATION", value_parser = units::duration)]
     identity_ttl: Option<Duration>,
 }
 
 impl IdentityArgs {
-    /// Puts them into a request.
+    /// Adds the options to a request.
     pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
         let Self { identity, identity_ou: units, identity_dns: dns, identity_ip: addresses, .. } = self;
         let (spiffe, ttl) = (self.identity_spiffe, self.identity_ttl);

@@ -1,4 +1,4 @@
-//! Options of `run` about how far a container is kept from the host, and what it gets of it.
+//! Options of `run` for the isolation of a container from the host.
 
 use std::path::PathBuf;
 
@@ -8,67 +8,68 @@ use executor_client::v1::{Capabilities, Limits, RunRequest, UserNamespace};
 use crate::failure::Failure;
 use crate::units;
 
-/// Largest profile that is sent, in bytes: the interface's limit.
+/// Maximum size of a seccomp profile, in bytes: the API's limit.
 const PROFILE_MAX: u64 = 256 << 10;
 
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Isolation")]
 pub(crate) struct IsolationArgs {
-    /// Capability to add for root of the container, or for another user: KILL, CAP_NET_RAW, ALL; may be repeated
+    /// Capability to add, for root or another user of the container: KILL, CAP_NET_RAW, ALL; can be repeated
     ///
-    /// executord's configuration says which capabilities may be added (capabilities_allowed).
+    /// executord's configuration lists the capabilities that may be added (capabilities_allowed).
     #[arg(long = "cap-add", value_name = "CAPABILITY", value_delimiter = ',')]
     cap_add: Vec<String>,
-    /// Capability to take away before that; may be repeated
+    /// Capability to remove before others are added; can be repeated
     #[arg(long = "cap-drop", value_name = "CAPABILITY", value_delimiter = ',')]
     cap_drop: Vec<String>,
-    /// Host ids of the container's users: a range that no other container has, or the host's own ids where executord's
+    /// User ids of the container on the host: a range used by no other container, or the host's own ids if executord's
     /// configuration allows that
     #[arg(long, value_enum, default_value_t = UsernsArg::Own)]
     userns: UsernsArg,
-    /// Supplementary group of every process: a number, or a name in the container's /etc/group; may be repeated
+    /// Supplementary group of every process: a number, or a name in the container's /etc/group; can be repeated
     #[arg(long, value_name = "GROUP", value_delimiter = ',')]
     group_add: Vec<String>,
-    /// All capabilities, no filter on system calls, nothing masked; where executord's configuration allows it
+    /// Grant all capabilities, without a system call filter or masked paths; needs permission in executord's
+    /// configuration
     #[arg(long)]
     privileged: bool,
     /// Make the root file system read-only
     #[arg(long)]
     read_only: bool,
-    /// File with a filter on system calls, JSON as Docker and the OCI specification have it; where executord's
-    /// configuration allows it
+    /// File with a system call filter, in the JSON format of Docker and the OCI specification; needs permission in
+    /// executord's configuration
     #[arg(long, value_name = "FILE")]
     seccomp_profile: Option<PathBuf>,
-    /// Limit of disk: bytes that the container may add to its root file system [default: executord's]
+    /// Disk limit: bytes that the container may add to its root file system [default: executord's]
     #[arg(help_heading = "Limits", long, value_name = "SIZE", value_parser = units::size)]
     disk: Option<u64>,
     #[command(flatten)]
     weights: WeightArgs,
 }
 
-/// User namespace of a container, as `--userns` names it.
+/// User namespace of a container, as named by `--userns`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum UsernsArg {
-    /// Range of ids that no other container has
+    /// A range of ids used by no other container
     #[default]
     Own,
-    /// Ids of the host
+    /// The host's ids
     Host,
 }
 
-/// Weights, which `run` and `update` have.
+/// Weights, shared by `run` and `update`.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct WeightArgs {
-    /// Share of the processors when they are busy: 1 to 10000; the usual weight is 100
+    /// Share of busy processors: 1 to 10000; the default weight is 100
     #[arg(help_heading = "Limits", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     cpu_weight: Option<u32>,
-    /// Share of the disks likewise (cgroup v2 with the io controller)
+    /// Share of busy disks, likewise (cgroup v2 with the io controller)
     #[arg(help_heading = "Limits", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     io_weight: Option<u32>,
 }
 
 impl WeightArgs {
-    /// Puts them into limits.
+    /// Adds the weights to the limits.
     pub(crate) fn apply(&self, limits: &mut Limits) {
         limits.cpu_weight = self.cpu_weight.unwrap_or(0);
         limits.io_weight = self.io_weight.unwrap_or(0);
@@ -76,10 +77,10 @@ impl WeightArgs {
 }
 
 impl IsolationArgs {
-    /// Puts the options into a request.
+    /// Adds the options to a request.
     ///
     /// # Errors
-    /// The profile cannot be read, or is too large.
+    /// Returns an error if the profile cannot be read or is too large.
     pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
         if !self.cap_add.is_empty() || !self.cap_drop.is_empty() {
             request.capabilities = Some(Capabilities { add: self.cap_add, drop: self.cap_drop });
@@ -110,10 +111,10 @@ fn profile(path: &std::path::Path) -> Result<String, Failure> {
     if text.len() as u64 > PROFILE_MAX {
         return Err(wrong(format!("has more than {PROFILE_MAX} bytes")));
     }
-    // In a request an empty one would mean executord's own filter, also where no other is allowed.
+    // An empty profile in a request would select executord's own filter, even if other filters are not allowed.
     if text.trim().is_empty() {
         return Err(wrong(
-            "is empty; a filter is a JSON document, and without the option executord's own is in force".into(),
+            "is empty; a filter must be a JSON document; omit the option to use executord's own filter".into(),
         ));
     }
     Ok(text)

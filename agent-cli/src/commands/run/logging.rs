@@ -1,4 +1,4 @@
-//! Options of `run` about the container's log.
+//! Options of `run` for the container's log.
 
 #![allow(rustdoc::broken_intra_doc_links)] // help texts: brackets in them are no links
 
@@ -13,22 +13,22 @@ use crate::units;
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Container")]
 pub(crate) struct LoggingArgs {
-    /// Bytes of output that are kept in its log in a second (16K), `none` for no limit, 0 for nothing [default: executord's]
+    /// Maximum logged output in bytes per second (16K), `none` for no limit, 0 for nothing [default: executord's]
     ///
-    /// Output above it is dropped from the log, with one notice there. Attached clients, such as this command without --detach,
-    /// get all output.
+    /// Output above the limit is dropped from the log, with a notice there. Attached clients, such as this command
+    /// without --detach, get all output.
     #[arg(long, value_name = "SIZE", value_parser = units::rate, allow_hyphen_values = true)]
     log_rate: Option<i64>,
-    /// Lines of output that are kept in its log in a second, likewise
+    /// Maximum logged output in lines per second, likewise
     #[arg(long, value_name = "N", value_parser = units::line_rate, allow_hyphen_values = true)]
     log_lines: Option<i64>,
-    /// Tag of its log, for whoever passes the log on; may be repeated
+    /// Tag of the container's log, for log sinks; can be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = units::label)]
     log_tag: Vec<(String, String)>,
 }
 
 impl LoggingArgs {
-    /// Puts the options into a request.
+    /// Adds the options to a request.
     pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
         if self.log_rate.is_some() || self.log_lines.is_some() {
             request.log_limits = Some(LogLimits { bytes_per_second: self.log_rate, lines_per_second: self.log_lines });
@@ -38,7 +38,7 @@ impl LoggingArgs {
     }
 }
 
-/// Collects the names and values of a flag, each name once.
+/// Collects the names and values of a flag; duplicate names are an error.
 pub(in crate::commands) fn pairs(
     flag: &str,
     labels: Vec<(String, String)>,
@@ -46,7 +46,7 @@ pub(in crate::commands) fn pairs(
     let mut map = HashMap::with_capacity(labels.len());
     for (name, value) in labels {
         if map.contains_key(&name) {
-            return Err(Failure::Usage(format!("{flag} {name} is there twice")));
+            return Err(Failure::Usage(format!("{flag} {name} is given twice")));
         }
         map.insert(name, value);
     }

@@ -1,4 +1,4 @@
-//! From the flags of `run` to its request.
+//! Converts the flags of `run` to its request.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -21,8 +21,8 @@ use crate::text::plain;
 use crate::units::Ulimit;
 use crate::variables::environment;
 
-/// Reads the sources of files and variables and puts the request together. An id is made up here and
-/// not by executord, so that the very same request can be sent again when a connection breaks.
+/// Reads the sources of files and variables and builds the request. The id is generated here instead of by executord,
+/// so that the same request can be repeated after a lost connection.
 pub(super) fn lower(
     mut args: RunArgs,
     stdin: &mut dyn Read,
@@ -37,7 +37,7 @@ pub(super) fn lower(
     let sourced = flags.into_iter().flat_map(|(flag, texts)| texts.iter().map(move |text| (flag, text)));
     let sourced = sourced.map(|(flag, text)| Argument::parse(flag, text)).collect::<Result<Vec<_>, _>>()?;
     if args.image.takes_stdin() && sourced.iter().any(|argument| argument.source == Source::Stdin) {
-        return Err(Failure::Usage("standard input is the registry's password already; it can be read once".into()));
+        return Err(Failure::Usage("standard input is already the registry's password; it can be read once".into()));
     }
     let named = named(&args);
     let actions = args.action.take().map(|file| actions::read(&file)).transpose()?;
@@ -91,7 +91,7 @@ pub(super) fn lower(
         file_directories: args.file_directories,
         writable_files: args.writable_files.map(|most| v1::WritableFiles { bytes_max: most.unwrap_or(0) }),
         remove_when_completed: args.rm && args.detach,
-        // The last one of a name counts, as with docker.
+        // The last occurrence of a name wins, as in docker.
         ulimits: ulimits.into_values().collect(),
         keep_environment: args.keep_env,
         pod: args.pod.unwrap_or_default(),
@@ -115,7 +115,7 @@ pub(super) fn lower(
     Ok(Request::from_request(request).named(named))
 }
 
-/// Returns how the user named the run, its id and its root file system. An id that is made up here appears in no error.
+/// Returns the user's names for the run, its id and its root file system. A generated id appears in no error.
 fn named(args: &RunArgs) -> Named {
     let ids = [("--reservation", &args.reservation), ("--name", &args.name), ("--id", &args.id)];
     let id = ids.into_iter().find_map(|(flag, id)| Some((flag, id.as_ref()?)));
@@ -130,14 +130,14 @@ fn named(args: &RunArgs) -> Named {
     Named { doing, fields: id.map(|(flag, _)| ("id", flag)).into_iter().chain(image).collect() }
 }
 
-/// Replaces the program of a request by a tree of actions. What the flags say of the program is for all processes then.
+/// Replaces the program of a request by a tree of actions. The flags about the program then apply to all processes.
 fn perform(request: &mut RunRequest, mut actions: Wiped<RunRequest>) {
     let run = request.action.take().and_then(|action| action.run).unwrap_or_default();
     (request.setup, request.action) = (actions.setup.take(), actions.action.take());
     request.sidecars = std::mem::take(&mut actions.sidecars);
     (request.restart_policy, request.monitor) = (actions.restart_policy.take(), actions.monitor.take());
     request.environment = std::mem::take(&mut actions.environment);
-    // A variable of the command line wins, as it does over one of a file.
+    // A variable of the command line takes precedence over that of a file.
     request.environment.retain(|shared| run.env.iter().all(|own| own.name != shared.name));
     request.environment.extend(run.env);
     request.volume_mounted_files.extend(run.volume_mounted_files);
@@ -145,12 +145,12 @@ fn perform(request: &mut RunRequest, mut actions: Wiped<RunRequest>) {
     request.log_source = if own.is_empty() { std::mem::take(&mut actions.log_source) } else { own };
 }
 
-/// Secret inputs that were read, by their targets.
+/// Secret inputs that were read, by target.
 #[derive(Default)]
 struct Secrets {
     files: Vec<v1::File>,
     environment: Vec<EnvironmentVariable>,
-    /// Arguments in the order of their indices.
+    /// Arguments, sorted by index.
     arguments: Vec<SecretArgument>,
 }
 
@@ -161,7 +161,7 @@ impl Secrets {
             let key = content.key.clone();
             match content.flag {
                 Flag::File | Flag::PublicFile => secrets.files.push(content.into_file()),
-                Flag::Param => {} // of bundles, which sort their own
+                Flag::Param => {} // only for bundles, which handle theirs
                 Flag::SecretEnv => {
                     let from = content.take_reference();
                     let value = std::mem::take(&mut *content.into_text()?);
@@ -183,16 +183,16 @@ impl Secrets {
     }
 }
 
-/// A secret argument just beyond the last one is appended: an empty one is put where it goes.
+/// Inserts placeholders, so that a secret argument directly after the last one is appended.
 fn make_room(arguments: &mut Vec<String>, secrets: &[SecretArgument]) -> Result<(), Failure> {
     for SecretArgument { index, .. } in secrets {
         match usize::try_from(*index).unwrap_or(usize::MAX).cmp(&arguments.len()) {
-            std::cmp::Ordering::Less => {} // executord says whether it is empty, as it must be
+            std::cmp::Ordering::Less => {} // executord checks that the argument is empty
             std::cmp::Ordering::Equal => arguments.push(String::new()),
             std::cmp::Ordering::Greater => {
                 let count = arguments.len();
                 return Err(Failure::Usage(format!(
-                    "--secret-arg {index}: there are {count} arguments, counted from 0, so that {count} is the next one"
+                    "--secret-arg {index}: there are {count} arguments, counted from 0; the next index is {count}"
                 )));
             }
         }
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!((run.resource_limits, run.suppress_log_output), (None, false));
     }
 
-    /// The size is part of the flag, or the next word would be taken for it.
+    /// The size is part of the flag's word; otherwise the next word would be parsed as the size.
     #[test]
     fn writable_files_with_and_without_a_size() {
         let table: [(&[&str], Option<u64>); 4] = [
@@ -331,7 +331,7 @@ mod tests {
         }
     }
 
-    /// The words after the image, or the program, belong to it; `--` is needed where neither is named.
+    /// Words after the image or the program are its arguments; `--` is required if neither is named.
     #[test]
     fn words_of_a_command() {
         let table: [(&[&str], &str); 8] = [
@@ -436,7 +436,7 @@ mod tests {
             (&["--secret-arg", "x=@env:TOKEN", "--", "x"], "INDEX counts the arguments from 0"),
             (&["--secret-arg", "2=@env:TOKEN", "--", "x", "y"], "--secret-arg 2: there are 1 arguments"),
             (&["--secret-env", "A=@-", "--public-file", "b=@-", "--", "x"], "already the content of --public-file b"),
-            (&["--label", "a=1", "--label", "a=2", "--", "x"], "--label a is there twice"),
+            (&["--label", "a=1", "--label", "a=2", "--", "x"], "--label a is given twice"),
             (&["--env", "NOPE", "--", "x"], "the environment has no NOPE"),
             (&["--env", "=v", "--", "x"], "--env takes NAME=VALUE"),
             (&["--file", "a=hunter2", "--", "x"], "cannot be given"),

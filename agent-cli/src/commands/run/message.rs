@@ -1,4 +1,4 @@
-//! Options of `run` about the message that a process leaves about its end.
+//! Options of `run` for the termination message of a process.
 
 use clap::Args;
 use executor_client::v1::{RunRequest, TerminationMessage};
@@ -8,22 +8,23 @@ use crate::failure::Failure;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Container")]
 pub(crate) struct MessageArgs {
-    /// File in which the process can leave a message about its end, which `inspect` shows: /dev/termination-log without PATH
+    /// File in which the process can leave a termination message, which `inspect` shows: /dev/termination-log without
+    /// PATH
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
     termination_message: Option<Option<String>>,
-    /// Bytes of the message that are kept, from its end: 1 to 16384 [default: 4096]
+    /// Maximum size of the message in bytes; its end is kept: 1 to 16384 [default: 4096]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=16_384))]
     termination_message_max: Option<u32>,
-    /// Take the end of the log, at most 80 lines and 2048 bytes, when the process fails and leaves no message
+    /// Use the end of the log, at most 80 lines and 2048 bytes, if the process fails without a message
     #[arg(long)]
     termination_message_from_logs: bool,
 }
 
 impl MessageArgs {
-    /// Puts them into a request.
+    /// Adds the options to a request.
     ///
     /// # Errors
-    /// The others are there without the file.
+    /// Returns an error if the other options are set without the file.
     pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
         let Some(path) = self.termination_message else {
             if self.termination_message_max.is_some() || self.termination_message_from_logs {

@@ -1,6 +1,6 @@
-//! `--name`: a new container, and never an earlier one of that name. `--id` stands for the same request made again.
+//! `--name`: a new container with an unused name. In contrast, `--id` repeats the same request.
 //!
-//! The request has a nonce, so executord itself refuses the name if another command took it meanwhile.
+//! The request has a nonce, so executord itself rejects the name if another command has claimed it in the meantime.
 
 use std::time::SystemTime;
 
@@ -12,14 +12,14 @@ use crate::session::Session;
 use crate::status::ErrorContext as _;
 use crate::view::human;
 
-/// Makes sure that no container has the name: with `replace` an earlier one is removed, also while it runs.
+/// Ensures that no container has the name. With `replace`, removes an existing one, even if it is running.
 ///
 /// # Errors
-/// A container has the name; it cannot be removed.
+/// Returns an error if a container has the name, or if it cannot be removed.
 pub(super) async fn claim(session: &Session, name: &str, replace: bool) -> Result<(), Failure> {
     let doing = format!("run --name {name}");
     let earlier = match session.client.get(name).await.doing(&doing) {
-        // The run reports a malformed name with all other faults of the request.
+        // The run reports a malformed name together with all other errors of the request.
         Err(failure) if matches!(failure.code(), Some(Code::NotFound | Code::InvalidArgument)) => return Ok(()),
         found => found?,
     };

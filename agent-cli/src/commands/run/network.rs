@@ -1,5 +1,4 @@
-//! Options of `run` about networks: which one, what of the container is reached from outside, what it is called and whom
-//! it asks for names.
+//! Options of `run` for networks: selection, published ports, egress, host name and DNS.
 
 #![allow(rustdoc::broken_intra_doc_links)] // help texts: brackets in them are no links
 
@@ -18,42 +17,42 @@ use crate::network::Chosen;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Network")]
 pub(crate) struct NetworkArgs {
-    /// Network: none (loopback and nothing else), host (this machine's, where executord's configuration allows it), cni
-    /// (the first one that is configured for CNI plugins), the name of one that is, also as cni:NAME, or ns:/PATH (a network
-    /// namespace that another program made, where executord's configuration allows it)
+    /// Network: none (loopback only), host (this machine's, if executord's configuration allows it), cni (the first
+    /// configured CNI network), the name of a CNI network, also as cni:NAME, or ns:/PATH (an existing network
+    /// namespace, if executord's configuration allows it)
     #[arg(long, visible_alias = "net", value_name = "NETWORK", default_value = "none", value_parser = Chosen::from_str)]
     network: Chosen,
-    /// Port of this machine that leads to one of the container; may be repeated
+    /// Port of this machine to forward to the container; can be repeated
     ///
     /// 8080:80, 127.0.0.1:8080:80, [::1]:8080:80, 5353:53/udp. The network needs a plugin that publishes ports.
     #[arg(long, short, value_name = "[IP:]HOST:CONTAINER[/PROTOCOL]", value_parser = port)]
     publish: Vec<PortMapping>,
-    /// Allow connections beyond the container's own network, where executord's configuration allows it
+    /// Allow connections beyond the container's own network, if executord's configuration allows it
     #[arg(long)]
     egress: bool,
-    /// Allow only these destinations beyond the container's own network: a file in the JSON of Cloud Foundry's application
-    /// security groups; implies --egress
+    /// Allow only these destinations beyond the container's own network: a JSON file in the format of Cloud Foundry's
+    /// application security groups; implies --egress
     ///
     /// [{"protocol": "tcp", "destination": "192.0.2.0/24,198.51.100.1-198.51.100.9", "ports": "443,8000-8100"}], with the
-    /// protocols tcp, udp, icmp (with type and code), icmpv6 and all. `agent-cli egress` replaces the rules of a running
-    /// container. Name servers outside of the network need a rule, too.
+    /// protocols tcp, udp, icmp (with type and code), icmpv6 and all. `agent-cli egress` replaces the rules of a
+    /// running container. Name servers outside of the network also need a rule.
     #[arg(long, value_name = "FILE")]
     egress_rules: Option<PathBuf>,
     /// Host name of the container [default: its id]
     #[arg(long, value_name = "NAME")]
     hostname: Option<String>,
-    /// Address of a name server, for /etc/resolv.conf; may be repeated [default: as the network has it]
+    /// Address of a name server, for /etc/resolv.conf; can be repeated [default: those of the network]
     #[arg(long, value_name = "ADDRESS")]
     dns: Vec<IpAddr>,
-    /// Domain that names are looked up in; may be repeated
+    /// DNS search domain; can be repeated
     #[arg(long, value_name = "DOMAIN")]
     dns_search: Vec<String>,
-    /// Option of the resolver, as resolv.conf(5) has it; may be repeated
+    /// Resolver option, see resolv.conf(5); can be repeated
     #[arg(long, visible_alias = "dns-opt", value_name = "OPTION")]
     dns_option: Vec<String>,
 }
 
-/// `[IP:]HOST:CONTAINER[/PROTOCOL]`.
+/// Parses `[IP:]HOST:CONTAINER[/PROTOCOL]`.
 fn port(text: &str) -> Result<PortMapping, String> {
     const HOW: &str = "a published port is [IP:]HOST:CONTAINER[/tcp|udp|sctp], such as 8080:80";
     let (rest, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
@@ -81,14 +80,14 @@ fn port(text: &str) -> Result<PortMapping, String> {
 }
 
 impl NetworkArgs {
-    /// Puts the options into a request.
+    /// Adds the options to a request.
     pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
         self.network.apply(request);
         request.ports = self.publish;
         request.egress = self.egress || self.egress_rules.is_some();
         if let Some(path) = &self.egress_rules {
             request.egress_rules = egress::read(path)?;
-            // Without rules every destination would be allowed.
+            // An empty list of rules would allow every destination.
             if request.egress_rules.is_empty() {
                 return Err(Failure::Usage(format!("--egress-rules {}: has no rules", path.display())));
             }

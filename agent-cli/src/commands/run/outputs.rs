@@ -1,4 +1,4 @@
-//! Flags of `run` about outputs: what is declared, and where it is fetched to.
+//! Flags of `run` for outputs: declaration and destination.
 
 use std::path::PathBuf;
 
@@ -7,24 +7,23 @@ use clap::Args;
 use crate::failure::Failure;
 use crate::units;
 
-/// Outputs of a run: their declaration and their destination.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Outputs")]
 pub(crate) struct OutputArgs {
-    /// File that is captured when the process has ended; may be repeated
+    /// File to capture when the process has exited; can be repeated
     ///
     /// Captured before the secrets are wiped, however the process ends. Symbolic links, secret files and files that are
-    /// not regular are left out and reported. Needs --output-to, --keep or --detach, because outputs go with their
-    /// container.
+    /// not regular are skipped and reported. Needs --output-to, --keep or --detach, because outputs are deleted with
+    /// their container.
     #[arg(long, value_name = "PATH", conflicts_with = "output_dir")]
     pub(crate) output: Vec<String>,
-    /// Directory that is captured with all below it
+    /// Directory to capture recursively
     #[arg(long, value_name = "DIR")]
     pub(crate) output_dir: Option<String>,
-    /// Most bytes of all outputs: 10M, 1GiB [default: executord's outputs_bytes_max, 64 MiB]
+    /// Maximum total size of the outputs: 10M, 1GiB [default: executord's outputs_bytes_max, 64 MiB]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     pub(crate) output_max: Option<u64>,
-    /// Fetch the outputs into this directory at the end; it is created if it does not exist
+    /// Directory to fetch the outputs into when the container has completed; created if it does not exist
     ///
     /// Files of --output keep their names, files below --output-dir their relative paths. If the outputs cannot be fetched, the
     /// container is kept.
@@ -33,7 +32,7 @@ pub(crate) struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// The list of the interface; none where nothing is declared.
+    /// Returns the declared outputs; `None` if there are none.
     pub(crate) fn declared(&mut self) -> Option<executor_client::v1::Outputs> {
         let (files, directory) = (std::mem::take(&mut self.output), self.output_dir.take());
         (!files.is_empty() || directory.is_some()).then(|| executor_client::v1::Outputs {
@@ -43,12 +42,12 @@ impl OutputArgs {
         })
     }
 
-    /// Checks the rules that clap's definitions cannot express.
+    /// Checks for conflicting flags that clap's definitions cannot express.
     pub(crate) fn check(&self, detach: bool, keep: bool) -> Result<(), Failure> {
         let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
         let declared = !self.output.is_empty() || self.output_dir.is_some();
         match (&self.output_to, declared) {
-            (Some(_), false) => usage("--output-to needs --output or --output-dir, which say what is fetched"),
+            (Some(_), false) => usage("--output-to needs --output or --output-dir, which name the files to fetch"),
             (Some(to), true) if to.as_os_str() == "-" => {
                 usage("--output-to is a directory; --keep and `agent-cli cp ID:PATH -` write a file to standard output")
             }

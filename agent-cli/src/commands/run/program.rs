@@ -9,49 +9,49 @@ use executor_client::v1::{PullPolicy, RunRequest};
 use crate::failure::Failure;
 use crate::registry::{RegistryArgs, from_here, is_image, long};
 
-/// Options of `run` about the image.
+/// Options of `run` for the image.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Image")]
 pub(crate) struct ImageOfRun {
     /// Program to run instead of the image's entrypoint and command; '' runs the program that CMD names
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) entrypoint: Option<String>,
-    /// When to fetch the image [default: missing]
+    /// When to pull the image [default: missing]
     #[arg(long, value_enum, value_name = "WHEN")]
     pub(crate) pull: Option<PullArg>,
-    /// Platform that the image must be for (linux/amd64); refused if this machine has another platform
+    /// Required platform of the image (linux/amd64); rejected if this machine has another platform
     #[arg(long, value_name = "PLATFORM")]
     pub(crate) platform: Option<String>,
     #[command(flatten)]
     pub(crate) registry: RegistryArgs,
-    /// Image that the first word named.
+    /// Image named by the first positional argument.
     #[arg(skip)]
     pub(crate) image: Option<String>,
 }
 
-/// Pull policy of an image, as `--pull` names it.
+/// Pull policy of an image, as named by `--pull`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum PullArg {
     /// If executord does not have the image
     Missing,
-    /// Always, for the image that the name means now
+    /// Always, to get the image that the name currently refers to
     Always,
     /// Never: the run fails if executord does not have the image
     Never,
 }
 
-/// Program to run: a given one, or the image's.
+/// The program to run: an explicit one, or the image's.
 pub(crate) struct Program {
-    /// Empty for the image's.
+    /// Empty for the image's program.
     pub(crate) path: String,
     pub(crate) args: Vec<String>,
 }
 
 impl ImageOfRun {
-    /// The root file system's reference, and the program with its arguments.
+    /// Returns the root file system's reference, and the program with its arguments.
     ///
     /// # Errors
-    /// Fails if there is nothing to run.
+    /// Returns an error if there is nothing to run.
     pub(crate) fn rootfs_and_program(
         &mut self,
         rootfs: Option<String>,
@@ -65,26 +65,28 @@ impl ImageOfRun {
         let mut command = command.into_iter();
         let path = match (self.entrypoint.take(), is_image) {
             (Some(program), true) if program.is_empty() => command.next().ok_or_else(|| {
-                Failure::Usage("--entrypoint '' leaves nothing to run: name the program behind the image".into())
+                Failure::Usage("--entrypoint '' leaves nothing to run: name the program after the image".into())
             })?,
             (Some(_), false) => {
-                return Err(Failure::Usage("--entrypoint is of an image; here the program is the first word".into()));
+                return Err(Failure::Usage(
+                    "--entrypoint needs an image; without one the program is the first word".into(),
+                ));
             }
             (Some(program), true) => program,
             (None, true) => String::new(),
             (None, false) => command.next().ok_or_else(|| {
                 Failure::Usage(
-                    "name the program: run [IMAGE] -- CMD [ARG]...; only an image has a command of its own".into(),
+                    "name the program: run [IMAGE] -- CMD [ARG]...; only an image has a default command".into(),
                 )
             })?,
         };
         Ok((rootfs, Program { path, args: command.collect() }))
     }
 
-    /// The root file system's reference, where a tree of actions names the programs.
+    /// Returns the root file system's reference for a tree of actions, which names the programs itself.
     ///
     /// # Errors
-    /// Fails if a program is given.
+    /// Returns an error if a program is given.
     pub(crate) fn rootfs(&mut self, rootfs: Option<String>, command: &[String]) -> Result<String, Failure> {
         if let Some(word) = command.first() {
             let why = format!("`{}`: with --action the programs are in the file", crate::text::plain(word));
@@ -96,10 +98,10 @@ impl ImageOfRun {
         })
     }
 
-    /// Puts the rest into a request.
+    /// Adds the remaining options to a request.
     ///
     /// # Errors
-    /// As [`RegistryArgs::credentials`].
+    /// See [`RegistryArgs::credentials`].
     pub(crate) fn apply(
         self,
         request: &mut RunRequest,
@@ -117,7 +119,7 @@ impl ImageOfRun {
         Ok(())
     }
 
-    /// Standard input is the password.
+    /// Returns true if the password is read from standard input.
     pub(crate) fn takes_stdin(&self) -> bool {
         self.registry.registry_password.as_deref() == Some("@-")
     }

@@ -1,4 +1,4 @@
-//! Options of `run` about restarts.
+//! Options of `run` for restarts.
 
 use std::time::Duration;
 
@@ -12,23 +12,23 @@ use crate::units;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Health")]
 pub(crate) struct RestartArgs {
-    /// Run the program again after its end: no, on-failure, on-failure:N (N times at most), always
+    /// Restart the program after its exit: no, on-failure, on-failure:N (at most N times), always
     ///
-    /// At once the first time; then after 10s, and twice as long after each further end, 5m at most. A run of 10m makes the next
-    /// restart the first one again. A failure is an exit status other than 0, a signal, or a failed --liveness check. `stop` and `rm -f` end
-    /// it. The container's file system, network and secret files stay as they are.
+    /// The first restart is immediate; later ones wait 10s, doubled after each further exit, up to 5m. A run of 10m
+    /// resets the delay. A failure is an exit status other than 0, a signal, or a failed --liveness check. `stop` and
+    /// `rm -f` end the restarts. The container's file system, network and secret files are kept.
     #[arg(long, value_name = "POLICY", value_parser = policy)]
     restart: Option<RestartPolicy>,
-    /// Pause after the second end in a row [default: 10s]
+    /// Delay after the second consecutive exit [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = units::grace, requires = "restart")]
     restart_delay: Option<Duration>,
-    /// Longest pause; a run of twice this time makes the next restart the first one again [default: 5m]
+    /// Maximum delay; a run of twice this time resets the delay [default: 5m]
     #[arg(long, value_name = "DURATION", value_parser = units::grace, requires = "restart")]
     restart_delay_max: Option<Duration>,
 }
 
 impl RestartArgs {
-    /// Puts them into a request.
+    /// Adds the policy to a request.
     pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
         let Some(policy) = self.restart.or_else(|| request.restart_policy.take()) else { return Ok(()) };
         if policy.mode() == Mode::No {
@@ -50,7 +50,7 @@ impl RestartArgs {
     }
 }
 
-/// `no`, `on-failure[:N]`, `always`.
+/// Parses `no`, `on-failure[:N]` or `always`.
 fn policy(text: &str) -> Result<RestartPolicy, String> {
     let (name, retries) = text.split_once(':').map_or((text, None), |(name, retries)| (name, Some(retries)));
     let (mode, max_retries) = match (name, retries) {
@@ -63,7 +63,7 @@ fn policy(text: &str) -> Result<RestartPolicy, String> {
         }
         ("unless-stopped", _) => {
             return Err(
-                "unless-stopped is not known: a container that was stopped is never restarted; use always".into()
+                "unless-stopped is not supported: a container that was stopped is never restarted; use always".into()
             );
         }
         _ => return Err(format!("{text:?} is not a restart policy; use no, on-failure, on-failure:N or always")),

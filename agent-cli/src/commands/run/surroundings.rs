@@ -1,4 +1,4 @@
-//! Options of `run` about what a container finds around it: file systems in memory, settings of the kernel, names of hosts.
+//! Options of `run` for the environment of a container: tmpfs, kernel parameters, host names.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,29 +10,29 @@ use crate::units;
 
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct SurroundingsArgs {
-    /// Empty file system in memory, which counts to the container's: /run, /scratch:size=64m,mode=700,uid=1000,exec; may
-    /// be repeated
+    /// Empty file system in memory, counted towards the container's memory: /run,
+    /// /scratch:size=64m,mode=700,uid=1000,exec; can be repeated
     ///
-    /// size is at most as much as --memory by default, mode 1777, and programs on it cannot be executed without exec.
+    /// By default size is limited by --memory, mode is 1777, and programs on it cannot be executed (without exec).
     #[arg(long, value_name = "PATH[:OPTIONS]", value_parser = tmpfs, help_heading = "Container")]
     tmpfs: Vec<Tmpfs>,
     /// Size of /dev/shm [default: 64M]
     #[arg(long, value_name = "SIZE", value_parser = units::size, help_heading = "Limits")]
     shm_size: Option<u64>,
-    /// Setting of the kernel for the container's own namespaces: net.*, kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.*;
-    /// may be repeated
+    /// Kernel parameter of the container's own namespaces: net.*, kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.*;
+    /// can be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = sysctl, help_heading = "Isolation")]
     sysctl: Vec<(String, String)>,
-    /// Run an init as the first process: it passes signals on and takes orphans that have ended
+    /// Run an init as the first process, which forwards signals and reaps orphans
     #[arg(long, help_heading = "Container")]
     init: bool,
-    /// Line of /etc/hosts: db:10.0.0.1, db=::1; may be repeated
+    /// Entry for /etc/hosts: db:10.0.0.1, db=::1; can be repeated
     #[arg(long, value_name = "NAME:ADDRESS", value_parser = host, help_heading = "Network")]
     add_host: Vec<ExtraHost>,
 }
 
 impl SurroundingsArgs {
-    /// Puts them into a request. The last one of a path or a name counts, as with docker.
+    /// Adds the options to a request. The last occurrence of a path or a name wins, as in docker.
     pub(crate) fn apply(self, request: &mut RunRequest) {
         let by_path: BTreeMap<String, Tmpfs> = self.tmpfs.into_iter().map(|one| (one.path.clone(), one)).collect();
         request.tmpfs = by_path.into_values().collect();
@@ -43,11 +43,11 @@ impl SurroundingsArgs {
     }
 }
 
-/// `PATH`, or `PATH:OPTION,OPTION=VALUE`.
+/// Parses `PATH`, or `PATH:OPTION,OPTION=VALUE`.
 fn tmpfs(text: &str) -> Result<Tmpfs, String> {
     let (path, options) = text.split_once(':').unwrap_or((text, ""));
     if !path.starts_with('/') {
-        return Err("the path is absolute: /run, or /run:size=64m".into());
+        return Err("the path must be absolute: /run, or /run:size=64m".into());
     }
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
     let mut tmpfs = Tmpfs { path: format!("/{}", parts.join("/")), ..Tmpfs::default() };
@@ -64,9 +64,9 @@ fn tmpfs(text: &str) -> Result<Tmpfs, String> {
             ("gid", Some(value)) => tmpfs.gid = number(value)?,
             ("exec", None) => tmpfs.exec = true,
             ("noexec", None) => tmpfs.exec = false,
-            // So it is always.
+            // Always in effect.
             ("rw" | "nosuid" | "nodev", None) => {}
-            _ => return Err(format!("the option {option:?} is not known; size, mode, uid, gid, exec and noexec are")),
+            _ => return Err(format!("unknown option {option:?}; use size, mode, uid, gid, exec or noexec")),
         }
     }
     Ok(tmpfs)
@@ -74,19 +74,19 @@ fn tmpfs(text: &str) -> Result<Tmpfs, String> {
 
 pub(in crate::commands) fn sysctl(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        // sysctl(8) takes both signs.
+        // sysctl(8) accepts both separators.
         Some((name, value)) if !name.is_empty() => Ok((name.replace('/', "."), value.to_owned())),
         _ => Err("a setting is NAME=VALUE: net.core.somaxconn=1024".into()),
     }
 }
 
-/// `NAME:ADDRESS`, `NAME=ADDRESS`, with brackets around an address of IPv6 or without.
+/// Parses `NAME:ADDRESS` or `NAME=ADDRESS`; brackets around an IPv6 address are optional.
 pub(in crate::commands) fn host(text: &str) -> Result<ExtraHost, String> {
     let how = "a host is NAME:ADDRESS, such as db:10.0.0.1 or db:[fd00::1]";
     let (name, address) = text.split_once('=').or_else(|| text.split_once(':')).ok_or(how)?;
     let bare = address.strip_prefix('[').and_then(|address| address.strip_suffix(']')).unwrap_or(address);
     if bare == "host-gateway" {
-        return Err("host-gateway is not known here: give the host's address in the container's network".into());
+        return Err("host-gateway is not supported: give the host's address in the container's network".into());
     }
     let parsed: IpAddr = bare.parse().map_err(|_| format!("{address:?} is not a valid IP address; {how}"))?;
     if name.is_empty() {

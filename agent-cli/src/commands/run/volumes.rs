@@ -1,7 +1,7 @@
-//! Options of `run` about volumes, in docker's forms.
+//! Options of `run` for volumes, in docker's forms.
 //!
-//! A request names volumes of the host by their names in executord's configuration. Where a flag has a path of the host
-//! instead, the name is looked up in that list before the request is sent.
+//! A request names host volumes as in executord's configuration. If a flag has a host path instead, the name is looked
+//! up in that list before the request is sent.
 
 use std::path::Path;
 
@@ -23,20 +23,21 @@ use crate::units;
 
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct VolumeArgs {
-    /// Volume of executord's configuration, by its name or its directory: cache:/var/cache, /srv/certs:/certs:ro; a path below its
-    /// policy.host_paths; PATH alone is a new directory that goes with the container; may be repeated
+    /// Volume of executord's configuration, by its name or directory: cache:/var/cache, /srv/certs:/certs:ro; or a path
+    /// below its policy.host_paths; PATH alone creates an empty volume that is removed with the container; can be
+    /// repeated
     #[arg(long, short, value_name = "[NAME:]PATH[:ro]", value_parser = volume, help_heading = "Container")]
     volume: Vec<VolumeMount>,
-    /// Volume in docker's long form: type=volume,source=cache,target=/cache,readonly; may be repeated
+    /// Volume in docker's long form: type=volume,source=cache,target=/cache,readonly; can be repeated
     ///
-    /// type is volume (the default; source is a name), bind (source is a directory or a file of the host), image (source is a reference;
-    /// always readonly), pod (source is a name of --pod), tmpfs (tmpfs-size, tmpfs-mode) or empty (medium=disk or memory, size,
-    /// mode); a volume without a source is empty. subpath mounts a directory of it.
+    /// type is volume (the default; source is a name), bind (source is a directory or file of the host), image (source
+    /// is a reference; always readonly), pod (source is a name of --pod), tmpfs (tmpfs-size, tmpfs-mode) or empty
+    /// (medium=disk or memory, size, mode); a volume without a source is empty. subpath mounts a subdirectory.
     #[arg(long, value_name = "KEY=VALUE,...", value_parser = mount, help_heading = "Container")]
     mount: Vec<Mounted>,
 }
 
-/// A mount that an option of `--mount` describes.
+/// A mount described by `--mount`.
 #[derive(Clone, Debug, PartialEq)]
 enum Mounted {
     Volume(VolumeMount),
@@ -44,7 +45,7 @@ enum Mounted {
 }
 
 impl VolumeArgs {
-    /// Puts them into a request.
+    /// Adds the volumes to a request.
     pub(crate) fn apply(self, request: &mut RunRequest) {
         request.volumes = self.volume;
         for one in self.mount {
@@ -56,7 +57,7 @@ impl VolumeArgs {
     }
 }
 
-/// Makes a request with volumes ready to be sent: paths of the host become what executord lends.
+/// Prepares the volumes of a request: replaces host paths by what executord's configuration offers.
 pub(super) async fn prepare(session: &Session, request: &mut Request) -> Result<(), Failure> {
     let named = request.volumes().iter().any(|volume| host_path(volume).is_some());
     if named {
@@ -68,20 +69,20 @@ pub(super) async fn prepare(session: &Session, request: &mut Request) -> Result<
     Ok(())
 }
 
-/// Fetches the images of volumes.
+/// Pulls the images of volumes.
 pub(super) async fn fetch(session: &Session, request: &Request) -> Result<(), Failure> {
     for (image, always) in request.volumes_to_pull() {
         if request.on_disk().is_none() {
             fetch_first(session, image, always).await?;
         } else if always || session.client.images().inspect(&image.reference).await.is_err() {
-            // An image of this machine's disk may be sent, and then executord fetches none with the run.
+            // An image on this machine's disk is uploaded, so that executord does not pull one with the run.
             fetch_or_send(session, &Pull::new(image), !session.json).await?;
         }
     }
     Ok(())
 }
 
-/// Returns the directory of the host that a volume has in the place of a name.
+/// Returns the host directory given instead of a volume name.
 fn host_path(volume: &VolumeMount) -> Option<&str> {
     match &volume.source {
         Some(Source::Host(NamedVolume { name })) if name.starts_with('/') => Some(name),
@@ -89,8 +90,8 @@ fn host_path(volume: &VolumeMount) -> Option<&str> {
     }
 }
 
-/// Replaces a path of the host with the name of the operator's volume that contains it, or, if no volume does, with a path below
-/// one of `policy.host_paths`.
+/// Replaces a host path by the name of the operator's volume that contains it, or else by a path below one of
+/// `policy.host_paths`.
 fn look_up(volume: &mut VolumeMount, info: &InfoResponse) -> Result<(), String> {
     let Some(path) = host_path(volume) else { return Ok(()) };
     let inner = |known: &HostVolume| Some(Path::new(path).strip_prefix(&known.path).ok()?.display().to_string());
@@ -108,7 +109,7 @@ fn look_up(volume: &mut VolumeMount, info: &InfoResponse) -> Result<(), String> 
     Ok(())
 }
 
-/// The error for a path of the host that executord does not lend, with all that an operator does for it.
+/// The error for a host path that executord does not offer, with the necessary configuration.
 fn not_lent(path: &str, info: &InfoResponse) -> String {
     let volumes = info.volumes.iter().map(|known| format!("{} ({})", known.name, known.path));
     let lent: Vec<String> = volumes.chain(info.host_paths.iter().map(|lent| format!("paths below {lent}"))).collect();
@@ -121,7 +122,7 @@ fn not_lent(path: &str, info: &InfoResponse) -> String {
     ))
 }
 
-/// `PATH`, `NAME:PATH` or `NAME:PATH:OPTIONS`.
+/// Parses `PATH`, `NAME:PATH` or `NAME:PATH:OPTIONS`.
 fn volume(text: &str) -> Result<VolumeMount, String> {
     let parts: Vec<&str> = text.split(':').collect();
     let (name, path, options) = match parts[..] {
@@ -139,13 +140,13 @@ fn volume(text: &str) -> Result<VolumeMount, String> {
         match option {
             "ro" => volume.read_only = true,
             "rw" => volume.read_only = false,
-            _ => return Err(format!("the option {option:?} is not known; ro and rw are")),
+            _ => return Err(format!("unknown option {option:?}; use ro or rw")),
         }
     }
     Ok(volume)
 }
 
-/// `KEY=VALUE,...`
+/// Parses `KEY=VALUE,...`.
 fn mount(text: &str) -> Result<Mounted, String> {
     let mut kind = "volume";
     let (mut from, mut path, mut sub_path, mut read_only) = (None, None, "", false);
@@ -170,8 +171,8 @@ fn mount(text: &str) -> Result<Mounted, String> {
             ("medium", Some("disk")) => medium = Some(empty_volume::Medium::Disk),
             ("medium", Some("memory")) => medium = Some(empty_volume::Medium::Memory),
             _ => {
-                let known = "type, source, target, readonly, subpath, size, mode, gid and medium=disk or memory";
-                return Err(format!("{part:?} is not known; {known} are"));
+                let known = "type, source, target, readonly, subpath, size, mode, gid or medium=disk or memory";
+                return Err(format!("unknown option {part:?}; use {known}"));
             }
         }
     }
@@ -196,7 +197,7 @@ fn mount(text: &str) -> Result<Mounted, String> {
         }),
         ("volume", Some(name)) => host(name)?,
         ("bind", Some(path)) if path.starts_with('/') => host(path)?,
-        ("bind", _) => return Err("source is the directory of the host, an absolute path".into()),
+        ("bind", _) => return Err("source must be an absolute path on the host".into()),
         ("image", Some(reference)) => {
             read_only = true;
             let reference = from_here(long(reference.to_owned()));
@@ -209,7 +210,7 @@ fn mount(text: &str) -> Result<Mounted, String> {
         ("pod", None) => return Err("source is missing: source=NAME, a volume of the pod".into()),
         ("image", None) => return Err("source is missing: source=IMAGE".into()),
         ("empty", Some(_)) => return Err("an empty volume has no source".into()),
-        _ => return Err(format!("type={kind} is not known; volume, bind, image, pod, tmpfs and empty are")),
+        _ => return Err(format!("unknown type={kind}; use volume, bind, image, pod, tmpfs or empty")),
     };
     Ok(Mounted::Volume(VolumeMount { path, source: Some(source), sub_path: sub_path.to_owned(), read_only }))
 }
@@ -218,7 +219,7 @@ fn empty(medium: empty_volume::Medium) -> Source {
     Source::Empty(EmptyVolume { medium: medium.into(), ..EmptyVolume::default() })
 }
 
-/// A volume of the host, by its name or, until it is looked up, by its directory.
+/// A host volume, by its name or, until it is looked up, by its directory.
 fn host(name: &str) -> Result<Source, String> {
     if name.is_empty() || (name.contains('/') && !name.starts_with('/')) {
         return Err(format!("{name:?} is neither the name of a volume nor an absolute path"));
@@ -226,7 +227,7 @@ fn host(name: &str) -> Result<Source, String> {
     Ok(Source::Host(NamedVolume { name: name.to_owned() }))
 }
 
-/// A path in the container, in the one form that executord takes.
+/// Normalizes a path in the container to the form that executord accepts.
 fn target(path: &str) -> Result<String, String> {
     if !path.starts_with('/') {
         return Err(format!("{path:?} is not an absolute path in the container"));

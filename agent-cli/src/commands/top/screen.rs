@@ -1,4 +1,4 @@
-//! The screen of `top`: what was read, what keys have chosen, and the text of both.
+//! The screen of `top`: readings, key handling, and drawing.
 
 use std::cmp::Ordering;
 
@@ -10,18 +10,18 @@ use crate::view::human::bytes;
 use crate::view::stats;
 use crate::view::style::{Role, Style};
 
-/// Lines besides the containers: the node, the keys or the filter, the heading, and a message.
+/// Lines other than containers: the node, the keys or the filter, the heading, and a message.
 const LINES: usize = 4;
-/// Longest filter, in characters.
+/// Maximum length of the filter, in characters.
 const FILTER_MAX: usize = 128;
 const KEYS: &str = "keys: c cpu  m memory  p pids  n network  d disk  i id  r reverse  / filter  arrows scroll  q quit";
 
-/// Column that is sorted by.
+/// Column to sort by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Sort {
     /// Share of the processors
     Cpu,
-    /// Memory without page cache that is not in active use
+    /// Memory without inactive page cache
     Memory,
     /// Processes and threads
     Pids,
@@ -61,22 +61,20 @@ impl Sort {
 /// Effect of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pressed {
-    /// The screen may look different.
+    /// The screen must be redrawn.
     Drawn,
-    /// The command ends.
     Quit,
 }
 
-/// The screen.
 pub(crate) struct Screen {
     sort: Sort,
     reverse: bool,
     filter: String,
-    /// The filter is being typed.
+    /// True while the filter is being typed.
     typing: bool,
-    /// Containers above the first line.
+    /// Number of containers scrolled off the top.
     scrolled: usize,
-    /// Containers that fitted when the screen was drawn last.
+    /// Number of containers that fitted when the screen was last drawn.
     fits: usize,
     readings: Vec<ContainerStats>,
     before: Vec<ContainerStats>,
@@ -100,26 +98,26 @@ impl Screen {
         }
     }
 
-    /// Takes a reading.
+    /// Sets the current reading.
     pub(crate) fn take(&mut self, readings: Vec<ContainerStats>) {
         self.before = std::mem::replace(&mut self.readings, readings);
     }
 
-    /// Takes the state of the node, where it was told.
+    /// Sets the node's state, if there is one.
     pub(crate) fn node(&mut self, info: Option<InfoResponse>) {
         self.node = info.or_else(|| self.node.take());
     }
 
-    /// Sets the message of the last line.
+    /// Sets the message on the last line.
     pub(crate) fn say(&mut self, message: String) {
         self.message = message;
     }
 
-    /// Takes keys.
+    /// Handles pressed keys.
     pub(crate) fn press(&mut self, typed: &[u8]) -> Pressed {
         let mut keys = typed;
         while let Some((key, rest)) = keys.split_first() {
-            // Arrows and their like are three or four bytes that come together.
+            // Arrow keys and similar are sequences of three or four bytes that arrive together.
             let (page, sequences) = (self.fits.max(1), keys);
             let scroll: Option<(isize, usize)> = match sequences {
                 [0x1b, b'[' | b'O', b'A', ..] => Some((-1, 3)),
@@ -162,7 +160,7 @@ impl Screen {
         (self.sort, self.reverse, self.scrolled) = (sort, false, 0);
     }
 
-    /// Returns the containers that pass the filter, in their order, and the reading before.
+    /// Returns the sorted containers that match the filter, and the previous reading.
     pub(crate) fn shown(&self) -> (Vec<ContainerStats>, &[ContainerStats]) {
         let before = |id: &str| self.before.iter().find(|last| last.id == id).and_then(|last| last.usage.as_ref());
         let value =
@@ -231,7 +229,7 @@ impl Screen {
     }
 }
 
-/// Cuts a line to a width. Colours take no room, and end with the line.
+/// Truncates a line to a width. Colours take no space, and are reset at the end of the line.
 fn cut(line: &str, columns: usize) -> String {
     let (mut text, mut width) = (String::with_capacity(line.len()), 0);
     let mut characters = line.chars();
@@ -298,7 +296,7 @@ mod tests {
         assert_eq!(screen.press(b"/\x03"), Pressed::Quit);
     }
 
-    /// Whatever the size is, no line is wider and no more lines are written than there is room for.
+    /// For every size, no line is wider than the terminal, and the lines fit.
     #[test]
     fn it_fits_every_size() {
         let mut screen = screen();

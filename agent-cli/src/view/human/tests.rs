@@ -47,7 +47,7 @@ fn spans_and_ages() {
     assert_eq!(age(None, now()), "-");
 }
 
-/// A daemon may send anything; a time beyond what RFC 3339 can write is no reason to panic.
+/// A daemon may send any time; one that RFC 3339 cannot represent must not panic.
 #[test]
 fn impossible_times_are_dashes() {
     assert_eq!(time(at(0).as_ref()), "1970-01-01T00:00:00.000Z");

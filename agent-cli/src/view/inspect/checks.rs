@@ -1,4 +1,4 @@
-//! Checks of a container in `inspect`.
+//! Health checks of a container in `inspect`.
 
 use std::time::SystemTime;
 
@@ -8,7 +8,7 @@ use super::super::human::{age, wire_span};
 use super::super::style::Role;
 use super::super::table::Table;
 
-/// A line for each check; empty without checks.
+/// Formats one line per check; empty without checks.
 pub(super) fn table(container: &Container, now: SystemTime) -> Table {
     let Some(checks) = container.spec.as_ref().and_then(|spec| spec.checks.as_ref()) else { return Table::bare(2) };
     let heading = ["PURPOSE", "CHECK", "EVERY", "STATE", "SUCCESSES", "FAILURES", "LAST FAILURE"];
@@ -46,7 +46,7 @@ pub(super) fn table(container: &Container, now: SystemTime) -> Table {
     table
 }
 
-/// A check as `run` takes it.
+/// Formats a check in the form that `run` accepts.
 fn what(check: &Check) -> String {
     match &check.kind {
         None => "-".into(),

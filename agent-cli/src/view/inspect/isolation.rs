@@ -54,7 +54,7 @@ pub(super) fn table(spec: &ContainerSpec) -> Table {
     table
 }
 
-/// A volume in one line: `/data: cache, its directory js, read-only`.
+/// Formats a volume on one line: `/data: cache, its directory js, read-only`.
 fn volume(volume: &VolumeMount) -> String {
     let mut line = match &volume.source {
         Some(Source::Empty(empty)) => {

@@ -7,7 +7,7 @@ use crate::network::written;
 use crate::view::human;
 use crate::view::table::Table;
 
-/// Names the kind of network, in one line.
+/// Describes the kind of network on one line.
 pub(super) fn kind(container: &Container, spec: &ContainerSpec) -> String {
     let of_cni = || {
         let status = container.network_status.as_ref();

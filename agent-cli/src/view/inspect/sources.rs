@@ -1,4 +1,4 @@
-//! Inputs that came by reference.
+//! Inputs given by reference.
 
 use std::time::SystemTime;
 
@@ -10,7 +10,7 @@ use crate::view::human::age;
 use crate::view::style::Role;
 use crate::view::table::Table;
 
-/// Returns the name of a reference: `vault:kv/db#password@3`.
+/// Formats the name of a reference: `vault:kv/db#password@3`.
 pub(crate) fn name(source: &SecretSource) -> String {
     let reference = source.reference.clone().unwrap_or_default();
     let part = |mark: char, text: &str| if text.is_empty() { String::new() } else { format!("{mark}{text}") };
@@ -18,7 +18,7 @@ pub(crate) fn name(source: &SecretSource) -> String {
     format!("{}:{}{key}{version}", reference.provider, reference.path)
 }
 
-/// Returns the input: a path, a variable, an argument.
+/// Formats the input: a path, a variable or an argument.
 pub(crate) fn input(source: &SecretSource) -> String {
     let input = match &source.target {
         Some(Target::File(path)) => path.clone(),

@@ -11,7 +11,7 @@ use super::encoded;
 pub(crate) struct ShownBindings<'a> {
     /// `directories` or `one_file`.
     layout: &'static str,
-    /// The variable that leads a process to them.
+    /// The variable that names the bindings' location to a process.
     variable: &'static str,
     bytes: u64,
     bytes_max: u64,

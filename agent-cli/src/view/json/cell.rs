@@ -46,7 +46,7 @@ impl From<&v1::Reservation> for Reservation {
     }
 }
 
-/// A line of `drain`.
+/// A progress line of `drain`.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Drain {
@@ -73,7 +73,7 @@ impl From<&v1::DrainResponse> for Drain {
     }
 }
 
-/// Health of an executord, with the reasons where it is not healthy.
+/// Health of an executord, with the unhealthy reasons.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Health {

@@ -1,4 +1,4 @@
-//! A container's checks, and what they found.
+//! A container's health checks and their results.
 
 use std::collections::BTreeMap;
 

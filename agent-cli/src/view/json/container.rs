@@ -1,4 +1,4 @@
-//! A container: what was asked for, and what became of it.
+//! A container: its specification and its status.
 
 use std::collections::BTreeMap;
 
@@ -19,11 +19,11 @@ use crate::view::human::{mount_kind, network, state, word};
 pub(crate) struct Container {
     id: String,
     state: String,
-    /// Bytes of output that was dropped before it could be read; of `run` alone.
+    /// Bytes of output that were dropped before they could be read; only from `run`.
     output_dropped_bytes: Option<u64>,
-    /// Image that ran, even if its name means another one by now.
+    /// Image that was run, even if its name refers to another image by now.
     image: Option<ImageInUse>,
-    /// Images of its volumes.
+    /// Images of the container's volumes.
     volume_images: Vec<ImageInUse>,
     spec: Spec,
     files: Vec<SecretFile>,
@@ -44,15 +44,15 @@ pub(crate) struct Container {
     check_statuses: Vec<checks::CheckStatus>,
     startup_passed: bool,
     result: Option<Ending>,
-    /// Actions of a tree, each before those below it; empty where a single program runs.
+    /// Actions of a tree, parents before children; empty for a single program.
     steps: Vec<Step>,
     /// Restarts; null without a restart policy.
     restart: Option<restarts::RestartStatus>,
-    /// Of a reservation: when it expires.
+    /// Time at which a reservation expires; null for other containers.
     reservation_expires_at: Option<String>,
-    /// Set while it does not go on in time.
+    /// Set while the container does not change its state in time.
     quarantine: Option<super::Quarantine>,
-    /// Inputs that came by reference.
+    /// Inputs given by reference.
     secret_sources: Vec<sources::SecretSource>,
     identity: Option<identity::InstanceIdentity>,
 }
@@ -107,7 +107,7 @@ struct Spec {
     redaction: String,
     runtime_token_path: Option<String>,
     writable_files: Option<WritableFiles>,
-    /// Limits of the log, -1 for none.
+    /// Limits of the log; -1 for no limit.
     log_limits: LogLimits,
     log_tags: BTreeMap<String, String>,
     checks: Option<checks::Checks>,
@@ -139,7 +139,7 @@ struct LogLimits {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct WritableFiles {
-    /// Most bytes beyond the files of the request.
+    /// Maximum number of bytes beyond the files of the request.
     bytes_max: u64,
 }
 
@@ -167,7 +167,7 @@ struct Process {
 }
 
 impl Container {
-    /// Adds the bytes of output that were dropped before they could be read, if any were.
+    /// Sets the number of bytes of output that were dropped before they could be read, if any.
     pub(crate) fn with_dropped_output(self, bytes: u64) -> Self {
         Self { output_dropped_bytes: Some(bytes).filter(|bytes| *bytes > 0), ..self }
     }

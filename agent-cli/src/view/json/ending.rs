@@ -1,4 +1,4 @@
-//! The end of a container.
+//! The result of a container.
 
 use executor_client::v1::{self, exit_status};
 use serde::Serialize;
@@ -23,11 +23,11 @@ pub(crate) struct Ending {
     output_incomplete: bool,
     /// Counters of the whole run.
     usage: Option<Usage>,
-    /// Message that the process left about its end.
+    /// Message that the process left about its exit.
     termination_message: Option<String>,
 }
 
-/// End of the process: its exit code or a signal.
+/// Exit of the process: an exit code or a signal.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Exit {

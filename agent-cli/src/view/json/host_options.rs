@@ -1,4 +1,4 @@
-//! Devices, confinement and attributes of the processes of a container.
+//! Devices, confinement and process attributes of a container.
 
 use executor_client::v1::ContainerSpec;
 use serde::Serialize;
@@ -20,7 +20,7 @@ struct DeviceMount {
     permissions: String,
 }
 
-/// A limit of each process; -1 for none.
+/// A resource limit of each process; -1 for none.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Ulimit {

@@ -13,7 +13,7 @@ pub(super) struct InstanceIdentity {
     serial_number: String,
     not_before: Option<String>,
     not_after: Option<String>,
-    /// Time at which it is replaced.
+    /// Time at which the certificate is replaced.
     renew_at: Option<String>,
     organizational_units: Vec<String>,
     dns_names: Vec<String>,
@@ -22,9 +22,9 @@ pub(super) struct InstanceIdentity {
     certificate_path: String,
     key_path: String,
     chain_path: String,
-    /// Number of times that it was replaced.
+    /// Number of times that the certificate was replaced.
     replaced: u64,
-    /// Why it was not replaced when it was due.
+    /// Reason why the certificate was not replaced when due.
     problem: Option<String>,
     problem_since: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! An executord: what it is, where it is and what it has left.
+//! An executord: version, directories and capacity.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(crate) struct Info {
     cgroups: String,
     secret_mount_kind: String,
     launcher_connected: bool,
-    /// Process ids on the host; that of the launcher is null if none is connected.
+    /// Process id on the host; that of the launcher is null if none is connected.
     pid: u32,
     launcher_pid: Option<u32>,
     started_at: Option<String>,
@@ -33,27 +33,27 @@ pub(crate) struct Info {
     apparmor_profiles: Vec<String>,
     warm_pool: Option<WarmPool>,
     secret_providers: Vec<SecretProvider>,
-    /// Names of what this executord can do.
+    /// Names of the features of this executord.
     features: Vec<String>,
     total: Option<Capacity>,
     remaining: Option<Capacity>,
-    /// Held by containers and reservations.
+    /// Capacity held by containers and reservations.
     allocated: Option<Capacity>,
-    /// Held by reservations.
+    /// Capacity held by reservations.
     reserved: Option<Capacity>,
     reservations: u32,
     health: Option<super::Health>,
-    /// Containers and pods that do not go on in time.
+    /// Number of containers and pods that do not change their state in time.
     quarantined: u32,
     containers: BTreeMap<String, u32>,
     disk_usage: Option<DiskUsage>,
-    /// Directories of the host below which containers may have any path.
+    /// Host directories below which containers may mount any path.
     host_paths: Vec<String>,
-    /// Devices of CDI that containers may have.
+    /// CDI devices that containers may use.
     cdi_devices: Vec<String>,
 }
 
-/// Use of the file system of the state directory.
+/// Usage of the state directory's file system.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct DiskUsage {
@@ -63,7 +63,7 @@ struct DiskUsage {
     completed_bytes: u64,
 }
 
-/// A directory of the host that containers may have.
+/// A host directory that containers may mount.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct HostVolume {
@@ -72,7 +72,7 @@ struct HostVolume {
     read_only: bool,
 }
 
-/// A device of the host that containers may have.
+/// A host device that containers may use.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct HostDevice {
@@ -81,7 +81,7 @@ struct HostDevice {
     permissions: String,
 }
 
-/// Containers that are made ahead, and runs that could use one.
+/// Warm containers, and runs that could use one.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct WarmPool {
@@ -91,7 +91,7 @@ struct WarmPool {
     missed: u64,
 }
 
-/// Rules on the images that may run; without `set` every image may.
+/// Rules on the images that may run; if `set` is false, every image may.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct ImagePolicy {

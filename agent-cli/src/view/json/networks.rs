@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::view::human::word;
 
-/// Settings of a container, as they were requested.
+/// Network settings of a container, as requested.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Connectivity {
@@ -63,7 +63,7 @@ struct Dns {
     options: Vec<String>,
 }
 
-/// Network of a container, as it was set up.
+/// Network of a container, as set up.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct Status {

@@ -1,4 +1,4 @@
-//! Outputs as JSON: what was declared, what came of it, and what `cp` fetched.
+//! Outputs as JSON: declared, captured, and copied by `cp`.
 
 use std::path::PathBuf;
 
@@ -29,9 +29,9 @@ pub(crate) struct Summary {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub(crate) enum Cp {
-    /// Copy of outputs of a container that has ended.
+    /// Copy of outputs of a completed container.
     Outputs(Copied),
-    /// Copy out of a running container, or into it.
+    /// Copy out of or into a running container.
     Archive(Archived),
 }
 
@@ -41,7 +41,7 @@ impl From<Copied> for Cp {
     }
 }
 
-/// Files that were copied out of a running container, or into it.
+/// Files copied out of or into a running container.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Archived {

@@ -1,4 +1,4 @@
-//! A pod: what its members share, and who they are.
+//! A pod: its shared resources and its members.
 
 use std::collections::BTreeMap;
 

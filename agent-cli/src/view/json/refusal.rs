@@ -1,12 +1,12 @@
-//! The document that a command prints with `--json` when executord refuses it: the code, and each field at fault with a
-//! reason for programs.
+//! The document that a command prints with `--json` if executord returns an error: the code, and each invalid field
+//! with a machine-readable reason.
 
 use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::text::plain;
 
-/// The document of a command that executord refused.
+/// The document of a command that executord rejected.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Refusal {
@@ -16,26 +16,26 @@ pub(crate) struct Refusal {
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct RefusalError {
-    /// The gRPC code, as gRPC writes it: `INVALID_ARGUMENT`.
+    /// The gRPC code in gRPC's spelling: `INVALID_ARGUMENT`.
     code: &'static str,
-    /// The message that is on standard error, too.
+    /// The message, as printed on standard error.
     message: String,
     violations: Vec<RefusedField>,
 }
 
-/// A field of the request that is at fault.
+/// An invalid field of the request.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct RefusedField {
-    /// Path of the field in the interface: `action.run.env[3].value`.
+    /// Path of the field in the API: `action.run.env[3].value`.
     field: String,
-    /// Reason, as docs/errors.md lists them; empty from an executord that gives none.
+    /// Reason, as listed in docs/errors.md; empty if executord sent none.
     reason: String,
     description: String,
 }
 
 impl Refusal {
-    /// The document, where it was executord that refused.
+    /// Returns the document if executord returned the error.
     pub(crate) fn new(failure: &Failure) -> Option<Self> {
         let code = name(failure.code()?);
         let violations = failure.violations().iter().map(|violation| RefusedField {

@@ -1,4 +1,4 @@
-//! A container's restart policy, and what it did.
+//! A container's restart policy and its state.
 
 use executor_client::v1;
 use serde::Serialize;
@@ -22,7 +22,7 @@ pub(super) struct RestartPolicy {
 pub(super) struct RestartStatus {
     count: u64,
     started_at: Option<String>,
-    /// Time of the next start, while it is waited for.
+    /// Time of the next start, while a restart is pending.
     next_start_at: Option<String>,
     last_exit: Option<Exit>,
     last_reason: Option<String>,

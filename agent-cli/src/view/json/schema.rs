@@ -1,8 +1,8 @@
 //! The JSON schema of every document of `--json`, in `docs/agent-cli.schema.json`.
 //!
-//! The schema is generated from the types that are printed, so it cannot drift: the test fails when the page differs,
-//! and `UPDATE=1 cargo test -p agent-cli --bins schema` writes it anew. A second test holds every key to the name that
-//! the field has in `executor.v1`.
+//! The schema is generated from the printed types, so it cannot drift: a test fails if the file differs, and `UPDATE=1
+//! cargo test -p agent-cli --bins schema` rewrites it. A second test compares every key with the field's name in
+//! `executor.v1`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -20,13 +20,13 @@ use crate::commands::audit::view as audit;
 use crate::commands::context::ShownContext;
 use crate::view::{disk, images};
 
-/// Prints the schema of one document.
+/// Generates the schema of a document.
 type Describe = fn(&mut SchemaGenerator) -> schemars::Schema;
 
-/// Returns each command with the schema of its document, and how often the document is printed.
+/// Returns each command, how often it prints a document, and the document's schema.
 fn documents() -> Vec<(&'static str, &'static str, Describe)> {
     vec![
-        ("run", "the container, when it has ended; with --detach, when it runs", |g| g.subschema_for::<Container>()),
+        ("run", "the completed container; with --detach, the running one", |g| g.subschema_for::<Container>()),
         ("ps", "one document", |g| g.subschema_for::<Vec<Container>>()),
         ("inspect", "one document; with several ids a list of id, container and error", |g| {
             g.subschema_for::<Container>()
@@ -38,7 +38,7 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("wait", "one document", |g| g.subschema_for::<Container>()),
         ("stop", "one document", |g| g.subschema_for::<Container>()),
         ("signal", "one document", |g| g.subschema_for::<Done>()),
-        ("exec", "one document, with --detach alone", |g| g.subschema_for::<Executed>()),
+        ("exec", "one document; only with --detach", |g| g.subschema_for::<Executed>()),
         ("kill", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("update", "one document", |g| g.subschema_for::<Vec<Done>>()),
         ("pause", "one document", |g| g.subschema_for::<Vec<Done>>()),
@@ -73,9 +73,7 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("context list", "one document", |g| g.subschema_for::<Vec<ShownContext>>()),
         ("context show", "one document", |g| g.subschema_for::<ShownContext>()),
         ("audit", "one document", |g| g.subschema_for::<audit::Json>()),
-        ("COMMAND", "where executord refused it, and nothing else was printed", |g| {
-            g.subschema_for::<super::Refusal>()
-        }),
+        ("COMMAND", "if executord refused it, and nothing else was printed", |g| g.subschema_for::<super::Refusal>()),
     ]
 }
 
@@ -110,7 +108,7 @@ fn the_schema_in_docs_is_that_of_the_types() {
     assert!(kept == generated, "docs/agent-cli.schema.json differs: UPDATE=1 cargo test -p agent-cli --bins schema");
 }
 
-/// Fields of each message of the interface.
+/// Returns the fields of each API message.
 fn fields() -> BTreeMap<String, BTreeSet<String>> {
     let set = prost_types::FileDescriptorSet::decode(executor_proto::FILE_DESCRIPTOR_SET).unwrap();
     let messages = set.file.into_iter().flat_map(|file| file.message_type);
@@ -125,7 +123,7 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
     all
 }
 
-/// The message that each type shows, and the keys that are agent-cli's own.
+/// The message that each type shows, and the keys that exist only in agent-cli.
 const SHOWN: [(&str, &str, &[&str]); 65] = [
     ("RestartPolicy", "RestartPolicy", &[]),
     ("RestartStatus", "RestartStatus", &[]),
@@ -194,7 +192,8 @@ const SHOWN: [(&str, &str, &[&str]); 65] = [
     ("NetworkUsage", "NetworkUsage", &[]),
 ];
 
-/// Keys of a definition that are neither a field of the message, nor a duration of it in seconds, nor its own.
+/// Returns the keys of a definition that are neither a field of the message, nor a duration field in seconds, nor
+/// listed in `own`.
 fn strangers<'a>(definition: &'a Value, fields: &BTreeSet<String>, own: &[&str]) -> Vec<&'a str> {
     let keys = definition["properties"].as_object().unwrap().keys();
     let is_known = |key: &&str| {
@@ -217,7 +216,7 @@ fn keys_have_the_names_of_the_interface() {
     assert_eq!(strangers(&renamed, &fields["SecretFile"], &[]), ["size_bytes"], "the control");
 }
 
-/// The ending that is nested in an event is the one of a container.
+/// The ending nested in an event is the same definition as that of a container.
 #[test]
 fn a_definition_stands_once() {
     let mut generator = SchemaSettings::draft2020_12().for_serialize().into_generator();

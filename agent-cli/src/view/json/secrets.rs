@@ -1,4 +1,4 @@
-//! The document of `secrets --json`: the only one with the values of secrets.
+//! The document of `secrets --json`: the only document with values of secrets.
 
 use executor_client::v1;
 use serde::Serialize;

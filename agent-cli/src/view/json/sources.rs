@@ -1,4 +1,4 @@
-//! Inputs that came by reference, and providers of secrets.
+//! Inputs given by reference, and providers of secrets.
 
 use executor_client::v1;
 use executor_client::v1::secret_source::Target;
@@ -10,16 +10,16 @@ use super::{seconds, time};
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct SecretSource {
-    /// Path of a file.
+    /// Path, if the input is a file.
     file: Option<String>,
-    /// Name of a variable.
+    /// Name, if the input is a variable.
     variable: Option<String>,
-    /// Index of an argument.
+    /// Index, if the input is an argument.
     argument: Option<u32>,
     /// Run action in a tree of actions.
     action: Option<String>,
     reference: Option<SecretReference>,
-    /// Version that the provider gave.
+    /// Version that the provider returned.
     version: Option<String>,
     fetched_at: Option<String>,
     followed: bool,

@@ -23,11 +23,11 @@ pub(crate) struct Step {
     finished_at: Option<String>,
     files: Vec<String>,
     wipe: Option<Wipe>,
-    /// Name of what a download or an upload transfers.
+    /// Name of the artifact that a download or an upload transfers.
     artifact: Option<String>,
     /// Path in the container of a download or an upload.
     container_path: Option<String>,
-    /// Size of a transfer that has succeeded.
+    /// Size of a successful transfer, in bytes.
     transferred_bytes: Option<u64>,
 }
 

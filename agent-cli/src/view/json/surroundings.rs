@@ -1,4 +1,4 @@
-//! A container's surroundings.
+//! Environment of a container: file systems, kernel parameters, host names.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(super) struct Surroundings {
     volumes: Vec<Volume>,
 }
 
-/// A volume, of one of five sources.
+/// A volume, from one of five sources.
 #[derive(Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Volume {

@@ -1,4 +1,4 @@
-//! Counters of a container, and the limits that they are compared with.
+//! Counters of a container, and its limits.
 
 use executor_client::v1;
 use serde::Serialize;

@@ -52,7 +52,7 @@ impl Executor for Service {
     }
 
     async fn run(&self, request: Request<RunRequest>) -> Result<Response<RunResponse>, Status> {
-        // Who reads its output is no part of a container.
+        // `await_reader` is not part of the container.
         let request = RunRequest { await_reader: false, ..request.into_inner() };
         let id = request.id.clone();
         let hold = {

@@ -123,7 +123,7 @@ fn every_way_names_the_executord() {
     fine(agent(&tls, &["context", "remove", "remote"]));
     // What is wrong is told by its flag.
     for (arguments, why) in [
-        (&["info", "--context", "remote"][..], "no context \"remote\"; there is here"),
+        (&["info", "--context", "remote"][..], "no context \"remote\"; known contexts: here"),
         (&["info", "--address", "127.0.0.1:1", "--tls-cert", "/x"], "needs --tls-key (EXECUTOR_TLS_KEY), --tls-ca"),
         (&["info", "--address", "a:1", "--socket", "/x"], "--socket and --address exclude one another"),
         (&["info", "--tls-ca", "/x"], "--tls-ca (EXECUTOR_TLS_CA) needs --address (EXECUTOR_ADDRESS)"),

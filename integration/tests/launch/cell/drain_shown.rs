@@ -60,7 +60,7 @@ fn a_bar_counts_down_fits_the_terminal_and_goes_without_a_trace() {
     wait::until("the rest is told", || terminal.text().contains("`agent-cli undrain` ends it").then_some(()));
     let text = terminal.text();
     let (_, end) = text.rsplit_once("draining").unwrap();
-    let (cleared, reported) = end.split_once("agent-cli: the drain goes on").unwrap();
+    let (cleared, reported) = end.split_once("agent-cli: the drain continues").unwrap();
     assert!(cleared.contains("\u{1b}[2K") && reported.ends_with("\r\n"), "the bar is gone: {end:?}");
     assert!(["c0", "c1"].iter().all(|id| daemon.api.get(id).unwrap().state() == State::Stopping));
 
