@@ -1,7 +1,7 @@
-// Makes calls over one connection that stays open: reads lines of "METHOD REQUEST", the request in base64, and
+// Makes calls over one persistent connection: reads lines of "METHOD REQUEST", the request in base64, and
 // prints "OK" or the status of each answer.
 //
-// Usage: node grpc.js CLIENTS SOCKET. The libraries lie in the directory that is the first argument.
+// Usage: node grpc.js CLIENTS SOCKET. CLIENTS is the directory of the libraries.
 
 const path = require('path');
 const readline = require('readline');

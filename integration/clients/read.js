@@ -1,6 +1,6 @@
-// Reads all bindings with the three JavaScript clients and prints what they found; again on every SIGUSR2.
+// Reads all bindings with the three JavaScript clients and prints the results; again on every SIGUSR2.
 //
-// The clients lie in the directory that is the argument.
+// The argument is the directory of the clients.
 
 const fs = require('fs');
 const path = require('path');

@@ -1,4 +1,4 @@
-"""Reads all bindings with both Python clients and prints what they found; again on every SIGUSR1.
+"""Reads all bindings with both Python clients and prints the results; again on every SIGUSR1.
 
 The clients lie in the directory that is the argument.
 """

@@ -1,4 +1,4 @@
-"""Calls what it is told to over one connection that it keeps, on gRPC's C core.
+"""Makes the calls on its input over one persistent connection, with gRPC's C core.
 
 Usage: calls.py SOCKET, or calls.py HOST:PORT CERTIFICATE KEY CA. Reads lines of "METHOD REQUEST", the request in base64, and prints "OK" or the status of each answer.
 """

@@ -1,7 +1,7 @@
-"""A client in another language: everything it knows of executor.v1 it learns by reflection.
+"""A client in another language that gets the description of executor.v1 only by reflection.
 
-Usage: client.py SOCKET, or client.py HOST:PORT CERTIFICATE KEY CA. Runs a RunAction with volume mounted files, waits for its end, reads its log, and prints
-what it saw as one JSON document.
+Usage: client.py SOCKET, or client.py HOST:PORT CERTIFICATE KEY CA. Runs a RunAction with volume mounted files, waits for its exit, reads its log, and prints
+its observations as one JSON document.
 """
 
 import base64
@@ -41,7 +41,7 @@ class Executor:
 
 
 def base64_of(text):
-    """JSON carries bytes so."""
+    """JSON encodes bytes as base64."""
     return base64.b64encode(text.encode()).decode()
 
 
@@ -65,7 +65,7 @@ def main(address, files):
                 {"path": "/run/one", "content": base64_of("and one more\n")},
             ],
         }
-        # It prints its files, to show that they came.
+        # The container prints its files, to show that they were delivered.
         started = executor.Run({"id": "python-1", "action": {"run": run}, "redaction": "REDACTION_NONE"})
         container = executor.Wait({"id": "python-1"}).container
         log = {"LOG_STREAM_STDOUT": "", "LOG_STREAM_STDERR": ""}

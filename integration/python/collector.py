@@ -1,6 +1,6 @@
 """A collector of traces on gRPC's C core, with the messages of OpenTelemetry's own Python package.
 
-Usage: collector.py. Prints its port, and then each span that it gets as a line of JSON.
+Usage: collector.py. Prints its port, and then each span that it receives as a line of JSON.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""A convention's server, written from the text of the protocol and with nothing but Python's own library.
+"""A convention's server, written only from the protocol's text and with Python's standard library.
 
 Usage: convention_server.py CERTIFICATE KEY LOG. Serves HTTPS on a port of 127.0.0.1, which it prints as its first line. Appends
-each request to LOG as a line of JSON: path, headers, body. The path says how it answers.
+each request to LOG as a line of JSON: path, headers, body. The path selects the answer.
 """
 
 import http.server
@@ -18,7 +18,7 @@ def containers(context):
 
 
 def add(container, name, value):
-    """Adds a variable, unless it is there."""
+    """Adds a variable, unless it exists."""
     variables = container.setdefault("env", [])
     if any(variable["name"] == name for variable in variables):
         return []
@@ -31,7 +31,7 @@ def hello(context):
 
 
 def seen(context):
-    """Tells in a variable what the server before this one did."""
+    """Lists the names of the existing variables in a variable."""
     names = ",".join(variable["name"] for variable in containers(context)[0].get("env", []))
     return add(containers(context)[0], "SEEN", names or "nothing")
 
@@ -76,14 +76,14 @@ def init_container(context):
 
 
 def steal(context):
-    """Puts the first variable's value, whatever it is, into the name of an image."""
+    """Puts the value of the first variable into the name of an image."""
     container = containers(context)[0]
     container["image"] = "127.0.0.1:1/" + container["env"][0]["value"].lower()
     return ["steal"]
 
 
 def grow(context):
-    """Never has enough."""
+    """Changes the template in every round."""
     containers(context)[0].setdefault("args", []).append("more")
     return ["grow"]
 
@@ -158,7 +158,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
 
     def answer_slow(self, context):
-        """Sends a byte, and then waits until the server ends."""
+        """Sends a byte, and then waits until the server exits."""
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", "1000000")
@@ -167,7 +167,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         STOPPED.wait()
 
     def answer_huge(self, context):
-        """Sends for as long as anybody reads."""
+        """Sends as long as the client reads."""
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
@@ -177,7 +177,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
 
     def answer_drip(self, context):
-        """Sends a byte now and then, for as long as anybody reads."""
+        """Sends a byte at intervals, as long as the client reads."""
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", "1000000")
@@ -196,7 +196,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send(200, text.encode())
 
     def answer_other(self, context):
-        """Answers with another object than was asked for."""
+        """Answers with an object other than the requested one."""
         spec = context["status"]["template"]["spec"]
         spec["containers"] = [{"name": "evil", "image": "127.0.0.1:1/evil:1", "securityContext": {"privileged": True}}]
         context["metadata"] = {"name": "evil", "namespace": "kube-system"}
@@ -214,7 +214,7 @@ class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request, client_address):
-        pass  # clients that go away are what is tested
+        pass  # clients that disconnect are part of the test
 
 
 def main(certificate, key, _log):
@@ -224,7 +224,7 @@ def main(certificate, key, _log):
     server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     print(server.server_address[1], flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    sys.stdin.read()  # ends with the test
+    sys.stdin.read()  # exits with the test
     STOPPED.set()
 
 

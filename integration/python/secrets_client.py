@@ -1,6 +1,6 @@
-"""GetSecrets in another language, as a container's program would call it.
+"""Calls GetSecrets in another language, as a container's program does.
 
-Usage: secrets_client.py SOCKET RUNTIME_SOCKET TOKEN_FILE. Learns the interface from SOCKET, asks on RUNTIME_SOCKET with
+Usage: secrets_client.py SOCKET RUNTIME_SOCKET TOKEN_FILE. Gets the interface by reflection from SOCKET, calls RUNTIME_SOCKET with
 the token of TOKEN_FILE several times over one channel (each call ends its connection; the library makes another), then
 without a token, and prints what it saw as one JSON document.
 """

@@ -1,4 +1,4 @@
-//! The gRPC interface as a blocking client sees it: each call returns within [`PATIENCE`], or the test fails.
+//! Blocking client of the gRPC interface. A call that does not return within [`PATIENCE`] fails the test.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,22 +21,20 @@ use crate::wait::{self, PATIENCE};
 /// The generated client.
 pub type Rpc = ExecutorClient<Channel>;
 
-/// A client of one daemon, for tests that are not asynchronous. Each call is made once and returns the daemon's status
-/// unchanged; the client library behind [`Api::client`] is the one that retries.
+/// Client of one daemon, for tests that are not asynchronous. Each call is made once and returns the daemon's status
+/// unchanged; the client library behind [`Api::client`] retries.
 #[derive(Clone)]
 pub struct Api {
     runtime: Arc<Runtime>,
     client: Client,
 }
 
-/// Output of a process, by stream.
+/// Output of a container, by stream.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Output {
-    /// Standard output.
     pub stdout: Vec<u8>,
-    /// Standard error.
     pub stderr: Vec<u8>,
-    /// Messages of the executor itself.
+    /// Messages of the executor.
     pub executor: Vec<u8>,
 }
 
@@ -51,7 +49,7 @@ impl Api {
     /// Connects to a daemon's socket.
     ///
     /// # Errors
-    /// The daemon cannot be reached.
+    /// Returns an error if the daemon cannot be reached.
     pub fn connect(socket: &Path) -> Result<Self, ConnectError> {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
@@ -92,7 +90,7 @@ impl Api {
     /// Calls Run.
     ///
     /// # Errors
-    /// The daemon's status.
+    /// Returns the daemon's status.
     pub fn run(&self, request: RunRequest) -> Result<RunResponse, Status> {
         self.call(async |mut rpc| rpc.run(request).await)
     }
@@ -100,7 +98,7 @@ impl Api {
     /// Calls PutArchive with the archive in pieces of `piece` bytes.
     ///
     /// # Errors
-    /// The daemon's status.
+    /// Returns the daemon's status.
     pub fn put_archive(
         &self,
         id: &str,
@@ -118,7 +116,7 @@ impl Api {
     /// Calls GetArchive and returns the whole archive.
     ///
     /// # Errors
-    /// The daemon's status.
+    /// Returns the daemon's status.
     pub fn get_archive(&self, id: &str, path: &str) -> Result<Vec<u8>, Status> {
         let request = GetArchiveRequest { id: id.into(), path: path.into(), ..GetArchiveRequest::default() };
         self.block_on(async {
@@ -137,7 +135,7 @@ impl Api {
         self.run(request).expect("Run").container.expect("a container")
     }
 
-    /// Calls Run, and waits until the process has printed `up`: it has its traps by then.
+    /// Calls Run and waits until the process has printed `up`, which it does after it installed its traps.
     pub fn up(&self, request: RunRequest) -> Container {
         let container = self.started(request);
         self.follow(&container.id).until(|entry| entry.data == b"up\n");
@@ -153,7 +151,7 @@ impl Api {
     /// Calls Get.
     ///
     /// # Errors
-    /// The daemon's status.
+    /// Returns the daemon's status.
     pub fn get(&self, id: &str) -> Result<Container, Status> {
         self.call(async |mut rpc| rpc.get(GetRequest { id: id.into() }).await)
             .map(|got| got.container.expect("the answer has a container"))
@@ -162,7 +160,7 @@ impl Api {
     /// Calls List.
     ///
     /// # Errors
-    /// The daemon's status.
+    /// Returns the daemon's status.
     pub fn list(&self, request: ListRequest) -> Result<ListResponse, Status> {
         self.call(async |mut rpc| rpc.list(request).await)
     }
@@ -176,7 +174,7 @@ impl Api {
     /// Calls Wait.
     ///
     /// # Errors
-    /// The daemon's status.
+    /// Returns the daemon's status.
     pub fn wait(&self, id: &str) -> Result<Container, Status> {
         self.call(async |mut rpc| rpc.wait(WaitRequest { id: id.into() }).await)
             .map(|got| got.container.expect("the answer has a container"))
@@ -185,7 +183,7 @@ impl Api {
     /// Calls Stop, with `grace_ms` in place of the container's own grace period if given.
     ///
     /// # Errors
-    /// The daemon's status.
+    /// Returns the daemon's status.
     pub fn stop(&self, id: &str, grace_ms: Option<i64>) -> Result<Container, Status> {
         let grace_period =
             grace_ms.map(|ms| prost_types::Duration { seconds: ms / 1000, nanos: (ms % 1000) as i32 * 1_000_000 });
@@ -196,7 +194,7 @@ impl Api {
     /// Calls Signal.
     ///
     /// # Errors
-    /// The daemon's status.
+    /// Returns the daemon's status.
     pub fn signal(&self, id: &str, signal: u32) -> Result<(), Status> {
         let request = SignalRequest { id: id.into(), signal, process_id: String::new() };
         self.call(async |mut rpc| rpc.signal(request).await).map(drop)
@@ -205,7 +203,7 @@ impl Api {
     /// Calls UpdateFiles and returns the container.
     ///
     /// # Errors
-    /// The daemon's status.
+    /// Returns the daemon's status.
     pub fn update(&self, request: UpdateFilesRequest) -> Result<Container, Status> {
         self.call(async |mut rpc| rpc.update_files(request).await)
             .map(|updated| updated.container.expect("the answer has a container"))
@@ -214,7 +212,7 @@ impl Api {
     /// Calls Delete.
     ///
     /// # Errors
-    /// The daemon's status.
+    /// Returns the daemon's status.
     pub fn delete(&self, id: &str, force: bool) -> Result<(), Status> {
         self.call(async |mut rpc| rpc.delete(DeleteRequest { id: id.into(), force }).await).map(drop)
     }
@@ -224,13 +222,13 @@ impl Api {
         self.try_info().expect("Info")
     }
 
-    /// Waits until as many shells wait as are configured: from then on none is made, and the state directory grows for
-    /// other reasons alone. Returns what Info told.
+    /// Waits until the warm pool has its configured size. After that no warm container is created, and the state
+    /// directory grows for other reasons only. Returns the response of Info.
     ///
     /// # Panics
-    /// Fewer are ready after [`wait::PATIENCE`].
+    /// Panics if fewer are ready after [`wait::PATIENCE`].
     pub fn wait_until_warm_pool_is_ready(&self) -> InfoResponse {
-        wait::until("every shell is ready", || {
+        wait::until("the warm pool is full", || {
             let info = self.info();
             info.warm_pool.is_some_and(|warm_pool| warm_pool.ready == warm_pool.configured).then_some(info)
         })
@@ -239,7 +237,7 @@ impl Api {
     /// Calls Info.
     ///
     /// # Errors
-    /// The daemon's status.
+    /// Returns the daemon's status.
     pub fn try_info(&self) -> Result<InfoResponse, Status> {
         self.call(async |mut rpc| rpc.info(InfoRequest {}).await)
     }
@@ -247,7 +245,7 @@ impl Api {
     /// Calls StreamLogs.
     ///
     /// # Errors
-    /// The daemon's status.
+    /// Returns the daemon's status.
     pub fn logs(&self, request: StreamLogsRequest) -> Result<Incoming<StreamLogsResponse>, Status> {
         let stream = self.call(async |mut rpc| rpc.stream_logs(request).await)?;
         Ok(Incoming { api: self.clone(), stream })
@@ -285,13 +283,13 @@ impl Api {
     /// Calls WatchEvents.
     ///
     /// # Errors
-    /// The daemon's status.
+    /// Returns the daemon's status.
     pub fn events(&self, request: WatchEventsRequest) -> Result<Incoming<WatchEventsResponse>, Status> {
         let stream = self.call(async |mut rpc| rpc.watch_events(request).await)?;
         Ok(Incoming { api: self.clone(), stream })
     }
 
-    /// Watches all events after a cursor.
+    /// Watches all events after `after_cursor`.
     pub fn events_after(&self, after_cursor: u64) -> Incoming<WatchEventsResponse> {
         self.events(WatchEventsRequest { after_cursor, ..WatchEventsRequest::default() }).expect("WatchEvents")
     }
@@ -307,12 +305,12 @@ impl<T> Incoming<T> {
     /// Returns the next message, or `None` at the end of the stream.
     ///
     /// # Errors
-    /// The daemon's status, or that of a broken connection.
+    /// Returns the daemon's status, or that of the broken connection.
     pub fn message(&mut self) -> Result<Option<T>, Status> {
         self.api.block_on(self.stream.message())
     }
 
-    /// Reads messages up to and including the first one that fits.
+    /// Reads messages up to and including the first for which `fits` returns true.
     pub fn until(&mut self, fits: impl Fn(&T) -> bool) -> Vec<T> {
         let mut all = Vec::new();
         loop {
@@ -329,14 +327,14 @@ impl<T> Incoming<T> {
 
     /// Reads every message until the stream ends.
     pub fn rest(&mut self) -> Vec<T> {
-        std::iter::from_fn(|| self.message().expect("a stream that ends in order")).collect()
+        std::iter::from_fn(|| self.message().expect("the stream ends without an error")).collect()
     }
 }
 
 /// Returns how a process ended: `Ok(code)` or `Err(signal)`.
 ///
 /// # Panics
-/// The container has no exit status.
+/// Panics if the container has no exit status.
 pub fn exit(container: &Container) -> Result<i32, i32> {
     match ending(container).exit.and_then(|exit| exit.status) {
         Some(exit_status::Status::Code(code)) => Ok(code),

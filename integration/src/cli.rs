@@ -1,4 +1,4 @@
-//! agent-cli, run as a user runs it.
+//! Runs agent-cli as a user does.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -9,11 +9,8 @@ use crate::dist;
 /// Output and exit status of agent-cli.
 #[derive(Debug)]
 pub struct CliOutput {
-    /// Exit status.
     pub status: i32,
-    /// Standard output.
     pub stdout: String,
-    /// Standard error.
     pub stderr: String,
 }
 
@@ -30,7 +27,7 @@ impl CliOutput {
     }
 }
 
-/// Builds a command line of agent-cli without starting it.
+/// Builds a command line of agent-cli without starting the process.
 pub fn command<S: AsRef<OsStr>>(socket: Option<&Path>, arguments: &[S]) -> Command {
     let mut command = Command::new(dist::binary("agent-cli"));
     match socket {
@@ -42,11 +39,11 @@ pub fn command<S: AsRef<OsStr>>(socket: Option<&Path>, arguments: &[S]) -> Comma
     command
 }
 
-/// Waits for the end of agent-cli.
+/// Waits for the exit of agent-cli.
 pub fn finish(child: Child) -> CliOutput {
     let Output { status, stdout, stderr } = child.wait_with_output().expect("output");
     CliOutput {
-        status: status.code().unwrap_or_else(|| panic!("agent-cli was ended by a signal: {status}")),
+        status: status.code().unwrap_or_else(|| panic!("agent-cli was killed by a signal: {status}")),
         stdout: String::from_utf8_lossy(&stdout).into_owned(),
         stderr: String::from_utf8_lossy(&stderr).into_owned(),
     }
@@ -57,7 +54,7 @@ pub fn run(socket: &Path, arguments: &[&str]) -> CliOutput {
     finish(command(Some(socket), arguments).spawn().expect("agent-cli starts"))
 }
 
-/// Runs agent-cli with `--local`, that is, with a private daemon.
+/// Runs agent-cli with `--local`, which starts a private daemon.
 pub fn local(arguments: &[&str]) -> CliOutput {
     finish(command(None, arguments).spawn().expect("agent-cli starts"))
 }

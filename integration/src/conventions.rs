@@ -1,4 +1,4 @@
-//! A convention's server, a registry with one image, and files around them.
+//! Test server for a convention, a registry with one image, and the files of a test.
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -15,11 +15,9 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
-/// Files and servers of a test. The server ends with it.
+/// Files and servers of a test. The server stops when this is dropped.
 pub struct World {
-    /// Directory of the files.
     pub dir: TempDir,
-    /// Port of the convention's server.
     pub port: u16,
     registry: WebServer,
     certificate: String,
@@ -34,23 +32,23 @@ impl Drop for World {
     }
 }
 
-/// Line of a registration without a bundle.
+/// Line of a registration that has no CA bundle.
 pub const SYSTEM: &str = "# the system's certificates";
 
 /// Certificate of a server.
 pub struct Identity {
-    /// Names and addresses.
+    /// DNS names and IP addresses.
     pub names: &'static [&'static str],
-    /// Year of the last day.
+    /// Year in which the certificate expires.
     pub until: i32,
 }
 
 impl Identity {
-    /// A certificate that is right.
+    /// A valid certificate.
     pub const GOOD: Self = Self { names: &["127.0.0.1", "localhost"], until: 4000 };
 }
 
-/// A certificate that signed itself, and its key, as PEM.
+/// Makes a self-signed certificate and returns it with its key, as PEM.
 pub fn certificate(identity: &Identity) -> (String, String) {
     let names: Vec<String> = identity.names.iter().map(|name| (*name).to_owned()).collect();
     let mut params = CertificateParams::new(names).unwrap();
@@ -62,12 +60,12 @@ pub fn certificate(identity: &Identity) -> (String, String) {
 }
 
 impl World {
-    /// Starts a server with a certificate that is right.
+    /// Starts a server with a valid certificate.
     pub fn start() -> Self {
         Self::with(&Identity::GOOD)
     }
 
-    /// Starts a server with this certificate.
+    /// Starts a server with the certificate of `identity`.
     pub fn with(identity: &Identity) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (certificate, key) = certificate(identity);
@@ -84,7 +82,7 @@ impl World {
         Self { dir, port, registry: registry(), certificate, child, _stdin: stdin }
     }
 
-    /// Registers conventions, each with a path of the server and further lines.
+    /// Registers conventions, each as name, path on the server and further lines.
     pub fn register(&self, conventions: &[(&str, &str, &str)]) {
         let text: String = conventions
             .iter()
@@ -105,7 +103,7 @@ impl World {
         path
     }
 
-    /// Writes `web.yaml`: a deployment of the registry's image, with a variable.
+    /// Writes `web.yaml`: a deployment that uses the registry's image and sets a variable.
     pub fn web(&self, tag: &str, variable: &str) {
         let object = json!({
             "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
@@ -119,12 +117,11 @@ impl World {
         self.write("web.yaml", &object.to_string());
     }
 
-    /// Reference of the registry's image.
+    /// Reference of the registry's image with this tag.
     pub fn image(&self, tag: &str) -> String {
         format!("127.0.0.1:{}/web:{tag}", self.registry.port())
     }
 
-    /// Port of the registry.
     pub fn registry_port(&self) -> u16 {
         self.registry.port()
     }
@@ -138,28 +135,28 @@ impl World {
         crate::cli::finish(command.spawn().unwrap())
     }
 
-    /// Runs `apply` on `web.yaml`, which succeeds; answers the object.
+    /// Runs `apply` on `web.yaml`, which must succeed, and returns the object.
     pub fn applied(&self) -> Value {
         let ran = self.run(&["apply", "--json", "web.yaml"]);
         assert_eq!((ran.status, &*ran.stderr), (0, ""), "{ran:?}");
         ran.json()["items"][0].clone()
     }
 
-    /// Runs `apply` on `web.yaml`, which fails and prints nothing; answers the message.
+    /// Runs `apply` on `web.yaml`, which must fail without output on stdout, and returns the error message.
     pub fn refused(&self) -> String {
         let ran = self.run(&["apply", "web.yaml"]);
         assert_eq!((ran.status, &*ran.stdout), (125, ""), "{ran:?}");
         ran.stderr
     }
 
-    /// Requests that the server got.
+    /// Requests that the server received.
     pub fn log(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 }
 
-/// A registry with the image `web`: `1` with bills of materials, `2` without.
+/// Starts a registry with the image `web`: tag `1` has bills of materials, tag `2` has none.
 fn registry() -> WebServer {
     let files = [("layers/", &b""[..]), ("layers/sbom/app.syft.json", b"{\"artifacts\":[]}")];
     let bills = archive(&files);
@@ -187,7 +184,7 @@ fn registry() -> WebServer {
     })
 }
 
-/// An image's documents: manifest, configuration, layer.
+/// Documents of an image: manifest, configuration, layer.
 fn image(layer: &[u8], labelled: bool) -> Vec<Vec<u8>> {
     let descriptor = |kind: &str, content: &[u8]| {
         let digest = format!("sha256:{}", sha256(content));

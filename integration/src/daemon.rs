@@ -1,7 +1,6 @@
 //! A daemon for one test: executord and its launcher in a directory of their own below /run.
 //!
-//! Dropping the daemon also ends its containers and its launcher and removes its directories, whatever state the test
-//! left them in.
+//! Dropping the daemon also stops its containers and its launcher and removes its directories, whatever their state.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -19,30 +18,28 @@ use crate::footprint::{self, Footprint};
 use crate::mount::{self, RelocatedDirectory, Tmpfs};
 use crate::{dist, host, launcher, wait, warm_pool};
 
-/// User that daemons of tests serve as: one that tests can give files to beforehand.
+/// User that executord serves as in tests. It is fixed so that a test can prepare files for it.
 pub const USER: u32 = 61_000;
 
-/// Configuration of a daemon that is not started yet.
+/// Configuration of a daemon that has not been started.
 pub struct Setup {
-    /// Separate tmpfs for the state directory; declared before the directory that it is mounted in, so that it is
+    /// Separate tmpfs for the state directory. Declared before the directory that it is mounted in, so that it is
     /// dropped first.
     disk: Option<Tmpfs>,
-    /// State directory on another file system; dropped before the directory too.
+    /// State directory on another file system. Dropped before the directory, too.
     state: Option<RelocatedDirectory>,
     home: TempDir,
     arguments: Vec<OsString>,
     binaries: Option<PathBuf>,
-    /// Name of the network namespace for the daemon, if not the test's own.
+    /// Network namespace for the daemon; if unset, that of the test.
     network: Option<OsString>,
-    /// User that executord is told to serve as.
+    /// Value of executord's option `--user`.
     user: Option<u32>,
-    /// Environment variables of executord beside the test's own.
+    /// Environment variables of executord in addition to those of the test.
     environment: Vec<(&'static str, OsString)>,
 }
 
-/// A running daemon.
 pub struct Daemon {
-    /// A connection to the daemon.
     pub api: Api,
     setup: Setup,
     child: Child,
@@ -72,31 +69,29 @@ impl Setup {
         self
     }
 
-    /// Names no user for executord.
+    /// Starts executord without an option that names a user.
     pub fn without_user(mut self) -> Self {
         self.user = None;
         self
     }
 
-    /// Uses the control binaries, which wipe nothing: the control of a search for residue.
+    /// Uses the control binaries, which wipe nothing, to verify that a search finds residue.
     pub fn control(mut self) -> Self {
         self.binaries = Some(dist::control());
         self
     }
 
-    /// Sets the configuration file.
     pub fn config(mut self, toml: &str) -> Self {
         self.replace_config(toml);
         self.arguments.extend([OsString::from("--config"), self.config_file().into()]);
         self
     }
 
-    /// Path of the configuration file.
     pub fn config_file(&self) -> PathBuf {
         self.home.path().join("executor.toml")
     }
 
-    /// Replaces the configuration file in one step, also while the daemon runs.
+    /// Replaces the configuration file atomically, also while the daemon runs.
     pub fn replace_config(&self, toml: &str) {
         let new = self.home.path().join(".executor.toml");
         fs::write(&new, warm_pool::configured(toml)).expect("write");
@@ -109,12 +104,11 @@ impl Setup {
         self
     }
 
-    /// Has executord load a library before all others. It must not be statically linked.
+    /// Preloads a library into executord, which must not be statically linked.
     pub fn preload(self, library: &Path) -> Self {
         self.env("LD_PRELOAD", library)
     }
 
-    /// Sets an environment variable of executord.
     pub fn env(mut self, name: &'static str, value: impl Into<OsString>) -> Self {
         self.environment.push((name, value.into()));
         self
@@ -126,29 +120,27 @@ impl Setup {
         self
     }
 
-    /// Puts the state directory on the file system of another directory.
+    /// Puts the state directory on the file system of `dir`.
     pub fn state_below(mut self, dir: &Path) -> Self {
         self.state = None; // not over another one
         self.state = Some(RelocatedDirectory::mount(&self.state_dir(), dir));
         self
     }
 
-    /// The tmpfs of the state directory, where [`Self::disk`] asked for one.
+    /// Tmpfs of the state directory, if [`Self::disk`] created one.
     pub fn state_disk(&self) -> &Tmpfs {
-        self.disk.as_ref().expect("asked for with `disk`")
+        self.disk.as_ref().expect("Setup::disk was called")
     }
 
-    /// The directory that holds everything of the daemon.
+    /// Directory that holds all files of the daemon.
     pub fn home(&self) -> &Path {
         self.home.path()
     }
 
-    /// The state directory.
     pub fn state_dir(&self) -> PathBuf {
         self.home().join("state")
     }
 
-    /// The run directory.
     pub fn run_dir(&self) -> PathBuf {
         self.home().join("run")
     }
@@ -159,7 +151,7 @@ impl Setup {
         Daemon { api, setup: self, child }
     }
 
-    /// The command that starts the daemon.
+    /// Command that starts the daemon.
     pub fn command(&self) -> Command {
         let log = File::options().create(true).append(true).open(self.home().join("daemon.log")).expect("a log");
         let program = self.binaries.as_ref().map_or_else(|| dist::binary("executord"), |dir| dir.join("executord"));
@@ -189,7 +181,7 @@ impl Setup {
         command
     }
 
-    /// Log of executord and the launcher.
+    /// Log output of executord and the launcher.
     pub fn logged(&self) -> String {
         fs::read_to_string(self.home().join("daemon.log")).unwrap_or_default()
     }
@@ -199,9 +191,9 @@ impl Setup {
         let socket = self.run_dir().join("executor.sock");
         let api = wait::until("executord serves", || {
             if let Some(status) = child.try_wait().expect("wait") {
-                panic!("executord ended ({status}):\n{}", self.logged());
+                panic!("executord exited ({status}):\n{}", self.logged());
             }
-            // A socket that an earlier daemon left behind refuses connections until the new one listens.
+            // The socket of an earlier daemon refuses connections until the new daemon listens.
             Api::connect(&socket).ok()
         });
         let connected = wait::within(wait::PATIENCE, || match api.try_info() {
@@ -220,12 +212,11 @@ impl Daemon {
         Setup::default().start()
     }
 
-    /// The configuration and directories of the daemon.
+    /// Configuration and directories of the daemon.
     pub fn setup(&self) -> &Setup {
         &self.setup
     }
 
-    /// Path of the daemon's socket.
     pub fn socket(&self) -> PathBuf {
         self.setup.run_dir().join("executor.sock")
     }
@@ -240,20 +231,20 @@ impl Daemon {
         launcher_of(&self.setup.run_dir())
     }
 
-    /// Reads the record that the shim of a living container keeps.
+    /// Reads the record that the shim of a running container keeps.
     pub fn record(&self, id: &str) -> ContainerRecord {
         let path = self.setup.run_dir().join("containers").join(id).join("container.json");
         let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         serde_json::from_slice(&bytes).expect("a record")
     }
 
-    /// Sends SIGKILL to executord and waits for its end.
+    /// Sends SIGKILL to executord and waits for its exit.
     pub fn kill(&mut self) {
         self.child.kill().expect("kill");
         self.child.wait().expect("wait");
     }
 
-    /// Sends SIGTERM to executord and waits for its end.
+    /// Sends SIGTERM to executord and waits for its exit.
     pub fn terminate(&mut self) -> ExitStatus {
         kill(self.pid(), 15);
         self.child.wait().expect("wait")
@@ -264,24 +255,24 @@ impl Daemon {
         (self.child, self.api) = self.setup.spawn();
     }
 
-    /// Waits until a container whose end is told has left nothing of the host: its run directory goes last.
+    /// Waits until a container whose exit is reported has released all host resources. Its run directory is removed
+    /// last.
     pub fn wait_until_removed(&self, id: &str) {
         let path = self.setup.run_dir().join("containers").join(id);
-        wait::until("the container has left", || (!path.exists()).then_some(()));
+        wait::until("the container is removed", || (!path.exists()).then_some(()));
     }
 
-    /// Takes the current footprint of the daemon.
     pub fn footprint(&self) -> Footprint {
         Footprint::take(self.setup.home(), self.pid(), self.launcher(), &self.api)
     }
 
-    /// Waits until the daemon's footprint has nothing that was not in `before`. Things in `before` may be gone: a shim,
-    /// for example, ends just after its container.
+    /// Waits until the daemon's footprint has nothing that was not in `before`. Entries of `before` may be gone: a
+    /// shim, for example, exits just after its container.
     ///
     /// # Panics
-    /// Something remains after [`wait::PATIENCE`]; the message lists it.
+    /// Panics if something remains after [`wait::PATIENCE`]; the message lists it.
     pub fn wait_until_back_at(&self, before: &Footprint) {
-        wait::until_ok("everything that the daemon added is gone", || match self.footprint().added_since(before) {
+        wait::until_ok("all resources that the daemon added are gone", || match self.footprint().added_since(before) {
             left if left.is_empty() => Ok(()),
             left => Err(left),
         });
@@ -301,19 +292,19 @@ impl Drop for Daemon {
         launcher::end_containers(&self.setup.run_dir());
         if let Some(pid) = launcher {
             kill(pid, 15);
-            wait::until("the launcher has ended", || has_ended(pid).then_some(()));
+            wait::until("the launcher has exited", || has_ended(pid).then_some(()));
         }
         clear(&self.setup.run_dir());
     }
 }
 
-/// Pid of the launcher that serves a run directory, that is, of the holder of its lock. It is looked up without a
-/// connection, which would show in the launcher's descriptors.
+/// Pid of the launcher that serves a run directory, which is the holder of its lock. This makes no connection, because
+/// that would show in the launcher's descriptors.
 pub fn launcher_of(run_dir: &Path) -> Option<i32> {
     let lock = fs::metadata(run_dir.join("launcher.lock")).ok()?;
     let device = lock.dev();
     let file = format!("{:02x}:{:02x}:{}", rustix::fs::major(device), rustix::fs::minor(device), lock.ino());
-    // The kernel gives its list in pieces. Where others take locks or give them back meanwhile, one can be left out.
+    // The kernel returns its list in pieces, which can miss a lock if other processes lock or unlock meanwhile.
     (0..3).find_map(|_| holder_of_lock(&file))
 }
 
@@ -325,25 +316,26 @@ fn holder_of_lock(file: &str) -> Option<i32> {
     lock[4].parse().ok().filter(|pid| *pid > 0)
 }
 
-/// Ends what a daemon leaves behind whose launcher was killed and is not started again: only a launcher cleans this up.
+/// Stops the shims and processes of a daemon whose launcher was killed and is not restarted: otherwise only a launcher
+/// cleans them up.
 pub fn clear(run_dir: &Path) {
     for pid in footprint::processes(run_dir, None) {
         kill(pid, 9);
-        wait::until("a left process has ended", || has_ended(pid).then_some(()));
+        wait::until("a leftover process has exited", || has_ended(pid).then_some(()));
     }
     for cgroup in footprint::all_cgroups(run_dir).into_iter().rev() {
         let _ = fs::remove_dir(cgroup);
     }
 }
 
-/// Sends a signal to a process, which may have ended already.
+/// Sends a signal to a process, which may have exited already.
 pub fn kill(pid: i32, signal: i32) {
     if let Ok(pidfd) = pidfd(pid) {
         let _ = pidfd_signal(pidfd.as_fd(), signal);
     }
 }
 
-/// Returns whether a process has ended; a zombie that its parent has not reaped counts as ended.
+/// Returns whether a process has exited. A zombie that its parent has not reaped counts as exited.
 pub fn has_ended(pid: i32) -> bool {
     host::status(pid, "State").is_none_or(|state| state.starts_with('Z'))
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 /// Directory of the control binaries, which wipe nothing.
 ///
 /// # Panics
-/// The binaries are missing: `cargo xtask test` builds them first.
+/// Panics if the binaries are missing; `cargo xtask test` builds them.
 pub fn control() -> PathBuf {
     let workspace = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
     let dir = std::env::var_os("EXECUTOR_CONTROL_DIST");
@@ -17,7 +17,7 @@ pub fn control() -> PathBuf {
 /// Path of one of the product's binaries.
 ///
 /// # Panics
-/// The binary is missing: `cargo xtask test` builds it first.
+/// Panics if the binary is missing; `cargo xtask test` builds it.
 pub fn binary(name: &str) -> PathBuf {
     let workspace = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
     let dir = std::env::var_os("EXECUTOR_DIST").map_or_else(|| workspace.join("target/dist"), PathBuf::from);

@@ -1,4 +1,4 @@
-//! A name server for one process, in a network namespace and a mount namespace of its own.
+//! A name server for one process, in its own network namespace and mount namespace.
 //!
 //! The namespaces are those of the thread that starts the server and of all threads and processes that it starts later.
 
@@ -13,27 +13,26 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use tempfile::NamedTempFile;
 
-/// Address of the server.
 const SERVER: &str = "127.0.0.1:53";
-/// Types of records.
+/// Record types (RFC 1035 and RFC 3596).
 const A: u16 = 1;
 const AAAA: u16 = 28;
 
-/// The server. It ends when it is dropped; the namespaces stay.
+/// Name server that stops when dropped. The namespaces stay.
 pub struct NameServer {
     asked: Arc<AtomicUsize>,
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    /// Mounted over `/etc/resolv.conf`.
+    /// File that is mounted over `/etc/resolv.conf`.
     _configuration: NamedTempFile,
 }
 
 impl NameServer {
-    /// Moves the calling thread into new namespaces, in which loopback has these further addresses, and starts a server
-    /// that this function answers: it gets the name and the number of earlier requests for IPv4 addresses.
+    /// Moves the calling thread into new namespaces, adds `addresses` to loopback, and starts a server that answers
+    /// with the results of `answer`. Its arguments are the name and the number of earlier requests for IPv4 addresses.
     ///
     /// # Panics
-    /// The process is not root, or iproute2 is missing.
+    /// Panics if the process is not root, or iproute2 is missing.
     pub fn isolated(addresses: &[&str], answer: impl Fn(&str, usize) -> Vec<IpAddr> + Send + 'static) -> Self {
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).expect("new namespaces");
         let none = None::<&str>;
@@ -60,7 +59,7 @@ impl NameServer {
         Self { asked, ended, thread: Some(thread), _configuration: configuration }
     }
 
-    /// Number of requests for IPv4 addresses.
+    /// Number of received requests for IPv4 addresses.
     pub fn asked(&self) -> usize {
         self.asked.load(Ordering::Relaxed)
     }
@@ -73,7 +72,7 @@ impl Drop for NameServer {
     }
 }
 
-/// Answers a request with one question (RFC 1035, 4.1); addresses of the other family are left out.
+/// Answers a request with one question (RFC 1035, section 4.1). Addresses of the other family are left out.
 fn reply(request: &[u8], asked: &AtomicUsize, answer: &impl Fn(&str, usize) -> Vec<IpAddr>) -> Option<Vec<u8>> {
     let (mut labels, mut at) = (Vec::new(), 12);
     loop {
@@ -93,7 +92,7 @@ fn reply(request: &[u8], asked: &AtomicUsize, answer: &impl Fn(&str, usize) -> V
     let addresses = answer(&labels.join(".").to_lowercase(), number).into_iter();
     let addresses: Vec<IpAddr> = addresses.filter(|one| kind == if one.is_ipv4() { A } else { AAAA }).collect();
     let mut reply = request.get(..2)?.to_vec();
-    // A recursive answer without error; one question.
+    // Recursive answer without error, one question.
     reply.extend([0x81, 0x80, 0, 1]);
     reply.extend(u16::try_from(addresses.len()).ok()?.to_be_bytes());
     reply.extend([0; 4]);
@@ -103,7 +102,7 @@ fn reply(request: &[u8], asked: &AtomicUsize, answer: &impl Fn(&str, usize) -> V
             IpAddr::V4(address) => address.octets().to_vec(),
             IpAddr::V6(address) => address.octets().to_vec(),
         };
-        // The name of the question, class IN, no time to live.
+        // Name of the question, class IN, TTL 0.
         reply.extend([0xc0, 12]);
         reply.extend(kind.to_be_bytes());
         reply.extend([0, 1, 0, 0, 0, 0, 0, u8::try_from(data.len()).ok()?]);

@@ -1,8 +1,8 @@
-//! Everything that a daemon and its children occupy on the host. A test takes the footprint before and after, to check
-//! that nothing is left.
+//! All host resources of a daemon and its children. A test takes the footprint before and after, to check that nothing
+//! is left.
 //!
-//! Only what belongs to this daemon counts (its directories, its launcher, its cgroup), because other daemons may run
-//! on the same machine.
+//! Only resources of this daemon count (its directories, its launcher, its cgroup), because other daemons may run on
+//! the same machine.
 
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Write};
@@ -15,28 +15,29 @@ use sha2::{Digest, Sha256};
 use crate::api::Api;
 use crate::{host, warm_pool};
 
-/// Resources of a daemon and its children on the host.
+/// Host resources of a daemon and its children.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Footprint {
-    /// Mounts in the launcher's mount namespace that the host lacks, and the host's mounts in the daemon's directories.
+    /// Mounts that exist in the launcher's mount namespace but not in the host's, and the host's mounts in the daemon's
+    /// directories.
     pub mounts: BTreeSet<String>,
     /// Directories of the daemon's own cgroup, in each hierarchy.
     pub cgroups: BTreeSet<PathBuf>,
-    /// Shims, processes of containers and zombies of either: all of the daemon's processes except executord and the
-    /// launcher.
+    /// All of the daemon's processes except executord and the launcher: shims, processes of containers and zombies of
+    /// either.
     pub processes: BTreeSet<i32>,
     /// Targets of the open descriptors of executord and of the launcher, sorted.
     pub descriptors: [Vec<String>; 2],
-    /// Files and directories below the run and state directories, except the ledger's.
+    /// Files and directories below the run and state directories, except those of the ledger.
     pub files: BTreeSet<PathBuf>,
-    /// Number of shells that wait. They come and go with the containers that they become: what is theirs is not listed.
+    /// Number of warm containers. Their other resources are not listed, because the pool changes at any time.
     pub warm_pool: usize,
     /// The daemon's remaining capacity, as Info reports it.
     pub remaining: Option<Capacity>,
 }
 
 impl Footprint {
-    /// Takes the footprint of a daemon whose directories are `run` and `state` in `home`.
+    /// Takes the footprint of a daemon whose directories are `home/run` and `home/state`.
     pub fn take(home: &Path, executord: i32, launcher: Option<i32>, api: &Api) -> Self {
         let (run, state) = (home.join("run"), home.join("state"));
         let info = if launcher.is_some() { api.wait_until_warm_pool_is_ready() } else { api.info() };
@@ -56,7 +57,7 @@ impl Footprint {
         }
     }
 
-    /// Describes what is in this footprint but not in `before`; empty if there is nothing.
+    /// Describes what is in this footprint but not in `before`. Empty if nothing was added.
     pub fn added_since(&self, before: &Self) -> String {
         let mut left = String::new();
         let mut tell = |what: &str, more: &dyn Debug| {
@@ -94,20 +95,19 @@ impl Footprint {
 /// Mounts of the host and cgroups of one launcher.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inventory {
-    /// Lines of mountinfo without their changing numbers.
+    /// Lines of mountinfo without their varying numbers.
     pub mounts: BTreeSet<String>,
-    /// The launcher's cgroup directories.
     pub cgroups: BTreeSet<PathBuf>,
 }
 
-/// Takes the mounts of the host and the cgroups of one launcher; those of other launchers come and go.
+/// Lists the mounts of the host and the cgroups of one launcher. Cgroups of other launchers change at any time.
 pub fn inventory_of(run_dir: &Path) -> Inventory {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mounts = table.lines().map(|line| line.split(' ').skip(3).collect::<Vec<_>>().join(" ")).collect();
     Inventory { mounts, cgroups: cgroups(run_dir) }
 }
 
-/// The daemon's own cgroup in each hierarchy, which is named after its run directory.
+/// The daemon's own cgroup in each hierarchy; its name is derived from the run directory.
 pub fn cgroup_roots(run_dir: &Path) -> Vec<PathBuf> {
     let name = hex::encode(&Sha256::digest(run_dir.as_os_str().as_encoded_bytes())[..4]);
     let controllers = fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path());
@@ -118,9 +118,9 @@ pub fn cgroup_roots(run_dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Directories of the daemon's own cgroup, without those of shells that wait.
+/// Directories of the daemon's own cgroup, without those of warm containers.
 pub fn cgroups(run_dir: &Path) -> BTreeSet<PathBuf> {
-    // A shell that is made between the first look and the cgroups is found by the second look.
+    // The second scan finds warm containers that were created between the first scan and the cgroup listing.
     let mut waiting = warm_pool::waiting(run_dir);
     let mut found = all_cgroups(run_dir);
     waiting.append(&mut warm_pool::waiting(run_dir));
@@ -128,7 +128,7 @@ pub fn cgroups(run_dir: &Path) -> BTreeSet<PathBuf> {
     found
 }
 
-/// Every directory of the daemon's own cgroup.
+/// All directories of the daemon's own cgroup.
 pub fn all_cgroups(run_dir: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for root in cgroup_roots(run_dir) {
@@ -157,7 +157,7 @@ pub fn processes(run_dir: &Path, launcher: Option<i32>) -> BTreeSet<i32> {
     found
 }
 
-/// Mounts that the launcher has and the host has not, and the host's mounts below `home`.
+/// Mounts that the launcher has and the host does not have, and the host's mounts below `home`.
 pub fn mounts(home: &Path, launcher: Option<i32>) -> BTreeSet<String> {
     let home = home.display().to_string();
     let host = mount_table("self");
@@ -168,8 +168,8 @@ pub fn mounts(home: &Path, launcher: Option<i32>) -> BTreeSet<String> {
     found
 }
 
-/// Root, mount point, options, type and source of every mount. The numbers before them and the propagation are left
-/// out, because they differ between namespaces.
+/// Root, mount point, options, type and source of each mount. The leading numbers and the propagation are left out,
+/// because they differ between namespaces.
 fn mount_table(pid: &str) -> BTreeSet<String> {
     let table = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
     let facts = |line: &str| {
@@ -180,7 +180,8 @@ fn mount_table(pid: &str) -> BTreeSet<String> {
     table.lines().filter_map(facts).collect()
 }
 
-/// Files and directories below the two directories, except the ledger's, the daemon's logs and those of shells, which come and go.
+/// Files and directories below the two directories, except those of the ledger, the daemon's logs and those of warm
+/// containers, which change at any time.
 pub fn files(run_dir: &Path, state_dir: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for dir in [run_dir, state_dir] {

@@ -1,7 +1,8 @@
-//! A file system that can stop answering: a process that waits for it is in uninterruptible sleep, and not even SIGKILL ends it.
+//! A file system that can stop answering. A process that waits for it is in uninterruptible sleep, and even SIGKILL
+//! does not end it.
 //!
-//! It speaks FUSE (Linux `Documentation/filesystems/fuse`, `include/uapi/linux/fuse.h`) over /dev/fuse, with one file, `file`. What is
-//! held is answered later, or fails when the file system is dropped, which ends every wait.
+//! It speaks FUSE (Linux `Documentation/filesystems/fuse`, `include/uapi/linux/fuse.h`) over /dev/fuse and has one
+//! file, `file`. Held requests are answered later, or fail when the file system is dropped, which ends every wait.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -21,20 +22,17 @@ const ROOT: u64 = 1;
 const FILE: u64 = 2;
 const ENOENT: i32 = 2;
 const ENOSYS: i32 = 38;
-/// Size of a request: the kernel asks for at least 8 KiB.
+/// Buffer size for a request in bytes; the kernel requires at least 8 KiB.
 const REQUEST: usize = 1 << 17;
-/// Time between two looks whether what was held may go.
+/// Polling interval for the release of held requests.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// Requests that are not answered.
+/// Which requests are held, that is, not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Held {
-    /// None.
     Nothing = 0,
-    /// Reads of the file.
     Reads = 1,
-    /// All.
     All = 2,
 }
 
@@ -51,7 +49,7 @@ impl Fuse {
     /// Mounts the file system on a directory, open to every user.
     ///
     /// # Panics
-    /// The kernel has no FUSE, or the mount is refused.
+    /// Panics if the kernel has no FUSE, or the mount is refused.
     pub fn mount(at: &Path) -> Self {
         let device = File::options().read(true).write(true).open("/dev/fuse").expect("/dev/fuse");
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0,allow_other", device.as_raw_fd());
@@ -68,12 +66,12 @@ impl Fuse {
         Self { at: at.to_owned(), held, waiting, ends, server: Some(server) }
     }
 
-    /// Answers from now on what is not `held`, and what waits.
+    /// From now on holds requests of kind `held` and answers all others, including those that wait.
     pub fn hold(&self, held: Held) {
         self.held.store(held as u8, Ordering::SeqCst);
     }
 
-    /// Number of requests that wait for their answers.
+    /// Number of requests that wait for an answer.
     pub fn waiting(&self) -> usize {
         *self.waiting.lock().expect("a lock")
     }
@@ -82,7 +80,7 @@ impl Fuse {
 impl Drop for Fuse {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::SeqCst);
-        // The device is closed with the thread: what waits fails.
+        // The device closes when the thread ends, and waiting requests fail.
         self.server.take().map(JoinHandle::join);
         let _ = umount2(&self.at, MntFlags::MNT_DETACH);
     }
@@ -100,9 +98,9 @@ struct Request {
     opcode: u32,
     unique: u64,
     node: u64,
-    /// Of a lookup: the name is the file's.
+    /// True if the request is a lookup of `file`.
     is_file: bool,
-    /// Of a read.
+    /// Offset of a read in bytes.
     offset: u64,
 }
 
@@ -132,14 +130,14 @@ impl Server {
 
     fn answer(&mut self, request: Request) {
         let answer: Result<Vec<u8>, i32> = match request.opcode {
-            // INIT: without asynchronous reads, so that a reader itself waits.
+            // INIT: disable asynchronous reads, so that the reader itself waits.
             26 => {
                 Ok([&7u32.to_ne_bytes()[..], &31u32.to_ne_bytes(), &[0; 12], &4096u32.to_ne_bytes(), &[0; 40]].concat())
             }
             1 if request.is_file => Ok([&FILE.to_ne_bytes()[..], &[0; 32], &attributes(FILE)].concat()),
             1 => Err(ENOENT),
             3 => Ok([&[0; 16][..], &attributes(request.node)].concat()),
-            // OPEN and OPENDIR: reads go past the cache.
+            // OPEN and OPENDIR: reads bypass the cache.
             14 | 27 => Ok([&[0; 8][..], &1u32.to_ne_bytes(), &[0; 4]].concat()),
             15 => Ok(CONTENT.get(request.offset as usize..).unwrap_or_default().to_vec()),
             17 => Ok(vec![0; 80]),
@@ -149,12 +147,12 @@ impl Server {
         let (error, body) = answer.map_or_else(|error| (-error, Vec::new()), |body| (0, body));
         let length = 16 + body.len() as u32;
         let header = [&length.to_ne_bytes()[..], &error.to_ne_bytes(), &request.unique.to_ne_bytes()].concat();
-        // The one who asked may be gone.
+        // The requesting process may be gone.
         let _ = self.device.write_all(&[header, body].concat());
     }
 }
 
-/// Reads a request; none where it wants no answer (FORGET, INTERRUPT, BATCH_FORGET).
+/// Parses a request. Returns `None` if it expects no answer (FORGET, INTERRUPT, BATCH_FORGET).
 fn parse(bytes: &[u8]) -> Option<Request> {
     let number =
         |at: usize| bytes.get(at..at + 8).map(|number| u64::from_ne_bytes(number.try_into().expect("8 bytes")));
@@ -174,7 +172,7 @@ fn attributes(node: u64) -> Vec<u8> {
     [longs, shorts].concat()
 }
 
-/// Tells whether a process is in uninterruptible sleep.
+/// Returns whether a process is in uninterruptible sleep.
 pub fn is_uninterruptible(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|status| status.contains("\nState:\tD"))
 }

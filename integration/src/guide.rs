@@ -1,19 +1,18 @@
-//! Runs a guide of docs/: types its commands and compares the output with what the guide shows.
+//! Runs a guide of docs/: executes its commands and compares their output with the guide.
 //!
-//! Input is a Markdown file. Two kinds of fenced blocks count; everything else is prose.
+//! Input is a Markdown file. Only two kinds of fenced blocks are used:
 //!
 //! ````text
 //! ```json file=vcap.json          the block is written into that file
 //!
 //! ```console                      a session
 //! $ agent-cli info --json \
-//! >   | grep version              a line of the command that goes on
-//!   "version": "...",             what it prints, standard error included; ... is any text in a line,
-//! ...                             and any number of lines where it stands alone
-//! [exit status 1]                 how it ends, where that is not 0
+//!   "version": "...",             output, including standard error; ... matches any text in a line,
+//! ...                             and any number of lines if it stands alone
+//! [exit status 1]                 exit status, if not 0
 //! ````
-//! Commands run one after the other in one directory, each in a bash of its own. A difference is reported with its line
-//! number in the guide.
+//! The commands run in order in one directory, each in its own bash. A difference is reported with its line number in
+//! the guide.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -25,9 +24,9 @@ use crate::daemon::{Daemon, Setup};
 use crate::dist;
 use crate::rootfs::Rootfs;
 
-/// Longest time for a command, in seconds.
+/// Timeout of a command in seconds.
 const PATIENCE: &str = "60";
-/// Placeholder for any text in a line, or for any lines.
+/// Placeholder for any text in a line or, alone, for any number of lines.
 const ANY: &str = "...";
 
 /// A guide as a sequence of steps.
@@ -46,16 +45,15 @@ enum Step {
 /// The working directory and environment of a guide's commands.
 #[derive(Debug)]
 pub struct GuideShell {
-    /// Working directory.
     pub dir: PathBuf,
-    /// Variables besides PATH, in which agent-cli is found.
+    /// Variables in addition to PATH, which includes the directory of agent-cli.
     pub env: Vec<(&'static str, OsString)>,
 }
 
-/// Starts a daemon with the configuration of the package, which takes root file systems from the directory of this one.
+/// Starts a daemon with the packaged configuration and the root file systems from the directory of `rootfs`.
 ///
 /// # Panics
-/// The configuration of the package names another directory.
+/// Panics if the packaged configuration names another directory.
 pub fn packaged_daemon(rootfs: &Rootfs) -> Daemon {
     let packaged = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/debian/executor.toml");
     let packaged = fs::read_to_string(packaged).expect("the configuration of the package");
@@ -69,22 +67,21 @@ impl Guide {
     /// Reads a guide by its path in the repository.
     ///
     /// # Panics
-    /// The file does not exist or is not well-formed.
+    /// Panics if the file does not exist or is malformed.
     pub fn read(name: &str) -> Self {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         Self { steps: parse(&text).unwrap_or_else(|why| panic!("{name}:{why}")), path: name.into() }
     }
 
-    /// Number of commands.
     pub fn commands(&self) -> usize {
         self.steps.iter().filter(|step| matches!(step, Step::Command { .. })).count()
     }
 
-    /// Runs every step.
+    /// Runs all steps.
     ///
     /// # Panics
-    /// A command ended or printed differently; the message lists every difference.
+    /// Panics if a command has another exit status or output; the message lists every difference.
     pub fn run(&self, shell: &GuideShell) {
         let mut wrong = String::new();
         for step in &self.steps {
@@ -113,7 +110,7 @@ impl GuideShell {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let own = dist::binary("agent-cli").parent().map(Path::to_owned);
         let path = std::env::join_paths(own.into_iter().chain(std::env::split_paths(&path))).expect("a PATH");
-        // One pipe for both, so that lines come in their order.
+        // One pipe for both streams keeps the order of the lines.
         let script = format!("exec 2>&1\n{command}");
         let mut bash = Command::new("timeout");
         bash.args([PATIENCE, "bash", "-c", &script]).current_dir(&self.dir).env("PATH", path).stdin(Stdio::null());
@@ -122,7 +119,7 @@ impl GuideShell {
     }
 }
 
-/// Parses the steps of a guide; an error begins with the line number.
+/// Parses the steps of a guide. An error begins with the line number.
 fn parse(text: &str) -> Result<Vec<Step>, String> {
     let mut steps = Vec::new();
     let mut lines = text.lines().enumerate().map(|(index, line)| (index + 1, line));
@@ -131,7 +128,7 @@ fn parse(text: &str) -> Result<Vec<Step>, String> {
         let mut block = Vec::new();
         loop {
             match lines.next() {
-                None => return Err(format!("{number}: the block does not end")),
+                None => return Err(format!("{number}: the block has no end")),
                 Some((_, "```")) => break,
                 Some(line) => block.push(line),
             }
@@ -140,7 +137,7 @@ fn parse(text: &str) -> Result<Vec<Step>, String> {
             steps.extend(session(&block)?);
         } else if let Some((_, name)) = info.split_once(" file=") {
             if name.is_empty() || name.contains('/') {
-                return Err(format!("{number}: file={name} is no name in the directory"));
+                return Err(format!("{number}: file={name}: not a plain file name"));
             }
             let content = block.iter().flat_map(|(_, line)| [line, "\n"]).collect();
             steps.push(Step::File { name: name.to_owned(), content });
@@ -162,7 +159,7 @@ fn session(block: &[(usize, &str)]) -> Result<Vec<Step>, String> {
                     command.push('\n');
                     command.push_str(more);
                 }
-                None if goes_on => return Err(format!("{number}: the command goes on here with `> `")),
+                None if goes_on => return Err(format!("{number}: a continuation line must begin with `> `")),
                 _ => match text.strip_prefix("[exit status ").and_then(|rest| rest.strip_suffix(']')) {
                     Some(reported) => {
                         *status = reported.parse().map_err(|_| format!("{number}: not an exit status: {reported}"))?;
@@ -170,7 +167,7 @@ fn session(block: &[(usize, &str)]) -> Result<Vec<Step>, String> {
                     None => expected.push((*text).to_owned()),
                 },
             },
-            _ => return Err(format!("{number}: a session begins with `$ `")),
+            _ => return Err(format!("{number}: a session must begin with `$ `")),
         }
         goes_on = text.ends_with('\\') && (text.starts_with("$ ") || goes_on);
     }
@@ -276,7 +273,7 @@ out
         }
     }
 
-    /// A guide that is wrong fails. This is the control of all guides.
+    /// A wrong guide fails: this is the control for all guide tests.
     #[test]
     fn a_guide_that_is_wrong_fails() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,8 +1,8 @@
-//! Processes of the host, as /proc shows them.
+//! Processes of the host, read from /proc.
 
 use std::fs;
 
-/// Pids of processes whose parent chain leads to `ancestor`.
+/// Pids of all descendants of `ancestor`.
 pub fn descendants(ancestor: i32) -> Vec<i32> {
     let parents: Vec<(i32, i32)> = processes().into_iter().filter_map(|pid| Some((pid, parent(pid)?))).collect();
     let mut found = vec![ancestor];
@@ -32,13 +32,14 @@ pub fn parent(pid: i32) -> Option<i32> {
     stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Value of a line in /proc/PID/status.
+/// Value of a field in /proc/PID/status.
 pub fn status(pid: i32, name: &str) -> Option<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned()))
 }
 
-/// Targets of the open descriptors of a process, sorted: paths, or kinds such as `socket`, without the kernel's numbers.
+/// Targets of the open descriptors of a process, sorted: paths, or kinds such as `socket`, without the kernel's
+/// numbers.
 pub fn descriptor_kinds(pid: i32) -> Vec<String> {
     let fds = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let links = fds.filter_map(|fd| fs::read_link(fd.path()).ok());

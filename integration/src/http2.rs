@@ -1,5 +1,5 @@
-//! A low-level HTTP/2 client, for frames that no library sends. It sends exactly what the test says, and keeps its
-//! connection whatever the server answers.
+//! A low-level HTTP/2 client that sends frames which no library sends. It keeps its connection open whatever the server
+//! answers.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -32,7 +32,7 @@ pub const END_HEADERS: u8 = 4;
 /// See [`END_STREAM`].
 pub const PADDED: u8 = 8;
 
-/// Silence after which nothing more is expected.
+/// Duration of silence after which the peer is considered done.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Stream that carries a connection.
@@ -40,13 +40,13 @@ pub trait Transport: Read + Write + Send {
     /// Limits how long a read waits.
     ///
     /// # Errors
-    /// The socket option cannot be set.
+    /// Returns an error if the socket option cannot be set.
     fn read_within(&self, limit: Duration) -> io::Result<()>;
 
     /// Limits how long a write waits.
     ///
     /// # Errors
-    /// The socket option cannot be set.
+    /// Returns an error if the socket option cannot be set.
     fn write_within(&self, limit: Duration) -> io::Result<()>;
 }
 
@@ -70,7 +70,7 @@ impl Transport for rustls::StreamOwned<rustls::ClientConnection, TcpStream> {
     }
 }
 
-/// An HTTP/2 connection under the test's control.
+/// HTTP/2 connection under the control of the test.
 pub struct RawClient {
     stream: Box<dyn Transport>,
     read: Vec<u8>,
@@ -78,17 +78,17 @@ pub struct RawClient {
     pings: u64,
 }
 
-/// Connects as another user of root's group.
+/// Connects as another user that is in root's group.
 ///
 /// # Errors
-/// The socket cannot be connected.
+/// Returns an error if the socket cannot be connected.
 ///
 /// # Panics
-/// This process is not root's.
+/// Panics if this process is not root.
 pub fn connect_as(socket: &Path, user: u32) -> io::Result<UnixStream> {
     use rustix::thread::{CapabilitiesSecureBits, Uid, set_capabilities_secure_bits, set_thread_res_uid};
     let connect = || {
-        // The thread keeps root's right to open any file.
+        // The thread keeps root's capability to open any file.
         set_capabilities_secure_bits(CapabilitiesSecureBits::NO_SETUID_FIXUP).expect("root");
         let user = Uid::from_raw(user);
         set_thread_res_uid(user, user, user).expect("root");
@@ -149,15 +149,15 @@ impl RawClient {
     /// Connects with a flow-control window of `window` bytes for each answer's body; 0 allows none.
     ///
     /// # Errors
-    /// The socket cannot be connected or written.
+    /// Returns an error if the socket cannot be connected or written.
     pub fn with_window(socket: &Path, window: u32) -> io::Result<Self> {
         Self::over(UnixStream::connect(socket)?, window)
     }
 
-    /// The same over a stream that is connected.
+    /// Speaks HTTP/2 over a connected stream.
     ///
     /// # Errors
-    /// The stream cannot be written.
+    /// Returns an error if the stream cannot be written.
     pub fn over(stream: impl Transport + 'static, window: u32) -> io::Result<Self> {
         let mut stream: Box<dyn Transport> = Box::new(stream);
         stream.read_within(PATIENCE)?;
@@ -169,16 +169,16 @@ impl RawClient {
     /// Limits how long a write waits for the peer to read; a longer write fails.
     ///
     /// # Errors
-    /// The socket option cannot be set.
+    /// Returns an error if the socket option cannot be set.
     pub fn bounded(self, patience: Duration) -> io::Result<Self> {
         self.stream.write_within(patience)?;
         Ok(self)
     }
 
-    /// Makes a whole call of one message. The peer may have closed the connection or stopped reading.
+    /// Makes a complete call with one message. The peer may have closed the connection or stopped reading.
     ///
     /// # Errors
-    /// The write failed.
+    /// Returns an error if the write fails.
     pub fn try_call(&mut self, method: &str, bytes: &[u8]) -> io::Result<()> {
         let on = self.next();
         self.stream.write_all(&frame(HEADERS, END_HEADERS, on, &fields(method)))?;
@@ -186,13 +186,13 @@ impl RawClient {
         self.stream.write_all(&frame(DATA, END_STREAM, on, &[]))
     }
 
-    /// Makes calls of a method with streams of answers. Returns the number of calls that were accepted.
+    /// Opens up to `count` calls of a server-streaming method. Returns the number of accepted calls.
     ///
     /// # Errors
     /// Returns an error if a write fails.
     ///
     /// # Panics
-    /// Panics if the connection ends before each call is answered.
+    /// Panics if the connection closes before each call is answered.
     pub fn open_streams(&mut self, method: &str, count: usize) -> io::Result<usize> {
         for _ in 0..count {
             self.try_call(method, &[])?;
@@ -231,7 +231,6 @@ impl RawClient {
         self.newest
     }
 
-    /// Writes bytes.
     pub fn write(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("the connection is open");
     }
@@ -239,12 +238,12 @@ impl RawClient {
     /// Writes a frame. The peer may have closed the connection or stopped reading.
     ///
     /// # Errors
-    /// The write failed.
+    /// Returns an error if the write fails.
     pub fn try_frame(&mut self, kind: u8, flags: u8, on: u32, payload: &[u8]) -> io::Result<()> {
         self.stream.write_all(&frame(kind, flags, on, payload))
     }
 
-    /// Waits for the peer's settings and acknowledges them: a connection that does not is closed after a while.
+    /// Waits for the peer's settings and acknowledges them. The peer closes a connection that does not do this in time.
     pub fn settle(&mut self) {
         self.until(|kind, flags, _, _| kind == SETTINGS && flags == 0);
         self.frame(SETTINGS, 1, 0, &[]);
@@ -255,7 +254,7 @@ impl RawClient {
         self.write(&frame(kind, flags, on, payload));
     }
 
-    /// Opens a stream with these header fields and returns its id.
+    /// Opens a stream with `fields` as headers and returns its id.
     pub fn open(&mut self, fields: &[u8], end: bool) -> u32 {
         let on = self.next();
         let mut parts = fields.chunks(16_384).peekable();
@@ -269,7 +268,7 @@ impl RawClient {
         on
     }
 
-    /// Makes a whole call with its body in DATA frames of `piece` bytes.
+    /// Makes a complete call with its body in DATA frames of `piece` bytes.
     pub fn call(&mut self, fields: &[u8], body: &[u8], piece: usize) -> u32 {
         let on = self.open(fields, false);
         for part in body.chunks(piece) {
@@ -279,7 +278,7 @@ impl RawClient {
         on
     }
 
-    /// Reads frames until one fits, and returns its payload. No frame is acknowledged.
+    /// Reads frames until `fits` returns true, and returns the payload of that frame. No frame is acknowledged.
     pub fn until(&mut self, mut fits: impl FnMut(u8, u8, u32, &[u8]) -> bool) -> Vec<u8> {
         loop {
             while let Some(length) =
@@ -302,14 +301,14 @@ impl RawClient {
         }
     }
 
-    /// Waits until a stream was answered or reset.
+    /// Waits until a stream is answered or reset.
     pub fn wait_for_answer(&mut self, stream: u32) {
         self.until(|kind, flags, on, _| {
             on == stream && (kind == RST_STREAM || (matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0))
         });
     }
 
-    /// Waits until the peer has read everything written so far: the connection is open and answers a PING.
+    /// Waits until the peer has read everything written so far. It answers a PING by then, and the connection is open.
     pub fn wait_until_read(&mut self) {
         self.pings += 1;
         let payload = self.pings.to_be_bytes();

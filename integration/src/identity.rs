@@ -1,5 +1,5 @@
-//! Instance identity as tests need it: the operator's CA, requests with an identity, the pair that a container has, and a key in
-//! every form that a process can have in memory.
+//! Instance identity for tests: the operator's CA, requests with an identity, a container's certificate and key, and
+//! every form in which a process can have a key in memory.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,20 +16,20 @@ use rcgen::KeyPair;
 use crate::daemon::{Daemon, Setup};
 use crate::{host, metrics, wait};
 
-/// Directory of the files in a container.
+/// Directory of the identity files in a container.
 pub const DIR: &str = "/etc/cf-instance-credentials";
 /// Names that the operator allows.
 const POLICY: &str = "organizational_unit_prefixes = ['app:', 'space:']\ndns_suffixes = ['apps.internal']\n\
                       ip_networks = ['10.1.0.0/16', 'fd00::/8']\nspiffe_trust_domains = ['cell.example']\n";
 
-/// The operator's CA, in files that are not the daemon's.
+/// The operator's CA, in files outside of the daemon's directories.
 pub struct Ca(tempfile::TempDir);
 
 impl Ca {
-    /// A CA made by OpenSSL.
+    /// Creates a CA with OpenSSL.
     ///
     /// # Panics
-    /// OpenSSL fails.
+    /// Panics if OpenSSL fails.
     pub fn new(name: &str) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
@@ -38,10 +38,11 @@ impl Ca {
         ca
     }
 
-    /// Makes certificate and key anew. The subject has two organizational units, which an issuer's name must repeat byte by byte.
+    /// Makes a new certificate and key. The subject has two organizational units, which the issuer field of issued
+    /// certificates must repeat byte by byte.
     ///
     /// # Panics
-    /// OpenSSL fails.
+    /// Panics if OpenSSL fails.
     pub fn make(&self, name: &str, kind: &[&str]) {
         let (certificate, key) = (self.path("new.crt"), self.path("new.key"));
         let subject = format!("/O=Cell/OU=one/OU=two/CN={name}");
@@ -53,17 +54,17 @@ impl Ca {
         fs::rename(certificate, self.path("ca.crt")).expect("rename");
     }
 
-    /// Path of one of its files: `ca.crt`, `ca.key`.
+    /// Path of a file of the CA: `ca.crt` or `ca.key`.
     pub fn path(&self, name: &str) -> String {
         self.0.path().join(name).display().to_string()
     }
 
-    /// The table of the configuration.
+    /// The identity table of the configuration.
     pub fn table(&self) -> String {
         format!("[identity]\nca_certificate = '{}'\nca_key = '{}'\n{POLICY}", self.path("ca.crt"), self.path("ca.key"))
     }
 
-    /// Starts a daemon with this CA, which tells metrics.
+    /// Starts a daemon that uses this CA and serves metrics.
     pub fn daemon(&self) -> Daemon {
         let setup = Setup::default();
         let config = metrics::table(&setup) + &self.table();
@@ -74,55 +75,56 @@ impl Ca {
 /// Runs OpenSSL, which must succeed.
 ///
 /// # Panics
-/// OpenSSL fails.
+/// Panics if OpenSSL fails.
 pub fn openssl(arguments: &[&str]) -> String {
     let done = Command::new("openssl").args(arguments).output().expect("openssl");
     assert!(done.status.success(), "openssl {arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
     String::from_utf8(done.stdout).expect("a text")
 }
 
-/// A request with an identity of this life, in seconds.
+/// Adds an identity with a lifetime of `ttl` seconds to a request.
 pub fn with_identity(mut request: RunRequest, ttl: Option<i64>) -> RunRequest {
     let ttl = ttl.map(|seconds| prost_types::Duration { seconds, nanos: 0 });
     request.identity = Some(Identity { organizational_units: vec!["app:1".into()], ttl, ..Identity::default() });
     request
 }
 
-/// Path of a file of a container, as the host sees it. `pid` is that of a process of the container.
+/// Host path of a container's file. `pid` is the pid of a process of the container.
 pub fn file(pid: i32, name: &str) -> PathBuf {
     Path::new(&format!("/proc/{pid}/root{DIR}")).join(name)
 }
 
-/// Time at which a container's certificate is due to be replaced.
+/// Time at which a container's certificate is due for renewal.
 ///
 /// # Panics
-/// The container has no certificate.
+/// Panics if the container has no certificate.
 pub fn due(container: &Container) -> SystemTime {
     let at = container.identity.as_ref().and_then(|identity| identity.renew_at).expect("a certificate");
     UNIX_EPOCH + Duration::new(at.seconds.unsigned_abs(), at.nanos.unsigned_abs())
 }
 
-/// Pids of the processes that sign.
+/// Pids of the signer processes.
 pub fn signers(launcher: i32) -> Vec<i32> {
     let is_signer =
         |pid: &i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "executor-signer\n");
     host::descendants(launcher).into_iter().filter(is_signer).collect()
 }
 
-/// Certificate and key that a container has.
+/// Certificate and key of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// The certificate, as PEM.
+    /// Certificate as PEM.
     pub certificate: String,
-    /// The private key, as PEM.
+    /// Private key as PEM.
     pub key: String,
 }
 
 impl Pair {
-    /// Reads the pair. The key is read between two readings of the certificate that are alike: so no new pair came meanwhile.
+    /// Reads the pair. The key is read between two readings of the certificate, which must be equal, so that both
+    /// belong to the same generation.
     ///
     /// # Errors
-    /// A file cannot be read: the container has ended.
+    /// Returns an error if a file cannot be read, for example because the container has exited.
     pub fn read(pid: i32) -> std::io::Result<Self> {
         let certificate = || fs::read_to_string(file(pid, "instance.crt"));
         wait::within(wait::PATIENCE, || {
@@ -133,13 +135,13 @@ impl Pair {
                 (pair, again) => Ok(pair.and_then(|pair| again.map(|_| pair))),
             }
         })
-        .unwrap_or_else(|()| Err(std::io::Error::other("a new pair comes at each reading")))
+        .unwrap_or_else(|()| Err(std::io::Error::other("the certificate changed during each reading")))
     }
 
-    /// Checks that the certificate has the public key of this key.
+    /// Checks that the key belongs to the certificate.
     ///
     /// # Errors
-    /// The text names what does not fit.
+    /// Returns a text that names the mismatch.
     pub fn check(&self) -> Result<(), String> {
         let key = KeyPair::from_pem(&self.key).map_err(|error| format!("the key: {error}"))?;
         let (public, certificate) = (key.public_key_raw(), der(&self.certificate));
@@ -147,22 +149,22 @@ impl Pair {
         if certified { Ok(()) } else { Err(format!("the key is not that of the certificate: {}", self.certificate)) }
     }
 
-    /// Returns whether the certificate has this serial number, in hexadecimal.
+    /// Returns whether the certificate has the serial number `number` (hexadecimal).
     pub fn has_serial(&self, number: &str) -> bool {
         let number = hex::decode(number).unwrap_or_default();
         !number.is_empty() && der(&self.certificate).windows(number.len()).any(|window| window == number)
     }
 }
 
-/// Bytes of the first object of a PEM text.
+/// Decodes the first object of a PEM text.
 fn der(pem: &str) -> Vec<u8> {
     let lines = pem.lines().skip(1).take_while(|line| !line.starts_with('-'));
     STANDARD.decode(lines.collect::<String>()).unwrap_or_default()
 }
 
-/// Bytes of a PKCS#8 file of P-256 before the key's number; they are alike in all of them.
+/// Number of bytes before the private number in a PKCS#8 file of P-256. They are the same in all files.
 const HEAD: usize = 36;
-/// Length of a key's number in bytes.
+/// Length of a private number in bytes.
 const LENGTH: usize = 32;
 /// Order of P-256, big-endian.
 const ORDER: [u8; LENGTH] = [
@@ -170,15 +172,15 @@ const ORDER: [u8; LENGTH] = [
     0x17, 0x9e, 0x84, 0xf3, 0xb9, 0xca, 0xc2, 0xfc, 0x63, 0x25, 0x51,
 ];
 
-/// Adds a key of P-256 in every form in which a process can have it: the text of its file, the number in both orders of bytes, and
-/// as ring computes with it (Montgomery's form).
+/// Adds a P-256 key in every form in which a process can have it: the text of its file, the private number in both byte
+/// orders, and the form that ring computes with (Montgomery form).
 ///
 /// # Panics
-/// The text is not that of such a key.
+/// Panics if the text is not a P-256 key.
 pub fn add_key(needles: &mut Needles, label: &str, pem: &str) {
     let whole = der(pem);
     assert!(whole.len() >= HEAD + LENGTH, "{label} is a key of P-256: {} bytes", whole.len());
-    // The text of the number, with the end of a line in it; behind it is the public key.
+    // Text of the private number, which contains a line break; the public key follows.
     let text = pem.split_once('\n').map_or(pem, |(_, text)| text).as_bytes();
     needles.add(&format!("{label}, its text"), &text[HEAD * 4 / 3..=(HEAD + LENGTH) * 4 / 3]);
     let mut number: [u8; LENGTH] = std::array::from_fn(|index| whole[HEAD + index]);
@@ -217,7 +219,7 @@ mod tests {
         let mut number = [0; LENGTH];
         number[LENGTH - 1] = 1;
         (0..LENGTH * 8).for_each(|_| double(&mut number));
-        // 2^256 less the order, which is above half of it.
+        // 2^256 minus the order, for an input above half of the order.
         let expected = "00000000ffffffff00000000000000004319055258e8617b0c46353d039cdaaf";
         assert_eq!(hex::encode(number), expected);
     }

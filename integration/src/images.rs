@@ -1,4 +1,4 @@
-//! Images that other tools build and serve: umoci builds, skopeo copies, and Debian's docker-registry serves them.
+//! Images made by other tools: umoci builds, skopeo copies, and Debian's docker-registry serves them.
 
 mod app;
 mod debian;
@@ -27,7 +27,7 @@ pub use registry::{PASSWORD, Registry, USER};
 
 use crate::layers::Blob;
 
-/// An image in an OCI layout, and the tree that its next layer is made from.
+/// Image in an OCI layout, and the tree that its next layer is made from.
 pub struct Image {
     /// Directory with the trees, the archives and, unless it is shared, the layout.
     home: TempDir,
@@ -35,9 +35,8 @@ pub struct Image {
     tag: String,
 }
 
-/// A server on loopback that answers as a registry does.
+/// Server on loopback that behaves like a registry.
 pub trait Endpoint {
-    /// Port of the server.
     fn port(&self) -> u16;
 
     /// Full reference of an image on this server.
@@ -80,7 +79,7 @@ impl Image {
 
     fn made(home: TempDir, layout: PathBuf, tag: &str) -> Self {
         let image = Self { home, layout, tag: tag.into() };
-        // executord reads layouts and archives with its own rights.
+        // executord reads layouts and archives with its own privileges.
         image.readable(true);
         if !image.layout.exists() {
             tool("umoci", &["init", "--layout", &image.layout.display().to_string()]);
@@ -90,7 +89,7 @@ impl Image {
         image
     }
 
-    /// The image as umoci names it: `LAYOUT:TAG`.
+    /// Image as umoci names it: `LAYOUT:TAG`.
     fn tagged(&self) -> String {
         format!("{}:{}", self.layout.display(), self.tag)
     }
@@ -99,7 +98,7 @@ impl Image {
         self.home.path().join(name).display().to_string()
     }
 
-    /// The tree that the next layer is made from.
+    /// Tree that the next layer is made from.
     pub fn root(&self) -> PathBuf {
         self.home.path().join("bundle/rootfs")
     }
@@ -116,7 +115,7 @@ impl Image {
         tool("cp", &["-a", &format!("{}/.", from.display()), &to.display().to_string()]);
     }
 
-    /// Makes a layer of the changes in the tree.
+    /// Makes a layer from the changes in the tree.
     pub fn commit(&self) {
         tool("umoci", &["repack", "--refresh-bundle", "--image", &self.tagged(), &self.path("bundle")]);
     }
@@ -128,7 +127,7 @@ impl Image {
         tool("umoci", &["raw", "add-layer", "--image", &self.tagged(), &path]);
     }
 
-    /// Changes the image's configuration by umoci's options.
+    /// Changes the image's configuration with options of umoci.
     pub fn config(&self, options: &[&str]) {
         tool("umoci", &[&["config", "--image", &self.tagged()], options].concat());
     }
@@ -159,7 +158,7 @@ impl Image {
         entry.expect("the index has the tag")["digest"].as_str().expect("a digest").to_owned()
     }
 
-    /// Layers of the image, as they lie in the layout.
+    /// Layers of the image as stored in the layout.
     pub fn blobs(&self) -> Vec<Blob> {
         let manifest = self.json(&self.digest());
         let config = self.json(manifest["config"]["digest"].as_str().expect("a digest"));
@@ -174,9 +173,9 @@ impl Image {
         layers.map(blob).collect()
     }
 
-    /// Makes the layout and the archives readable for everybody, or for their owner alone.
+    /// Makes the layout and the archives readable for all users or, if not `open`, for their owner only.
     pub fn readable(&self, open: bool) {
-        // umoci creates its files for their owner alone. The modes of the trees belong to the image.
+        // umoci creates its files for their owner only. The modes of the trees belong to the image.
         let home = self.home.path();
         fs::set_permissions(home, fs::Permissions::from_mode(if open { 0o755 } else { 0o700 })).expect("chmod");
         let files = fs::read_dir(home).expect("a directory").flatten().map(|entry| entry.path());
@@ -192,7 +191,8 @@ impl Image {
         format!("oci:{}", self.tagged())
     }
 
-    /// Copies the image under `name` into an archive of a form (`docker-archive`, `oci-archive`) and returns its path.
+    /// Copies the image under `name` into an archive of format `form` (`docker-archive` or `oci-archive`) and returns
+    /// its path.
     pub fn archive(&self, form: &str, name: &str) -> String {
         let path = self.path(&format!("{form}.tar"));
         let to = if name.is_empty() { format!("{form}:{path}") } else { format!("{form}:{path}:{name}") };
@@ -223,7 +223,7 @@ pub fn inspect(reference: &str, credentials: Option<&str>, template: &str) -> St
     tool("skopeo", &[&arguments[..], &[reference]].concat()).trim().to_owned()
 }
 
-/// Number of layers that lie unpacked in a state directory.
+/// Number of unpacked layers in a state directory.
 pub fn layers(state_dir: &Path) -> usize {
     fs::read_dir(state_dir.join("layers/sha256")).map_or(0, Iterator::count)
 }

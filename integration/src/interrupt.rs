@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM as an error, so that a lane unwinds and leaves no daemon, container or mount.
+//! Turns Ctrl-C and SIGTERM into an error, so that a run unwinds and leaves no daemon, container or mount.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,15 +7,16 @@ use tokio::signal::unix::{SignalKind, signal};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Exit code of a program that Ctrl-C ends, as shells tell it: 128 and the number of SIGINT.
+/// Exit code of a program that Ctrl-C ends, by the convention of shells: 128 plus the number of SIGINT.
 const EXIT_CODE: i32 = 130;
 
-/// From now on Ctrl-C and SIGTERM make [`go_on`] fail instead of ending this process. A second one ends it at once.
+/// Makes Ctrl-C and SIGTERM fail the next [`go_on`] instead of ending this process. A second signal ends the process at
+/// once.
 ///
-/// Starts a thread. A process with several threads cannot enter a mount namespace: do that before.
+/// Starts a thread. A process with several threads cannot enter a mount namespace, so enter it before this call.
 ///
 /// # Errors
-/// The thread or the signal handlers cannot be set up.
+/// Returns an error if the thread or the signal handlers cannot be set up.
 pub fn watch() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().context("starting tokio")?;
     let entered = runtime.enter();
@@ -40,10 +41,10 @@ pub fn watch() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Goes on, unless there was an interrupt. It is called before each step.
+/// Checks for an interrupt. Call this before each step.
 ///
 /// # Errors
-/// After an interrupt.
+/// Returns an error after an interrupt.
 pub fn go_on() -> anyhow::Result<()> {
     ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
     Ok(())

@@ -1,14 +1,14 @@
-//! Calls for many containers, a few at a time.
+//! Makes calls for many containers with limited concurrency.
 
 use tonic::Status;
 
 use crate::api::Rpc;
 use crate::daemon::Daemon;
 
-/// Concurrent calls.
+/// Number of concurrent calls.
 pub const LANES: usize = 8;
 
-/// Makes a call for each of `count` containers, with the ids `c000` and so on, eight at a time.
+/// Makes a call for each of `count` containers with the ids `c000`, `c001` and so on, [`LANES`] at a time.
 pub fn for_all<F>(daemon: &Daemon, count: usize, call: impl Fn(Rpc, String) -> F + Copy + Send + 'static)
 where
     F: Future<Output = Result<(), Status>> + Send,
@@ -17,7 +17,7 @@ where
     for_each(daemon, &ids, call);
 }
 
-/// Makes a call for each of these ids, [`LANES`] at a time.
+/// Makes a call for each id in `ids`, [`LANES`] at a time.
 pub fn for_each<F>(daemon: &Daemon, ids: &[String], call: impl Fn(Rpc, String) -> F + Clone + Send + 'static)
 where
     F: Future<Output = Result<(), Status>> + Send,

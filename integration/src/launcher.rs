@@ -1,4 +1,4 @@
-//! A launcher for one test, driven directly by the daemon's protocol, for requests that a daemon would never send.
+//! A launcher for one test, driven directly by the daemon's protocol, for requests that a daemon never sends.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -23,37 +23,33 @@ use crate::{dist, wait, warm_pool};
 
 /// A running launcher and a connection to it.
 pub struct Launcher {
-    /// The launcher's process.
     pub child: Child,
-    /// A connection as a daemon's.
+    /// Connection that acts as the daemon's.
     pub connection: Seqpacket,
     _state: Option<RelocatedDirectory>,
     dir: TempDir,
     extra: Vec<String>,
 }
 
-/// Arguments, environment and files of a container, besides its plan.
+/// Arguments, environment and files of a container. The plan is separate.
 #[derive(Default)]
 pub struct Payload<'a> {
-    /// Arguments.
     pub args: Vec<&'a [u8]>,
-    /// Environment, each `NAME=VALUE`.
+    /// Environment, each entry as `NAME=VALUE`.
     pub env: Vec<&'a [u8]>,
     /// Contents of the plan's files.
     pub files: Vec<&'a [u8]>,
 }
 
-/// The three memory files of a launch.
+/// Memory files of a launch.
 pub struct Parts {
-    /// The plan.
     pub plan: MemFile,
     /// The process payload: arguments and environment.
     pub process: MemFile,
-    /// Contents of the files.
     pub files: MemFile,
 }
 
-/// The shim of a launched container, by the connection that came with the launch.
+/// Shim of a launched container. Holds the connection that came with the launch.
 pub struct Shim(pub Seqpacket);
 
 impl Launcher {
@@ -70,7 +66,7 @@ impl Launcher {
         Self { child, connection, _state: state, dir, extra }
     }
 
-    /// Starts a launcher from a shell that has run `preparation` first.
+    /// Starts a launcher from a shell that first runs `preparation`.
     pub fn start_by(preparation: &str) -> Self {
         Self::started(&[], preparation)
     }
@@ -86,17 +82,15 @@ impl Launcher {
         (self.child, self.connection) = spawn(self.dir.path(), &self.extra, "");
     }
 
-    /// A further launcher on the same directories, with its messages.
+    /// Starts a second launcher on the same directories and captures its messages.
     pub fn rival(&self) -> Child {
         command(self.dir.path(), &self.extra, "").stderr(Stdio::piped()).spawn().expect("the launcher starts")
     }
 
-    /// The run directory.
     pub fn run_dir(&self) -> PathBuf {
         self.dir.path().join("run")
     }
 
-    /// The state directory.
     pub fn state_dir(&self) -> PathBuf {
         self.dir.path().join("state")
     }
@@ -107,7 +101,7 @@ impl Launcher {
         self.connection.send(&request.encode_to_vec(), fds).expect("the launcher listens");
         loop {
             let mut buffer = vec![0; PACKET_MAX];
-            let (length, _) = self.connection.recv(&mut buffer).expect("an answer").expect("the launcher lives");
+            let (length, _) = self.connection.recv(&mut buffer).expect("an answer").expect("the launcher is connected");
             let reply = LauncherReply::decode(&buffer[..length]).expect("a reply");
             if reply.sequence == 7 {
                 return reply.answer.expect("an answer");
@@ -118,17 +112,17 @@ impl Launcher {
     /// Launches a plan.
     ///
     /// # Errors
-    /// The launcher's refusal.
+    /// Returns the launcher's refusal.
     pub fn launch(&self, plan: &Plan, payload: &Payload<'_>) -> Result<Shim, Refused> {
         let (ours, theirs) = Seqpacket::pair().expect("socketpair");
         self.launch_forged(plan.id.as_str(), theirs.as_fd(), &Parts::new(plan, payload).fds())?;
         Ok(Shim(ours))
     }
 
-    /// Launches whatever `parts` hold, as a compromised daemon may.
+    /// Launches any content of `parts`, as a compromised daemon may.
     ///
     /// # Errors
-    /// The launcher's refusal.
+    /// Returns the launcher's refusal.
     pub fn launch_forged(
         &self,
         id: &str,
@@ -156,7 +150,7 @@ impl Launcher {
         self.call(LauncherCall::Remove(Remove { container_id: id.into() }), &[])
     }
 
-    /// Record of a living container.
+    /// Record of a running container.
     pub fn record(&self, id: &str) -> Option<ContainerRecord> {
         let bytes = std::fs::read(self.run_dir().join("containers").join(id).join("container.json")).ok()?;
         Some(serde_json::from_slice(&bytes).expect("a record"))
@@ -169,13 +163,14 @@ impl Launcher {
         serde_json::from_slice(&bytes).expect("an exit record")
     }
 
-    /// Waits until a container whose end is told has left nothing of the host: its run directory goes last.
+    /// Waits until a container whose exit is reported has released all host resources. Its run directory is removed
+    /// last.
     pub fn wait_until_removed(&self, id: &str) {
         let path = self.run_dir().join("containers").join(id);
-        wait::until("the container has left", || (!path.exists()).then_some(()));
+        wait::until("the container is removed", || (!path.exists()).then_some(()));
     }
 
-    /// Output of a container from its log file; the parts of a divided line (`P`, ending with `F`) are joined.
+    /// Output of a container from its log file. Parts of a split line (`P`, ending with `F`) are joined.
     pub fn log(&self, id: &str) -> String {
         let path = self.state_dir().join("containers").join(id).join("log");
         let (mut lines, mut part_of) = (Vec::<String>::new(), None);
@@ -192,7 +187,7 @@ impl Launcher {
 }
 
 impl Parts {
-    /// Encodes a plan and a payload as a daemon does.
+    /// Encodes a plan and a payload in the form that a daemon sends.
     pub fn new(plan: &Plan, payload: &Payload<'_>) -> Self {
         let main = plan.main().expect("a process");
         let count = payload.args.len().to_string();
@@ -209,7 +204,7 @@ impl Parts {
         Self { plan, process: encoded(&process), files: encoded(&payload.files) }
     }
 
-    /// Descriptors in the order of a launch.
+    /// Descriptors in the order of the launch protocol.
     pub fn fds(&self) -> [BorrowedFd<'_>; 3] {
         [self.plan.as_fd(), self.process.as_fd(), self.files.as_fd()]
     }
@@ -217,7 +212,7 @@ impl Parts {
 
 impl Drop for Launcher {
     fn drop(&mut self) {
-        // Containers that a failed test left are ended first, so that the launcher leaves nothing behind.
+        // Stop the containers of a failed test first, so that the launcher leaves nothing behind.
         end_containers(&self.run_dir());
         let _ = nix::sys::signal::kill(
             nix::unistd::Pid::from_raw(self.child.id() as i32),
@@ -228,15 +223,15 @@ impl Drop for Launcher {
 }
 
 impl Shim {
-    /// Waits for a state, or for the shim's refusal.
+    /// Waits for a state or for the shim's refusal.
     ///
     /// # Errors
-    /// The refusal.
+    /// Returns the shim's refusal.
     pub fn reach(&self, wanted: State) -> Result<(), Refused> {
         let mut buffer = vec![0; PACKET_MAX];
         loop {
             let received = self.0.recv(&mut buffer).expect("a report");
-            let (length, _) = received.unwrap_or_else(|| panic!("the shim ended before it was {}", wanted.name()));
+            let (length, _) = received.unwrap_or_else(|| panic!("the shim exited before it was {}", wanted.name()));
             match ShimReport::decode(&buffer[..length]).expect("a report").news {
                 Some(ShimNews::Reached(reached)) if state_of(reached.state).is_some_and(|state| state >= wanted) => {
                     return Ok(());
@@ -260,11 +255,11 @@ impl Shim {
     /// Waits for the answer to the last call.
     ///
     /// # Errors
-    /// The shim's refusal.
+    /// Returns the shim's refusal.
     pub fn answer(&self) -> Result<(), Refused> {
         let mut buffer = vec![0; PACKET_MAX];
         loop {
-            let (length, _) = self.0.recv(&mut buffer).expect("an answer").expect("the shim lives");
+            let (length, _) = self.0.recv(&mut buffer).expect("an answer").expect("the shim is connected");
             let report = ShimReport::decode(&buffer[..length]).expect("a report");
             match report.news {
                 Some(ShimNews::Done(_)) if report.sequence == 9 => return Ok(()),
@@ -275,8 +270,8 @@ impl Shim {
     }
 }
 
-/// Ends every container below a run directory through its shim, without a daemon or launcher, and waits until the shims
-/// are gone.
+/// Stops every container below a run directory through its shim, without a daemon or launcher, and waits until the
+/// shims are gone.
 pub fn end_containers(run_dir: &Path) {
     for id in std::fs::read_dir(run_dir.join("containers")).into_iter().flatten().flatten() {
         if let Ok(shim) = Seqpacket::connect(&id.path().join("shim.sock")) {
@@ -320,7 +315,7 @@ fn spawn(dir: &Path, extra: &[String], preparation: &str) -> (Child, Seqpacket) 
     let socket = dir.join("run/launcher.sock");
     let connection = wait::until("the launcher's socket", || {
         if let Some(status) = child.try_wait().expect("wait") {
-            panic!("the launcher ended with {status}");
+            panic!("the launcher exited with {status}");
         }
         Seqpacket::connect_to_living(&socket).ok()
     });
@@ -331,7 +326,7 @@ fn spawn(dir: &Path, extra: &[String], preparation: &str) -> (Child, Seqpacket) 
     connection.send(&hello.encode_to_vec(), &[]).expect("hello");
     let mut buffer = vec![0; PACKET_MAX];
     connection.recv(&mut buffer).expect("welcome").expect("welcome");
-    wait::until("every shell is ready", || {
+    wait::until("the warm pool is full", || {
         let request = LauncherRequest { sequence: 2, call: Some(LauncherCall::CountWarmPool(CountWarmPool {})) };
         connection.send(&request.encode_to_vec(), &[]).expect("count");
         let (length, _) = connection.recv(&mut buffer).expect("counts").expect("counts");

@@ -1,4 +1,4 @@
-//! Image layers that a test makes and hands to a launcher.
+//! Image layers that a test makes and passes to a launcher.
 
 use std::fs::File;
 use std::io::Write;
@@ -14,18 +14,18 @@ use crate::launcher::Launcher;
 /// Media type of an uncompressed archive.
 pub const TAR: &str = "application/vnd.oci.image.layer.v1.tar";
 
-/// A layer as a blob.
+/// A layer in the form of a blob.
 pub struct Blob {
-    /// Digest of its archive.
+    /// Digest of the uncompressed archive.
     pub diff_id: String,
-    /// Media type, which tells the compression.
+    /// Media type, which determines the compression.
     pub media_type: String,
-    /// The blob's file, as a launcher gets it.
+    /// File of the blob, in the form that a launcher receives.
     pub file: File,
 }
 
 impl Blob {
-    /// Makes a blob of an archive.
+    /// Makes a blob from an archive.
     pub fn from_archive(archive: &[u8]) -> Self {
         let mut file = tempfile::tempfile().expect("a file");
         file.write_all(archive).expect("write");
@@ -33,7 +33,7 @@ impl Blob {
         Self { diff_id, media_type: TAR.into(), file }
     }
 
-    /// Makes a blob of a directory, packed by GNU tar with extended attributes.
+    /// Makes a blob from a directory, packed by GNU tar with extended attributes.
     pub fn from_directory(dir: &Path) -> Self {
         let mut tar = std::process::Command::new("tar");
         tar.args(["--numeric-owner", "--xattrs", "--xattrs-include=*", "--format=posix", "-C"]).arg(dir);
@@ -42,7 +42,7 @@ impl Blob {
         Self::from_archive(&output.stdout)
     }
 
-    /// Makes a blob of many small files, which takes a while to unpack.
+    /// Makes a blob with many small files, which takes a while to unpack.
     pub fn from_many_files(count: u32, content: &str) -> Self {
         let mut builder = tar::Builder::new(Vec::new());
         for index in 0..count {
@@ -56,7 +56,7 @@ impl Blob {
         Self::from_archive(&builder.into_inner().expect("an archive"))
     }
 
-    /// The call that asks a launcher to unpack the blob.
+    /// Call that requests a launcher to unpack the blob.
     pub fn request(&self, parents: &[&Self]) -> LauncherCall {
         let digest = |blob: &&Self| hex::decode(&blob.diff_id[7..]).expect("digits");
         LauncherCall::UnpackLayer(UnpackLayer {
@@ -69,12 +69,11 @@ impl Blob {
 }
 
 impl Launcher {
-    /// Unpacks a layer.
     pub fn unpack(&self, blob: &Blob, parents: &[&Blob]) -> LauncherAnswer {
         self.call(blob.request(parents), &[blob.file.as_fd()])
     }
 
-    /// Unpacks all layers of an image, and returns the image as a plan has it.
+    /// Unpacks all layers of an image and returns the image in the form of a plan.
     pub fn unpack_image(&self, blobs: &[Blob]) -> PlannedImage {
         let blobs: Vec<&Blob> = blobs.iter().collect();
         for (index, blob) in blobs.iter().enumerate() {
@@ -90,7 +89,6 @@ impl Launcher {
         }
     }
 
-    /// Removes a layer.
     pub fn remove_layer(&self, blob: &Blob) -> LauncherAnswer {
         self.call(LauncherCall::RemoveLayer(RemoveLayer { diff_id: blob.diff_id.clone() }), &[])
     }
@@ -101,7 +99,7 @@ impl Launcher {
         entries.map(|entry| entry.expect("an entry").path()).collect()
     }
 
-    /// Pid of a process that the launcher has forked to unpack or remove layers.
+    /// Pid of a worker that the launcher forked to unpack or remove layers.
     pub fn layer_worker(&self) -> Option<i32> {
         let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
         entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()).find(|pid| {

@@ -1,4 +1,4 @@
-//! Loop devices that hold the disk limits of a daemon's containers.
+//! Loop devices that enforce the disk limits of a daemon's containers.
 
 use std::fs;
 use std::path::Path;
@@ -6,14 +6,14 @@ use std::path::Path;
 use crate::daemon::Daemon;
 use crate::wait;
 
-/// Returns the files of loop devices that lie below a directory, even if a file has no name any more.
+/// Returns the files of loop devices that are below a directory, including unlinked files.
 pub fn below(directory: &Path) -> Vec<String> {
     let devices = fs::read_dir("/sys/block").expect("/sys/block").flatten();
     let files = devices.filter_map(|device| fs::read_to_string(device.path().join("loop/backing_file")).ok());
     files.filter(|file| Path::new(file).starts_with(directory)).collect()
 }
 
-/// Waits until no loop device has a file of the daemon's.
+/// Waits until no loop device is backed by a file of the daemon.
 pub fn wait_until_free(daemon: &Daemon) {
     wait::until_ok("the loop devices are free", || match below(daemon.setup().home()) {
         left if left.is_empty() => Ok(()),

@@ -1,4 +1,4 @@
-//! Metrics of a daemon, as curl gets them from the unix socket of a daemon that serves them there.
+//! Metrics of a daemon that serves them on a unix socket, read with curl.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,15 +9,15 @@ fn socket(setup: &Setup) -> PathBuf {
     setup.run_dir().join("metrics.sock")
 }
 
-/// Returns the configuration's table.
+/// Returns the configuration table that enables metrics.
 pub fn table(setup: &Setup) -> String {
     format!("[metrics]\nlisten = \"unix:{}\"\n", socket(setup).display())
 }
 
-/// Returns the value of a series, which is named with its labels.
+/// Returns the value of a series. `series` includes the labels.
 ///
 /// # Panics
-/// There is no such series.
+/// Panics if the series does not exist.
 pub fn value(daemon: &Daemon, series: &str) -> f64 {
     let mut curl = Command::new("curl");
     curl.args(["--silent", "--show-error", "--fail", "--unix-socket"]).arg(socket(daemon.setup()));

@@ -1,4 +1,4 @@
-//! File systems for one test: small ones to be filled, and directories that lie on another file system.
+//! File systems for one test: small ones to fill, and directories that are on another file system.
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;
@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use tempfile::TempDir;
 
-/// Type of the file system that secret files lie on here: tmpfs where the kernel can exclude one from swap (Linux 6.4),
-/// else ramfs, which is never swapped.
+/// File system type of secret files on this machine: tmpfs if the kernel can exclude it from swap (Linux 6.4), else
+/// ramfs, which is never swapped.
 ///
 /// # Panics
-/// The kernel's version cannot be read.
+/// Panics if the kernel's version cannot be read.
 pub fn secrets_fs_type() -> &'static str {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").expect("a release");
     let mut numbers = release.split(['.', '-', '\n']).map(|number| number.parse::<u32>().unwrap_or(0));
@@ -20,7 +20,7 @@ pub fn secrets_fs_type() -> &'static str {
     if version >= (6, 4) { "tmpfs" } else { "ramfs" }
 }
 
-/// A tmpfs, which is unmounted on drop even while it is in use.
+/// A tmpfs that is unmounted on drop, even if it is in use.
 pub struct Tmpfs {
     at: PathBuf,
 }
@@ -34,13 +34,13 @@ impl Tmpfs {
         Self { at: at.to_owned() }
     }
 
-    /// Used bytes.
+    /// Used size in bytes.
     pub fn used(&self) -> u64 {
         let reported = rustix::fs::statvfs(&self.at).expect("statvfs");
         (reported.f_blocks - reported.f_bfree) * reported.f_frsize
     }
 
-    /// Fills it to the last byte.
+    /// Fills the file system to the last byte.
     pub fn fill(&self) {
         let mut ballast = File::create(self.ballast()).expect("create");
         for block in [1 << 20, 4096, 1] {
@@ -59,7 +59,7 @@ impl Tmpfs {
         }
     }
 
-    /// Removes a few of those files.
+    /// Removes a few files of [`Self::fill_with_files`].
     pub fn free_files(&self) {
         for number in 0..64 {
             fs::remove_file(self.files().join(number.to_string())).expect("remove");
@@ -86,7 +86,7 @@ impl Drop for Tmpfs {
     }
 }
 
-/// A directory that is mounted at another path and lies on another file system; removed on drop.
+/// A directory on another file system, mounted at `at`. Removed on drop.
 pub struct RelocatedDirectory {
     at: PathBuf,
     _dir: TempDir,
@@ -108,19 +108,20 @@ impl Drop for RelocatedDirectory {
     }
 }
 
-/// A directory whose mount options are its own, whatever those of the file system around it are, until it is dropped.
+/// A directory with its own mount options, independent of the surrounding file system. Unmounted on drop.
 pub struct OwnMount {
     at: PathBuf,
 }
 
 impl OwnMount {
-    /// Mounts the directory over itself. What was opened or mounted there before does not see it.
+    /// Mounts the directory over itself. Files that were opened or mounted there before do not see this mount.
     pub fn from_dir(dir: &Path) -> Self {
         mount(Some(dir), dir, None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("mount");
         Self { at: dir.to_owned() }
     }
 
-    /// Sets whether programs in it run with their set-user-id bits. Mount namespaces that exist already keep what they have.
+    /// Sets whether set-user-ID bits of programs in this directory are honoured. Existing mount namespaces keep their
+    /// setting.
     pub fn honour_set_user_id(&self, honoured: bool) {
         let flags = if honoured { MsFlags::empty() } else { MsFlags::MS_NOSUID };
         let remount = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | flags;
@@ -134,14 +135,14 @@ impl Drop for OwnMount {
     }
 }
 
-/// The state directory of a daemon or launcher whose directory is `home`, on the file system that
-/// `EXECUTOR_STATE_BELOW` names: /run is a tmpfs, and before Linux 6.3 a tmpfs cannot be id-mapped.
+/// State directory for a daemon or launcher in `home`, on the file system that `EXECUTOR_STATE_BELOW` names: /run is a
+/// tmpfs, and before Linux 6.3 a tmpfs cannot be id-mapped.
 pub(crate) fn state(home: &Path) -> Option<RelocatedDirectory> {
     let below = std::env::var_os("EXECUTOR_STATE_BELOW")?;
     Some(RelocatedDirectory::mount(&home.join("state"), Path::new(&below)))
 }
 
-/// Creates a directory that every user can pass through.
+/// Creates a directory that every user can traverse.
 pub(crate) fn directory_below(dir: &Path) -> TempDir {
     let made = tempfile::Builder::new().prefix("ex").tempdir_in(dir).expect("a directory");
     fs::set_permissions(made.path(), Permissions::from_mode(0o755)).expect("chmod");

@@ -1,8 +1,8 @@
 //! A simulated host for one test's networks: a network namespace in which executord, its launcher and the CNI plugins
 //! run, so that a test's bridges, rules and routes are separate from the machine's.
 //!
-//! A second namespace is the outside world. The first namespace reaches it by a veth pair, and a container reaches it
-//! only through the first. Dropping the value removes both namespaces, with everything that plugins left.
+//! A second namespace is the outside world. The first namespace reaches it through a veth pair, and a container reaches
+//! it only through the first. Dropping the value removes both namespaces, with all leftovers of plugins.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,24 +21,23 @@ use crate::wait;
 pub const BEYOND: &str = "192.0.2.2";
 /// Port of the server in the outside world.
 pub const BEYOND_PORT: u16 = 9000;
-/// Answer of that server.
+/// Answer of the server in the outside world.
 pub const BEYOND_SAYS: &str = "from-beyond";
-/// The host's address on the link to the outside.
+/// Address of the host on the link to the outside world.
 pub const HOST: &str = "192.0.2.1";
-/// The host's address on the networks' bridge.
+/// Address of the host on the bridge of the networks.
 pub const GATEWAY: &str = "10.123.0.1";
 /// IPv6 address of the outside world.
 pub const BEYOND_V6: &str = "2001:db8::2";
-/// The host's IPv6 address on the link to the outside.
+/// IPv6 address of the host on the link to the outside world.
 pub const HOST_V6: &str = "2001:db8::1";
-/// The host's IPv6 address on the bridge.
+/// IPv6 address of the host on the bridge.
 pub const GATEWAY_V6: &str = "fd00:123::1";
-/// Name of the bridge.
 const BRIDGE: &str = "cni-test0";
 /// Debian's directory of CNI plugins.
 const PLUGINS: &str = "/usr/lib/cni";
 
-/// The two network namespaces, and directories for plugins.
+/// Two network namespaces, and directories for plugins.
 pub struct Network {
     name: String,
     dir: TempDir,
@@ -52,7 +51,7 @@ impl Network {
     /// Creates both namespaces.
     ///
     /// # Panics
-    /// iproute2, busybox or a part of the kernel is missing.
+    /// Panics if iproute2, busybox or a required kernel feature is missing.
     pub fn new() -> Self {
         let name = format!("ex{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let beyond = format!("{name}b");
@@ -84,7 +83,7 @@ impl Network {
         made
     }
 
-    /// Configures a bridge network with published ports that reaches the outside. `more` are further plugins.
+    /// Configures a bridge network with published ports and access to the outside world. `more` are further plugins.
     pub fn configure(&self, file: &str, name: &str, more: &[Value]) {
         let ipam = self.addresses(&[("10.123.0.0/24", "0.0.0.0/0")]);
         let bridge = json!({
@@ -96,8 +95,8 @@ impl Network {
         self.write_list(file, name, &plugins);
     }
 
-    /// Configures a bridge network with IPv4 and IPv6 addresses that reaches the outside. Nothing is masqueraded: the
-    /// outside has a route back.
+    /// Configures a bridge network with IPv4 and IPv6 addresses and access to the outside world. There is no
+    /// masquerading: the outside world has a route back.
     pub fn configure_both_families(&self, file: &str, name: &str) {
         let beyond = format!("{}b", self.name);
         for (space, link, address) in [(&self.name, "out0", HOST_V6), (&beyond, "in0", BEYOND_V6)] {
@@ -109,7 +108,7 @@ impl Network {
         self.write_list(file, name, &[bridge]);
     }
 
-    /// The `ipam` section of a network with these subnets, each with the destination that is routed through it.
+    /// The `ipam` section of a network with these subnets, each given with the destination that is routed through it.
     fn addresses(&self, networks: &[(&str, &str)]) -> Value {
         let ranges: Vec<Value> = networks.iter().map(|(subnet, _)| json!([{"subnet": subnet}])).collect();
         let routes: Vec<Value> = networks.iter().map(|(_, reached)| json!({"dst": reached})).collect();
@@ -128,12 +127,12 @@ impl Network {
         address.unwrap_or_else(|| panic!("no address: {reported}")).to_owned()
     }
 
-    /// Removes a network's configuration.
+    /// Removes the configuration file of a network.
     pub fn remove_config(&self, file: &str) {
         fs::remove_file(self.dir.path().join("net.d").join(file)).expect("the configuration exists");
     }
 
-    /// Writes a plugin that first logs each call, with its command and whether a namespace was given.
+    /// Writes a plugin that first logs each call with its command and whether a namespace was given.
     pub fn plugin(&self, name: &str, script: &str) {
         let path = self.dir.path().join("bin").join(name);
         let note = format!("echo \"$CNI_COMMAND {name} ${{CNI_NETNS:+netns}}\" >> {}", self.calls_file().display());
@@ -151,7 +150,7 @@ impl Network {
         text.lines().map(|line| line.trim().to_owned()).collect()
     }
 
-    /// Directory in which a test's plugins may keep state.
+    /// Directory for the state of a test's plugins.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -161,7 +160,7 @@ impl Network {
         self.setup(policy).start()
     }
 
-    /// Returns the configuration of [`Self::daemon`]'s daemon, not started yet.
+    /// Returns the configuration of the daemon that [`Self::daemon`] starts.
     pub fn setup(&self, policy: &str) -> Setup {
         self.patient_for(30, policy)
     }
@@ -172,7 +171,7 @@ impl Network {
         Setup::default().config(&config).network(&self.namespace())
     }
 
-    /// The keys of a daemon's `[policy]` by which it finds this host's networks and plugins.
+    /// Keys of a daemon's `[policy]` for this host's networks and plugins.
     pub fn policy(&self) -> String {
         let dir = self.dir.path();
         format!("cni_conf_dir = {:?}\ncni_bin_dirs = [{:?}, {PLUGINS:?}]\n", dir.join("net.d"), dir.join("bin"))
@@ -183,7 +182,7 @@ impl Network {
         format!("/run/netns/{}", self.name)
     }
 
-    /// Runs a command on this host and returns everything that it printed.
+    /// Runs a command on this host and returns its output.
     pub fn on_host(&self, command: &[&str]) -> String {
         let Output { stdout, stderr, .. } = inside(&self.name, command).output().expect("ip");
         format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr))
@@ -204,18 +203,18 @@ impl Network {
         within(&format!("{}b", self.name), what)
     }
 
-    /// Lists what plugins made for containers and did not remove: rules of a container, addresses, interfaces, and the
-    /// launcher's records of them. Empty if nothing is left.
+    /// Lists objects that plugins made for containers and did not remove: rules of a container, addresses, interfaces,
+    /// and the launcher's records of them. Empty if nothing is left.
     pub fn leftovers(&self, daemon: &Setup) -> Vec<String> {
         let mut left = Vec::new();
         for table in ["nat", "filter"] {
-            // Each container's chain is named by a hash, and has a comment with the container's id.
+            // Each container's chain is named after a hash and has a comment with the container's id.
             let rules = self.on_host(&["iptables-save", "-t", table]);
             left.extend(
                 rules.lines().filter(|rule| rule.contains(" id: ") || rule.contains("CNI-DN-")).map(str::to_owned),
             );
             let chains = rules.lines().filter(|rule| rule.starts_with(":CNI-")).filter(|chain| {
-                // Chains of portmap and firewall themselves belong to no container.
+                // Chains that portmap and firewall use for themselves belong to no container.
                 !["HOSTPORT", "FORWARD", "ADMIN"].iter().any(|own| chain.contains(own))
             });
             left.extend(chains.map(str::to_owned));
@@ -253,7 +252,7 @@ impl Drop for Network {
 
 fn within<T: Send>(name: &str, what: impl FnOnce() -> T + Send) -> T {
     let namespace = fs::File::open(Path::new("/run/netns").join(name)).expect("a namespace");
-    // Only a new thread enters the namespace, and it ends there.
+    // Only a new thread enters the namespace, and the thread then ends.
     let entered = move || {
         setns(namespace, CloneFlags::CLONE_NEWNET).expect("the namespace can be entered");
         what()

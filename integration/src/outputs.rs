@@ -1,4 +1,4 @@
-//! GetOutputs as a client uses it: the whole stream, put together.
+//! Reads the whole stream of GetOutputs, as a client does.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use crate::api::Api;
 /// Content of a GetOutputs stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Fetched {
-    /// Content and permission bits by path.
+    /// File content and permission bits by path.
     pub files: BTreeMap<String, (Vec<u8>, u32)>,
-    /// Skipped entries in order: path and reason.
+    /// Path and reason of each skipped entry, in order.
     pub skipped: Vec<(String, String)>,
 }
 
@@ -23,32 +23,32 @@ impl Fetched {
         self.files.keys().map(String::as_str).collect()
     }
 
-    /// A file's content as text.
+    /// Content of a file as text.
     ///
     /// # Panics
-    /// The stream had no such file.
+    /// Panics if the stream has no such file.
     pub fn text(&self, path: &str) -> String {
         let (content, _) = self.files.get(path).unwrap_or_else(|| panic!("no {path} in {self:?}"));
         String::from_utf8_lossy(content).into_owned()
     }
 
-    /// Reason for which a path was skipped.
+    /// Reason why a path was skipped.
     ///
     /// # Panics
-    /// The path was not skipped.
+    /// Panics if the path was not skipped.
     pub fn reason(&self, path: &str) -> &str {
         let found = self.skipped.iter().find(|(skipped, _)| skipped == path);
         &found.unwrap_or_else(|| panic!("{path} was not skipped: {self:?}")).1
     }
 }
 
-/// Fetches all outputs, one file, or everything below a directory.
+/// Fetches all outputs, one file, or all files below a directory.
 ///
 /// # Errors
-/// The daemon's status.
+/// Returns the daemon's status.
 ///
 /// # Panics
-/// The stream violates the interface.
+/// Panics if the stream violates the interface.
 pub fn fetch(api: &Api, id: &str, path: &str) -> Result<Fetched, Status> {
     api.block_on(async {
         let request = GetOutputsRequest { id: id.into(), path: path.into() };
@@ -61,13 +61,13 @@ pub fn fetch(api: &Api, id: &str, path: &str) -> Result<Fetched, Status> {
                     assert_whole(&fetched, current.take());
                     assert!(fetched.skipped.is_empty(), "skipped entries come last");
                     let before = fetched.files.insert(file.path.clone(), (Vec::new(), file.mode));
-                    assert!(before.is_none(), "{} came twice", file.path);
+                    assert!(before.is_none(), "{} was received twice", file.path);
                     current = Some((file.path, file.size));
                 }
                 Part::Data(data) => {
                     assert!((1..=64 << 10).contains(&data.len()), "{} bytes", data.len());
                     let (path, _) = current.as_ref().expect("data belongs to a file");
-                    fetched.files.get_mut(path).expect("the file has begun").0.extend(data);
+                    fetched.files.get_mut(path).expect("the file was started").0.extend(data);
                 }
                 Part::Skipped(entry) => {
                     assert_whole(&fetched, current.take());

@@ -1,4 +1,4 @@
-//! Project quotas as a file system reports them, read with Debian's repquota.
+//! Project quotas as reported by a file system, read with Debian's repquota.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ pub struct Project {
     pub blocks: u64,
     /// Limit in blocks of 1024 bytes.
     pub blocks_max: u64,
-    /// Used inodes, that is, files and directories.
+    /// Number of used inodes (files and directories).
     pub inodes: u64,
     /// Limit of inodes.
     pub inodes_max: u64,
@@ -19,7 +19,7 @@ pub struct Project {
 /// Reads a project of the file system mounted at `mount_point`; all zero for an unknown project.
 ///
 /// # Panics
-/// The file system has no project quotas.
+/// Panics if the file system has no project quotas.
 pub fn project(mount_point: &Path, id: u32) -> Project {
     let mut repquota = Command::new("repquota");
     let output = repquota.args(["-P", "-n", "-O", "csv"]).arg(mount_point).output().expect("quota is installed");

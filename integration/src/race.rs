@@ -1,4 +1,4 @@
-//! An attacker that exchanges directories for links while another process works with them.
+//! An attacker that swaps directories with links while another process uses them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-/// A thread that exchanges pairs of paths without pause until it is dropped.
+/// Thread that swaps pairs of paths continuously until it is dropped.
 pub struct Exchange {
     ended: Arc<AtomicBool>,
     count: Arc<AtomicU64>,
@@ -15,14 +15,13 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Starts the thread.
     pub fn start(pairs: Vec<(PathBuf, PathBuf)>) -> Self {
         let (ended, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (until, counted) = (Arc::clone(&ended), Arc::clone(&count));
         let thread = std::thread::spawn(move || {
             while !until.load(Ordering::Relaxed) {
                 for (one, other) in &pairs {
-                    renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).expect("both are there");
+                    renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE).expect("both paths exist");
                     counted.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -30,7 +29,7 @@ impl Exchange {
         Self { ended, count, thread: Some(thread) }
     }
 
-    /// Ends the thread and returns the number of exchanges.
+    /// Stops the thread and returns the number of swaps.
     pub fn stop(mut self) -> u64 {
         self.end();
         self.count.load(Ordering::Relaxed)

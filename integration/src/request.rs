@@ -5,27 +5,26 @@ use executor_proto::v1::{
     UserNamespace,
 };
 
-/// Memory of a container with a small program.
+/// Memory limit in bytes for a container with a small program.
 const SMALL: u64 = 64 << 20;
 
-/// An identity of a process that turns against its own container.
+/// User of a process that attacks its own container.
 #[derive(Clone, Copy, Debug)]
 pub struct Attacker {
-    /// Name in tests.
     pub name: &'static str,
     user: &'static str,
     user_namespace: UserNamespace,
 }
 
-/// Root and a user of a container with a user namespace, and root of one with the host's, where the operator allows it
-/// (`allow_host_userns`).
+/// Root and a user in a container with a user namespace, and root in a container with the host's user namespace, which
+/// the operator must allow (`allow_host_userns`).
 pub const ATTACKERS: [Attacker; 3] = [
     Attacker { name: "root", user: "root", user_namespace: UserNamespace::Own },
     Attacker { name: "user", user: "1000:1000", user_namespace: UserNamespace::Own },
     Attacker { name: "root-of-the-host", user: "root", user_namespace: UserNamespace::Host },
 ];
 
-/// A request that runs a program.
+/// Builds a request that runs a program.
 pub fn program(path: &str, args: &[&str]) -> RunRequest {
     let run =
         RunAction { path: path.into(), args: args.iter().map(|arg| (*arg).into()).collect(), ..RunAction::default() };
@@ -37,24 +36,23 @@ pub fn program(path: &str, args: &[&str]) -> RunRequest {
     }
 }
 
-/// A request that runs a shell script.
+/// Builds a request that runs a shell script.
 pub fn sh(script: &str) -> RunRequest {
     program("/bin/sh", &["-c", script])
 }
 
-/// A request for a container that runs until it is stopped.
+/// Builds a request for a container that runs until it is stopped.
 pub fn sleeper(id: &str) -> RunRequest {
     program("/bin/sleep", &["100000"]).id(id)
 }
 
-/// A request that replaces or adds files of a container.
+/// Builds a request that replaces or adds files of a container.
 pub fn update(id: &str, files: &[(&str, &[u8])]) -> UpdateFilesRequest {
     let file =
         |(path, content): &(&str, &[u8])| File { path: (*path).into(), content: content.to_vec(), ..File::default() };
     UpdateFilesRequest { id: id.into(), files: files.iter().map(file).collect(), ..UpdateFilesRequest::default() }
 }
 
-/// Builder methods of a request.
 #[allow(missing_docs)] // the names are those of the interface
 pub trait RequestBuilder: Sized {
     fn id(self, id: &str) -> Self;
@@ -71,7 +69,7 @@ pub trait RequestBuilder: Sized {
     fn secret_arg(self, index: u32, value: &str) -> Self;
     fn runtime_token(self, path: &str) -> Self;
     fn unmasked(self) -> Self;
-    /// Changes the action by a closure.
+    /// Applies a closure to the action.
     fn action(self, change: impl FnOnce(&mut RunAction)) -> Self;
 }
 

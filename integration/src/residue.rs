@@ -1,8 +1,8 @@
-//! A container with canaries in every kind of secret input, a process that keeps its files open, and a search for what
-//! is left of them.
+//! A container with canaries in every kind of secret input, a process that keeps its files open, and a search for
+//! residue.
 //!
-//! The container prints all its secrets, so that its log is worth a search. The sizes are those of the claim in
-//! docs/security-claims.md: 64 bytes, 4 KiB, 64 KiB, and nearly the largest that a kind allows.
+//! The container prints all its secrets, so that its log contains them. The sizes are those of the claim in
+//! docs/security-claims.md: 64 bytes, 4 KiB, 64 KiB, and nearly the maximum of each kind.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -18,18 +18,18 @@ use crate::daemon::Daemon;
 use crate::request::{RequestBuilder, program};
 use crate::{footprint, wait};
 
-/// What a process does that is restarted before everything else: it fails the first time.
+/// Prefix of a restarted process's script: it exits with 1 at the first start.
 const FAILS_ONCE: &str = "[ -e /tmp/again ] || { echo >/tmp/again; exit 1; }; ";
 
-/// Directory of the secrets, which no image has.
+/// Directory of the secrets, which exists in no image.
 const DIR: &str = "/etc/executor-residue";
 const TOKEN: &str = "/etc/executor-residue/token";
-/// Sizes of the files. Each generation may have 1,048,576 bytes in all.
+/// File sizes in bytes. Each generation may have 1,048,576 bytes in total.
 const FILES: [usize; 4] = [64, 4096, 65_536, 900_000];
-/// Sizes of the variables and arguments. Each may have 131,071 bytes with its name, and all together 2 MiB.
+/// Sizes of variables and arguments in bytes. Each may have 131,071 bytes including its name, and all together 2 MiB.
 const STRINGS: [usize; 4] = [64, 4096, 65_536, 120_000];
-/// Prints every secret, then waits for a signal: USR1 and USR2 end it with 0 and 3, HUP makes it exceed its memory limit,
-/// WINCH makes it print the files again.
+/// Prints every secret, then waits for a signal: USR1 exits with 0, USR2 with 3, HUP exceeds the memory limit, WINCH
+/// prints the files again.
 const SCRIPT: &str = r#"
 show() { cat /etc/executor-residue/file-*; }
 trap 'exit 0' USR1
@@ -40,8 +40,8 @@ show; cat /etc/executor-residue/token
 printf '%s\n' "$SECRET_64" "$SECRET_4096" "$SECRET_65536" "$SECRET_120000" "$@"
 echo residue-up
 while :; do sleep 100000 & wait $!; done"#;
-/// Writes further secrets, made of the given ones by exchanging letters: beside the container's files, in a directory
-/// of its own, over and after the given content; deletes one file and replaces one.
+/// Writes further secrets, derived from the given ones by swapping letters: next to the container's files, in a new
+/// directory, over and after the given content. Deletes one file and replaces one.
 const WRITES: &str = r#"
 cd /etc/executor-residue
 other() { printf '%s' "$1" | tr A-Za-z N-ZA-Mn-za-m; }
@@ -54,20 +54,19 @@ rm file-4096
 mv made/new file-65536
 cd /
 "#;
-/// SIGWINCH: the script prints the files again.
+/// SIGWINCH: makes the script print the files again.
 const SHOW_AGAIN: u32 = 28;
 
-/// Secrets of one container, and the needles that find them.
+/// Secrets of one container, and the needles to find them.
 pub struct ContainerSecrets {
-    /// The container's id.
     pub id: String,
     files: Vec<Canary>,
     variables: Vec<Canary>,
     arguments: Vec<Canary>,
     needles: Needles,
-    /// The process may change its files, and does.
+    /// True if the process may change its files and does.
     writes: bool,
-    /// The process is a step of a tree of actions.
+    /// True if the process is a step of a tree of actions.
     is_step: bool,
     is_restarted: bool,
 }
@@ -77,7 +76,7 @@ fn canaries(sizes: &[usize]) -> Vec<Canary> {
 }
 
 impl ContainerSecrets {
-    /// Creates new secrets for a container of this name.
+    /// Creates secrets for the container `id`.
     pub fn new(id: &str) -> Self {
         let [files, variables, arguments] = [FILES, STRINGS, STRINGS].map(|sizes| canaries(&sizes));
         let needles = Needles::new().expect("randomness");
@@ -100,27 +99,27 @@ impl ContainerSecrets {
         batch
     }
 
-    /// Creates secrets for a container whose process is a step of a tree of actions, with another one after it.
+    /// Creates secrets for a container whose process is a step of a tree of actions and is followed by another step.
     pub fn from_step(id: &str) -> Self {
         Self { is_step: true, ..Self::new(id) }
     }
 
-    /// Creates secrets for a container whose process fails at first, and runs once more by its restart policy.
+    /// Creates secrets for a container whose process fails at first and is restarted by its restart policy.
     pub fn restarted(id: &str) -> Self {
         Self { is_restarted: true, ..Self::new(id) }
     }
 
-    /// Returns whether the process is a step of a tree of actions, whose variables and arguments are not kept.
+    /// Returns whether the process is a step of a tree of actions. The variables and arguments of a step are not kept.
     pub fn is_step(&self) -> bool {
         self.is_step
     }
 
-    /// The request that starts the container.
+    /// Builds the request that starts the container.
     pub fn request(&self) -> RunRequest {
         self.asking_for("/bin/sh")
     }
 
-    /// The request that starts the container with another program than the shell, at `path`.
+    /// Builds the request that starts the container with the program at `path` instead of the shell.
     pub fn asking_for(&self, path: &str) -> RunRequest {
         let secrets = ["", "", "", ""];
         let script = if self.writes {
@@ -163,12 +162,13 @@ impl ContainerSecrets {
         request
     }
 
-    /// Waits until the process has printed its secrets, and adds its token to the needles. Returns the container as it is then.
+    /// Waits until the process has printed its secrets, and adds its token to the needles. Returns the current
+    /// container.
     pub fn wait_until_up(&mut self, daemon: &Daemon) -> Container {
         daemon.api.follow(&self.id).until(|entry| entry.data.ends_with(b"residue-up\n"));
         let container = daemon.api.get(&self.id).expect("Get");
         let token = fs::read(format!("/proc/{}/root{TOKEN}", pid(&container))).expect("a token");
-        // The token begins with the container's id, up to the point.
+        // The token begins with the container's id and a dot.
         self.needles.add("token", token.rsplit(|byte| *byte == b'.').next().expect("a token"));
         container
     }
@@ -185,7 +185,7 @@ impl ContainerSecrets {
         log.until(|entry| entry.data.ends_with(b"residue-again\n"));
     }
 
-    /// Searches every process and every file of the daemon; `also` are further processes.
+    /// Searches every process and file of the daemon, and the processes `also`.
     pub fn search(&self, daemon: &Daemon, also: &[u32]) -> Report {
         let mut search = Search::new(&self.needles);
         let mut pids: Vec<u32> = vec![daemon.pid() as u32];
@@ -206,7 +206,7 @@ impl ContainerSecrets {
     }
 }
 
-/// Exchanges a letter as the process does.
+/// Swaps a letter as the process does.
 fn other(byte: u8) -> u8 {
     match byte {
         b'A'..=b'Z' => (byte - b'A' + 13) % 26 + b'A',
@@ -230,12 +230,12 @@ fn files(canaries: &[Canary]) -> Vec<v1::File> {
     canaries.iter().map(file).collect()
 }
 
-/// A process that only keeps the files with a container's secrets open.
+/// A process that keeps the files with a container's secrets open.
 pub struct FileHolder(Child);
 
 impl FileHolder {
-    /// Starts a process that opens every file: those that the container sees, and those that its shim keeps beside
-    /// them.
+    /// Starts a process that opens every secret file: those visible in the container, and those that its shim keeps
+    /// outside of the container.
     pub fn new(daemon: &Daemon, container: &Container) -> Self {
         let places = [GENERATIONS_DIR, DIR].map(|place| PathBuf::from(format!("/proc/{}/root{place}", pid(container))));
         let mut paths: Vec<PathBuf> = places.iter().flat_map(|place| regular(place)).collect();
@@ -250,7 +250,6 @@ impl FileHolder {
         Self(child.expect("sleep"))
     }
 
-    /// Pid of the process.
     pub fn pid(&self) -> u32 {
         self.0.id()
     }
@@ -263,7 +262,7 @@ impl Drop for FileHolder {
     }
 }
 
-/// Regular files below a directory; none if it does not exist.
+/// Lists the regular files below a directory. Empty if the directory does not exist.
 fn regular(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -276,7 +275,7 @@ fn regular(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Waits for the end of a container, and then the second within which nothing may be left.
+/// Waits for a container's exit, and then for the second after which nothing may be left.
 pub fn wait_until_settled(daemon: &Daemon, id: &str) -> Container {
     let container = daemon.api.wait(id).expect("Wait");
     wait::until("the container's run directory is gone", || {

@@ -11,7 +11,6 @@ const PROGRAMS: [&str; 22] = [
     "sleep", "stat", "touch", "true", "umount", "wc", "yes",
 ];
 
-/// A root file system in a temporary directory.
 pub struct Rootfs {
     dir: TempDir,
 }
@@ -35,7 +34,6 @@ impl Rootfs {
         Self { dir }
     }
 
-    /// Path of the root file system.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
@@ -52,7 +50,7 @@ impl Rootfs {
         symlink(target, path).expect("symlink");
     }
 
-    /// Path, kind and size of every entry, to check that nothing changes.
+    /// Path, kind and size of every entry, to check that nothing has changed.
     pub fn listing(&self) -> Vec<(PathBuf, bool, u64)> {
         let mut found = Vec::new();
         list(self.path(), &mut found);

@@ -1,4 +1,4 @@
-//! The runtime socket and its only call, as a container makes it.
+//! The runtime socket and its only call, made as a container makes it.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use crate::daemon::Daemon;
 /// Path of the runtime token that [`token`] reads.
 pub const TOKEN: &str = "/etc/executor-test/token";
 
-/// The socket that containers with a token see, at its path on the host.
+/// Host path of the runtime socket that containers with a token see.
 pub fn socket(daemon: &Daemon) -> PathBuf {
     daemon.setup().run_dir().join("runtime/runtime.sock")
 }
@@ -21,10 +21,10 @@ pub fn token(init: i32) -> String {
     std::fs::read_to_string(format!("/proc/{init}/root{TOKEN}")).expect("a token")
 }
 
-/// Calls GetSecrets on a new connection. The error is the code and the message.
+/// Calls GetSecrets on a new connection.
 ///
 /// # Errors
-/// The daemon's status.
+/// Returns the code and message of the daemon's status.
 pub fn get_secrets(socket: &Path, authorization: Option<&str>, id: &str) -> Result<GetSecretsResponse, (Code, String)> {
     let api = Api::connect(socket).expect("the socket is served");
     let mut request = Request::new(GetSecretsRequest { id: id.into() });
@@ -38,7 +38,7 @@ pub fn get_secrets(socket: &Path, authorization: Option<&str>, id: &str) -> Resu
 /// Calls GetSecrets with a token.
 ///
 /// # Errors
-/// The daemon's status.
+/// Returns the daemon's status.
 pub fn with_token(socket: &Path, token: &str) -> Result<GetSecretsResponse, (Code, String)> {
     get_secrets(socket, Some(&format!("Bearer {token}")), "")
 }

@@ -14,18 +14,18 @@ use tonic::{Status, Streaming};
 
 use crate::api::Api;
 
-/// An Exec request for a program.
+/// Builds an Exec request for a program.
 pub fn start(id: &str, path: &str, args: &[&str]) -> ExecStart {
     let args = args.iter().map(|arg| (*arg).into()).collect();
     ExecStart { id: id.into(), path: path.into(), args, ..ExecStart::default() }
 }
 
-/// An Exec request for a shell script.
+/// Builds an Exec request for a shell script.
 pub fn script(id: &str, script: &str) -> ExecStart {
     start(id, "/bin/sh", &["-c", script])
 }
 
-/// Reads messages until the output contains these words.
+/// Reads messages until the output contains `words`.
 fn until<T>(
     call: &mut T,
     words: &str,
@@ -37,7 +37,7 @@ fn until<T>(
         if text.contains(words) {
             return text;
         }
-        assert!(read_message(call).expect("a call that goes on"), "{words:?} never came: {text:?}");
+        assert!(read_message(call).expect("the call continues"), "{words:?} is missing in {text:?}");
     }
 }
 
@@ -48,21 +48,21 @@ pub struct Executed {
     answers: Streaming<ExecResponse>,
     /// Pid on the host; 0 if the process did not start.
     pub pid: i32,
-    /// Reason for which the process did not start.
+    /// Reason why the process did not start.
     pub failure: Option<ExecFailure>,
     /// Standard output so far.
     pub stdout: Vec<u8>,
     /// Standard error so far.
     pub stderr: Vec<u8>,
-    /// How the process ended: `Ok(code)` or `Err(signal)`.
+    /// Exit of the process: `Ok(code)` or `Err(signal)`.
     pub exit: Option<Result<i32, i32>>,
 }
 
 impl Executed {
-    /// Executes a process, and waits until it runs or has failed to start.
+    /// Executes a process and waits until it runs or has failed to start.
     ///
     /// # Errors
-    /// The daemon's status.
+    /// Returns the daemon's status.
     pub fn start(api: &Api, start: ExecStart) -> Result<Self, Status> {
         let (requests, receiver) = mpsc::channel(16);
         requests.try_send(ExecRequest { part: Some(ToExecuted::Start(start)) }).expect("room");
@@ -85,7 +85,7 @@ impl Executed {
     /// Reads one message. Returns false at the end of the stream.
     ///
     /// # Errors
-    /// The daemon's status.
+    /// Returns the daemon's status.
     pub fn read_message(&mut self) -> Result<bool, Status> {
         match self.api.block_on(self.answers.message())?.and_then(|answer| answer.part) {
             None => return Ok(false),
@@ -103,18 +103,17 @@ impl Executed {
         Ok(true)
     }
 
-    /// Sends a message.
     pub fn send(&self, part: ToExecuted) {
         let requests = self.requests.clone().expect("not closed");
-        self.api.block_on(requests.send(ExecRequest { part: Some(part) })).expect("a call that goes on");
+        self.api.block_on(requests.send(ExecRequest { part: Some(part) })).expect("the call continues");
     }
 
-    /// Sends input.
+    /// Sends standard input.
     pub fn send_input(&self, bytes: &[u8]) {
         self.send(ToExecuted::Stdin(bytes.into()));
     }
 
-    /// Ends the input.
+    /// Closes standard input.
     pub fn end_input(&self) {
         self.send(ToExecuted::EndOfInput(EndOfInput {}));
     }
@@ -129,7 +128,7 @@ impl Executed {
         self.requests = None;
     }
 
-    /// Reads messages until the output contains these words.
+    /// Reads messages until the output contains `words`.
     pub fn until(&mut self, words: &str) -> String {
         until(self, words, |call| &call.stdout, Self::read_message)
     }
@@ -137,7 +136,7 @@ impl Executed {
     /// Reads messages until the end of the stream.
     ///
     /// # Errors
-    /// The daemon's status.
+    /// Returns the daemon's status.
     pub fn end(mut self) -> Result<Self, Status> {
         while self.read_message()? {}
         Ok(self)
@@ -149,10 +148,10 @@ impl Executed {
     }
 }
 
-/// Executes a process to its end.
+/// Executes a process and waits for its exit.
 ///
 /// # Errors
-/// The daemon's status.
+/// Returns the daemon's status.
 pub fn executed(api: &Api, start: ExecStart) -> Result<Executed, Status> {
     Executed::start(api, start)?.end()
 }
@@ -162,13 +161,13 @@ pub struct Attached {
     api: Api,
     requests: Option<mpsc::Sender<AttachRequest>>,
     answers: Streaming<AttachResponse>,
-    /// The process has a terminal.
+    /// True if the process has a terminal.
     pub terminal: bool,
     /// Standard output so far.
     pub stdout: Vec<u8>,
     /// Standard error so far.
     pub stderr: Vec<u8>,
-    /// Position of the next byte in the output, as far as the daemon has reported it.
+    /// Position of the next output byte that the daemon has reported.
     pub place: u64,
     /// Number of bytes that were skipped.
     pub missed: u64,
@@ -178,7 +177,7 @@ impl Attached {
     /// Attaches to a container.
     ///
     /// # Errors
-    /// The daemon's status.
+    /// Returns the daemon's status.
     pub fn start(api: &Api, start: AttachStart) -> Result<Self, Status> {
         let (requests, receiver) = mpsc::channel(16);
         requests.try_send(AttachRequest { part: Some(ToAttached::Start(start)) }).expect("room");
@@ -201,7 +200,7 @@ impl Attached {
     /// Reads one message. Returns false at the end of the stream.
     ///
     /// # Errors
-    /// The daemon's status.
+    /// Returns the daemon's status.
     pub fn read_message(&mut self) -> Result<bool, Status> {
         match self.api.block_on(self.answers.message())?.and_then(|answer| answer.part) {
             None => return Ok(false),
@@ -222,26 +221,25 @@ impl Attached {
         Ok(true)
     }
 
-    /// Sends a message.
     pub fn send(&self, part: ToAttached) {
         let requests = self.requests.clone().expect("not closed");
-        self.api.block_on(requests.send(AttachRequest { part: Some(part) })).expect("a call that goes on");
+        self.api.block_on(requests.send(AttachRequest { part: Some(part) })).expect("the call continues");
     }
 
-    /// Sends input.
+    /// Sends standard input.
     pub fn send_input(&self, bytes: &[u8]) {
         self.send(ToAttached::Stdin(bytes.into()));
     }
 
-    /// Reads messages until the output contains these words.
+    /// Reads messages until the output contains `words`.
     pub fn until(&mut self, words: &str) -> String {
         until(self, words, |call| &call.stdout, Self::read_message)
     }
 
-    /// Reads messages until the process's output has ended.
+    /// Reads messages until the end of the process's output.
     ///
     /// # Errors
-    /// The daemon's status.
+    /// Returns the daemon's status.
     pub fn end(mut self) -> Result<Self, Status> {
         while self.read_message()? {}
         Ok(self)

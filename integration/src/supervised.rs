@@ -1,8 +1,8 @@
-//! executord and its launcher as a supervisor such as systemd runs them: two processes that do not start one another,
-//! each restarted on the same directories after its death.
+//! Runs executord and its launcher as a supervisor such as systemd does: two processes that do not start each other,
+//! each restarted on the same directories after its exit.
 //!
-//! [`crate::daemon::Daemon`] is the other way to run them: an executord that starts its launcher. Dropping the value
-//! ends the containers and both processes and removes the directories, whatever state they are in.
+//! [`crate::daemon::Daemon`] instead runs an executord that starts its launcher. Dropping the value stops the
+//! containers and both processes and removes the directories, whatever their state.
 
 use std::fs::{self, File, Permissions};
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,13 +21,12 @@ use crate::daemon::{clear, kill};
 use crate::footprint::Footprint;
 use crate::{dist, host, launcher, wait, warm_pool};
 
-/// Uid of executord, which no user of the host has.
+/// Uid of executord; no user of the host has it.
 const USER: &str = "64123";
 
-/// Longest time until either process serves.
+/// Startup timeout of either process.
 const COME_UP: Duration = Duration::from_secs(60);
 
-/// One of the two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The process that serves clients.
@@ -36,19 +35,19 @@ pub enum Part {
     Launcher,
 }
 
-/// A node under supervision.
+/// Node under supervision.
 pub struct Supervised {
-    /// A connection to executord, renewed at each restart.
+    /// Connection to executord, renewed at each restart.
     pub api: Api,
     home: TempDir,
-    /// Those that name the configuration file.
+    /// Arguments that name the configuration file.
     arguments: Vec<String>,
     executord: Process,
     launcher: Process,
 }
 
-/// A child that a thread of this process may trace. Its end is detected by pidfd, because a wait would take the
-/// tracer's stops away.
+/// A child that a thread of this process may trace. Its exit is detected by pidfd, because a wait would consume the
+/// tracer's stops.
 struct Process {
     child: Child,
     pidfd: OwnedFd,
@@ -60,7 +59,7 @@ impl Process {
         Ok(Self { child, pidfd })
     }
 
-    /// Returns whether the process and all its threads end within a time. Reaps it if no tracer has.
+    /// Returns whether the process and all its threads exit within `within`. Reaps the process if no tracer has.
     fn has_ended(&mut self, within: PollTimeout) -> bool {
         let mut ended = [PollFd::new(self.pidfd.as_fd(), PollFlags::POLLIN)];
         let ended = poll(&mut ended, within).is_ok_and(|ready| ready > 0);
@@ -75,7 +74,7 @@ impl Supervised {
     /// Starts both processes and waits until they serve.
     ///
     /// # Panics
-    /// A process does not serve in time.
+    /// Panics if a process does not serve in time.
     pub fn start() -> Self {
         Self::configured("")
     }
@@ -83,7 +82,7 @@ impl Supervised {
     /// Starts both processes with a configuration file, and waits until they serve.
     ///
     /// # Panics
-    /// A process does not serve in time.
+    /// Panics if a process does not serve in time.
     pub fn configured(toml: &str) -> Self {
         let home = tempfile::Builder::new().prefix("ex").tempdir_in("/run").expect("a directory in /run");
         fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("chmod");
@@ -93,17 +92,15 @@ impl Supervised {
         Self { api, home, arguments, executord, launcher }
     }
 
-    /// The directory that holds everything of the node.
+    /// Directory that holds all files of the node.
     pub fn home(&self) -> &Path {
         self.home.path()
     }
 
-    /// The run directory.
     pub fn run_dir(&self) -> PathBuf {
         self.home().join("run")
     }
 
-    /// The state directory.
     pub fn state_dir(&self) -> PathBuf {
         self.home().join("state")
     }
@@ -116,12 +113,12 @@ impl Supervised {
         }
     }
 
-    /// Log of both processes.
+    /// Log output of both processes.
     pub fn logged(&self) -> String {
         fs::read_to_string(self.home().join("log")).unwrap_or_default()
     }
 
-    /// Sends SIGKILL to one process and waits for its end.
+    /// Sends SIGKILL to one process and waits for its exit.
     pub fn kill(&mut self, part: Part) {
         let process = self.process(part);
         let _ = pidfd_signal(process.pidfd.as_fd(), nix::libc::SIGKILL);
@@ -135,15 +132,15 @@ impl Supervised {
         }
     }
 
-    /// Returns whether a process has died.
+    /// Returns whether a process has exited.
     pub fn is_dead(&mut self, part: Part) -> bool {
         self.process(part).has_ended(PollTimeout::ZERO)
     }
 
-    /// Acts as a supervisor: restarts dead processes and waits until both serve and are connected.
+    /// Acts as a supervisor: restarts exited processes and waits until both serve and are connected.
     ///
     /// # Errors
-    /// A process does not serve in time.
+    /// Returns an error if a process does not serve in time.
     pub fn revive(&mut self) -> Result<(), String> {
         if self.is_dead(Part::Launcher) {
             self.launcher = start_launcher(self.home.path(), &self.arguments)?;
@@ -154,7 +151,7 @@ impl Supervised {
         serves(&self.api)
     }
 
-    /// Pids of living shims, by their records.
+    /// Pids of running shims, from their records.
     pub fn shims(&self) -> Vec<i32> {
         let named = self.run_dir().display().to_string();
         let is_shim = |pid: &i32| {
@@ -164,11 +161,10 @@ impl Supervised {
         host::processes().into_iter().filter(is_shim).collect()
     }
 
-    /// Takes the current footprint of the node.
     pub fn footprint(&self) -> Footprint {
         let mut footprint =
             Footprint::take(self.home(), self.pid(Part::Executord), Some(self.pid(Part::Launcher)), &self.api);
-        // In a host without mount propagation, a new launcher also has the mounts of others that existed when it began.
+        // On a host without mount propagation, a new launcher also has the mounts of others that existed at its start.
         let home = self.home().display().to_string();
         footprint.mounts.retain(|mount| mount.contains(&home));
         footprint
@@ -177,9 +173,9 @@ impl Supervised {
     /// Waits until the footprint has nothing that was not in `before`.
     ///
     /// # Errors
-    /// A description of what is still there after `patience`.
+    /// Returns a description of what remains after `patience`.
     pub fn wait_until_back_at(&self, before: &Footprint, patience: Duration) -> Result<(), String> {
-        // A shim's last steps and the kernel's cleanup come after the answer.
+        // The shim's last steps and the kernel's cleanup follow the answer.
         wait::within(patience, || match self.footprint().added_since(before) {
             left if left.is_empty() => Ok(()),
             left => Err(left),
@@ -219,8 +215,8 @@ fn spawn(home: &Path, arguments: &[String], program: &str, user: &str) -> Result
 fn start_launcher(home: &Path, arguments: &[String]) -> Result<Process, String> {
     let mut child = spawn(home, arguments, "executor-launcher", "--daemon-user")?;
     let socket = home.join("run/launcher.sock");
-    // Until the new one listens, connections are refused, or taken in the name of the earlier launcher: a process that this forked
-    // may still have the socket open.
+    // Until the new process listens, connections are refused, or accepted on behalf of the earlier launcher: a process
+    // that the earlier launcher forked may still have the socket open.
     let pid = child.id() as i32;
     come_up("executor-launcher", home, Some(&mut child), || {
         let connection = Seqpacket::connect(&socket).ok()?;
@@ -256,7 +252,7 @@ fn come_up<T>(
     let answer = wait::within(COME_UP, || match ask() {
         Some(answer) => Ok(Ok(answer)),
         None => match child.as_mut().and_then(|child| child.try_wait().ok().flatten()) {
-            Some(status) => Ok(Err(format!("{what} ended ({status}) instead of serving:\n{}", log()))),
+            Some(status) => Ok(Err(format!("{what} exited ({status}) instead of serving:\n{}", log()))),
             None => Err(()),
         },
     });

@@ -1,4 +1,4 @@
-//! agent-cli on a terminal: a pseudo-terminal whose other end a test has.
+//! Runs agent-cli on a pseudo-terminal whose other end belongs to the test.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -13,10 +13,10 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use crate::{dist, wait};
 
-/// A terminal with agent-cli on it, as the only process of its session.
+/// Pseudo-terminal with agent-cli as the only process of its session.
 pub struct Terminal {
     keys: File,
-    /// The terminal's other end, for its settings.
+    /// Program end of the terminal, for its settings.
     other: OwnedFd,
     child: Child,
     written: Arc<Mutex<Vec<u8>>>,
@@ -30,10 +30,10 @@ impl Drop for Terminal {
 }
 
 impl Terminal {
-    /// Starts agent-cli on a terminal of this many rows and columns.
+    /// Starts agent-cli on a terminal of this size.
     ///
     /// # Panics
-    /// The machine has no terminals.
+    /// Panics if the machine has no pseudo-terminals.
     pub fn start(socket: &Path, arguments: &[&str], (rows, columns): (u16, u16)) -> Self {
         let (keys, other) = ends();
         let end = || Stdio::from(other.try_clone().expect("a descriptor"));
@@ -61,47 +61,47 @@ impl Terminal {
         Self { keys, other, child, written }
     }
 
-    /// All that was written to the terminal.
+    /// Output written to the terminal so far.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.written.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 
-    /// Presses keys.
+    /// Sends keys.
     ///
     /// # Panics
-    /// The terminal is gone.
+    /// Panics if the terminal is closed.
     pub fn press(&mut self, keys: &[u8]) {
-        self.keys.write_all(keys).expect("the terminal takes keys");
+        self.keys.write_all(keys).expect("the terminal is open");
     }
 
-    /// Changes the size, which agent-cli is told by SIGWINCH.
+    /// Changes the size; the kernel notifies agent-cli with SIGWINCH.
     pub fn resize(&self, rows: u16, columns: u16) {
         set_size(&self.keys, rows, columns);
     }
 
-    /// Returns whether keys come one by one, as for a screen.
+    /// Returns whether the terminal is in raw mode.
     ///
     /// # Panics
-    /// The terminal is gone.
+    /// Panics if the terminal is closed.
     pub fn is_raw(&self) -> bool {
         !tcgetattr(self.other.as_fd()).expect("settings").local_modes.contains(LocalModes::ICANON)
     }
 
-    /// Pid of agent-cli, which setsid has become.
+    /// Pid of agent-cli, which setsid executes in its own process.
     pub fn pid(&self) -> i32 {
         self.child.id() as i32
     }
 
-    /// Waits for the end of agent-cli.
+    /// Waits for the exit of agent-cli.
     pub fn wait(&mut self) -> ExitStatus {
-        wait::until("agent-cli ends", || self.child.try_wait().expect("wait"))
+        wait::until("agent-cli exits", || self.child.try_wait().expect("wait"))
     }
 }
 
-/// Opens a terminal: the end of whoever looks at it and types, and the end of programs.
+/// Opens a pseudo-terminal and returns the user's end and the programs' end.
 ///
 /// # Panics
-/// The machine has no terminals.
+/// Panics if the machine has no pseudo-terminals.
 pub fn ends() -> (File, OwnedFd) {
     let keys = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).expect("a terminal");
     grantpt(&keys).expect("grantpt");

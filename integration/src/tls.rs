@@ -1,4 +1,4 @@
-//! A daemon that listens over TCP with mutual TLS, and the certificates for it and its callers.
+//! A daemon that listens on TCP with mutual TLS, and certificates for the daemon and its callers.
 
 use std::fs;
 use std::net::TcpStream;
@@ -16,20 +16,17 @@ use crate::daemon::{Daemon, Setup};
 use crate::http2::RawClient;
 use crate::wait;
 
-/// A certificate authority.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 /// A certificate and its key, as PEM.
 #[derive(Clone, Debug)]
 pub struct Issued {
-    /// The certificate.
     pub certificate: String,
-    /// The private key.
     pub key: String,
 }
 
 impl Authority {
-    /// Makes an authority of this name.
+    /// Creates an authority with this name.
     pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("parameters");
         params.distinguished_name.push(DnType::CommonName, name);
@@ -49,12 +46,12 @@ impl Authority {
         Issued { certificate: certificate.pem(), key: key.serialize_pem() }
     }
 
-    /// Signs the certificate of a node at 127.0.0.1 with this common name.
+    /// Issues the certificate of a node at 127.0.0.1 with `name` as common name.
     pub fn node(&self, name: &str) -> Issued {
         self.server(&["127.0.0.1", "localhost"], name)
     }
 
-    /// Signs the certificate of a server with these names and addresses, and this common name.
+    /// Issues the certificate of a server with `hosts` as DNS names and addresses, and `name` as common name.
     pub fn server(&self, hosts: &[&str], name: &str) -> Issued {
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let mut params = CertificateParams::new(hosts).expect("names");
@@ -63,7 +60,7 @@ impl Authority {
         self.issue(&params)
     }
 
-    /// Signs the certificate of the caller with this SPIFFE id.
+    /// Issues the certificate of the caller with this SPIFFE id.
     pub fn caller(&self, uri: &str) -> Issued {
         self.issue(&identity(uri))
     }
@@ -76,7 +73,7 @@ pub fn identity(uri: &str) -> CertificateParams {
     params
 }
 
-/// Parameters of a client's certificate without any identity.
+/// Parameters of a client certificate without any identity.
 pub fn nobody() -> CertificateParams {
     let mut params = CertificateParams::new(Vec::new()).expect("parameters");
     params.distinguished_name = DistinguishedName::new();
@@ -84,28 +81,28 @@ pub fn nobody() -> CertificateParams {
     params
 }
 
-/// SPIFFE id of the caller that may do everything.
+/// SPIFFE id of a caller with all permissions.
 pub const OPERATOR: &str = "spiffe://test/operator";
 
-/// A daemon with a TCP listener on a port of its own.
+/// A daemon with a TCP listener on its own port.
 pub struct TlsDaemon {
-    /// The daemon.
     pub daemon: Daemon,
-    /// Its address.
+    /// Address of the TCP listener.
     pub address: String,
-    /// The authority of node and callers.
+    /// Authority that issues the certificates of the node and its callers.
     pub authority: Authority,
-    /// Table `listen.tcp`.
+    /// Table `listen.tcp` of the configuration.
     listen: String,
 }
 
 impl TlsDaemon {
-    /// Starts a daemon with these callers besides the operator; `more` are further lines of `[listen.tcp]`.
+    /// Starts a daemon with these callers in addition to the operator. `more` are further lines of `[listen.tcp]`.
     pub fn start(callers: &str, more: &str) -> Self {
         Self::new(Setup::default(), callers, more)
     }
 
-    /// The same of a setup.
+    /// Starts the daemon of `setup` with these callers in addition to the operator. `more` are further lines of
+    /// `[listen.tcp]`.
     pub fn new(setup: Setup, callers: &str, more: &str) -> Self {
         let authority = Authority::new("test CA");
         let dir = setup.home().join("tls");
@@ -125,7 +122,7 @@ impl TlsDaemon {
         Self { daemon, address, authority, listen }
     }
 
-    /// Stops the daemon and starts it again, with another port.
+    /// Restarts the daemon on another port.
     pub fn restart(&mut self) {
         self.daemon.terminate();
         let before = self.daemon.setup().logged();
@@ -133,7 +130,7 @@ impl TlsDaemon {
         self.address = address_after(&self.daemon, &before);
     }
 
-    /// Replaces the callers besides the operator in the configuration file, while the daemon runs.
+    /// Replaces the callers in the configuration file of the running daemon. The operator stays.
     pub fn replace_callers(&self, callers: &str) {
         self.daemon.setup().replace_config(&with_callers(&self.listen, callers));
     }
@@ -143,7 +140,7 @@ impl TlsDaemon {
         self.daemon.setup().home().join("tls")
     }
 
-    /// Writes a caller's files into a directory of that name, and returns their paths.
+    /// Writes a caller's files into the directory `name` and returns their paths.
     pub fn files(&self, name: &str, issued: &Issued) -> Tls {
         let dir = self.daemon.setup().home().join(format!("caller-{name}"));
         fs::create_dir_all(&dir).expect("a directory");
@@ -156,7 +153,7 @@ impl TlsDaemon {
         }
     }
 
-    /// Files of the operator.
+    /// Certificate files of the operator.
     pub fn operator(&self) -> Tls {
         self.files("operator", &self.authority.caller(OPERATOR))
     }
@@ -164,13 +161,13 @@ impl TlsDaemon {
     /// Connects with these files.
     ///
     /// # Errors
-    /// There is no connection.
+    /// Returns an error if the connection fails.
     pub fn connect(&self, tls: &Tls) -> Result<Client, ConnectError> {
         self.daemon.api.block_on(Client::connect_tls(&self.address, tls))
     }
 
-    /// Connects with this certificate, for frames that no library sends, with windows of `window` bytes. The settings are
-    /// acknowledged.
+    /// Connects with this certificate, for frames that no library sends, with windows of `window` bytes. Acknowledges
+    /// the peer's settings.
     pub fn raw(&self, issued: &Issued, window: u32) -> RawClient {
         use rustls::pki_types::pem::PemObject as _;
         use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -193,14 +190,14 @@ impl TlsDaemon {
         raw
     }
 
-    /// Lines of the daemon's log about refused clients.
+    /// Lines about refused clients in the daemon's log.
     pub fn refusals(&self) -> Vec<String> {
         let log = self.daemon.setup().logged();
         log.lines().filter(|line| line.contains("refused a client over TCP")).map(str::to_owned).collect()
     }
 }
 
-/// Waits until the daemon logs its address, behind what it logged before.
+/// Waits until the daemon logs its address after the text `before`.
 fn address_after(daemon: &Daemon, before: &str) -> String {
     wait::until("the daemon logs its port", || {
         let log = daemon.setup().logged();
@@ -214,8 +211,8 @@ fn with_callers(listen: &str, callers: &str) -> String {
     format!("{listen}[[callers]]\nuri = '{OPERATOR}'\nmethods = ['read', 'run', 'admin']\n{callers}\n")
 }
 
-/// Writes certificate and key beside what is there, and renames them over it. The daemon's user can read them, and others
-/// cannot read the key.
+/// Writes certificate and key to new files and renames them over the old ones. The daemon's user can read them; other
+/// users cannot read the key.
 pub fn write_pair(dir: &Path, issued: &Issued) {
     let (uid, gid) = (crate::daemon::USER, crate::daemon::USER);
     for (name, text, mode) in [("tls.crt", &issued.certificate, 0o644), ("tls.key", &issued.key, 0o600)] {

@@ -1,4 +1,4 @@
-//! Listings of trees, for comparison: names, kinds, modes, owners, times, attributes, hard links, and contents.
+//! Listings of trees for comparison: names, kinds, modes, owners, times, attributes, hard links, and contents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -14,7 +14,7 @@ use executor_sys::mount::{detach, open_dir};
 use executor_sys::overlay::overlay;
 use sha2::{Digest, Sha256};
 
-/// Line of a name on which another file system is mounted.
+/// Line of an entry on which another file system is mounted.
 const MOUNTED: &str = "mounted";
 
 /// Describes each entry below a directory in one line.
@@ -22,7 +22,7 @@ pub fn listing(root: &Path) -> BTreeMap<PathBuf, String> {
     listing_without_mounts(root, &BTreeSet::new())
 }
 
-/// Describes each entry below a directory; of a mount only the name is listed.
+/// Describes each entry below a directory. For a mount point, only the name is listed.
 pub fn listing_without_mounts(root: &Path, mounts: &BTreeSet<PathBuf>) -> BTreeMap<PathBuf, String> {
     let (mut found, mut firsts) = (Vec::new(), BTreeMap::new());
     let mut left = vec![PathBuf::new()];
@@ -73,7 +73,7 @@ pub fn listing_without_mounts(root: &Path, mounts: &BTreeSet<PathBuf>) -> BTreeM
     lines.chain(mounts.iter().map(|path| (path.clone(), MOUNTED.to_owned()))).collect()
 }
 
-/// Changes a listing as if something were mounted on these names.
+/// Changes a listing to show mount points at `mounts`.
 pub fn mount_on(tree: &mut BTreeMap<PathBuf, String>, mounts: &[&str]) {
     tree.retain(|path, _| !mounts.iter().any(|mount| path.starts_with(mount) && path != Path::new(mount)));
     for mount in mounts {
@@ -83,7 +83,7 @@ pub fn mount_on(tree: &mut BTreeMap<PathBuf, String>, mounts: &[&str]) {
     }
 }
 
-/// Removes the time from a line.
+/// Removes the time from the line of `path`.
 pub fn forget_time(tree: &mut BTreeMap<PathBuf, String>, path: &str) {
     let line = tree.get_mut(Path::new(path)).expect("the path is in the listing");
     let (time, end) = (line.find(", time ").expect("a time"), line.find(", attributes ").expect("attributes"));
@@ -102,11 +102,11 @@ fn xattrs(path: &Path) -> BTreeMap<String, String> {
     names.map(|name| (OsStr::from_bytes(name).to_string_lossy().into_owned(), value(name))).collect()
 }
 
-/// The tree that a container has of these layers of a store, bottom first, before it changes anything.
+/// Returns the tree that a container sees initially with these layers of a store, bottom first.
 pub fn of_layers(store: &Path, layers: &[String]) -> BTreeMap<PathBuf, String> {
     let layers: Vec<_> = layers.iter().map(|layer| layer.parse().expect("a diffID")).collect();
     let store = Store::at(store);
-    // The mount is in a thread's own namespace, because the host must not see it.
+    // The mount is made in the mount namespace of a separate thread, because the host must not see it.
     let thread = std::thread::spawn(move || {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).expect("a mount namespace");
         let private = nix::mount::MsFlags::MS_REC | nix::mount::MsFlags::MS_PRIVATE;
@@ -124,7 +124,7 @@ pub fn of_layers(store: &Path, layers: &[String]) -> BTreeMap<PathBuf, String> {
     thread.join().expect("a listing")
 }
 
-/// Names whose lines differ, or that only one of the trees has.
+/// Returns names whose lines differ or that only one of the trees has.
 pub fn differing_paths<'a>(
     ours: &'a BTreeMap<PathBuf, String>,
     theirs: &'a BTreeMap<PathBuf, String>,
@@ -138,7 +138,7 @@ pub fn differences(ours: &BTreeMap<PathBuf, String>, theirs: &BTreeMap<PathBuf, 
     differing_paths(ours, theirs).into_iter().map(tell).collect()
 }
 
-/// The tree of a running container as its root sees it. `lister` is the program of
+/// Returns the tree of a running container as seen by its root. `lister` is the program of
 /// `integration/src/bin/container-tree.rs`, which enters the container's user and mount namespaces.
 pub fn of_container(lister: &str, pid: i32) -> BTreeMap<PathBuf, String> {
     let output =

@@ -1,25 +1,25 @@
-//! Waiting for a condition, with a time limit that only a fault reaches.
+//! Waits for a condition, with a timeout that expires only if there is a fault.
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
-/// Longest time for a condition on a slow machine under load.
+/// Timeout of a condition on a slow machine under load.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Time between two checks.
+/// Polling interval.
 const PAUSE: Duration = Duration::from_millis(3);
 
 /// Waits until `ask` returns a value.
 ///
 /// # Panics
-/// No value within [`PATIENCE`]; the message names `what`.
+/// Panics if there is no value within [`PATIENCE`]; the message names `what`.
 pub fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    until_ok(what, || ask().ok_or("it never came"))
+    until_ok(what, || ask().ok_or("the condition was not met"))
 }
 
 /// Waits until `ask` succeeds.
 ///
 /// # Panics
-/// No success within [`PATIENCE`]; the message has the last error.
+/// Panics if there is no success within [`PATIENCE`]; the message has the last error.
 pub fn until_ok<T, E: Display>(what: &str, ask: impl FnMut() -> Result<T, E>) -> T {
     within(PATIENCE, ask).unwrap_or_else(|error| panic!("waited {} s for: {what}: {error}", PATIENCE.as_secs()))
 }
@@ -27,7 +27,7 @@ pub fn until_ok<T, E: Display>(what: &str, ask: impl FnMut() -> Result<T, E>) ->
 /// Waits until `ask` succeeds.
 ///
 /// # Errors
-/// The last error, after `patience`.
+/// Returns the last error after `patience`.
 pub fn within<T, E>(patience: Duration, mut ask: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     let deadline = Instant::now() + patience;
     loop {
@@ -35,7 +35,7 @@ pub fn within<T, E>(patience: Duration, mut ask: impl FnMut() -> Result<T, E>) -
             Err(_) if Instant::now() < deadline => {}
             answer => return answer,
         }
-        // Another process brings the condition about, and nothing announces it.
+        // There is no notification, so this polls.
         std::thread::sleep(PAUSE);
     }
 }

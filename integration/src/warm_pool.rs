@@ -1,6 +1,6 @@
-//! Tests with and without shells.
+//! Tests with and without a warm pool.
 //!
-//! EXECUTOR_WARM_POOL is the number that wait (`[warm_pool] size`); where it is unset, daemons are configured as shipped.
+//! EXECUTOR_SHELLS is the size of the pool (`[shells] ready`). If it is unset, daemons use the shipped configuration.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 
 use crate::host;
 
-/// Returns whether containers begin as shells.
+/// Returns whether containers start from the warm pool.
 pub fn are_on() -> bool {
     std::env::var("EXECUTOR_WARM_POOL").map_or(true, |ready| ready != "0")
 }
 
-/// Returns a configuration with the number of shells that the tests are run with, where it does not say one.
+/// Adds the pool size of this test run to a configuration that sets none.
 pub fn configured(toml: &str) -> String {
     match std::env::var("EXECUTOR_WARM_POOL") {
         Ok(ready) if !toml.contains("[warm_pool]") => format!("{toml}\n[warm_pool]\nsize = {ready}\n"),
@@ -21,10 +21,10 @@ pub fn configured(toml: &str) -> String {
     }
 }
 
-/// Writes such a configuration into a directory, and returns the arguments that name it; none where nothing is configured.
+/// Writes such a configuration into a directory and returns the arguments that name it. Empty if nothing is configured.
 ///
 /// # Panics
-/// The file cannot be written.
+/// Panics if the file cannot be written.
 pub fn arguments(dir: &Path, toml: &str) -> Vec<String> {
     let toml = configured(toml);
     if toml.is_empty() {
@@ -35,13 +35,14 @@ pub fn arguments(dir: &Path, toml: &str) -> Vec<String> {
     vec!["--config".to_owned(), path.display().to_string()]
 }
 
-/// Returns the names of the shells that wait, or are being made, by their directories in a run directory or a state directory.
+/// Returns the names of the warm containers, including those being created, from their directories in a run directory
+/// or state directory.
 pub fn waiting(dir: &Path) -> BTreeSet<String> {
     let entries = fs::read_dir(directory(dir)).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// Returns the processes of shells among these: their own and those that they made.
+/// Returns the processes in `among` that belong to warm containers: their shims and the descendants of these.
 pub fn processes(among: &BTreeSet<i32>) -> BTreeSet<i32> {
     let is_shell =
         |pid: &&i32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "executor-warm\n");
@@ -49,7 +50,7 @@ pub fn processes(among: &BTreeSet<i32>) -> BTreeSet<i32> {
     warm_pool.iter().flat_map(|pid| host::descendants(*pid)).chain(warm_pool.iter().copied()).collect()
 }
 
-/// Returns whether a path is the cgroup of a shell that waits, or below it.
+/// Returns whether a path is the cgroup of a warm container or below it.
 pub fn is_cgroup_of(path: &Path, waiting: &BTreeSet<String>) -> bool {
     path.ancestors()
         .filter_map(Path::file_name)
@@ -57,7 +58,7 @@ pub fn is_cgroup_of(path: &Path, waiting: &BTreeSet<String>) -> bool {
         .any(|name| waiting.contains(name))
 }
 
-/// Returns the directory of shells in a run directory or a state directory.
+/// Returns the directory of warm containers in a run directory or state directory.
 pub fn directory(dir: &Path) -> PathBuf {
     dir.join("shells")
 }

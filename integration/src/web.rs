@@ -1,47 +1,43 @@
-//! A web server for one test: every request is recorded, and a function answers.
+//! A web server for one test that records each request and answers with a function.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// Returns a port of loopback that nobody listens on.
+/// Returns a free loopback port.
 ///
 /// # Panics
-/// There is none.
+/// Panics if no port is free.
 pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Debug, Default)]
 pub struct WebRequest {
-    /// Method.
     pub method: String,
     /// Path and query.
     pub target: String,
-    /// Headers, with names in lower case.
+    /// Headers with lower-case names.
     pub headers: Vec<(String, String)>,
-    /// Body.
     pub body: Vec<u8>,
 }
 
 impl WebRequest {
-    /// Returns a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 }
 
-/// An answer.
 pub enum WebAnswer {
     /// Status line, headers and body.
     Full(&'static str, Vec<(&'static str, String)>, Vec<u8>),
-    /// The beginning of an answer, and nothing more until the server ends.
+    /// Sends the beginning of an answer, and nothing more until the server stops.
     Never,
 }
 
 impl WebAnswer {
-    /// A success with this body.
+    /// Builds a 200 answer with `body`.
     pub fn ok(body: &[u8]) -> Self {
         Self::Full("200 OK", Vec::new(), body.to_vec())
     }
@@ -54,7 +50,7 @@ struct Shared {
     end: Condvar,
 }
 
-/// A server on a port of loopback. Its connections end when it is dropped.
+/// Server on a loopback port. Its connections close when it is dropped.
 pub struct WebServer {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -69,15 +65,16 @@ impl Drop for WebServer {
 }
 
 impl WebServer {
-    /// Starts a server whose requests this function answers; it gets their number, from 0, too.
+    /// Starts a server that answers each request with the result of `answer`. Its first argument is the request number,
+    /// from 0.
     pub fn start(answer: impl Fn(usize, &WebRequest) -> WebAnswer + Send + Sync + 'static) -> Self {
         Self::start_at("127.0.0.1:0", answer)
     }
 
-    /// Starts a server likewise, at an address with a port.
+    /// Starts a server as [`Self::start`] does, at an address with a port.
     ///
     /// # Panics
-    /// The address is not this machine's, or the port is in use.
+    /// Panics if the address does not belong to this machine, or the port is in use.
     pub fn start_at(address: &str, answer: impl Fn(usize, &WebRequest) -> WebAnswer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(address).expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -90,24 +87,22 @@ impl WebServer {
                 }
                 let (shared, answer) = (Arc::clone(&of_listener), Arc::clone(&answer));
                 let Ok(stream) = stream else { continue };
-                // A client that goes away ends the thread.
+                // The thread ends when the client disconnects.
                 std::thread::spawn(move || serve(stream, &shared, &*answer));
             }
         });
         Self { address, shared }
     }
 
-    /// Returns the URL of a path.
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
-    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Returns the requests so far.
+    /// Returns the requests received so far.
     pub fn requests(&self) -> Vec<WebRequest> {
         self.shared.requests.lock().expect("a lock").clone()
     }

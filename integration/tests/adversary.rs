@@ -31,7 +31,7 @@ fn no_attack_goes_through() {
     }
 }
 
-/// Attacks on the control binaries, which wipe nothing, are reported as successful. This is the control.
+/// The control: attacks on the control binaries, which wipe nothing, are reported as successful.
 #[test]
 fn what_goes_through_is_told() {
     let mut command = adversary(&["--filter", "secrets: of requests that are refused"]);

@@ -20,7 +20,7 @@ at() {
     echo "$(cut -d' ' -f1 /proc/uptime) s: $*"
 }
 
-# eventually SECONDS COMMAND...: repeats the command until it succeeds, because nothing announces the condition.
+# eventually SECONDS COMMAND...: repeats the command until it succeeds, because there is no notification.
 eventually() {
     deadline=$(($(date +%s) + $1))
     shift
@@ -61,7 +61,7 @@ serves() {
     agent-cli info --json | grep -q '"launcher_connected": true'
 }
 
-# Cgroup directories of containers, without those of shells that wait.
+# Cgroup directories of containers, without those of warm containers.
 cgroups() {
     find /sys/fs/cgroup/executor -mindepth 2 -type d 2>/dev/null | while read -r dir; do
         name=${dir#*/.shell-}
@@ -74,7 +74,7 @@ cgroup_of() {
     echo "/sys/fs/cgroup/$(sed -n 's/.*"cgroup":"\([^"]*\)".*/\1/p' "/run/executor/containers/$1/container.json")"
 }
 
-# Everything that plugins have made for containers, and the launcher's records of it.
+# All objects that plugins have created for containers, and the launcher's records of them.
 network_left() {
     ip -o link show type veth
     iptables-save | grep -e ' id: ' -e CNI-DN- -e '10\.88\.' || true

@@ -1,12 +1,12 @@
-# Runs one executable of integration/tests with the programs of the payload, a test at a time, because tests count what
-# is on the machine before and after.
+# Runs one executable of integration/tests with the programs of the payload, one test at a time, because tests count
+# the machine's resources before and after.
 unset JOURNAL_STREAM INVOCATION_ID
 export EXECUTOR_DIST=/payload/dist RUST_TEST_THREADS=1 RUST_BACKTRACE=0
-# This kernel cannot show files of a tmpfs, as /run is one, to a user namespace.
+# This kernel cannot id-map a tmpfs such as /run.
 export EXECUTOR_STATE_BELOW=/var/tmp
 name=$1
 shift
-# The tests start daemons of their own. The package's daemons would not disturb them, but would change the counts.
+# The tests start their own daemons. The package's daemons would not interfere, but would change the counts.
 systemctl stop executord.socket executord.service executor-launcher.service
 put_back() {
     mv /etc/executor/executor.toml.aside /etc/executor/executor.toml

@@ -107,8 +107,8 @@ fn jobs<'a>(programs: &'a [Program], options: &'a Options, with_root: bool) -> V
                 jobs.push(Job {
                     program,
                     title: format!("{name} without warm containers"),
-                    arguments,/*<<<OURS*/ warm_pool/*===THEIRS*/
-                    shells/*>>>*/: Some("0"),
+                    arguments,
+                    warm_pool: Some("0"),
                 });
             }
         }

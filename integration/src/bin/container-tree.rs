@@ -1,9 +1,9 @@
-//! `container-tree PID`: prints the tree of a running container as the container's root sees it.
+//! `container-tree PID`: prints the tree of a running container as its root user sees it.
 //!
-//! Owners, and the capabilities of files, depend on the reader's user namespace. This process enters the user and mount
+//! Owners and file capabilities depend on the reader's user namespace. This process enters the user and mount
 //! namespaces of the container, which only a single-threaded process can do, and a test has many threads. Output is
-//! names and lines as `integration::tree` makes them, each ended by a NUL. Of a mount in the tree only the name is
-//! listed.
+//! names and lines in the form of `integration::tree`, each terminated by NUL. For a mount in the tree, only the name
+//! is listed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -17,13 +17,14 @@ use integration::tree::listing_without_mounts;
 use nix::sched::{CloneFlags, setns};
 
 fn main() -> anyhow::Result<()> {
-    let pid: u32 = std::env::args().nth(1).context("whose tree?")?.parse().context("no pid")?;
+    let pid: u32 =
+        std::env::args().nth(1).context("usage: container-tree PID")?.parse().context("the argument is not a pid")?;
     let mounts = mounts(&fs::read(format!("/proc/{pid}/mountinfo"))?);
     let namespace = |name: &str| File::open(format!("/proc/{pid}/ns/{name}"));
     let (user, mount) = (namespace("user")?, namespace("mnt")?);
-    setns(user, CloneFlags::CLONE_NEWUSER).context("the user namespace")?;
-    // The root and working directory become those of the namespace.
-    setns(mount, CloneFlags::CLONE_NEWNS).context("the mount namespace")?;
+    setns(user, CloneFlags::CLONE_NEWUSER).context("entering the user namespace")?;
+    // setns sets the root and working directory to those of the namespace.
+    setns(mount, CloneFlags::CLONE_NEWNS).context("entering the mount namespace")?;
     let mut out = Vec::new();
     for (path, line) in listing_without_mounts(Path::new("/"), &mounts) {
         out.extend([path.as_os_str().as_bytes(), &[0], line.as_bytes(), &[0]].concat());
@@ -31,7 +32,7 @@ fn main() -> anyhow::Result<()> {
     Ok(std::io::stdout().write_all(&out)?)
 }
 
-/// Mount points below the root, except those nested in another.
+/// Mount points below the root, without nested ones.
 fn mounts(table: &[u8]) -> BTreeSet<PathBuf> {
     let points: BTreeSet<PathBuf> = mountinfo::parse(table).into_iter().map(|mount| mount.point).collect();
     let below = |path: &&PathBuf| {

@@ -1,4 +1,4 @@
-//! The image of a small program.
+//! Image of a small program.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -8,8 +8,8 @@ use crate::rootfs::Rootfs;
 
 impl Image {
     /// Builds an image with busybox as its lower layer, and an upper layer that removes a file and changes another. The
-    /// configuration sets an entrypoint, a command, variables, a directory, a user, a signal, an existing volume and a
-    /// missing one.
+    /// configuration sets an entrypoint, a command, variables, a working directory, a user, a stop signal, and volumes
+    /// at an existing and at a missing path.
     pub fn build() -> Self {
         let (image, rootfs) = (Self::new(), Rootfs::busybox());
         image.copy(rootfs.path());

@@ -1,4 +1,4 @@
-//! An image of Debian: a tree made by mmdebstrap, and layers over it with every kind of entry that a layer can have.
+//! A Debian image: a tree made by mmdebstrap, and layers over it with every kind of entry that a layer can have.
 
 use std::fs;
 use std::os::unix::fs::lchown;
@@ -10,8 +10,8 @@ use super::{Image, change, change_again, furnish, mode, tool};
 /// Packages with set-user-ID and set-group-ID programs, and with a group of their own (`shadow`).
 const PACKAGES: &str =
     "base-files,base-passwd,coreutils,dash,findutils,grep,hostname,libpam-modules,login,mount,passwd,util-linux";
-/// Options of mmdebstrap. Packages are unpacked but not configured, which would take long and make no other kind of
-/// file. Documentation is half of the size, and left out.
+/// Options of mmdebstrap. Packages are unpacked but not configured, because configuration takes long and makes no other
+/// kind of file. Documentation is excluded; it is half of the size.
 const OPTIONS: [&str; 9] = [
     "--quiet",
     "--mode=root",
@@ -26,7 +26,7 @@ const OPTIONS: [&str; 9] = [
 const SUITE: &str = "bookworm";
 const MIRROR: &str = "http://deb.debian.org/debian";
 
-/// Changes that the upper layers make, and the content to expect afterwards.
+/// Changes made by the upper layers, with the expected content afterwards.
 pub const CHANGED: [(&str, Option<&str>); 6] = [
     ("usr/bin/factor", None),
     ("usr/share/pam-configs", None),
@@ -48,11 +48,11 @@ fn tree() -> &'static Path {
         }
         fs::create_dir_all(&target).expect("mkdir");
         let scratch = tempfile::tempdir_in(&target).expect("a directory");
-        // apt downloads as a user of its own.
+        // apt downloads as its own user.
         mode(scratch.path(), 0o755);
         let tree = scratch.path().join("tree");
         tool("mmdebstrap", &[&OPTIONS[..], &[&include, SUITE, &tree.display().to_string(), MIRROR]].concat());
-        // Device nodes: every container has its own /dev, and images of Debian leave theirs empty.
+        // Remove device nodes: every container has its own /dev, and Debian images have an empty one.
         fs::remove_dir_all(tree.join("dev")).expect("remove");
         fs::create_dir(tree.join("dev")).expect("mkdir");
         fs::write(scratch.path().join("made-from"), made_from).expect("write");
@@ -63,7 +63,7 @@ fn tree() -> &'static Path {
 }
 
 impl Image {
-    /// Builds Debian with one entry of every kind, two layers that umoci makes of changes, and a layer of another tool
+    /// Builds Debian with one entry of every kind, two layers of changes made by umoci, and a layer of another tool
     /// with an opaque directory.
     pub fn debian() -> Self {
         let (image, debian) = (Self::new(), tree());
@@ -85,7 +85,7 @@ impl Image {
     }
 }
 
-/// A layer in which one directory hides the one below it, and a link hides another.
+/// Layer in which one directory hides the directory below it, and a link hides another.
 fn replacing() -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
     let mut add = |kind: tar::EntryType, path: &str, link: &str, content: &str| {

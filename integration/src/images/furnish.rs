@@ -12,7 +12,6 @@ fn set(path: &Path, name: &str, value: &[u8]) {
     rustix::fs::lsetxattr(path, name, value, rustix::fs::XattrFlags::empty()).unwrap();
 }
 
-/// Sets a mode.
 pub fn mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
@@ -69,8 +68,8 @@ pub fn furnish(root: &Path) {
     }
 }
 
-/// Changes that tree: removes a directory and a file, replaces a directory by a link and another by a file, makes one
-/// anew, and closes one to other users.
+/// Changes that tree: removes a directory and a file, replaces a directory by a link and another by a file, recreates
+/// one, and removes access for other users from one.
 pub fn change(root: &Path) {
     fs::remove_dir_all(root.join("gone")).unwrap();
     fs::remove_file(root.join("third")).unwrap();

@@ -1,4 +1,5 @@
-//! A registry with token authentication, as cloud registries have it and Debian's has not, and its token service.
+//! A registry with token authentication, which cloud registries have and Debian's registry lacks, and its token
+//! service.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -6,14 +7,14 @@ use std::thread;
 
 use super::{Endpoint, Registry, basic};
 
-/// A proxy before an open registry that passes on requests with its token. The token service gives the token to
-/// [`super::USER`].
+/// Proxy in front of an open registry that passes on only requests with its token. The token service issues the token
+/// to [`super::USER`].
 pub struct Gate {
     port: u16,
 }
 
 impl Gate {
-    /// Starts the proxy with a token that is in no file.
+    /// Starts the proxy with a token that is stored in no file.
     pub fn start(registry: &Registry, token: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 
-/// An OCI layout that executord can read.
+/// OCI layout that executord can read.
 pub struct HandmadeLayout {
     dir: TempDir,
 }
@@ -42,19 +42,18 @@ impl HandmadeLayer {
         programs.iter().fold(layer, |layer, name| layer.symlink(&format!("bin/{name}"), "busybox"))
     }
 
-    /// Adds a directory (0755).
+    /// Adds a directory with mode 0755.
     pub fn directory(mut self, path: &str) -> Self {
         self.0.push((path.into(), Item::Directory));
         self
     }
 
-    /// Adds a file (0755).
+    /// Adds a file with mode 0755.
     pub fn file(mut self, path: &str, content: &str) -> Self {
         self.0.push((path.into(), Item::File(content.as_bytes().to_vec())));
         self
     }
 
-    /// Adds a symbolic link.
     pub fn symlink(mut self, path: &str, to: &str) -> Self {
         self.0.push((path.into(), Item::Symlink(to.into())));
         self
@@ -97,7 +96,7 @@ impl HandmadeLayout {
         Self { dir }
     }
 
-    /// Creates a layout with one image for this machine.
+    /// Creates a layout with one image for the architecture of this machine.
     pub fn from_image(config: &Value, layers: &[HandmadeLayer]) -> Self {
         let layout = Self::new();
         let manifest = layout.manifest(arch(), config, layers);
@@ -126,18 +125,17 @@ impl HandmadeLayout {
         self.blob(INDEX, index.to_string().as_bytes())
     }
 
-    /// Replaces the list of the layout's images.
+    /// Replaces the list of images in the layout.
     pub fn set_index(&self, manifests: &[Value]) {
         let index = json!({"schemaVersion": 2, "manifests": manifests});
         fs::write(self.dir.path().join("index.json"), index.to_string()).expect("write");
     }
 
-    /// Path of the layout.
     pub fn path(&self) -> PathBuf {
         self.dir.path().to_owned()
     }
 
-    /// Reference of the layout's image in a request.
+    /// Reference of the layout's image for a request.
     pub fn reference(&self) -> String {
         format!("oci:{}", self.dir.path().display())
     }
@@ -153,7 +151,7 @@ fn digest(bytes: &[u8]) -> String {
     format!("sha256:{}", hex::encode(Sha256::digest(bytes)))
 }
 
-/// This machine's architecture as images name it.
+/// Architecture of this machine as named in images.
 pub fn arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -1,4 +1,4 @@
-//! A proxy that holds a registry's answers back in the middle.
+//! A proxy that pauses a registry's answers after a number of bytes.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Endpoint;
 use crate::wait;
 
-/// A proxy between a client and a registry that holds an answer back in its middle until it is released.
+/// Proxy between a client and a registry that pauses an answer after a number of bytes until it is released.
 pub struct Holding {
     port: u16,
     shared: Arc<Shared>,
@@ -18,7 +18,7 @@ pub struct Holding {
 
 struct Shared {
     upstream: u16,
-    /// Bytes of an answer after which the rest is held back.
+    /// Number of bytes of an answer that are sent before it is paused.
     after: usize,
     holds: AtomicBool,
     held: AtomicUsize,
@@ -26,7 +26,6 @@ struct Shared {
 }
 
 impl Holding {
-    /// Starts the proxy.
     pub fn start(registry: &dyn Endpoint, after: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("an address").port();
@@ -47,12 +46,12 @@ impl Holding {
         Self { port, shared }
     }
 
-    /// Waits until an answer is held back.
+    /// Waits until an answer is paused.
     pub fn until_held(&self) {
         wait::until("an answer is held", || (self.shared.held.load(Ordering::SeqCst) > 0).then_some(()));
     }
 
-    /// Releases the held answer, and holds no further one.
+    /// Releases the paused answer and pauses no further answers.
     pub fn release(&self) {
         self.shared.holds.store(false, Ordering::SeqCst);
     }

@@ -14,9 +14,9 @@ use tempfile::TempDir;
 use super::{Endpoint, auth_file, tool};
 use crate::wait;
 
-/// User of a registry that needs authentication.
+/// User name for registries that require authentication.
 pub const USER: &str = "puller";
-/// Password of [`USER`], long enough to be searched for in memory.
+/// Password of [`USER`], long enough for a search in memory.
 pub const PASSWORD: &str = "canary-registry-pw-8e21f07c5a3b49d6b1c2e87a90d4";
 
 /// Debian's registry on loopback.
@@ -28,7 +28,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Starts the registry, open to everybody or to [`USER`] alone.
+    /// Starts the registry. If `closed`, only [`USER`] has access.
     pub fn start(closed: bool) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let port = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
@@ -42,7 +42,7 @@ impl Registry {
         Self::serve(dir, port, closed, &auth)
     }
 
-    /// Starts a registry with TLS under a name and port, and returns its certificate as PEM.
+    /// Starts a registry with TLS at a name and port, and returns its certificate as PEM.
     pub fn encrypted(name: &str, port: u16) -> (Self, String) {
         let dir = tempfile::tempdir().expect("a directory");
         let made = rcgen::generate_simple_self_signed([name.to_owned()]).expect("a certificate");
@@ -53,7 +53,7 @@ impl Registry {
         (Self::serve(dir, port, false, &tls), made.cert.pem())
     }
 
-    /// `more` is appended to the configuration's section `http`.
+    /// Starts the registry with `more` appended to the section `http` of its configuration.
     fn serve(dir: TempDir, port: u16, closed: bool, more: &str) -> Self {
         let config = dir.path().join("config.yml");
         let (store, address) = (dir.path().join("store"), format!("127.0.0.1:{port}"));
@@ -75,8 +75,8 @@ impl Registry {
         Self { child, port, closed, dir }
     }
 
-    /// Stores a signature as cosign does: the payload as a layer, the signature in its annotation, under a tag made of
-    /// the digest.
+    /// Stores a signature as cosign does: the payload as a layer, the signature in its annotation, under a tag derived
+    /// from the digest.
     pub fn put_signature(&self, repository: &str, digest: &str, payload: &[u8], signature: &[u8]) {
         let layout = self.dir.path().join("signature");
         let blobs = layout.join("blobs/sha256");
@@ -107,7 +107,7 @@ impl Registry {
         tool("skopeo", &["copy", "--quiet", "--insecure-policy", "--dest-tls-verify=false", &from, &to]);
     }
 
-    /// The credentials that skopeo needs for this registry, if any.
+    /// Credentials for skopeo, if this registry requires them.
     pub(super) fn credentials(&self) -> Option<String> {
         self.closed.then(|| format!("{USER}:{PASSWORD}"))
     }

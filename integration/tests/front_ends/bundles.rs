@@ -1,5 +1,5 @@
-//! Bundles installed in real containers: pivot, failure, rollback, removal, kills; catalogs and bundles of registries. Rules are those of docs/guides/bundles.md and
-//! docs/guides/catalogs.md.
+//! Bundles installed in real containers: pivot, failure, rollback, removal, kills; catalogs, and bundles from
+//! registries. The rules are those of docs/guides/bundles.md and docs/guides/catalogs.md.
 
 mod guide;
 mod installations;

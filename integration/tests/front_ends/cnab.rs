@@ -1,5 +1,5 @@
-//! Bundles with a real run tool, in real containers of a real daemon: their life, their inputs, and their records.
-//! Rules are those of docs/guides/cnab-rules.md.
+//! Bundles with a real run tool, in real containers of a real daemon: their lifecycle, inputs, and records. The rules
+//! are those of docs/guides/cnab-rules.md.
 
 mod driver;
 mod guide;

@@ -1,5 +1,5 @@
-//! `agent-cli convention` with a convention's server over HTTPS (integration/python/convention_server.py, written from the
-//! protocol's text alone) and a registry. Rules are those of docs/guides/conventions.md.
+//! `agent-cli convention` with a convention server over HTTPS (integration/python/convention_server.py, written only
+//! from the protocol's text) and a registry. The rules are those of docs/guides/conventions.md.
 
 mod faults;
 mod guide;

@@ -1,5 +1,5 @@
-//! What a scheduler needs of a run: groups, a signal of Stop, counters, a message about the end, the environment of a process, a
-//! log from a number on.
+//! Features for schedulers: groups, the signal of Stop, counters, termination messages, the environment of a process,
+//! logs from an entry number.
 
 mod environment;
 mod groups;

@@ -12,7 +12,7 @@ use integration::{host, wait, warm_pool};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
-/// A request, and the code, field and words of its refusal.
+/// A request, and the code, field and text of its refusal.
 struct Case {
     request: RunRequest,
     code: Code,
@@ -28,7 +28,11 @@ fn case(request: RunRequest, code: Code, field: &'static str, words: &[&str]) ->
 fn refused(daemon: &Daemon, cases: Vec<Case>) {
     let before = daemon.footprint();
     for Case { request, code, field, words } in cases {
-        let status = daemon.api.run(request.id("bad")).err().unwrap_or_else(|| panic!("{field} {words:?}: it ran"));
+        let status = daemon
+            .api
+            .run(request.id("bad"))
+            .err()
+            .unwrap_or_else(|| panic!("{field} {words:?}: the request was accepted"));
         assert_eq!(status.code(), code, "{status:?}");
         let details = status.get_details_bad_request().unwrap_or_else(|| panic!("no details: {status:?}"));
         let [violation] = &details.field_violations[..] else { panic!("{details:?}") };
@@ -85,7 +89,7 @@ fn files_that_cannot_be() {
     );
 }
 
-/// Files of 1 MiB together are accepted, and one byte more is refused, as a BBS does.
+/// Files of 1 MiB in total are accepted, and one byte more is refused, as in a BBS.
 #[test]
 fn a_mebibyte_and_one() {
     let daemon = Daemon::start();
@@ -98,7 +102,7 @@ fn a_mebibyte_and_one() {
     assert_eq!(daemon.api.output("exact").text().trim(), "1048576", "the control");
 }
 
-/// An environment string of the kernel's limit is passed on, and one byte more is refused before the start.
+/// An environment string of the kernel's maximum length is passed on, and one byte more is refused before the start.
 #[test]
 fn an_environment_string_of_131072_bytes() {
     let daemon = Daemon::start();
@@ -165,7 +169,7 @@ fn malformed_reference_hides_no_other_fault() {
     assert_eq!(dry, expected.map(|field| format!("run.{field}")));
 }
 
-/// Issue 31, item 15: more processors than there are is allowed, as Kubernetes allows it, and reported.
+/// Issue 31, item 15: more processors than the host has are allowed, as in Kubernetes, and reported.
 #[test]
 fn processors_beyond_the_host_are_reported() {
     let daemon = Daemon::start();
@@ -221,7 +225,8 @@ fn a_path_through_a_link_of_the_rootfs() {
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
 }
 
-/// Capacity is counted: a request that does not fit is refused with the numbers, and succeeds when there is room again.
+/// Capacity is limited: a request that does not fit is refused with the numbers, and succeeds when capacity is free
+/// again.
 #[test]
 fn capacity_that_is_used_up() {
     let daemon =
@@ -255,7 +260,7 @@ fn unavailable(status: &Status, socket: &Path) {
     assert!(status.message().contains(socket.to_str().unwrap()), "{status:?}");
 }
 
-/// Containers run on without a launcher, and every call works that needs no launcher.
+/// Containers continue to run without a launcher, and every call works that needs no launcher.
 #[test]
 fn a_daemon_without_a_launcher() {
     let mut daemon = Daemon::start();
@@ -265,7 +270,7 @@ fn a_daemon_without_a_launcher() {
     log.until(|entry| entry.data == b"up\n");
     let launcher = daemon.launcher().unwrap();
     kill(launcher, 9);
-    wait::until("the launcher is gone", || has_ended(launcher).then_some(()));
+    wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
     wait::until("executord knows", || (!daemon.api.info().launcher_connected).then_some(()));
     let (run_dir, state_dir) = (daemon.setup().run_dir(), daemon.setup().state_dir());
     let files = || integration::footprint::files(&run_dir, &state_dir);
@@ -292,8 +297,8 @@ fn a_daemon_without_a_launcher() {
     assert_eq!(exit(&daemon.api.run_to_end(sh("exit 5").id("more"))), Ok(5));
 }
 
-/// On a full state directory no new container is accepted, the running one ends in order and its exit is recorded, and
-/// with room again everything works.
+/// On a full state directory no new container is accepted; the running container exits regularly and its exit is
+/// recorded, and everything works when space is free again.
 #[test]
 fn a_full_disk_under_the_state_directory() {
     let daemon = Setup::default().disk(24 << 20).start();
@@ -318,7 +323,7 @@ fn a_full_disk_under_the_state_directory() {
     assert_eq!(exit(&daemon.api.wait("runs").unwrap()), Ok(6), "its exit record has its room");
 
     disk.free();
-    // executord tries again within seconds to use the ledger, which may have failed on the full disk too.
+    // executord retries within seconds to use the ledger, which may have failed on the full disk too.
     let more = wait::until_ok("a container runs again", || daemon.api.run(sleeper("more").rootfs(&rootfs.reference())));
     assert_eq!(more.container.unwrap().state(), State::Running);
     for id in ["more", "runs"] {
@@ -334,16 +339,16 @@ fn a_full_disk_at_the_start() {
     for files in [false, true] {
         let mut daemon = Setup::default().disk(24 << 20).start();
         let rootfs = Rootfs::busybox();
-        // The container's log takes the room that the next container needs, and is deleted with it.
+        // The container's log takes the space that the next container needs, and is deleted with it.
         let talks = "i=0; while [ $i -lt 60000 ]; do echo a line of some length that fills up the disk a little; i=$((i + 1)); done";
         daemon.api.run_to_end(sh(talks).id("talks").rootfs(&rootfs.reference()));
         let launcher = daemon.launcher().unwrap();
         kill(launcher, 9);
         daemon.kill();
-        wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
-        // Shells that waited end by themselves, and give back their files.
+        wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
+        // The warm containers exit and free their files.
         let state_dir = daemon.setup().state_dir();
-        wait::until("the shells have gone", || warm_pool::waiting(&state_dir).is_empty().then_some(()));
+        wait::until("the warm containers have exited", || warm_pool::waiting(&state_dir).is_empty().then_some(()));
         if files {
             daemon.setup().state_disk().fill_with_files();
         } else {
@@ -352,7 +357,7 @@ fn a_full_disk_at_the_start() {
         daemon.start_again();
         let status = wait::until("executord refuses the run", || {
             match daemon.api.run(sleeper("more").rootfs(&rootfs.reference())) {
-                // The launcher starts with executord, and may not be connected yet.
+                // The launcher starts together with executord and may not be connected yet.
                 Err(status) if status.code() == Code::Unavailable => None,
                 Err(status) => Some(status),
                 Ok(_) => panic!("files {files}: it ran"),
@@ -377,7 +382,7 @@ fn a_full_disk_at_the_start() {
 /// connection and over new ones.
 #[test]
 fn out_of_descriptors() {
-    // Reads a process's limit, and sets another one below it, as the process's user: root may lack the capability.
+    // Reads a process's limit and sets a lower one, as the process's user: root may lack the capability.
     let limit = |pid: i32, to: Option<u64>| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         let user = |line: &str| {

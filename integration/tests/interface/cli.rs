@@ -1,4 +1,4 @@
-//! agent-cli with the real daemon, as people and scripts use it.
+//! agent-cli with the real daemon, in interactive and scripted use.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write as _};
@@ -189,7 +189,7 @@ fn the_other_commands() {
     assert_eq!(kinds, life);
 }
 
-/// Options of docker work as people know them, with the smallest limits that are allowed.
+/// Options of docker work as expected, with the smallest allowed limits.
 #[test]
 fn words_that_people_know() {
     let daemon = Daemon::start();
@@ -266,7 +266,7 @@ fn logs_until_a_time() {
     let mut loud = loud.stdin(Stdio::piped()).spawn().unwrap();
     wait::until("the first line is logged", || run(&socket, &["logs", "loud"]).stdout.contains("first").then_some(()));
     let stamp = run(&socket, &["logs", "-t", "loud"]).stdout.split_whitespace().next().unwrap().to_owned();
-    // The time of the first line is over: following ends without the container's end.
+    // The time of `--until` is in the past: following ends before the container's exit.
     let followed = run(&socket, &["logs", "-f", "--until", &stamp, "loud"]);
     assert_eq!((followed.status, &*followed.stdout), (0, "first\n"), "{followed:?}");
     loud.stdin.take().unwrap().write_all(b"go\n").unwrap();
@@ -276,7 +276,7 @@ fn logs_until_a_time() {
     assert_eq!(run(&socket, &["logs", "--since", &stamp, "--until", &stamp, "loud"]).stdout, "first\n");
 }
 
-/// A job that runs every night under one name must not end well without having run.
+/// A nightly job under one name must not succeed without having run.
 #[test]
 fn name_in_use_is_refused() {
     let daemon = Daemon::start();
@@ -293,7 +293,7 @@ fn name_in_use_is_refused() {
     for words in ["completed", "exit status 3", "agent-cli rm nightly", "--replace"] {
         assert!(again.stderr.contains(words), "{words}: {}", again.stderr);
     }
-    // The control: an id stands for the same request.
+    // The control: an id identifies the same request.
     let by_id = named(&["--id", "hourly"], script);
     assert_eq!(named(&["--id", "hourly"], script).stdout, by_id.stdout);
     let replaced = named(&["--name", "nightly", "--replace"], script);
@@ -306,7 +306,7 @@ fn name_in_use_is_refused() {
     assert_eq!(contradiction.status, 125, "{contradiction:?}");
 }
 
-/// One of several commands that take a name at the same moment gets it.
+/// Of several commands that use a name at the same moment, one gets it.
 #[test]
 fn one_of_many_gets_the_name() {
     let daemon = Daemon::start();
@@ -351,7 +351,7 @@ fn interrupt(pid: u32) {
     pidfd_signal(pidfd(pid as i32).unwrap().as_fd(), 2).unwrap();
 }
 
-/// A private daemon as the host shows it.
+/// A private daemon as visible on the host.
 struct Private {
     home: PathBuf,
     run_dir: PathBuf,
@@ -378,7 +378,7 @@ impl Private {
         found
     }
 
-    /// Lists what is left of the daemon: processes, cgroups, mounts, directories.
+    /// Lists leftovers of the daemon: processes, cgroups, mounts, directories.
     fn left(&self) -> String {
         let processes: Vec<&i32> = self.processes.iter().filter(|pid| !has_ended(**pid)).collect();
         let cgroups = footprint::cgroups(&self.run_dir);
@@ -399,7 +399,7 @@ fn local_leaves_nothing() {
     let private = Private::from_child(&mut child);
     interrupt(child.id());
     assert_eq!(finish(child).status, 6);
-    assert_eq!(private.left(), "", "nothing is left when agent-cli is back");
+    assert_eq!(private.left(), "", "nothing is left after agent-cli returns");
 
     let script = "id -un; cat /etc/cf-service-bindings/a; exit 6";
     let arguments = ["run", "--user", "vcap", "--file", "a=@env:SECRET", "--", "sh", "-c", script];
@@ -418,14 +418,14 @@ fn local_leaves_nothing_when_it_is_killed() {
     let private = Private::from_child(&mut child);
     child.kill().unwrap();
     child.wait().unwrap();
-    wait::until_ok("nothing of the private daemon is left", || match private.left() {
+    wait::until_ok("the private daemon has no leftovers", || match private.left() {
         left if left.is_empty() => Ok(()),
         left => Err(left),
     });
 }
 
-/// `agent-cli run ... | reader` delivers every byte, however slow the reader and however little of the log is kept, and
-/// the process waits for the reader. The output is 2 GB, enough to overflow a counter of 31 bits.
+/// `agent-cli run ... | reader` delivers every byte, however slow the reader is and however little of the log is kept,
+/// and the process waits for the reader. The output is 2 GB, enough to overflow a 31-bit counter.
 #[test]
 fn output_through_a_pipe_is_whole() {
     let daemon = Setup::default().config("[launcher]\nlog_bytes_max = 65536\n").start();
@@ -439,7 +439,8 @@ fn output_through_a_pipe_is_whole() {
         while let Ok(count @ 1..) = stdout.read(&mut buffer) {
             read += count as u64;
             if read == count as u64 {
-                // Slower than the writer: the pause lasts as long as another container needs to write some output.
+                // The reader is slower than the writer: the pause lasts as long as another container needs to write
+                // some output.
                 assert_eq!(run(&daemon.socket(), &["run", "--", "sh", "-c", "head -c 50M /dev/zero >&2"]).status, 0);
             }
         }
@@ -448,7 +449,7 @@ fn output_through_a_pipe_is_whole() {
     }
 }
 
-/// A reader that comes too late for output that is no longer kept is told how much is missing.
+/// A reader that starts after output was dropped is informed how much is missing.
 #[test]
 fn output_that_was_dropped_is_told() {
     let daemon = Setup::default().config("[launcher]\nlog_bytes_max = 65536\n").start();
@@ -481,7 +482,7 @@ fn output_that_was_dropped_is_told() {
     );
 }
 
-/// Issue 31, item 14: errors have the words that the user typed, and no id that was made up.
+/// Issue 31, item 14: errors contain the user's words and no generated id.
 #[test]
 fn errors_name_what_was_typed() {
     let daemon = Daemon::start();

@@ -1,4 +1,4 @@
-//! The client library against a real daemon that is killed and started again.
+//! The client library with a real daemon that is killed and restarted.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use executor_client::{
 use integration::daemon::Daemon;
 use integration::request::update;
 
-/// Prints a line for each line of its input, and ends with the input.
+/// Prints a line for each line of its input, and exits at the end of the input.
 const ECHO: &str = "while read line; do echo \"got $line\"; done; exit 3";
-/// Prints its secret on SIGUSR1, and ends.
+/// Prints its secret on SIGUSR1 and exits.
 const TOLD: &str = "trap 'cat /run/demo; exit 5' USR1; echo ready; while :; do sleep 0.01; done";
 
 fn sh(id: &str, script: &str) -> Run {
@@ -74,7 +74,7 @@ fn every_violation_comes_at_once() {
     });
 }
 
-/// Logs, events, waits and streams continue over a restart, with nothing lost and nothing doubled.
+/// Logs, events, waits and streams continue over a restart, without loss or duplicates.
 #[test]
 fn all_that_follows_goes_on_over_a_restart() {
     let mut daemon = Daemon::start();
@@ -114,7 +114,7 @@ fn all_that_follows_goes_on_over_a_restart() {
         assert_eq!(completed.state(), State::Completed);
         let rest = following.await.unwrap().unwrap();
         assert!(!rest.is_empty() && !String::from_utf8_lossy(&rest).contains("ready"), "{rest:?}");
-        // Input that is typed now arrives over the new connection, and earlier output is not repeated.
+        // New input arrives over the new connection, and earlier output is not repeated.
         assert!(input.send(b"two\n".to_vec()).await);
         assert_eq!(attached.next().await.unwrap(), Some(Attached::Stdout(b"got two\n".to_vec())));
         assert!(input.end().await);
@@ -127,11 +127,11 @@ fn all_that_follows_goes_on_over_a_restart() {
             completed += u32::from(event.kind() == Kind::Completed);
             cursors.push(event.cursor);
         }
-        assert!(cursors.windows(2).all(|pair| pair[0] < pair[1]), "none twice, in order: {cursors:?}");
+        assert!(cursors.windows(2).all(|pair| pair[0] < pair[1]), "unique and in order: {cursors:?}");
     });
 }
 
-/// A client whose executord does not come back gives up after its patience, with an error.
+/// A client whose executord does not return gives up with an error after its timeout.
 #[test]
 fn patience_ends() {
     let mut daemon = Daemon::start();

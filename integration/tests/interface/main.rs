@@ -1,4 +1,4 @@
-//! The interface: gRPC, TLS, clients, agent-cli, archives, the units of systemd.
+//! The interface: gRPC, TLS, clients, agent-cli, archives, the systemd units.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 

@@ -1,4 +1,4 @@
-//! A client in another language (Python's grpcio), which finds the interface by reflection.
+//! A client in another language (Python's grpcio) that uses reflection to find the interface.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,14 +35,14 @@ fn a_python_client_runs_a_run_action_with_secret_files() {
     let paths: Vec<&str> =
         container["files"].as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap()).collect();
     assert_eq!(paths, ["/etc/cf-service-bindings/db/password", "/run/one"]);
-    assert!(!container.to_string().contains("from python"), "no value comes back: {container}");
+    assert!(!container.to_string().contains("from python"), "no value is returned: {container}");
     let refused = &reported["refused"];
     assert_eq!(refused["code"], "INVALID_ARGUMENT");
     assert!(refused["message"].as_str().unwrap().contains("action.run.path"), "{refused}");
     daemon.wait_until_back_at(&before);
 }
 
-/// Clients of other languages get their secrets too, one call after the other, although each ends its connection.
+/// Clients in other languages get their secrets as well, in consecutive calls, although each call ends its connection.
 #[test]
 fn a_python_client_reads_its_secrets() {
     let daemon = Daemon::start();
@@ -65,7 +65,7 @@ fn a_python_client_reads_its_secrets() {
     assert_eq!(reported["refused"], "UNAUTHENTICATED");
 }
 
-/// The commands of docs/guides/python.md work as it says, with the configuration of the package.
+/// The commands of docs/guides/python.md work as written, with the packaged configuration.
 #[test]
 fn the_guide_works_as_it_says() {
     let rootfs = Rootfs::busybox();

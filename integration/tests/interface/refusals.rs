@@ -1,4 +1,4 @@
-//! Plans that cannot be carried out are refused with the name of the field, and leave nothing.
+//! Plans that cannot be executed are refused with the name of the field, and leave nothing behind.
 
 use executor_core::lifecycle::State;
 use executor_core::plan::{Plan, Rootfs as Reference};
@@ -12,7 +12,7 @@ fn plan(draft: Draft<'_>) -> Plan {
     validate(&Draft { id: "bad", path: "/bin/true", memory_bytes: 64 << 20, ..draft }, &Policy::default()).unwrap()
 }
 
-/// Launches a plan that must be refused, and checks that nothing of it is left.
+/// Launches a plan that must be refused, and checks for leftovers.
 fn refused(launcher: &Launcher, plan: &Plan, payload: &Payload<'_>) -> Refused {
     let before = footprint::inventory_of(&launcher.run_dir());
     let refused = launcher.launch(plan, payload).unwrap().reach(State::Running).unwrap_err();
@@ -45,7 +45,7 @@ fn what_the_rootfs_does_not_have_is_named() {
     assert_refusal(&file, Reason::Precondition, "rootfs", "Not a directory");
 }
 
-/// The operator's rootfs_dirs apply to the target of a link, too.
+/// The operator's rootfs_dirs also apply to the target of a link.
 #[test]
 fn a_link_out_of_the_allowed_directories_is_refused() {
     let (allowed, outside) = (tempfile::tempdir().unwrap(), Rootfs::busybox());
@@ -99,7 +99,7 @@ fn a_path_through_a_link_of_the_rootfs_is_refused() {
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
 }
 
-/// The launcher checks the daemon's plan itself: one that validation would not have made is refused.
+/// The launcher validates the daemon's plan itself and refuses a plan that validation would not produce.
 #[test]
 fn a_plan_of_a_daemon_that_was_taken_over_is_refused() {
     let launcher = Launcher::start(&[]);

@@ -1,5 +1,5 @@
-//! The units in `systemd/`: systemd's own checks pass, the sandbox is as tight as documented, and no dependency between
-//! units lets a restart reach the containers.
+//! The units in `systemd/`: systemd's own checks pass, the sandbox is as strict as documented, and no dependency
+//! between units lets a restart affect the containers.
 
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 const UNITS: [&str; 4] =
     ["executord.service", "executord.socket", "executor-launcher.service", "executor-drain.service"];
-/// Exposure in tenths that `systemd-analyze security` may find in the daemon's unit.
+/// Maximum exposure in tenths that `systemd-analyze security` may report for the daemon's unit.
 const EXPOSURE_MAX: &str = "13";
 
 fn source(name: &str) -> PathBuf {
@@ -18,14 +18,14 @@ fn text(name: &str) -> String {
     std::fs::read_to_string(source(name)).unwrap()
 }
 
-/// Values of a unit's settings of this name, in order.
+/// Values of a unit's setting, in order.
 fn settings(unit: &str, name: &str) -> Vec<String> {
     let unit = text(unit);
     let values = unit.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
     values.flat_map(str::split_ascii_whitespace).map(str::to_owned).collect()
 }
 
-/// Copies the units with programs that exist, because `verify` looks for them.
+/// Copies the units and replaces their programs by existing ones, because `verify` checks that they exist.
 fn installed() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for unit in UNITS {
@@ -48,7 +48,7 @@ fn run(command: &mut Command) -> Output {
 fn systemd_finds_nothing_to_complain_about() {
     let directory = installed();
     let units = UNITS.map(|unit| directory.path().join(unit));
-    // The manual pages are not installed beside the sources.
+    // The manual pages are not installed with the sources.
     let output = run(Command::new("systemd-analyze").args(["verify", "--man=no"]).args(units));
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
@@ -61,8 +61,8 @@ fn the_daemons_sandbox_is_tight() {
     run(command.arg(directory.path().join("executord.service")));
 }
 
-/// The launcher's limit on core files is at least 1: a unit's limit is the most that its processes may have, and
-/// containers need 1, which the kernel respects where core_pattern is a pipe (core(5)).
+/// The launcher's core file limit is at least 1: a unit's limit is the maximum for its processes, and containers need
+/// 1, which the kernel respects if core_pattern is a pipe (core(5)).
 #[test]
 fn the_limit_on_core_files_is_the_one_that_is_heeded() {
     for unit in ["executord.service", "executor-launcher.service"] {
@@ -70,7 +70,8 @@ fn the_limit_on_core_files_is_the_one_that_is_heeded() {
     }
 }
 
-/// Containers have 0 and workers 1000. A shim takes its container along, executord takes nothing along.
+/// OOM scores: containers have 0 and workers 1000. The kill of a shim ends its container, and the kill of executord
+/// ends nothing else.
 #[test]
 fn oom_killer_takes_containers_before_daemons() {
     let score = |unit: &str| settings(unit, "OOMScoreAdjust")[0].parse::<i32>().unwrap();
@@ -82,7 +83,7 @@ fn oom_killer_takes_containers_before_daemons() {
 fn no_restart_reaches_the_containers() {
     for relation in ["Requires", "Requisite", "BindsTo", "PartOf", "Upholds", "Conflicts", "StopWhenUnneeded"] {
         assert_eq!(settings("executor-launcher.service", relation), [""; 0], "launcher: {relation}");
-        // A drain ends them all: only its own stop may begin one.
+        // A drain stops all containers, so only its own stop may start one.
         assert_eq!(settings("executor-drain.service", relation), [""; 0], "drain: {relation}");
         let daemons = settings("executord.service", relation);
         assert!(!daemons.iter().any(|unit| unit.contains("launcher")), "daemon: {relation} {daemons:?}");

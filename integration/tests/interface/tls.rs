@@ -1,4 +1,4 @@
-//! TCP with mutual TLS: who gets in, what a caller may call, what other clients see, and what stays in memory.
+//! TCP with mutual TLS: accepted clients, permitted calls, other clients, and residue in memory.
 
 mod callers;
 mod cli;

@@ -1,4 +1,4 @@
-//! Downloads and uploads of steps in real containers, from and to a server on loopback, which the configuration allows.
+//! Downloads and uploads of steps in real containers, from and to a loopback server that the configuration allows.
 
 use std::io::{Cursor, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -22,7 +22,7 @@ use integration::web::{WebAnswer, WebServer};
 use integration::{cli, footprint, wait};
 use tonic::Code;
 
-/// Loopback's first address is allowed; every other of this machine's is denied.
+/// The first loopback address is allowed; every other address of this machine is denied.
 const CONFIG: &str = r#"
 [transfers]
 allowed = ["127.0.0.1"]
@@ -66,7 +66,7 @@ fn first(container: &Container) -> &Step {
     container.steps.iter().find(|step| step.path == "action.serial.actions[0]").unwrap()
 }
 
-/// A tar archive with a file that has this content.
+/// Builds a tar archive with one file.
 fn tar(path: &str, content: &[u8]) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     header.as_gnu_mut().unwrap().name[..path.len()].copy_from_slice(path.as_bytes());
@@ -108,12 +108,12 @@ fn archives_are_unpacked_and_files_are_placed_as_the_user() {
     }
     assert_eq!((first(&container).kind.as_str(), first(&container).state()), ("download", step::State::Succeeded));
     assert_eq!(first(&container).log_source, "CELL");
-    // The table of the command line has the steps, too.
+    // The table of the command line shows the steps, too.
     let shown = cli::run(&daemon.socket(), &["inspect", "well"]);
     assert!(shown.stdout.contains("download"), "{shown:?}");
 }
 
-/// Each failure names the step, the reason, and nothing of the URL but the server.
+/// Each failure names the step, the reason, and of the URL only the server.
 #[test]
 fn failures_are_told_without_the_url() {
     let config = CONFIG.replace("idle_seconds = 600", "idle_seconds = 1");
@@ -239,7 +239,7 @@ fn a_cached_artifact_is_fetched_again_only_when_it_has_changed() {
     };
     run("fresh", "/x?sig=canary-1");
     run("again", "/x?sig=canary-2");
-    // Another place cannot say that the copy is the present one.
+    // A different URL cannot validate the cached copy.
     run("elsewhere", "/y");
     let asked: Vec<bool> = server.requests().iter().map(|one| one.header("if-none-match").is_some()).collect();
     assert_eq!(asked, [false, true, false]);
@@ -253,7 +253,8 @@ fn a_cached_artifact_is_fetched_again_only_when_it_has_changed() {
     }
 }
 
-/// A server that never ends holds the key of its own artifact alone; another download of that artifact waits in its own time.
+/// A download that never ends blocks only the key of its own artifact; another download of that artifact waits within
+/// its own time limit.
 #[test]
 fn cache_key_elsewhere_does_not_wait() {
     let daemon = Setup::default().config(&format!("{CONFIG}time_max_seconds = 20\n")).start();
@@ -262,7 +263,7 @@ fn cache_key_elsewhere_does_not_wait() {
         WebServer::start(|_, _| WebAnswer::Full("200 OK", vec![("etag", "\"one\"".into())], b"content".to_vec()));
     let asked = |from: String| of(DownloadAction { cache_key: "known".into(), ..download(from, "/tmp/file") });
     daemon.api.started(tree("slow", vec![asked(slow.url("/x?sig=1")), sh("true")]));
-    wait::until("the server is asked", || (!slow.requests().is_empty()).then_some(()));
+    wait::until("the server receives the request", || (!slow.requests().is_empty()).then_some(()));
     daemon.api.started(tree("same", vec![asked(slow.url("/x?sig=2")), sh("true")]));
     let container = daemon.api.run_to_end(tree("elsewhere", vec![asked(fast.url("/x")), sh("cat /tmp/file")]));
     assert_eq!(exit(&container), Ok(0), "{container:#?}");
@@ -272,13 +273,14 @@ fn cache_key_elsewhere_does_not_wait() {
     assert!(message.contains("took longer than 20 s"), "{message}");
 }
 
-/// A worker has a bound on its processor time, yields to other processes, and is killed first for want of memory.
+/// A worker has a limit on its processor time, yields to other processes, and is the first to be killed if memory is
+/// short.
 #[test]
 fn workers_run_with_limits() {
     let daemon = daemon();
     let server = WebServer::start(|_, _| WebAnswer::Never);
     daemon.api.started(tree("limits", vec![of(download(server.url("/x"), "/tmp/file")), sh("true")]));
-    wait::until("the server is asked", || (!server.requests().is_empty()).then_some(()));
+    wait::until("the server receives the request", || (!server.requests().is_empty()).then_some(()));
     let file = |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", workers(&daemon)[0])).unwrap();
     let limits = file("limits");
     let seconds = limits.lines().find_map(|line| line.strip_prefix("Max cpu time")).unwrap().split_whitespace().next();
@@ -289,20 +291,20 @@ fn workers_run_with_limits() {
     assert!(nice >= 10, "{stat}");
 }
 
-/// Cgroups of the workers of containers.
+/// Cgroups of the containers' workers.
 fn worker_cgroups(daemon: &Daemon) -> Vec<PathBuf> {
     let mut all = footprint::all_cgroups(&daemon.setup().run_dir());
     all.retain(|dir| dir.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".workers-")));
     all.into_iter().collect()
 }
 
-/// Starts a container with 50 millicores that downloads from a server that never ends, and returns the worker.
+/// Starts a container with 50 millicores that downloads from a server that never finishes, and returns the worker.
 fn start_limited(daemon: &Daemon, server: &WebServer, id: &str) -> i32 {
     let request = tree(id, vec![of(download(server.url("/never"), "/tmp/file")), sh("true")]);
     let limits = Limits { cpu_millis: 50, cpu_weight: 200, ..request.limits.unwrap_or_default() };
     let asked = server.requests().len();
     daemon.api.started(RunRequest { limits: Some(limits), ..request });
-    wait::until("the server is asked", || (server.requests().len() > asked).then_some(()));
+    wait::until("the server receives the request", || (server.requests().len() > asked).then_some(()));
     workers(daemon)[0]
 }
 
@@ -313,7 +315,8 @@ fn never_or_content() -> WebServer {
     })
 }
 
-/// A worker is in a cgroup with the processor limits of its container and no other limit, which the container does not see.
+/// A worker is in a cgroup with the processor limits of its container and no other limit, which is not visible in the
+/// container.
 #[test]
 fn worker_has_processor_limits_of_container() {
     let (daemon, server) = (daemon(), never_or_content());
@@ -333,7 +336,7 @@ fn worker_has_processor_limits_of_container() {
     assert!(seen.stdout.contains("cgroup.procs") && !seen.stdout.contains(".workers"), "{seen:?}");
 }
 
-/// A compromised executord cannot have the shim move another user's process, or something else than a process.
+/// A compromised executord cannot make the shim move another user's process, or something other than a process.
 #[test]
 fn shim_moves_only_processes_of_daemon() {
     let (daemon, server) = (daemon(), never_or_content());
@@ -357,7 +360,7 @@ fn shim_moves_only_processes_of_daemon() {
     assert_eq!(members, format!("{worker}\n"));
 }
 
-/// The cgroup of the workers goes with the transfer, or with its container, however that ends.
+/// The workers' cgroup is removed with the transfer, or with its container, however that ends.
 #[test]
 fn worker_cgroup_is_removed() {
     let (daemon, server) = (daemon(), never_or_content());
@@ -375,7 +378,7 @@ fn worker_cgroup_is_removed() {
     gone("the container was stopped");
     let actions = vec![of(download(server.url("/content"), "/tmp/file")), sh("echo up; exec sleep 1000")];
     daemon.api.up(tree("goes-on", actions));
-    gone("the transfer has ended");
+    gone("the transfer is complete");
     daemon.api.delete("goes-on", true).unwrap();
     for id in ["lost", "stopped"] {
         daemon.api.delete(id, true).unwrap();
@@ -383,18 +386,18 @@ fn worker_cgroup_is_removed() {
     daemon.wait_until_back_at(&before);
 }
 
-/// executord is killed while it waits for the server: the next one begins the download again.
+/// executord is killed while it waits for the server: the next executord restarts the download.
 #[test]
 fn a_download_outlives_executord() {
     let mut daemon = daemon();
     let server = WebServer::start(|number, _| if number == 0 { WebAnswer::Never } else { WebAnswer::ok(b"content") });
     let asked = download(server.url("/x?sig=canary"), "/tmp/file");
     daemon.api.started(tree("outlives", vec![of(asked), sh("cat /tmp/file")]));
-    wait::until("the server is asked", || (!server.requests().is_empty()).then_some(()));
+    wait::until("the server receives the request", || (!server.requests().is_empty()).then_some(()));
     let working = workers(&daemon);
     assert_eq!(working.len(), 1, "the control");
     daemon.kill();
-    wait::until("the worker has ended with it", || has_ended(working[0]).then_some(()));
+    wait::until("the worker has exited with executord", || has_ended(working[0]).then_some(()));
     daemon.start_again();
     let container = daemon.api.wait("outlives").unwrap();
     assert_eq!(exit(&container), Ok(0), "{container:#?}");
@@ -405,7 +408,6 @@ fn is_worker(pid: i32) -> bool {
     std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.ends_with(b"transfer-worker\0"))
 }
 
-/// Workers of a daemon.
 fn workers(daemon: &Daemon) -> Vec<i32> {
     integration::host::descendants(daemon.pid()).into_iter().filter(|pid| is_worker(*pid)).collect()
 }
@@ -419,17 +421,17 @@ fn timeouts_and_stops_end_the_transfer() {
     let limited = Action { timeout: Some(Box::new(limited)), ..Action::default() };
     let container = daemon.api.run_to_end(tree("timeout", vec![limited, sh("echo never")]));
     assert_eq!(ending(&container).failure.as_ref().unwrap().message, "exceeded 500ms timeout");
-    wait::until("the worker has ended", || workers(&daemon).is_empty().then_some(()));
+    wait::until("the worker has exited", || workers(&daemon).is_empty().then_some(()));
     daemon.api.started(tree("stop", vec![never(), sh("echo never")]));
     wait::until("a worker runs", || (workers(&daemon).len() == 1).then_some(()));
     daemon.api.stop("stop", Some(5000)).unwrap();
     let container = daemon.api.wait("stop").unwrap();
     assert_eq!(first(&container).state(), step::State::Cancelled, "{container:#?}");
-    wait::until("the worker has ended", || workers(&daemon).is_empty().then_some(()));
-    // A worker that is killed at its job is a failure with a reason.
+    wait::until("the worker has exited", || workers(&daemon).is_empty().then_some(()));
+    // A worker that is killed during its work causes a failure with a reason.
     let asked = server.requests().len();
     daemon.api.started(tree("killed", vec![never(), sh("echo never")]));
-    wait::until("the server is asked", || (server.requests().len() > asked).then_some(()));
+    wait::until("the server receives the request", || (server.requests().len() > asked).then_some(()));
     kill(workers(&daemon)[0], 9);
     let container = daemon.api.wait("killed").unwrap();
     let message = &ending(&container).failure.as_ref().unwrap().message;
@@ -456,8 +458,8 @@ fn search(daemon: &Daemon, needles: &Needles) -> Report {
     search.report()
 }
 
-/// A canary in the query of a URL is nowhere one second after the end. The control: it is in the shim, and in the worker,
-/// while the download waits for its server.
+/// A canary in the query of a URL is found nowhere one second after the exit. The control: it is in the shim and in the
+/// worker while the download waits for its server.
 #[test]
 fn nothing_is_left_of_a_url() {
     let daemon = daemon();
@@ -473,7 +475,7 @@ fn nothing_is_left_of_a_url() {
     };
     daemon.api.started(request("held"));
     let worker = wait::until("a worker runs", || workers(&daemon).first().copied());
-    wait::until("the server is asked", || (!server.requests().is_empty()).then_some(()));
+    wait::until("the server receives the request", || (!server.requests().is_empty()).then_some(()));
     for pid in [daemon.record("held").shim.pid, worker] {
         let mut control = Search::new(&needles);
         Process::from_pid(pid.cast_unsigned()).iter().for_each(|process| control.process(process));

@@ -1,4 +1,4 @@
-//! The cell as a whole: capacity that is reserved for later containers, drain, health, and what does not end.
+//! The cell as a whole: reservations, drain, health, and containers that do not exit.
 
 mod drain;
 mod drain_shown;

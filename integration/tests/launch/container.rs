@@ -1,6 +1,6 @@
-//! Effects of a request: namespaces, capabilities, the filter on system calls, limits, root file system and secret
-//! files, as the container's process sees them and as the host does. Each claim has a control on the host or in a
-//! container with another request.
+//! Effects of a request: namespaces, capabilities, the seccomp filter, limits, root file system and secret files, as
+//! seen by the container's process and by the host. Each claim has a control on the host or in a container with another
+//! request.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use integration::host::{self, status};
 use integration::request::{RequestBuilder, sh, sleeper};
 use integration::rootfs::Rootfs;
 
-/// Runs a script to its end and returns its output.
+/// Runs a script to its exit and returns its output.
 fn script_output(daemon: &Daemon, request: RunRequest) -> String {
     let container = daemon.api.run_to_end(request);
     let output = daemon.api.output(&container.id);
@@ -35,11 +35,7 @@ fn namespaces_are_its_own() {
         assert_ne!(namespace(one, kind), namespace(host, kind), "{kind}");
         assert_ne!(namespace(one, kind), namespace(two, kind), "{kind}");
     }
-    assert_eq!(
-        namespace(hosts, "net"),
-        namespace(host, "net"),
-        "the control: the host's network, where it is asked for"
-    );
+    assert_eq!(namespace(hosts, "net"), namespace(host, "net"), "the control: the host's network, if requested");
     assert_ne!(namespace(hosts, "pid"), namespace(host, "pid"));
 
     let own = "echo $$; hostname; tail -n +3 /proc/net/dev | cut -d: -f1; cut -d: -f3 /proc/1/cgroup | sort -u";
@@ -63,7 +59,8 @@ fn capabilities_are_few() {
     assert_eq!(status(std::process::id() as i32, "Seccomp").as_deref(), Some("0"), "the control");
 }
 
-/// Calls that the host grants to the same user are denied inside, by the filter and not for lack of a capability.
+/// Calls that the host permits for the same user are denied inside, by the filter and not because of a missing
+/// capability.
 #[test]
 fn the_filter_on_system_calls_denies() {
     let daemon = Daemon::start();
@@ -85,7 +82,7 @@ fn the_filter_on_system_calls_denies() {
     }
 }
 
-/// Prints the limits at /sys/fs/cgroup as programs read them, and what could be written there.
+/// Prints the limits in /sys/fs/cgroup as programs read them, and the writable files.
 const CGROUP_READER: &str = r#"
 import ctypes, errno, os
 ROOT = "/sys/fs/cgroup"
@@ -114,8 +111,8 @@ for directory, names, files in os.walk(ROOT):
 print("written", written, "below", below)
 "#;
 
-/// Programs size themselves by the limits of their container, and change none of them. Warm and cold, with and without a user
-/// namespace or a network of its own, and in an executed process.
+/// Programs read the limits of their container and cannot change them. Warm and cold start, with and without a user
+/// namespace or its own network, and in an executed process.
 #[test]
 fn cgroup_view_shows_own_limits() {
     for ready in [0, 2] {
@@ -190,7 +187,7 @@ fn limits_are_in_force() {
     let open_files = open_files.lines().find(|line| line.starts_with("Max open files")).unwrap();
     assert_eq!(open_files.split_whitespace().skip(3).take(2).collect::<Vec<_>>(), ["77", "77"]);
 
-    // A limit above the host's is reduced to it, with a warning.
+    // A limit above the host's is reduced to the host's, with a warning.
     let greedy = sh("ulimit -n").action(|run| run.resource_limits.get_or_insert_default().nofile = Some(1 << 30));
     let container = daemon.api.run_to_end(greedy);
     let spec = container.spec.unwrap();
@@ -198,7 +195,7 @@ fn limits_are_in_force() {
     assert_eq!(daemon.api.output(&container.id).text().trim(), spec.nofile.to_string());
 }
 
-/// A `dir:` root file system is never written to: a container's changes lie in a layer that is removed with it.
+/// A `dir:` root file system is never written to: a container's changes are in a layer that is removed with it.
 #[test]
 fn a_prepared_rootfs_stays_as_it_is() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -217,8 +214,8 @@ fn a_prepared_rootfs_stays_as_it_is() {
     daemon.wait_until_back_at(&before.1);
 }
 
-/// Secret files lie on a tmpfs of their own (`ro,nosuid,nodev,noexec`, and `noswap` where the kernel has it), 0600 in
-/// directories of 0700, owned by the process's user (docs/security-claims.md).
+/// Secret files are on their own tmpfs (`ro,nosuid,nodev,noexec`, and `noswap` if the kernel supports it), with mode
+/// 0600 in directories with mode 0700, owned by the process's user (docs/security-claims.md).
 #[test]
 fn secret_files_lie_on_a_file_system_of_their_own() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -246,8 +243,8 @@ fn secret_files_lie_on_a_file_system_of_their_own() {
     assert_eq!(script_output(&daemon, other).matches("No such file").count(), 2, "and are in no other container");
 }
 
-/// As with runc: owned by root, mode 0755, with its parents, whoever the process runs as. In warm and cold starts, below a
-/// read-only root file system and on a tmpfs.
+/// The working directory is created as by runc: owned by root, mode 0755, with its parents, whatever the process's
+/// user. In warm and cold starts, below a read-only root file system and on a tmpfs.
 #[test]
 fn workdir_missing_is_created() {
     let rootfs = Rootfs::busybox();
@@ -299,7 +296,7 @@ fn workdir_that_cannot_be_is_reported() {
     }
 }
 
-/// `ps` tells the launcher, warm pool entries and shims apart; an entry that becomes a shim shows its container.
+/// `ps` distinguishes the launcher, warm pool entries and shims; an entry that becomes a shim shows its container.
 #[test]
 fn command_lines_name_role_and_container() {
     let rootfs = Rootfs::busybox();
@@ -329,7 +326,8 @@ fn command_lines_name_role_and_container() {
     }
 }
 
-/// The executor's init shows a name of its own, and no path of the host. The control: the launcher's command line has them.
+/// The executor's init has its own name and shows no path of the host. The control: the launcher's command line has
+/// such paths.
 #[test]
 fn init_command_line_names_no_path() {
     let rootfs = Rootfs::busybox();
@@ -344,7 +342,7 @@ fn init_command_line_names_no_path() {
         let tree = executor_proto::v1::SerialAction { actions: vec![step], ..Default::default() };
         let tree = executor_proto::v1::Action { serial: Some(tree), ..Default::default() };
         let output = script_output(&daemon, RunRequest { action: Some(tree), ..request });
-        assert_eq!(output, "executor-init\0init\n", "of a tree of actions");
+        assert_eq!(output, "executor-init\0init\n", "init of a tree of actions");
         let launcher = fs::read_to_string(format!("/proc/{}/cmdline", daemon.launcher().unwrap())).unwrap();
         assert!(launcher.contains(&daemon.setup().run_dir().display().to_string()), "{launcher}");
     }

@@ -1,5 +1,5 @@
-//! The disk limit: it holds in the container and protects the host, its storage is removed however the container ends,
-//! and where it cannot be enforced the request is refused, or a warning is given.
+//! The disk limit: it is enforced in the container and protects the host, its storage is removed however the container
+//! exits, and if it cannot be enforced the request is refused, or there is a warning.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
@@ -27,8 +27,8 @@ fn limited(request: RunRequest, disk_bytes: u64) -> RunRequest {
     RunRequest { limits: Some(limits), ..request }
 }
 
-/// A write beyond the limit fails with ENOSPC for every user, and what fits is written. The host loses no more than the
-/// limit, and all of it comes back. The control: without a limit the same write succeeds.
+/// A write beyond the limit fails with ENOSPC for every user, and data within the limit is written. The host loses no
+/// more space than the limit, and all of it is freed. The control: without a limit the same write succeeds.
 #[test]
 fn the_limit_holds_and_the_host_is_left_alone() {
     let daemon = Setup::default().disk(256 << 20).config("[policy]\nallow_host_userns = true\n").start();
@@ -42,7 +42,7 @@ fn the_limit_holds_and_the_host_is_left_alone() {
         let request = sh(script).id("c").rootfs(&rootfs.reference()).by(attacker);
         daemon.api.started(limited(request, disk_bytes));
         let so_far = || Some(daemon.api.logs_so_far("c")).filter(|text| text.contains(" bytes\n"));
-        let reported = wait::until("dd has ended", so_far);
+        let reported = wait::until("dd has exited", so_far);
         let size = reported.lines().find_map(|line| line.strip_suffix(" bytes")?.parse::<u64>().ok()).unwrap();
         if disk_bytes == 0 {
             assert_eq!(size, 40 << 20, "the control: {attacker:?}: {reported}");
@@ -58,11 +58,11 @@ fn the_limit_holds_and_the_host_is_left_alone() {
     loop_devices::wait_until_free(&daemon);
 }
 
-/// Project quotas hold the limit of bytes and of files without a loop device; root of the container cannot leave its
-/// project; and use and limit are gone at the end, whichever process is killed. The controls: without a limit the same
-/// write succeeds; a container with the host's root, which could leave its project, gets a file system of its own. The
-/// test runs in `cargo xtask vm-test`, because most kernels and file systems have no project quotas: there they are in
-/// force at `EXECUTOR_QUOTA_DIR`.
+/// Project quotas enforce the limit of bytes and of files without a loop device; root of the container cannot leave its
+/// project; and usage and limit are gone at the end, whichever process is killed. The controls: without a limit the
+/// same write succeeds; a container with the host's root, which could leave its project, gets its own file system. The
+/// test runs in `cargo xtask vm-test`, because most kernels and file systems have no project quotas: there they are
+/// enabled at `EXECUTOR_QUOTA_DIR`.
 #[test]
 #[ignore = "needs a file system with project quotas at EXECUTOR_QUOTA_DIR: see integration/vm/checks/14-quota.sh"]
 fn where_there_are_project_quotas_they_hold_the_limit() {
@@ -71,7 +71,7 @@ fn where_there_are_project_quotas_they_hold_the_limit() {
     drop(own);
     let daemon = Setup::default().config(open).state_below(&at).start();
     let before = daemon.footprint();
-    // The machine's own programs, for chattr; changes go to the layer above.
+    // The machine's own programs, for chattr; changes go to the upper layer.
     let script = "exec 2>&1; cd /opt; dd if=/dev/zero of=big bs=64k count=640; stat -c '%s bytes' big; \
         chattr -p 0 big || echo stays in its project; rm big; mkdir many; i=0; \
         while [ $i -lt 6000 ] && true >many/$i; do i=$((i + 1)); done; echo $i files; exec sleep 100000";
@@ -106,7 +106,7 @@ fn where_there_are_project_quotas_they_hold_the_limit() {
         }
         let images = loop_devices::below(daemon.setup().home()).len() + loop_devices::below(&at.join("")).len();
         assert_eq!(images, usize::from(id == "host"), "file systems of their own");
-        // A shim that is killed leaves the cleanup to the launcher.
+        // The launcher cleans up for a killed shim.
         if id == "limited" {
             kill(daemon.record(id).shim.pid, 9);
         } else {
@@ -114,8 +114,8 @@ fn where_there_are_project_quotas_they_hold_the_limit() {
         }
         daemon.api.wait(id).unwrap();
         daemon.api.delete(id, false).unwrap();
-        wait::until_ok("use and limit are gone", || match of_it() {
-            // Project 0 has every file without a project.
+        wait::until_ok("usage and limit are gone", || match of_it() {
+            // Project 0 contains every file without a project.
             _ if container.id_range_start == 0 => Ok(()),
             left if left == Project::default() => Ok(()),
             left => Err(format!("{left:?}")),
@@ -152,8 +152,8 @@ fn disk_is_a_part_of_the_capacity() {
     assert_eq!(default.api.info().total.unwrap().disk_bytes, size.f_blocks * size.f_frsize, "the file system's size");
 }
 
-/// Whichever process of the executor is killed, the file system is unmounted, its device is free, and nothing of it is
-/// left.
+/// Whichever process of the executor is killed, the file system is unmounted, its device is free, and nothing is left
+/// of it.
 #[test]
 fn nothing_is_left_of_it_whoever_is_killed() {
     let (mut daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -180,7 +180,7 @@ fn nothing_is_left_of_it_whoever_is_killed() {
         kill(process, 9);
     }
     for process in [launcher, shim] {
-        wait::until("the killed process has ended", || has_ended(process).then_some(()));
+        wait::until("the killed process has exited", || has_ended(process).then_some(()));
     }
     daemon.kill();
     daemon.start_again();
@@ -194,8 +194,8 @@ fn nothing_is_left_of_it_whoever_is_killed() {
     assert_eq!((left.mounts, left.files), (before.mounts, before.files));
 }
 
-/// Where no file system can be made, the request is refused with the field's name and nothing is left; where the
-/// operator prefers a warning, the container runs and has one. Here there are neither loop devices nor project quotas.
+/// If no file system can be created, the request is refused with the field's name and nothing is left; if the operator
+/// prefers a warning, the container runs with a warning. Here there are neither loop devices nor project quotas.
 #[test]
 fn what_cannot_be_held_is_refused_or_told() {
     let (home, rootfs) = (tempfile::tempdir().unwrap(), Rootfs::busybox());

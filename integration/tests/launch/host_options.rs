@@ -1,4 +1,4 @@
-//! Processors, devices, swap, confinement and attributes of processes of a request, with real containers.
+//! Processors, devices, swap, confinement and process attributes of a request, with real containers.
 
 mod apparmor;
 mod cdi;
@@ -17,7 +17,7 @@ use integration::request::RequestBuilder as _;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-/// What a container prints that ends well.
+/// Returns the output of a container, which must exit with 0.
 fn printed(daemon: &Daemon, request: RunRequest) -> String {
     let container = daemon.api.run_to_end(request);
     let output = daemon.api.output(&container.id).text();
@@ -25,7 +25,7 @@ fn printed(daemon: &Daemon, request: RunRequest) -> String {
     output
 }
 
-/// Code and violations, field and description each, of a request that is refused.
+/// Returns the code and the violations (field and description) of a request that is refused.
 fn refused(daemon: &Daemon, request: RunRequest) -> (Code, Vec<(String, String)>) {
     let status: Status = daemon.api.run(request).expect_err("it is refused");
     let details = status.get_details_bad_request().unwrap_or_else(|| panic!("no BadRequest: {status:?}"));
@@ -33,7 +33,7 @@ fn refused(daemon: &Daemon, request: RunRequest) -> (Code, Vec<(String, String)>
     (status.code(), violations)
 }
 
-/// A tree of one step that runs a script.
+/// Builds a request for a tree of one step that runs a script.
 fn step(id: &str, script: &str) -> RunRequest {
     let run = RunAction { path: "/bin/sh".into(), args: vec!["-c".into(), script.into()], ..RunAction::default() };
     let actions = vec![Action { run: Some(run), ..Action::default() }];
@@ -42,7 +42,7 @@ fn step(id: &str, script: &str) -> RunRequest {
     RunRequest { action: Some(action), ..RunRequest::default() }.id(id).memory(64 << 20)
 }
 
-/// True when the launcher can lower scores and raise hard limits, which it inherits from the test.
+/// True if the launcher, which inherits this from the test, can lower scores and raise hard limits.
 fn has_sys_resource() -> bool {
     const CAP_SYS_RESOURCE: u32 = 24;
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

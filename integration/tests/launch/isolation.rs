@@ -1,4 +1,4 @@
-//! Actions that a container's process cannot take, each with a control that shows that the guard is what prevents it.
+//! Actions that a container's process cannot perform, each with a control that shows that the guard prevents it.
 
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -23,14 +23,13 @@ fn launch(launcher: &Launcher, plan: &Plan, script: &str) -> Shim {
     launcher.launch(plan, &Payload { args: vec![b"-c", script.as_bytes()], ..Payload::default() }).unwrap()
 }
 
-/// Runs a script to its end and returns its output.
+/// Runs a script to its exit and returns its output.
 fn printed(launcher: &Launcher, plan: &Plan, script: &str) -> String {
     launch(launcher, plan, script).reach(State::Completed).unwrap();
     launcher.log(plan.id.as_str())
 }
 
-/// A call that needs no capability is denied, by the filter on system calls alone. The control makes the same call
-/// outside.
+/// A call that needs no capability is denied only by the seccomp filter. The control makes the same call outside.
 #[test]
 fn a_call_that_the_filter_denies_fails() {
     let launcher = Launcher::start(&[]);
@@ -44,8 +43,8 @@ fn a_call_that_the_filter_denies_fails() {
     assert!(outside.success(), "the control: without the filter the kernel allows it");
 }
 
-/// Signals that are ignored where the daemon was started (by nohup, for one) are not ignored in the container: a shell
-/// could not even set a trap for them.
+/// Signals that are ignored by the daemon's parent (nohup, for example) are not ignored in the container: otherwise a
+/// shell could not even set a trap for them.
 #[test]
 fn no_signal_is_ignored_from_the_start() {
     let (launcher, rootfs) = (Launcher::start_by("trap '' HUP USR1 PIPE;"), Rootfs::busybox());
@@ -59,8 +58,8 @@ fn no_signal_is_ignored_from_the_start() {
     assert!(!String::from_utf8_lossy(&outside.stdout).contains("SigIgn:\t0000000000000000"), "the control");
 }
 
-/// Every masked path that this kernel has is empty in the container and not on the host; read-only paths cannot be
-/// written; init cannot be killed. Further attacks are in `attacks/`.
+/// Every masked path of this kernel is empty in the container and not on the host; read-only paths cannot be written;
+/// init cannot be killed. Further attacks are in `attacks/`.
 #[test]
 fn what_the_kernel_shows_of_the_host_is_masked_or_read_only() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -78,8 +77,8 @@ fn what_the_kernel_shows_of_the_host_is_masked_or_read_only() {
     assert!(log.contains("stdout F null"), "the control: /dev is listed");
 }
 
-/// LISTEN_FDS in the launcher's environment hands no descriptor to the container, although libcontainer passes such
-/// descriptors on, here one of the host's root directory: the launcher's environment and descriptors are cleared first.
+/// LISTEN_FDS in the launcher's environment passes no descriptor to the container, although libcontainer passes such
+/// descriptors on (here one of the host's root directory): the launcher first clears its environment and descriptors.
 #[test]
 fn no_descriptor_of_the_host_reaches_a_container() {
     let (launcher, rootfs) = (Launcher::start_by("exec 3</; export LISTEN_FDS=1 LISTEN_PID=$$;"), Rootfs::busybox());
@@ -95,9 +94,9 @@ fn no_descriptor_of_the_host_reaches_a_container() {
     assert!(control.success(), "the control: an inherited descriptor of / leads to /root");
 }
 
-/// No descriptor that init inherited leads to the host, as a working directory, as a program, or through a link in the
-/// root file system (CVE-2024-21626). Every number is tried that a descriptor of the executor could have. The control:
-/// the same paths inside the container, through the root that it may see.
+/// No inherited descriptor of init leads to the host, as a working directory, as a program, or through a link in the
+/// root file system (CVE-2024-21626). The test tries every number that a descriptor of the executor could have. The
+/// control: the same paths inside the container, through the root that it may access.
 #[test]
 fn no_inherited_descriptor_is_a_way_to_the_host() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -176,7 +175,7 @@ fn the_network_is_the_containers_own_unless_the_hosts_is_asked_for() {
     assert!(own.contains("stdout F 1\n"), "one interface: {own}");
 }
 
-/// Loopback is up: a listener and a client of the container can connect.
+/// Loopback is up: a server and a client in the container can connect.
 #[test]
 fn loopback_is_up() {
     let launcher = Launcher::start(&[]);

@@ -1,4 +1,4 @@
-//! Containers: how they are made, what isolates them, their limits.
+//! Containers: their creation, isolation and limits.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 

@@ -1,4 +1,4 @@
-//! Many containers at once, of which nothing is left.
+//! Many simultaneous containers leave nothing behind.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,13 @@ use integration::{host, wait};
 
 const CONTAINERS: usize = 200;
 
-/// Starts a daemon and runs its first container, so that threads, watches and directories exist that stay for the
-/// daemon's life.
+/// Starts a daemon and runs a first container, so that threads, watches and directories exist that stay for the
+/// daemon's lifetime.
 fn warmed_up(rootfs: &Rootfs) -> Daemon {
     let daemon = Daemon::start();
     daemon.api.run_to_end(request("first", &rootfs.reference()).action(|run| run.args[0] = "0".into()));
     daemon.api.delete("first", false).unwrap();
-    wait::until("the first container's shim has ended", || daemon.footprint().processes.is_empty().then_some(()));
+    wait::until("the first container's shim has exited", || daemon.footprint().processes.is_empty().then_some(()));
     daemon
 }
 
@@ -38,7 +38,7 @@ fn two_hundred_containers_leave_nothing() {
     assert!(all.iter().all(|container| container.state() == State::Running), "{all:#?}");
     assert_eq!((all.len(), pids.len()), (CONTAINERS, CONTAINERS));
     assert!(pids.iter().all(|pid| host::status(*pid, "Name").as_deref() == Some("sleep")));
-    // The control: what must be gone afterwards is there now.
+    // The control: resources that must be gone afterwards exist now.
     let during = daemon.footprint();
     assert!(during.processes.len() >= 2 * CONTAINERS && during.cgroups.len() >= before.cgroups.len() + CONTAINERS);
     assert!(during.descriptors[0].len() >= before.descriptors[0].len() + CONTAINERS, "{:?}", during.descriptors);
@@ -50,7 +50,7 @@ fn two_hundred_containers_leave_nothing() {
         rpc.wait(WaitRequest { id }).await.map(drop)
     });
     assert!(pids.iter().all(|pid| has_ended(*pid)));
-    wait::until("the last shim has ended", || daemon.footprint().processes.is_empty().then_some(()));
+    wait::until("the last shim has exited", || daemon.footprint().processes.is_empty().then_some(()));
     for_all(&daemon, CONTAINERS, |mut rpc, id| async move {
         rpc.delete(DeleteRequest { id, force: false }).await.map(drop)
     });
@@ -59,7 +59,7 @@ fn two_hundred_containers_leave_nothing() {
     assert_eq!(rootfs.listing(), untouched);
 }
 
-/// Removals that wait for their shims take no place from launches.
+/// Removals that wait for their shims do not block launches.
 #[test]
 fn a_burst_is_taken_while_others_are_removed() {
     const BURST: usize = 100;
@@ -91,7 +91,7 @@ fn a_burst_is_taken_while_others_are_removed() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Containers that end at once while others do report their own exit code and their own output.
+/// Containers that exit at the same time as others report their own exit code and output.
 #[test]
 fn quick_ones_do_not_mix() {
     let rootfs = Rootfs::busybox();

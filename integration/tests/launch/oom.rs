@@ -1,5 +1,5 @@
-//! The kernel's OOM killer ends each of the executor's processes: a memory cgroup around that process alone aims it. What follows is
-//! what `docs/design.md` says of a killed process.
+//! The kernel's OOM killer kills each of the executor's processes: a memory cgroup around only that process selects the
+//! victim. The consequences are those that `docs/design.md` states for a killed process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use integration::web::{WebAnswer, WebServer};
 use integration::{host, wait};
 use tonic::Code;
 
-/// A memory cgroup in which no page can be charged any more. Its processes are killed at their next page.
+/// A memory cgroup in which no page can be charged any more. Its processes are killed when they touch a new page.
 struct Full(PathBuf);
 
 impl Full {
-    /// Moves a process into one.
+    /// Creates the cgroup and moves a process into it.
     fn around(pid: i32) -> Self {
         let v1 = Path::new("/sys/fs/cgroup/memory");
         let (root, limit) =
@@ -30,7 +30,7 @@ impl Full {
         full
     }
 
-    /// Returns how many processes the kernel has killed in it.
+    /// Returns the number of processes that the kernel has killed in the cgroup.
     fn kills(&self) -> u64 {
         let text =
             ["memory.oom_control", "memory.events"].iter().find_map(|name| fs::read_to_string(self.0.join(name)).ok());
@@ -45,10 +45,10 @@ impl Drop for Full {
     }
 }
 
-/// Has the OOM killer end a process, which `act` makes touch memory, again and again.
+/// Makes the OOM killer kill a process. `act` is called repeatedly to make the process touch memory.
 fn kill_by_memory(pid: i32, mut act: impl FnMut()) {
     let full = Full::around(pid);
-    wait::until("the OOM killer has ended it", || {
+    wait::until("the OOM killer has killed the process", || {
         act();
         has_ended(pid).then_some(())
     });
@@ -81,7 +81,7 @@ fn launcher_killed_by_oom_keeps_containers() {
     stop_in_order(&daemon, "on");
 }
 
-/// Stops a container, which ends by SIGKILL and is wiped by its shim.
+/// Stops a container, which is killed with SIGKILL and wiped by its shim.
 fn stop_in_order(daemon: &Daemon, id: &str) {
     daemon.api.stop(id, Some(0)).unwrap();
     let container = daemon.api.wait(id).unwrap();
@@ -121,7 +121,7 @@ fn worker_killed_by_oom_fails_one_transfer() {
     ];
     let tree = Action { serial: Some(SerialAction { actions, ..SerialAction::default() }), ..Action::default() };
     daemon.api.started(RunRequest { action: Some(tree), ..RunRequest::default() }.id("failed").memory(64 << 20));
-    wait::until("the server is asked", || (!server.requests().is_empty()).then_some(()));
+    wait::until("the server receives the request", || (!server.requests().is_empty()).then_some(()));
     let is_worker =
         |pid: &i32| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.ends_with(b"transfer-worker\0"));
     let worker = host::descendants(daemon.pid()).into_iter().find(is_worker).unwrap();

@@ -1,5 +1,5 @@
-//! Pods: what members share and what they do not, their common end, and what is left after each kind of kill. Each claim has
-//! a control in another pod, or in a container by itself.
+//! Pods: resources that members share and do not share, their common exit, and leftovers after each kind of kill. Each
+//! claim has a control in another pod, or in a container without a pod.
 
 mod ends;
 mod files;
@@ -16,12 +16,12 @@ use executor_proto::v1::{Container, CreatePodRequest, Pod, RunRequest};
 use integration::api::pid;
 use integration::daemon::Daemon;
 
-/// A request for a pod with nothing but an id.
+/// Builds a request for a pod with only an id.
 fn asked(id: &str) -> CreatePodRequest {
     CreatePodRequest { id: id.into(), ..CreatePodRequest::default() }
 }
 
-/// The same request, for a member of a pod.
+/// Makes a request one for a member of a pod.
 fn in_pod(pod: &str, request: RunRequest) -> RunRequest {
     RunRequest { pod: pod.into(), ..request }
 }
@@ -50,7 +50,7 @@ fn namespace(container: &Container, kind: &str) -> PathBuf {
     fs::read_link(format!("/proc/{}/ns/{kind}", pid(container))).unwrap()
 }
 
-/// Runs a script to its end and returns its output.
+/// Runs a script to its exit and returns its output.
 fn script_output(daemon: &Daemon, request: RunRequest) -> String {
     let container = daemon.api.run_to_end(request);
     let output = daemon.api.output(&container.id);

@@ -1,5 +1,5 @@
-//! Privileges of each process, callers that are served, and places where no secret may be read. Each claim has a
-//! control: the same check where the answer differs.
+//! Privileges of each process, callers that are served, and places where no secret may be readable. Each claim has a
+//! control: the same check with a different result.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,7 +15,7 @@ use integration::request::{RequestBuilder, program, sh, sleeper};
 use integration::{dist, wait};
 use rustix::fs::{SealFlags, fcntl_get_seals};
 
-/// The four uids (or gids) of a process.
+/// The four uids or gids of a process.
 fn ids(pid: i32, which: &str) -> Vec<u32> {
     status(pid, which).unwrap().split_whitespace().map(|id| id.parse().unwrap()).collect()
 }
@@ -25,8 +25,8 @@ fn capabilities(pid: i32) -> Vec<u64> {
     sets.iter().map(|set| u64::from_str_radix(&status(pid, set).unwrap(), 16).unwrap()).collect()
 }
 
-/// Returns whether a process is dumpable: /proc/PID of one that is not belongs to root, whatever its user is. The check
-/// says nothing about a process of root.
+/// Returns whether a process is dumpable. /proc/PID of a process that is not belongs to root, whatever its user. The
+/// check says nothing about a process of root.
 fn is_dumpable(pid: i32) -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(format!("/proc/{pid}/environ")).unwrap().uid() == ids(pid, "Uid")[1]
@@ -48,7 +48,7 @@ fn executord_serves_without_privilege() {
     assert_eq!(core.split_whitespace().rev().nth(1), Some("0"), "{core}");
     // Every thread is checked: privileges belong to threads.
     for task in std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().flatten() {
-        // One of the runtime's may end meanwhile.
+        // A thread of the runtime may exit meanwhile.
         let Ok(status) = std::fs::read_to_string(task.path().join("status")) else { continue };
         assert!(status.contains("CapEff:\t0000000000000000") && status.contains(&format!("Uid:\t{}\t", nobody[0])));
     }
@@ -70,7 +70,7 @@ fn a_user_can_be_named() {
     assert_eq!(exit(&daemon.api.run_to_end(sh("exit 3"))), Ok(3));
 }
 
-/// agent-cli as another user is kept out by the socket's mode, and behind that by the daemon itself.
+/// The socket's mode keeps out agent-cli as another user, and the daemon itself refuses it, too.
 #[test]
 fn callers_are_judged_by_their_credentials() {
     let daemon = Setup::default().arguments(&["--allow-group", "games"]).start();
@@ -96,10 +96,10 @@ fn callers_are_judged_by_their_credentials() {
         assert!(refused.stderr.contains("does not serve uid 4242"), "{refused:?}");
     }
     assert_eq!(daemon.api.ids(), [""; 0]);
-    assert_eq!(info(4242, GAMES).status, 0, "the control: what is refused is who, not what");
+    assert_eq!(info(4242, GAMES).status, 0, "the control: the user is refused, not the call");
 }
 
-/// Programs without a user of their own run as `nobody`: they must not be served because the daemon has no user either.
+/// Programs without their own user run as `nobody`: a daemon without a configured user must not serve them.
 #[test]
 fn shared_user_is_no_caller() {
     const NOBODY: u32 = 65_534;
@@ -149,7 +149,7 @@ fn launcher_and_shims_run_from_a_sealed_memory_file() {
     assert_eq!(own, dist::binary("executord").canonicalize().unwrap(), "the control: an ordinary file");
 }
 
-/// The launcher that ships is linked statically.
+/// The shipped launcher is linked statically.
 #[test]
 fn the_released_launcher_is_static() {
     assert!(segments(Path::new("/bin/sh")).contains(&PT_INTERP), "the control");
@@ -170,7 +170,7 @@ fn segments(program: &Path) -> Vec<u32> {
     (0..count).map(|index| number(table + index * size, 4) as u32).collect()
 }
 
-/// Regular files below a directory that contain some of these bytes.
+/// Regular files below a directory that contain a part of these bytes.
 fn files_containing(dir: &Path, bytes: &[u8]) -> Vec<PathBuf> {
     let mut needles = Needles::new().unwrap();
     needles.add("it", bytes);
@@ -180,14 +180,14 @@ fn files_containing(dir: &Path, bytes: &[u8]) -> Vec<PathBuf> {
     hits.map(|hit| if let Place::File(path) = hit.place { path } else { unreachable!("{hit}") }).collect()
 }
 
-/// Arguments, environment and files are in no file of the executor, neither in the bundle's config.json nor in records,
-/// ledger and logs, while the container runs and after its end. The controls find each of them in the container, and
-/// find public values in those very files by the same search.
+/// Arguments, environment and files are in no file of the executor (the bundle's config.json, records, ledger, logs),
+/// while the container runs and after its exit. The controls find each of them in the container, and find public values
+/// in those files with the same search.
 #[test]
 fn nothing_secret_is_on_disk() {
     let canaries = [(); 3].map(|()| Canary::random(64).unwrap());
     let [argument, variable, content] = [0, 1, 2].map(|index: usize| canaries[index].as_str());
-    // A public value, as long as the search needs.
+    // A public value with the minimum length for the search.
     const PLAIN: &str = "plain-word-of-more-than-thirty-two-bytes";
     let daemon = Setup::default().config("log_level = \"trace\"\n").start();
     let home = daemon.setup().home();
@@ -195,7 +195,7 @@ fn nothing_secret_is_on_disk() {
     let request = request.id(PLAIN).env("TOKEN", variable).file("db/password", content.as_bytes());
     let init = pid(&daemon.api.started(request.label("label", PLAIN)));
     daemon.api.follow(PLAIN).until(|entry| entry.data == format!("{PLAIN}\n").as_bytes());
-    wait::until("the script has gone on", || (status(init, "Name")? == "sleep").then_some(()));
+    wait::until("the script has continued", || (status(init, "Name")? == "sleep").then_some(()));
 
     let in_container = |path: &str| std::fs::read(format!("/proc/{init}/{path}")).unwrap();
     let contains = |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());

@@ -1,4 +1,4 @@
-//! Capabilities, filters, privileges and weights of a request, with real containers.
+//! Capabilities, seccomp filters, privileges and weights of a request, with real containers.
 
 use executor_proto::v1::{Capabilities, ExtraHost, Limits, RunRequest, Tmpfs, UserNamespace};
 use integration::api::exit;
@@ -11,7 +11,6 @@ use tonic_types::StatusExt as _;
 const OPEN: &str = "[policy]\nallow_privileged = true\nallow_host_userns = true\nallow_seccomp_profile = true\n\
                     capabilities_allowed = [\"ALL\"]\n";
 
-/// Names of the violated fields.
 fn violations(status: &Status) -> Vec<String> {
     let details = status.get_details_bad_request().unwrap_or_else(|| panic!("no BadRequest: {status:?}"));
     details.field_violations.into_iter().map(|violation| violation.field).collect()
@@ -28,7 +27,7 @@ fn capabilities(add: &[&str], drop: &[&str]) -> Option<Capabilities> {
     Some(Capabilities { add: list(add), drop: list(drop) })
 }
 
-/// Dropped capabilities are gone and added ones are there, for users other than root too.
+/// Dropped capabilities are gone and added ones exist, also for users other than root.
 #[test]
 fn capabilities_are_as_asked() {
     let daemon = Daemon::start();
@@ -47,7 +46,7 @@ fn capabilities_are_as_asked() {
     assert!(printed(&open, admin()).contains("CapEff:\t00000000002004fb"), "the control: it may be allowed");
 }
 
-/// Any user may bind ports below 1024 in a network namespace of the container's own, and none of the host's.
+/// Any user may bind ports below 1024 in the container's own network namespace, and none in the host's.
 #[test]
 fn low_ports_are_for_any_user() {
     let daemon = Setup::default().config("[policy]\nallow_host_network = true\nallow_host_userns = true\n").start();
@@ -68,7 +67,8 @@ fn low_ports_are_for_any_user() {
     assert_eq!(printed(&daemon, RunRequest { sysctls, ..asked }), "81\n");
 }
 
-/// Kernel settings apply to the container alone; file systems in memory have their size, and count against its memory.
+/// Kernel settings apply only to the container; tmpfs file systems have their size, and count against the container's
+/// memory.
 #[test]
 fn surroundings_are_as_asked() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -132,7 +132,7 @@ fn a_root_can_be_read_only() {
     assert!(printed(&daemon, request("open", false)).contains("written"), "the control");
 }
 
-/// A profile denies the calls that it names, and is accepted only where the operator allows profiles.
+/// A profile denies the calls that it names, and is accepted only if the operator allows profiles.
 #[test]
 fn a_profile_of_the_requests_own_is_in_force() {
     let profile = r#"{"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
@@ -156,7 +156,7 @@ fn a_profile_of_the_requests_own_is_in_force() {
     assert_eq!(violations(&closed.api.run(request("own", profile)).unwrap_err()), ["seccomp_profile"]);
 }
 
-/// Privileges are granted where the operator allows them and the request asks for them, and nowhere else.
+/// Privileges are granted only if the operator allows them and the request asks for them.
 #[test]
 fn privileges_are_the_operators_to_give() {
     let script = "grep -E 'CapEff|Seccomp:' /proc/self/status";
@@ -167,7 +167,8 @@ fn privileges_are_the_operators_to_give() {
     let open = Setup::default().config(OPEN).start();
     let output = printed(&open, request("own", UserNamespace::Own));
     assert!(output.contains("Seccomp:\t0") && output.contains("CapEff:\t000001ffffffffff"), "{output}");
-    // With the host's ids a container can have the launcher's own capabilities, and is refused if these are not all.
+    // With the host's ids, a container can have only the launcher's own capabilities, and is refused if these are not
+    // all.
     let ours = std::fs::read_to_string("/proc/self/status").unwrap();
     match open.api.run(request("host", UserNamespace::Host)) {
         Ok(_) => assert!(ours.contains("CapBnd:\t000001ffffffffff"), "{ours}"),
@@ -183,7 +184,7 @@ fn privileges_are_the_operators_to_give() {
     );
 }
 
-/// A processor weight is set; a disk weight is refused where no controller can enforce it, or gives a warning.
+/// A processor weight is set; if no controller can enforce a disk weight, it is refused or causes a warning.
 #[test]
 fn weights_arrive_or_are_refused() {
     let daemon = Daemon::start();

@@ -1,4 +1,4 @@
-//! Secret variables and arguments as a caller uses them.
+//! Secret variables and arguments from a caller's perspective.
 
 use executor_proto::v1::{ListRequest, RunRequest};
 use executor_residue::{Canary, Needles, Search};
@@ -11,7 +11,7 @@ use integration::{cli, wait};
 use tonic::Code;
 use tonic_types::StatusExt as _;
 
-/// Prints everything that it was given, one per line.
+/// Prints all its inputs, one per line.
 const SHOW: &str = "printf '%s\\n' \"$PW\" \"$EMPTY\" \"$@\"";
 
 /// Violations of a request: fields and descriptions.
@@ -22,7 +22,7 @@ fn violations(daemon: &Daemon, request: RunRequest) -> Vec<(String, String)> {
     details.field_violations.into_iter().map(|violation| (violation.field, violation.description)).collect()
 }
 
-/// Secret values reach the process unchanged; a secret argument fills an empty one; `dir:` and `host` behave alike.
+/// Secret values reach the process unchanged; a secret argument replaces an empty one; `dir:` and `host` behave alike.
 #[test]
 fn secret_variables_and_arguments_reach_the_process() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -44,8 +44,8 @@ fn secret_variables_and_arguments_reach_the_process() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A variable or argument with both a public and a secret value, or with neither, is an error that names the field and
-/// repeats no value.
+/// A variable or argument with both a public and a secret value, or with neither, causes an error that names the field
+/// and contains no value.
 #[test]
 fn what_is_public_and_secret_is_an_error() {
     let daemon = Daemon::start();
@@ -74,7 +74,7 @@ fn what_is_public_and_secret_is_an_error() {
 }
 
 /// No answer, event, log, record or file of the executor contains a value or the token: while the container runs, after
-/// it, and when it is refused. The control finds names and public values in the same places.
+/// its exit, and if it is refused. The control finds names and public values in the same places.
 #[test]
 fn values_are_in_no_answer_and_in_no_file() {
     let canary = |size| Canary::random(size).unwrap();
@@ -91,7 +91,7 @@ fn values_are_in_no_answer_and_in_no_file() {
     daemon.api.follow("rule-5").until(|entry| entry.data == b"plain-up\n");
     needles.add("token", token(init).rsplit('.').next().unwrap().as_bytes());
     let environ = std::fs::read(format!("/proc/{init}/environ")).unwrap();
-    assert!(environ.windows(64).any(|window| window == variable.as_bytes()), "the control: it is there");
+    assert!(environ.windows(64).any(|window| window == variable.as_bytes()), "the control: the variable is found");
     let nowhere = |when: &str| {
         let mut search = Search::new(&needles);
         search.files(daemon.setup().home());
@@ -144,7 +144,7 @@ fn other_secrets_are_never_the_same_container() {
         }
     };
     compare(&daemon);
-    // The key of the comparison is only in memory; the launcher's copy outlives the daemon.
+    // The key of the comparison is only in memory; the launcher's copy survives the daemon.
     daemon.kill();
     daemon.start_again();
     compare(&daemon);
@@ -171,7 +171,7 @@ fn agent_cli_takes_them_from_files() {
         let line = ["run", "--secret-env", &variable, "--secret-arg", &argument];
         cli::run(&daemon.socket(), &[&line[..], options, &["--", "sh", "-c", ""]].concat())
     };
-    // The secret argument, which fills the empty one, is the script itself.
+    // The secret argument, which replaces the empty one, is the script itself.
     std::fs::write(home.join("pw"), "echo ${#PW} $PW\n").unwrap();
     let shown = run(&["--redact", "none"]);
     assert_eq!((shown.status, &*shown.stdout), (0, "15 echo ${#PW} $PW\n"), "{shown:?}");
@@ -182,8 +182,8 @@ fn agent_cli_takes_them_from_files() {
     daemon.wait_until_back_at(&before);
 }
 
-/// The stored inputs of a container are wiped with its files whichever process dies, even where only the container
-/// itself is left, whose processes cannot reach them.
+/// The stored inputs of a container are wiped with its files whichever process is killed, even if only the container
+/// itself is left, whose processes cannot access them.
 #[test]
 fn inputs_are_wiped_whoever_is_left() {
     let mut daemon = Daemon::start();
@@ -191,7 +191,7 @@ fn inputs_are_wiped_whoever_is_left() {
         let request = program("/bin/sh", &["-c", "exec sleep 100000", ""]).id(id).file("f", b"12345");
         request.secret_env("A", "123").secret_arg(2, "1234").runtime_token(TOKEN)
     };
-    // A file, the token, and the inputs: two values with their lengths, and the head of a payload.
+    // A file, the token, and the inputs: two values with their lengths, and the header of a payload.
     let bytes = |id: &str| 5 + (id.len() + 65) as u64 + (12 + 4 + 3 + 4 + 4);
     for id in ["ended", "shim", "launcher-and-shim", "all"] {
         daemon.api.started(secret(id));
@@ -206,7 +206,7 @@ fn inputs_are_wiped_whoever_is_left() {
                 }
                 kill(launcher, 9);
                 kill(shim, 9);
-                wait::until("both have ended", || {
+                wait::until("both have exited", || {
                     (integration::daemon::has_ended(launcher) && integration::daemon::has_ended(shim)).then_some(())
                 });
                 if id != "all" {

@@ -1,4 +1,4 @@
-//! Known pitfalls of libcontainer, of cgroups and of filters on system calls, each provoked on purpose.
+//! Known pitfalls of libcontainer, of cgroups and of seccomp filters, each provoked on purpose.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,11 +22,11 @@ fn script(script: &str) -> Payload<'_> {
     Payload { args: vec![b"-c", script.as_bytes()], ..Payload::default() }
 }
 
-/// A failed create leaves no zombies, although libcontainer leaves the processes that it made to its caller. Here the
-/// cgroup above the containers allows no process, so that the create fails half-way.
+/// A failed create leaves no zombies, although libcontainer leaves its child processes to its caller. Here the cgroup
+/// above the containers allows no process, so that the create fails half-way.
 #[test]
 fn failed_creates_leave_no_zombie() {
-    // A shell has its init already.
+    // A warm container has its init already.
     let config = tempfile::NamedTempFile::new().unwrap();
     fs::write(config.path(), "[warm_pool]\nsize = 0\n").unwrap();
     let (launcher, rootfs) = (Launcher::start(&["--config", config.path().to_str().unwrap()]), Rootfs::busybox());
@@ -46,18 +46,18 @@ fn failed_creates_leave_no_zombie() {
         let refused = launcher.launch(&plan, &none).unwrap().reach(State::Running).unwrap_err();
         assert!(refused.message.starts_with("create: "), "{refused:?}");
     }
-    wait::until("nothing is left of them, zombies included", || host::descendants(pid).is_empty().then_some(()));
+    wait::until("no process of them is left, including zombies", || host::descendants(pid).is_empty().then_some(()));
     assert_eq!(fs::read_dir(launcher.run_dir().join("containers")).unwrap().count(), 0);
     limit("max");
     let running = launcher.launch(&plan("after", &reference, "/bin/sleep"), &Payload { args: vec![b"1000"], ..none });
     running.unwrap().reach(State::Running).unwrap();
     let record = launcher.record("after").unwrap();
     let (shim, init) = (record.shim.pid, record.prepared.unwrap().init.pid);
-    assert!(host::descendants(pid).contains(&init), "the control: processes are seen where there are some");
+    assert!(host::descendants(pid).contains(&init), "the control: existing processes are found");
     assert_eq!(host::parent(init), Some(shim), "init is the child of the shim, which waits for it");
 }
 
-/// The launcher, which every shim and init is a copy of, and another container's shim never hold a container's secrets:
+/// The launcher, of which every shim and init is a copy, and another container's shim never hold a container's secrets:
 /// libcontainer clones without exec, so that its caller's memory is in every init. The control finds each secret in its
 /// own container.
 #[test]
@@ -99,14 +99,14 @@ fn no_process_inherits_the_secrets_of_another_container() {
     for pid in [later.shim.pid, later.prepared.unwrap().init.pid] {
         assert_eq!(anywhere(pid), [""; 0], "{:?}", host::status(pid, "Name"));
     }
-    // The launcher has a handle on the files, to wipe them when a shim cannot; it never reads them.
+    // The launcher has a handle on the files, to wipe them if a shim cannot; it never reads them.
     assert_eq!(found(launcher.child.id() as i32, |place| !matches!(place, Place::Descriptor { .. })), [""; 0]);
     let init = launcher.record("secret").unwrap().prepared.unwrap().init.pid;
     assert_eq!(anywhere(init), ["argument", "file", "variable"], "the control");
 }
 
-/// The end of a container ends no other process, although libcontainer's `delete` kills every process in the cgroup's
-/// path: containers of one name under two launchers have different paths, and so have the host's processes.
+/// The exit of a container kills no other process, although libcontainer's `delete` kills every process in the cgroup's
+/// path: containers with the same name under two launchers have different paths, and so do the host's processes.
 #[test]
 fn the_end_of_a_container_ends_no_other() {
     let (one, other, rootfs) = (Launcher::start(&[]), Launcher::start(&[]), Rootfs::busybox());
@@ -132,8 +132,8 @@ fn the_end_of_a_container_ends_no_other() {
     bystander.wait().unwrap();
 }
 
-/// Without a filter on system calls no container runs: neither where the kernel refuses the filter, nor where another
-/// filter makes it seem installed.
+/// Without a seccomp filter no container runs: neither if the kernel refuses the filter, nor if another filter
+/// simulates its installation.
 #[test]
 fn without_the_filter_nothing_runs() {
     let rootfs = Rootfs::busybox();
@@ -161,7 +161,7 @@ fn without_the_filter_nothing_runs() {
     assert!(launcher.log("control").contains("it ran"), "the control");
 }
 
-/// Starts a program that can install no filter: each attempt returns an error, or (error 0) false success.
+/// Starts a program that cannot install a filter: each attempt returns an error, or (error 0) false success.
 const REFUSE_FILTERS: &str = "import ctypes, os, struct, sys
 call = {'x86_64': 317, 'aarch64': 277}[os.uname().machine]
 code = [(0x20, 0, 0, 0), (0x15, 0, 1, call), (6, 0, 0, 0x50000 | int(sys.argv[1])), (6, 0, 0, 0x7fff0000)]

@@ -1,4 +1,4 @@
-//! User namespaces: host ids of a container's users, owners of its files, and who can reach them. Most tests have a
+//! User namespaces: host ids of a container's users, owners of its files, and access to them. Most tests use a
 //! container with the host's ids as their control.
 
 use std::fs;
@@ -24,7 +24,7 @@ fn with_hosts_ids(request: RunRequest) -> RunRequest {
     RunRequest { user_namespace: UserNamespace::Host.into(), ..request }
 }
 
-/// Real, effective, saved and file system id, as the host sees them.
+/// Real, effective, saved and file system id, as seen by the host.
 fn host_ids(container: &Container, name: &str) -> Vec<u32> {
     let line = status(pid(container), name).unwrap();
     line.split_whitespace().map(|id| id.parse().unwrap()).collect()
@@ -34,7 +34,7 @@ fn namespace(pid: &str) -> PathBuf {
     fs::read_link(format!("/proc/{pid}/ns/user")).unwrap()
 }
 
-/// Runs a program as a user of the host without capabilities.
+/// Runs a script as a user of the host without capabilities.
 fn as_host_user(id: u32, script: &str) -> String {
     let mut command = Command::new("setpriv");
     let id = id.to_string();
@@ -43,8 +43,8 @@ fn as_host_user(id: u32, script: &str) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-/// Root of a container, its users and its groups are ids of the host that no other container has; with the host's ids,
-/// root is root.
+/// Root of a container, its users and its groups have host ids that no other container has; with the host's ids, root
+/// is root.
 #[test]
 fn root_of_a_container_is_an_unprivileged_id_of_the_host() {
     let daemon = Setup::default().config(BOTH).start();
@@ -59,7 +59,7 @@ fn root_of_a_container_is_an_unprivileged_id_of_the_host() {
     let spaces = [&root, &app].map(|container| namespace(&pid(container).to_string()));
     assert!(spaces[0] != spaces[1] && !spaces.contains(&namespace("self")), "{spaces:?}");
     let reported = app.spec.unwrap();
-    assert_eq!((reported.uid, reported.gid), (Some(1000), Some(1000)), "told as the container has them");
+    assert_eq!((reported.uid, reported.gid), (Some(1000), Some(1000)), "reported with the container's ids");
 
     let map = daemon.api.run_to_end(sh("cat /proc/self/uid_map /proc/self/gid_map").id("map"));
     let expected = format!("0 {} {RANGE}", map.id_range_start);
@@ -72,10 +72,10 @@ fn root_of_a_container_is_an_unprivileged_id_of_the_host() {
     assert_eq!(namespace(&pid(&control).to_string()), namespace("self"));
 }
 
-/// The user namespace of a container belongs to the host id of its root, not to root: root of the host without
-/// capabilities, as a service or a container with the host's ids may be, gains none by entering it, and resources that
-/// the kernel counts per user (inotify instances, for one) are not counted for root. The control enters a user
-/// namespace that root made.
+/// The user namespace of a container belongs to the host id of its root, not to root: a process of the host's root
+/// without capabilities, such as a service or a container with the host's ids, gains none by entering it, and resources
+/// that the kernel counts per user (inotify instances, for example) are not counted for root. The control enters a user
+/// namespace that root created.
 #[test]
 fn a_user_namespace_does_not_belong_to_root_of_the_host() {
     let entered = |pid: i32| {
@@ -103,7 +103,7 @@ fn a_user_namespace_does_not_belong_to_root_of_the_host() {
 }
 
 /// Files of an image show their owners, root of the container has root's rights on them, and nothing changes on the
-/// disk: changes lie in the upper layer, with ids of the container's range.
+/// disk: changes are in the upper layer, with ids of the container's range.
 #[test]
 fn files_show_their_owners_and_nothing_is_chowned() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -142,8 +142,9 @@ fn files_show_their_owners_and_nothing_is_chowned() {
     assert!(!upper.exists(), "the container's files are removed with it");
 }
 
-/// Secret files of 0600 and the process that they are for are closed to all others, such as a host user of the same
-/// number and root of another container. The control: with the host's ids the user of the same number reaches both.
+/// Secret files with mode 0600 and their process are inaccessible to all others, such as a host user with the same
+/// number and root of another container. The control: with the host's ids the user with the same number can access
+/// both.
 #[test]
 fn a_secret_is_for_the_mapped_user_alone() {
     let (daemon, rootfs) = (Setup::default().config(BOTH).start(), Rootfs::busybox());
@@ -167,15 +168,15 @@ fn a_secret_is_for_the_mapped_user_alone() {
     for reported in [&same_number, &other_root, &own_root] {
         assert!(!reached(reported) && reported.matches("Permission denied").count() >= 2, "{reported}");
     }
-    assert!(reached(&as_host_user(1234, &ways(&control))), "the control: nothing else stands in the way");
+    assert!(reached(&as_host_user(1234, &ways(&control))), "the control: there is no other obstacle");
     let on_host = mapped.id_range_start + 1234;
     assert_eq!(host_ids(&mapped, "Uid"), [on_host; 4]);
     let meta = fs::metadata(format!("/proc/{}/root/etc/app/key", pid(&mapped))).unwrap();
     assert_eq!((meta.uid(), meta.mode() & 0o777), (on_host, 0o600));
 }
 
-/// A pool of one range serves one container: the next is refused by name, and runs when the first has ended. Containers
-/// with the host's ids need no range.
+/// A pool of one range serves one container: the next is refused with the pool's name, and runs after the first has
+/// exited. Containers with the host's ids need no range.
 #[test]
 fn a_pool_that_is_used_up_is_told() {
     let daemon =
@@ -194,8 +195,8 @@ fn a_pool_that_is_used_up_is_told() {
     assert_eq!((exit(&third), third.id_range_start), (Ok(0), first.id_range_start));
 }
 
-/// Ids of containers that outlived a launcher are not given to others, and those of a container that ended meanwhile
-/// are free.
+/// Ids of containers that outlived a launcher are not assigned to others, and those of a container that exited
+/// meanwhile are free.
 #[test]
 fn ranges_outlive_the_launcher() {
     let mut daemon =
@@ -204,7 +205,7 @@ fn ranges_outlive_the_launcher() {
     daemon.api.started(sleeper("goes"));
     let launcher = daemon.launcher().unwrap();
     integration::daemon::kill(launcher, 9);
-    wait::until("the launcher is gone", || integration::daemon::has_ended(launcher).then_some(()));
+    wait::until("the launcher has exited", || integration::daemon::has_ended(launcher).then_some(()));
     daemon.terminate();
     daemon.start_again();
     assert_ne!(daemon.launcher().unwrap(), launcher);
@@ -217,8 +218,8 @@ fn ranges_outlive_the_launcher() {
     assert!(next.id_range_start.abs_diff(stays.id_range_start) >= RANGE, "{next:?}");
 }
 
-/// Two launchers with one pool never share ids, and an exhausted pool is reported. A killed launcher keeps the ids of
-/// its containers; when they are gone as well, the other launcher can use the ids.
+/// Two launchers with one pool never share ids, and an exhausted pool is reported. The containers of a killed launcher
+/// keep their ids; when they are gone as well, the other launcher can use the ids.
 #[test]
 fn launchers_on_one_host_never_share_ids() {
     let config = "[policy]\nuserns_pool_start = 1342177280\nuserns_pool_ranges = 2\n";
@@ -234,18 +235,18 @@ fn launchers_on_one_host_never_share_ids() {
         other.setup().logged().contains(&one.setup().run_dir().display().to_string()),
         "the error names the other launcher"
     );
-    // The launcher is killed together with the shim, so that no process holds a claim; the container runs on.
+    // The launcher is killed together with the shim, so that no process holds a claim; the container continues to run.
     let (launcher, shim) = (one.launcher().unwrap(), one.record("first").shim.pid);
     one.kill();
     for pid in [launcher, shim] {
         integration::daemon::kill(pid, 9);
-        wait::until("the killed process is gone", || integration::daemon::has_ended(pid).then_some(()));
+        wait::until("the killed process has exited", || integration::daemon::has_ended(pid).then_some(()));
     }
     assert_eq!(other.api.run(sleeper("fourth")).unwrap_err().code(), Code::ResourceExhausted);
     one.start_again();
     one.api.wait("first").unwrap();
     let again = one.api.started(sleeper("again"));
-    assert_eq!(again.id_range_start, first.id_range_start, "its own are its own again");
+    assert_eq!(again.id_range_start, first.id_range_start, "the container gets the same ids again");
     drop(one);
     let last = other.api.started(sleeper("last"));
     assert_eq!(last.id_range_start, first.id_range_start, "the control: the ids are free");
@@ -283,7 +284,7 @@ impl Drop for Mounted<'_> {
     }
 }
 
-/// Ids beyond the 65,536 of a user namespace are a violation, as a number and behind a name.
+/// Ids beyond the 65,536 of a user namespace are a violation, given as a number or by a name.
 #[test]
 fn an_id_beyond_the_range_is_refused() {
     let (daemon, rootfs) = (Setup::default().config(BOTH).start(), Rootfs::busybox());
@@ -302,7 +303,7 @@ fn an_id_beyond_the_range_is_refused() {
     assert_eq!(host_ids(&far, "Uid"), [65_536; 4], "the control");
 }
 
-/// Starts a launcher in a mount namespace of its own after a preparation, and returns its exit status and output.
+/// Starts a launcher in its own mount namespace after a preparation, and returns its exit status and output.
 fn launcher_says(prepare: &str, run_dir: &Path, config: &str) -> (Option<i32>, String) {
     let file = run_dir.parent().unwrap().join("executor.toml");
     fs::write(&file, config).unwrap();
@@ -315,8 +316,8 @@ fn launcher_says(prepare: &str, run_dir: &Path, config: &str) -> (Option<i32>, S
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
-/// A pool that overlaps with ids of the host's users, or is too small, is refused when the launcher starts, with the
-/// numbers; so is a run directory that containers' users cannot reach.
+/// The launcher refuses to start, with the numbers, if a pool overlaps with ids of the host's users or is too small;
+/// also if the containers' users cannot traverse the run directory.
 #[test]
 fn a_pool_that_belongs_to_others_is_refused_at_the_start() {
     let home = tempfile::tempdir_in("/run").unwrap();

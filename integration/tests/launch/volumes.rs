@@ -1,4 +1,4 @@
-//! Volumes: what a container finds in them and leaves in them, their limits, and the ways out of them that attackers try.
+//! Volumes: their initial and remaining content, their limits, and attempts to escape from them.
 
 mod attacks;
 mod command_line;
@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
-/// Directories of the host that a daemon lends to containers: `shared`, and `deps`, which is read-only.
+/// Host directories that a daemon offers to containers: `shared`, and `deps`, which is read-only.
 struct Lent {
     home: TempDir,
 }
@@ -27,7 +27,7 @@ struct Lent {
 impl Lent {
     fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
-        // Out of reach of the host's users, as a volume that containers write to must be.
+        // Inaccessible to the host's users, as required for a volume that containers write to.
         fs::set_permissions(home.path(), fs::Permissions::from_mode(0o700)).unwrap();
         for name in ["shared", "deps"] {
             fs::create_dir(home.path().join(name)).unwrap();
@@ -40,7 +40,7 @@ impl Lent {
         self.home.path().join(name)
     }
 
-    /// The tables of a configuration that lend them.
+    /// Configuration tables that offer the directories.
     fn tables(&self) -> String {
         let (shared, deps) = (self.path("shared"), self.path("deps"));
         format!(
@@ -50,7 +50,7 @@ impl Lent {
         )
     }
 
-    /// A daemon that lends them, with more configuration before the tables.
+    /// Starts a daemon that offers them, with more configuration before the tables.
     fn daemon(&self, more: &str) -> Daemon {
         Setup::default().config(&format!("{more}{}", self.tables())).start()
     }
@@ -84,7 +84,7 @@ fn with(volumes: &[VolumeMount], request: RunRequest) -> RunRequest {
     RunRequest { volumes: volumes.to_vec(), ..request }
 }
 
-/// Runs a container to its successful end and returns what it printed.
+/// Runs a container, which must exit with 0, and returns its output.
 fn said(daemon: &Daemon, request: RunRequest) -> String {
     let container = daemon.api.run_to_end(request);
     let text = daemon.api.output(&container.id).text();
@@ -93,14 +93,14 @@ fn said(daemon: &Daemon, request: RunRequest) -> String {
     text
 }
 
-/// The code of a refusal, and its violations.
+/// Returns the code and the violations of a refusal.
 fn refused(daemon: &Daemon, request: RunRequest) -> (Code, Vec<(String, String)>) {
     let status: Status = daemon.api.run(request).unwrap_err();
     let violations = status.get_details_bad_request().map(|bad| bad.field_violations).unwrap_or_default();
     (status.code(), violations.into_iter().map(|one| (one.field, one.description)).collect())
 }
 
-/// Names in a directory of the host, sorted.
+/// Sorted names in a directory of the host.
 fn names(dir: &Path) -> Vec<String> {
     let mut names: Vec<String> =
         fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

@@ -1,5 +1,5 @@
 //! Known vulnerabilities of other runtimes, tried on this one as closely as a caller or a hostile root file system can;
-//! each test has a control that shows that the effect would be noticed. docs/security-claims.md describes each. Three
+//! each test has a control that shows that the effect would be detected. docs/security-claims.md describes each. Three
 //! are also tested elsewhere: CVE-2019-5736 and CVE-2024-21626 in isolation.rs and privilege.rs, CVE-2022-29162 in
 //! container.rs.
 
@@ -22,14 +22,14 @@ fn plan(id: &str, draft: Draft<'_>) -> Plan {
     validate(&Draft { id, path, memory_bytes: 64 << 20, ..draft }, &Policy::default()).unwrap()
 }
 
-/// Runs a script to its end and returns its output.
+/// Runs a script to its exit and returns its output.
 fn printed(launcher: &Launcher, plan: &Plan, script: &str) -> String {
     let payload = Payload { args: vec![b"-c", script.as_bytes()], ..Payload::default() };
     launcher.launch(plan, &payload).unwrap().reach(State::Completed).unwrap();
     launcher.log(plan.id.as_str())
 }
 
-/// A directory of the host that links of a root file system lead to, and that no container may touch.
+/// A host directory that links in a root file system lead to, and that no container may modify.
 struct Victim {
     dir: tempfile::TempDir,
 }
@@ -112,8 +112,8 @@ fn no_console_is_bound() {
 }
 
 /// Nothing is written to a `/proc` of the image (CVE-2019-16884, CVE-2019-19921, CVE-2025-52881). In the vulnerable
-/// runtime a write to `/proc/self/attr/exec` or `/proc/sys` goes to a `/proc` that the image or a volume brought, and
-/// has no effect, or is led on to `/proc/sysrq-trigger`. Here a fresh proc covers the image's, no volume can be mounted
+/// runtime a write to `/proc/self/attr/exec` or `/proc/sys` goes to a `/proc` of the image or of a volume, and has no
+/// effect, or is redirected to `/proc/sysrq-trigger`. Here a fresh proc covers the image's, no volume can be mounted
 /// there, and nothing is written through it at all (see `traces.rs`).
 #[test]
 fn nothing_is_written_to_a_proc_of_the_image() {
@@ -141,7 +141,7 @@ fn nothing_is_written_to_a_proc_of_the_image() {
     }
     fs::write(rootfs.path().join("proc/self/attr/exec"), "profile").unwrap();
     assert_ne!(rootfs.listing(), before, "the control: a write there would be seen");
-    // A volume on it is refused, however it is named, to a compromised daemon as well.
+    // A volume on such a path is refused in every spelling, also for a compromised daemon.
     for path in ["/proc/self/attr/exec", "/proc", "/proc/sys/kernel/core_pattern", "/sys/fs/x", "/dev/null"] {
         let file = vec![("f".to_owned(), path, 1).into()];
         let asked = Draft { id: "x", path: "/x", files: file, ..Draft::default() };
@@ -156,9 +156,9 @@ fn nothing_is_written_to_a_proc_of_the_image() {
     }
 }
 
-/// An image whose `/proc`, `/sys` or `/dev` is a link is refused, whatever the link leads to (CVE-2025-54867,
-/// CVE-2026-41579). In the vulnerable runtimes the link is followed while the host's tree is still there: file systems
-/// are mounted, and devices made, at its target.
+/// An image whose `/proc`, `/sys` or `/dev` is a link is refused, whatever the link's target (CVE-2025-54867,
+/// CVE-2026-41579). The vulnerable runtimes follow the link while the host's tree is still visible: file systems are
+/// mounted, and devices created, at its target.
 #[test]
 fn a_link_for_a_directory_of_the_kernels_is_refused_whatever_it_leads_to() {
     let (launcher, victim) = (Launcher::start(&[]), Victim::new());
@@ -189,10 +189,10 @@ fn a_link_for_a_directory_of_the_kernels_is_refused_whatever_it_leads_to() {
     assert_eq!(footprint::inventory_of(&launcher.run_dir()).mounts, before);
 }
 
-/// A root that changes during the start leads nowhere (CVE-2021-30465: a mount's target is exchanged for a link between
-/// check and mount). Here a writer of a prepared directory exchanges `/dev`, `/proc`, `/sys` and the parent of the
-/// secret files for links to the host, without pause, while containers are started. Each is refused, or has everything
-/// in its place.
+/// A root that changes during the start leads nowhere (CVE-2021-30465: a mount's target is replaced by a link between
+/// check and mount). Here a writer of a prepared directory continuously swaps `/dev`, `/proc`, `/sys` and the parent of
+/// the secret files with links to the host, while containers are started. Each start is refused, or mounts everything
+/// at its proper place.
 #[test]
 fn a_root_that_changes_under_our_hands_leads_nowhere() {
     const CONTAINERS: usize = 200;
@@ -223,7 +223,7 @@ fn a_root_that_changes_under_our_hands_leads_nowhere() {
         assert!(victim.is_untouched(), "after {id}");
     }
     assert!(completed > 0 && refused > 0, "the race was on: {completed} completed, {refused} refused");
-    // The control: a writer by path, without a check, ends up outside.
+    // The control: a writer that uses the path without a check writes outside of the root.
     let probe = rootfs.path().join("dev/probe");
     integration::wait::until("the control: a plain write follows the link once", || {
         let _ = fs::write(&probe, "x");
@@ -235,8 +235,8 @@ fn a_root_that_changes_under_our_hands_leads_nowhere() {
     assert_eq!(footprint::inventory_of(&launcher.run_dir()).mounts, before);
 }
 
-/// The same holds for `rootfs_dirs`: between the check of `dir:` and its mount, the directory is exchanged for a link
-/// that leads out of what the operator allowed.
+/// The same for `rootfs_dirs`: between the check of `dir:` and its mount, the directory is replaced by a link that
+/// leads out of the allowed directories.
 #[test]
 fn an_allowed_directory_that_is_exchanged_leads_nowhere_else() {
     const CONTAINERS: usize = 100;
@@ -265,7 +265,7 @@ fn an_allowed_directory_that_is_exchanged_leads_nowhere_else() {
         }
     }
     assert!(completed > 0 && refused > 0, "the race was on: {completed} completed, {refused} refused");
-    integration::wait::until("the control: who looks by path sees the outside once", || {
+    integration::wait::until("the control: a lookup by path once leads outside", || {
         (fs::read_to_string(dir.join("which")).ok()? == Victim::MARK).then_some(())
     });
     race.stop();
@@ -274,8 +274,8 @@ fn an_allowed_directory_that_is_exchanged_leads_nowhere_else() {
     fs::rename(real, image.path()).unwrap();
 }
 
-/// A program with capabilities on its file, permitted, inheritable and effective, gains none (CVE-2022-29162: a
-/// container's processes had inheritable capabilities). Here nothing is inheritable, see container.rs.
+/// A program with permitted, inheritable and effective file capabilities gains none (CVE-2022-29162: a container's
+/// processes had inheritable capabilities). Here nothing is inheritable, see container.rs.
 #[test]
 fn capabilities_on_a_file_give_nothing() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
@@ -317,14 +317,14 @@ fn an_image_that_runs_our_own_program_changes_nothing() {
     let before = fs::read(&exe).unwrap();
     symlink("/proc/self/exe", rootfs.path().join("bin/itself")).unwrap();
     let reference = rootfs.reference();
-    // A dynamically linked build needs the host's libraries, which `host` has.
+    // A dynamically linked build needs the host's libraries, which `host` provides.
     for (id, path, rootfs) in [("image", "/bin/itself", reference.as_str()), ("path", "/proc/self/exe", "host")] {
         let plan = plan(id, Draft { rootfs, path, ..Draft::default() });
         let payload = Payload { args: vec![b"--help"], ..Payload::default() };
         launcher.launch(&plan, &payload).unwrap().reach(State::Completed).unwrap();
         let log = launcher.log(id);
         let ours = log.contains("executor's privilege") || log.contains("exec /bin/itself: No such file");
-        assert!(ours, "the control: what ran is the program of init, where it can be run: {log}");
+        assert!(ours, "the control: the executed program is that of init, if it can run: {log}");
     }
     assert!(fs::read(&exe).unwrap() == before, "the program of the launcher has changed");
     let device = fs::metadata("/dev/null").unwrap().file_type();

@@ -1,4 +1,4 @@
-//! Checks of containers on a CNI network: they go to the container's own address there.
+//! Checks of containers on a CNI network: they connect to the container's own address in that network.
 
 use executor_proto::v1::check::Kind;
 use executor_proto::v1::{Check, Checks, RunRequest, TcpCheck};
@@ -22,9 +22,9 @@ fn a_check_goes_to_the_containers_own_address() {
         |request| RunRequest { checks: Some(Checks { readiness: vec![check()], ..Checks::default() }), ..request };
     let serves = daemon.api.started(with(server("serves", &rootfs)));
     assert!(!address(&serves).is_empty());
-    // Without egress, too.
+    // Also without egress.
     wait::until("it is ready", || daemon.api.get("serves").unwrap().ready.then_some(()));
-    // The control: what listens on loopback alone serves nobody on the network.
+    // The control: a server that listens only on loopback is not reachable on the network.
     let alone = sh("exec busybox httpd -f -p 127.0.0.1:8080");
     daemon.api.started(with(on_cni(alone.id("alone").rootfs(&rootfs.reference()))));
     wait::until("its check fails", || {

@@ -1,5 +1,4 @@
-//! Plugins that misbehave: the container is refused with the plugin's name and the reason, and all plugins undo what
-//! they did.
+//! Faulty plugins: the container is refused with the plugin's name and the reason, and all plugins undo their work.
 
 use executor_proto::v1::RunRequest;
 use integration::host;
@@ -62,7 +61,7 @@ fn a_faulty_plugin_is_named_and_everything_is_taken_back() {
     assert_eq!(left.collect::<Vec<_>>(), Vec::<i32>::new(), "no plugin is left");
 }
 
-/// A container whose egress cannot be closed, here because a plugin removed the namespace's name, is not started.
+/// A container whose egress cannot be closed (here a plugin removed the namespace's name) is not started.
 #[test]
 fn what_cannot_be_closed_does_not_run() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
@@ -111,7 +110,7 @@ fn versions_are_agreed_upon() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A plugin finds its own variables and none of the executor's, three descriptors, the host's mounts, and its
+/// A plugin receives its own variables and none of the executor's, three descriptors, the host's mounts, and its
 /// configuration.
 #[test]
 fn a_plugin_finds_the_host_and_nothing_of_ours() {
@@ -148,7 +147,7 @@ fn a_plugin_finds_the_host_and_nothing_of_ours() {
     assert!(read("cgroup").contains("/.network.looked-at"), "{}", read("cgroup"));
 }
 
-/// Programs and configurations that other users than root could have written are not used.
+/// Programs and configurations that users other than root could have written are not used.
 #[test]
 fn only_what_root_wrote_is_run() {
     use std::os::unix::fs::PermissionsExt;
@@ -169,8 +168,8 @@ fn only_what_root_wrote_is_run() {
     mode(&conf, 0o644);
     std::fs::remove_file(network.dir().join("bin/open")).unwrap();
     assert!(refused("gone").contains("plugin `open`, ADD: there is no such program in"));
-    // A container cannot be removed from its network without the plugin. The removal is retried later, which this host
-    // does not live to see, and the mounts there would keep the directory.
+    // A container cannot be removed from its network without the plugin. The removal is retried later, after this host
+    // is gone, and the mounts would keep the directory.
     for name in ["control", "program", "gone"] {
         let kept = daemon.setup().run_dir().join("netns").join(name);
         let _ = std::process::Command::new("umount").arg("-l").arg(kept).status();

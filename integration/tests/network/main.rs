@@ -1,5 +1,5 @@
-//! CNI networks with the plugins of Debian's containernetworking-plugins: reachable peers, the files that name a
-//! container, and cleanup after every kind of end. Each test has a host of its own, see [`integration::network`].
+//! CNI networks with the plugins of Debian's containernetworking-plugins: reachable peers, the files with a container's
+//! names, and cleanup after every kind of exit. Each test has its own host, see [`integration::network`].
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
@@ -19,7 +19,7 @@ use integration::request::{RequestBuilder, sh};
 use integration::rootfs::Rootfs;
 use integration::wait;
 
-/// A server that answers every connection with its name, until it is stopped.
+/// A server that answers every connection with its name until it is stopped.
 const SERVE: &str = "exec busybox nc -ll -p 8080 -e /bin/echo from-$0";
 
 fn on_cni(request: RunRequest) -> RunRequest {
@@ -36,14 +36,14 @@ fn address(container: &Container) -> String {
     status.addresses[0].split_once('/').unwrap().0.to_owned()
 }
 
-/// Runs a script to its end and returns its output.
+/// Runs a script to its exit and returns its output.
 fn script_output(daemon: &Daemon, request: RunRequest) -> String {
     let container = daemon.api.run_to_end(request);
     let output = daemon.api.output(&container.id);
     format!("{}{}", output.text(), String::from_utf8_lossy(&output.stderr))
 }
 
-/// A request for a container that runs until it is stopped.
+/// Builds a request for a container that runs until it is stopped.
 fn sleeping(id: &str, rootfs: &Rootfs) -> RunRequest {
     on_cni(sh("exec sleep 100000").id(id).rootfs(&rootfs.reference()))
 }
@@ -70,7 +70,7 @@ fn containers_reach_one_another_and_the_host_reaches_published_ports() {
     let by_address = || connect_from_container(&daemon, &rootfs, &address(&published), 8080, false);
     wait::until("a peer is answered", || by_address().contains("from-web").then_some(()));
     for host in ["127.0.0.1", "192.0.2.1"] {
-        // From loopback only where the plugin routes it, which this plugin does by default.
+        // From loopback only if the plugin routes it, which this plugin does by default.
         wait::until_ok(host, || match network.on_host(&["busybox", "nc", "-w", "2", host, "18080"]) {
             reported if reported.contains("from-web") => Ok(()),
             reported => Err(reported),
@@ -97,7 +97,7 @@ fn egress_is_closed_unless_it_is_asked_for() {
     wait::until("the control", || beyond(true).contains(BEYOND_SAYS).then_some(()));
     let closed = beyond(false);
     assert!(!closed.contains(BEYOND_SAYS), "{closed}");
-    // The host is no peer, by the address of its bridge or by another one.
+    // The host is not a peer, neither by the address of its bridge nor by another address.
     for address in [GATEWAY, "192.0.2.1"] {
         let host = |egress| connect_from_container(&daemon, &rootfs, address, 7000, egress);
         wait::until("the control", || host(true).contains("from-host").then_some(()));
@@ -108,8 +108,9 @@ fn egress_is_closed_unless_it_is_asked_for() {
     on_host.wait().unwrap();
 }
 
-/// Egress is closed for both address families, in which neighbours are found by packets that the rules see: peers reach
-/// one another, and neither the outside nor the host is reached, not even by the bridge's link-local address.
+/// Egress is closed for both address families, in which neighbours are found by packets that the rules filter: peers
+/// reach one another, and neither the outside world nor the host is reachable, not even by the bridge's link-local
+/// address.
 #[test]
 fn egress_is_closed_for_both_families() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
@@ -163,7 +164,7 @@ fn root_of_the_container_does_not_open_it() {
     daemon.api.run(asked(true)).unwrap();
 }
 
-/// The command line takes a network by name and publishes ports, and `inspect` shows both.
+/// The command line accepts a network by name and publishes ports, and `inspect` shows both.
 #[test]
 fn the_command_line_names_networks_and_publishes_ports() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());

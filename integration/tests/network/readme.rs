@@ -1,5 +1,5 @@
-//! The commands of README.md and of the first steps, on a machine with nothing but executord in its default
-//! configuration. docker.io is a registry of the test's own, to which the machine's name service and certificates lead.
+//! The commands of README.md and of the first steps, on a machine with only executord in its default configuration.
+//! docker.io is the test's own registry, to which the machine's name service and certificates are redirected.
 //!
 //! The machine is a mount and a network namespace of a thread: files that the examples write below /etc are removed
 //! with it.
@@ -17,7 +17,7 @@ use nix::sched::{CloneFlags, unshare};
 /// Host name from which images of docker.io are fetched.
 const DOCKER_HUB: &str = "registry-1.docker.io";
 
-/// Moves this thread, and its children, to a machine of their own.
+/// Moves this thread and its children to their own machine.
 fn machine(dir: &Path) {
     unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET).unwrap();
     let none = None::<&str>;
@@ -33,7 +33,7 @@ fn machine(dir: &Path) {
     assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
 }
 
-/// busybox as docker.io has it: every applet, some users, and no mount points for the kernel's file systems.
+/// Image of busybox as on docker.io: every applet, some users, and no mount points for the kernel's file systems.
 fn busybox() -> Image {
     let image = Image::new();
     let root = image.root();
@@ -81,7 +81,7 @@ fn the_readme_works_as_it_says() {
             guide.run(&GuideShell { dir: home, env });
         }
     };
-    // A thread of its own, because the next test must not run on that machine.
+    // In a separate thread, because the next test must not run on that machine.
     let ran = std::thread::scope(|scope| scope.spawn(run).join());
     ran.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }

@@ -9,7 +9,8 @@ use integration::wait;
 
 use super::server;
 
-/// Checks are traffic of the container that they connect to. The control: one without a network has no such counters.
+/// Checks count as traffic of the container that they connect to. The control: a container without a network has no
+/// such counters.
 #[test]
 fn traffic_is_counted_while_it_runs_and_at_the_end() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());

@@ -1,4 +1,4 @@
-//! Ends of a container, each of which removes it from its network: no rule, address, interface or namespace is left.
+//! Kinds of exit of a container. Each removes it from its network: no rule, address, interface or namespace is left.
 
 use executor_proto::v1::{PortMapping, RunRequest};
 use integration::daemon::{Daemon, has_ended, kill};
@@ -14,7 +14,7 @@ fn published(id: &str, rootfs: &Rootfs) -> RunRequest {
     RunRequest { ports: vec![port], ..sleeping(id, rootfs) }
 }
 
-/// A network with firewall rules as well.
+/// Creates a network that also has firewall rules.
 fn network() -> (Network, Rootfs) {
     let network = Network::new();
     network.configure("10-test.conflist", "test", &[serde_json::json!({"type": "firewall"})]);
@@ -30,7 +30,7 @@ fn is_clean(network: &Network, daemon: &Daemon) {
 
 fn kill_and_wait(pid: i32) {
     kill(pid, 9);
-    wait::until("the killed process is gone", || has_ended(pid).then_some(()));
+    wait::until("the killed process has exited", || has_ended(pid).then_some(()));
 }
 
 #[test]
@@ -43,13 +43,13 @@ fn an_end_in_order_and_starts_that_fail() {
     let there = network.leftovers(daemon.setup());
     let kinds = ["CNI-DN-", " id: ", "10.123.0.", "veth", "networks/ends.json", "netns/ends"];
     for kind in kinds {
-        assert!(there.iter().any(|one| one.contains(kind)), "the control: {kind} is there: {there:#?}");
+        assert!(there.iter().any(|one| one.contains(kind)), "the control: {kind} exists: {there:#?}");
     }
     daemon.api.stop("ends", Some(0)).unwrap();
     daemon.api.wait("ends").unwrap();
     is_clean(&network, &daemon);
 
-    // The failure comes after every plugin has run: the program does not exist.
+    // The failure happens after every plugin has run: the program does not exist.
     let nowhere = daemon.api.run(on_cni(program("/nope", &[]).id("nowhere").rootfs(&rootfs.reference())));
     assert!(nowhere.is_err() || daemon.api.wait("nowhere").is_ok());
     is_clean(&network, &daemon);
@@ -75,11 +75,11 @@ fn everything_is_killed_and_started_again() {
     let init = |id: &str| daemon.record(id).prepared.unwrap().init.pid;
     let (shim, launcher, both) =
         (daemon.record("swept").shim.pid, daemon.launcher().unwrap(), [init("swept"), init("ends-alone")]);
-    // The configuration of the container's start applies.
+    // The configuration at the container's start applies.
     network.remove_config("10-test.conflist");
     daemon.kill();
     kill_and_wait(launcher);
-    // One container ends with its shim and without a launcher, the other one loses all three.
+    // One container is killed together with its shim and has no launcher, the other loses all three.
     kill_and_wait(both[1]);
     kill_and_wait(shim);
     kill_and_wait(both[0]);
@@ -89,7 +89,7 @@ fn everything_is_killed_and_started_again() {
     is_clean(&network, &daemon);
 }
 
-/// A plugin whose shim is killed is ended with all its children, and then called to undo its work.
+/// A plugin whose shim is killed is killed with all its children, and then called to undo its work.
 #[test]
 fn the_shim_is_killed_in_the_middle_of_a_plugin() {
     let network = Network::new();
@@ -107,14 +107,14 @@ fn the_shim_is_killed_in_the_middle_of_a_plugin() {
         let run = scope.spawn(|| daemon.api.run(request));
         let left: i32 = wait::until("the plugin runs", || std::fs::read_to_string(&stays).ok()?.trim().parse().ok());
         kill_and_wait(daemon.record("middle").shim.pid);
-        wait::until("the plugin's child is gone", || has_ended(left).then_some(()));
+        wait::until("the plugin's child has exited", || has_ended(left).then_some(()));
         let _ = run.join();
     });
     is_clean(&network, &daemon);
     assert_eq!(network.calls(), ["ADD waits netns", "DEL waits netns"]);
 }
 
-/// Plugins are told after a reboot that the namespace is gone, and release what they keep on disk.
+/// After a reboot, plugins are called with the information that the namespace is gone, and release their state on disk.
 #[test]
 fn the_machine_was_started_again() {
     let network = Network::new();
@@ -142,7 +142,7 @@ fn the_machine_was_started_again() {
     assert!(!left.iter().any(|one| one.contains("10.123.0.") && !one.contains("CNI-")), "{left:?}");
 }
 
-/// A network record that a power failure left incomplete prevents nothing.
+/// A network record that is incomplete after a power failure blocks nothing.
 #[test]
 fn what_is_known_of_a_network_is_half_on_disk() {
     let (network, rootfs) = network();
@@ -156,7 +156,8 @@ fn what_is_known_of_a_network_is_half_on_disk() {
     daemon.api.started(sleeping("half", &rootfs));
 }
 
-/// A plugin that fails at the end keeps only its own state: the container is completed, and the plugin is called again.
+/// A plugin that fails at the removal keeps only its own state: the container is completed, and the plugin is called
+/// again.
 #[test]
 fn a_plugin_that_fails_at_the_end_is_asked_again() {
     let network = Network::new();

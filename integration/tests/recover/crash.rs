@@ -1,18 +1,18 @@
-//! kill -9 at system calls: a sample of `cargo xtask crash`, which kills at every one (docs/crash.md).
+//! kill -9 at system calls: a sample of `cargo xtask crash`, which kills at every call (docs/crash.md).
 
 use std::process::Command;
 
 use integration::{dist, warm_pool};
 
-/// Number of kills, over all lives.
+/// Number of kills over all lives.
 const SAMPLE: &str = "90";
-/// Number of kills of executord where it fetches the secrets.
+/// Number of kills of executord while it fetches secrets.
 const FETCHES: &str = "12";
-/// Number of kills while certificates are replaced, over all processes.
+/// Number of kills while certificates are renewed, over all processes.
 const RENEWALS: &str = "16";
 /// Number of kills of `agent-cli bundle`.
 const INSTALLATIONS: &str = "16";
-/// Environment variable with the offset of a sample, to repeat a failed one.
+/// Environment variable with the offset of a sample, to repeat a failed sample.
 const OFFSET: &str = "EXECUTOR_CRASH_OFFSET";
 
 fn executor_crash() -> Command {
@@ -39,7 +39,7 @@ fn nothing_is_left_and_every_fate_is_known_wherever_a_process_is_killed() {
     }
 }
 
-/// Likewise where executord fetches the secrets, and fetches them again: it alone is killed.
+/// The same with executord fetching the secrets twice; only executord is killed.
 #[test]
 fn nothing_is_left_wherever_a_fetch_or_a_renewal_is_cut() {
     let sample = ["--references", "--target", "executord", "--sample", FETCHES, "--json"];
@@ -53,7 +53,7 @@ fn nothing_is_left_wherever_a_fetch_or_a_renewal_is_cut() {
     assert_eq!(of("known") + of("refused"), of("kills"), "{figures}");
 }
 
-/// Likewise while a container's certificate is replaced.
+/// The same while a container's certificate is renewed.
 #[test]
 fn a_pair_is_whole_and_no_key_stays_wherever_a_renewal_is_cut() {
     let output = executor_crash().args(["--renewals", "--sample", RENEWALS, "--json"]).output().unwrap();
@@ -66,7 +66,7 @@ fn a_pair_is_whole_and_no_key_stays_wherever_a_renewal_is_cut() {
     assert!(targets.iter().map(|it| of(it, "kills")).sum::<u64>() > 8, "{figures}");
 }
 
-/// `agent-cli bundle` at calls that change something: the next command finishes or undoes.
+/// `agent-cli bundle` is killed at calls that change something: the next command finishes or undoes the work.
 #[test]
 fn an_installation_is_repaired_wherever_its_command_is_killed() {
     let operations = ["--operation", "install,upgrade,rollback,uninstall", "--sample", INSTALLATIONS, "--json"];
@@ -83,7 +83,7 @@ fn an_installation_is_repaired_wherever_its_command_is_killed() {
     assert!(kills.len() == 4 && kills.iter().all(|kills| *kills > 0), "{figures}");
 }
 
-/// Secrets that the control binaries leave, because they wipe nothing, are found.
+/// The control binaries, which wipe nothing, leave secrets that are found.
 #[test]
 fn a_secret_that_stays_is_found() {
     let mut command = executor_crash();

@@ -1,5 +1,5 @@
-//! SIGHUP ends none of the executor's processes, as a terminal that closes sends it to a whole process group. For executord see also
-//! `tls/revoked.rs`, for the signer `identity/keys.rs`.
+//! SIGHUP, which a closing terminal sends to a whole process group, ends none of the executor's processes. For
+//! executord see also `tls/revoked.rs`, for the signer `identity/keys.rs`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ use integration::{cli, host, wait};
 
 const SIGHUP: i32 = 1;
 
-/// Words of a process's command line.
+/// Arguments of a process's command line.
 fn words(pid: i32) -> Vec<String> {
     let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     line.split('\0').map(str::to_owned).collect()
@@ -42,10 +42,10 @@ fn hangup_ends_no_process() {
         cli::command(Some(&daemon.socket()), &["exec", "-i", "on", "--", "sh", "-c", "echo up; read x; exit 7"]);
     let mut executed = executed.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     executed.stdout.as_mut().unwrap().read_exact(&mut [0; 3]).unwrap();
-    wait::until("the server is asked", || (!server.requests().is_empty()).then_some(()));
+    wait::until("the server receives the request", || (!server.requests().is_empty()).then_some(()));
     daemon.api.wait_until_warm_pool_is_ready();
     let launcher = daemon.launcher().unwrap();
-    // Their first two words are the program and the role.
+    // Their first two arguments are the program and the role.
     let ours = wait::until("each role has a process", || {
         let forked = host::descendants(launcher).into_iter().filter(|pid| words(*pid)[0] == "executor-launcher");
         let forked: Vec<i32> = forked.collect();

@@ -1,4 +1,4 @@
-//! The launcher and its shims without a daemon, driven by the daemon's protocol: a container's life and its ends.
+//! The launcher and its shims without a daemon, driven by the daemon's protocol: a container's life and kinds of exit.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ const SEE: &str = "id; stat -L -c '%a %u %g %s %n' /etc/cf-service-bindings/db /
     grep -E 'Seccomp:|NoNewPrivs|CapEff|CapBnd' /proc/self/status; echo $SECRET $HOME; pwd; cat /proc/net/dev | grep -c :; \
     touch /etc/cf-service-bindings/x; echo err >&2; exit 7";
 
-/// A container's whole life: secret files on a read-only tmpfs of their own, 0600 in 0700, owned by the user; confined;
+/// The whole life of a container: secret files on their own read-only tmpfs, 0600 in 0700, owned by the user; confined;
 /// wiped; removed.
 #[test]
 fn a_container_runs_with_its_secrets_and_is_wiped() {
@@ -85,7 +85,8 @@ fn a_container_runs_with_its_secrets_and_is_wiped() {
     assert!(after.cgroups.is_empty() && !after.mounts.iter().any(|mount| mount.contains("executor")), "{after:?}");
 }
 
-/// The log keeps each line of standard output before the line of standard error that the process wrote after it.
+/// The log keeps the order of each line on standard output and the line on standard error that the process wrote after
+/// it.
 #[test]
 fn what_was_printed_before_an_error_is_kept_before_it() {
     const LINES: usize = 500;
@@ -96,7 +97,7 @@ fn what_was_printed_before_an_error_is_kept_before_it() {
     let words: Vec<&str> = log.lines().filter_map(|line| line.split(' ').next_back()).collect();
     let place = |word: String| words.iter().position(|other| *other == word);
     let places: Vec<_> = (1..=LINES).map(|i| (place(format!("out{i}")), place(format!("err{i}")))).collect();
-    assert!(places.iter().all(|(out, err)| out.is_some() && err.is_some()), "every line is there: {log}");
+    assert!(places.iter().all(|(out, err)| out.is_some() && err.is_some()), "every line is in the log: {log}");
     assert!(places.iter().all(|(out, err)| out < err), "{log}");
 }
 
@@ -166,9 +167,9 @@ fn a_stop_is_term_then_kill_and_a_signal_arrives() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
     let reference = rootfs.reference();
     let cases = [
-        // A handler ends in order.
+        // A handler exits regularly.
         ("trap 'echo got it; exit 5' TERM; echo up; while :; do sleep 0.05; done", 60_000, Some(Exit::Code(5))),
-        // A process that ignores SIGTERM is killed when the grace period has passed.
+        // A process that ignores SIGTERM is killed after the grace period.
         ("trap '' TERM; echo up; while :; do sleep 0.05; done", 200, Some(Exit::Signal(9))),
         // The only process, without a handler, is not waited for: a grace period of a minute would be noticed.
         ("echo up; exec sleep 1000", 3_600_000, Some(Exit::Signal(9))),
@@ -195,8 +196,8 @@ fn a_stop_is_term_then_kill_and_a_signal_arrives() {
     assert_eq!(launcher.exit("sig").exit, Some(Exit::Code(9)));
 }
 
-/// A forged launch, one container's plan as another container, is refused before anything is made, and the launcher
-/// serves others meanwhile. The control: the same launch unforged succeeds.
+/// A forged launch (one container's plan as another container) is refused before anything is created, and the launcher
+/// serves others meanwhile. The control: the same launch without the forgery succeeds.
 #[test]
 fn a_plan_of_another_container_is_refused() {
     let launcher = Launcher::start(&[]);
@@ -222,7 +223,7 @@ fn a_plan_of_another_container_is_refused() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
-/// Memory files that could not be wiped are refused, and so are other files and descriptors that are not sockets.
+/// Memory files that could not be wiped are refused, and so are other files, and descriptors that are not sockets.
 #[test]
 fn descriptors_that_are_not_what_they_must_be_are_refused() {
     let launcher = Launcher::start(&[]);
@@ -252,8 +253,8 @@ fn descriptors_that_are_not_what_they_must_be_are_refused() {
     launcher.launch(&plan, &payload).unwrap().reach(State::Completed).unwrap();
 }
 
-/// The handle on the secret files is given only to a peer that connected as root. A socket at which root listens shows
-/// root as the peer of every connection, and gives no right.
+/// The handle on the secret files is given only to a peer that connected as root. A socket on which root listens shows
+/// root as the peer of every connection, and grants no access.
 #[test]
 fn a_connection_that_was_passed_is_not_of_root() {
     let launcher = Launcher::start(&[]);
@@ -275,7 +276,7 @@ fn a_connection_that_was_passed_is_not_of_root() {
     connected.answer().unwrap();
 }
 
-/// A compromised daemon that keeps its end of every socket it passes and makes it block does not block the shim.
+/// A compromised daemon that keeps its end of every passed socket and makes it block does not block the shim.
 #[test]
 fn sockets_that_a_daemon_passed_do_not_stop_a_shim() {
     let launcher = Launcher::start(&[]);

@@ -1,4 +1,4 @@
-//! The executor's processes killed without warning: the outcome for the container, and nothing is left.
+//! The executor's processes killed without warning: the outcome for the container, and no leftovers.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -49,9 +49,9 @@ fn open_secret(launcher: &Launcher, id: &str) -> std::fs::File {
     std::fs::File::open(format!("/proc/{init}/root/etc/cf-service-bindings/a")).unwrap()
 }
 
-/// A container whose shim is killed is killed by the launcher, its files are overwritten through the second handle, and
-/// its exit status is reported as unknown. A descriptor that was open before sees zeros; the control, read before the
-/// kill, sees the secret.
+/// The launcher kills a container whose shim was killed and overwrites its files through the second handle, and the
+/// exit status is reported as unknown. A descriptor that was opened before reads zeros; the control, read before the
+/// kill, shows the secret.
 #[test]
 fn a_shim_that_is_killed_is_finished_by_the_launcher() {
     let launcher = Launcher::start(&[]);
@@ -77,8 +77,8 @@ fn a_shim_that_is_killed_is_finished_by_the_launcher() {
     start(&launcher, "next");
 }
 
-/// Containers outlive a launcher that is killed; the next launcher takes their second handles again, and they end in
-/// order.
+/// Containers survive a killed launcher; the next launcher requests their second handles again, and they exit
+/// regularly.
 #[test]
 fn a_launcher_that_is_killed_is_followed_by_another() {
     let mut launcher = Launcher::start(&[]);
@@ -87,7 +87,7 @@ fn a_launcher_that_is_killed_is_followed_by_another() {
     launcher.kill();
     assert_eq!(host::status(init, "Name").as_deref(), Some("sleep"));
     launcher.start_again();
-    // The shim dies now: only the handle that the second launcher asked for can wipe.
+    // Now the shim is killed: only the handle of the second launcher can be used for the wipe.
     let kept = open_secret(&launcher, "on");
     drop(shim);
     kill(launcher.record("on").unwrap().shim.pid);
@@ -112,7 +112,7 @@ fn a_container_that_ends_while_there_is_no_launcher_ends_in_order() {
     assert!(!launcher.run_dir().join("containers/alone").exists());
 }
 
-/// A container that has lost its launcher and its shim is ended by the next launcher, which overwrites the files
+/// A container that has lost its launcher and its shim is killed by the next launcher, which overwrites the files
 /// through the container's own mounts and removes everything.
 #[test]
 fn a_container_that_lost_everything_is_swept() {
@@ -137,7 +137,7 @@ fn a_container_that_lost_everything_is_swept() {
     wait::until("nothing is left", || (footprint::inventory_of(&launcher.run_dir()) == before).then_some(()));
 }
 
-/// A container that renames the directory of a file with a mount of its own is wiped too: the next launcher finds the
+/// A container that renames the directory of an individually mounted file is wiped, too: the next launcher finds the
 /// file.
 #[test]
 fn a_swept_container_that_moved_its_secret_is_wiped() {
@@ -167,7 +167,7 @@ fn a_swept_container_that_moved_its_secret_is_wiped() {
     wait_until_gone(init);
 }
 
-/// A process that may connect to a shim but is not root gets no handle, and a stranger is not served at all.
+/// A non-root process that may connect to a shim gets no handle, and an unrelated user is not served at all.
 #[test]
 fn a_stranger_is_not_served_by_a_shim() {
     let launcher = Launcher::start(&[]);
@@ -182,8 +182,8 @@ fn a_stranger_is_not_served_by_a_shim() {
     assert_eq!(status.code(), Some(42));
 }
 
-/// A shim that gets SIGTERM, as every process of a machine that shuts down does, ends its container in order, and wipes
-/// its files before it ends itself.
+/// A shim that gets SIGTERM, as every process does at a system shutdown, stops its container gracefully, and wipes its
+/// files before it exits.
 #[test]
 fn a_shim_that_is_asked_to_end_ends_its_container_first() {
     let mut launcher = Launcher::start(&[]);
@@ -203,9 +203,9 @@ fn a_shim_that_is_asked_to_end_ends_its_container_first() {
     launcher.start_again(); // removes what only a launcher can remove
 }
 
-/// A container of a machine that lost power is reported as stopped with its host, without a receipt, because its files
-/// were not overwritten. The run directory (a tmpfs) is gone after that, and the boot id is another; the test removes
-/// the directory and changes the boot id in the record.
+/// A container on a machine that lost power is reported as stopped with its host, without a receipt, because its files
+/// were not overwritten. After a power loss the run directory (a tmpfs) is gone and the boot id has changed; the test
+/// removes the directory and changes the boot id in the record.
 #[test]
 fn a_machine_that_stopped_is_told() {
     let mut launcher = Launcher::start(&[]);
@@ -230,15 +230,15 @@ fn a_machine_that_stopped_is_told() {
     start(&launcher, "next");
 }
 
-/// Starts a launcher that gives shims three seconds for a turn of their loop.
+/// Starts a launcher whose watchdog timeout for shims is three seconds.
 fn impatient(dir: &Path) -> Launcher {
     let path = dir.join("executor.toml");
     std::fs::write(&path, "[launcher]\nwatchdog_seconds = 3\n").unwrap();
     Launcher::start(&["--config", path.to_str().unwrap()])
 }
 
-/// A second launcher that starts on a run directory is not one of the processes that a shim leaves, which the first one ends with
-/// its container: the second learns that the directory is taken.
+/// A second launcher on the same run directory is not one of the leftover processes of a shim, which the first launcher
+/// kills with its container: the second launcher reports that the directory is in use.
 #[test]
 fn a_launcher_that_starts_is_not_taken_for_an_orphan() {
     let launcher = Launcher::start(&[]);
@@ -248,11 +248,11 @@ fn a_launcher_that_starts_is_not_taken_for_an_orphan() {
         let from_memory = |pid| {
             std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.to_string_lossy().starts_with("/memfd:"))
         };
-        wait::until("it runs from its memory file, or has ended", || {
+        wait::until("it runs from its memory file, or has exited", || {
             (from_memory(pid) || child.try_wait().unwrap().is_some()).then_some(())
         });
         let _ = pidfd_signal(pidfd(pid).ok()?.as_fd(), SIGSTOP);
-        wait::until("it is stopped, or has ended", || {
+        wait::until("it is stopped, or has exited", || {
             host::status(pid, "State").is_none_or(|state| state.starts_with(['T', 'Z'])).then_some(())
         });
         child.try_wait().unwrap().is_none().then_some(child)
@@ -270,8 +270,8 @@ fn a_launcher_that_starts_is_not_taken_for_an_orphan() {
     );
 }
 
-/// A shim that is frozen is killed by the launcher, which finishes its container and reports it. An idle shim lives
-/// (the control), and a later launcher acts in the same way.
+/// A frozen shim is killed by the launcher, which cleans up its container and reports it. An idle shim is not killed
+/// (the control), and a later launcher acts in the same manner.
 #[test]
 fn a_shim_that_does_not_turn_its_loop_is_killed() {
     let dir = tempfile::tempdir().unwrap();
@@ -300,11 +300,11 @@ fn a_shim_that_does_not_turn_its_loop_is_killed() {
     }
     assert_eq!(launcher.record("idle").unwrap().shim.pid, idle);
     let waits = || host::status(idle, "State").is_some_and(|state| state.starts_with('S')).then_some(());
-    wait::until("the shim of the idle one waits", waits);
+    wait::until("the shim of the idle container waits", waits);
 }
 
-/// A shim that is killed after its process has ended but before it read the last output loses that output: the exit
-/// code is known, and the log and the result report that output is missing. After an orderly end nothing is reported.
+/// A shim that is killed after its process has exited but before it read the last output loses that output: the exit
+/// code is known, and the log and the result report missing output. After a regular exit nothing is reported.
 #[test]
 fn output_that_nobody_took_is_told() {
     const NOTICE: &str = " executor F the last output may be missing: the supervisor was killed";

@@ -1,6 +1,6 @@
-//! The end of a container is told when no secret is left, no process runs and the result is written. What the container held
-//! of the host goes after that: it stays counted until then, Delete waits for it, and whoever is killed meanwhile, nothing
-//! is left.
+//! A container's exit is reported when no secret is left, no process runs and the result is written. Its host resources
+//! are released afterwards: they are counted until then, Delete waits for the release, and nothing is left whichever
+//! process is killed meanwhile.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -14,9 +14,9 @@ use integration::request::{RequestBuilder, sh};
 use integration::rootfs::Rootfs;
 use integration::wait;
 
-/// Files in a writable layer, whose removal takes many times as long as the way from an end to who asked for it.
+/// Number of files in a writable layer, so that their removal takes much longer than the report of an exit.
 const FILES: usize = 20_000;
-/// Containers of which at least one is to be met in the middle of its removal.
+/// Number of containers, of which at least one should be caught during its removal.
 const TRIES: usize = 10;
 
 /// A container whose removal takes a while.
@@ -28,7 +28,7 @@ fn full(id: &str, rootfs: &Rootfs) -> RunRequest {
     sh(&script).id(id).rootfs(&rootfs.reference()).file("key", b"canary-of-the-removal")
 }
 
-/// Runs such a container to its end. Returns it, and the pid of its shim.
+/// Runs such a container to its exit. Returns it and the pid of its shim.
 fn run_full(daemon: &Daemon, id: &str, rootfs: &Rootfs) -> (Container, i32) {
     daemon.api.up(full(id, rootfs));
     let shim = daemon.record(id).shim.pid;
@@ -36,7 +36,7 @@ fn run_full(daemon: &Daemon, id: &str, rootfs: &Rootfs) -> (Container, i32) {
     (daemon.api.wait(id).unwrap(), shim)
 }
 
-/// Checks what is true from the moment on in which the end is told.
+/// Checks the guarantees that hold once the exit is reported.
 fn assert_ended(daemon: &Daemon, container: &Container) {
     assert_eq!(exit(container), Ok(3));
     let wipe = ending(container).wipe.clone().unwrap();
@@ -50,7 +50,7 @@ fn is_there(daemon: &Daemon, id: &str) -> bool {
     daemon.setup().run_dir().join("containers").join(id).exists()
 }
 
-/// Something is removed from the container's directory after its record was given its name there.
+/// The writable layer is removed after the container's exit record is in place.
 #[test]
 fn the_end_is_told_before_the_removal() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -68,7 +68,7 @@ fn the_end_is_told_before_the_removal() {
     assert!(usage.memory.is_some() && usage.cpu.is_some(), "the counters are read while there is a cgroup: {usage:?}");
 }
 
-/// What is still there is counted, and a request that needs it waits for it instead of being refused.
+/// Resources that are not yet released are counted, and a request that needs them waits instead of being refused.
 #[test]
 fn capacity_is_counted_until_it_is_free() {
     let rootfs = Rootfs::busybox();
@@ -83,12 +83,12 @@ fn capacity_is_counted_until_it_is_free() {
             assert_eq!(remaining, 0, "it holds its place");
         }
         assert_eq!(exit(&daemon.api.run_to_end(sh("exit 4").id(&second))), Ok(4));
-        assert!(!is_there(&daemon, &first), "its place is free when it has left");
+        assert!(!is_there(&daemon, &first), "its capacity is free after its removal");
     }
     assert!(met > 0, "the control: some removal took longer than an answer");
 }
 
-/// A deletion right after the end leaves nothing when it has answered.
+/// A deletion right after the exit leaves nothing once it is answered.
 #[test]
 fn a_deletion_waits_for_the_removal() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -107,7 +107,7 @@ fn a_deletion_waits_for_the_removal() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Whoever is killed in the middle of a removal: the result stays as it was told, and nothing is left.
+/// Whichever process is killed during a removal: the reported result stays, and nothing is left.
 #[test]
 fn whoever_is_killed_in_the_removal_nothing_is_left() {
     let (mut daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -128,7 +128,7 @@ fn whoever_is_killed_in_the_removal_nothing_is_left() {
             if is_meant("daemon") {
                 daemon.kill();
             }
-            killed.iter().for_each(|pid| wait::until("it has ended", || has_ended(*pid).then_some(())));
+            killed.iter().for_each(|pid| wait::until("the process has exited", || has_ended(*pid).then_some(())));
             met += usize::from(is_there(&daemon, "one"));
             if is_meant("launcher") && !is_meant("daemon") {
                 daemon.kill(); // a launcher is started with it
@@ -149,8 +149,8 @@ fn whoever_is_killed_in_the_removal_nothing_is_left() {
     }
 }
 
-/// A container whose exit record and ledger entry are both gone is listed as lost while its directory is there, whether the launcher
-/// lives or not.
+/// A container whose exit record and ledger entry are both gone is listed as lost while its directory exists, whether
+/// or not the launcher is running.
 #[test]
 fn container_without_records_is_listed_lost() {
     let mut daemon = Daemon::start();
@@ -162,7 +162,7 @@ fn container_without_records_is_listed_lost() {
         daemon.terminate();
         if !with_launcher {
             kill(launcher, 9);
-            wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
+            wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
         }
         let state = daemon.setup().state_dir();
         fs::remove_file(state.join("containers").join(&id).join("exit.json")).unwrap();
@@ -178,8 +178,8 @@ fn container_without_records_is_listed_lost() {
     }
 }
 
-/// Records are not synced. Where one is damaged, the ledger has the result; without both the container has no result that it
-/// never had.
+/// Records are not synced. If one is damaged, the ledger has the result; without both, the container does not get an
+/// invented result.
 #[test]
 fn a_damaged_record_is_no_result() {
     let mut daemon = Daemon::start();
@@ -190,7 +190,7 @@ fn a_damaged_record_is_no_result() {
         let launcher = daemon.launcher().unwrap();
         daemon.terminate(); // with that the ledger is written
         kill(launcher, 9);
-        wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
+        wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
         let record = daemon.setup().state_dir().join("containers").join(&id).join("exit.json");
         let length = fs::metadata(&record).unwrap().len();
         fs::write(&record, vec![0; usize::try_from(length).unwrap()]).unwrap();
@@ -199,7 +199,7 @@ fn a_damaged_record_is_no_result() {
         }
         daemon.start_again();
         let container = wait::until_ok("the container is found", || daemon.api.wait(&id));
-        assert!(daemon.setup().logged().contains("exit record does not count"), "it is told");
+        assert!(daemon.setup().logged().contains("exit record does not count"), "the message is logged");
         if ledger {
             assert_eq!(exit(&container), Ok(3), "by the ledger");
         } else {
@@ -209,7 +209,7 @@ fn a_damaged_record_is_no_result() {
     }
 }
 
-/// `retention.bytes` counts logs. A running container stays, whatever it wrote.
+/// `retention.bytes` counts logs. A running container is kept, however much it wrote.
 #[test]
 fn completed_containers_stay_within_bytes() {
     let daemon = Setup::default().config("[retention]\nbytes = 500000\n").start();
@@ -221,7 +221,7 @@ fn completed_containers_stay_within_bytes() {
         assert_eq!(exit(&daemon.api.wait(id).unwrap()), Ok(0));
     }
     wait::until("retention deletes the oldest", || daemon.api.get("first").is_err().then_some(()));
-    // It goes on looking: the fourth makes the second go, and no more than that.
+    // Retention continues: the fourth container causes the deletion of only the second.
     daemon.api.started(sh(&filled("true")).id("fourth").rootfs(&rootfs.reference()));
     assert_eq!(exit(&daemon.api.wait("fourth").unwrap()), Ok(0));
     wait::until("retention deletes the next one", || daemon.api.get("second").is_err().then_some(()));

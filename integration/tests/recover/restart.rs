@@ -1,5 +1,5 @@
-//! kill -9 of each of the executor's processes, seen through the interface: containers run on where they can, their
-//! outcome is known, and nothing is lost or reported twice.
+//! kill -9 of each of the executor's processes, as visible at the interface: containers continue to run if possible,
+//! their outcome is known, and nothing is lost or reported twice.
 
 use executor_proto::v1::event::Kind;
 use executor_proto::v1::{RunRequest, State, failure};
@@ -10,7 +10,7 @@ use integration::{host, wait};
 use tonic::Code;
 use tonic_types::StatusExt as _;
 
-/// Prints a counter, line by line, until it gets SIGTERM.
+/// Prints a counter, one line per number, until it gets SIGTERM.
 const COUNTER: &str = "n=0; trap 'echo last; exit 7' TERM; while :; do n=$((n+1)); echo $n; sleep 0.005; done";
 
 /// Checks that lines count 1, 2, 3, ... without gap or repetition, and returns their number.
@@ -37,12 +37,12 @@ fn containers_outlive_the_daemon() {
 
     daemon.kill();
     assert_eq!(host::status(pid(&counter), "Name").as_deref(), Some("sh"), "the container runs on");
-    // This container ends while there is no daemon.
+    // This container exits while no daemon is running.
     kill(ends, 10);
-    wait::until("the process has ended", || has_ended(ends).then_some(()));
+    wait::until("the process has exited", || has_ended(ends).then_some(()));
     daemon.start_again();
 
-    assert_eq!(daemon.launcher(), launcher, "the launcher lives on");
+    assert_eq!(daemon.launcher(), launcher, "the launcher keeps running");
     assert_eq!(daemon.api.ids(), ["counter", "done", "ends", "sleeps"]);
     assert_eq!(daemon.api.get("sleeps").unwrap(), sleeping, "Get returns the same as before");
     assert_eq!(daemon.api.get("counter").unwrap(), counter);
@@ -66,8 +66,8 @@ fn containers_outlive_the_daemon() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Whatever was answered is kept when the daemon is killed at any moment of a life, and no container lives on that the
-/// next daemon does not know.
+/// Every answered call is durable if the daemon is killed at any moment of a life, and no container keeps running that
+/// the next daemon does not know.
 #[test]
 fn a_daemon_may_be_killed_at_any_moment() {
     let mut daemon = Daemon::start();
@@ -76,7 +76,7 @@ fn a_daemon_may_be_killed_at_any_moment() {
     let states = [Kind::Reserved, Kind::Initializing, Kind::Created, Kind::Running, Kind::Completed];
     for (round, state) in states.into_iter().enumerate() {
         let request = |index| match index {
-            // Some of the containers would live for long.
+            // Some of the containers would run for a long time.
             0 | 1 => sleeper(&format!("r{round}-{index}")).file("a", b"secret"),
             _ => sh(&format!("exit {index}")).id(&format!("r{round}-{index}")).file("a", b"secret"),
         };
@@ -86,7 +86,7 @@ fn a_daemon_may_be_killed_at_any_moment() {
             let (mut rpc, request) = (daemon.api.rpc(), request(index));
             tasks.push(daemon.api.spawn(async move { rpc.run(request).await }));
         }
-        // The daemon dies when the first container has come so far.
+        // The daemon is killed when the first container has reached this state.
         events.until(|response| {
             let event = response.event.as_ref().unwrap();
             event.container_id != "stays" && event.kind() == state
@@ -107,7 +107,7 @@ fn a_daemon_may_be_killed_at_any_moment() {
     }
 }
 
-/// Checks that a container whose Run was answered exists; the others may. Either way the id is free in the end.
+/// Checks that a container exists if its Run was answered; others may exist. Either way the id is free at the end.
 fn look_after(daemon: &Daemon, id: &str, index: i32, answered: &[String]) {
     let was_answered = answered.iter().any(|answered| answered == id);
     if index > 1 {
@@ -124,7 +124,7 @@ fn look_after(daemon: &Daemon, id: &str, index: i32, answered: &[String]) {
     daemon.api.delete(id, false).expect("Delete");
 }
 
-/// An answer just before the kill holds: a completion, a deletion, a stop.
+/// An answer just before the kill is durable: a completion, a deletion, a stop.
 #[test]
 fn what_was_answered_is_remembered() {
     let mut daemon = Daemon::start();
@@ -139,7 +139,7 @@ fn what_was_answered_is_remembered() {
         daemon.start_again();
         assert_eq!(daemon.api.get(&ended).unwrap().result, result);
         assert_eq!(daemon.api.output(&ended).text(), "kept\n");
-        assert_eq!(daemon.api.get(&gone).unwrap_err().code(), Code::NotFound, "what was deleted does not come back");
+        assert_eq!(daemon.api.get(&gone).unwrap_err().code(), Code::NotFound, "a deleted container stays deleted");
         let stopped = daemon.api.wait(&stopped).unwrap();
         assert!(ending(&stopped).stopped && ending(&stopped).exit.is_some(), "{stopped:#?}");
     }
@@ -188,22 +188,22 @@ fn cursors_never_go_back() {
     }
 }
 
-/// Waits until the ledger has every event so far: the cell's health is written with all that came before it.
+/// Waits until the ledger contains every event so far: a write of the cell's health also writes everything before it.
 fn sync_ledger(daemon: &Daemon) {
     for reason in [Some("ledger"), None] {
         daemon.api.block_on(daemon.api.client().cell().set_unhealthy(reason)).unwrap();
     }
 }
 
-/// Returns if the first event after a cursor is a gap, and its cursor.
+/// Returns whether the first event after a cursor is a gap, and its cursor.
 fn first_after(daemon: &Daemon, cursor: u64, id: &str) -> (bool, u64) {
     daemon.api.run_to_end(sh("true").id(id));
     let first = daemon.api.events_after(cursor).until(|_| true).remove(0);
     (first.gap, first.event.unwrap().cursor)
 }
 
-/// Three kills: with nothing to lose, with nothing given out since the last start, and the control, which loses an event: the ledger
-/// is put back to its state before the event.
+/// Three kills: without unsynced events, without events that were sent since the last start, and the control, which
+/// loses an event: the ledger is restored to its state before the event.
 #[test]
 fn kill_is_a_gap_only_if_events_are_lost() {
     let mut daemon = Daemon::start();
@@ -231,7 +231,7 @@ fn kill_is_a_gap_only_if_events_are_lost() {
     assert!(gap && cursor > newest + 1, "{gap} {cursor}");
 }
 
-/// A daemon that gets SIGTERM answers pending calls, ends, and leaves its containers running.
+/// A daemon that gets SIGTERM answers pending calls, exits, and leaves its containers running.
 #[test]
 fn a_daemon_that_is_asked_to_end_leaves_containers_alone() {
     let mut daemon = Daemon::start();
@@ -241,14 +241,14 @@ fn a_daemon_that_is_asked_to_end_leaves_containers_alone() {
         daemon.api.spawn(async move { api.rpc().wait(executor_proto::v1::WaitRequest { id: "sleeps".into() }).await });
     let mut events = daemon.api.events_after(daemon.api.info().cursor);
     assert!(daemon.terminate().success());
-    // A waiting client is told to retry, or its connection breaks.
+    // A waiting client gets a retryable error, or its connection breaks.
     assert!(daemon.api.block_on(waiting).unwrap().is_err());
     assert!(events.message().is_err());
     daemon.start_again();
     assert_eq!(daemon.api.get("sleeps").unwrap(), sleeping);
 }
 
-/// A container whose shim is killed is killed with it, the launcher wipes its files, and the result reports the exit
+/// A container whose shim is killed is killed as well, the launcher wipes its files, and the result reports the exit
 /// status as unknown.
 #[test]
 fn a_killed_shim_is_told_as_supervisor_lost() {
@@ -267,7 +267,7 @@ fn a_killed_shim_is_told_as_supervisor_lost() {
     let wipe = result.wipe.as_ref().unwrap();
     assert_eq!((wipe.files, wipe.bytes, &*wipe.wiped_by), (1, 18, "launcher"));
     std::os::unix::fs::FileExt::read_exact_at(&kept, &mut bytes, 0).unwrap();
-    assert_eq!(bytes, [0; 18], "overwritten, also for whoever had it open");
+    assert_eq!(bytes, [0; 18], "overwritten, also in an open descriptor");
     drop(kept);
     assert!(has_ended(pid(&running)));
     daemon.api.delete("lost", false).unwrap();
@@ -285,7 +285,7 @@ fn daemon_launcher_and_shim_are_all_killed() {
     daemon.kill();
     for pid in [launcher, shim] {
         kill(pid, 9);
-        wait::until("the killed process is gone", || has_ended(pid).then_some(()));
+        wait::until("the killed process has exited", || has_ended(pid).then_some(()));
     }
     assert_eq!(
         host::status(pid(&running), "Name").as_deref(),

@@ -1,4 +1,4 @@
-//! Images that the specification allows and common build tools seldom write, run in containers.
+//! Images that the specification allows and common build tools rarely write, run in containers.
 
 use integration::cli::run;
 use integration::daemon::Daemon;
@@ -21,7 +21,7 @@ fn image_with_repeated_layers_runs() {
     assert_eq!((ran.status, &*ran.stdout), (0, "x"), "{ran:?}");
 }
 
-/// `ENTRYPOINT [""]` resets the entrypoint of the image below, and Docker reads a string in the place of a list.
+/// `ENTRYPOINT [""]` resets the base image's entrypoint, and Docker accepts a string instead of a list.
 #[test]
 fn entrypoint_of_empty_string_runs_cmd() {
     let daemon = Daemon::start();
@@ -39,7 +39,7 @@ fn entrypoint_of_empty_string_runs_cmd() {
     }
 }
 
-/// An index may name no platforms and may list indexes: the configuration says what an image is for.
+/// An index may name no platforms and may list indexes: the image's configuration states its platform.
 #[test]
 fn index_without_platforms_runs_the_hosts_image() {
     let layers = [HandmadeLayer::busybox()];

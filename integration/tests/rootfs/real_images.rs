@@ -1,4 +1,4 @@
-//! Images of other makers: Debian, made by mmdebstrap, umoci and skopeo, and served by Debian's registry.
+//! Real images: Debian, made by mmdebstrap, umoci and skopeo, and served by Debian's registry.
 
 mod shared;
 mod trees;

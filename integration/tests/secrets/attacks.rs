@@ -1,5 +1,5 @@
 //! Attacks by a container on its secret files, on the host and on the host's resources: one table, run by every kind of
-//! user that a process of a container with the default profile can be. Each attack fails; and each has a control, the
+//! user that a process of a container with the default profile can have. Each attack fails; and each has a control, the
 //! same attack without the guard, which succeeds.
 
 mod around;

@@ -1,4 +1,4 @@
-//! `agent-cli audit` with the real daemon, and with one that wipes nothing.
+//! `agent-cli audit` with the real daemon, and with a daemon that wipes nothing.
 
 use std::os::unix::process::CommandExt;
 
@@ -18,7 +18,7 @@ const KINDS: [&str; 8] = [
     "runtime_token",
 ];
 
-/// Returns whether a kind was found at a place: while the container ran, and afterwards.
+/// Returns whether a kind was found at a place: during the container's run, and afterwards.
 fn was_found(document: &Value, kind: &str, place: &str) -> (bool, bool) {
     let named = |list: &Value, key: &str, name: &str| -> Value {
         list.as_array().unwrap().iter().find(|one| one[key] == name).cloned().unwrap_or_default()
@@ -74,7 +74,7 @@ fn what_is_left_is_found_and_told() {
     let table = run(&daemon.socket(), &["audit"]).stdout;
     assert!(table.contains(" LEFT ") && table.contains("\nLeft after the end:\n  "), "{table}");
     assert!(table.ends_with("\nSomething is left.\n"), "{table}");
-    assert_eq!(daemon.api.ids(), [""; 0], "the daemon ends its containers");
+    assert_eq!(daemon.api.ids(), [""; 0], "the daemon stops its containers");
 }
 
 #[test]

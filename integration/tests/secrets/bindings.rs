@@ -1,5 +1,5 @@
-//! Service bindings in real containers: what agent-cli delivers, what five existing clients read before and after a
-//! rotation, what is left of the values, and the user's guide.
+//! Service bindings in real containers: delivery by agent-cli, the view of five existing clients before and after a
+//! rotation, residue of the values, and the user's guide.
 
 mod clients;
 mod delivery;
@@ -12,7 +12,6 @@ use integration::cli::CliOutput;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Root of the bindings.
 const ROOT: &str = "/etc/cf-service-bindings";
 
 /// A file with VCAP_SERVICES.
@@ -29,7 +28,7 @@ impl Vcap {
         Self { _dir: dir, path }
     }
 
-    /// The argument of `--vcap-services`.
+    /// Value of the option `--vcap-services`.
     fn source(&self) -> String {
         format!("@{}", self.path.display())
     }

@@ -1,4 +1,4 @@
-//! GetSecrets: callers that get the values and callers that are refused, the sockets that serve it, and what stays of a
+//! GetSecrets: callers that get the values and callers that are refused, the sockets that serve it, and residue of a
 //! call.
 
 use std::io::{Read as _, Write as _};
@@ -23,7 +23,7 @@ use tonic_health::pb::health_client::HealthClient;
 const FILE: &str = "/etc/executor-test/pw";
 const SINGLE: &str = "/etc/executor-single";
 
-/// A container with a secret of each kind and a token, which runs until it is ended.
+/// A container with a secret of each kind and a token, which runs until it is stopped.
 fn secret(id: &str, script: &str) -> RunRequest {
     let request = program("/bin/sh", &["-c", script, "sh", ""]).id(id).runtime_token(TOKEN);
     let request = request.file(FILE, format!("file-of-{id}\n").as_bytes()).file(SINGLE, b"\x00single");
@@ -41,13 +41,13 @@ fn expected(id: &str) -> Vec<String> {
 
 const FOREVER: &str = "exec sleep 100000";
 
-/// A container gets its secrets with its own token through the socket that it finds, and agent-cli prints them. The
-/// runtime directory is read-only there and holds nothing else.
+/// A container gets its secrets with its own token through the socket that is visible in it, and agent-cli prints them.
+/// The runtime directory is read-only in the container and contains nothing else.
 #[test]
 fn a_container_reads_its_own_secrets() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let before = daemon.footprint();
-    // The host puts the program there: no image has it.
+    // The host puts the program there, because no image has it.
     let script = "echo up; while [ ! -e /tmp/go ]; do sleep 0.05; done; ls /run/executor; touch /run/executor/x && exit 9
         for ask in '--env PW' '--arg 3' '--file /etc/executor-test/pw'; do
           /tmp/agent-cli secrets --token-file /etc/executor-test/token $ask || exit 1; echo; done
@@ -77,7 +77,7 @@ fn a_container_reads_its_own_secrets() {
         assert!(stderr.contains("GetSecrets only") && exit(&container) == Ok(125), "info is not served: {stderr}");
         daemon.api.delete(id, false).unwrap();
     }
-    // Another root file system, without a /run of its own; and an unusable one.
+    // Another root file system, without its own /run; and an unusable one.
     let request = secret("dir", FOREVER).rootfs(&rootfs.reference());
     let init = pid(&daemon.api.started(request));
     let inside = PathBuf::from(format!("/proc/{init}/root/run/executor/runtime.sock"));
@@ -97,7 +97,8 @@ fn a_container_reads_its_own_secrets() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Root, the control plane, another container's token and a token after the end are all refused, with the same message.
+/// Root, the control plane, another container's token and a token after the exit are all refused, with the same
+/// message.
 #[test]
 fn nobody_else_is_answered() {
     let daemon = Daemon::start();
@@ -140,7 +141,7 @@ fn nobody_else_is_answered() {
             );
         }
     }
-    // A stopping container still has its secrets; an ended one has not, whether or not its record is still there.
+    // A stopping container still has its secrets; an exited container does not, whether or not its record still exists.
     daemon.api.stop("two", Some(600_000)).unwrap();
     assert_eq!(values(&with_token(&runtime, &two).unwrap()), expected("two"));
     daemon.api.stop("two", Some(0)).unwrap();
@@ -158,8 +159,8 @@ fn nobody_else_is_answered() {
     assert_eq!(with_token(&runtime, &again).unwrap_err(), reported);
 }
 
-/// A token stays valid when executord or the launcher is restarted, through the same directory that the container has
-/// had from its start.
+/// A token stays valid when executord or the launcher is restarted, through the directory that the container has had
+/// since its start.
 #[test]
 fn a_token_outlives_daemon_and_launcher() {
     let mut daemon = Daemon::start();
@@ -173,14 +174,14 @@ fn a_token_outlives_daemon_and_launcher() {
     assert_eq!(asks(), expected("one"));
     let launcher = daemon.launcher().unwrap();
     kill(launcher, 9);
-    wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
+    wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
     assert_eq!(asks(), expected("one"), "no launcher is needed");
     daemon.terminate();
     daemon.start_again();
     assert_eq!(asks(), expected("one"));
 }
 
-/// GetSecrets returns the files of the generation in force.
+/// GetSecrets returns the files of the current generation.
 #[test]
 fn rotated_files_are_answered() {
     let daemon = Daemon::start();
@@ -208,7 +209,7 @@ fn rotated_files_are_answered() {
     assert!(answer.files.iter().all(|file| file.public == (file.path == SINGLE)));
 }
 
-/// The runtime socket serves GetSecrets and nothing else, to root as well; every user may connect to it.
+/// The runtime socket serves only GetSecrets, also to root; every user may connect to it.
 #[test]
 fn the_runtime_socket_serves_nothing_else() {
     let daemon = Daemon::start();
@@ -234,14 +235,14 @@ fn the_runtime_socket_serves_nothing_else() {
     assert_eq!(daemon.api.ids(), [""; 0]);
 }
 
-/// Many connections of containers do not keep the control plane's calls from being answered, nor other users' calls on
-/// the runtime socket. Idle connections are closed.
+/// Many connections of containers block neither the control plane's calls nor other users' calls on the runtime socket.
+/// Idle connections are closed.
 #[test]
 fn many_connections_starve_nobody() {
     let daemon = Daemon::start();
     let runtime = socket(&daemon);
     let token = token(pid(&daemon.api.started(secret("one", FOREVER))));
-    // More connections of one user than it may have. The last ones are closed at once, the first ones stay for a while.
+    // More connections of one user than the limit. The last ones are closed at once, the first ones stay for a while.
     let idle: Vec<UnixStream> = (0..64).map(|_| UnixStream::connect(&runtime).unwrap()).collect();
     let open = |stream: &UnixStream| {
         stream.set_nonblocking(true).unwrap();
@@ -251,7 +252,7 @@ fn many_connections_starve_nobody() {
         (idle.iter().filter(|stream| open(stream)).count() <= 32).then_some(())
     });
     daemon.api.run_to_end(sh("true").id("busy"));
-    assert!(idle.iter().any(open), "the control: they are there meanwhile");
+    assert!(idle.iter().any(open), "the control: they are open meanwhile");
     for number in 0..20 {
         daemon.api.run_to_end(sh("true").id(&format!("busy-{number}")));
     }
@@ -260,7 +261,7 @@ fn many_connections_starve_nobody() {
     assert_eq!(values(&with_token(&runtime, &token).unwrap()), expected("one"));
 }
 
-/// An HTTP/2 client that never acknowledges anything and keeps its connection whatever it is sent.
+/// An HTTP/2 client that never acknowledges anything and keeps its connection, whatever it receives.
 struct Stubborn(UnixStream);
 
 impl Stubborn {
@@ -297,7 +298,7 @@ impl Stubborn {
         self.0.write_all(&[0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]).unwrap();
     }
 
-    /// Reads until these bytes have come, and answers neither PING nor SETTINGS.
+    /// Reads until these bytes have arrived, and answers neither PING nor SETTINGS.
     fn read_until(&mut self, wanted: &[u8]) {
         let mut read = Vec::new();
         self.0.set_read_timeout(Some(wait::PATIENCE)).unwrap();
@@ -323,7 +324,7 @@ impl Stubborn {
     }
 }
 
-/// One second after an answer was read the daemon's memory holds neither the token nor a value, although the client
+/// One second after an answer was read, the daemon's memory contains neither the token nor a value, although the client
 /// keeps its connection and acknowledges nothing; a client that does not read its answer is disconnected after a while.
 /// The control is an answer that is not read.
 #[test]
@@ -369,13 +370,13 @@ fn the_daemon_keeps_nothing_of_an_answer() {
         client.read_until(&files[1].1.as_bytes()[..1000]);
         let other = with_token(&socket, &tokens[1]).unwrap();
         assert!(other.files[0].content == files[1].1.as_bytes(), "others are served meanwhile");
-        assert!(!found().is_empty(), "the control: there is an answer that nobody takes");
+        assert!(!found().is_empty(), "the control: an answer is not read");
         wait::until("the connection is closed", || client.is_closed().then_some(()));
         assert_eq!(found(), [""; 0], "{}", socket.display());
     }
 }
 
-/// A client that is held up for longer than an answer takes gets the whole answer, and its PING meanwhile is no error.
+/// A client that pauses for longer than an answer takes gets the whole answer, and its PING meanwhile is no error.
 #[test]
 fn a_client_that_is_held_up_gets_its_answer() {
     let daemon = Daemon::start();
@@ -390,7 +391,7 @@ fn a_client_that_is_held_up_gets_its_answer() {
     }
 }
 
-/// The shim, executord and the launcher hold nothing of a call of GetSecrets after the container's end either.
+/// The shim, executord and the launcher hold nothing of a call of GetSecrets after the container's exit either.
 #[test]
 fn nothing_is_left_of_what_was_answered() {
     let daemon = Daemon::start();
@@ -414,7 +415,7 @@ fn nothing_is_left_of_what_was_answered() {
     daemon.wait_until_back_at(&before);
 }
 
-/// An authorization header opens nothing in the control plane's calls: only GetSecrets uses it.
+/// An authorization header has no effect on the control plane's calls: only GetSecrets uses it.
 #[test]
 fn a_token_opens_nothing_else() {
     let daemon = Daemon::start();

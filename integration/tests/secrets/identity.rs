@@ -1,5 +1,5 @@
-//! Instance identity in real containers: what OpenSSL says of certificates, their replacement, a CA that cannot sign, and where the
-//! keys are.
+//! Instance identity in real containers: certificates verified with OpenSSL, their renewal, a CA that cannot sign, and
+//! the location of keys.
 
 mod authority;
 mod delivered;
@@ -15,12 +15,12 @@ use integration::api::pid;
 use integration::daemon::Daemon;
 use integration::identity::{self, Ca, DIR, openssl, with_identity};
 
-/// Path of a container's file, as the host sees it.
+/// Host path of a container's file.
 fn file(container: &Container, name: &str) -> PathBuf {
     identity::file(pid(container), name)
 }
 
-/// Pids of the processes that sign.
+/// Pids of the signer processes.
 fn signers(daemon: &Daemon) -> Vec<i32> {
     daemon.launcher().into_iter().flat_map(identity::signers).collect()
 }

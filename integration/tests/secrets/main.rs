@@ -1,4 +1,4 @@
-//! Secrets: where they come from, how they are replaced, and that nothing is left of them.
+//! Secrets: their sources, their replacement, and the absence of residue.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 

@@ -1,5 +1,5 @@
-//! Masking: secrets that a container prints do not reach a log. The tests look at real containers, at the log file on
-//! disk and at what clients get. The controls run the same program with `none`.
+//! Masking: secrets that a container prints do not reach a log. The tests check real containers, the log file on disk
+//! and the output that clients receive. The controls run the same program with `none`.
 
 use executor_proto::v1::{EnvironmentVariable, File, Redaction, RunRequest, SecretArgument};
 use integration::daemon::Daemon;
@@ -35,7 +35,7 @@ fn printing(id: &str, redaction: Redaction) -> RunRequest {
     request
 }
 
-/// The log as a client gets it, and the bytes of the log files.
+/// The log as received by a client, and the bytes of the log files.
 fn logs(daemon: &Daemon, id: &str) -> (String, String) {
     let output = daemon.api.output(id);
     let dir = daemon.setup().state_dir().join("containers").join(id);
@@ -70,7 +70,7 @@ fn a_printed_secret_reaches_no_log() {
     }
 }
 
-/// Redaction `auto` masks values of 8 bytes and more and names the others, `all` masks those of 4 and more; a public
+/// Redaction `auto` masks values of at least 8 bytes and names the others, `all` masks those of at least 4; a public
 /// file is never masked.
 #[test]
 fn short_values_and_public_ones() {
@@ -93,8 +93,8 @@ fn short_values_and_public_ones() {
     assert_eq!(all.warnings, Vec::<String>::new());
 }
 
-/// Output that may be the beginning of a secret is held back for a moment only: a prompt without a newline appears
-/// while the process waits.
+/// Output that may be the beginning of a secret is delayed only briefly: a prompt without a newline appears while the
+/// process waits.
 #[test]
 fn what_is_held_back_comes_after_a_moment() {
     let daemon = Daemon::start();
@@ -103,7 +103,7 @@ fn what_is_held_back_comes_after_a_moment() {
     wait::until("the beginning is in the log", || (daemon.api.logs_so_far("prompt") == begun).then_some(()));
 }
 
-/// Other output of a container with secrets arrives byte for byte, however it is divided into writes.
+/// Other output of a container with secrets arrives byte for byte, whatever the sizes of its writes.
 #[test]
 fn other_output_is_byte_exact() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());

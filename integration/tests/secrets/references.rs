@@ -1,5 +1,5 @@
-//! Secrets by reference: each type of provider in real containers, rotation, stale providers, restarts of executord, bad input, and
-//! what is left of the values.
+//! Secrets by reference: each type of provider in real containers, rotation, stale providers, restarts of executord,
+//! invalid input, and residue of the values.
 
 mod command;
 mod directory;
@@ -23,7 +23,7 @@ use integration::wait;
 /// Directory of files with relative paths.
 const ROOT: &str = "/etc/cf-service-bindings";
 
-/// A directory that the daemon's user can read, and that nothing else needs.
+/// A directory that the daemon's user can read, used only by the test.
 struct Shelf(tempfile::TempDir);
 
 impl Shelf {
@@ -37,7 +37,7 @@ impl Shelf {
         self.0.path()
     }
 
-    /// Writes a file in one step.
+    /// Writes a file atomically.
     fn put(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let (new, path) = (self.path().join(format!("{name}.new")), self.path().join(name));
         fs::write(&new, content).unwrap();
@@ -46,7 +46,7 @@ impl Shelf {
         path
     }
 
-    /// A table of the configuration for this directory.
+    /// Configuration table for this directory.
     fn provider(&self) -> String {
         format!(
             "[[secret_providers]]\nname = \"shelf\"\ntype = \"directory\"\npath = \"{}\"\npoll_seconds = 1\n\
@@ -60,7 +60,7 @@ fn reference(provider: &str, path: &str, key: &str) -> SecretReference {
     SecretReference { provider: provider.into(), path: path.into(), key: key.into(), version: String::new() }
 }
 
-/// A file by reference.
+/// A file whose content is a reference.
 fn from(target: &str, provider: &str, path: &str, key: &str) -> File {
     File { path: target.into(), from: Some(reference(provider, path, key)), ..File::default() }
 }
@@ -74,7 +74,7 @@ fn wait_for_content(container: &Container, path: &str, expected: &str) {
     wait::until(&format!("{path} is {expected}"), || (content(container, path) == expected).then_some(()));
 }
 
-/// Kinds of a container's events until one of `last`, each with the generation of its files.
+/// Events of a container up to one of kind `last`: each kind, with the generation of the files.
 fn events_until(daemon: &Daemon, id: &str, last: Kind) -> Vec<(Kind, u64)> {
     let request = WatchEventsRequest { container_id: id.into(), ..WatchEventsRequest::default() };
     let responses = daemon

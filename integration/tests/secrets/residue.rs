@@ -1,4 +1,4 @@
-//! No part of a secret is left one second after its container's end, however that ended: in executord, its launcher or
+//! No part of a secret is left one second after its container's exit, however it exited: in executord, its launcher or
 //! a shim, behind a descriptor that another process kept open, on disk, or in a log. The secrets are files, secret
 //! variables, secret arguments, files before and after a rotation, and the runtime token, of 64 bytes, 4 KiB, 64 KiB,
 //! and nearly the largest size that the kind allows.
@@ -61,7 +61,7 @@ impl Running {
         is_found(&self.batch.search_process(self.keepers[0].pid()), &["written"]);
     }
 
-    /// Checks that the search finds everything where it must be.
+    /// Checks that the search finds every secret where it must be.
     fn is_found(&self) {
         let kept: &[&str] = if self.batch.is_step() { &["file"] } else { &["file", "variable", "argument"] };
         is_found(&self.batch.search_process(self.keepers[0].pid()), kept);
@@ -98,8 +98,8 @@ fn is_clean(report: &Report, when: &str) {
     assert!(report.processes >= 1 && report.files > 3, "{when}: {report:?}");
 }
 
-/// Ends a running container whose files were replaced, changed by its own process, left as they were, or are those of a step, or
-/// whose process was restarted; then nothing is left.
+/// Ends a running container, then checks that nothing is left. Variants: files that were replaced, changed by the
+/// process, unchanged, or of a step; and a restarted process.
 fn nothing_is_left_after(daemon: &mut Daemon, name: &str, mut end: impl FnMut(&mut Daemon, &Running)) {
     for kind in ["given", "rotated", "written", "step", "restart"] {
         let id = format!("{name}-{kind}");
@@ -136,13 +136,13 @@ fn after_success() {
     });
 }
 
-/// A reader that never reads keeps a container that has ended from being completed, and keeps none of its secrets. The control:
-/// when the reader has gone, the container is completed.
+/// A reader that never reads prevents an exited container from being completed, and preserves none of its secrets. The
+/// control: after the reader disconnects, the container is completed.
 #[test]
 fn nothing_left_for_unread_output() {
     let daemon = Daemon::start();
     let batch = ContainerSecrets::new("unread");
-    // More than all queues on the way to the reader hold: the process waits for it.
+    // More output than all queues to the reader hold, so the process waits for the reader.
     let request = batch.request().action(|run| run.args[1] = run.args[1].replace("'exit 0'", "'seq 4000000; exit 0'"));
     let running = Running::from_request(&daemon, batch, request);
     running.is_found();
@@ -155,8 +155,8 @@ fn nothing_left_for_unread_output() {
     daemon.api.signal("unread", USR1).unwrap();
     daemon.api.follow("unread").until(|entry| entry.data == b"1000\n");
     daemon.api.signal("unread", 9).unwrap();
-    wait::until("the process has ended", || has_ended(pid(&running.container)).then_some(()));
-    wait::until_ok("nothing of the secrets is left", || {
+    wait::until("the process has exited", || has_ended(pid(&running.container)).then_some(()));
+    wait::until_ok("no secret is left", || {
         let report = running.search(&daemon);
         if report.found() { Err(report) } else { Ok(()) }
     });
@@ -183,7 +183,7 @@ fn after_a_program_that_cannot_be_executed() {
     assert_eq!(ending(&container).failure.as_ref().unwrap().kind(), failure::Kind::Exec);
     wait_until_settled(&daemon, "exec");
     is_clean(&batch.search(&daemon, &[]), "exec");
-    // A request that is refused after its secrets have arrived.
+    // A request that is refused after its secrets were received.
     let refused = ContainerSecrets::new("refused");
     daemon.api.run(refused.request().user("nobodyx")).unwrap_err();
     std::thread::sleep(std::time::Duration::from_secs(1)); // the time that docs/security-claims.md names
@@ -222,9 +222,9 @@ fn after_a_shim_was_killed() {
 fn after_executord_was_killed() {
     nothing_is_left_after(&mut Daemon::start(), "daemon", |daemon, running| {
         daemon.kill();
-        // The container ends while there is no daemon.
+        // The container exits while no daemon is running.
         kill(pid(&running.container), USR1 as i32);
-        wait::until("the process has ended", || has_ended(pid(&running.container)).then_some(()));
+        wait::until("the process has exited", || has_ended(pid(&running.container)).then_some(()));
         daemon.start_again();
         assert_eq!(exit(&wait_for(daemon, running)), Ok(0));
     });
@@ -235,7 +235,7 @@ fn after_the_launcher_was_killed() {
     nothing_is_left_after(&mut Daemon::start(), "launcher", |daemon, running| {
         let launcher = daemon.launcher().unwrap();
         kill(launcher, 9);
-        wait::until("the launcher is gone", || has_ended(launcher).then_some(()));
+        wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
         daemon.api.signal(&running.batch.id, USR1).unwrap();
         assert_eq!(exit(&wait_for(daemon, running)), Ok(0));
         wait_until_settled(daemon, &running.batch.id);
@@ -253,7 +253,7 @@ fn after_all_were_killed() {
         daemon.kill();
         for pid in [launcher, shim] {
             kill(pid, 9);
-            wait::until("the killed process is gone", || has_ended(pid).then_some(()));
+            wait::until("the killed process has exited", || has_ended(pid).then_some(()));
         }
         daemon.start_again();
         let container = wait_for(daemon, running);
@@ -261,7 +261,7 @@ fn after_all_were_killed() {
     });
 }
 
-/// The search finds every kind of secret behind the kept descriptors, and the daemon's memory full of earlier data,
+/// The search finds every kind of secret behind the kept descriptors, and in the daemon's memory full of earlier data,
 /// with an allocator that overwrites nothing and a wipe that does nothing. This is the control.
 #[test]
 fn without_the_wipe_residue_is_found() {
@@ -288,9 +288,9 @@ fn without_the_wipe_residue_is_found() {
     daemon.api.signal("control-written", USR1).unwrap();
     wait_until_settled(&daemon, "control-written");
     is_found(&writing.search(&daemon), &["written"]);
-    // Memory that is still unchanged depends on later allocations.
+    // Which memory is still unchanged depends on later allocations.
     let memory = found(|place| matches!(place, Place::Memory { name, .. } if name == "executord"));
     assert!(memory.len() >= 3, "{memory:?}");
-    // Outside of the control: files hold no secret, since the log is masked as usual.
+    // Not part of the control: files contain no secret, because the log is masked as usual.
     assert!(found(|place| matches!(place, Place::File(_))).is_empty(), "{report}");
 }

@@ -1,5 +1,4 @@
-//! Secret files that change while a container runs: what a reader can see, what is left of the old ones, and what is
-//! refused.
+//! Secret files that change while a container runs: the view of a reader, residue of old files, and refused updates.
 
 mod around;
 mod change;
@@ -17,10 +16,10 @@ use integration::api::pid;
 
 /// Directory of files with relative paths.
 const ROOT: &str = "/etc/cf-service-bindings";
-/// Directory with the generations of the first mount point, which is ROOT's in all these containers.
+/// Directory of the generations of the first mount point, which is that of ROOT in all these containers.
 const GENERATIONS: &str = "/dev/executor-files/0";
 
-/// Path in a container, as root of the host reaches it.
+/// Path in a container, as accessible to the host's root.
 fn inside(container: &Container, path: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{}/root{path}", pid(container)))
 }
@@ -38,7 +37,7 @@ fn names(container: &Container, path: &str) -> Vec<String> {
     names
 }
 
-/// Waits until the generation in force is the only one, and returns its name.
+/// Waits until the current generation is the only one, and returns its name.
 fn wait_for_single_generation(container: &Container) -> String {
     integration::wait::until("old generations are gone", || {
         let current = fs::read_link(inside(container, &format!("{GENERATIONS}/..data"))).unwrap();

@@ -1,5 +1,5 @@
-//! Trees of actions in real containers: order, results, the settings and secrets of each step, and what becomes of a tree
-//! when processes of the executor are killed.
+//! Trees of actions in real containers: order, results, the settings and secrets of each step, and the effect of kills
+//! of the executor's processes.
 
 use std::os::unix::fs::FileExt as _;
 
@@ -74,7 +74,7 @@ fn states(container: &Container) -> Vec<step::State> {
     container.steps.iter().map(Step::state).collect()
 }
 
-/// Lines of a log: source, stream, text.
+/// Lines of a log as source, stream and text.
 fn lines(daemon: &Daemon, id: &str) -> Vec<String> {
     let request = StreamLogsRequest { id: id.into(), ..StreamLogsRequest::default() };
     let entries = daemon.api.logs(request).unwrap().rest();
@@ -200,16 +200,16 @@ fn failures_are_told_as_diego_does() {
     assert_eq!(lines(&daemon, "well"), ["STG out begins", " out working", "STG out is done"]);
 }
 
-/// A step that is cancelled before its program runs gets the stop signal, as one that runs. Where that would not end it, it gets
-/// SIGKILL.
+/// A step that is cancelled before its program runs gets the stop signal like a running step. If the signal does not
+/// terminate it, it gets SIGKILL.
 #[test]
 fn a_step_that_is_cancelled_while_it_is_made_gets_the_stop_signal() {
     let daemon = Daemon::start();
     let file = |number: u32| File { path: number.to_string(), content: SECRET.into(), ..File::default() };
     let last = "action.codependent.actions[2]";
     for (stop_signal, expected) in [(0, 15), (2, 2), (28, 9)] {
-        // Processes are made one after the other. While the second one gets its files, the first one ends; that is told before the
-        // third one is made. It nearly always is.
+        // Processes are created one after the other. While the second one receives its files, the first one exits, and
+        // this is nearly always reported before the third one is created.
         let life = (0..50).find(|life| {
             let slow = RunAction { volume_mounted_files: (0..64).map(file).collect(), ..run("exec sleep 100") };
             let tree = tree(
@@ -242,8 +242,8 @@ fn a_sidecar_ends_with_the_main_action() {
     assert_eq!(lines(&daemon, "side"), [" out main", " out told"]);
 }
 
-/// A step's secret files are there while it runs, for it alone, its user's; then they are zeros, while the container goes on. The
-/// container's own are there for all, in the same directory.
+/// A step's secret files exist while it runs, only for it, owned by its user; afterwards they are zeros, while the
+/// container continues. The container's own files exist for all steps, in the same directory.
 #[test]
 fn a_steps_files_live_as_long_as_it_does() {
     let daemon = Daemon::start();
@@ -314,8 +314,8 @@ fn a_tree_outlives_executord_and_launcher() {
     let launcher = daemon.launcher().unwrap();
     daemon.kill();
     kill(launcher, 9);
-    wait::until("the launcher is gone", || has_ended(launcher).then_some(()));
-    // The first step ends and the second one begins with nobody there.
+    wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
+    // The first step exits and the second one starts without executord.
     kill(first, 10);
     let log = daemon.setup().state_dir().join("containers/outlives/log");
     wait::until("the second step runs", || std::fs::read_to_string(&log).ok()?.contains("two").then_some(()));
@@ -325,7 +325,7 @@ fn a_tree_outlives_executord_and_launcher() {
     assert_eq!(step(&container, "action.serial.actions[1]").state(), step::State::Running);
     daemon.api.signal("outlives", 10).unwrap();
     assert_eq!(exit(&daemon.api.wait("outlives").unwrap()), Ok(6));
-    // Every step is reported once, in order, also those that nobody saw.
+    // Every step is reported once, in order, including those that ran without executord.
     let events =
         daemon.api.events(WatchEventsRequest { container_id: "outlives".into(), ..Default::default() }).unwrap();
     let mut events = events;
@@ -362,18 +362,19 @@ fn without_the_shim_everything_ends_and_is_told() {
     assert!(ending(&container).wipe.is_some(), "{container:#?}");
     use step::State::{Lost, Pending, Succeeded};
     assert_eq!(states(&container), [Lost, Succeeded, Lost, Pending]);
-    wait::until("the step is gone", || {
+    wait::until("the step has exited", || {
         host::status(pid, "State").is_none_or(|state| state.starts_with('Z')).then_some(())
     });
     let mut bytes = vec![1; SECRET.len()];
     kept.read_exact_at(&mut bytes, 0).unwrap();
     assert_eq!(bytes, vec![0; SECRET.len()]);
-    // Init waits for the steps, and those for the launcher, which does not wait for init alone.
+    // Init waits for the steps, and the steps wait for the launcher, which does not wait only for init.
     let logged = daemon.setup().logged();
     assert!(logged.contains("its shim is gone") && !logged.contains("has not ended within"), "{logged}");
 }
 
-/// The process that starts the steps is killed: what ran ends, nothing is started any more, and the shim tells.
+/// The process that starts the steps is killed: running steps are killed, no further step is started, and the shim
+/// reports it.
 #[test]
 fn without_the_starter_the_tree_ends() {
     let daemon = Daemon::start();
@@ -400,7 +401,7 @@ fn stop_and_signals_reach_the_steps() {
         (text.contains("polite") && text.contains("stubborn")).then_some(())
     });
     daemon.api.stop("stop", Some(3_600_000)).unwrap();
-    wait::until("the polite one has ended", || {
+    wait::until("the cooperative step has exited", || {
         let container = daemon.api.get("stop").unwrap();
         (step(&container, "action.parallel.actions[0]").state() == step::State::Cancelled).then_some(())
     });
@@ -411,7 +412,7 @@ fn stop_and_signals_reach_the_steps() {
     assert_eq!(step(&container, "action.parallel.actions[0]").error, "cancelled");
     assert_eq!(step(&container, "action.parallel.actions[1]").error, "exceeded graceful shutdown interval");
     assert!(daemon.api.output("stop").text().contains("bye"));
-    // A signal goes to the process that is named, by the path of its action.
+    // A signal goes to the process that is named by the path of its action.
     let waiting = |name: &str| sh(&format!("trap 'echo {name}; exit 0' USR1; echo up; while :; do sleep 0.05; done"));
     daemon.api.started(tree("signal", parallel(vec![waiting("a"), waiting("b")])));
     wait::until("both run", || (daemon.api.logs_so_far("signal").matches("up").count() == 2).then_some(()));
@@ -423,17 +424,17 @@ fn stop_and_signals_reach_the_steps() {
     };
     assert_eq!(signal("action.parallel.actions[7]").unwrap_err().code(), Code::NotFound);
     signal("action.parallel.actions[1]").unwrap();
-    wait::until("the second one has ended", || daemon.api.logs_so_far("signal").contains("b\n").then_some(()));
+    wait::until("the second step has exited", || daemon.api.logs_so_far("signal").contains("b\n").then_some(()));
     assert!(!daemon.api.logs_so_far("signal").contains("a\n"));
     signal("").unwrap();
     assert_eq!(exit(&daemon.api.wait("signal").unwrap()), Ok(0));
 }
 
-/// Timeouts that expire before, while and after their process is made.
+/// Timeouts that expire before, during and after the creation of their process.
 #[test]
 fn a_step_ends_in_time_whenever_it_is_cancelled() {
     let daemon = Daemon::start();
-    // Processes are made one after the other, and each takes some milliseconds.
+    // Processes are created one after the other, and each takes some milliseconds.
     for spread in [4, 6, 8, 12] {
         let actions = (1..=80).map(|index| timeout(index * spread, sh("exec sleep 600"))).collect();
         let container = daemon.api.run_to_end(tree(&format!("spread-{spread}"), parallel(actions)));
@@ -481,8 +482,8 @@ fn what_is_wrong_is_refused_with_its_path() {
     request.volume_mounted_files = vec![File { path: "x".into(), ..File::default() }];
     let reported = format!("{:?}", refused(request));
     assert!(reported.contains("action.serial.actions[2].run.volume_mounted_files[0].path"), "{reported}");
-    assert_eq!(daemon.api.ids(), Vec::<String>::new(), "nothing is left of what was refused");
-    // Steps that are not there together may have files of the same path.
+    assert_eq!(daemon.api.ids(), Vec::<String>::new(), "refused requests leave nothing");
+    // Steps that do not run at the same time may have files with the same path.
     let container = daemon.api.run_to_end(tree("same", serial(vec![of(same("x")), of(same("x"))])));
     assert_eq!(exit(&container), Ok(0));
 }

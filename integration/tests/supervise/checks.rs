@@ -1,5 +1,4 @@
-//! Checks of containers: by HTTP, by TCP and by a program; what follows from them; and servers that attack the one who
-//! asks them.
+//! Checks of containers: by HTTP, by TCP and by a program; their effects; and servers that attack the checking process.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -16,7 +15,7 @@ use integration::rootfs::Rootfs;
 use integration::{cli, host, wait};
 use tonic::Code;
 
-/// Serves the files of /tmp/www, once /tmp/up is there.
+/// Serves the files of /tmp/www once /tmp/up exists.
 const HTTPD: &str =
     "mkdir /tmp/www; while [ ! -e /tmp/up ]; do sleep 0.02; done; exec busybox httpd -f -p 8080 -h /tmp/www";
 
@@ -24,7 +23,7 @@ fn millis(millis: i64) -> Option<prost_types::Duration> {
     Some(prost_types::Duration { seconds: millis / 1000, nanos: (millis % 1000) as i32 * 1_000_000 })
 }
 
-/// A check that is made twice a second.
+/// A check with an interval of half a second.
 fn check(kind: Kind) -> Check {
     Check { kind: Some(kind), interval: millis(500), ..Check::default() }
 }
@@ -46,14 +45,14 @@ fn with(checks: Checks, request: RunRequest) -> RunRequest {
     RunRequest { checks: Some(checks), ..request }
 }
 
-/// Does something in the container, as its root.
+/// Runs a script in the container as its root.
 fn within(container: &Container, script: &str) {
     let pid = pid(container).to_string();
     let flags = ["-t", &pid, "-m", "-U", "--setuid", "0", "--setgid", "0", "/bin/sh", "-c", script];
     assert!(std::process::Command::new("nsenter").args(flags).status().unwrap().success(), "{script}");
 }
 
-/// A shell script in a root file system that all can write to below /tmp.
+/// Builds a request for a shell script in a root file system whose /tmp is writable for all users.
 fn script(text: &str, id: &str, rootfs: &Rootfs) -> RunRequest {
     let tmpfs = vec![Tmpfs { path: "/tmp".into(), exec: true, ..Tmpfs::default() }];
     RunRequest { tmpfs, ..sh(text).id(id).rootfs(&rootfs.reference()) }
@@ -70,12 +69,12 @@ fn until(daemon: &Daemon, id: &str, what: &str, fits: impl Fn(&Container) -> boo
     })
 }
 
-/// True when the first check has failed so often in a row.
+/// True if the first check has failed this number of times in a row.
 fn has_failed(container: &Container, times: u32) -> bool {
     container.check_statuses.first().is_some_and(|status| status.failures >= times)
 }
 
-/// Events of a container's health until its end.
+/// Health events of a container until it exits.
 fn health_events(events: &mut Incoming<WatchEventsResponse>, id: &str) -> Vec<event::Kind> {
     let of =
         |news: &WatchEventsResponse| -> Option<Event> { news.event.clone().filter(|event| event.container_id == id) };
@@ -110,7 +109,7 @@ fn a_container_becomes_ready_stops_being_so_and_is_ended() {
     let starting = until(&daemon, "web", "the port is refused", |web| has_failed(web, 2));
     let refused = "Failed to make TCP connection to port 8080: connection refused";
     assert_eq!(status(&starting, CheckPurpose::Startup).last_failure, refused);
-    assert_eq!(status(&starting, CheckPurpose::Liveness).checked_at, None, "it comes after the startup checks");
+    assert_eq!(status(&starting, CheckPurpose::Liveness).checked_at, None, "it starts after the startup checks");
     assert!(!starting.startup_passed);
 
     within(&web, "touch /tmp/www/live /tmp/www/ready /tmp/up");
@@ -166,7 +165,7 @@ fn a_container_that_does_not_start_in_time_is_ended() {
     assert!(!daemon.api.wait("plain").unwrap().ready);
 }
 
-/// Answers 418 to a request with the right headers.
+/// Answers 418 to a request with the expected headers.
 const PICKY: &str = r#"cat > /tmp/answer <<'END'
 #!/bin/sh
 status=500
@@ -205,7 +204,7 @@ fn headers_are_sent_and_statuses_count() {
     }
 }
 
-/// Entries of the executor's own in a container's log.
+/// Entries of the executor in a container's log.
 fn executor_words(daemon: &Daemon, id: &str) -> String {
     String::from_utf8(daemon.api.output(id).executor).unwrap()
 }
@@ -262,7 +261,7 @@ fn checks_go_on_when_executord_is_restarted() {
     let container = daemon.api.started(with(checks, request("web")));
     within(&container, "until [ -d /tmp/www ]; do sleep 0.01; done; touch /tmp/www/live /tmp/www/ready /tmp/up");
     let before = until(&daemon, "web", "it is ready", |web| web.ready);
-    // A start that runs out while no executord is there.
+    // A start timeout that expires while no executord is running.
     let never = Checks { startup: vec![tcp(1)], start_timeout: millis(3000), ..Checks::default() };
     daemon.api.started(with(never, request("never")));
     until(&daemon, "never", "a first failure", |never| has_failed(never, 1));
@@ -321,7 +320,7 @@ fn start_timeout_begins_after_setup() {
     assert!(daemon.api.get("good").unwrap().ready);
 }
 
-/// A check reaches its own container's ports, and no other: neither the host's nor another container's.
+/// A check reaches only its own container's ports: neither the host's nor another container's.
 #[test]
 fn a_check_stays_in_its_container() {
     let daemon = Setup::default().config("[policy]\nallow_host_network = true\n").start();
@@ -338,7 +337,7 @@ fn a_check_stays_in_its_container() {
     let host = RunRequest { network: Network::Host.into(), ..sleeper("host") };
     daemon.api.started(with(checks(), host));
     until(&daemon, "host", "the host's port", |container| container.ready);
-    // The shim that made the sockets is where it was.
+    // The shim that created the sockets is in its original namespace.
     let network = |pid: i32| std::fs::read_link(format!("/proc/{pid}/ns/net")).unwrap();
     let shim = host::parent(pid(&container)).unwrap();
     assert_eq!(network(shim), network(daemon.launcher().unwrap()));
@@ -348,7 +347,7 @@ fn a_check_stays_in_its_container() {
     }
 }
 
-/// Servers that do their worst: what each sends over a connection, and what is said of it.
+/// Hostile servers: each with the data that it sends over a connection, and the expected message.
 const HOSTILE: [(&str, &str, &str); 6] = [
     ("silent", "exec sleep 1000", "timed out after 1s"),
     ("endless-line", "yes | busybox tr -d '\\n'", ""),
@@ -369,7 +368,7 @@ fn hostile_servers_cost_executord_little() {
         let text = host::status(daemon.pid(), "VmRSS").unwrap();
         text.trim_end_matches(" kB").trim().parse::<u64>().unwrap()
     };
-    // The control: an endless body behind a good head passes, and is not read.
+    // The control: an endless body after a valid header passes, and is not read.
     let body = ("endless-body", "printf 'HTTP/1.1 200 OK\\r\\n\\r\\n'; exec yes", "passes");
     let all: Vec<_> = HOSTILE.into_iter().chain([body]).collect();
     let (descriptors, before) = (host::descriptors(daemon.pid()), memory());
@@ -379,7 +378,7 @@ fn hostile_servers_cost_executord_little() {
         daemon.api.started(with(Checks { readiness, ..Checks::default() }, server));
     }
     for (id, _, expected) in &all {
-        let judged = until(&daemon, id, "the server was asked often enough", |container| {
+        let judged = until(&daemon, id, "the server was checked often enough", |container| {
             let asked = |status: &CheckStatus| status.failures >= 3 || status.successes >= 3;
             !container.check_statuses.is_empty() && container.check_statuses.iter().all(asked)
         });
@@ -397,19 +396,19 @@ fn hostile_servers_cost_executord_little() {
     }
 }
 
-/// What is known of a container that is being ended by its checks is known when executord and the shim are killed.
+/// The reason why a container is being stopped by its checks is preserved if executord and the shim are killed.
 #[test]
 fn an_end_by_checks_survives_kills() {
     let mut daemon = Daemon::start();
     let checks = Checks { liveness: vec![tcp(8080)], start_timeout: millis(1100), ..Checks::default() };
     let stubborn = sh("trap '' TERM; while :; do sleep 0.1; done").id("stubborn").grace_ms(60_000);
     let container = daemon.api.started(with(checks, stubborn));
-    until(&daemon, "stubborn", "it is being ended", |container| container.state() == State::Stopping);
+    until(&daemon, "stubborn", "it is being stopped", |container| container.state() == State::Stopping);
     daemon.kill();
     kill(host::parent(pid(&container)).unwrap(), 9);
     daemon.start_again();
     let ended = daemon.api.wait("stubborn").unwrap();
-    // Its exit is not known, and that is what its failure says.
+    // Its exit status is unknown, and the failure says so.
     assert_eq!(ending(&ended).failure.as_ref().unwrap().kind(), failure::Kind::SupervisorLost);
     assert!(executor_words(&daemon, "stubborn").contains("Instance never healthy after 1.1s"));
 }
@@ -422,7 +421,7 @@ fn processor_time(pid: i32) -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// 250 containers with a check each 30 s make 8.3 checks a second; 2 % of a processor are 2.4 ms for each.
+/// 250 containers with a check every 30 s make 8.3 checks a second; 2 % of a processor are 2.4 ms for each.
 #[test]
 fn a_check_costs_executord_little() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -436,7 +435,7 @@ fn a_check_costs_executord_little() {
         let containers = ids.iter().map(|id| daemon.api.get(id).unwrap());
         containers.flat_map(|container| container.check_statuses).map(|status| status.successes).sum()
     };
-    // Nothing is asked of executord meanwhile: the end of another container tells that the time is over.
+    // No call is made to executord meanwhile: the exit of another container indicates that the time is over.
     let clock = Checks {
         liveness: vec![Check { interval: millis(3_000), ..tcp(1) }],
         start_timeout: millis(10_000),

@@ -18,7 +18,7 @@ use integration::streams::{Executed, executed, script, start};
 use integration::wait;
 use tonic::Code;
 
-/// A daemon with a sleeping container.
+/// Starts a daemon with a sleeping container.
 pub(crate) fn sleeping(id: &str) -> Daemon {
     let daemon = Daemon::start();
     daemon.api.started(sleeper(id));
@@ -74,8 +74,8 @@ fn the_operator_can_forbid_it() {
     assert!(reported.code() == Code::InvalidArgument && reported.message().contains("allow_exec"), "{reported}");
 }
 
-/// An executed process has PATH, HOME and the requested variables, and none of the container's own process, which may
-/// be secrets.
+/// An executed process has PATH, HOME and the requested variables, and none of the container's own process, because
+/// these may be secrets.
 #[test]
 fn its_environment_is_its_own() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -100,7 +100,7 @@ fn ten_megabytes_go_in_and_come_out() {
     let all: Vec<u8> = (0..10_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let (mut sent, chunk) = (0, 100_000);
     while cat.stdout.len() < all.len() {
-        // Small enough portions that neither side waits for the other.
+        // Portions are small enough that neither side waits for the other.
         if sent < all.len() && sent - cat.stdout.len() <= chunk {
             cat.send_input(&all[sent..sent + chunk]);
             sent += chunk;
@@ -114,7 +114,7 @@ fn ten_megabytes_go_in_and_come_out() {
     assert!(cat.stdout == all && cat.exit == Some(Ok(0)));
 }
 
-/// A signal is delivered although the process reads none of its input.
+/// A signal is delivered even if the process reads none of its input.
 #[test]
 fn a_signal_is_not_held_up_by_input() {
     let daemon = sleeping("c");
@@ -129,7 +129,7 @@ fn a_signal_is_not_held_up_by_input() {
     assert_eq!((process.text().as_str(), process.exit), ("ready\nusr1\n", Some(Ok(3))));
 }
 
-/// A client that closes its half of the stream ends the process's input, and still gets its output.
+/// A client that closes its half of the stream ends the process's input, and still receives its output.
 #[test]
 fn a_client_that_says_no_more_still_hears() {
     let daemon = sleeping("c");
@@ -149,10 +149,10 @@ fn sixty_four_at_a_time_and_no_more() {
     let reported = sleep().err().unwrap();
     assert!(reported.code() == Code::ResourceExhausted && reported.message().contains("64"), "{reported}");
     drop(all);
-    wait::until("the processes have ended", || sleep().ok());
+    wait::until("the processes have exited", || sleep().ok());
 }
 
-/// The container's limit of processes includes executed ones.
+/// The container's process limit includes executed processes.
 #[test]
 fn the_containers_limits_hold() {
     let daemon = Daemon::start();

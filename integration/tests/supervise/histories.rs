@@ -14,21 +14,21 @@ use integration::wait;
 use tonic::Code;
 
 const SEED: &str = "EXECUTOR_HISTORY_SEED";
-/// Steps of a history.
+/// Number of steps of a history.
 const STEPS: usize = 160;
-/// Most containers that run at a time.
+/// Maximum number of containers that run at the same time.
 const LIVING_MAX: usize = 5;
-/// Exit code of a container that ends by itself.
+/// Exit code of a container that exits on its own.
 const QUICK: i32 = 5;
-/// Exit code of a container that was asked to end.
+/// Exit code of a container that was requested to exit.
 const ASKED: i32 = 7;
 
 /// The model of a container.
 #[derive(Clone, Debug)]
 struct Known {
-    /// True if the container ends by itself.
+    /// True if the container exits on its own.
     quick: bool,
-    /// True if the container was asked to end.
+    /// True if the container was requested to exit.
     asked: bool,
     /// True if the container's shim was killed.
     shim_killed: bool,
@@ -41,7 +41,7 @@ struct History {
     random: u64,
     containers: BTreeMap<String, Known>,
     made: usize,
-    /// True if executord and the launcher died at once, so that requests are compared with a new key.
+    /// True if executord and the launcher were killed at the same time, so that requests are compared with a new key.
     key_lost: bool,
 }
 
@@ -97,7 +97,7 @@ impl History {
         self.containers.insert(id, Known { quick, asked: false, shim_killed: false, generation: 1 });
     }
 
-    /// Sends the same request again, which finds the same container, in whatever state.
+    /// Sends the same request again, which finds the same container, whatever its state.
     fn run_again(&mut self) {
         let Some(id) = self.any() else { return };
         match self.node.api.run(Self::request(&id, self.containers[&id].quick)) {
@@ -135,7 +135,7 @@ impl History {
                 assert_eq!(container.files_generation, known.generation + 1, "{id}");
                 self.containers.get_mut(&id).unwrap().generation += 1;
             }
-            // The container has ended, or is about to.
+            // The container has exited or is about to exit.
             Err(status) => {
                 assert!(matches!(status.code(), Code::FailedPrecondition | Code::Unavailable), "{id}: {status}");
                 assert!(known.quick || known.asked || known.shim_killed, "{id} runs: {status}");
@@ -177,7 +177,7 @@ impl History {
         let shims = self.node.shims();
         if which & 4 != 0 && !shims.is_empty() {
             let shim = shims[self.below(shims.len())];
-            // The shim's container, looked up before the shim dies.
+            // The shim's container, determined before the shim is killed.
             let named = |id: &&String| {
                 let path = self.node.run_dir().join("containers").join(id).join("container.json");
                 let record =
@@ -209,10 +209,10 @@ impl History {
         };
         assert_eq!(container.state(), State::Completed, "{container:#?}");
         match result.failure.as_ref().map(|failure| failure.kind()) {
-            // That of an exit status other than 0.
+            // The failure of an exit status other than 0.
             None | Some(failure::Kind::Action) => {
                 let by_itself = known.quick && exit(container) == Ok(QUICK);
-                // A quick one can be asked in the moment that it takes, too.
+                // A container that exits on its own can be requested to exit in that short time, too.
                 let asked = known.asked && matches!(exit(container), Ok(ASKED) | Err(15 | 9));
                 assert!(by_itself || asked, "{known:?} {container:#?}");
             }
@@ -221,7 +221,8 @@ impl History {
                 assert!(known.shim_killed, "the receipt is missing, although the shim was not killed: {container:#?}");
             }
         }
-        // The receipt may be missing only if the shim died: perhaps no process could reach the files any more.
+        // The receipt may be missing only if the shim was killed: it is possible that no process could access the files
+        // any more.
         let wiped = result.wipe.as_ref().map(|wipe| wipe.verified);
         assert!(wiped == Some(true) || (wiped.is_none() && known.shim_killed), "{known:?} {container:#?}");
     }
@@ -233,8 +234,8 @@ fn seed() -> u64 {
     seed.max(1)
 }
 
-/// Every answer stays true whichever calls are made and whichever processes die; each container is completed at most
-/// once, with its secrets wiped; and when all are deleted nothing is left.
+/// Every answer stays valid whichever calls are made and whichever processes are killed; each container is completed at
+/// most once, with its secrets wiped; and nothing is left after all are deleted.
 #[test]
 fn any_history_keeps_what_was_promised() {
     let seed = seed();

@@ -1,9 +1,10 @@
-//! Many short lives, one after the other and eight at once, after which nothing of the daemon has grown: from an image,
-//! each with a secret file, each hundredth with a rotation of it.
+//! Runs many short-lived containers (lives), consecutively and eight at once, after which no resource use of the daemon
+//! has grown: from an image, each with a secret file, every hundredth with a rotation of it.
 //!
-//! EXECUTOR_LIVES sets their number; EXECUTOR_LIVES_JSON names a file for the figures. After each tenth of the lives the
-//! daemon's figures are taken at rest. Results are kept up to a number that the first tenth exceeds, and events up to
-//! one that the second does: from then on what grows is a leak. How long the lives take is told and not judged.
+//! EXECUTOR_LIVES sets their number; EXECUTOR_LIVES_JSON names a file for the figures. After each tenth of the lives
+//! the daemon's figures are measured at rest. Results are kept up to a number that the first tenth exceeds, and events
+//! up to a number that the second tenth exceeds: later growth is a leak. The duration of the lives is reported and not
+//! judged.
 
 mod evaluate;
 mod look;
@@ -26,24 +27,23 @@ use integration::wait;
 use crate::lives::evaluate::{Figures, TENTHS, grown};
 use crate::lives::report::Report;
 
-/// Lives in the ordinary tests.
+/// Number of lives in the ordinary tests.
 const FEW: usize = 300;
-/// Results that the daemon keeps.
+/// Number of results that the daemon keeps.
 const KEPT: usize = 20;
-/// Events that the daemon keeps.
+/// Number of events that the daemon keeps.
 const EVENTS: usize = 100;
-/// One life of so many has a rotation.
+/// One in this many lives has a rotation.
 const ROTATED: usize = 100;
-/// Path of the secret file.
 const SECRET: &str = "db/password";
-/// Number of containers that show that the figures see what is there.
+/// Number of containers for the control of the figures.
 const CONTROLS: usize = 12;
 
 #[test]
 fn short_lives_leave_nothing_that_grows() {
     let count = std::env::var("EXECUTOR_LIVES").map_or(FEW, |text| text.parse().expect("a number"));
     let tenth = count / TENTHS;
-    assert!(tenth > KEPT, "EXECUTOR_LIVES={count}: give at least {}", TENTHS * (KEPT + 1));
+    assert!(tenth > KEPT, "EXECUTOR_LIVES={count}: must be at least {}", TENTHS * (KEPT + 1));
 
     let rootfs = Rootfs::busybox();
     let image = Image::new();
@@ -86,7 +86,8 @@ impl Node {
         request.id(&id(number)).rootfs(&self.reference).user("app").file(SECRET, b"old")
     }
 
-    /// Runs one container to its end and returns how long that took; the time of a rotation is not of interest.
+    /// Runs one container to its exit and returns the duration; `None` for a life with a rotation, whose duration is
+    /// not used.
     fn live(&self, number: usize) -> Option<Duration> {
         if number % ROTATED == ROTATED - 1 {
             self.live_with_rotation(number);
@@ -100,7 +101,7 @@ impl Node {
         Some(took)
     }
 
-    /// Runs a container that ends when it sees the new content of its file.
+    /// Runs a container that exits when it reads the new content of its file.
     fn live_with_rotation(&self, number: usize) {
         let script = format!("until grep -q new /etc/cf-service-bindings/{SECRET}; do sleep 0.01; done");
         let api = &self.daemon.api;
@@ -112,7 +113,7 @@ impl Node {
     }
 
     fn live_at_once(&self, numbers: Range<usize>) {
-        // As many at a time as all lanes do within a call's patience.
+        // As many at a time as all lanes complete within the timeout of a call.
         for start in numbers.clone().step_by(10 * LANES) {
             let reference: std::sync::Arc<str> = self.reference.as_str().into();
             let some: Vec<_> = (start..numbers.end.min(start + 10 * LANES)).map(id).collect();
@@ -128,12 +129,13 @@ impl Node {
         }
     }
 
-    /// Takes the figures when superfluous results are gone and nothing changes any more.
+    /// Takes the figures after superfluous results are gone and no count changes any more.
     fn at_rest(&self) -> Figures {
         wait::until("results beyond those to be kept are removed", || {
             (self.daemon.api.ids().len() <= KEPT).then_some(())
         });
-        // They are made at the lowest priority: one that is half made stands still on a busy machine, which is not rest.
+        // Warm containers are created at the lowest priority: a half-created one may make no progress on a busy
+        // machine, which is not rest.
         self.daemon.api.wait_until_warm_pool_is_ready();
         let mut before = look::counts(&self.daemon);
         wait::until("the daemon is at rest", || {
@@ -144,7 +146,7 @@ impl Node {
         look::figures(&self.daemon)
     }
 
-    /// The control: containers and mounts that are there are seen in every figure but those of memory.
+    /// The control: existing containers and mounts are visible in every figure except memory.
     fn figures_see_what_is_there(&self, figures: &[Figures]) {
         let ids: Vec<_> = (0..CONTROLS).map(|number| format!("control-{number}")).collect();
         for id in &ids {
@@ -156,14 +158,14 @@ impl Node {
         drop(on_host);
         let counted = ["executord_descriptors", "launcher_descriptors", "launcher_mounts", "host_mounts", "cgroups"];
         for what in counted.into_iter().chain(["files", "processes"]) {
-            assert!(found.iter().any(|line| line.starts_with(what)), "{what} of the control: {found:?}");
+            assert!(found.iter().any(|line| line.starts_with(what)), "{what} is missing in the control: {found:?}");
         }
         for id in &ids {
             self.daemon.api.delete(id, true).unwrap();
         }
     }
 
-    /// Makes a mount that only the launcher's namespace has, and that ends with it.
+    /// Creates a mount that exists only in the launcher's namespace, and is removed with it.
     fn mount_at_the_launcher(&self) {
         let (launcher, at) = (self.daemon.launcher().unwrap(), self.daemon.setup().home().join("launcher-control"));
         std::fs::create_dir(&at).unwrap();

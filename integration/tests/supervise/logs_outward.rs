@@ -1,5 +1,5 @@
-//! Output of containers on its way to the journal and to syslog: what receivers get, that they cannot hold a container up, and that what
-//! they do not get is told.
+//! Output of containers sent to the journal and to syslog: received messages, receivers that must not block a
+//! container, and reports of dropped output.
 
 mod backpressure;
 mod journald;
@@ -17,7 +17,7 @@ use integration::daemon::{Daemon, Setup};
 use integration::request::{RequestBuilder as _, sh};
 use integration::{metrics, wait};
 
-/// A directory of a daemon's home that its user can enter.
+/// Creates a directory in a daemon's home that its user can enter.
 fn directory(setup: &Setup) -> PathBuf {
     let path = setup.home().join("receiver");
     fs::create_dir(&path).unwrap();
@@ -25,7 +25,7 @@ fn directory(setup: &Setup) -> PathBuf {
     path
 }
 
-/// Configuration of metrics and of this receiver of syslog.
+/// Configuration of metrics and of this syslog receiver.
 fn configuration(setup: &Setup, address: &str, more: &str) -> String {
     format!(
         "{}[logs]\ntargets = ['file', 'syslog']\nlabels = ['app']\n[logs.syslog]\naddress = '{address}'\n{more}\n",
@@ -33,12 +33,12 @@ fn configuration(setup: &Setup, address: &str, more: &str) -> String {
     )
 }
 
-/// Value of a metric of a target.
+/// Value of a metric for a target.
 fn metric(daemon: &Daemon, name: &str, target: &str) -> u64 {
     metrics::value(daemon, &format!("{name}{{target=\"{target}\"}}")) as u64
 }
 
-/// A request whose secret is printed on both streams, once in two writes.
+/// Builds a request whose secret is printed on both streams, once in two writes.
 fn printing(id: &str, redaction: Redaction) -> RunRequest {
     let script = "p=$(cat /etc/cf-service-bindings/db/password); echo \"secret=$p\"; echo \"secret=$p\" >&2; \
                   printf secret=canary-; echo 5c91d7e02b; echo plain";
@@ -49,10 +49,10 @@ fn printing(id: &str, redaction: Redaction) -> RunRequest {
 
 const SECRET: &str = "canary-5c91d7e02b";
 
-/// A message as RFC 5424 has it.
+/// A message in the format of RFC 5424.
 #[derive(Debug, PartialEq, Eq)]
 struct Message {
-    /// Header, from the priority to the kind of message, and structured data.
+    /// Header, from the priority to the message type, and structured data.
     head: String,
     text: String,
 }
@@ -64,14 +64,14 @@ impl Message {
         Self { head: head.to_owned(), text: text.trim_start_matches('\u{feff}').to_owned() }
     }
 
-    /// Value of a parameter of its structured data.
+    /// Value of a parameter of the structured data.
     fn parameter(&self, name: &str) -> Option<u64> {
         let (_, after) = self.head.split_once(&format!(" {name}=\""))?;
         after.split('"').next()?.parse().ok()
     }
 }
 
-/// A receiver on a stream socket, made by RFC 6587, section 3.4.1. It reads when it is asked to.
+/// A receiver on a stream socket with the framing of RFC 6587, section 3.4.1. It reads only on request.
 struct Receiver {
     listener: UnixListener,
 }
@@ -98,7 +98,7 @@ impl Receiver {
 }
 
 impl Connection {
-    /// Reads the next message; none at the end.
+    /// Reads the next message; `None` at the end.
     fn next(&mut self) -> Option<Message> {
         loop {
             if let Some(space) = self.read.iter().take(8).position(|byte| *byte == b' ') {
@@ -117,7 +117,7 @@ impl Connection {
         }
     }
 
-    /// Reads messages up to one with this text.
+    /// Reads messages up to the first with this text.
     fn until(&mut self, text: &str) -> Vec<Message> {
         let mut all = Vec::new();
         while let Some(message) = self.next() {
@@ -127,6 +127,6 @@ impl Connection {
                 return all;
             }
         }
-        panic!("{text:?} did not come: {all:?}");
+        panic!("{text:?} was not received: {all:?}");
     }
 }

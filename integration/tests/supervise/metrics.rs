@@ -1,4 +1,4 @@
-//! Metrics and traces: what an operator's tools see of executord, and what they must not see.
+//! Metrics and traces: data that an operator's tools can and must not see.
 
 mod bounds;
 mod dashboard;
@@ -13,10 +13,10 @@ use std::process::{Command, Stdio};
 
 use integration::daemon::{Daemon, Setup};
 
-/// Accept of OpenMetrics.
+/// Accept header of OpenMetrics.
 const OPEN: &str = "application/openmetrics-text;version=1.0.0";
 
-/// A daemon that serves metrics on a unix socket, with further keys of the table.
+/// Starts a daemon that serves metrics on a unix socket, with further keys of the table.
 fn daemon(keys: &str) -> Daemon {
     let setup = Setup::default();
     let config = format!("[metrics]\nlisten = \"unix:{}\"\n{keys}\n", setup.run_dir().join("metrics.sock").display());
@@ -27,7 +27,7 @@ fn socket(daemon: &Daemon) -> PathBuf {
     daemon.setup().run_dir().join("metrics.sock")
 }
 
-/// An answer of HTTP.
+/// An HTTP answer.
 #[derive(Debug)]
 struct Answer {
     status: u16,
@@ -36,10 +36,10 @@ struct Answer {
 }
 
 impl Answer {
-    /// Reads an answer to its connection's end.
+    /// Reads an answer until the connection closes.
     fn read(mut from: impl Read) -> Self {
         let mut all = Vec::new();
-        // A server that refuses a request before its end resets the connection behind its answer.
+        // A server that refuses a request before its end resets the connection after its answer.
         let _ = from.read_to_end(&mut all);
         let all = String::from_utf8(all).unwrap();
         let (head, body) = all.split_once("\r\n\r\n").unwrap_or((&all, ""));
@@ -48,7 +48,7 @@ impl Answer {
     }
 }
 
-/// Sends the bytes of a request to the socket of metrics.
+/// Sends the bytes of a request to the metrics socket.
 fn send(daemon: &Daemon, request: &str) -> Answer {
     let mut stream = UnixStream::connect(socket(daemon)).unwrap();
     stream.set_read_timeout(Some(integration::wait::PATIENCE)).unwrap();
@@ -56,14 +56,14 @@ fn send(daemon: &Daemon, request: &str) -> Answer {
     Answer::read(stream)
 }
 
-/// Scrapes in a form.
+/// Scrapes with this Accept header.
 fn scrape(daemon: &Daemon, accept: &str) -> String {
     let answer = send(daemon, &format!("GET /metrics HTTP/1.1\r\nHost: a\r\nAccept: {accept}\r\n\r\n"));
     assert_eq!(answer.status, 200, "{answer:?}");
     answer.body
 }
 
-/// Returns the value of a series, by its name with its labels.
+/// Returns the value of a series. `series` includes the labels.
 fn value(text: &str, series: &str) -> Option<f64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
     rest.split(' ').next()?.parse().ok()
@@ -77,7 +77,7 @@ fn python(arguments: &[&str]) -> Command {
     command
 }
 
-/// Asks a server on a port of loopback.
+/// Requests a path from a server on a loopback port.
 fn get(port: u16, path: &str) -> Option<Answer> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(integration::wait::PATIENCE)).ok()?;

@@ -1,5 +1,5 @@
-//! Captured outputs, and secrets that are never captured: containers that try, and beside each claim the control that
-//! shows that the test would notice.
+//! Captured outputs, and secrets that are never captured: containers that attempt it, and for each claim a control that
+//! shows that the test would detect it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -17,12 +17,12 @@ use tonic::Code;
 
 const CANARY: &str = "canary-of-the-outputs-9d01";
 
-/// Turns redaction off: the containers print their secrets as controls.
+/// Adds outputs and turns redaction off: the containers print their secrets as controls.
 fn with_outputs(outputs: Option<Outputs>, request: RunRequest) -> RunRequest {
     RunRequest { outputs, redaction: Redaction::None.into(), ..request }
 }
 
-/// Runs a container to its end and fetches all outputs.
+/// Runs a container to its exit and fetches all outputs.
 fn captured(daemon: &Daemon, request: RunRequest) -> (Container, Fetched) {
     let container = daemon.api.run_to_end(request);
     let fetched = fetch(&daemon.api, &container.id, "").unwrap_or_else(|status| {
@@ -63,8 +63,8 @@ fn a_plain_text_file_is_captured() {
     assert_eq!(fetched.skipped, []);
 }
 
-/// A secret file in the output directory is readable in the container and absent from the outputs, mounted as a file by
-/// itself or with its directory.
+/// A secret file in the output directory is readable in the container and absent from the outputs, whether it is
+/// mounted individually or with its directory.
 #[test]
 fn a_secret_in_the_output_directory_is_readable_and_never_captured() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -79,14 +79,13 @@ fn a_secret_in_the_output_directory_is_readable_and_never_captured() {
     assert_eq!(fetched.reason("/srv/db"), "a directory of secret files");
     let wipe = container.result.unwrap().wipe.unwrap();
     assert!(wipe.verified && wipe.files == 2 && wipe.bytes == 2 * CANARY.len() as u64, "{wipe:?}");
-    // A directory of the secret mount itself holds nothing else.
+    // A directory of the secret mount itself contains nothing else.
     let request = with_outputs(directory("/etc/cf-service-bindings"), sh("true").file("a", CANARY.as_bytes()));
     let (_, fetched) = captured(&daemon, request);
     assert_eq!(fetched.reason("/etc/cf-service-bindings"), "a directory of secret files");
 }
 
-/// A link to a secret file is skipped, a link to a plain file as well, and a declared path that leads through a link is
-/// skipped too.
+/// A link to a secret file is skipped, and so are a link to a plain file and a declared path that leads through a link.
 #[test]
 fn a_symlink_to_a_secret_is_skipped() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -160,7 +159,7 @@ fn no_secret_is_on_disk_unless_the_program_copies_it() {
     }
 }
 
-/// Outputs in a container's /tmp and /run, which are tmpfs mounts of its own, are read before its mount namespace ends.
+/// Outputs in a container's /tmp and /run, which are its own tmpfs mounts, are read before its mount namespace is gone.
 #[test]
 fn outputs_of_every_kind_of_file_system() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -239,7 +238,7 @@ fn what_the_user_may_not_read_is_not_captured() {
     }
     let (_, fetched) = captured(&daemon, with_outputs(directory("/srv"), request()));
     let all = ["/srv/dir/x", "/srv/groups", "/srv/others", "/srv/own", "/srv/roots", "/srv/shut"];
-    assert_eq!(fetched.paths(), all, "root of a container may read it all");
+    assert_eq!(fetched.paths(), all, "root of a container may read all of it");
 }
 
 #[test]
@@ -284,7 +283,7 @@ fn entries_are_bounded() {
     assert_eq!((fetched.files.len(), &*fetched.skipped[0].1), (16, "its path has more than 4095 bytes"));
 }
 
-/// Outputs are captured however the process ends; without a process there are none.
+/// Outputs are captured however the process exits; without a process there are none.
 #[test]
 fn outputs_of_every_end() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());

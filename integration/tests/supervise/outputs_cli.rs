@@ -1,4 +1,4 @@
-//! Outputs by agent-cli: `run --output-to`, `cp`, `inspect`, against a real daemon and a private one.
+//! Outputs with agent-cli: `run --output-to`, `cp`, `inspect`, with a real daemon and a private one.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Outputs when something fails: a full disk, a killed process of the executor, a stop, a deletion during the capture.
+//! Outputs in case of faults: a full disk, a killed process of the executor, a stop, a deletion during the capture.
 
 use std::path::PathBuf;
 
@@ -32,20 +32,21 @@ fn outputs_dir(daemon: &Daemon, id: &str) -> PathBuf {
     daemon.setup().state_dir().join("containers").join(id).join("outputs")
 }
 
-/// A run whose outputs take a while to capture: so many files that a test can intervene.
+/// Builds a run whose capture takes a while: it has so many files that a test can intervene.
 fn slow(id: &str) -> RunRequest {
     let many = "import os\nos.mkdir('/tmp/o')\nfor i in range(9990): open(f'/tmp/o/{i:05}', 'w').close()\n";
     with_outputs(directory("/tmp/o"), program("/usr/bin/python3", &["-c", many]).id(id))
 }
 
-/// Starts such a run and returns in the middle of its capture.
+/// Starts such a run and returns during its capture.
 fn in_the_middle(daemon: &Daemon, id: &str) {
     daemon.api.started(slow(id));
-    wait::until("the capture has begun", || outputs_dir(daemon, id).join("20").exists().then_some(()));
-    assert!(!outputs_dir(daemon, id).join(LIST).exists(), "the list comes last");
+    wait::until("the capture has started", || outputs_dir(daemon, id).join("20").exists().then_some(()));
+    assert!(!outputs_dir(daemon, id).join(LIST).exists(), "the list is written last");
 }
 
-/// A file that does not fit on the disk is reported; smaller ones are captured, and the daemon has room to continue.
+/// A file that does not fit on the disk is reported; smaller ones are captured, and the daemon has enough space to
+/// continue.
 #[test]
 fn a_full_disk_costs_what_does_not_fit() {
     let daemon = Setup::default().disk(40 << 20).start();
@@ -58,8 +59,8 @@ fn a_full_disk_costs_what_does_not_fit() {
     assert_eq!(std::fs::read_dir(outputs_dir(&daemon, "some")).unwrap().count(), 3, "no half");
     assert_wiped(&container, "shim");
 
-    // The disk is full to the last byte while the container runs: its end is recorded all the same, and the secrets are
-    // wiped.
+    // The disk is full to the last byte while the container runs: its exit is recorded nevertheless, and the secrets
+    // are wiped.
     let waits = sh("trap 'echo x >/tmp/x; exit 5' TERM; echo up; while :; do sleep 0.05; done");
     daemon.api.up(with_outputs(files(&["/tmp/x"]), waits.id("none")));
     daemon.setup().state_disk().fill();
@@ -86,8 +87,8 @@ fn a_full_disk_costs_what_does_not_fit() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A shim that is killed, in the middle of the capture or just before it, leaves the exit code; the launcher wipes the
-/// secrets, and a partial capture is discarded.
+/// A shim that is killed during the capture or just before it leaves the exit code; the launcher wipes the secrets, and
+/// a partial capture is discarded.
 #[test]
 fn a_shim_that_is_lost_has_captured_nothing() {
     let daemon = Daemon::start();
@@ -96,7 +97,7 @@ fn a_shim_that_is_lost_has_captured_nothing() {
     let shim = daemon.record("middle").shim.pid;
     kill(shim, 9);
     let container = daemon.api.wait("middle").unwrap();
-    assert_eq!(exit(&container), Ok(0), "the process had ended before");
+    assert_eq!(exit(&container), Ok(0), "the process had exited before");
     assert_wiped(&container, "launcher");
 
     let script = "trap 'exit 5' TERM; echo up; while :; do sleep 0.05; done";
@@ -133,7 +134,8 @@ fn a_daemon_that_is_killed_loses_no_outputs() {
     assert_eq!(fetch(&daemon.api, "on", "/tmp/o/00007").unwrap().paths(), ["/tmp/o/00007"]);
 }
 
-/// A stop limits a capture to the grace period, and a forced deletion does not wait for it. The helper ends with it.
+/// A stop limits a capture to the grace period, and a forced deletion does not wait for it. The helper is killed with
+/// it.
 #[test]
 fn a_stop_cuts_a_capture_short() {
     let daemon = Daemon::start();
@@ -160,7 +162,8 @@ fn a_stop_cuts_a_capture_short() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A reader of outputs that are deleted meanwhile gets whole files and then an error, not a regular end of the stream.
+/// A reader of outputs that are deleted meanwhile receives whole files and then an error, not a regular end of the
+/// stream.
 #[test]
 fn a_deletion_in_the_middle_of_a_stream_is_told() {
     let daemon = Daemon::start();

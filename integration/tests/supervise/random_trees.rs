@@ -1,5 +1,5 @@
-//! Random trees of actions in real containers, while executord and the launcher are killed and restarted, compared with an
-//! interpreter of the rules. EXECUTOR_TREES sets their number, EXECUTOR_TREES_SEED repeats a run.
+//! Random trees of actions in real containers, while executord and the launcher are killed and restarted, compared with
+//! an interpreter of the rules. EXECUTOR_TREES sets their number, EXECUTOR_TREES_SEED repeats a run.
 
 mod evaluate;
 mod grow;
@@ -13,7 +13,7 @@ use integration::wait;
 use crate::random_trees::evaluate::Judge;
 use crate::random_trees::grow::{Random, Tree};
 
-/// Trees at a time.
+/// Number of concurrent trees.
 const AT_ONCE: usize = 6;
 
 fn number(variable: &str) -> Option<u64> {

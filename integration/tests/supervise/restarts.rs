@@ -1,4 +1,4 @@
-//! Restart policies, monitors and sidecars with limits of their own, in real containers.
+//! Restart policies, monitors and sidecars with their own limits, in real containers.
 
 use executor_proto::v1::check::Kind as CheckKind;
 use executor_proto::v1::event::Kind;
@@ -14,7 +14,7 @@ use integration::{cli, wait};
 use tonic::Code;
 
 const SECRET: &str = "canary-of-a-restart-51c07e";
-/// A run that goes on until it gets SIGUSR1.
+/// A run that continues until it gets SIGUSR1.
 const WAITS: &str = "trap 'exit 4' USR1; echo up; while :; do sleep 0.02; done";
 
 fn millis(millis: i64) -> Option<prost_types::Duration> {
@@ -57,7 +57,7 @@ fn events(daemon: &Daemon, id: &str) -> Vec<Event> {
     all.into_iter().filter_map(|response| response.event).collect()
 }
 
-/// Pid of the present run, which has said `up` this many times in all.
+/// Pid of the current run. By then all runs together have printed `up` this many times.
 fn running(daemon: &Daemon, id: &str, times: usize) -> i32 {
     wait::until("it runs", || {
         let runs = daemon.api.logs_so_far(id).matches("up\n").count() == times;
@@ -75,7 +75,7 @@ fn a_failed_run_begins_again_with_its_secrets() {
     let mut request = sh(script).id("fails").file("key", SECRET.as_bytes()).env("TOKEN", "from-the-environment");
     request = restarted(request.unmasked(), policy(Mode::OnFailure, 5, 100));
     daemon.api.started(request.clone());
-    // Each run ends when executord has read of it: what is read of at once is one event.
+    // Each run exits after executord has read its events: events that are read together are merged into one.
     for times in 1..=4 {
         until(&daemon, "fails", "it runs", |container| {
             let ups = daemon.api.logs_so_far("fails").matches("up\n").count() as u64;
@@ -114,7 +114,7 @@ fn a_failed_run_begins_again_with_its_secrets() {
     daemon.wait_until_back_at(&before);
 }
 
-/// After the last restart that a policy permits, the container ends as it would without one.
+/// After the last restart that a policy permits, the container exits as without a policy.
 #[test]
 fn retries_are_counted_and_a_program_that_is_not_there_is_a_failure() {
     let daemon = Daemon::start();
@@ -132,12 +132,12 @@ fn retries_are_counted_and_a_program_that_is_not_there_is_a_failure() {
     assert!(never.restart.is_none() && never.steps.is_empty(), "{never:#?}");
 }
 
-/// What a run leaves behind is gone before the next one begins, as with a container that is made anew.
+/// Leftovers of a run are gone before the next run starts, as in a newly created container.
 #[test]
 fn no_process_of_an_earlier_run_is_left() {
     let daemon = Daemon::start();
-    // Each run tells how many processes there are before it leaves one behind that nobody's signal reaches. One that was killed is an
-    // entry in the table until init has taken it.
+    // Each run prints the number of processes before it leaves one that no signal reaches. A killed process stays in
+    // the process table until init has reaped it.
     let script = "n=0; while set -- /proc/[0-9]*; [ $# -gt 2 ] && [ $n -lt 500 ]; do n=$((n+1)); sleep 0.01; done; \
                   set -- /proc/[0-9]*; echo $# processes; (trap '' TERM HUP; setsid sleep 1000 </dev/null >/dev/null 2>&1 &); \
                   while :; do set -- /proc/[0-9]*; [ $# -gt 2 ] && break; done; echo and $#; exit 1";
@@ -159,18 +159,18 @@ fn restarts_go_on_without_executord_and_launcher() {
     let launcher = daemon.launcher().unwrap();
     daemon.kill();
     kill(launcher, 9);
-    wait::until("the launcher is gone", || has_ended(launcher).then_some(()));
+    wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
     kill(first, 10);
     let log = daemon.setup().state_dir().join("containers/alone/log");
     let ups = || std::fs::read_to_string(&log).unwrap_or_default().matches(" up").count();
-    wait::until("it runs again with nobody there", || (ups() == 2).then_some(()));
+    wait::until("it runs again without executord", || (ups() == 2).then_some(()));
     daemon.start_again();
     let second = running(&daemon, "alone", 2);
     assert_eq!(count(&daemon.api.get("alone").unwrap()), 1);
-    // The second end in a row is waited for an hour, also by a later executord.
+    // The restart after the second consecutive exit is delayed by an hour, also by the next executord.
     kill(second, 10);
     let waits = |container: &Container| container.restart.as_ref().is_some_and(|r| r.next_start_at.is_some());
-    let waiting = until(&daemon, "alone", "it waits", waits);
+    let waiting = until(&daemon, "alone", "it is waiting", waits);
     assert_eq!((waiting.state(), waiting.ready, count(&waiting)), (State::Running, false, 1));
     let (next, last) = (waiting.restart.clone().unwrap().next_start_at, waiting.restart.clone().unwrap());
     let (next, ended_at) = (next.unwrap(), last.last_finished_at.unwrap());
@@ -184,7 +184,7 @@ fn restarts_go_on_without_executord_and_launcher() {
     let stopped = if stopped.result.is_some() { stopped } else { daemon.api.wait("alone").unwrap() };
     assert_eq!((exit(&stopped), ending(&stopped).stopped, &ending(&stopped).failure), (Ok(4), true, &None));
     assert!(!waits(&stopped) && ending(&stopped).wipe.as_ref().unwrap().verified, "{stopped:#?}");
-    // Those of an executord that was killed may be one.
+    // Events of a killed executord may be merged into one.
     let all = events(&daemon, "alone");
     let reported = all.iter().rfind(|event| event.kind() == Kind::Restarting).unwrap().restart.clone().unwrap();
     assert_eq!((reported.count, &*reported.last_reason), (1, "Exited with status 4"), "{all:#?}");
@@ -192,14 +192,14 @@ fn restarts_go_on_without_executord_and_launcher() {
     daemon.wait_until_back_at(&before);
 }
 
-/// The shim is killed while a restart is waited for: what the run was given is wiped, and the end is told.
+/// The shim is killed while a restart is pending: the inputs of the run are wiped, and the exit is reported.
 #[test]
 fn without_the_shim_nothing_is_left_of_a_restart() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let request = sh("exit 1").id("lost").file("key", SECRET.as_bytes()).env("TOKEN", SECRET);
     daemon.api.started(restarted(request, policy(Mode::Always, 0, 3_600_000)));
-    until(&daemon, "lost", "it waits", |c| c.restart.as_ref().is_some_and(|r| r.next_start_at.is_some()));
+    until(&daemon, "lost", "it is waiting", |c| c.restart.as_ref().is_some_and(|r| r.next_start_at.is_some()));
     kill(daemon.record("lost").shim.pid, 9);
     let ended = daemon.api.wait("lost").unwrap();
     assert_eq!(ending(&ended).failure.as_ref().unwrap().kind(), failure::Kind::SupervisorLost);
@@ -234,7 +234,7 @@ fn a_liveness_check_restarts_and_is_made_anew() {
     };
     spoil();
     let again = until(&daemon, "sick", "it is ready again", |container| container.ready && count(container) == 1);
-    assert_eq!(again.check_statuses[0].failures, 0, "counting has begun again");
+    assert_eq!(again.check_statuses[0].failures, 0, "the count starts again");
     assert!(again.restart.unwrap().last_reason.starts_with("Instance became unhealthy: "));
     spoil();
     let ended = daemon.api.wait("sick").unwrap();
@@ -276,7 +276,8 @@ fn a_monitor_decides_as_diegos_does() {
     assert!(failure.message.starts_with("Instance never healthy after 1.5s: "), "{failure:?}");
 }
 
-/// Issue 31, item 28: Diego's lines, the log source of a monitor's programs, and every failure of a parallel monitor.
+/// Issue 31, item 28: Diego's log lines, the log source of a monitor's programs, and every failure of a parallel
+/// monitor.
 #[test]
 fn diegos_lines_are_in_the_log() {
     let daemon = Daemon::start();
@@ -313,12 +314,12 @@ fn diegos_lines_are_in_the_log() {
     until(&daemon, "healthy", "it is ready", |container| container.ready);
     wait::until("it is noted", || (lines("healthy") == [begun, "APP Container became healthy"]).then_some(()));
     daemon.api.delete("healthy", true).unwrap();
-    // The control: a single run has nothing but its own output.
+    // The control: a single run has only its own output.
     let plain = daemon.api.run_to_end(RunRequest { log_source: "APP".into(), ..sh("echo plain") });
     assert_eq!(lines(&plain.id), ["APP plain"]);
 }
 
-/// A shell that takes 64 MiB and more.
+/// A shell that allocates 64 MiB and more.
 const HOG: &str = "a=0123456789abcdef; i=0; while [ $i -lt 22 ]; do a=$a$a; i=$((i+1)); done; echo had enough";
 
 #[test]
@@ -351,14 +352,14 @@ fn a_sidecar_has_limits_of_its_own() {
 #[test]
 fn a_process_that_the_limit_of_a_sidecar_ends_is_told_as_such() {
     let daemon = Daemon::start();
-    // The shell itself takes the memory.
+    // The shell itself allocates the memory.
     let hog = "a=x; while :; do a=$a$a; done";
     let mut request = sh("exec sleep 1000").id("oom").memory(256 << 20);
     request.sidecars = vec![Sidecar { action: Some(run(hog)), memory_mb: 16, ..Sidecar::default() }];
     let ended = daemon.api.run_to_end(request);
     assert_eq!(step(&ended, "sidecars[0].action").error, "Exited with status 137 (out of memory)", "{ended:#?}");
     assert_eq!(ending(&ended).failure.as_ref().unwrap().message, "Exited with status 137 (out of memory)");
-    // Of both, each with a group of its own, only the one that is too large is killed.
+    // Of two steps, each with its own cgroup, only the one that exceeds its limit is killed.
     let mut request = sh("exec sleep 1000").id("two").memory(256 << 20);
     let quiet = Sidecar { action: Some(run("exec sleep 1000")), memory_mb: 16, ..Sidecar::default() };
     request.sidecars = vec![quiet.clone(), Sidecar { action: Some(run(hog)), ..quiet }];

@@ -7,11 +7,11 @@ use integration::request::{RequestBuilder as _, sh, sleeper};
 use integration::terminal::{Terminal, plain};
 use integration::{cli, wait};
 
-/// Begins each drawing.
+/// Control sequence at the beginning of each drawing.
 const HOME: &str = "\u{1b}[H";
 const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
 
-/// A terminal with `top` on it.
+/// A terminal that runs `top`.
 struct Top(Terminal);
 
 impl Top {
@@ -19,7 +19,7 @@ impl Top {
         Self(Terminal::start(socket, &["top"], (rows, columns)))
     }
 
-    /// The last drawing that is complete, without what it does to the terminal, as lines.
+    /// Lines of the last complete drawing, without control sequences.
     fn lines(&self) -> Vec<String> {
         let text = self.0.text();
         let mut drawings = text.rsplit(HOME);
@@ -28,7 +28,7 @@ impl Top {
         complete.split("\r\n").map(plain).collect()
     }
 
-    /// Presses keys, and waits until the drawing is as wanted.
+    /// Presses keys, and waits until the drawing satisfies the condition.
     fn press(&mut self, keys: &[u8], what: &str, is_wanted: impl Fn(&[String]) -> bool) -> Vec<String> {
         self.0.press(keys);
         wait::until(what, || Some(self.lines()).filter(|lines| is_wanted(lines)))
@@ -72,7 +72,7 @@ fn a_screen_is_sorted_filtered_and_survives_a_resize_and_a_restart() {
     top.press(b"", "it fills the larger one", |lines| lines.iter().any(|line| line.len() > 40));
 
     daemon.kill();
-    top.press(b"", "executord's absence is told", |lines| has(lines, "executord is unavailable"));
+    top.press(b"", "the missing executord is reported", |lines| has(lines, "executord is unavailable"));
     assert_eq!(ids(&top.lines()), ["web-2", "web-1"], "the last reading stays");
     daemon.start_again();
     daemon.api.started(sleeper("web-3"));

@@ -1,5 +1,5 @@
-//! Files that the executor's processes open while they make a container, seen by strace: nothing is written to a proc
-//! that a container could have arranged, and no name service or library of an image is loaded.
+//! Files that the executor's processes open while they create a container, recorded by strace: nothing is written to a
+//! proc that a container could have prepared, and no name service or library of an image is loaded.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,7 +13,7 @@ use integration::host;
 use integration::launcher::{Launcher, Payload};
 use integration::rootfs::Rootfs;
 
-/// A trace of every call that opens a file, by a process, its shells, and the future children of each.
+/// A trace of every call that opens a file, made by a process, its warm containers, and the future children of each.
 struct Trace {
     strace: Child,
     output: tempfile::NamedTempFile,
@@ -41,7 +41,7 @@ impl Trace {
         Self { strace, output }
     }
 
-    /// Ends the trace. Returns one line per call.
+    /// Stops the trace. Returns one line per call.
     fn lines(mut self) -> Vec<String> {
         let strace = nix::unistd::Pid::from_raw(self.strace.id() as i32);
         nix::sys::signal::kill(strace, nix::sys::signal::Signal::SIGTERM).unwrap();
@@ -50,7 +50,7 @@ impl Trace {
     }
 }
 
-/// Joins the halves of calls that another process's line interrupts.
+/// Joins the two halves of a call that is interrupted by a line of another process.
 fn joined(output: &str) -> Vec<String> {
     let mut halves = HashMap::new();
     let mut lines = Vec::new();
@@ -68,22 +68,22 @@ fn joined(output: &str) -> Vec<String> {
     lines
 }
 
-/// Calls that opened a file of a proc for writing.
+/// Calls that opened a file in a proc for writing.
 fn written_in_proc(lines: &[String]) -> Vec<&String> {
     let writing = |line: &&String| line.contains("O_WRONLY") || line.contains("O_RDWR") || line.contains("creat(");
-    // By the name that was given, or the path that was opened.
+    // By the given name or by the opened path.
     let in_proc = |line: &&String| line.contains("\"/proc") || line.contains("</proc") || line.contains("proc/self/");
     lines.iter().filter(|line| !line.contains("= -1 ")).filter(writing).filter(in_proc).collect()
 }
 
-/// Calls that looked for a name service, or a library for one.
+/// Calls that searched for a name service, or for a library of one.
 fn name_services(lines: &[String]) -> Vec<&String> {
     let asked = |line: &&String| ["nsswitch", "libnss", "nscd"].iter().any(|name| line.contains(name));
-    // The file in the root file system `host` is made anew for each container.
+    // In the root file system `host`, the file is created anew for each container.
     lines.iter().filter(asked).filter(|line| !line.contains("O_CREAT")).collect()
 }
 
-/// Nothing is written to a proc, and no name service of an image is used, although libcontainer asks it for a home
+/// Nothing is written to a proc, and no name service of an image is used, although libcontainer looks up a home
 /// directory (CVE-2019-16884, CVE-2025-52881).
 #[test]
 fn nothing_is_written_to_proc_and_no_name_service_is_asked() {
@@ -104,23 +104,24 @@ fn nothing_is_written_to_proc_and_no_name_service_is_asked() {
     let enters = |line: &&String| line.contains("/cgroup.procs\"") || line.contains("/tasks\"");
     let cgroups = lines.iter().filter(enters).filter(|line| line.contains("O_WRONLY")).count();
     let programs = lines.iter().filter(|line| line.contains("execve(\"/bin/true\"") && line.ends_with("= 0")).count();
-    assert!(cgroups >= 3 && programs == 3, "the control: what is written and run is seen: {cgroups}, {programs}");
-    // The only writes are a user namespace's id maps, of a process that was cloned for it, and scores for the OOM killer.
+    assert!(cgroups >= 3 && programs == 3, "the control: writes and programs are traced: {cgroups}, {programs}");
+    // The only writes are the id maps of a user namespace, by a process that was cloned for it, and OOM scores.
     let (maps, others): (Vec<&String>, Vec<&String>) = written_in_proc(&lines)
         .into_iter()
         .partition(|line| ["/uid_map\"", "/gid_map\"", "/oom_score_adj\""].iter().any(|file| line.contains(file)));
     assert!(maps.iter().all(|line| !line.contains("/proc/self/") && !line.contains("/proc/1/")), "{maps:#?}");
     assert_eq!(others, [""; 0]);
-    // Kernel settings go through a proc of the launcher's own, which is mounted nowhere and has no links in its path.
+    // Kernel settings are written through a proc of the launcher, which is mounted nowhere and has no links in its
+    // path.
     let settings: Vec<_> = lines.iter().filter(|line| line.contains("\"sys/net/")).collect();
-    assert!(!settings.is_empty(), "the control: a setting is seen, of a container or of a shell");
+    assert!(!settings.is_empty(), "the control: a setting is traced");
     assert!(
         settings.iter().all(|line| line.starts_with("openat2(") && line.contains("RESOLVE_NO_SYMLINKS")),
         "{settings:#?}"
     );
     assert_eq!(name_services(&lines), [""; 0]);
 
-    // The control: the same search finds both where they occur.
+    // The control: the same search finds both if they occur.
     let shell = "read go; echo 0 >/proc/self/oom_score_adj; cat /etc/nsswitch.conf";
     let mut control =
         Command::new("sh").args(["-c", shell]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();

@@ -1,4 +1,4 @@
-# The machine is as these checks need it, and the daemon reports it so.
+# The machine has the properties that these checks need, and the daemon reports them.
 . "$VM/lib.sh"
 info=$(agent-cli info --json)
 same v2 "$(printf %s "$info" | field '["cgroups"]')" cgroups

@@ -1,4 +1,4 @@
-# Makes the root file system of these checks' containers.
+# Creates the root file system for the containers of these checks.
 . "$VM/lib.sh"
 mkdir -p $ROOTFS
 cd $ROOTFS

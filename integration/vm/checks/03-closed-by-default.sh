@@ -1,4 +1,4 @@
-# The package's configuration allows only the root file systems that it names. Afterwards it is opened for the checks
+# The package's configuration allows only the root file systems that it names. Then it is extended for the checks
 # that use the machine's own programs.
 . "$VM/lib.sh"
 same 125 "$(status_of agent-cli run -- true)" 'rootfs host, as installed'

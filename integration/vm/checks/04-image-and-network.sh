@@ -1,4 +1,4 @@
-# Makes an image with other tools, a registry on loopback that serves it, and a network of CNI plugins. The package is
+# Creates an image with other tools, a registry on loopback that serves it, and a network of CNI plugins. The package is
 # not configured for them yet.
 . "$VM/lib.sh"
 mkdir -p $IMAGES/registry

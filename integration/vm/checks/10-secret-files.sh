@@ -1,4 +1,4 @@
-# Secret files of a container: their place, their readers, and their wipe.
+# Secret files of a container: their location, their readers, and their wipe.
 . "$VM/lib.sh"
 out=$(printf hunter2-and-more | run --keep --id files --user app --file db/password=@- --redact none -- sh -c '
     cd /etc/cf-service-bindings

@@ -1,10 +1,10 @@
-# The memory limit holds, swap is off, and a kill by the kernel is reported.
+# The memory limit is enforced, swap is off, and a kill by the kernel is reported.
 . "$VM/lib.sh"
 run -d --id limited --memory 48M -- sleep 1000
 dir=$(cgroup_of limited)
 same $((48 << 20)) "$(cat "$dir/memory.max")" memory.max
 same 0 "$(cat "$dir/memory.swap.max")" memory.swap.max
-# systemd processes the tree of cgroups; limits that it did not set stay.
+# systemd processes the cgroup tree; limits that it did not set stay.
 systemctl daemon-reload
 systemctl daemon-reexec
 same $((48 << 20)) "$(cat "$dir/memory.max")" 'memory.max after daemon-reexec'

@@ -1,4 +1,4 @@
-# The limit on processes holds.
+# The process limit is enforced.
 . "$VM/lib.sh"
 script='i=0; while [ $i -lt 20 ]; do sleep 5 & i=$((i + 1)); done; echo all'
 told=$(run --pids 8 -- sh -c "$script" 2>&1) || true

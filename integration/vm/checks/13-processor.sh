@@ -1,4 +1,4 @@
-# A limit of a quarter of a processor holds: the quota is set, and three seconds use no more.
+# A limit of a quarter of a processor is enforced: the quota is set, and a run of three seconds does not exceed it.
 . "$VM/lib.sh"
 used() {
     sed -n 's/^usage_usec //p' "$1/cpu.stat"

@@ -1,11 +1,11 @@
-# Project quotas of ext4 and of XFS hold the disk limit, and are released.
+# Project quotas of ext4 and of XFS enforce the disk limit, and are released.
 # seconds: 600
 # tests: launch
 . "$VM/lib.sh"
 [ -x /payload/tests/launch ] || exit 77
 name=disk::where_there_are_project_quotas_they_hold_the_limit
 made=$(mktemp -d)
-# The daemon has a user of its own.
+# The daemon has its own user.
 chmod 755 "$made"
 remove() {
     for type in ext4 xfs; do
@@ -25,7 +25,7 @@ for type in ext4 xfs; do
     at "$type is mounted"
     told=$(EXECUTOR_QUOTA_DIR="$made/$type" sh -eu "$VM/libtest.sh" launch --ignored --exact --nocapture $name 2>&1) ||
         fail "$type: $told"
-    # A test that does not exist would pass, too.
+    # A missing test would pass, too.
     has "$told" '^note: ok. 1 passed; 0 failed'
     note "$type: $(printf '%s\n' "$told" | grep -o 'limited: .*')"
     at "$type has held"

@@ -1,4 +1,4 @@
-# Every process of a container is under the AppArmor profile that the container names. A profile that is not loaded or not
+# Every process of a container has the AppArmor profile that the container names. A profile that is not loaded or not
 # listed is refused.
 . "$VM/lib.sh"
 same Y "$(cat /sys/module/apparmor/parameters/enabled)" 'AppArmor'

@@ -1,4 +1,4 @@
-# kill -9 of either daemon, and of both, under load: systemd restarts them, containers run on, exit codes are right.
+# kill -9 of either daemon, and of both, under load: systemd restarts them, containers keep running, exit codes are correct.
 # seconds: 600
 . "$VM/lib.sh"
 pid() {
@@ -11,8 +11,8 @@ done
 launch() {
     run -d --id "$1" -- sh -c "sleep 1; exit $2" || agent-cli inspect "$1"
 }
-# A request that fails while a daemon is away is repeated. When both have died, the original request is no longer known,
-# and the id is reported as taken: then the container exists.
+# A request that fails while a daemon is down is repeated. If both were killed, the original request is unknown,
+# and the id is reported as in use: then the container exists.
 (for n in 1 2 3 4 5; do eventually 60 launch "short$n" $((n + 20)); done) &
 load=$!
 at "four run, five more are asked for"

@@ -1,4 +1,4 @@
-# Stopping the units stops no container; starting them finds every container again, also those that ended meanwhile.
+# Stopping the units stops no container; after a start every container is found, including those that exited meanwhile.
 . "$VM/lib.sh"
 run -d --id stays -- sleep 1000
 run -d --id ends -- sh -c 'sleep 2; exit 9'

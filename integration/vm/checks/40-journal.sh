@@ -1,4 +1,4 @@
-# Each line in the journal has a severity of its own and does not show its prefix, and errors have the severity of
+# Each line in the journal has its own severity and does not show its prefix, and errors have the severity of
 # errors.
 . "$VM/lib.sh"
 run -d --id noisy -- sleep 1000

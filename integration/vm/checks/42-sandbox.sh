@@ -1,4 +1,4 @@
-# Exposure of the units as systemd rates it, and executord inside the sandbox of its unit.
+# Exposure of the units as rated by systemd, and executord inside the sandbox of its unit.
 . "$VM/lib.sh"
 for unit in executord executor-launcher; do
     level=$(systemd-analyze security --no-pager $unit.service | sed -n 's/.*Overall exposure level for [^:]*: \([0-9.]*\).*/\1/p')

@@ -1,5 +1,5 @@
-# A network of CNI plugins with a published port is reached by the host and by peers, before and after restarts; egress
-# is closed; and nothing is left after any end.
+# A network of CNI plugins with a published port is reachable from the host and from peers, before and after restarts; egress
+# is closed; and nothing is left after any exit.
 . "$VM/lib.sh"
 same '' "$(network_left)" 'before'
 web() {

@@ -1,4 +1,4 @@
-# No container, shim, cgroup or mount is left after the checks before.
+# No container, shim, cgroup or mount is left after the previous checks.
 . "$VM/lib.sh"
 same '' "$(agent-cli ps -aq)" containers
 eventually 60 sh -c "[ -z \"\$(grep -lx executor-shim /proc/[0-9]*/comm 2>/dev/null)\" ]"

@@ -1,4 +1,4 @@
-# Removing the package ends every container in order, and leaves no process, mount or cgroup; containers' records and
+# Removing the package stops every container gracefully, and leaves no process, mount or cgroup; containers' records and
 # images stay on disk.
 . "$VM/lib.sh"
 printf secret-of-the-polite | run -d --id polite --file a=@- --grace 20s -- \

@@ -2,7 +2,6 @@
 
 use clap::ValueEnum;
 
-/// Position of the attacker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Position {
     /// A caller, or a process that can connect.
@@ -33,17 +32,16 @@ impl Position {
     }
 }
 
-/// Extent of an attack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scale {
-    /// Enough to see the mechanism.
+    /// Small numbers, enough to exercise the mechanism.
     Short,
-    /// Enough for races, and for measurements that need a number.
+    /// Large numbers, enough for races and for measurements.
     Long,
 }
 
 impl Scale {
-    /// Chooses one of two values.
+    /// Selects `short` or `long`.
     pub(crate) fn pick<T>(self, short: T, long: T) -> T {
         match self {
             Self::Short => short,
@@ -52,12 +50,11 @@ impl Scale {
     }
 }
 
-/// Outcome of an attack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The attack failed; the text says what was seen.
+    /// The attack failed; the text is the observation.
     Held(String),
-    /// The attack succeeded; the text says what was seen.
+    /// The attack succeeded; the text is the observation.
     Through(String),
 }
 
@@ -73,13 +70,13 @@ type PartFn<T> = fn(Scale) -> anyhow::Result<T>;
 
 /// A claim, an attack on it, and its control.
 pub(crate) struct Attack {
-    /// Unique name.
+    /// Unique name of the attack.
     pub(crate) name: &'static str,
     pub(crate) position: Position,
     /// The claim that the attack tries to break.
     pub(crate) claim: &'static str,
     pub(crate) attack: PartFn<Outcome>,
-    /// Control: shows that the attack is really made and judged. It returns what was seen, or an error if it shows
+    /// Control: shows that the attack is really made and judged. Returns the observation, or an error if it shows
     /// nothing.
     pub(crate) control: PartFn<String>,
 }

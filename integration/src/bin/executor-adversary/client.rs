@@ -1,4 +1,4 @@
-//! Attacks from the position of a client: what its requests leave in executord, and what they take from others.
+//! Attacks by a client: secrets that its requests leave in executord, and resources that it takes from other clients.
 
 mod crowd;
 mod memory;
@@ -6,61 +6,60 @@ pub(crate) mod streams;
 
 use crate::attack::{Attack, Position};
 
-/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "secrets: of a connection of the C core",
         position: Position::Client,
-        claim: "executord forgets the secrets of a Run while its client, of whatever library, stays connected",
+        claim: "executord forgets the secrets of a Run while its client stays connected, whatever the client library",
         attack: memory::c_core,
         control: memory::c_core_control,
     },
     Attack {
         name: "secrets: of requests that are refused",
         position: Position::Client,
-        claim: "what is refused, for whatever reason, is forgotten while its client stays connected",
+        claim: "the secrets of a refused request are forgotten while its client stays connected",
         attack: memory::refused,
         control: memory::c_core_control,
     },
     Attack {
         name: "secrets: of a registry",
         position: Position::Client,
-        claim: "the credentials of a pull are forgotten with it",
+        claim: "the credentials of a pull are forgotten when it ends",
         attack: memory::registry,
         control: memory::registry_control,
     },
     Attack {
         name: "secrets: what Exec printed",
         position: Position::Client,
-        claim: "what a process of Exec printed is forgotten when its client has it",
+        claim: "the output of an Exec process is forgotten when its client has received it",
         attack: memory::printed,
         control: memory::printed_control,
     },
     Attack {
         name: "callers: connections that say nothing",
         position: Position::Client,
-        claim: "connections that send nothing lock nobody out for good",
+        claim: "silent connections do not lock out other clients permanently",
         attack: crowd::silent,
         control: crowd::silent_control,
     },
     Attack {
         name: "memory: actions within actions",
         position: Position::Client,
-        claim: "a request of 2 MB costs executord no more than a few times its size, whatever is in it",
+        claim: "a request of 2 MB costs executord no more than a few times its size, whatever its content",
         attack: crowd::nested,
         control: crowd::nested_control,
     },
     Attack {
         name: "memory: answers that nobody reads",
         position: Position::Client,
-        claim: "answers that wait for a client are bounded in bytes, on a connection and on all of them",
+        claim: "unread answers are bounded in bytes, per connection and in total",
         attack: crowd::unread,
         control: crowd::unread_control,
     },
     Attack {
         name: "faults: executord without descriptors",
         position: Position::Client,
-        claim: "a Run or an Exec for which there are no descriptors answers RESOURCE_EXHAUSTED, and nothing else fails",
+        claim: "a Run or an Exec without free descriptors answers RESOURCE_EXHAUSTED, and nothing else fails",
         attack: crowd::descriptors,
         control: crowd::descriptors_control,
     },

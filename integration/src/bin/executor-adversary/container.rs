@@ -1,5 +1,5 @@
-//! Attacks by a process in a container with the default profile: what it takes from the host and from others, and how
-//! it hinders a wipe.
+//! Attacks by a process in a container with the default profile: resources that it takes from the host and from other
+//! containers, and obstacles to a wipe.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::process::Command;
@@ -13,47 +13,46 @@ use integration::runtime::TOKEN;
 
 use crate::attack::{Attack, Outcome, Position, Scale};
 
-/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "wipe: a lease on a secret file",
         position: Position::Container,
-        claim: "a process that has a lease on a secret file delays neither a rotation nor an end",
+        claim: "a process that has a lease on a secret file delays neither a rotation nor a stop",
         attack: lease,
         control: lease_control,
     },
     Attack {
         name: "host: all asynchronous requests",
         position: Position::Container,
-        claim: "a container takes none of the host's asynchronous requests",
+        claim: "a container can use none of the host's asynchronous requests",
         attack: requests,
         control: requests_control,
     },
     Attack {
         name: "host: file locks",
         position: Position::Container,
-        claim: "a file lock takes no more of the host's memory than documented: 256 bytes",
+        claim: "a file lock uses no more of the host's memory than documented: 256 bytes",
         attack: locks,
         control: locks_control,
     },
     Attack {
         name: "host: netlink sockets that nobody reads",
         position: Position::Container,
-        claim: "a netlink socket takes no more of the host's memory than documented: 2.5 times net.core.rmem_max",
+        claim: "a netlink socket uses no more of the host's memory than documented: 2.5 times net.core.rmem_max",
         attack: netlink,
         control: netlink_control,
     },
     Attack {
         name: "callers: GetSecrets of many users",
         position: Position::Container,
-        claim: "a container's users together keep no other container from its secrets",
+        claim: "the users of a container together cannot keep another container from its secrets",
         attack: starved,
         control: starved_control,
     },
     Attack {
         name: "callers: GetSecrets beside one who connects without end",
         position: Position::Container,
-        claim: "a container that connects as fast as it can keeps no other container from its secrets",
+        claim: "a container that connects as fast as possible cannot keep another container from its secrets",
         attack: flooded,
         control: starved_control,
     },
@@ -67,31 +66,31 @@ const CROWD: &str = include_str!("probes/crowd.py");
 const FLOOD: &str = include_str!("probes/flood.py");
 const GREETING: &str = include_str!("probes/greeting.py");
 
-/// Memory of a container that attacks the host's memory.
+/// Memory limit of a container that attacks the host's memory.
 const MEMORY: u64 = 48 << 20;
-/// Memory of a container with a crowd of processes in it.
+/// Memory limit of a container with many processes.
 const CROWD_MEMORY: u64 = 1 << 30;
-/// Longest time for a rotation, or for the forced end of a container.
+/// Timeout of a rotation and of the forced stop of a container.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 fn python(id: &str, script: &str, arguments: &[&str]) -> RunRequest {
     program("/usr/bin/python3", &[&["-c", script], arguments].concat()).id(id).memory(MEMORY)
 }
 
-/// Waits until a script has printed a line that begins with a word, and returns its last line.
+/// Waits until a script has printed a line that begins with `word`, and returns its last line.
 fn said(daemon: &Daemon, id: &str, word: &str) -> String {
     let entries = daemon.api.follow(id).until(|entry| String::from_utf8_lossy(&entry.data).starts_with(word));
     entries.last().map(|entry| String::from_utf8_lossy(&entry.data).trim().to_owned()).unwrap_or_default()
 }
 
-/// Runs a script on the host, without any protection, and returns its output.
+/// Runs a script on the host without any protection and returns its output.
 fn on_the_host(script: &str, arguments: &[&str]) -> anyhow::Result<String> {
     let output = Command::new("/usr/bin/python3").args(["-c", script]).args(arguments).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Rotates a file on which a lease is held, waits until the old content must be gone, and ends the container.
+/// Rotates a file on which a lease is held, waits until the old content must be gone, and stops the container.
 pub(crate) fn lease(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let path = "/etc/cf-service-bindings/a";
@@ -112,7 +111,7 @@ pub(crate) fn lease(scale: Scale) -> anyhow::Result<Outcome> {
         daemon.api.delete(&id, true)?;
         let ended = begun.elapsed();
         let text = format!(
-            "{said}: the old value lived {:.1} s, the end took {:.1} s",
+            "{said}: the old value was wiped after {:.1} s, the stop took {:.1} s",
             wiped.as_secs_f64(),
             ended.as_secs_f64()
         );
@@ -121,12 +120,12 @@ pub(crate) fn lease(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported.join("; ")))
 }
 
-/// Runs the script on a file of its own: it gets its lease, and a writer that does not wait is refused.
+/// Runs the script on its own file: it gets the lease, and a writer that does not wait is refused.
 pub(crate) fn lease_control(_: Scale) -> anyhow::Result<String> {
     let path = tempfile::NamedTempFile::new()?.into_temp_path(); // open nowhere
     let said = on_the_host(LEASE, &[path.to_str().context("a path")?, "open"])?;
     ensure!(said.contains("lease taken") && said.contains("writer waits"), "{said}");
-    Ok("on the host a lease is taken, and a writer waits for it".into())
+    Ok("on the host a lease is acquired, and a writer waits for it".into())
 }
 
 pub(crate) fn requests(_: Scale) -> anyhow::Result<Outcome> {
@@ -138,21 +137,21 @@ pub(crate) fn requests(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!ours.contains("taken 1,")).then(|| reported.clone()), reported))
 }
 
-/// Takes all requests by a process of the host, and then another process gets none.
+/// A process of the host takes all requests; another process then gets none.
 pub(crate) fn requests_control(_: Scale) -> anyhow::Result<String> {
     let said = on_the_host(REQUESTS, &["both"])?;
     ensure!(said.contains("another: EAGAIN"), "{said}");
     Ok(format!("on the host: {said}"))
 }
 
-/// Kernel memory of the whole host that cannot be reclaimed.
+/// Unreclaimable kernel memory of the whole host, in bytes.
 fn unreclaimable() -> anyhow::Result<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo")?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("SUnreclaim:")).context("SUnreclaim")?;
     Ok(line.trim().trim_end_matches(" kB").parse::<u64>()? << 10)
 }
 
-/// Runs a script, and measures the growth of kernel memory while the script holds what it took. Returns the amount and
+/// Runs a script, and measures the growth of kernel memory while the script holds its resources. Returns the amount and
 /// the growth.
 fn growth(script: &str, amount: u64) -> anyhow::Result<(u64, u64)> {
     let daemon = Daemon::start();
@@ -165,25 +164,25 @@ fn growth(script: &str, amount: u64) -> anyhow::Result<(u64, u64)> {
     Ok((taken, grown))
 }
 
-/// Most bytes of kernel memory for a lock.
+/// Maximum kernel memory for a lock, in bytes.
 const LOCK_MAX: u64 = 256;
 
 pub(crate) fn locks(scale: Scale) -> anyhow::Result<Outcome> {
     let (taken, grown) = growth(LOCKS, scale.pick(100_000, 400_000))?;
-    // Other processes of the host take and release memory meanwhile.
-    let reported = format!("{taken} locks took {:.1} MB: {} bytes each", grown as f64 / 1e6, grown / taken.max(1));
+    // Other processes of the host allocate and free memory meanwhile.
+    let reported = format!("{taken} locks used {:.1} MB: {} bytes each", grown as f64 / 1e6, grown / taken.max(1));
     Ok(Outcome::new((grown > taken * LOCK_MAX + (8 << 20)).then(|| reported.clone()), reported))
 }
 
-/// Finds the locks in the kernel's list.
+/// Finds the locks in the kernel's list of locks.
 pub(crate) fn locks_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let before = std::fs::read_to_string("/proc/locks")?.lines().count();
     daemon.api.started(python("c", LOCKS, &["3000"]));
     said(&daemon, "c", "taken");
     let more = std::fs::read_to_string("/proc/locks")?.lines().count().saturating_sub(before);
-    ensure!(more > 2900, "the kernel's list has {more} locks more");
-    Ok(format!("the kernel's list has {more} locks more"))
+    ensure!(more > 2900, "the kernel lists {more} more locks");
+    Ok(format!("the kernel lists {more} more locks"))
 }
 
 fn receive_max() -> anyhow::Result<u64> {
@@ -191,15 +190,15 @@ fn receive_max() -> anyhow::Result<u64> {
 }
 
 pub(crate) fn netlink(_: Scale) -> anyhow::Result<Outcome> {
-    // Enough sockets for about 64 MB in all, whatever this host allows to each.
+    // Enough sockets for about 64 MB in total, whatever this host allows for each.
     let sockets = ((64 << 20) / (2 * receive_max()?)).clamp(4, 200);
     let (taken, grown) = growth(NETLINK, sockets)?;
     let reported =
-        format!("{taken} sockets took {:.1} MB: {:.2} MB each", grown as f64 / 1e6, grown as f64 / 1e6 / taken as f64);
+        format!("{taken} sockets used {:.1} MB: {:.2} MB each", grown as f64 / 1e6, grown as f64 / 1e6 / taken as f64);
     Ok(Outcome::new((grown > taken * receive_max()? * 5 / 2 + (8 << 20)).then(|| reported.clone()), reported))
 }
 
-/// Finds a socket's messages in the kernel's list.
+/// Finds a socket's messages in the kernel's list of sockets.
 pub(crate) fn netlink_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let container = daemon.api.started(python("c", NETLINK, &["2"]));
@@ -207,14 +206,14 @@ pub(crate) fn netlink_control(_: Scale) -> anyhow::Result<String> {
     let table = std::fs::read_to_string(format!("/proc/{}/net/netlink", integration::api::pid(&container)))?;
     let most = table.lines().filter_map(|line| line.split_whitespace().nth(4)?.parse::<u64>().ok()).max();
     ensure!(most.is_some_and(|most| most > 100_000), "no socket has more than {most:?} bytes");
-    Ok(format!("the kernel tells of {} bytes that wait in one socket", most.unwrap_or(0)))
+    Ok(format!("the kernel reports {} bytes waiting in one socket", most.unwrap_or(0)))
 }
 
-/// Checks that a container is served while its neighbour takes as much as it can.
+/// Checks that a container is served while its neighbour takes as many resources as possible.
 pub(crate) fn starved(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let users = scale.pick("8", "100");
-    // Each user is a process; the number of processes is not the limit under test.
+    // Each user is one process; the number of processes is not the limit under test.
     daemon.api.started(python("crowd", CROWD, &[users]).runtime_token(TOKEN).memory(CROWD_MEMORY));
     let crowd = said(&daemon, "crowd", "connected");
     daemon.api.started(python("victim", GREETING, &[]).runtime_token(TOKEN));
@@ -223,7 +222,7 @@ pub(crate) fn starved(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((greeted != "greeting came").then(|| reported.clone()), reported))
 }
 
-/// Is served without a crowd, and is not served without a server.
+/// The container is served without the neighbour, and is not served without a server.
 pub(crate) fn starved_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     daemon.api.started(python("victim", GREETING, &[]).runtime_token(TOKEN));
@@ -233,10 +232,13 @@ pub(crate) fn starved_control(_: Scale) -> anyhow::Result<String> {
     let alone = said(&daemon, "none", "greeting");
     ensure!(alone != "greeting came", "a container without a token is greeted");
     let socket = integration::runtime::socket(&daemon);
-    Ok(format!("without a crowd it comes; the socket is of mode {:o}", std::fs::metadata(socket)?.mode() & 0o777))
+    Ok(format!(
+        "without the crowd the greeting is received; the socket has mode {:o}",
+        std::fs::metadata(socket)?.mode() & 0o777
+    ))
 }
 
-/// Connects in the middle of a flood.
+/// Connects during a flood of connections.
 pub(crate) fn flooded(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let users = scale.pick("4", "64");

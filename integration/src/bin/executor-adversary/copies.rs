@@ -1,5 +1,5 @@
-//! Attacks on copies out of a container and into it: by the container, which changes paths during the lookup, and by a
-//! client, whose archive has arbitrary names.
+//! Attacks on copies from and to a container: by the container, which changes paths during the lookup, and by a client,
+//! whose archive has arbitrary names.
 
 use std::path::Path;
 
@@ -14,19 +14,18 @@ use tar::{Builder, EntryType, Header};
 
 use crate::attack::{Attack, Outcome, Position, Scale};
 
-/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "copy: a directory that becomes a link",
         position: Position::Container,
-        claim: "a container that exchanges what is copied leads to nothing of the host's (CVE-2018-15664)",
+        claim: "a container that swaps paths during a copy cannot redirect it to the host (CVE-2018-15664)",
         attack: exchanged,
         control: exchanged_control,
     },
     Attack {
         name: "copy: an archive that leads out",
         position: Position::Client,
-        claim: "an archive is unpacked below its directory, and through no link, whatever it names",
+        claim: "an archive is unpacked only below its directory and through no link, whatever names it has",
         attack: outside,
         control: outside_control,
     },
@@ -34,18 +33,18 @@ pub(crate) const ALL: &[Attack] = &[
 
 const CANARY: &str = "canary-of-the-copies-52b0";
 
-/// Exchanges a directory and a link to `/` for ever.
+/// Swaps a directory and a link to `/` in an endless loop.
 const EXCHANGES: &str = "cd /; busybox mkdir dir; busybox ln -s / link; echo up
 while :; do busybox mv dir was; busybox mv link dir; busybox mv dir link; busybox mv was dir; done";
 
-/// Builds an archive of entries without content: kind, path, target of the link.
+/// Builds an archive of entries without content. Each entry is a kind, a path and a link target.
 fn archive(entries: &[(EntryType, &str, &str)]) -> anyhow::Result<Vec<u8>> {
     let mut archive = Builder::new(Vec::new());
     for (kind, path, link) in entries {
         let mut header = Header::new_ustar();
         header.set_entry_type(*kind);
         header.set_mode(0o644);
-        // Written directly: the library refuses paths that lead out.
+        // Written directly, because the library refuses paths that lead outside.
         for (at, text) in [(0, path), (157, link)] {
             let field = header.as_mut_bytes().get_mut(at..at + text.len()).context("too long")?;
             field.copy_from_slice(text.as_bytes());
@@ -60,7 +59,7 @@ fn put(daemon: &Daemon, path: &str, archive: &[u8]) -> Result<(), tonic::Status>
     daemon.api.put_archive("c", path, archive, archive.len()).map(drop)
 }
 
-/// Starts a container that exchanges paths, and makes a directory on the host with a file in it.
+/// Starts a container that swaps paths, and creates a directory with a file on the host.
 fn exchanging() -> anyhow::Result<(Daemon, Rootfs, tempfile::TempDir, i32)> {
     let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir()?);
     std::fs::write(home.path().join("precious"), CANARY)?;
@@ -80,17 +79,17 @@ pub(crate) fn exchanged(scale: Scale) -> anyhow::Result<Outcome> {
     let mut fault = None;
     for round in 0..rounds {
         if daemon.api.get_archive("c", &format!("/dir{above}/precious")).is_ok_and(|came| has_canary(&came)) {
-            fault = Some(format!("round {round}: a file of the host's came out"));
+            fault = Some(format!("round {round}: a file of the host was read"));
         }
         let _ = put(&daemon, &format!("/dir{above}"), &made); // may fail: the directory may be a link at the moment
         if home.path().join("made").exists() {
-            fault = Some(format!("round {round}: a file was made on the host"));
+            fault = Some(format!("round {round}: a file was created on the host"));
         }
     }
-    Ok(Outcome::new(fault, format!("{rounds} rounds, and nothing of the host's was read or made")))
+    Ok(Outcome::new(fault, format!("{rounds} rounds, and no file of the host was read or created")))
 }
 
-/// Looks the same name up from the host, as `docker cp` did: it leads out.
+/// Opens the same name from the host, as `docker cp` did: it leads outside of the container.
 pub(crate) fn exchanged_control(_: Scale) -> anyhow::Result<String> {
     let (_daemon, _rootfs, home, pid) = exchanging()?;
     let naive = Path::new("/proc").join(pid.to_string()).join("root/dir");
@@ -98,10 +97,10 @@ pub(crate) fn exchanged_control(_: Scale) -> anyhow::Result<String> {
     let rounds = wait::until("the host's file is read", || {
         (0..1000).find(|_| std::fs::read(&naive).is_ok_and(|read| has_canary(&read)))
     });
-    Ok(format!("looked up from the host, it was read after {rounds} rounds"))
+    Ok(format!("opened from the host, the file was read after {rounds} rounds"))
 }
 
-/// Names in an archive for a file outside of the directory `/tmp/in/below`; each lies where [`is_outside`] looks.
+/// Archive names for a file outside of the directory `/tmp/in/below`, each at a path that [`is_outside`] checks.
 const OUTSIDE: &[&[(EntryType, &str, &str)]] = &[
     &[(EntryType::Regular, "../made", "")],
     &[(EntryType::Regular, "x/../../made", "")],
@@ -137,13 +136,13 @@ pub(crate) fn outside(_: Scale) -> anyhow::Result<Outcome> {
             return Ok(Outcome::Through(format!("{entries:?}: {wrong} ({reported:?})")));
         }
     }
-    Ok(Outcome::Held(format!("{} archives, nothing beyond the directory", OUTSIDE.len())))
+    Ok(Outcome::Held(format!("{} archives, nothing outside of the directory", OUTSIDE.len())))
 }
 
-/// Unpacks one directory higher: the first archive then makes just that file, and it is found.
+/// Unpacks into the parent directory: the first archive then creates the file, and the check finds it.
 pub(crate) fn outside_control(_: Scale) -> anyhow::Result<String> {
     let daemon = with_directories()?;
     put(&daemon, "/tmp/in", &archive(&[(EntryType::Regular, "made", "")])?)?;
-    let seen = is_outside(&daemon)?.context("the judge sees nothing")?;
-    Ok(format!("unpacked there on purpose it is seen: {}", seen.trim()))
+    let seen = is_outside(&daemon)?.context("the check finds nothing")?;
+    Ok(format!("the check finds an intentional file: {}", seen.trim()))
 }

@@ -1,52 +1,50 @@
-//! Attacks from the position of executord's user: what a compromised executord can make root, the launcher or a shim
-//! do.
+//! Attacks by executord's user: what a compromised executord can make root, the launcher or a shim do.
 
 mod disk;
 mod messages;
 
 use crate::attack::{Attack, Position};
 
-/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "root: a directory moved while it is emptied",
         position: Position::Executord,
-        claim: "a removal removes nothing but its tree, whoever moves directories of it meanwhile",
+        claim: "a removal removes only its own tree, even if directories of it are moved meanwhile",
         attack: disk::moved,
         control: disk::moved_control,
     },
     Attack {
         name: "root: links in the ledger's directory",
         position: Position::Executord,
-        claim: "an executord that root starts follows no link of its user's: nothing is owned, emptied or written there",
+        claim: "an executord that root starts follows no link of its user: link targets are not chowned, truncated or written",
         attack: disk::links,
         control: disk::links_control,
     },
     Attack {
         name: "launcher: a plan that changes while it is read",
         position: Position::Executord,
-        claim: "a plan is read once, from memory that nobody can change",
+        claim: "a plan is read once, from immutable memory",
         attack: messages::changing,
         control: messages::changing_control,
     },
     Attack {
         name: "launcher: two ids for one container",
         position: Position::Executord,
-        claim: "a launch whose id is not its plan's makes no container that the launcher does not know",
+        claim: "a launch whose id differs from its plan creates no container that the launcher does not know",
         attack: messages::two_ids,
         control: messages::two_ids_control,
     },
     Attack {
         name: "shim: a client's socket that waits",
         position: Position::Executord,
-        claim: "a shim waits for no peer: it stops its container, whatever its peers do to their sockets",
+        claim: "a shim never blocks on a peer: it stops its container, whatever its peers do to their sockets",
         attack: messages::waiting,
         control: messages::waiting_control,
     },
     Attack {
         name: "shim: the handle of root",
         position: Position::Executord,
-        claim: "the handle on the secret files is given to root alone, not to whoever has a socket that root bound",
+        claim: "the handle on the secret files is given only to root, not to a process that has a socket bound by root",
         attack: messages::handle,
         control: messages::handle_control,
     },

@@ -14,42 +14,41 @@ use integration::rootfs::Rootfs;
 
 use crate::attack::{Attack, Outcome, Position, Scale};
 
-/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "layers: a file of a terabyte of holes",
         position: Position::Image,
-        claim: "holes of a layer's files are bounded before they are read",
+        claim: "the size of holes in a layer's files is checked before they are read",
         attack: holes,
         control: holes_control,
     },
     Attack {
         name: "layers: a blob that is a hole",
         position: Position::Image,
-        claim: "holes of a blob are bounded before they are read, of whatever kind the blob is",
+        claim: "the size of holes in a blob is checked before they are read, whatever its media type",
         attack: hollow,
         control: hollow_control,
     },
     Attack {
         name: "layers: bits that flip",
         position: Position::Image,
-        claim: "a blob in which a bit has flipped is not unpacked, and a damaged layer is whole again when it is unpacked anew",
+        claim: "a blob with a flipped bit is not unpacked, and a damaged layer is repaired by unpacking it again",
         attack: flips,
         control: flips_control,
     },
     Attack {
         name: "root: links for the kernel's directories",
         position: Position::Image,
-        claim: "an image whose /dev, /proc or /sys is a link is refused, and what it leads to stays as it is",
+        claim: "an image whose /dev, /proc or /sys is a link is refused, and the link target is unchanged",
         attack: links,
         control: links_control,
     },
 ];
 
-/// Longest time for unpacking or refusing a layer of one file.
+/// Timeout for unpacking or refusing a layer of one file.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
-/// Encodes a number as GNU tar does when it is too large for digits: 12 bytes, the first bit set.
+/// Encodes a number too large for octal digits in GNU tar's form: 12 bytes with the first bit set.
 fn number(value: u64) -> [u8; 12] {
     let mut bytes = [0; 12];
     bytes[0] = 0x80;
@@ -57,7 +56,7 @@ fn number(value: u64) -> [u8; 12] {
     bytes
 }
 
-/// Builds an archive with one sparse file of `size` bytes in GNU tar's old form; only the last 512 bytes are data.
+/// Builds an archive in GNU tar's old sparse format with one file of `size` bytes, of which only the last 512 are data.
 fn sparse(size: u64) -> Vec<u8> {
     const DATA: u64 = 512;
     let mut header = [0_u8; 512];
@@ -101,9 +100,9 @@ fn holes(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(reported.join(", ")))
 }
 
-/// Makes a blob that is nothing but holes, of a length that alone is no reason to refuse it.
+/// Makes a sparse blob without data whose length alone is no reason to refuse it.
 fn hole(media_type: &str, length: u64) -> anyhow::Result<Blob> {
-    /// A skippable frame of zstd: its magic number and its length.
+    /// A skippable zstd frame: magic number and length.
     const SKIPPED: [u8; 8] = [0x50, 0x2a, 0x4d, 0x18, 0xff, 0xff, 0xff, 0xff];
     let mut blob = Blob::from_archive(b"");
     if media_type.ends_with("zstd") {
@@ -136,7 +135,7 @@ fn hollow(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(reported.join(", ")))
 }
 
-/// Unpacks a blob with a hole behind its archive, of a length that is no reason to refuse it.
+/// Unpacks a blob that has a hole after its archive and whose length is no reason to refuse it.
 fn hollow_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let mut archive = sparse(1 << 20);
@@ -147,10 +146,10 @@ fn hollow_control(_: Scale) -> anyhow::Result<String> {
     blob.file.set_len(archive.len() as u64)?;
     let answer = launcher.unpack(&blob, &[]);
     ensure!(matches!(answer, LauncherAnswer::Done(_)), "{answer:?}");
-    Ok("a megabyte of a hole behind an archive is unpacked".into())
+    Ok("an archive followed by a hole of a megabyte is unpacked".into())
 }
 
-/// Unpacks a small file of the same form, holes and data.
+/// Unpacks a small file of the same form, with holes and data.
 fn holes_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let answer = launcher.unpack(&Blob::from_archive(&sparse(1 << 20)), &[]);
@@ -163,7 +162,7 @@ fn holes_control(_: Scale) -> anyhow::Result<String> {
     Ok("a megabyte of the same form is unpacked".into())
 }
 
-/// A blob of one file with zeros in it, and the places of its bits that are flipped.
+/// Returns a blob of one file that contains zeros, and the positions of the bits to flip.
 fn flippable(scale: Scale) -> (Vec<u8>, impl Iterator<Item = usize>) {
     let archive = sparse(1 << 12);
     let bits = archive.len() * 8;
@@ -179,22 +178,23 @@ fn flips(scale: Scale) -> anyhow::Result<Outcome> {
         let (at, mask) = (bit / 8, 1 << (bit % 8));
         blob.file.write_all_at(&[archive[at] ^ mask], at as u64)?;
         match launcher.unpack(&blob, &[]) {
-            LauncherAnswer::Done(_) => faults.push(format!("bit {bit} is not noticed")),
+            LauncherAnswer::Done(_) => faults.push(format!("flipped bit {bit} is not detected")),
             _ => refused += 1,
         }
         blob.file.write_all_at(&archive[at..=at], at as u64)?;
     }
     if !launcher.stored("sha256").is_empty() || !launcher.stored("ingest").is_empty() {
-        faults.push("something of a damaged blob is left".to_owned());
+        faults.push("a damaged blob has leftovers".to_owned());
     }
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), format!("{refused} damaged blobs refused")))
 }
 
-/// The whole blob is unpacked. A bit that flips in its layer stays, until the layer is removed and unpacked anew.
+/// The intact blob is unpacked. A flipped bit in the unpacked layer stays until the layer is removed and unpacked
+/// again.
 fn flips_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let blob = Blob::from_archive(&sparse(1 << 12));
-    ensure!(matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)), "a whole blob is refused");
+    ensure!(matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)), "the intact blob is refused");
     let file = || launcher.stored("sha256").pop().map(|layer| layer.join("fs/sparse")).context("a layer");
     let whole = fs::read(file()?)?;
     fs::OpenOptions::new().write(true).open(file()?)?.write_all_at(&[1], 0)?;
@@ -202,9 +202,9 @@ fn flips_control(_: Scale) -> anyhow::Result<String> {
     ensure!(matches!(launcher.remove_layer(&blob), LauncherAnswer::Done(_)), "the layer is not removed");
     ensure!(
         matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)) && fs::read(file()?)? == whole,
-        "not mended"
+        "the layer is not repaired"
     );
-    Ok("the whole blob is unpacked; a bit that flips in the layer stays until that is unpacked anew".into())
+    Ok("the intact blob is unpacked; a flipped bit in the layer stays until the layer is unpacked again".into())
 }
 
 fn files(dir: &std::path::Path, found: &mut Vec<(String, u64)>) -> std::io::Result<()> {
@@ -232,13 +232,13 @@ fn links(scale: Scale) -> anyhow::Result<Outcome> {
         }
         let left = fs::read_dir(victim.path())?.count();
         if left != 1 || fs::read_to_string(victim.path().join("ptmx"))? != "precious" {
-            faults.push(format!("what {name} led to has {left} entries"));
+            faults.push(format!("the link target of {name} has {left} entries"));
         }
     }
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), format!("{refused} refused")))
 }
 
-/// Runs the same image with directories in place of links.
+/// Runs the same image with directories instead of links.
 fn links_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let rootfs = Rootfs::busybox();

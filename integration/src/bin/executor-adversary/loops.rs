@@ -1,4 +1,4 @@
-//! Attacks by what begins again and again, and by a machine that has run out of processes or holds processes up.
+//! Attacks by endless repetition, and by a machine that has no free processes or stops processes.
 
 use std::fs;
 use std::path::PathBuf;
@@ -16,36 +16,36 @@ use tonic::Code;
 
 use crate::attack::{Attack, Outcome, Position, Scale};
 
-/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "loops: restarts without a pause",
         position: Position::Client,
-        claim: "containers that restart in loops take neither the event log nor a processor from others",
+        claim: "containers that restart in loops exhaust neither the event log nor a processor",
         attack: restarts,
         control: restarts_control,
     },
     Attack {
         name: "faults: no process left",
         position: Position::Machine,
-        claim: "a Run or an Exec for which no process can be made answers RESOURCE_EXHAUSTED, and the node goes on afterwards",
+        claim: "a Run or an Exec without free processes answers RESOURCE_EXHAUSTED, and the node works afterwards",
         attack: processes,
         control: processes_control,
     },
     Attack {
         name: "faults: shells that are stopped",
         position: Position::Machine,
-        claim: "a shell that does not answer delays a container by a second, and the container runs once",
+        claim: "a warm container that does not answer delays a launch by a second, and the container runs once",
         attack: stopped_warm,
         control: stopped_warm_control,
     },
 ];
 
-/// Restarts of a container that are not delayed, and seconds for each further one (docs/restarts.md).
+/// Number of undelayed restarts of a container, and seconds for each further restart (docs/restarts.md).
 const BURST: u64 = 10;
 const PERIOD: u64 = 5;
 
-/// Runs containers whose runs end at once, until each of them waits for a second or more. Returns the number of restarts of each.
+/// Runs containers whose process exits at once, until each waits for a second or more before a restart. Returns the
+/// restarts of each.
 fn paced(daemon: &Daemon, count: usize) -> Vec<u64> {
     let every = prost_types::Duration { seconds: 0, nanos: 100_000_000 };
     let policy =
@@ -71,14 +71,14 @@ fn restarts(scale: Scale) -> anyhow::Result<Outcome> {
     let begun = Instant::now();
     let restarts = paced(&daemon, scale.pick(5, 100));
     let most = BURST + begun.elapsed().as_secs() / PERIOD + 1;
-    // Another client's events are still there, from the first one on.
+    // Events of another client are still available from the first.
     let first = daemon.api.events(WatchEventsRequest::default())?.message()?.context("an event")?;
     let kept = first.event.as_ref().is_some_and(|event| event.container_id == "other");
     let fault = match restarts.iter().max() {
-        Some(restarts) if *restarts > most => Some(format!("{restarts} restarts, where {most} are permitted")),
+        Some(restarts) if *restarts > most => Some(format!("{restarts} restarts, permitted are {most}")),
         _ => (!kept).then(|| format!("the first event is {first:?}")),
     };
-    Ok(Outcome::new(fault, format!("{} loops are paced, and no event is lost", restarts.len())))
+    Ok(Outcome::new(fault, format!("{} loops are delayed, and no event is lost", restarts.len())))
 }
 
 /// A container is restarted as often as the burst allows.
@@ -86,17 +86,17 @@ fn restarts_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let restarts = paced(&daemon, 1);
     ensure!(restarts.iter().all(|count| *count >= BURST), "{restarts:?} restarts");
-    Ok(format!("{restarts:?} restarts before the pace"))
+    Ok(format!("{restarts:?} restarts before the delay"))
 }
 
-/// A cgroup that limits the number of processes. Dropping it moves its processes back and removes it.
+/// A cgroup that limits the number of processes. Dropping it moves the processes back and removes the cgroup.
 struct PidsLimit {
     dir: PathBuf,
     parent: PathBuf,
 }
 
 impl PidsLimit {
-    /// Starts a daemon whose launcher, with all that it forks, is in the cgroup.
+    /// Starts a daemon whose launcher and all its descendants are in the cgroup.
     fn around_launcher() -> anyhow::Result<(Daemon, Self)> {
         let limit = Self::new()?;
         fs::write(limit.dir.join("cgroup.procs"), std::process::id().to_string())?;
@@ -135,10 +135,11 @@ impl Drop for PidsLimit {
     }
 }
 
-/// Most containers that are begun until one is refused.
+/// Maximum number of containers to start until one is refused.
 const CONTAINERS: usize = 60;
 
-/// Begins containers, and then processes, until none can be made. Returns the codes that are not RESOURCE_EXHAUSTED.
+/// Starts containers, and then processes, until no more can be created. Returns the error codes other than
+/// RESOURCE_EXHAUSTED.
 fn processes(scale: Scale) -> anyhow::Result<Outcome> {
     let (mut reported, mut faults) = (Vec::new(), Vec::new());
     for room in scale.pick(&[5_u32, 6, 7][..], &[3, 4, 5, 6, 7, 8, 9, 10, 11, 12]) {
@@ -168,7 +169,7 @@ fn processes(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), held))
 }
 
-/// As many containers run without the limit.
+/// The same number of containers runs without the limit.
 fn processes_control(_: Scale) -> anyhow::Result<String> {
     let (daemon, limit) = PidsLimit::around_launcher()?;
     limit.set("max")?;
@@ -178,7 +179,7 @@ fn processes_control(_: Scale) -> anyhow::Result<String> {
     Ok("without a limit 10 containers run".into())
 }
 
-/// Returns a daemon with two shells that wait, and their processes.
+/// Starts a daemon with two warm containers and returns their processes.
 fn with_warm_pool() -> anyhow::Result<(Daemon, Vec<i32>)> {
     let daemon = Setup::default().config("[warm_pool]\nsize = 2\n").start();
     daemon.api.wait_until_warm_pool_is_ready();
@@ -205,17 +206,17 @@ fn stopped_warm(_: Scale) -> anyhow::Result<Outcome> {
         }
     }
     let given_up = daemon.setup().logged().matches("did not acknowledge the launch").count();
-    let fault = (given_up != 2).then(|| format!("{given_up} of 2 stopped shells were given up"));
-    Ok(Outcome::new(fault, "both containers run, without the warm containers"))
+    let fault = (given_up != 2).then(|| format!("{given_up} of 2 stopped warm containers were discarded"));
+    Ok(Outcome::new(fault, "both containers run without the warm pool"))
 }
 
-/// Shells that are not stopped are used.
+/// Warm containers that are not stopped are used.
 fn stopped_warm_control(_: Scale) -> anyhow::Result<String> {
     let (daemon, _) = with_warm_pool()?;
     let rootfs = Rootfs::busybox();
     daemon.api.up(sh("echo up; exec busybox sleep 100000").id("a").rootfs(&rootfs.reference()));
     match daemon.api.info().warm_pool.map(|warm_pool| warm_pool.used) {
-        Some(1) => Ok("a container used a shell".into()),
-        used => bail!("{used:?} shells were used"),
+        Some(1) => Ok("a container used a warm container".into()),
+        used => bail!("{used:?} warm containers were used, expected 1"),
     }
 }

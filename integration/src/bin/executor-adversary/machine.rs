@@ -1,8 +1,8 @@
 //! Faults of the machine: its clock is set while containers run.
 //!
-//! The host's clock is not touched. A library that executord loads shifts what `clock_gettime` says of the wall clock by the
-//! number of hours in a file. Limits: the launcher and shims start with an environment of their own, and are not shifted, so a result that is recorded after
-//! a jump has an unshifted date.
+//! The host's clock is not changed. A library that is preloaded into executord shifts the wall clock of `clock_gettime`
+//! by the number of hours in a file. Limits: the launcher and shims start with their own environment and are not
+//! shifted, so a result that is recorded after a jump has an unshifted date.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,7 +16,6 @@ use integration::wait;
 
 use crate::attack::{Attack, Outcome, Position, Scale};
 
-/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[Attack {
     name: "clock: jumps under retention and events",
     position: Position::Machine,
@@ -27,7 +26,7 @@ pub(crate) const ALL: &[Attack] = &[Attack {
 
 /// Results are kept for two hours.
 const CONFIG: &str = "[retention]\nhours = 2\n";
-/// Jumps in hours: forward, back behind the start, and to the start again.
+/// Clock offsets in hours: forward, back to before the start, and no offset.
 const JUMPS: [i32; 3] = [6, -6, 0];
 
 const LIBRARY: &str = r#"
@@ -49,7 +48,7 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 }
 "#;
 
-/// A daemon whose wall clock can be set.
+/// A daemon whose wall clock can be shifted.
 struct Shifted {
     daemon: Daemon,
     offset: PathBuf,
@@ -73,8 +72,8 @@ impl Shifted {
         set(&self.offset, hours)
     }
 
-    /// Waits until retention has looked at all containers, from its beginning to its end: it deletes the first container in
-    /// one look, and the second one in a later one.
+    /// Waits until retention has checked all containers in one complete pass: it deletes the first container in one
+    /// pass, and the second container in a later pass.
     fn await_retention(&self, name: &str) {
         for round in ["a", "b"] {
             let id = format!("{name}{round}");
@@ -85,7 +84,7 @@ impl Shifted {
     }
 }
 
-/// Replaces the file at once: a reader never finds it empty.
+/// Replaces the file atomically, so that a reader never finds it empty.
 fn set(offset: &Path, hours: i32) -> anyhow::Result<()> {
     let new = offset.with_extension("new");
     std::fs::write(&new, hours.to_string())?;
@@ -116,11 +115,11 @@ fn jumps(_: Scale) -> anyhow::Result<Outcome> {
     if !cursors.is_sorted_by(|one, next| one < next) {
         faults.push(format!("events are out of order: {cursors:?}"));
     }
-    let held = format!("after {JUMPS:?} h every result is kept, {} events are in order", cursors.len());
+    let held = format!("after jumps of {JUMPS:?} h every result is kept, and {} events are in order", cursors.len());
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), held))
 }
 
-/// After a restart the age of a result is computed from dates: here the jump is seen.
+/// After a restart, the age of a result is computed from dates, so the jump has an effect.
 fn restarted(_: Scale) -> anyhow::Result<String> {
     let mut shifted = Shifted::start()?;
     shifted.daemon.api.run_to_end(sh("true").id("done"));

@@ -1,12 +1,13 @@
 //! `executor-adversary`: repeats attacks on the executor that once succeeded, and variants of them.
 //!
 //! Input is the product's binaries (in `target/dist/`, or the directory in EXECUTOR_DIST). Each entry of [`all`] is a
-//! claim with an attack on it from one of six positions, and a control: the same judgement where the attack is known
-//! to succeed, or where there is none, so that an attack that fails only because the judge sees nothing is noticed.
-//! Each part runs in a process of its own, with daemons and directories of its own: a panic costs only its entry.
+//! claim with an attack from one of six positions, and a control. The control makes the same judgement for an attack
+//! that is known to succeed, or without any attack, to detect attacks that fail only because the judge sees nothing.
+//! Each part runs in its own process, with its own daemons and directories: a panic affects only its entry.
 //!
-//! Limits: attacks of minutes, gigabytes or millions are scaled down to a hundredth by default, enough to see the
-//! mechanism; `--long` repeats races and raises numbers, still within what a machine of 8 GB bears.
+//! Limits: attacks that take minutes, gigabytes or millions of requests are scaled down to a hundredth by default,
+//! which is enough to exercise the mechanism. `--long` repeats races and raises numbers, within the capacity of a
+//! machine with 8 GB.
 
 mod attack;
 mod client;
@@ -44,27 +45,27 @@ use crate::report::{Report, Row};
     about = "Attack the executor from the positions of a client, a container, executord's user, an image, a server and the machine"
 )]
 struct Options {
-    /// Print the attacks, and run none
+    /// List the attacks without running them
     #[arg(long)]
     list: bool,
-    /// Only attacks whose name contains these words
+    /// Run only attacks whose name contains this text
     #[arg(long, value_name = "WORDS")]
     filter: Option<String>,
-    /// Only attacks from this position [default: all]
+    /// Run only attacks from this position [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_enum)]
     position: Vec<Position>,
-    /// Repeat races and raise numbers: about ten minutes
+    /// Repeat races and use larger numbers (takes about ten minutes)
     #[arg(long)]
     long: bool,
-    /// Print the figures as JSON
+    /// Print the results as JSON
     #[arg(long)]
     json: bool,
-    /// Attack and part for a child process
+    /// Attack and part, for a child process
     #[arg(long, hide = true, value_names = ["ATTACK", "PART"], num_args = 2)]
     play: Option<Vec<String>>,
 }
 
-/// Every attack, in the order in which they run.
+/// All attacks, in the order in which they run.
 fn all() -> impl Iterator<Item = &'static Attack> {
     [
         client::ALL,
@@ -104,7 +105,7 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> anyhow::Result<bool> {
     let scale = if options.long { Scale::Long } else { Scale::Short };
     if let Some([name, part]) = options.play.as_deref() {
-        let Some(attack) = all().find(|attack| attack.name == name) else { bail!("no attack is called {name:?}") };
+        let Some(attack) = all().find(|attack| attack.name == name) else { bail!("no attack is named {name:?}") };
         stage::run_here(attack, part, scale)?;
         return Ok(true);
     }
@@ -113,14 +114,14 @@ fn run(options: &Options) -> anyhow::Result<bool> {
             && (options.position.is_empty() || options.position.contains(&attack.position))
     };
     let wanted: Vec<&Attack> = all().filter(is_wanted).collect();
-    ensure!(!wanted.is_empty(), "no attack is meant; --list prints all");
+    ensure!(!wanted.is_empty(), "the filters match no attack; --list prints all");
     if options.list {
         wanted
             .iter()
             .for_each(|attack| println!("{:<10} {:<46} {}", attack.position.name(), attack.name, attack.claim));
         return Ok(true);
     }
-    ensure!(nix::unistd::geteuid().is_root(), "containers and the positions of others need root");
+    ensure!(nix::unistd::geteuid().is_root(), "run as root: containers and the attackers' positions require it");
     nix::sys::prctl::set_child_subreaper(true)?;
     let mut report = Report::default();
     for attack in wanted {

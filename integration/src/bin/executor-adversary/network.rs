@@ -1,4 +1,4 @@
-//! Attacks over the network: packets that leave a container without egress, and names that change what they stand for.
+//! Attacks over the network: packets that leave a container without egress, and names whose addresses change.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, TcpListener, UdpSocket};
@@ -28,33 +28,32 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::attack::{Attack, Outcome, Position, Scale};
 
-/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "egress: packets of a container without it",
         position: Position::Container,
-        claim: "without egress, or beside its rules, no packet of a container arrives beyond its network",
+        claim: "without egress, or without a matching rule, no packet of a container leaves its network",
         attack: leave,
         control: leave_control,
     },
     Attack {
         name: "rebinding: downloads",
         position: Position::Server,
-        claim: "a name, a redirect or another attempt leads no download to an address of this machine",
+        claim: "no name, redirect or retry leads a download to an address of this machine",
         attack: downloads,
         control: downloads_control,
     },
     Attack {
         name: "rebinding: denied addresses",
         position: Position::Server,
-        claim: "a name leads no download and no upload to the metadata service or to a network that the operator denies",
+        claim: "no name leads a download or an upload to the metadata service or to a network that the operator denies",
         attack: denied,
         control: denied_control,
     },
     Attack {
         name: "rebinding: a Vault",
         position: Position::Server,
-        claim: "executord's token reaches no other server than the one that the Vault's authority certifies, and in plain text loopback alone",
+        claim: "executord's token is sent only to a server certified by the Vault's authority, and in plain text only to loopback",
         attack: vault,
         control: vault_control,
     },
@@ -68,20 +67,20 @@ pub(crate) const ALL: &[Attack] = &[
 ];
 
 const EGRESS: &str = include_str!("probes/egress.py");
-/// Port of the servers beyond.
+/// Port of the servers outside.
 const PORT: u16 = 7001;
-/// Address of clouds' metadata services.
+/// Address of the metadata services of clouds.
 const METADATA: &str = "169.254.169.254";
-/// Address of the attacker's server, which stands for the Internet.
+/// Address of the attacker's server, which represents the Internet.
 const PUBLIC: &str = "192.0.2.7";
-/// Address of a site that its operator denies.
+/// Address of a server at a site that the operator denies.
 const SITE: &str = "10.1.2.3";
-/// Address of a server that the attacker's name leads to.
+/// Address of a server that the attacker's name resolves to.
 const THIEF: &str = "198.51.100.9";
-/// The attacker's name.
+/// Host name controlled by the attacker.
 const NAME: &str = "rebind.test";
 
-/// Servers beyond that record what arrives.
+/// Servers outside that record received connections and datagrams.
 struct Beyond {
     network: Network,
     connections: Arc<AtomicUsize>,
@@ -97,7 +96,7 @@ impl Beyond {
             let added = Command::new("ip").args(["address", "add", METADATA, "dev", "in0"]).status();
             added.map(|_| (TcpListener::bind(("::", PORT)), UdpSocket::bind(("::", PORT))))
         })?;
-        // And the host's own servers, which the container does not reach either.
+        // Also the host's own servers, which the container must not reach either.
         let (host_tcp, host_udp) = network.enter(|| (TcpListener::bind(("::", PORT)), UdpSocket::bind(("::", PORT))));
         let (connections, datagrams) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(Vec::new())));
         for listener in [tcp?, host_tcp?] {
@@ -122,13 +121,13 @@ impl Beyond {
         Ok(Self { network, connections, datagrams })
     }
 
-    /// Number of connections and datagrams so far.
+    /// Number of connections and datagrams received so far.
     fn arrived(&self) -> (usize, usize) {
         let datagrams = self.datagrams.lock().map(|all| all.iter().filter(|one| one.starts_with(b"attack")).count());
         (self.connections.load(Ordering::Relaxed), datagrams.unwrap_or(usize::MAX))
     }
 
-    /// Waits until what was sent before has arrived: packets keep their order on the cable.
+    /// Waits until all earlier packets have arrived: packets keep their order on the link.
     fn settle(&self, daemon: &Daemon) {
         let script = format!(
             "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n[s.sendto(b'settled', (a, {PORT})) for a in ('{BEYOND}', '{GATEWAY}')]"
@@ -148,7 +147,7 @@ fn container(id: &str, script: &str, arguments: &[&str]) -> RunRequest {
     RunRequest { network: v1::Network::Cni.into(), ..request }
 }
 
-/// Runs the probe and returns what it printed.
+/// Runs the probe and returns its output.
 fn probe(daemon: &Daemon, id: &str, more: impl Fn(RunRequest) -> RunRequest) -> String {
     let port = PORT.to_string();
     let mapped = format!("::ffff:{BEYOND}");
@@ -177,8 +176,8 @@ fn leave(scale: Scale) -> anyhow::Result<Outcome> {
             }),
         ];
     }
-    ensure!(reported.iter().all(|text| text.starts_with("sent ")), "the probe did not end: {reported:?}");
-    // A capability that could change the rules is refused without open egress.
+    ensure!(reported.iter().all(|text| text.starts_with("sent ")), "the probe did not complete: {reported:?}");
+    // A capability that permits changing the rules is refused without open egress.
     let mut lifted = Vec::new();
     for capability in ["NET_ADMIN", "NET_RAW", "SYS_ADMIN"] {
         let capabilities = Capabilities { add: vec![capability.into()], ..Capabilities::default() };
@@ -192,12 +191,12 @@ fn leave(scale: Scale) -> anyhow::Result<Outcome> {
     let text = format!("{}: {connections} connections and {datagrams} datagrams arrived", reported.join(", "));
     let fault = match lifted.is_empty() {
         true => (connections + datagrams > 0).then(|| text.clone()),
-        false => Some(format!("{lifted:?} is given without egress")),
+        false => Some(format!("{lifted:?} is granted without egress")),
     };
     Ok(Outcome::new(fault, text))
 }
 
-/// Sends the same with open egress.
+/// Sends the same packets with open egress.
 fn leave_control(_: Scale) -> anyhow::Result<String> {
     let beyond = Beyond::start()?;
     let daemon = beyond.network.daemon("allow_egress = true");
@@ -208,12 +207,11 @@ fn leave_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("with egress {connections} connections and {datagrams} datagrams arrive"))
 }
 
-/// Parses addresses of a table.
 fn addresses(texts: &[&str]) -> Vec<IpAddr> {
     texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
-/// Names of the attacker, each with a way to change its addresses.
+/// Answers for the attacker's names, each of which changes its addresses in another manner.
 fn resolve(name: &str, number: usize) -> Vec<IpAddr> {
     match name.split('.').next().unwrap_or_default() {
         "rebind" if number.is_multiple_of(2) => addresses(&[PUBLIC]),
@@ -231,7 +229,7 @@ fn resolve(name: &str, number: usize) -> Vec<IpAddr> {
         "site" => addresses(&[SITE]),
         "vault" if number.is_multiple_of(2) => addresses(&[PUBLIC]),
         "vault" => addresses(&[THIEF]),
-        // The name server's answer, where /etc/hosts has no localhost.
+        // Answer of the name server if /etc/hosts has no localhost.
         "localhost" => addresses(&[THIEF]),
         _ => Vec::new(),
     }
@@ -261,7 +259,7 @@ fn send(daemon: &Daemon, urls: &[String]) -> Vec<String> {
     transfer(daemon, urls.iter().map(|url| Action { upload: Some(upload(url)), ..Action::default() }))
 }
 
-/// Runs each of these transfers in a container; returns the steps of each, or why it was refused.
+/// Runs each transfer in a container. Returns the steps of each, or the reason for its refusal.
 fn transfer(daemon: &Daemon, transfers: impl Iterator<Item = Action>) -> Vec<String> {
     let mut reported = Vec::new();
     for (index, transfer) in transfers.enumerate() {
@@ -279,7 +277,7 @@ fn transfer(daemon: &Daemon, transfers: impl Iterator<Item = Action>) -> Vec<Str
     reported
 }
 
-/// Starts the attacker's server, which redirects to its own name and fails now and then, and the victim on loopback.
+/// Starts the attacker's server, which redirects to its own name and fails at times, and the victim on loopback.
 fn servers() -> (u16, WebServer, WebServer) {
     let port = free_port();
     let attacker = WebServer::start_at(&format!("{PUBLIC}:{port}"), move |number, request| {
@@ -302,7 +300,7 @@ fn servers() -> (u16, WebServer, WebServer) {
 fn downloads(scale: Scale) -> anyhow::Result<Outcome> {
     let names = NameServer::isolated(&[&format!("{PUBLIC}/32")], resolve);
     let (port, attacker, victim) = servers();
-    // Nothing but this machine's own addresses is denied, and nothing listens on the second port but the victim.
+    // Only this machine's own addresses are denied, and only the victim listens on the second port.
     let config = format!("[transfers]\ndenied = []\nallowed = [\"{PUBLIC}\"]\nattempts = 3\nidle_seconds = 5\n");
     let daemon = Setup::default().config(&config).start();
     let near = WebServer::start(|_, _| WebAnswer::ok(b"secret"));
@@ -317,14 +315,14 @@ fn downloads(scale: Scale) -> anyhow::Result<Outcome> {
     }
     let reported = fetch(&daemon, &urls);
     let asked = attacker.requests().len();
-    ensure!(asked > 0 && names.asked() > 2, "the attacker was not asked: {reported:#?}");
+    ensure!(asked > 0 && names.asked() > 2, "the attacker received no request: {reported:#?}");
     let reached: Vec<String> =
         victim.requests().into_iter().chain(near.requests()).map(|request| request.target).collect();
     let text = format!("{} downloads, the attacker answered {asked} requests", urls.len());
     Ok(Outcome::new((!reached.is_empty()).then(|| format!("{text}; loopback got {reached:?}")), text))
 }
 
-/// Where loopback is allowed, the redirect of the same server reaches it.
+/// If loopback is allowed, the redirect of the same server reaches the victim.
 fn downloads_control(_: Scale) -> anyhow::Result<String> {
     let _names = NameServer::isolated(&[&format!("{PUBLIC}/32")], resolve);
     let (port, _attacker, victim) = servers();
@@ -336,20 +334,20 @@ fn downloads_control(_: Scale) -> anyhow::Result<String> {
     Ok("with loopback allowed, the name leads there after a redirect".into())
 }
 
-/// Servers at the metadata service's address and at one of the site, on a port of their own.
+/// Starts servers at the address of the metadata service and at a denied address, on their own port.
 fn denied_servers() -> (u16, WebServer, [WebServer; 2]) {
     let (port, attacker, _loopback) = servers();
     let victim = |address: &str| WebServer::start_at(&format!("{address}:{port}"), |_, _| WebAnswer::ok(b"secret"));
     (port, attacker, [victim(METADATA), victim(SITE)])
 }
 
-/// A name server, and an interface with the addresses of all that the attacker's names stand for.
+/// Starts a name server, and an interface with all addresses of the attacker's names.
 fn names() -> NameServer {
     let held = [PUBLIC, METADATA, SITE, THIEF].map(|address| format!("{address}/32"));
     NameServer::isolated(&held.each_ref().map(String::as_str), resolve)
 }
 
-/// The paths that the victims were asked for, and what the transfers told.
+/// Returns the paths that were requested from the victims, and the messages of the transfers.
 fn transferred(allowed: &str, rounds: usize) -> anyhow::Result<(Vec<String>, String)> {
     let names = names();
     let (port, attacker, victims) = denied_servers();
@@ -361,30 +359,30 @@ fn transferred(allowed: &str, rounds: usize) -> anyhow::Result<(Vec<String>, Str
     let urls: Vec<String> =
         hosts.flat_map(|host| (0..rounds).map(move |round| format!("http://{host}:{port}/{round}"))).collect();
     let reported = [fetch(&daemon, &urls), send(&daemon, &urls)].concat().join("; ");
-    ensure!(!attacker.requests().is_empty() && names.asked() > 4, "the attacker was not asked: {reported}");
+    ensure!(!attacker.requests().is_empty() && names.asked() > 4, "the attacker received no request: {reported}");
     let reached = victims.iter().flat_map(WebServer::requests).map(|request| request.target).collect();
     Ok((reached, reported))
 }
 
 fn denied(scale: Scale) -> anyhow::Result<Outcome> {
     let (reached, reported) = transferred(&format!("\"{PUBLIC}\""), scale.pick(2, 20))?;
-    // The addresses were judged.
+    // The addresses were checked.
     ensure!(reported.contains("transfers.denied"), "{reported}");
     let text = format!("{} refusals of denied addresses", reported.matches("transfers.denied").count());
     Ok(Outcome::new((!reached.is_empty()).then(|| format!("the victims got {reached:?}")), text))
 }
 
-/// Where the addresses are allowed, the names lead there.
+/// If the addresses are allowed, the names lead to them.
 fn denied_control(_: Scale) -> anyhow::Result<String> {
     let (reached, reported) = transferred(&format!("\"{PUBLIC}\", \"{METADATA}\", \"{SITE}\""), 2)?;
     ensure!(reached.len() >= 2, "{reached:?}: {reported}");
     Ok(format!("with their addresses allowed the victims got {} requests", reached.len()))
 }
 
-/// Token with which executord logs in at the Vault.
+/// Vault token of executord.
 const TOKEN: &str = "token-7c21d5e0aa";
 
-/// Starts a server with TLS that answers each request with a secret, and records what it reads.
+/// Starts a TLS server that answers each request with a secret and records received data.
 fn tls_server(address: &str, issued: &Issued) -> anyhow::Result<Arc<Mutex<Vec<u8>>>> {
     let certificate = CertificateDer::from_pem_slice(issued.certificate.as_bytes())?;
     let key = PrivateKeyDer::from_pem_slice(issued.key.as_bytes())?;
@@ -414,7 +412,8 @@ fn tls_server(address: &str, issued: &Issued) -> anyhow::Result<Arc<Mutex<Vec<u8
     Ok(read)
 }
 
-/// Counts the connections to the thief that had executord's token: over TLS with the certificate of `thief`, and in plain text.
+/// Counts the connections to the attacker's server that contained executord's token: over TLS with the certificate of
+/// `thief`, and in plain text.
 fn stolen(is_certified: bool, rounds: usize) -> anyhow::Result<(usize, usize, String)> {
     let _names = names();
     let hosts = tempfile::NamedTempFile::new()?;
@@ -462,7 +461,7 @@ fn stolen(is_certified: bool, rounds: usize) -> anyhow::Result<(usize, usize, St
         let read = read.lock().map(|read| String::from_utf8_lossy(&read).into_owned()).unwrap_or_default();
         read.matches(TOKEN).count()
     };
-    ensure!(tokens(&server) > 0, "the Vault was not asked: {reported:?}");
+    ensure!(tokens(&server) > 0, "the Vault received no request: {reported:?}");
     let in_plain = plain.requests().iter().filter(|request| request.header("x-vault-token") == Some(TOKEN)).count();
     Ok((tokens(&thief), in_plain, reported.join("; ")))
 }
@@ -473,7 +472,7 @@ fn vault(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((over_tls + in_plain > 0).then_some(fault), reported))
 }
 
-/// A server that the Vault's authority certifies gets the token, wherever the name leads.
+/// A server with a certificate of the Vault's authority gets the token, whatever address the name has.
 fn vault_control(_: Scale) -> anyhow::Result<String> {
     let (over_tls, _, reported) = stolen(true, 4)?;
     ensure!(over_tls > 0, "{reported}");
@@ -491,17 +490,17 @@ fn registries(scale: Scale) -> anyhow::Result<Outcome> {
     let mut reported = String::new();
     for round in 0..scale.pick(1, 20) {
         if !names.asked().is_multiple_of(2) {
-            // The next answer is the public one.
+            // The next answer is the public address.
             let _ = std::net::ToSocketAddrs::to_socket_addrs(&(NAME, 1));
         }
         reported = cli::run(&daemon.socket(), &["image", "pull", &format!("{NAME}:{port}/x:{round}")]).stderr;
     }
-    ensure!(!attacker.requests().is_empty(), "the attacker was not asked: {reported}");
+    ensure!(!attacker.requests().is_empty(), "the attacker received no request: {reported}");
     let reached = victim.requests().first().map(|request| request.target.clone());
-    Ok(Outcome::new(reached.map(|path| format!("loopback was asked for {path}")), reported.trim().to_owned()))
+    Ok(Outcome::new(reached.map(|path| format!("loopback received a request for {path}")), reported.trim().to_owned()))
 }
 
-/// A registry that is on loopback from the beginning, by the caller's choice, is asked there.
+/// A registry that the caller named at a loopback address is contacted there.
 fn registries_control(_: Scale) -> anyhow::Result<String> {
     let _names = NameServer::isolated(&[&format!("{PUBLIC}/32")], resolve);
     let victim = WebServer::start(|_, _| WebAnswer::Full("404 Not Found", Vec::new(), Vec::new()));
@@ -509,5 +508,5 @@ fn registries_control(_: Scale) -> anyhow::Result<String> {
     let reported = cli::run(&daemon.socket(), &["image", "pull", &format!("own.test:{}/x:1", victim.port())]);
     let first = wait::within(Duration::from_secs(5), || victim.requests().first().cloned().context("no request"));
     let path = first.map_err(|why| why.context(reported.stderr))?.target;
-    Ok(format!("a registry that is on loopback from the beginning is asked for {path}"))
+    Ok(format!("a registry that is initially on loopback received a request for {path}"))
 }

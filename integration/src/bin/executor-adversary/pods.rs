@@ -7,7 +7,6 @@ use integration::request::{RequestBuilder as _, sh};
 
 use crate::attack::{Attack, Outcome, Position, Scale};
 
-/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[Attack {
     name: "pods: a peer's secrets by /proc",
     position: Position::Container,
@@ -17,7 +16,7 @@ pub(crate) const ALL: &[Attack] = &[Attack {
 }];
 
 const PATH: &str = "/etc/cf-service-bindings/a";
-/// Reads what is behind the kernel's check of tracing. `$1` is a process id.
+/// Reads files that are protected by the kernel's ptrace access check. `$1` is a process id.
 const READ: &str = "cd /proc/$1 || exit; cat root/etc/cf-service-bindings/a; tr '\\0' '\\n' <environ; \
      readlink ns/mnt; cat cwd/etc/cf-service-bindings/a; cat fd/0 </dev/null";
 
@@ -49,7 +48,7 @@ fn peer(_: Scale) -> anyhow::Result<Outcome> {
         let pid = String::from_utf8_lossy(&lines.last().context("a process id")?.data).trim().to_owned();
         for by in ["0:0", "1000:1000"] {
             let seen = output(&daemon, sh(&format!("set -- {pid}; {READ}")).user(by));
-            ensure!(seen.contains("Permission denied") || seen.contains("SECRET"), "the victim is not seen: {seen}");
+            ensure!(seen.contains("Permission denied") || seen.contains("SECRET"), "the victim is not visible: {seen}");
             if seen.contains("SECRET") || seen.contains("mnt:[") {
                 faults.push(format!("{by} reads a peer that is {user}"));
             }
@@ -58,7 +57,7 @@ fn peer(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), "root and the same user are denied"))
 }
 
-/// Reads another process of the same member in the same way.
+/// Reads another process of the same member in the same manner.
 fn own(_: Scale) -> anyhow::Result<String> {
     let daemon = daemon_with_pod()?;
     let script = format!("sleep 100000 & set -- $!; {READ}");

@@ -1,4 +1,5 @@
-//! Attacks of a client on providers of secrets: on executord's own credentials, and on secrets that no rule gives to the client.
+//! Attacks by a client on providers of secrets: on executord's own credentials, and on secrets that no rule grants to
+//! the client.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -13,7 +14,6 @@ use integration::web::{WebAnswer, WebServer};
 
 use crate::attack::{Attack, Outcome, Position, Scale};
 
-/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "providers: executord's own token",
@@ -25,18 +25,18 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "providers: links within a directory",
         position: Position::Client,
-        claim: "a link in a directory of secrets leads neither out of what the rule covers nor to executord's credentials",
+        claim: "a link in a directory of secrets leads neither out of the rule's paths nor to executord's credentials",
         attack: links,
         control: links_control,
     },
 ];
 
-/// Token with which executord logs in.
+/// Vault token of executord.
 const TOKEN: &str = "token-3f0c7a9be1";
-/// Secret that the caller may not have.
+/// Secret that the caller is not allowed to read.
 const CANARY: &str = "canary-4b17d0";
 
-/// A directory that the daemon's user can read.
+/// Creates a directory that the daemon's user can read.
 fn shelf() -> anyhow::Result<tempfile::TempDir> {
     let dir = tempfile::tempdir()?;
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755))?;
@@ -65,7 +65,7 @@ fn content(daemon: &Daemon, provider: &str, path: &str, key: &str) -> Result<Str
     content
 }
 
-/// A server that answers as Vault does: it decodes the path once, and takes a namespace before a mount.
+/// Starts a server that answers as Vault does: it decodes the path once, and accepts a namespace before a mount.
 fn vault() -> WebServer {
     WebServer::start(|_, request| {
         let target = decoded(&request.target);
@@ -80,7 +80,7 @@ fn vault() -> WebServer {
     })
 }
 
-/// Decodes the escapes of ASCII.
+/// Decodes percent-encoded ASCII characters.
 fn decoded(target: &str) -> String {
     let mut parts = target.split('%');
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -92,7 +92,7 @@ fn decoded(target: &str) -> String {
     text
 }
 
-/// Starts a daemon with a Vault, whose rule covers every path.
+/// Starts a daemon with a Vault provider whose rule covers every path.
 fn with_vault(vault: &WebServer, dir: &Path) -> anyhow::Result<Daemon> {
     put(&dir.join("token"), TOKEN)?;
     let config = format!(
@@ -104,7 +104,7 @@ fn with_vault(vault: &WebServer, dir: &Path) -> anyhow::Result<Daemon> {
     Ok(Setup::default().config(&config).start())
 }
 
-/// Refers to executord's own token, by its path and by other spellings of it.
+/// Refers to executord's own token by its path and by other spellings of the path.
 fn token(_: Scale) -> anyhow::Result<Outcome> {
     let (vault, dir) = (vault(), shelf()?);
     let daemon = with_vault(&vault, dir.path())?;
@@ -124,7 +124,7 @@ fn token(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, format!("{} paths are refused", paths.len())))
 }
 
-/// Reads the same text from a secret that the rule gives.
+/// Reads the same text from a secret that the rule grants.
 fn token_control(_: Scale) -> anyhow::Result<String> {
     let (vault, dir) = (vault(), shelf()?);
     let daemon = with_vault(&vault, dir.path())?;
@@ -133,7 +133,8 @@ fn token_control(_: Scale) -> anyhow::Result<String> {
     Ok("a secret with the same text is read".into())
 }
 
-/// Starts a daemon with a directory of two owners, of which a rule covers one, and a Vault whose token is in it.
+/// Starts a daemon with a directory of two owners, of which a rule covers one, and a Vault provider whose token is in
+/// the directory.
 fn with_directory(dir: &Path) -> anyhow::Result<Daemon> {
     for part in ["app", "app/v1", "other"] {
         fs::create_dir(dir.join(part))?;
@@ -179,7 +180,7 @@ fn links(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(paths.iter().find_map(read), format!("{} paths are refused", paths.len())))
 }
 
-/// Follows a link within what the rule covers, and one that a rule for everything covers.
+/// Follows a link within the paths that the rule covers, and a link under a rule that covers everything.
 fn links_control(_: Scale) -> anyhow::Result<String> {
     let dir = shelf()?;
     let daemon = with_directory(dir.path())?;
@@ -187,5 +188,5 @@ fn links_control(_: Scale) -> anyhow::Result<String> {
         let got = content(&daemon, provider, path, "").map_err(anyhow::Error::msg)?;
         ensure!(got == CANARY, "{provider}:{path}: {got}");
     }
-    Ok("links within what a rule covers are followed".into())
+    Ok("links within the rule's paths are followed".into())
 }

@@ -1,4 +1,4 @@
-//! A client of gRPC's C core, through Python, with messages as bytes.
+//! A client based on gRPC's C core, in Python. Messages are bytes.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const SCRIPT: &str = include_str!("probes/c_core.py");
 
-/// A client with one connection that stays open.
+/// A client with one persistent connection.
 pub(crate) struct CCore {
     child: Child,
     to: ChildStdin,
@@ -17,7 +17,6 @@ pub(crate) struct CCore {
 }
 
 impl CCore {
-    /// Connects.
     pub(crate) fn connect(socket: &Path) -> anyhow::Result<Self> {
         let python = std::env::var_os("EXECUTOR_PYTHON")
             .context("EXECUTOR_PYTHON names no Python with grpcio: `cargo xtask adversary` makes one")?;
@@ -41,7 +40,7 @@ impl CCore {
     pub(crate) fn call_with(&mut self, method: &str, message: &[u8], more: &Value) -> anyhow::Result<String> {
         writeln!(self.to, "{}", json!({"method": method, "message": hex::encode(message), "more": more}))?;
         let mut line = String::new();
-        ensure!(self.from.read_line(&mut line)? > 0, "the client ended");
+        ensure!(self.from.read_line(&mut line)? > 0, "the client exited");
         Ok(line.trim().to_owned())
     }
 }

@@ -1,4 +1,4 @@
-//! Attacks of clients that take and give nothing back: readers that never read, drains and reservations without number.
+//! Attacks by clients that hold resources: clients that never read, and unlimited numbers of drains and reservations.
 
 use std::time::{Duration, Instant};
 
@@ -14,53 +14,53 @@ use integration::{host, wait};
 
 use crate::attack::{Attack, Outcome, Position, Scale};
 
-/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "readers: lossless ones that never read",
         position: Position::Client,
-        claim: "lossless readers that never read cost bounded memory, and hold up no other container, no Delete and no Drain",
+        claim: "lossless readers that never read cost bounded memory, and block no other container, no Delete and no Drain",
         attack: unread,
         control: unread_control,
     },
     Attack {
         name: "drains: calls whose clients go away",
         position: Position::Client,
-        claim: "any number of Drain calls leaves one task, and the next one ends the drain at its deadline",
+        claim: "any number of Drain calls leaves one task, and the next call ends the drain at its deadline",
         attack: drains,
         control: drains_control,
     },
     Attack {
         name: "reservations: all capacity for one caller",
         position: Position::Client,
-        claim: "reservations of a caller leave half of the capacity to others, those of root end by their time or by a drain, and a caller that may reserve cannot drain",
+        claim: "reservations of a caller leave half of the capacity to others, those of root expire or end with a drain, and a caller that may reserve cannot drain",
         attack: reservations,
         control: reservations_control,
     },
 ];
 
-/// A grace period that no attack waits for.
+/// Grace period that no attack waits for.
 const LONG: Duration = Duration::from_secs(3600);
-/// Longest time for a Delete or a Drain that nothing may hold up, on a loaded machine. A drain gives up 30 s after its deadline.
+/// Timeout of a Delete or a Drain that must not block, on a loaded machine. A drain gives up 30 s after its deadline.
 const ENDED_WITHIN: Duration = Duration::from_secs(25);
-/// Bytes that a process writes at most while its reader does not read: pipe, queues and windows, with room to spare.
+/// Maximum number of bytes that a process can write while its reader does not read: pipe, queues and windows, with a
+/// margin.
 const HELD_MAX: u64 = 5 << 20;
-/// Memory for each reader, in executord or in the shim: 1.2 MiB of queues and windows, and 2 MiB of the shim's.
+/// Maximum memory for each reader, in executord or in the shim: 1.2 MiB of queues and windows, and 2 MiB in the shim.
 const READER_MAX: u64 = 4 << 20;
 
-/// Attaches a reader on a connection of its own, which reads nothing beyond the first message.
+/// Attaches a reader on its own connection. It reads nothing after the first message.
 fn reader(daemon: &Daemon, id: &str) -> anyhow::Result<Attached> {
     let api = Api::connect(&daemon.socket()).context("a connection")?;
     Ok(Attached::start(&api, AttachStart { id: id.into(), lossless: true, ..AttachStart::default() })?)
 }
 
-/// Bytes that a process has written.
+/// Number of bytes that a process has written.
 fn written(pid: i32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
     text.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse().ok()).unwrap_or(0)
 }
 
-/// Waits until a process writes no more, and returns how much it wrote.
+/// Waits until a process has stopped writing, and returns the number of bytes written.
 fn held(pid: i32) -> u64 {
     const SAME: usize = 100;
     let (mut last, mut same) = (0, 0);
@@ -81,7 +81,7 @@ fn parent(pid: i32) -> anyhow::Result<i32> {
     Ok(host::status(pid, "PPid").context("the process is gone")?.parse()?)
 }
 
-/// Number of clients that may be attached to a container at once.
+/// Maximum number of clients that can be attached to a container.
 const READERS: u64 = 16;
 
 fn unread(_: Scale) -> anyhow::Result<Outcome> {
@@ -110,15 +110,15 @@ fn unread(_: Scale) -> anyhow::Result<Outcome> {
     for pid in pids {
         held(pid);
     }
-    // A container beside them runs and is read.
+    // Another container runs and its output is read meanwhile.
     let beside = daemon.api.run_to_end(sh("echo beside").id("beside"));
     ensure!(integration::api::exit(&beside) == Ok(0), "{beside:?}");
-    // Without its reader the process goes on.
+    // Without its reader, the process continues.
     let stood = written(pids[2]);
     drop(leaving);
     let goes_on = wait::within(ENDED_WITHIN, || if written(pids[2]) > stood + (1 << 20) { Ok(()) } else { Err(()) });
     if goes_on.is_err() {
-        faults.push("a process waits for a reader that has gone".to_owned());
+        faults.push("a process waits for a disconnected reader".to_owned());
     }
     let begun = Instant::now();
     daemon.api.delete("deleted", true)?;
@@ -143,25 +143,25 @@ fn unread(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
-/// The process is held with a reader, and not without one.
+/// The process is blocked with a reader, and not without one.
 fn unread_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let pid = integration::api::pid(&daemon.api.started(program("/usr/bin/yes", &[]).id("free")));
-    wait::until("a process without a reader writes on", || (written(pid) > HELD_MAX + (1 << 20)).then_some(()));
+    wait::until("writing continues without a reader", || (written(pid) > HELD_MAX + (1 << 20)).then_some(()));
     let pid = integration::api::pid(&daemon.api.started(program("/usr/bin/yes", &[]).id("held")));
     let _reader = reader(&daemon, "held")?;
     let first = held(pid);
-    Ok(format!("without a reader it writes on; with one it stopped after {first} bytes"))
+    Ok(format!("without a reader it continues to write; with one it stopped after {first} bytes"))
 }
 
-/// A process that ignores SIGTERM, so that a drain lasts.
+/// Starts a process that ignores SIGTERM, so that a drain takes a long time.
 fn stubborn(daemon: &Daemon) -> anyhow::Result<()> {
     let grace = i64::try_from(LONG.as_millis())?;
     daemon.api.up(sh("trap '' TERM; echo up; while :; do sleep 0.05; done").id("stubborn").grace_ms(grace));
     Ok(())
 }
 
-/// Makes a Drain call, reads its first message and goes away.
+/// Calls Drain, reads its first message and disconnects.
 fn call(daemon: &Daemon) -> anyhow::Result<()> {
     let mut drain = daemon.api.client().cell().drain(Some(LONG), 1, "attack")?;
     let progress = daemon.api.block_on(drain.next())?.context("progress")?;
@@ -170,7 +170,7 @@ fn call(daemon: &Daemon) -> anyhow::Result<()> {
 }
 
 fn drains(scale: Scale) -> anyhow::Result<Outcome> {
-    /// Growth for each call that is no task: the allocator's and the log's.
+    /// Maximum memory growth in bytes for each call that creates no task: allocator and log.
     const CALL_MAX: u64 = 400;
     let daemon = Daemon::start();
     stubborn(&daemon)?;
@@ -200,22 +200,22 @@ fn drains(scale: Scale) -> anyhow::Result<Outcome> {
     ))
 }
 
-/// A call that is dropped has begun a drain all the same.
+/// A cancelled call has started a drain nevertheless.
 fn drains_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     stubborn(&daemon)?;
     call(&daemon)?;
-    let refused = daemon.api.run(sleeper("x")).err().context("a Run is taken during a drain")?;
+    let refused = daemon.api.run(sleeper("x")).err().context("a Run is accepted during a drain")?;
     ensure!(refused.message().contains("draining"), "{refused}");
-    Ok("a call whose client has gone drains: a Run is refused".into())
+    Ok("a call of a disconnected client drains: a Run is refused".into())
 }
 
 const SMALL: &str = "[capacity]\nmemory_bytes = \"1G\"\ncontainers = 40\n[policy]\ndefault_memory_bytes = \"16M\"\n";
 
-/// Caller that may run and reserve.
+/// Caller that may run containers and reserve capacity.
 const TENANT: &str = "[[callers]]\nuri = 'spiffe://test/tenant'\nmethods = ['read', 'run']\n";
 
-/// Reserves until nothing is left; returns the number of reservations.
+/// Reserves until no capacity is left. Returns the number of reservations.
 fn exhaust(api: &Api, client: &Client, prefix: &str, tries: usize, ttl: Duration) -> anyhow::Result<usize> {
     let cell = client.cell();
     let mut made = 0;
@@ -233,7 +233,7 @@ fn reservations(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = &tls.daemon;
     let mut faults = Vec::new();
     let tries = scale.pick(400, 20_000);
-    // A tenant leaves half of the capacity to others, and cannot drain.
+    // A tenant leaves half of the capacity to others, and must not drain.
     let tenant = tls.connect(&tls.files("tenant", &tls.authority.caller("spiffe://test/tenant")))?;
     let before = resident(daemon.pid())?;
     let by_tenant = exhaust(&daemon.api, &tenant, "t", tries, LONG)?;
@@ -245,19 +245,19 @@ fn reservations(scale: Scale) -> anyhow::Result<Outcome> {
     let made = by_tenant + exhaust(&daemon.api, &daemon.api.client(), "a", tries, LONG)?;
     let endless = daemon.api.block_on(daemon.api.client().cell().reserve("z", Resources::default(), Some(2 * LONG)));
     if endless.is_ok() || made > 40 {
-        faults.push(format!("{made} reservations are made where 40 fit, and longer than an hour"));
+        faults.push(format!("{made} reservations were made although 40 fit, or for longer than an hour"));
     }
-    // A drain ends them, whatever their time is.
+    // A drain ends reservations, whatever their remaining time.
     let mut drain = daemon.api.client().cell().drain(Some(Duration::from_secs(1)), 1, "attack")?;
     while daemon.api.block_on(drain.next())?.is_some() {}
     daemon.api.block_on(daemon.api.client().cell().undrain())?;
     let freed = daemon.api.run_to_end(sh("exit 0").id("freed"));
     ensure!(integration::api::exit(&freed) == Ok(0), "{freed:?}");
-    // Short ones end by themselves.
+    // Short reservations expire by themselves.
     exhaust(&daemon.api, &daemon.api.client(), "b", tries, Duration::from_secs(1))?;
     let victim = wait::within(ENDED_WITHIN, || daemon.api.run(sleeper("victim")));
     if let Err(refused) = victim {
-        faults.push(format!("reservations of 1 s are there after {ENDED_WITHIN:?}: {refused}"));
+        faults.push(format!("reservations of 1 s have not expired after {ENDED_WITHIN:?}: {refused}"));
     }
     let grown = resident(daemon.pid())?.saturating_sub(before);
     let reported = format!(
@@ -271,10 +271,11 @@ fn reservations(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
-/// While the reservations last, a Run is refused.
+/// Until the reservations end, Run is refused.
 fn reservations_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Setup::default().config(SMALL).start();
     let made = exhaust(&daemon.api, &daemon.api.client(), "a", 60, LONG)?;
-    let refused = daemon.api.run(sleeper("victim")).err().context("a Run is taken although all is reserved")?;
-    Ok(format!("{made} reservations keep a Run out: {}", refused.message()))
+    let refused =
+        daemon.api.run(sleeper("victim")).err().context("a Run is accepted although all capacity is reserved")?;
+    Ok(format!("{made} reservations make a Run fail: {}", refused.message()))
 }

@@ -1,4 +1,4 @@
-//! Report of the attacks: a line for each as it ends, a table for people, JSON for programs.
+//! Report of the attacks: a line for each when it ends, a table for people, and JSON for programs.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use crate::attack::Attack;
 use crate::stage::PartResult;
 
-/// Results of all attacks.
 #[derive(Default)]
 pub(crate) struct Report {
     pub(crate) rows: Vec<Row>,
@@ -31,7 +30,7 @@ impl Row {
         !self.result.failed && !self.result.through && !self.control.failed
     }
 
-    /// One line with the attack's name and outcome.
+    /// One line with the name and outcome of the attack.
     pub(crate) fn line(&self) -> String {
         let seconds = (self.result.took + self.control.took).as_secs_f64();
         let Attack { name, position, .. } = self.attack;

@@ -1,4 +1,4 @@
-//! Search of a process's memory for secrets that it should have wiped.
+//! Searches a process's memory for secrets that it should have wiped.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,10 @@ use anyhow::{Context as _, ensure};
 use executor_residue::process::Process;
 use executor_residue::{Needles, Search};
 
-/// Time within which a process must have wiped its secrets.
+/// Time within which a process must wipe its secrets.
 const WITHIN: Duration = Duration::from_secs(1);
 
-/// Names the secrets that a process holds now, with the size of what was found.
+/// Names the secrets that a process currently holds, with the size of each finding.
 pub(crate) fn held(pid: i32, secrets: &[(&str, &[u8])]) -> anyhow::Result<Vec<String>> {
     let mut needles = Needles::new()?;
     secrets.iter().for_each(|(name, secret)| needles.add(name, secret));
@@ -20,7 +20,7 @@ pub(crate) fn held(pid: i32, secrets: &[(&str, &[u8])]) -> anyhow::Result<Vec<St
     Ok(report.hits.iter().map(ToString::to_string).collect())
 }
 
-/// Names the secrets that a process still holds after [`WITHIN`]; returns earlier if there are none.
+/// Names the secrets that a process still holds after [`WITHIN`]. Returns earlier if there are none.
 pub(crate) fn kept(pid: i32, secrets: &[(&str, &[u8])]) -> anyhow::Result<Vec<String>> {
     let end = Instant::now() + WITHIN;
     loop {

@@ -17,37 +17,37 @@ use serde_json::json;
 
 use crate::attack::{Attack, Outcome, Position, Scale};
 
-/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "archives: hostile names in a CNAB bundle",
         position: Position::Image,
-        claim: "a thick bundle writes nothing by its names, costs bounded memory, and prints no control or bidirectional characters",
+        claim: "the names in a thick bundle cannot cause writes outside of it, unbounded memory, or output of control or bidirectional characters",
         attack: bundles,
         control: bundles_control,
     },
     Attack {
         name: "archives: a name that is a hole",
         position: Position::Client,
-        claim: "a name or a record of an imported archive is bounded before it is read into executord",
+        claim: "the size of a name or a record in an imported archive is checked before executord reads it",
         attack: hollow_names,
         control: hollow_names_control,
     },
     Attack {
         name: "conventions: a hostile server",
         position: Position::Server,
-        claim: "a convention's server gains no privilege, leads to no other server, and neither its length nor its slowness is unbounded",
+        claim: "a convention's server gains no privilege and cannot redirect to another server, and the length and duration of its answers are bounded",
         attack: conventions,
         control: conventions_control,
     },
 ];
 
-/// Address space of a front end under attack: more than it needs, and less than the attacks take where nothing bounds them.
+/// Address space limit of a front end under attack, in bytes: more than it needs, and less than the attacks would use
+/// without a limit.
 const MEMORY_MAX: u64 = 512 << 20;
-/// Longest time of a front end for a hostile input, on a loaded machine.
+/// Timeout of a front end for a hostile input, on a loaded machine.
 const REFUSED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Builds a header, whatever its name is.
+/// Builds a tar header with any name.
 fn header(kind: u8, name: &[u8], size: u64) -> [u8; 512] {
     let mut header = tar::Header::new_gnu();
     header.as_mut_bytes()[..name.len().min(100)].copy_from_slice(&name[..name.len().min(100)]);
@@ -58,7 +58,7 @@ fn header(kind: u8, name: &[u8], size: u64) -> [u8; 512] {
     *header.as_bytes()
 }
 
-/// Writes a compressed archive: entries of a type, a name, and a content.
+/// Writes a compressed archive from entries of type, name and content.
 fn archive(path: &Path, entries: &[(u8, &[u8], &[u8])]) -> anyhow::Result<()> {
     let mut bytes = Vec::new();
     for (kind, name, content) in entries {
@@ -78,7 +78,7 @@ fn compress(path: &Path, from: &mut dyn std::io::Read) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs agent-cli in a directory, with little memory.
+/// Runs agent-cli in a directory with a memory limit.
 fn agent(directory: &Path, arguments: &[&str]) -> anyhow::Result<CliOutput> {
     let mut command = Command::new("prlimit");
     command.arg(format!("--as={MEMORY_MAX}")).arg(dist::binary("agent-cli")).args(arguments);
@@ -88,17 +88,17 @@ fn agent(directory: &Path, arguments: &[&str]) -> anyhow::Result<CliOutput> {
 
 const BUNDLE: &str = r#"{"schemaVersion": "v1.0.0", "name": "lamp", "version": "0.1.0", "invocationImages": [{"image": "example/lamp:0.1.0"}]}"#;
 
-/// Type, name and link of an archive's entry, as they are written.
+/// Raw type, name and link of an archive entry.
 type RawEntry<'a> = (u8, &'a [u8], &'a [u8]);
 
-/// Judges how the front end took a hostile input: refused, in words, at once.
+/// Judges how the front end handled a hostile input: it must refuse it promptly with a message.
 fn fault(what: &str, ran: &CliOutput, took: Duration) -> Option<String> {
     let shown = format!("{}{}", ran.stdout, ran.stderr);
     let raw =
         shown.chars().find(|c| c.is_control() && !matches!(c, '\n' | '\t') || ('\u{202a}'..='\u{202e}').contains(c));
     match () {
         () if raw.is_some() => Some(format!("{what}: prints {raw:?}")),
-        () if ran.status == 0 => Some(format!("{what}: taken")),
+        () if ran.status == 0 => Some(format!("{what}: accepted")),
         () if ran.status != 125 || shown.contains("panicked") => {
             Some(format!("{what}: status {}: {shown}", ran.status))
         }
@@ -150,7 +150,7 @@ fn bundles(scale: Scale) -> anyhow::Result<Outcome> {
         archive(&path, &all)?;
         evaluate(what)?;
     }
-    // More entries than allowed, and names and records of any length: 800 MB compress to 4 MB.
+    // More entries than allowed, and names and records of excessive length: 800 MB compress to 4 MB.
     let many = [header(b'0', deep.as_bytes(), 0).to_vec()].concat().repeat(100_001);
     compress(&path, &mut &*many)?;
     evaluate("many entries")?;
@@ -160,7 +160,7 @@ fn bundles(scale: Scale) -> anyhow::Result<Outcome> {
         compress(&path, &mut (&name[..]).chain(std::io::repeat(b'a').take(size)))?;
         evaluate(&format!("a name of 800 MB ({})", char::from(*kind)))?;
     }
-    // Documents: deep, and with characters that change how a line is shown.
+    // Documents that are deeply nested or contain characters that change how a line is displayed.
     for (what, text) in [
         ("deep document", format!("{}{}", "[".repeat(1_000_000), "]".repeat(1_000_000))),
         ("bidirectional name", BUNDLE.replace("lamp\"", "\\u202egpj\"")),
@@ -180,7 +180,7 @@ fn bundles(scale: Scale) -> anyhow::Result<Outcome> {
     ))
 }
 
-/// The same bundle without a hostile entry is shown.
+/// The same bundle without a hostile entry is displayed.
 fn bundles_control(_: Scale) -> anyhow::Result<String> {
     let directory = tempfile::tempdir()?;
     archive(&directory.path().join("bundle.tgz"), &[(b'0', b"bundle.json", BUNDLE.as_bytes())])?;
@@ -189,7 +189,7 @@ fn bundles_control(_: Scale) -> anyhow::Result<String> {
     Ok("the bundle alone is explained".into())
 }
 
-/// Writes an archive that begins with a name or a record of this size, which is a hole.
+/// Writes an archive that begins with a sparse name or record of `size` bytes.
 fn hollow(path: &Path, kind: u8, size: u64) -> anyhow::Result<()> {
     let mut file = fs::File::create(path)?;
     file.write_all(&header(kind, b"././@LongLink", size))?;
@@ -230,7 +230,7 @@ fn peak(pid: i32) -> anyhow::Result<u64> {
     Ok(line.trim_end_matches(" kB").parse::<u64>()? << 10)
 }
 
-/// A name within the bound is read, and what is missing then is the rest of the image.
+/// A name within the limit is read; the error is then that the rest of the image is missing.
 fn hollow_names_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let directory = tempfile::tempdir()?;
@@ -282,12 +282,12 @@ fn conventions(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), format!("{} answers refused", paths.len())))
 }
 
-/// An answer of the same server that is right is taken.
+/// A correct answer of the same server is accepted.
 fn conventions_control(_: Scale) -> anyhow::Result<String> {
     let world = World::start();
     world.web("2", "x");
     world.register(&[("honest", "hello", "timeoutSeconds = 5")]);
     let applied = world.applied();
     ensure!(applied.to_string().contains("HELLO FROM CONVENTION"), "{}", json!(applied));
-    Ok("the same server decorates where it answers rightly".into())
+    Ok("the same server decorates if its answer is correct".into())
 }

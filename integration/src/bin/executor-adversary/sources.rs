@@ -1,4 +1,4 @@
-//! Attacks by the owner of a repository of git, which `agent-cli bundle` reads a bundle from.
+//! Attacks by the owner of a git repository from which `agent-cli bundle` reads a bundle.
 
 use std::fs;
 use std::io::Write as _;
@@ -11,12 +11,11 @@ use integration::dist;
 
 use crate::attack::{Attack, Outcome, Position, Scale};
 
-/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "git: an object with another content",
         position: Position::Server,
-        claim: "a commit of git pins the content of every file that is read from it, whatever is in the repository",
+        claim: "a git commit pins the content of every file that is read from it, whatever the repository contains",
         attack: rewritten,
         control: rewritten_control,
     },
@@ -29,7 +28,7 @@ pub(crate) const ALL: &[Attack] = &[
     },
 ];
 
-/// Longest time for refusing a repository.
+/// Timeout for refusing a repository.
 const AT_ONCE: Duration = Duration::from_secs(20);
 
 /// A repository with one bundle.
@@ -74,7 +73,7 @@ impl Repository {
         self.dir.path().join(".git/objects").join(&object[..2]).join(&object[2..])
     }
 
-    /// Gives an object the content of another one.
+    /// Gives an object the content of another object.
     fn replace(&self, object: &str, by: &str) -> anyhow::Result<()> {
         fs::remove_file(self.loose(object))?;
         fs::copy(self.loose(by), self.loose(object))?;
@@ -82,7 +81,7 @@ impl Repository {
     }
 }
 
-/// A ConfigMap.
+/// Builds a ConfigMap.
 fn map(name: &str) -> String {
     format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{a: b}}\n")
 }
@@ -95,7 +94,7 @@ fn inspect(repository: &Path, commit: &str, limit: Duration) -> anyhow::Result<O
     Ok(command.args(["--json", "inspect", &source]).stdin(Stdio::null()).output()?)
 }
 
-/// Replaces the blob, the tree and the commit, one after another, and reads the bundle under the old commit.
+/// Replaces the blob, the tree and the commit in turn, and reads the bundle under the old commit.
 fn rewritten(_: Scale) -> anyhow::Result<Outcome> {
     for name in [":manifests/map.yaml", ":manifests", "^{tree}", ""] {
         let repository = Repository::new()?;
@@ -120,7 +119,7 @@ fn rewritten(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held("a blob, two trees and a commit are refused by their names".into()))
 }
 
-/// Reads a repository that is as it was.
+/// Reads an unchanged repository.
 fn rewritten_control(_: Scale) -> anyhow::Result<String> {
     let repository = Repository::new()?;
     let output = inspect(repository.dir.path(), &repository.commit, AT_ONCE)?;
@@ -132,7 +131,7 @@ fn rewritten_control(_: Scale) -> anyhow::Result<String> {
     Ok("the repository as it was is read".into())
 }
 
-/// Commits levels of trees that each contain the next one ten times.
+/// Commits nested trees that each contain the next level ten times.
 fn levels(repository: &Repository, count: usize) -> anyhow::Result<String> {
     let mut tree = repository.git(&["rev-parse", &format!("{}^{{tree}}", repository.commit)], "")?;
     for _ in 0..count {

@@ -1,4 +1,4 @@
-//! Runs each part in a process of its own, and ends what such a process leaves behind when it fails.
+//! Runs each part in its own process, and cleans up after a process that fails.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -9,16 +9,16 @@ use serde_json::{Value, json};
 
 use crate::attack::{Attack, Outcome, Scale};
 
-/// Longest time for a part.
+/// Timeout of a part.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Result of a part, or the reason that there is none.
+/// Result of a part, or the reason for its absence.
 pub(crate) struct PartResult {
-    /// True for a successful attack; always true for a control.
+    /// True if the attack succeeded; always true for a control.
     pub(crate) through: bool,
-    /// What was seen, or the error.
+    /// The observation, or the error.
     pub(crate) text: String,
-    /// True if the part did not run to its end.
+    /// True if the part did not complete.
     pub(crate) failed: bool,
     pub(crate) took: Duration,
 }
@@ -37,7 +37,7 @@ pub(crate) fn run_here(attack: &Attack, part: &str, scale: Scale) -> anyhow::Res
     Ok(())
 }
 
-/// Runs a part in a process of its own.
+/// Runs a part in a new process.
 pub(crate) fn run_part(attack: &Attack, part: &str, scale: Scale) -> anyhow::Result<PartResult> {
     let begun = Instant::now();
     let mut command = Command::new(std::env::current_exe()?);
@@ -74,7 +74,7 @@ pub(crate) fn run_part(attack: &Attack, part: &str, scale: Scale) -> anyhow::Res
     })
 }
 
-/// Ends the processes that a failed part has left: this process is the subreaper of all its descendants.
+/// Kills the processes that a failed part has left: this process is the subreaper of all its descendants.
 fn kill_leftovers() {
     let me = std::process::id() as i32;
     loop {
@@ -87,7 +87,7 @@ fn kill_leftovers() {
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
             let _ = nix::sys::wait::waitpid(pid, Some(nix::sys::wait::WaitPidFlag::WNOHANG));
         }
-        // Each is reaped by whoever waits for it; nothing else can be waited for here.
+        // The parent that must reap a process may be another leftover, so this polls.
         std::thread::sleep(Duration::from_millis(5));
     }
 }

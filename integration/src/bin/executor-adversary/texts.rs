@@ -1,4 +1,4 @@
-//! Attacks by text: output that changes how a receiver's terminal shows it, and names that a peer takes for others.
+//! Attacks by text: output that manipulates a receiver's terminal, and names that a peer mistakes for other names.
 
 use std::fs;
 use std::io::Read as _;
@@ -14,35 +14,34 @@ use integration::wait;
 
 use crate::attack::{Attack, Outcome, Position, Scale};
 
-/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "texts: controls in output for syslog",
         position: Position::Container,
-        claim: "a receiver of syslog gets no control character and no bidirectional mark of a container's output",
+        claim: "a syslog receiver gets no control character and no bidirectional mark from a container's output",
         attack: syslog,
         control: syslog_control,
     },
     Attack {
         name: "texts: units that read as two",
         position: Position::Client,
-        claim: "no identity has a unit with a character that delimits parts of a subject, or that changes how it is shown",
+        claim: "no identity has a unit with a character that delimits parts of a subject or changes how it is displayed",
         attack: units,
         control: units_control,
     },
 ];
 
-/// Characters that a terminal obeys: C0, DEL, C1, bidirectional marks, separators of lines.
+/// Control characters that terminals interpret: C0, DEL, C1, bidirectional marks, line separators.
 const HARMFUL: &str = "\u{1b}\u{7f}\u{9b}\u{90}\u{61c}\u{200e}\u{202a}\u{202e}\u{2066}\u{2069}\u{2028}\u{2029}";
 /// Last line of the output.
 const LAST: &str = "end-of-output";
 
-/// Harmful characters in bytes that were received.
+/// Returns the harmful characters in received bytes.
 fn harmful(bytes: &[u8]) -> Vec<char> {
     String::from_utf8_lossy(bytes).chars().filter(|c| HARMFUL.contains(*c)).collect()
 }
 
-/// Runs a container that prints harmful characters; its label has them, too. Returns its output as executord keeps it.
+/// Runs a container that prints harmful characters and has them in a label. Returns its output as stored by executord.
 fn print(daemon: &Daemon) -> Vec<u8> {
     let octal: String = HARMFUL.bytes().map(|byte| format!("\\{byte:03o}")).collect();
     let mut request = sh(&format!("printf 'a{octal}b\\n{LAST}\\n'")).id("printer");
@@ -51,7 +50,7 @@ fn print(daemon: &Daemon) -> Vec<u8> {
     daemon.api.output("printer").stdout
 }
 
-/// Receives the output of a container.
+/// Receives the output of a container with syslog.
 fn syslog(_: Scale) -> anyhow::Result<Outcome> {
     let setup = Setup::default();
     let dir = setup.home().join("receiver");
@@ -69,8 +68,8 @@ fn syslog(_: Scale) -> anyhow::Result<Outcome> {
         stream.set_read_timeout(Some(wait::PATIENCE))?;
         let (mut received, mut buffer) = (Vec::new(), [0; 4096]);
         while !received.windows(LAST.len()).any(|part| part == LAST.as_bytes()) {
-            let count = stream.read(&mut buffer).context("the output did not come")?;
-            ensure!(count > 0, "the connection ended before the output came");
+            let count = stream.read(&mut buffer).context("the output was not received")?;
+            ensure!(count > 0, "the connection closed before the output was received");
             received.extend_from_slice(&buffer[..count]);
         }
         Ok(received)
@@ -82,7 +81,7 @@ fn syslog(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, format!("{} bytes without any of {} characters", received.len(), HARMFUL.chars().count())))
 }
 
-/// Judges the same output as executord keeps it, where it is what the container printed.
+/// Judges the same output as stored by executord, which is exactly what the container printed.
 fn syslog_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let found = harmful(&print(&daemon));
@@ -90,7 +89,7 @@ fn syslog_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("all {} characters are in the output that is kept", found.len()))
 }
 
-/// Asks for an identity with a unit.
+/// Requests an identity with a unit.
 fn has_identity(daemon: &Daemon, unit: &str) -> bool {
     let mut request = sleeper("named");
     request.identity = Some(Identity { organizational_units: vec![unit.into()], ..Identity::default() });
@@ -101,7 +100,7 @@ fn has_identity(daemon: &Daemon, unit: &str) -> bool {
     accepted
 }
 
-/// Asks for units that a peer, which matches the subject as text, takes for two or for another one.
+/// Requests units that a peer which matches the subject as text mistakes for two units or for another unit.
 fn units(_: Scale) -> anyhow::Result<Outcome> {
     let ca = Ca::new("cell CA");
     let daemon = ca.daemon();
@@ -111,7 +110,7 @@ fn units(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, "every one is refused"))
 }
 
-/// Asks for an ordinary unit.
+/// Requests an ordinary unit.
 fn units_control(_: Scale) -> anyhow::Result<String> {
     let ca = Ca::new("cell CA");
     let daemon = ca.daemon();

@@ -1,4 +1,5 @@
-//! Attacks over TCP with mutual TLS: strangers who lock out callers, and callers that keep a right which was taken away.
+//! Attacks over TCP with mutual TLS: unauthenticated clients that lock out callers, and callers that keep a revoked
+//! permission.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -21,7 +22,6 @@ use tokio::time::{sleep, sleep_until};
 
 use crate::attack::{Attack, Outcome, Position, Scale};
 
-/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "tls: half-open handshakes of many addresses",
@@ -33,30 +33,30 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "tls: a caller that was removed",
         position: Position::Client,
-        claim: "a removed caller has no connection any longer, and its containers get no new value of a reference",
+        claim: "the connections of a removed caller are closed, and its containers get no new value of a reference",
         attack: removed,
         control: removed_control,
     },
     Attack {
         name: "tls: a certificate that expires",
         position: Position::Client,
-        claim: "a connection ends with the certificate of its caller",
+        claim: "a connection is closed when its caller's certificate expires",
         attack: expired,
         control: expired_control,
     },
 ];
 
-/// Half-open handshakes a second.
+/// Number of half-open handshakes per second.
 const EACH_SECOND: u32 = 700;
-/// Interval in which a part of them is made.
+/// Interval in which a part of these handshakes is started.
 const TICK: Duration = Duration::from_millis(10);
-/// Callers that connect meanwhile.
+/// Number of callers that connect meanwhile.
 const CALLERS: u8 = 8;
-/// Attempts of each caller.
+/// Connection attempts of each caller.
 const ATTEMPTS: usize = 3;
-/// Delay of bytes between caller and daemon, in one direction.
+/// One-way delay between caller and daemon.
 const DELAY: Duration = Duration::from_millis(50);
-/// Time limit for the end of a connection that must end.
+/// Timeout for the close of a connection that must be closed.
 const END: Duration = Duration::from_secs(20);
 
 /// Connects from a loopback address.
@@ -67,7 +67,7 @@ async fn connect_from(from: Ipv4Addr, to: SocketAddr) -> std::io::Result<TcpStre
     socket.connect(to).await
 }
 
-/// Half-open handshakes, each from an address of its own, until this is dropped.
+/// Half-open handshakes, each from its own address, until this is dropped.
 struct Flood {
     stop: Arc<AtomicBool>,
     opened: Arc<AtomicU32>,
@@ -111,7 +111,7 @@ impl Drop for Flood {
     }
 }
 
-/// Sends the beginning of a handshake, and waits until the daemon ends the connection.
+/// Sends the beginning of a handshake, and waits until the daemon closes the connection.
 async fn hang(from: Ipv4Addr, to: SocketAddr, opened: Arc<AtomicU32>) {
     let Ok(mut stream) = connect_from(from, to).await else { return };
     opened.fetch_add(1, Ordering::Relaxed);
@@ -119,7 +119,7 @@ async fn hang(from: Ipv4Addr, to: SocketAddr, opened: Arc<AtomicU32>) {
     let _ = stream.read_to_end(&mut Vec::new()).await;
 }
 
-/// Copies bytes with [`DELAY`].
+/// Copies bytes with a delay of [`DELAY`].
 async fn delayed(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
     let mut buffer = vec![0; 64 << 10];
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
@@ -131,17 +131,17 @@ async fn delayed(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unp
     let _ = to.shutdown().await;
 }
 
-/// Passes one connection at a time on to the daemon with [`DELAY`] in each direction, from a loopback address.
+/// Forwards one connection at a time to the daemon with [`DELAY`] in each direction, from a loopback address.
 async fn far_away(listener: TcpListener, from: Ipv4Addr, to: SocketAddr) {
     while let Ok((client, _)) = listener.accept().await {
-        // The daemon accepts when the bytes of the client that are on their way arrive, or just before.
+        // The daemon accepts when the client's bytes arrive, or just before.
         sleep(DELAY * 2).await;
         let Ok(server) = connect_from(from, to).await else { continue };
         let ((read, write), (from_server, to_server)) = (client.into_split(), server.into_split());
         let to_client = tokio::spawn(delayed(from_server, write));
         tokio::spawn(async move {
             let mut read = read;
-            // The first bytes have had their way already.
+            // The first bytes have been delayed already.
             let mut to_server = to_server;
             let mut first = vec![0; 64 << 10];
             if let Ok(bytes @ 1..) = read.read(&mut first).await
@@ -154,17 +154,17 @@ async fn far_away(listener: TcpListener, from: Ipv4Addr, to: SocketAddr) {
     }
 }
 
-/// Makes one call without any repetition.
+/// Makes one call without retries.
 async fn call(client: &Client) -> Result<(), tonic::Status> {
     client.rpc().info(InfoRequest {}).await.map(drop)
 }
 
-/// Returns how many of the callers were served during a flood, and its rate.
+/// Returns the number of callers that were served during a flood, and the rate of the flood.
 fn flooded(more: &str) -> anyhow::Result<(usize, f64)> {
     let tls = TlsDaemon::start("", more);
     let (to, files) = (tls.address.parse::<SocketAddr>()?, tls.operator());
     let flood = Flood::start(to)?;
-    wait::until("every place is taken", || (flood.opened.load(Ordering::Relaxed) > EACH_SECOND).then_some(()));
+    wait::until("all handshake slots are used", || (flood.opened.load(Ordering::Relaxed) > EACH_SECOND).then_some(()));
     let callers: Vec<_> = (1..=CALLERS)
         .map(|number| {
             let files = files.clone();
@@ -198,20 +198,20 @@ async fn is_served(address: &str, files: &Tls) -> bool {
 
 fn half_open(_: Scale) -> anyhow::Result<Outcome> {
     let (served, rate) = flooded("")?;
-    let seen = format!("{served} of {CALLERS} callers were served beside {rate:.0} half-open handshakes a second");
+    let seen = format!("{served} of {CALLERS} callers were served during {rate:.0} half-open handshakes a second");
     Ok(Outcome::new((served < usize::from(CALLERS)).then(|| seen.clone()), seen))
 }
 
-/// Makes the same attack on a daemon with few places.
+/// Makes the same attack on a daemon with a small handshake limit.
 fn half_open_control(_: Scale) -> anyhow::Result<String> {
     let (served, rate) = flooded("handshakes = 16")?;
-    ensure!(served < usize::from(CALLERS), "all callers were served beside {rate:.0} half-open handshakes a second");
-    Ok(format!("with 16 places {served} of {CALLERS} callers were served beside {rate:.0} a second"))
+    ensure!(served < usize::from(CALLERS), "all callers were served during {rate:.0} half-open handshakes a second");
+    Ok(format!("with 16 slots {served} of {CALLERS} callers were served during {rate:.0} handshakes a second"))
 }
 
 const GUEST: &str = "spiffe://test/guest";
 
-/// A directory of secrets, and the tables of a configuration that let these callers use it.
+/// A directory of secrets, and configuration tables that grant these callers access.
 struct Shelf(tempfile::TempDir);
 
 impl Shelf {
@@ -243,7 +243,7 @@ impl Shelf {
     }
 }
 
-/// Runs a container of a caller that follows the secret.
+/// Runs a container of `client` that follows the secret.
 fn following(tls: &TlsDaemon, client: &Client, id: &str) -> anyhow::Result<Container> {
     let reference = SecretReference { provider: "shelf".into(), path: "value".into(), ..SecretReference::default() };
     let request = sleeper(id).action(|run| {
@@ -259,8 +259,8 @@ fn value(container: &Container) -> String {
     fs::read_to_string(Path::new(&path)).unwrap_or_default()
 }
 
-/// Plays a guest that is removed or not. Returns whether its connection answers afterwards, and the value that its container has
-/// when the operator's has the last one.
+/// Runs a caller that is removed from the configuration or not. Returns whether its connection still answers
+/// afterwards, and the value that its container has when the operator's container has the newest value.
 fn guest(is_removed: bool) -> anyhow::Result<(bool, String)> {
     let shelf = Shelf::new()?;
     shelf.put("1")?;
@@ -273,7 +273,7 @@ fn guest(is_removed: bool) -> anyhow::Result<(bool, String)> {
         tls.replace_callers(&shelf.tables(false));
         let _ = wait::within(END, || if is_connected() { Err(()) } else { Ok(()) });
     }
-    // Two values: what was fetched before the first one came is in place when the second one is.
+    // Two values: once the second value arrives, any value that was fetched before the first value has been delivered.
     for new in ["2", "3"] {
         shelf.put(new)?;
         wait::until("the operator's container has the value", || (value(&ours) == new).then_some(()));
@@ -292,17 +292,17 @@ fn removed(_: Scale) -> anyhow::Result<Outcome> {
         (true, new) => Some(format!("the connection of the removed caller answers, and its container has value {new}")),
         (false, new) => Some(format!("the container of the removed caller has value {new}")),
     };
-    Ok(Outcome::new(fault, "the connection ended, and the container kept value 1 of 3"))
+    Ok(Outcome::new(fault, "the connection was closed, and the container kept value 1 of 3"))
 }
 
 fn removed_control(_: Scale) -> anyhow::Result<String> {
     let (is_connected, value) = guest(false)?;
     ensure!(is_connected && value == "3", "a caller that stays: connected {is_connected}, value {value:?}");
-    Ok("a caller that stays goes on, and its container has value 3 of 3".into())
+    Ok("a caller that is not removed keeps its connection, and its container has value 3 of 3".into())
 }
 
-/// Connects with a certificate that expires in a few seconds, or does not. Returns whether the connection answers a while after
-/// that.
+/// Connects with a certificate that expires in a few seconds or does not expire. Returns whether the connection still
+/// answers some time after that.
 fn after_end(expires: bool) -> anyhow::Result<bool> {
     const LIFE: Duration = Duration::from_secs(6);
     let tls = TlsDaemon::start(&format!("[[callers]]\nuri = '{GUEST}'\nmethods = ['read']\n"), "");
@@ -314,17 +314,17 @@ fn after_end(expires: bool) -> anyhow::Result<bool> {
     let client = tls.connect(&tls.files("guest", &tls.authority.issue(&params)))?;
     let answers = || tls.daemon.api.block_on(call(&client)).is_ok();
     ensure!(answers(), "no answer before the end");
-    wait::until("the certificate ends", || (SystemTime::now() > end + Duration::from_secs(1)).then_some(()));
+    wait::until("the certificate expires", || (SystemTime::now() > end + Duration::from_secs(1)).then_some(()));
     let patience = if expires { END } else { Duration::ZERO };
     Ok(wait::within(patience, || if answers() { Err(()) } else { Ok(()) }).is_err())
 }
 
 fn expired(_: Scale) -> anyhow::Result<Outcome> {
     let fault = after_end(true)?.then(|| format!("the connection answers {} s after the end", END.as_secs()));
-    Ok(Outcome::new(fault, "the connection ended"))
+    Ok(Outcome::new(fault, "the connection was closed"))
 }
 
 fn expired_control(_: Scale) -> anyhow::Result<String> {
-    ensure!(after_end(false)?, "a connection whose certificate is valid ended, too");
+    ensure!(after_end(false)?, "a connection with a valid certificate was closed, too");
     Ok("a connection whose certificate is valid answers at the same time".into())
 }

@@ -1,4 +1,4 @@
-//! Attacks by containers, and servers in agreement with them, on the workers that carry out downloads.
+//! Attacks by containers that cooperate with servers, on the workers that carry out downloads.
 
 use anyhow::ensure;
 use executor_proto::v1::{
@@ -12,7 +12,6 @@ use integration::web::{WebAnswer, WebServer};
 
 use crate::attack::{Attack, Outcome, Position, Scale};
 
-/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "transfers: a zip of too many entries",
@@ -37,9 +36,9 @@ pub(crate) const ALL: &[Attack] = &[
     },
 ];
 
-/// Time limit of a victim's download, in milliseconds; only a fault reaches it.
+/// Time limit of a victim's download, in milliseconds; it is reached only after a fault.
 const PATIENCE_MS: i64 = 30_000;
-/// Time limit of a download that a control expects to wait.
+/// Time limit of a download that is expected to wait in a control, in milliseconds.
 const CONTROL_MS: i64 = 1_500;
 
 fn daemon(more: &str) -> Daemon {
@@ -58,7 +57,7 @@ fn download(from: String, key: &str) -> Action {
     Action { download: Some(download), ..Action::default() }
 }
 
-/// Builds a request that carries out an action and runs a program after it.
+/// Builds a request that carries out an action and then runs a program.
 fn request(id: &str, action: Action) -> RunRequest {
     let args = vec!["-c".into(), "true".into()];
     let run = RunAction { path: "/bin/sh".into(), args, ..RunAction::default() };
@@ -67,13 +66,13 @@ fn request(id: &str, action: Action) -> RunRequest {
     RunRequest { action: Some(serial), ..RunRequest::default() }.id(id).memory(128 << 20)
 }
 
-/// Runs a download with a time limit to its end.
+/// Runs a download with a time limit to its completion.
 fn victim(daemon: &Daemon, from: String, key: &str, timeout_ms: i64) -> Container {
     let limited = TimeoutAction { action: Some(Box::new(download(from, key))), timeout_ms, ..TimeoutAction::default() };
     daemon.api.run_to_end(request("victim", Action { timeout: Some(Box::new(limited)), ..Action::default() }))
 }
 
-/// Returns why a container failed, if it failed.
+/// Returns the failure of a container, if any.
 fn failure(container: &Container) -> Option<String> {
     ending(container).failure.as_ref().map(|failure| failure.message.clone())
 }
@@ -83,7 +82,8 @@ fn content() -> WebAnswer {
     WebAnswer::Full("200 OK", vec![("etag", "\"one\"".into())], vec![0; 1024])
 }
 
-/// Builds a zip archive with so many entries for one directory, and an end record (zip64) that counts `counted`.
+/// Builds a zip archive with `entries` entries for one directory, and an end record (zip64) that claims `counted`
+/// entries.
 fn zip_of(entries: usize, counted: u64) -> Vec<u8> {
     const NAME: &[u8] = b"d/";
     let mut local = [0; 30];
@@ -117,7 +117,7 @@ fn downloaded(archive: Vec<u8>) -> Option<String> {
 
 fn entries(scale: Scale) -> anyhow::Result<Outcome> {
     let entries = scale.pick(1_000_001, 2_000_000);
-    // The second archive has fewer entries than its end record counts.
+    // The second archive has fewer entries than its end record claims.
     for (archive, words) in
         [(zip_of(entries, entries as u64), "entries; at most 1000000"), (zip_of(10, u64::from(u32::MAX)), "damaged")]
     {
@@ -143,19 +143,19 @@ fn beside_slow(share: &str, began: usize, limit_ms: i64) -> Option<String> {
     let actions = (0..5).map(|number| download(slow.url(&format!("/{number}")), "")).collect();
     let all = ParallelAction { actions, ..ParallelAction::default() };
     daemon.api.started(request("slow", Action { parallel: Some(all), ..Action::default() }));
-    wait::until("the slow downloads have begun", || (slow.requests().len() >= began).then_some(()));
+    wait::until("the slow downloads have started", || (slow.requests().len() >= began).then_some(()));
     failure(&victim(&daemon, fast.url("/a"), "", limit_ms))
 }
 
 fn slow(_: Scale) -> anyhow::Result<Outcome> {
-    Ok(Outcome::new(beside_slow("", 2, PATIENCE_MS), "another container's download ended beside five slow ones"))
+    Ok(Outcome::new(beside_slow("", 2, PATIENCE_MS), "another container's download completed during five slow ones"))
 }
 
-/// Without a share of its own the container takes all places.
+/// Without a limit for each container, one container takes all slots.
 fn slow_control(_: Scale) -> anyhow::Result<String> {
     let why = beside_slow("at_once_per_container = 5\n", 5, CONTROL_MS);
     ensure!(why.as_ref().is_some_and(|why| why.contains("timeout")), "the other download did not wait: {why:?}");
-    Ok("with a share of all five places, another download waits".into())
+    Ok("with all five slots for one container, another download waits".into())
 }
 
 /// Holds a key with a download that never ends, and returns the failure of another container's download with that key.
@@ -163,17 +163,17 @@ fn beside_key(path: &str, limit_ms: i64) -> Option<String> {
     let daemon = daemon("");
     let server = WebServer::start(|number, _| if number == 0 { WebAnswer::Never } else { content() });
     daemon.api.started(request("holder", download(server.url("/a"), "known")));
-    wait::until("the server is asked", || (!server.requests().is_empty()).then_some(()));
+    wait::until("the server receives the request", || (!server.requests().is_empty()).then_some(()));
     failure(&victim(&daemon, server.url(path), "known", limit_ms))
 }
 
 fn key(_: Scale) -> anyhow::Result<Outcome> {
-    Ok(Outcome::new(beside_key("/b", PATIENCE_MS), "a download from another place did not wait for the key"))
+    Ok(Outcome::new(beside_key("/b", PATIENCE_MS), "a download from another URL did not wait for the key"))
 }
 
-/// Downloads of one artifact wait for each other.
+/// Downloads of the same artifact wait for each other.
 fn key_control(_: Scale) -> anyhow::Result<String> {
     let why = beside_key("/a", CONTROL_MS);
     ensure!(why.as_ref().is_some_and(|why| why.contains("timeout")), "the other download did not wait: {why:?}");
-    Ok("a download from the same place waits".into())
+    Ok("a download from the same URL waits".into())
 }

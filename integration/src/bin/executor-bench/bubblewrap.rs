@@ -1,8 +1,8 @@
-//! bubblewrap, which makes a sandbox and is no runtime: one program from the call to the end, without a cgroup, limits
-//! or a filter.
+//! bubblewrap, which creates a sandbox and is not a container runtime: one call runs one program to its exit, without a
+//! cgroup, limits or a filter.
 //!
 //! The program is root without capabilities: bubblewrap changes the user only in a user namespace, which the other
-//! peers do not make either.
+//! peers do not create either.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use crate::rootfs::Rootfs;
 use crate::run::{Run, call, program};
 
-/// Namespaces and mounts as crun and runc get them, as far as bubblewrap has them.
+/// Namespaces and mounts as for crun and runc, as far as bubblewrap supports them.
 const ARGUMENTS: [&str; 24] = [
     "--unshare-pid",
     "--unshare-net",
@@ -41,9 +41,8 @@ const ARGUMENTS: [&str; 24] = [
     "/bin/true",
 ];
 
-/// The installed bubblewrap.
 pub(crate) struct Bubblewrap {
-    /// Version as it prints it: `bubblewrap 0.8.0`.
+    /// Version as printed by the program, for example `bubblewrap 0.8.0`.
     pub(crate) version: String,
     program: PathBuf,
     rootfs: PathBuf,

@@ -1,4 +1,5 @@
-//! Many containers asked for at the same moment: the time until the first, the middle and the last one has ended.
+//! Many containers requested at the same moment: the time until the first, the middle and the last container has
+//! exited.
 
 use std::time::{Duration, Instant};
 
@@ -12,28 +13,28 @@ use crate::processor::{Meter, Rest, Used, Watched};
 use crate::stage::{Executor, Stage};
 use crate::stats::Sample;
 
-/// Number of bursts of each contestant.
+/// Number of bursts for each contestant.
 pub(crate) const BURSTS: u32 = 5;
 
-/// Figures of one contestant, over all bursts.
+/// Figures of one contestant over all bursts.
 pub(crate) struct Burst {
     pub(crate) name: String,
     /// Times from the request to the exit of the first, the middle and the last container.
     pub(crate) first: Sample,
     pub(crate) median: Sample,
     pub(crate) last: Sample,
-    /// With the deletions.
+    /// Processor time, including the deletions.
     pub(crate) used: Used,
 }
 
-/// Figures of all contestants, and what the machine used at rest.
+/// Figures of all contestants, and the load of the machine at rest.
 pub(crate) struct Bursts {
     pub(crate) containers: u32,
     pub(crate) all: Vec<Burst>,
     pub(crate) rest: Rest,
 }
 
-/// Something that many containers are asked of.
+/// Contestant that runs a burst.
 enum Contestant<'a> {
     Peer(&'a Peer),
     Executor(&'a Executor),
@@ -47,7 +48,7 @@ impl Contestant<'_> {
         }
     }
 
-    /// Returns the times of the exits in order.
+    /// Returns the exit times in ascending order.
     async fn run(&self, count: u32, prefix: &str) -> anyhow::Result<Vec<Duration>> {
         match self {
             Self::Peer(peer) => peer.run_at_once(count, count, prefix).map(|(exits, _)| exits),
@@ -56,7 +57,7 @@ impl Contestant<'_> {
     }
 }
 
-/// Measures the programs and the executor, one after the other in each round.
+/// Measures the programs and the executor, in turn in each round.
 pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Result<Bursts> {
     let rest = Rest::measure().await?;
     let peers = stage.peers.iter().filter(|peer| peer.is_program()).map(Contestant::Peer);
@@ -97,7 +98,7 @@ async fn one(
     Ok((exits, meter.stop(count).await?))
 }
 
-/// Asks for all containers at once, on one connection, and then deletes them.
+/// Requests all containers at once on one connection, and then deletes them.
 async fn for_executor(client: &Client, count: u32, prefix: &str) -> anyhow::Result<Vec<Duration>> {
     let (start, mut tasks) = (Instant::now(), JoinSet::new());
     for number in 0..count {
@@ -108,7 +109,7 @@ async fn for_executor(client: &Client, count: u32, prefix: &str) -> anyhow::Resu
     let mut deleted = JoinSet::new();
     for number in 0..count {
         let (client, id) = (client.clone(), format!("{prefix}-{number}"));
-        // A container that failed is reported by its own error.
+        // A failed container is reported by its own error.
         let force = ended.iter().any(Result::is_err);
         deleted.spawn(async move { client.delete(&id, force).await });
     }

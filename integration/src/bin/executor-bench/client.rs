@@ -1,6 +1,6 @@
-//! The measured client: one connection for the event stream and every call but Run, and one for Run.
+//! The measured client: one connection for the event stream and all calls except Run, and one for Run.
 //!
-//! The measurement includes the work that the daemon does to keep secrets out of its buffers.
+//! The measurement includes the work of the daemon to keep secrets out of its buffers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,32 +16,29 @@ use crate::oci;
 use crate::rootfs::Rootfs;
 use crate::run::Run;
 
-/// Longest time for one container, from call to event.
+/// Timeout of one container, from call to event.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The program of a container, and what it gets.
+/// Program, secret files and network of a container.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     program: &'static str,
-    /// Number of secret files.
     files: u32,
-    /// Size of each of them in bytes.
+    /// Size of each secret file in bytes.
     file_bytes: u32,
-    /// True for a container with a network of CNI; others have no network.
+    /// True for a container with a CNI network; other containers have no network.
     pub(crate) network: bool,
 }
 
-/// The container of the headline without its secret file.
+/// Container of the headline figures without its secret file.
 pub(crate) const TRUE: Shape = Shape { program: "/bin/true", files: 0, file_bytes: 0, network: false };
-/// The container of the headline.
+/// Container of the headline figures.
 pub(crate) const TRUE_WITH_SECRET: Shape = Shape { files: 1, file_bytes: 1024, ..TRUE };
-/// A container with as many secrets as a large application has.
+/// Container with as many secrets as a large application.
 pub(crate) const TRUE_WITH_FIFTY: Shape = Shape { files: 50, file_bytes: 10_000, ..TRUE };
-/// A container with a network of CNI.
+/// Container with a CNI network.
 pub(crate) const TRUE_WITH_NETWORK: Shape = Shape { network: true, ..TRUE };
-/// An idle container.
 pub(crate) const PAUSE: Shape = Shape { program: "/bin/pause", ..TRUE_WITH_SECRET };
 
-/// Both connections and the event stream.
 #[derive(Clone)]
 pub(crate) struct Client {
     connection: executor_client::Client,
@@ -57,13 +54,13 @@ type Exit = (Instant, RunResult);
 #[derive(Clone, Default)]
 struct Waiting(Arc<Mutex<HashMap<String, oneshot::Sender<Exit>>>>);
 
-/// The socket that a connection was made to.
+/// Returns the socket path of a connection.
 fn socket_of(connection: &executor_client::Client) -> anyhow::Result<&std::path::Path> {
     connection.address().socket().context("the benchmark's daemon has a socket")
 }
 
 impl Client {
-    /// Connects, and subscribes to the events to come.
+    /// Connects and subscribes to new events.
     pub(crate) async fn new(connection: executor_client::Client, rootfs: &Rootfs) -> anyhow::Result<Self> {
         let events = connection.events(None, "").await.context("WatchEvents")?;
         let waiting = Waiting::default();
@@ -72,13 +69,13 @@ impl Client {
         Ok(Self { connection, runs, waiting, rootfs: format!("dir:{}", rootfs.path.display()) })
     }
 
-    /// Makes a client for another lane, which shares the event stream and its connection.
+    /// Creates a client for another lane. The lanes share the event stream and its connection.
     pub(crate) async fn lane(&self) -> anyhow::Result<Self> {
         let runs = executor_client::Client::connect(socket_of(&self.connection)?).await?;
         Ok(Self { runs, ..self.clone() })
     }
 
-    /// Makes a client whose containers have another root file system.
+    /// Creates a client whose containers have another root file system.
     pub(crate) fn with_rootfs(&self, rootfs: String) -> Self {
         Self { rootfs, ..self.clone() }
     }
@@ -88,7 +85,7 @@ impl Client {
         let request = self.request(id, shape);
         let start = Instant::now();
         let outcome = self.until_exit(id, &request, shape).await;
-        // A failed container is not needed either.
+        // Delete a failed container, too.
         let deleted = self.delete(id, outcome.is_err()).await;
         let gone = start.elapsed();
         let (ended, result) = outcome.with_context(|| id.to_owned())?;
@@ -96,7 +93,7 @@ impl Client {
         Ok(Run { exit: ended - start, gone, phases: phases(&result) })
     }
 
-    /// Runs one container and leaves it completed. Returns the time of its exit event.
+    /// Runs one container and keeps it as completed. Returns the time of its exit event.
     pub(crate) async fn run_to_exit(&self, id: &str, shape: Shape) -> anyhow::Result<Instant> {
         let request = self.request(id, shape);
         let (at, _) = self.until_exit(id, &request, shape).await.with_context(|| id.to_owned())?;
@@ -112,13 +109,13 @@ impl Client {
         Ok((at, result))
     }
 
-    /// Starts a container and leaves it running.
+    /// Starts a container and keeps it running.
     pub(crate) async fn start(&self, id: &str, shape: Shape) -> anyhow::Result<()> {
         self.runs.run(&self.request(id, shape)).await.with_context(|| format!("Run {id}"))?;
         Ok(())
     }
 
-    /// Deletes a container; with `force` even a running one.
+    /// Deletes a container. With `force`, the container may be running.
     pub(crate) async fn delete(&self, id: &str, force: bool) -> anyhow::Result<()> {
         self.connection.delete(id, force).await.with_context(|| format!("Delete {id}"))
     }
@@ -151,11 +148,11 @@ impl Waiting {
             let now = Instant::now();
             let Some(event) = message.event.filter(|event| event.kind() == Kind::Completed) else { continue };
             if let Some(waiter) = self.lock().remove(&event.container_id) {
-                // A waiter that is gone has given up and reported that itself.
+                // A missing waiter has given up and reported the error itself.
                 let _ = waiter.send((now, event.result.unwrap_or_default()));
             }
         }
-        // No further event can come: dropped senders are errors for the receivers.
+        // No further event can arrive: dropping the senders returns errors to the receivers.
         self.lock().clear();
     }
 
@@ -165,7 +162,7 @@ impl Waiting {
 }
 
 impl Shape {
-    /// Content of a secret file, different for each.
+    /// Creates the content of a secret file, different for each.
     fn secret(self, number: u32) -> Secret {
         let letter = |at: u32| b'a' + ((at * 7 + at / 26 + number * 11) % 26) as u8;
         Secret::from((0..self.file_bytes).map(letter).collect::<Vec<u8>>())
@@ -175,14 +172,14 @@ impl Shape {
 /// Checks that a run was correct in every respect; only such runs count.
 fn check(result: &RunResult, shape: Shape) -> anyhow::Result<()> {
     let status = result.exit.as_ref().and_then(|exit| exit.status.as_ref());
-    ensure!(matches!(status, Some(exit_status::Status::Code(0))), "the container ended with {result:?}");
+    ensure!(matches!(status, Some(exit_status::Status::Code(0))), "the container exited with {result:?}");
     let wiped =
         result.wipe.as_ref().is_some_and(|wipe| u64::from(wipe.files) == u64::from(shape.files) && wipe.verified);
     ensure!(wiped || shape.files == 0, "not every secret file was wiped: {result:?}");
     Ok(())
 }
 
-/// Durations of the phases, as the result reports them.
+/// Returns the durations of the phases from the result.
 fn phases(result: &RunResult) -> Vec<(&'static str, Duration)> {
     let Some(timings) = &result.timings else { return Vec::new() };
     let phases =

@@ -1,4 +1,4 @@
-//! A daemon under measurement: `executord --ephemeral` in a temporary directory, with a configuration of its own.
+//! A measured daemon: `executord --ephemeral` in a temporary directory with its own configuration.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::client::Client;
 use crate::rootfs::Rootfs;
 
-/// Longest time until the daemon is ready, or ends.
+/// Timeout of the daemon's start and of its exit.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A running daemon. Dropping it ends the daemon, which removes its containers and directories.
+/// A running daemon. Dropping it stops the daemon, which removes its containers and directories.
 pub(crate) struct Daemon {
     child: Child,
     run: PathBuf,
@@ -22,19 +22,19 @@ pub(crate) struct Daemon {
     log: PathBuf,
 }
 
-/// Places and configuration of a daemon.
+/// Paths and configuration of a daemon.
 pub(crate) struct Setup<'a> {
     /// Directory of the product's binaries.
     pub(crate) dist: &'a Path,
-    /// Directory for its state, on a disk.
+    /// Parent directory of its state directory, on a disk.
     pub(crate) scratch: &'a Path,
-    /// Directory for what is in /run.
+    /// Parent directory of its run directory.
     pub(crate) run: &'a Path,
-    /// Name of its directories in those two.
+    /// Name of its directories in `scratch` and `run`.
     pub(crate) name: &'a str,
-    /// Text of its configuration file.
+    /// Content of its configuration file.
     pub(crate) config: &'a str,
-    /// Path of the network namespace in which it runs; this process's own if unset.
+    /// Path of its network namespace; if unset, that of this process.
     pub(crate) network: Option<&'a str>,
 }
 
@@ -51,7 +51,7 @@ impl Daemon {
         let (run, state) = (setup.run.join(setup.name), setup.scratch.join(setup.name));
         let [log, config] = ["log", "toml"].map(|kind| setup.scratch.join(format!("{}.{kind}", setup.name)));
         std::fs::write(&config, setup.config)?;
-        // Programs of its own, so that daemons share no pages of files: their memory is compared.
+        // Each daemon has its own copy of the programs, so that daemons share no file pages: their memory is compared.
         let programs = setup.scratch.join(format!("{}.bin", setup.name));
         std::fs::create_dir(&programs)?;
         for name in ["executord", "executor-launcher"] {
@@ -62,7 +62,7 @@ impl Daemon {
         let mut command = match setup.network {
             None => Command::new(&program),
             Some(namespace) => {
-                // nsenter executes the program in its own place: the pid is executord's.
+                // nsenter executes the program without a fork, so the pid is that of executord.
                 let mut entered = Command::new("nsenter");
                 entered.arg(format!("--net={namespace}")).arg(&program);
                 entered
@@ -75,7 +75,7 @@ impl Daemon {
         Ok(Self { child, run, state, log })
     }
 
-    /// Waits until the daemon is ready, and connects.
+    /// Waits until the daemon is ready and connects.
     async fn connection(&mut self) -> anyhow::Result<executor_client::Client> {
         let socket = self.run.join("executor.sock");
         let start = Instant::now();
@@ -92,28 +92,24 @@ impl Daemon {
         }
     }
 
-    /// Pid of executord.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Pid of its launcher.
     pub(crate) fn launcher(&self) -> anyhow::Result<u32> {
         let pid = integration::daemon::launcher_of(&self.run).context("executord has no launcher")?;
         Ok(pid.unsigned_abs())
     }
 
-    /// The run directory.
     pub(crate) fn run_dir(&self) -> &Path {
         &self.run
     }
 
-    /// The state directory.
     pub(crate) fn state_dir(&self) -> &Path {
         &self.state
     }
 
-    /// Sends SIGTERM, and waits for the end of executord and then of the launcher, which removes the run directory
+    /// Sends SIGTERM and waits for the exit of executord and then of the launcher, which removes the run directory
     /// last.
     pub(crate) fn end(&mut self) -> anyhow::Result<()> {
         if self.child.try_wait()?.is_some() {

@@ -1,13 +1,12 @@
-//! Many runs, eight at a time: the number of incorrect ones, and the processor time of each.
+//! Many runs, eight at a time: the number of failed ones, and the processor time of each.
 
 use crate::client::TRUE_WITH_SECRET;
 use crate::processor::{Meter, Rest, Used, Watched};
 use crate::stage::Executor;
 use crate::throughput::for_executor;
 
-/// Number of runs.
 pub(crate) const RUNS: u32 = 1000;
-/// Concurrent runs.
+/// Number of concurrent runs.
 pub(crate) const LANES: u32 = 8;
 
 /// Result of the runs.
@@ -16,11 +15,11 @@ pub(crate) struct Failures {
     /// Failures, one per line.
     pub(crate) lines: Vec<String>,
     pub(crate) used: Used,
-    /// What the machine used at rest.
+    /// Load of the machine at rest.
     pub(crate) rest: Rest,
 }
 
-/// Runs the containers and counts failures; a failure does not end the measurement.
+/// Runs the containers and counts failures. A failure does not end the measurement.
 pub(crate) async fn measure(executor: &Executor) -> anyhow::Result<Failures> {
     integration::interrupt::go_on()?;
     let rest = Rest::measure().await?;

@@ -1,8 +1,8 @@
-//! The floor: the minimum that any runtime must do for a container. One clone3 into new pid, mount, network, ipc, uts
-//! and cgroup namespaces, pivot_root into the rootfs, exec, wait.
+//! The floor: the minimum work of any runtime for a container. One clone3 into new pid, mount, network, ipc, uts and
+//! cgroup namespaces, pivot_root into the rootfs, exec, wait.
 //!
 //! There are no cgroup, no limits, no mounts inside, no filter and no protocol: no runtime can be faster on this
-//! kernel, and none should be this fast. This file holds the benchmark's only unsafe code.
+//! kernel, and none should be this fast. This file contains the benchmark's only unsafe code.
 
 use std::ffi::CStr;
 use std::ptr::null;
@@ -28,7 +28,7 @@ pub(crate) fn run(rootfs: &Rootfs) -> anyhow::Result<Duration> {
     let child = clone(&rootfs.c_path).context("clone3")?;
     let status = waitpid(child, None)?;
     let took = start.elapsed();
-    ensure!(status == WaitStatus::Exited(child, 0), "the floor's container ended with {status:?}");
+    ensure!(status == WaitStatus::Exited(child, 0), "the floor's container exited with {status:?}");
     Ok(took)
 }
 
@@ -54,14 +54,14 @@ fn clone(rootfs: &CStr) -> nix::Result<Pid> {
         // SAFETY: this is the child of the clone above.
         unsafe { become_true(rootfs) }
     }
-    // Zero or less is an error, and errno has its number.
+    // A result of zero or less is an error; errno has its number.
     i32::try_from(result).ok().filter(|pid| *pid > 0).map(Pid::from_raw).ok_or_else(nix::Error::last)
 }
 
 /// # Safety
 ///
-/// Only to be called in a fresh child that shares no memory with its parent: it changes the root directory
-/// of the process and never returns. It makes system calls only; no allocation, no lock.
+/// Call this only in a fresh child that shares no memory with its parent: it changes the root directory of the process
+/// and never returns. It makes system calls only; it does not allocate or lock.
 unsafe fn become_true(rootfs: &CStr) -> ! {
     let arguments = [c"/bin/true".as_ptr(), null()];
     let environment = [null()];
@@ -78,7 +78,7 @@ unsafe fn become_true(rootfs: &CStr) -> ! {
         if libc::chdir(rootfs.as_ptr()) != 0 {
             libc::_exit(93);
         }
-        // The old root is put over the new one, and then taken off: see pivot_root(2), `pivot_root(".", ".")`.
+        // The old root is mounted over the new root and then unmounted: see pivot_root(2), `pivot_root(".", ".")`.
         if libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()) != 0 {
             libc::_exit(94);
         }

@@ -1,4 +1,4 @@
-//! Surroundings of a measurement: a private mount namespace without a hybrid host's cgroup2 mount, adoption of the
+//! Environment of a measurement: a private mount namespace without the cgroup2 mount of a hybrid host, adoption of the
 //! containers' init processes, a runtime directory on a tmpfs, and removal of all cgroups at the end.
 
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 
-/// The prepared host. Dropping it removes the cgroups that runtimes left behind.
+/// The prepared host. Dropping it removes leftover cgroups of runtimes.
 pub(crate) struct Host {
     /// Parent cgroup of the runtimes' containers.
     pub(crate) cgroup: String,
@@ -19,7 +19,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Moves this process into the namespace. It must be called before any thread is started.
+    /// Moves this process into the namespace. Call this before any thread is started.
     pub(crate) fn prepare() -> anyhow::Result<Self> {
         unshare(CloneFlags::CLONE_NEWNS).context("unsharing the mount namespace")?;
         let none = None::<&str>;
@@ -28,7 +28,7 @@ impl Host {
         for path in v2.iter().filter(|_| !v1.is_empty()) {
             umount2(path, MntFlags::MNT_DETACH).with_context(|| format!("detaching {}", path.display()))?;
         }
-        // The init of a container is orphaned when `create` ends; a subreaper adopts it and can wait for it.
+        // The init of a container is orphaned when `create` exits; a subreaper adopts it and can wait for it.
         nix::sys::prctl::set_child_subreaper(true).context("becoming a subreaper")?;
         let cgroups = match (v1.is_empty(), v2.is_empty()) {
             (true, _) => "v2",
@@ -45,7 +45,7 @@ impl Host {
     }
 }
 
-/// A tmpfs for the runtimes' state, as `/run` is one on every host with systemd. Dropping it unmounts it.
+/// A tmpfs for the runtimes' state, because `/run` is a tmpfs on every host with systemd. Dropping it unmounts it.
 pub(crate) struct RuntimeDirectory(PathBuf);
 
 impl RuntimeDirectory {
@@ -59,7 +59,6 @@ impl RuntimeDirectory {
         Ok(Self(at))
     }
 
-    /// Path of the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
@@ -84,7 +83,7 @@ impl Drop for Host {
     }
 }
 
-/// Removes a cgroup and its children by rmdir; the files in it cannot be unlinked.
+/// Removes a cgroup and its children with rmdir; their files cannot be unlinked.
 fn remove_cgroup(directory: &Path) -> std::io::Result<()> {
     if !directory.exists() {
         return Ok(());
@@ -98,7 +97,7 @@ fn remove_cgroup(directory: &Path) -> std::io::Result<()> {
     std::fs::remove_dir(directory)
 }
 
-/// Mount points of v1 hierarchies and of cgroup2.
+/// Mount points of v1 hierarchies, and of cgroup2.
 fn cgroup_mounts() -> anyhow::Result<(Vec<PathBuf>, Vec<PathBuf>)> {
     let table = std::fs::read_to_string("/proc/self/mounts").context("reading the mount table")?;
     let of = |kind: &str| {

@@ -1,4 +1,4 @@
-//! Images with the tree of the root file system, made by umoci and served by Debian's registry.
+//! Images with the content of the root file system, made by umoci and served by Debian's registry.
 
 use std::path::Path;
 
@@ -9,16 +9,16 @@ use integration::network::Network;
 use crate::rootfs::Rootfs;
 use crate::run::program;
 
-/// Images with the rootfs's tree, on a registry that runs until this is dropped.
+/// Images with the content of the rootfs, on a registry that runs until this is dropped.
 pub(crate) struct Images {
     registry: Registry,
-    /// Names, and number of layers of each.
+    /// Name and number of layers of each image.
     pushed: [(&'static str, usize); 2],
 }
 
 impl Images {
-    /// Makes two images: one with a single layer, one with a layer for each directory. The registry is on the host that
-    /// the daemons are on. Says so and makes none where a program is missing.
+    /// Creates two images: one with a single layer, one with a layer for each directory. The registry runs on the host
+    /// of the daemons. Prints a message and returns `None` if a program is missing.
     pub(crate) fn make(rootfs: &Rootfs, network: Option<&Network>) -> anyhow::Result<Option<Self>> {
         if ["umoci", "skopeo", "docker-registry"].iter().any(|name| program(name).is_none()) {
             eprintln!(
@@ -35,7 +35,7 @@ impl Images {
         self.reference(self.pushed[0].0)
     }
 
-    /// References of all images, with the number of layers of each.
+    /// References of all images, each with its number of layers.
     pub(crate) fn references(&self) -> [(String, usize); 2] {
         self.pushed.map(|(name, layers)| (self.reference(name), layers))
     }

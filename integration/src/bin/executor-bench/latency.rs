@@ -1,5 +1,6 @@
-//! Latency of single containers: every contestant in every round, in an order shuffled anew. Then their processor time:
-//! in blocks of lives in a row, because what comes after an answer belongs to the contestant as well.
+//! Latency of single containers: every contestant runs in every round, in an order that is shuffled for each round.
+//! Then their processor time, measured in blocks of consecutive containers, because work after an answer counts for the
+//! contestant as well.
 
 use std::time::Duration;
 
@@ -10,26 +11,26 @@ use crate::run::Run;
 use crate::stage::{Ours, Stage};
 use crate::stats::{Sample, Shuffle};
 
-/// Rounds that do not count: caches fill, and the daemon prepares what it keeps ready.
+/// Number of rounds that do not count: caches fill, and the daemon fills its warm pool.
 const WARM_UP: u32 = 5;
-/// Lives of a contestant in a row whose processor time is taken together.
+/// Number of consecutive containers of a contestant whose processor time is measured together.
 const BLOCK: u32 = 20;
 
 /// Figures of one contestant.
 pub(crate) struct Latency {
     pub(crate) name: String,
-    /// Time until the exit is known: of the process to a runtime's driver, of the container (wiped, its record on disk)
-    /// to the executor's client.
+    /// Time until the exit is known: the exit of the process to a runtime's driver, or the exit of the container
+    /// (wiped, its record on disk) to the executor's client.
     pub(crate) exit: Sample,
-    /// Time until the container is deleted as well. The floor and bubblewrap have nothing to delete.
+    /// Time until the container is also deleted. The floor and bubblewrap have nothing to delete.
     pub(crate) gone: Sample,
-    /// Durations of the phases that the contestant reports, and of everything else until the exit is known.
+    /// Durations of the phases that the contestant reports, and of the remaining time until the exit is known.
     pub(crate) phases: Vec<(&'static str, Sample)>,
     /// Processor time until the container is deleted.
     pub(crate) used: Used,
 }
 
-/// Figures of all contestants, and what the machine used at rest.
+/// Figures of all contestants, and the load of the machine at rest.
 pub(crate) struct Latencies {
     pub(crate) all: Vec<Latency>,
     pub(crate) rest: Rest,
@@ -59,7 +60,7 @@ impl Latency {
     }
 }
 
-/// A measured way to run a container.
+/// A measured method to run a container.
 pub(crate) enum Contestant<'a> {
     Peer(&'a Peer),
     Executor(Box<Ours<'a>>),
@@ -80,7 +81,7 @@ impl Contestant<'_> {
         }
     }
 
-    /// Returns the processor time of lives in a row.
+    /// Returns the processor time of consecutive containers.
     async fn block(&self, rest: Rest, prefix: &str) -> anyhow::Result<Used> {
         match self {
             Self::Peer(peer) => {
@@ -111,8 +112,8 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
     rounds(options, "bench", &contestants).await
 }
 
-/// Runs all rounds and blocks. The first failure ends the measurement: figures of some of the runs would be worth
-/// nothing.
+/// Runs all rounds and blocks. The first failure ends the measurement, because figures of only some of the runs are not
+/// usable.
 pub(crate) async fn rounds(
     options: &Options,
     prefix: &str,

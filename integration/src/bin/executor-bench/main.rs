@@ -1,17 +1,17 @@
 //! `executor-bench`: time and memory of the executor, compared with bubblewrap, crun, runc and the bare system calls.
 //!
-//! Input is the product's binaries (`--dist`), a full seccomp profile (`--seccomp`) and the installed ones of
+//! Input is the product's binaries (`--dist`), a full seccomp profile (`--seccomp`) and the installed versions of
 //! bubblewrap, crun and runc. Output is a table for people and, with `--json`, the same numbers for programs.
 //!
 //! Method:
-//! - All contestants run in one process's measurement, interleaved: in each round every contestant runs once, in an
-//!   order shuffled anew, so that other load of the machine affects all alike. Compare ratios of medians of one run, not
+//! - All contestants are measured in one process, interleaved: in each round every contestant runs once, in a newly
+//!   shuffled order, so that other load of the machine affects all alike. Compare ratios of medians of one run, not
 //!   milliseconds of two.
 //! - Rootfs, static `true`, namespaces, limits, capabilities and user are the same. The executor's containers also have
 //!   a user namespace and an id-mapped root.
 //! - A runtime is timed over `create`, `start`, the exit (by pidfd) and `delete`, as a manager would drive it. The
-//!   executor is timed from the client's call to the arrival of the exit event, on a connection that stays open.
-//! - Processor time is the whole machine's, kernel threads included, less what it used at rest just before.
+//!   executor is timed from the client's call to the arrival of the exit event, on a persistent connection.
+//! - Processor time is that of the whole machine, including kernel threads, minus its load at rest just before.
 //! - All run in one private mount namespace, from which the cgroup2 mount of a hybrid host is removed: crun 1.8 refuses
 //!   such a host otherwise.
 
@@ -56,7 +56,7 @@ use crate::settings::Settings;
 use crate::stage::Stage;
 
 #[derive(Parser)]
-#[command(about = "Measure the executor beside bubblewrap, crun, runc and the raw floor")]
+#[command(about = "Measure the executor in comparison with bubblewrap, crun, runc and the bare system calls")]
 struct Options {
     /// Directory of executord, executor-launcher and agent-cli
     #[arg(long, value_name = "DIR", env = "EXECUTOR_DIST")]
@@ -64,22 +64,23 @@ struct Options {
     /// Number of runs of each contestant
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// A full seccomp profile in Docker's and podman's form
+    /// Full seccomp profile in the format of Docker and podman
     #[arg(long, value_name = "FILE")]
     seccomp: Option<PathBuf>,
     /// Also write the numbers to this file as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Only these parts
+    /// Run only these parts
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<Part>,
-    /// Only contestants whose name contains one of these
+    /// Run only contestants whose name contains one of these
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     contestants: Vec<String>,
-    /// One more executord, whose configuration has these keys as well; `cold` is always there and has no shells
+    /// Measure one more executord with these additional configuration keys; `cold`, without a warm pool, is always
+    /// included
     #[arg(long, value_name = "NAME=TOML")]
     settings: Vec<Settings>,
-    /// Number of containers of each measurement of the part `throughput`, in steps of 16
+    /// Number of containers in each measurement of the part `throughput`, in steps of 16
     #[arg(long, value_name = "N", default_value_t = 160, value_parser = clap::value_parser!(u32).range(16..=100_000))]
     lives: u32,
     /// Number of containers of a burst
@@ -88,7 +89,7 @@ struct Options {
     /// Number of containers of the part `many`
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=4000))]
     many: u32,
-    /// Also record each part with perf, and write texts made of it
+    /// Also record each part with perf, and write text reports
     #[arg(long, value_name = "DIR")]
     profile: Option<PathBuf>,
 }
@@ -99,11 +100,11 @@ enum Part {
     Latency,
     /// Containers per second, several at once
     Throughput,
-    /// Many containers asked for at the same moment
+    /// Many containers requested at the same moment
     Burst,
     /// Memory of idle containers
     Memory,
-    /// A thousand containers at once: starting, memory, deleting, and what is left
+    /// A thousand containers at once: start, memory, deletion, and leftovers
     Many,
     /// Many runs, counting failures
     Failures,
@@ -111,7 +112,7 @@ enum Part {
     Images,
     /// Speed of masking output; runs no container
     Redaction,
-    /// Calls over TLS while strangers make 10,000 handshakes a minute
+    /// Calls over TLS while unauthenticated clients make 10,000 handshakes a minute
     Strangers,
 }
 
@@ -130,7 +131,7 @@ impl Options {
         self.wants(Part::Latency) || self.wants(Part::Throughput)
     }
 
-    /// Returns the most containers that are there at once, with some to spare.
+    /// Returns the maximum number of simultaneous containers, with a margin.
     fn most_containers(&self) -> u32 {
         self.burst.max(self.many) + 100
     }
@@ -154,7 +155,7 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(rustix::process::geteuid().is_root(), "namespaces and cgroups are made: run as root");
-    // Before any thread: a thread would keep the old mount namespace.
+    // Before any thread is started, because a thread would keep the old mount namespace.
     let host = Host::prepare()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting tokio")?;
     runtime.block_on(measure(options, &host))
@@ -178,7 +179,7 @@ async fn measure(options: &Options, host: &Host) -> anyhow::Result<ExitCode> {
     Ok(if report.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Measures the wanted parts, one after the other.
+/// Measures the selected parts in order.
 async fn parts(options: &Options, stage: &Stage<'_>, report: &mut Report) -> anyhow::Result<()> {
     for part in Part::value_variants().iter().filter(|part| options.wants(**part)) {
         let named = part.to_possible_value();

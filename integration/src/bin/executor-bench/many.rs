@@ -1,5 +1,4 @@
-//! Many containers that sleep at once: the time to start and to delete them, what they cost in memory, and what is left
-//! of them.
+//! Many simultaneous idle containers: the time to start and to delete them, their memory, and leftovers on the host.
 
 use std::time::{Duration, Instant};
 
@@ -14,46 +13,45 @@ use crate::processes::{self, Memory};
 use crate::processor::{Meter, Rest, Used, Watched};
 use crate::stage::Executor;
 
-/// Calls at a time.
+/// Number of concurrent calls.
 pub(crate) const LANES: u32 = 8;
-/// Number of the first and of the last starts that are told apart.
+/// Number of the first and of the last starts that are reported separately.
 const PART: u32 = 100;
-/// Time for what is removed after the answer.
+/// Timeout for resources that are released after the answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Figures of one daemon.
 pub(crate) struct Many {
     pub(crate) name: String,
     pub(crate) containers: u32,
-    /// Number of the first and of the last starts that are told apart.
+    /// Number of the first and of the last starts that are reported separately.
     pub(crate) part: u32,
     pub(crate) start: Duration,
-    /// Times for each of the first and of the last starts.
+    /// Average time of the first and of the last starts.
     pub(crate) first: Duration,
     pub(crate) last: Duration,
-    /// Processor time of the starts and of the deletions. A shim's time is told when it has ended.
+    /// Processor time of the starts and of the deletions. The time of a shim is known only after its exit.
     pub(crate) start_used: Used,
     pub(crate) delete_used: Used,
     pub(crate) delete: Duration,
-    /// Memory while all sleep.
+    /// Memory while all containers are idle.
     pub(crate) memory: Memory,
     pub(crate) left: Left,
-    /// What the machine used at rest.
+    /// Load of the machine at rest.
     pub(crate) rest: Rest,
 }
 
-/// Number of things of a daemon on the host, or how many more there are than before.
+/// Number of a daemon's resources on the host, or the difference to an earlier count.
 #[derive(Clone, Copy)]
 pub(crate) struct Left {
     pub(crate) processes: usize,
     pub(crate) cgroups: usize,
     pub(crate) mounts: usize,
-    /// Files and directories below the run and the state directory, without the ledger's.
+    /// Files and directories below the run and state directories, except those of the ledger.
     pub(crate) files: usize,
 }
 
 impl Left {
-    /// Counts what there is.
+    /// Counts the current resources.
     fn count(daemon: &Daemon) -> anyhow::Result<Self> {
         let (run, launcher) = (daemon.run_dir(), Some(daemon.launcher()?.cast_signed()));
         Ok(Self {
@@ -64,7 +62,6 @@ impl Left {
         })
     }
 
-    /// The numbers and their names.
     pub(crate) fn named(self) -> [(&'static str, usize); 4] {
         [("processes", self.processes), ("cgroups", self.cgroups), ("mounts", self.mounts), ("files", self.files)]
     }
@@ -87,7 +84,7 @@ impl Left {
 /// Starts the containers, measures, and deletes them.
 pub(crate) async fn measure(options: &Options, executor: &Executor) -> anyhow::Result<Many> {
     let (count, daemon) = (options.many, &executor.daemon);
-    // The first container makes directories that stay.
+    // The first container creates directories that are kept.
     executor.client.start("many-first", PAUSE).await?;
     executor.client.delete("many-first", true).await?;
     let rest = Rest::measure().await?;
@@ -103,7 +100,11 @@ pub(crate) async fn measure(options: &Options, executor: &Executor) -> anyhow::R
         ensure!(contained >= count as usize, "only {contained} of {count} containers run");
         let there = Left::count(daemon)?.since(before);
         let all_seen = there.processes >= 2 * count as usize && there.cgroups >= count as usize;
-        ensure!(all_seen && there.files > 0, "what {count} containers add is not seen: {:?}", there.named());
+        ensure!(
+            all_seen && there.files > 0,
+            "the resources of {count} containers are not counted: {:?}",
+            there.named()
+        );
         let part = PART.min(count);
         let since = |from: u32| started.last().map_or(began, |last| *last) - started[(count - from) as usize];
         let first = started[part as usize - 1] - began;
@@ -123,7 +124,7 @@ pub(crate) async fn measure(options: &Options, executor: &Executor) -> anyhow::R
     Ok(Many { name, containers, part, start, first, last, start_used, delete_used, delete, memory, left, rest })
 }
 
-/// Waits until nothing is left, and returns what is left in the end.
+/// Waits until nothing is left, and returns the leftovers after the timeout.
 async fn left_at_last(daemon: &Daemon, before: Left) -> anyhow::Result<Left> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -141,8 +142,8 @@ enum Call {
     Delete,
 }
 
-/// Makes a call for each container, [`LANES`] at a time. Returns when each was answered; the first error is returned
-/// when all lanes have ended.
+/// Makes a call for each container, [`LANES`] at a time. Returns the times of the answers. The first error is returned
+/// after all lanes have ended.
 async fn for_all(executor: &Executor, count: u32, call: Call) -> anyhow::Result<Vec<Instant>> {
     integration::interrupt::go_on()?;
     let mut lanes = JoinSet::new();

@@ -1,4 +1,4 @@
-//! Memory of idle containers: that of the executor's own processes, without any container and with fifty.
+//! Memory of idle containers: memory of the executor's own processes without any container and with fifty.
 
 use anyhow::ensure;
 
@@ -6,14 +6,13 @@ use crate::client::PAUSE;
 use crate::processes::{self, Memory};
 use crate::stage::Executor;
 
-/// Number of idle containers.
 pub(crate) const CONTAINERS: u32 = 50;
 
 /// Memory of one daemon's processes.
 pub(crate) struct Idle {
     pub(crate) name: String,
     pub(crate) before: Memory,
-    /// With [`CONTAINERS`].
+    /// Memory with [`CONTAINERS`] idle containers.
     pub(crate) with: Memory,
 }
 

@@ -1,10 +1,10 @@
-//! The bundle for crun and runc, as close to the executor's own container as config.json can express.
+//! The bundle for crun and runc, as similar to the executor's own container as config.json can express.
 
 use serde_json::{Value, json};
 
 use crate::rootfs::Rootfs;
 
-/// Capabilities of the container's root, a short list like the executor's.
+/// Capabilities of the container's root: a short list similar to the executor's.
 pub(crate) const CAPABILITIES: [&str; 10] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -17,7 +17,7 @@ pub(crate) const CAPABILITIES: [&str; 10] = [
     "CAP_SETUID",
     "CAP_SYS_CHROOT",
 ];
-/// Memory limit of every contestant with limits.
+/// Memory limit in bytes of every contestant with limits.
 pub(crate) const MEMORY_BYTES: u64 = 64 << 20;
 pub(crate) const PIDS: u64 = 64;
 pub(crate) const CPU_MILLIS: u64 = 1000;

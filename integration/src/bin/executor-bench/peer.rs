@@ -1,4 +1,4 @@
-//! The peers that the executor is compared with: each makes a container on the thread that asks for it.
+//! The peers of the executor in the comparison. Each creates a container on the calling thread.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::rootfs::Rootfs;
 use crate::run::Run;
 use crate::runtime::{self, Bundle, Runtime};
 
-/// Something that makes containers.
+/// A contestant other than the executor.
 pub(crate) enum Peer {
     /// The bare system calls.
     Floor(Arc<Rootfs>),
@@ -20,7 +20,7 @@ pub(crate) enum Peer {
     Runtime(Runtime),
 }
 
-/// A container that is ready to be run: what is not counted is done.
+/// A container that is ready to run. Its preparation is not measured.
 pub(crate) struct Prepared {
     id: String,
     bundle: Option<Bundle>,
@@ -48,7 +48,7 @@ impl Peer {
         }
     }
 
-    /// The version, as the program prints it.
+    /// Version as printed by the program.
     pub(crate) fn version(&self) -> Option<&str> {
         match self {
             Self::Floor(_) => None,
@@ -57,12 +57,12 @@ impl Peer {
         }
     }
 
-    /// Returns whether it is a program: the floor is measured alone, one at a time.
+    /// Returns whether the peer is a program. The floor is not, and is measured only one at a time.
     pub(crate) fn is_program(&self) -> bool {
         !matches!(self, Self::Floor(_))
     }
 
-    /// Does what is not counted. `id` must be unused.
+    /// Does the preparation, which is not measured. `id` must be unused.
     pub(crate) fn prepare(&self, id: String) -> anyhow::Result<Prepared> {
         let bundle = match self {
             Self::Runtime(runtime) => Some(runtime.bundle(&id)?),
@@ -71,7 +71,7 @@ impl Peer {
         Ok(Prepared { id, bundle })
     }
 
-    /// Runs one container from its beginning to the end of what is made for it.
+    /// Runs one container, from its creation to its removal.
     pub(crate) fn run(&self, prepared: &Prepared) -> anyhow::Result<Run> {
         match (self, &prepared.bundle) {
             (Self::Floor(rootfs), _) => Ok(Run::ended(floor::run(rootfs)?)),
@@ -81,8 +81,8 @@ impl Peer {
         }
     }
 
-    /// Runs `count` containers, `lanes` at once. Returns the times of their exits from the common beginning, in order,
-    /// and the time until the last one was deleted.
+    /// Runs `count` containers, `lanes` at once. Returns the sorted times of their exits since the common start, and
+    /// the time until the last container was deleted.
     pub(crate) fn run_at_once(
         &self,
         lanes: u32,

@@ -1,7 +1,7 @@
-//! The executor's own processes, and their memory: the proportional set size (PSS), as the kernel shares it out.
+//! The executor's own processes and their memory: the proportional set size (PSS) reported by the kernel.
 //!
-//! Own are executord, its workers, the launcher, and everything below the launcher that runs the launcher's program: a
-//! shim, a helper, an init that waits. A container's program does not count.
+//! Own processes are executord, its workers, the launcher, and all descendants of the launcher that run the launcher's
+//! program: shims, helpers, waiting inits. A container's program does not count.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,13 +12,12 @@ use nix::libc;
 
 use crate::daemon::Daemon;
 
-/// Memory of the executor's own processes in units of 1,024 bytes, as the kernel reports it.
+/// Memory of the executor's own processes in units of 1,024 bytes.
 pub(crate) struct Memory {
     /// PSS by role: `executord`, `launcher`, `shims`.
     pub(crate) pss: BTreeMap<&'static str, u64>,
-    /// Resident memory of executord.
+    /// Resident memory (RSS) of executord.
     pub(crate) executord_rss: u64,
-    /// Number of the processes.
     pub(crate) processes: usize,
 }
 
@@ -27,7 +26,7 @@ impl Memory {
     pub(crate) fn read(daemon: &Daemon) -> anyhow::Result<Self> {
         let executord = daemon.pid().cast_signed();
         let launcher = daemon.launcher()?.cast_signed();
-        let program = program(launcher).context("the launcher has ended")?;
+        let program = program(launcher).context("the launcher has exited")?;
         let below = host::descendants(launcher);
         let workers = host::descendants(executord).into_iter().filter(|pid| *pid != launcher && !below.contains(pid));
         let mut roles: Vec<_> = workers.map(|pid| ("executord", pid)).collect();
@@ -36,7 +35,7 @@ impl Memory {
         let mut pss = BTreeMap::from([("executord", 0), ("launcher", 0), ("shims", 0)]);
         for (role, pid) in &roles {
             let text = match std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
-                // A shell was being made, and what makes its first process has ended.
+                // A warm container was being created, and the parent of its first process has exited.
                 Err(error) if [Some(libc::ENOENT), Some(libc::ESRCH)].contains(&error.raw_os_error()) => continue,
                 text => text.with_context(|| format!("the memory map of process {pid}"))?,
             };
@@ -46,21 +45,20 @@ impl Memory {
         Ok(Self { pss, executord_rss: kilobytes(&status, "VmRSS:")?, processes: roles.len() })
     }
 
-    /// Returns the PSS of all processes.
     pub(crate) fn together(&self) -> u64 {
         self.pss.values().sum()
     }
 }
 
-/// Number of processes below a launcher that run another program: those of containers.
+/// Number of descendants of a launcher that run another program: the processes of containers.
 pub(crate) fn contained(daemon: &Daemon) -> anyhow::Result<usize> {
     let launcher = daemon.launcher()?.cast_signed();
-    let own = program(launcher).context("the launcher has ended")?;
+    let own = program(launcher).context("the launcher has exited")?;
     let others = host::descendants(launcher).into_iter().filter_map(program).filter(|program| *program != own);
     Ok(others.count())
 }
 
-/// Device and inode of a process's program; none for a zombie or a process that has ended.
+/// Device and inode of a process's program; `None` for a zombie or an exited process.
 fn program(pid: i32) -> Option<(u64, u64)> {
     let found = std::fs::metadata(format!("/proc/{pid}/exe")).ok()?;
     Some((found.dev(), found.ino()))

@@ -1,7 +1,7 @@
-//! Processor time: of the whole machine, kernel threads included, less what it uses at rest; and of each of the
-//! executor's processes, as /proc counts it.
+//! Processor time of the whole machine, including kernel threads, minus its load at rest; and of each of the executor's
+//! processes, from /proc.
 //!
-//! The kernel counts in steps of 10 ms, so that a figure for one container needs many of them.
+//! The kernel counts in steps of 10 ms, so a figure for one container requires many containers.
 
 use std::time::{Duration, Instant};
 
@@ -10,29 +10,29 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use crate::daemon::Daemon;
 
-/// Time for which the machine is watched at rest.
+/// Duration of the measurement at rest.
 const REST: Duration = Duration::from_secs(2);
-/// Time after the last container for what comes after the answer: the executor's own, and the kernel's removal of
+/// Delay after the last container for work that follows the answer: the executor's own, and the kernel's removal of
 /// namespaces and cgroups.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// Name of this process, which is the client.
+/// Name of this process (the client) in the figures.
 const CLIENT: &str = "client";
 
-/// Use of the machine while nothing is measured, in processor seconds per second.
+/// Load of the machine at rest, in processor seconds per second.
 #[derive(Clone, Copy)]
 pub(crate) struct Rest(pub(crate) f64);
 
-/// Whose processes are told apart.
+/// Processes that are reported separately.
 #[derive(Clone, Copy)]
 pub(crate) enum Watched<'a> {
-    /// Those of a daemon.
+    /// Processes of a daemon.
     Daemon(&'a Daemon),
     /// Programs that this process starts and waits for.
     Programs,
 }
 
-/// A measurement that has begun.
+/// A running measurement.
 pub(crate) struct Meter<'a> {
     rest: Rest,
     watched: Watched<'a>,
@@ -41,18 +41,18 @@ pub(crate) struct Meter<'a> {
     processes: Vec<(&'static str, Duration)>,
 }
 
-/// Processor time of a number of lives.
+/// Processor time of a number of containers.
 #[derive(Clone, Default)]
 pub(crate) struct Used {
     lives: u32,
-    /// Of the whole machine.
+    /// Processor time of the whole machine.
     machine: Duration,
-    /// By process.
+    /// Processor time by process.
     processes: Vec<(&'static str, Duration)>,
 }
 
 impl Rest {
-    /// Watches the machine at rest.
+    /// Measures the load of the machine at rest.
     pub(crate) async fn measure() -> anyhow::Result<Self> {
         tokio::time::sleep(SETTLE).await;
         let (began, before) = (Instant::now(), machine()?);
@@ -68,7 +68,7 @@ impl Watched<'_> {
         Ok(match self {
             Self::Daemon(daemon) => {
                 let (executord, workers) = counters(daemon.pid())?;
-                // Children that have ended: shims with their own, which are init, helpers and the program.
+                // Reaped children: shims, including their own reaped children (init, helpers and the program).
                 let (launcher, shims) = counters(daemon.launcher()?)?;
                 vec![("executord", executord + workers), ("launcher", launcher), ("shims", shims), (CLIENT, client)]
             }
@@ -82,7 +82,7 @@ impl<'a> Meter<'a> {
         Ok(Self { rest, watched, began: Instant::now(), processes: watched.read()?, machine: machine()? })
     }
 
-    /// Waits until what comes after the last answer is done as well. The machine's time is without its rest.
+    /// Waits until the work after the last answer is done. The load at rest is subtracted from the machine's time.
     pub(crate) async fn stop(self, lives: u32) -> anyhow::Result<Used> {
         tokio::time::sleep(SETTLE).await;
         let machine = machine()?.saturating_sub(self.machine);
@@ -106,24 +106,24 @@ impl Used {
         }
     }
 
-    /// Number of lives.
+    /// Number of measured containers.
     pub(crate) fn lives(&self) -> u32 {
         self.lives
     }
 
-    /// Returns the machine's time for each life.
+    /// Returns the machine's time per container.
     pub(crate) fn machine(&self) -> Duration {
         self.machine / self.lives.max(1)
     }
 
-    /// Returns the time of the contestant's processes for each life, without the client.
+    /// Returns the time of the contestant's processes per container, without the client.
     pub(crate) fn own(&self) -> Duration {
         let own = self.processes.iter().filter(|(name, _)| *name != CLIENT);
         own.map(|(_, time)| *time).sum::<Duration>() / self.lives.max(1)
     }
 
-    /// Returns the time for each life by process; the last is the rest of the machine's: threads of the kernel, and
-    /// interrupts.
+    /// Returns the time per container by process. The last entry is the remainder of the machine's time: kernel threads
+    /// and interrupts.
     pub(crate) fn by_process(&self) -> Vec<(&'static str, Duration)> {
         let known: Duration = self.processes.iter().map(|(_, time)| *time).sum();
         let other = ("other", self.machine.saturating_sub(known));
@@ -132,22 +132,22 @@ impl Used {
     }
 }
 
-/// Processor time that the machine has used so far, including kernel threads.
+/// Processor time of the machine so far, including kernel threads.
 fn machine() -> anyhow::Result<Duration> {
     let stat = std::fs::read_to_string("/proc/stat")?;
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).context("/proc/stat has no sum")?;
     let fields: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
-    // user, nice, system; after idle and iowait, the time of interrupts.
+    // user, nice, system and, after idle and iowait, irq and softirq.
     ticks([0, 1, 2, 5, 6].iter().filter_map(|at| fields.get(*at)).sum())
 }
 
-/// Returns the processor time of a process, and of its children that it has waited for.
+/// Returns the processor time of a process and of its reaped children.
 fn counters(pid: u32) -> anyhow::Result<(Duration, Duration)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).with_context(|| format!("process {pid}"))?;
-    // The name is in parentheses and may hold anything; the state is the third field, `utime` the 14th.
+    // The name is in parentheses and may contain anything; the state is the third field, `utime` the 14th.
     let after = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
     let times: Vec<u64> = after.skip(11).take(4).map(str::parse).collect::<Result<_, _>>()?;
-    anyhow::ensure!(times.len() == 4, "/proc/{pid}/stat ends early");
+    anyhow::ensure!(times.len() == 4, "/proc/{pid}/stat is truncated");
     Ok((ticks(times[0] + times[1])?, ticks(times[2] + times[3])?))
 }
 

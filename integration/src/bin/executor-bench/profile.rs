@@ -1,4 +1,4 @@
-//! What `perf` sees of the whole machine during a part: a recording with call chains, and texts made of it.
+//! Records the whole machine with `perf` during a part: a recording with call chains, and text reports of it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -10,17 +10,17 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::run::program;
 
-/// Samples a second on each processor: not a divisor of the kernel's ticks.
+/// Samples per second on each processor; not a divisor of the kernel's tick rate.
 const FREQUENCY: &str = "997";
-/// Time for perf to begin and to end.
+/// Timeout of perf's start and exit.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Texts made of each recording, with their sort keys.
+/// Text reports of each recording, with their sort keys.
 const TEXTS: [(&str, &str); 2] = [("by-process", "comm"), ("by-symbol", "comm,dso,symbol")];
 
 /// Records parts into a directory, or does nothing.
 pub(crate) struct Profiler(Option<(PathBuf, PathBuf)>);
 
-/// A recording that goes on until [`Recording::end`]; dropping it ends perf and makes no text.
+/// A recording that continues until [`Recording::end`]; dropping it stops perf without text reports.
 pub(crate) struct Recording(Option<(Perf, PathBuf)>);
 
 struct Perf {
@@ -29,7 +29,7 @@ struct Perf {
 }
 
 impl Profiler {
-    /// Makes the directory, if one is given and perf is installed.
+    /// Creates the directory, if one is given and perf is installed.
     pub(crate) fn new(directory: Option<&Path>) -> anyhow::Result<Self> {
         let Some(directory) = directory else { return Ok(Self(None)) };
         let Some(perf) = program("perf") else {
@@ -40,12 +40,12 @@ impl Profiler {
         Ok(Self(Some((perf, directory.to_owned()))))
     }
 
-    /// Returns whether parts are recorded, which costs processor time itself.
+    /// Returns whether parts are recorded; recording itself costs processor time.
     pub(crate) fn records(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Begins to record a part.
+    /// Starts recording a part.
     pub(crate) async fn start(&self, part: &str) -> anyhow::Result<Recording> {
         let Some((program, directory)) = &self.0 else { return Ok(Recording(None)) };
         let data = directory.join(format!("{part}.data"));
@@ -65,7 +65,7 @@ impl Profiler {
         let start = Instant::now();
         while std::fs::metadata(&data).map_or(0, |found| found.len()) == 0 {
             if let Some(status) = perf.child.try_wait()? {
-                bail!("perf record ended ({status}): see {}", directory.join(format!("{part}.log")).display());
+                bail!("perf record exited ({status}): see {}", directory.join(format!("{part}.log")).display());
             }
             ensure!(start.elapsed() < PATIENCE, "perf writes nothing to {}", data.display());
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -75,7 +75,7 @@ impl Profiler {
 }
 
 impl Recording {
-    /// Ends the recording and writes its texts beside it.
+    /// Stops the recording and writes its text reports next to it.
     pub(crate) fn end(mut self) -> anyhow::Result<()> {
         let Some((mut perf, data)) = self.0.take() else { return Ok(()) };
         perf.stop()?;
@@ -97,7 +97,7 @@ impl Recording {
 }
 
 impl Perf {
-    /// Ends perf by the signal at which it completes its file.
+    /// Stops perf with the signal that makes it complete its file.
     fn stop(&mut self) -> anyhow::Result<()> {
         kill_process(Pid::from_child(&self.child), Signal::INT)?;
         let start = Instant::now();
@@ -112,7 +112,7 @@ impl Perf {
 impl Drop for Perf {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            // Whatever stops: nothing is made of this recording.
+            // Best effort: this recording is not used.
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

@@ -1,10 +1,10 @@
 //! Speed of masking secret values in output: the redactor compared with a plain copy and with the `aho-corasick` crate
 //! on the same forms.
 //!
-//! 100 random values of 32 bytes, a private key of 4 KiB and a service account in JSON are watched; the output is lines
-//! of a log, one in a thousand with a value in it, in parts as large as a shim reads them. In hostile output every byte
-//! looks like the beginning of a value. `aho-corasick` gets each part by itself and masks nothing across two of them:
-//! it has less to do. Time is processor time.
+//! The masked values are 100 random values of 32 bytes, a private key of 4 KiB and a service account in JSON. The
+//! output is lines of a log, of which one in a thousand contains a value, in parts of the size in which a shim reads
+//! them. In hostile output every byte looks like the beginning of a value. `aho-corasick` gets each part separately and
+//! masks no value that crosses parts, so it does less work. Time is processor time.
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
@@ -18,19 +18,18 @@ use executor_secrets::redact::{Redactor, Stream, Watched};
 
 use crate::stats::{Sample, Shuffle};
 
-/// Number of rounds. In each, every contestant masks all of the output once.
+/// Number of rounds. In each round, every contestant masks the whole output once.
 const ROUNDS: usize = 21;
 /// Length of the output in bytes.
 const OUTPUT: usize = 32 << 20;
 /// Length of the hostile output in bytes.
 const HOSTILE: usize = 1 << 20;
-/// Number of lines of which one holds a value.
+/// One in this many lines contains a value.
 const MATCH_EVERY: u64 = 1000;
 const VALUES: u32 = 100;
 
-/// Result of the measurement.
 pub(crate) struct Speeds {
-    /// Number of watched values.
+    /// Number of masked values.
     pub(crate) values: usize,
     /// Number of forms of the values.
     pub(crate) forms: usize,
@@ -40,14 +39,14 @@ pub(crate) struct Speeds {
     pub(crate) peer_bytes: usize,
     /// Time to build a redactor.
     pub(crate) build: Duration,
-    /// Names, and medians in millions of bytes per second.
+    /// Name and median rate of each contestant, in millions of bytes per second.
     pub(crate) rates: Vec<(&'static str, f64)>,
 }
 
 /// Masks a part of the output and appends the result.
 type Run<'a> = Box<dyn Fn(&[u8], &mut Vec<u8>) + 'a>;
 
-/// A way to process the output.
+/// A method to process the output.
 struct Contestant<'a> {
     name: &'static str,
     output: &'a [u8],
@@ -66,7 +65,7 @@ pub(crate) fn measure() -> anyhow::Result<Speeds> {
     let forms: Vec<_> = redactor.forms().collect();
     let peer = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&forms)?;
 
-    // Long values that differ only at their end; the hostile output repeats their common beginning.
+    // Long values that differ only at their end; the hostile output repeats their common prefix.
     let hostile: Vec<_> = (0..VALUES).map(|number| format!("{}{number}", "a".repeat(220))).collect();
     let hostile = Redactor::new(Redaction::Auto, hostile.iter().map(|value| watched("hostile", value)));
     let letters = vec![b'a'; HOSTILE];
@@ -107,7 +106,7 @@ impl<'a> Contestant<'a> {
         Self { name, output, run: Box::new(run), took: Sample::default() }
     }
 
-    /// Processes all of the output once, in parts.
+    /// Processes the whole output once, in parts.
     fn go(&mut self, out: &mut Vec<u8>) {
         out.clear();
         let start = processor_time();
@@ -116,7 +115,7 @@ impl<'a> Contestant<'a> {
     }
 }
 
-/// Masks with the redactor. What it still holds after the last part is shorter than a form.
+/// Masks with the redactor. The rest that it keeps after the last part is shorter than a form.
 fn mask(redactor: &Redactor) -> impl Fn(&[u8], &mut Vec<u8>) {
     let stream = RefCell::new(Stream::default());
     move |part, out| stream.borrow_mut().push(redactor, part, out)
@@ -137,7 +136,7 @@ fn watched<'a>(name: &'a str, value: &'a str) -> Watched<'a> {
     Watched { name, value: value.as_bytes() }
 }
 
-/// Returns the watched values by name.
+/// Returns the masked values by name.
 fn values(random: &mut Random) -> Vec<(String, String)> {
     let mut values: Vec<_> = (0..VALUES).map(|number| (format!("TOKEN_{number}"), random.text(32))).collect();
     let lines: Vec<_> = (0..62).map(|_| random.text(64)).collect();
@@ -155,7 +154,7 @@ fn values(random: &mut Random) -> Vec<(String, String)> {
     values
 }
 
-/// Returns lines of a log, and the number of those with a value.
+/// Returns lines of a log, and the number of lines that contain a value.
 fn log(values: &[(String, String)], random: &mut Random) -> (Vec<u8>, usize) {
     const PATHS: [&str; 4] = ["/v1/containers", "/healthz", "/v1/projects/example-project/keys?limit=100", "/login"];
     let (mut output, mut printed) = (String::with_capacity(OUTPUT + 1024), 0);
@@ -174,7 +173,7 @@ fn log(values: &[(String, String)], random: &mut Random) -> (Vec<u8>, usize) {
     (output.into_bytes(), printed)
 }
 
-/// Processor time of this thread: other load of the machine costs a contestant nothing but caches.
+/// Processor time of this thread: other load of the machine affects a contestant only through caches.
 fn processor_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()
@@ -186,7 +185,7 @@ fn rate(bytes: usize, took: Duration) -> f64 {
     bytes as f64 / 1e6 / took.as_secs_f64()
 }
 
-/// xorshift: the same output in each run.
+/// xorshift generator: the output is the same in each run.
 struct Random(u64);
 
 impl Random {
@@ -197,7 +196,7 @@ impl Random {
         self.0
     }
 
-    /// Returns random text in base64's alphabet.
+    /// Returns random text in the base64 alphabet.
     fn text(&mut self, length: usize) -> String {
         const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
         (0..length).map(|_| char::from(DIGITS[(self.next() >> 58) as usize])).collect()

@@ -1,5 +1,5 @@
-//! Report of the measurements: a table for people as parts complete, and JSON at the end. The names of fields end with
-//! their units.
+//! Report of the measurements: a table for people as parts complete, and JSON at the end. Field names end with their
+//! units.
 
 mod crowds;
 mod lives;
@@ -22,7 +22,7 @@ const METHOD: &str = "interleaved: every contestant once a round, in an order sh
                       own seccomp filter always on, on a kept connection. Processor time: of the whole machine with \
                       threads of the kernel, to the end of the deletion, less the machine's use at rest.";
 
-/// A report that prints each part as it is handed in, and keeps it.
+/// A report that prints and stores each part when it is added.
 pub(crate) struct Report {
     json: Value,
     failed: bool,
@@ -57,7 +57,7 @@ impl Report {
         );
         println!("Method: {METHOD}");
         if self.json["recorded_by_perf"] == true {
-            println!("perf records meanwhile, which takes processor time itself.");
+            println!("perf records meanwhile, which itself uses processor time.");
         }
     }
 
@@ -112,7 +112,7 @@ impl Report {
         });
     }
 
-    /// Adds a daemon's figures to those of a part.
+    /// Adds the figures of a daemon to a part.
     fn add(&mut self, part: &str, figures: Value) {
         match &mut self.json[part] {
             Value::Array(known) => known.push(figures),
@@ -146,11 +146,11 @@ fn ratio(ours: Duration, base: Duration) -> f64 {
     ours.as_secs_f64() / base.as_secs_f64()
 }
 
-/// Use of the machine at rest from which on its figures say little: what is subtracted is then no longer small beside
-/// what is measured, and differs from second to second. In processor seconds per second.
+/// Load of the machine at rest above which its figures are unreliable, in processor seconds per second: the subtracted
+/// load is then not small in comparison with the measured time, and varies from second to second.
 const BUSY: f64 = 0.1;
 
-/// Says what the machine used at rest, in milliseconds a second.
+/// Prints the load of the machine at rest, in milliseconds per second.
 fn tell_rest(rest: Rest) {
     println!("  (at rest the machine used {:.1} ms of processor time a second)", rest.0 * 1e3);
     if rest.0 > BUSY {

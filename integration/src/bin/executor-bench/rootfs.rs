@@ -1,6 +1,6 @@
 //! The rootfs of every contestant: a directory with two static programs of a few instructions.
 //!
-//! `true` ends at once, so that the container is measured and not the program. `pause` sleeps until it is killed: an
+//! `true` exits at once, so that the container is measured and not the program. `pause` sleeps until it is killed: an
 //! idle container.
 
 use std::ffi::CString;
@@ -18,15 +18,14 @@ const DIRECTORIES: [&str; 8] = ["bin", "dev", "etc", "proc", "run", "sys", "tmp"
 const PASSWD: &str = "root:x:0:0::/:/bin/true\nbench:x:1000:1000::/:/bin/true\n";
 const GROUP: &str = "root:x:0:\nbench:x:1000:\n";
 
-/// The prepared directory.
 pub(crate) struct Rootfs {
     pub(crate) path: PathBuf,
-    /// The path for system calls.
+    /// Path for system calls.
     pub(crate) c_path: CString,
 }
 
 impl Rootfs {
-    /// Compiles the programs with the C compiler that Rust links with.
+    /// Compiles the programs with the C compiler that Rust uses for linking.
     pub(crate) fn make(below: &Path) -> anyhow::Result<Self> {
         let path = below.join("rootfs");
         for directory in DIRECTORIES {

@@ -1,6 +1,6 @@
-//! Starts from images that are already in the store, compared with starts from `dir:` of the same tree.
+//! Starts from images in the store, compared with starts from `dir:` with the same content.
 //!
-//! Each image is fetched before the runs that count.
+//! Each image is fetched before the measured runs.
 
 use crate::Options;
 use crate::client::TRUE;
@@ -8,7 +8,7 @@ use crate::images::Images;
 use crate::latency::{Contestant, Latencies, rounds};
 use crate::stage::{Executor, Ours};
 
-/// Measures a daemon's starts, interleaved like every latency. The first contestant is `dir:`.
+/// Measures a daemon's starts, interleaved like all latencies. The first contestant is `dir:`.
 pub(crate) async fn measure(options: &Options, images: &Images, executor: &Executor) -> anyhow::Result<Latencies> {
     let mut clients = vec![("dir:".to_owned(), executor.client.lane().await?)];
     for (reference, layers) in images.references() {

@@ -1,13 +1,13 @@
-//! One run of a container, and the calls of programs that it is made of.
+//! One run of a container, and the program calls of a run.
 
 use std::io::{Read as _, Seek as _};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// Times of one run, from its beginning.
+/// Times of one run, from its start.
 pub(crate) struct Run {
-    /// Time until the end of the container's process was known.
+    /// Time until the exit of the container's process was known.
     pub(crate) exit: Duration,
     /// Time until the container was deleted.
     pub(crate) gone: Duration,
@@ -16,14 +16,14 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// A run that leaves nothing to delete.
+    /// Creates a run without a separate deletion.
     pub(crate) fn ended(took: Duration) -> Self {
         Self { exit: took, gone: took, phases: Vec::new() }
     }
 }
 
-/// Runs a command and returns its error output as the error. The output goes to a file: the container's process would
-/// inherit a pipe and keep it open.
+/// Runs a command and returns its error output as the error. The output goes to a file, because the container's process
+/// would inherit a pipe and keep it open.
 pub(crate) fn call(command: &mut Command) -> anyhow::Result<()> {
     let complaint = rustix::fs::memfd_create("complaint", rustix::fs::MemfdFlags::CLOEXEC)?;
     let mut reader = std::fs::File::from(complaint);

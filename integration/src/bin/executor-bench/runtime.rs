@@ -17,7 +17,7 @@ use crate::run::{Run, call, program};
 pub(crate) struct Runtime {
     /// `crun`, `crun, full seccomp`, ...
     pub(crate) name: String,
-    /// Version as the runtime prints it: `crun version 1.8.1`.
+    /// Version as printed by the runtime, for example `crun version 1.8.1`.
     pub(crate) version: String,
     program: PathBuf,
     root: PathBuf,
@@ -26,7 +26,7 @@ pub(crate) struct Runtime {
     cgroup: String,
 }
 
-/// Finds crun and runc; each runs without a filter and, if there is a profile, with it.
+/// Finds crun and runc. Each is measured without a filter and, if there is a profile, with it.
 pub(crate) fn find(run: &Path, rootfs: &Rootfs, seccomp: Option<&Value>, host: &Host) -> anyhow::Result<Vec<Runtime>> {
     let mut found = Vec::new();
     for name in ["crun", "runc"] {
@@ -48,7 +48,7 @@ pub(crate) fn find(run: &Path, rootfs: &Rootfs, seccomp: Option<&Value>, host: &
     Ok(found)
 }
 
-/// A bundle on disk, made before the time is taken.
+/// A bundle on disk. Its creation is not measured.
 pub(crate) struct Bundle {
     id: String,
     path: PathBuf,
@@ -70,7 +70,7 @@ impl Runtime {
     pub(crate) fn run(&self, bundle: &Bundle) -> anyhow::Result<Run> {
         let result = self.try_run(bundle);
         if result.is_err() {
-            // At whatever stage the run failed; an error of this command would hide the first one.
+            // The run may have failed at any stage. An error of this command would hide the first error.
             let _ = self.command(&["delete", "--force", &bundle.id]).stderr(Stdio::null()).status();
         }
         std::fs::remove_dir_all(&bundle.path)?;
@@ -85,13 +85,13 @@ impl Runtime {
         let pid = Pid::from_raw(pid.trim().parse()?).context("the pid file holds no pid")?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("pidfd_open")?;
         call(&mut self.command(&["start", &bundle.id]))?;
-        // This process is the subreaper: the container's init is its child by now.
+        // This process is the subreaper, so the container's init is now its child.
         let status = waitid(WaitId::PidFd(std::os::fd::AsFd::as_fd(&pidfd)), WaitIdOptions::EXITED)?;
         let exit = start.elapsed();
         let code = status.and_then(|status| status.exit_status());
         call(&mut self.command(&["delete", &bundle.id]))?;
         let gone = start.elapsed();
-        ensure!(code == Some(0), "the process ended with {code:?}");
+        ensure!(code == Some(0), "the process exited with {code:?}");
         Ok(Run { exit, gone, phases: Vec::new() })
     }
 

@@ -1,7 +1,8 @@
-//! Docker's and podman's seccomp profiles, converted to the `linux.seccomp` of the OCI runtime specification.
+//! Seccomp profiles of Docker and podman, converted to the `linux.seccomp` of the OCI runtime specification.
 //!
 //! The profiles are conditional: a rule applies to some architectures, capabilities or kernels (`includes`,
-//! `excludes`). Engines resolve these conditions for each container, and this module for the benchmark's container.
+//! `excludes`). Engines resolve these conditions for each container, and this module does so for the benchmark's
+//! container.
 
 use std::path::Path;
 
@@ -51,12 +52,12 @@ struct Condition<'a> {
 }
 
 impl Condition<'_> {
-    /// Returns whether every part that is present holds.
+    /// Returns whether every given part is satisfied.
     fn all(&self) -> bool {
         [self.arch(), self.caps(), self.kernel()].into_iter().flatten().all(|part| part)
     }
 
-    /// Returns whether some part holds.
+    /// Returns whether at least one part is satisfied.
     fn any(&self) -> bool {
         [self.arch(), self.caps(), self.kernel()].into_iter().flatten().any(|part| part)
     }
@@ -81,7 +82,7 @@ impl Condition<'_> {
     }
 }
 
-/// Major and minor number of `6.18.44-something`.
+/// Major and minor number of a release such as `6.18.44-something`.
 fn version(release: &str) -> [u32; 2] {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|digits| digits.parse().unwrap_or(0));
     [numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)]

@@ -1,5 +1,5 @@
-//! Configuration of the measured daemons: what the benchmark needs, and with `--settings` what the user wants to
-//! compare.
+//! Configuration of the measured daemons: the keys that the benchmark requires, and with `--settings` the keys that the
+//! user wants to compare.
 
 use std::str::FromStr;
 
@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail, ensure};
 use integration::network::Network;
 use toml::{Table, Value};
 
-/// Name and keys of one more executord: `NAME=TOML`.
+/// Name and configuration keys of an additional executord: `NAME=TOML`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
     pub(crate) name: String,
@@ -31,7 +31,7 @@ impl FromStr for Settings {
 }
 
 impl Settings {
-    /// An executord in which no container stands ready.
+    /// An executord without a warm pool.
     pub(crate) fn cold() -> Self {
         let none = Table::from_iter([("size".to_owned(), Value::Integer(0))]);
         Self { name: "cold".to_owned(), keys: Table::from_iter([("warm_pool".to_owned(), Value::Table(none))]) }
@@ -48,11 +48,11 @@ pub(crate) fn check_names(settings: &[Settings]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns executord's configuration file for `containers` at once: the benchmark's own keys, replaced by those of
-/// `settings`.
+/// Returns executord's configuration file for `containers` simultaneous containers: the benchmark's own keys,
+/// overridden by those of `settings`.
 pub(crate) fn file(containers: u32, network: Option<&Network>, settings: Option<&Settings>) -> anyhow::Result<String> {
-    // Memory is a limit that no contestant comes near: nothing is reserved for it. The ids are enough for several
-    // daemons, each with the benchmark's most containers.
+    // The memory limit is one that no contestant approaches; no memory is reserved for it. The ids suffice for several
+    // daemons, each with the benchmark's maximum number of containers.
     let own = format!(
         "[policy]\nuserns_pool_ranges = 4096\n{}\n[capacity]\ncontainers = {containers}\nmemory_bytes = {}\n",
         network.map(Network::policy).unwrap_or_default(),
@@ -65,7 +65,7 @@ pub(crate) fn file(containers: u32, network: Option<&Network>, settings: Option<
     Ok(table.to_string())
 }
 
-/// Puts `keys` into a table; tables within are merged, everything else is replaced.
+/// Merges `keys` into a table. Nested tables are merged; everything else is replaced.
 fn merge(table: &mut Table, keys: &Table) {
     for (key, value) in keys {
         match (table.get_mut(key), value) {

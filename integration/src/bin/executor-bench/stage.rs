@@ -1,5 +1,5 @@
-//! Everything that a measurement runs on: the root file system, the peers, a daemon for each configuration, images and
-//! a host with a network.
+//! Environment of a measurement: the root file system, the peers, a daemon for each configuration, images and a host
+//! with a network.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,19 +17,18 @@ use crate::run::program;
 use crate::settings;
 use crate::{Options, Part};
 
-/// The containers of the executor that are measured one by one and several at once.
+/// Containers of the executor that are measured one at a time and several at once.
 const SHAPES: [(&str, Shape); 4] = [
     ("no file", client::TRUE),
     ("secret file", client::TRUE_WITH_SECRET),
     ("50 secret files", client::TRUE_WITH_FIFTY),
     ("network", client::TRUE_WITH_NETWORK),
 ];
-/// Ends of the names of contestants, by their root file system.
+/// Suffixes of the contestants' names, by root file system.
 const ROOTS: [&str; 2] = ["", ", image"];
 
-/// The prepared measurement.
 pub(crate) struct Stage<'a> {
-    // Dropped in this order: daemons end before the network and the images that they use.
+    // Fields are dropped in this order: daemons stop before the network and the images that they use.
     pub(crate) executors: Vec<Executor>,
     pub(crate) images: Option<Images>,
     network: Option<Network>,
@@ -46,7 +45,7 @@ pub(crate) struct Executor {
     pub(crate) client: Client,
 }
 
-/// A contestant: one kind of container of one daemon.
+/// A contestant: one kind of container on one daemon.
 pub(crate) struct Ours<'a> {
     pub(crate) name: String,
     pub(crate) daemon: &'a Daemon,
@@ -55,7 +54,7 @@ pub(crate) struct Ours<'a> {
 }
 
 impl<'a> Stage<'a> {
-    /// Makes what the wanted parts and contestants need.
+    /// Prepares what the selected parts and contestants require.
     pub(crate) async fn set_up(
         options: &Options,
         host: &'a Host,
@@ -94,8 +93,8 @@ impl<'a> Stage<'a> {
         Ok(Self { executors, images, network, peers, profiler, host })
     }
 
-    /// Returns the wanted contestants of the executor: each shape from `dir:` and from an image, as far as this machine
-    /// has what they need.
+    /// Returns the selected contestants of the executor: each shape from `dir:` and from an image, if this machine has
+    /// the prerequisites.
     pub(crate) fn ours(&self, options: &Options) -> Vec<Ours<'_>> {
         let mut found = Vec::new();
         for executor in &self.executors {
@@ -115,7 +114,7 @@ impl<'a> Stage<'a> {
         found
     }
 
-    /// Ends the daemons. A measurement that failed does not come here: dropping the value ends them, too.
+    /// Stops the daemons. A failed measurement does not call this: dropping the value stops them, too.
     pub(crate) fn end(mut self) -> anyhow::Result<()> {
         for executor in &mut self.executors {
             executor.daemon.end()?;
@@ -124,18 +123,18 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// Names of the daemons: the first one has the benchmark's own configuration.
+/// Names of the daemons. The first daemon has the benchmark's own configuration.
 fn executor_names(options: &Options) -> Vec<String> {
     let more = options.settings.iter().map(|settings| format!("executor {}", settings.name));
     std::iter::once("executor".to_owned()).chain(more).collect()
 }
 
-/// Names of all contestants that a daemon may have.
+/// Names of all possible contestants of a daemon.
 fn contestants(executor: &String) -> impl Iterator<Item = String> {
     ROOTS.into_iter().flat_map(move |root| SHAPES.map(|(what, _)| format!("{executor}, {what}{root}")))
 }
 
-/// Makes a host with a network, or says why there is none.
+/// Creates a host with a network, or prints why there is none.
 fn network() -> Option<Network> {
     let plugins = ["bridge", "portmap", "host-local"].map(|name| Path::new("/usr/lib/cni").join(name).is_file());
     let programs = ["ip", "iptables", "busybox", "nsenter"].map(|name| program(name).is_some());

@@ -31,8 +31,8 @@ impl Sample {
     }
 }
 
-/// A shuffle of the contestants' order, so that none always runs after the same other one. It is xorshift from a fixed
-/// seed: quality does not matter, but runs can be repeated.
+/// Shuffles the contestants' order, so that no contestant always runs after the same other contestant. It is xorshift
+/// from a fixed seed: quality does not matter, but runs can be repeated.
 pub(crate) struct Shuffle(u64);
 
 impl Default for Shuffle {

@@ -1,8 +1,9 @@
-//! Calls of a cell's own callers over TLS while strangers make handshakes: the time that a call takes, and executord's memory.
+//! Calls of a cell's own callers over TLS while unauthenticated clients (strangers) make handshakes: the duration of a
+//! call, and executord's memory.
 //!
-//! Windows without and with strangers alternate. The strangers connect from an address of their own, 10,000 a minute; every
-//! second one has a certificate of another authority, the others have none. They run on the same machine: what they compute for
-//! their side of a handshake is in the figures as well.
+//! Windows without and with strangers alternate. The strangers connect from their own address, 10,000 times a minute;
+//! half of them have a certificate of another authority, the others have none. They run on the same machine, so the
+//! figures include the load of their side of the handshakes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,39 +21,38 @@ use tokio_rustls::TlsConnector;
 
 use crate::stats::Sample;
 
-/// Handshakes of strangers in a minute.
+/// Handshakes of strangers per minute.
 pub(crate) const A_MINUTE: u32 = 10_000;
 /// Length of a window.
 const WINDOW: Duration = Duration::from_secs(10);
-/// Windows of each kind.
+/// Number of windows of each kind.
 const WINDOWS: usize = 3;
-/// Time between two calls of the own caller.
+/// Delay between two calls of the own caller.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Each so many calls, one is made on a new connection.
+/// Number of calls after which one call is made on a new connection.
 const NEW: usize = 20;
 
 /// Figures without and with strangers.
 pub(crate) struct Strangers {
     pub(crate) quiet: Calls,
     pub(crate) beset: Calls,
-    /// Handshakes that strangers began.
+    /// Number of handshakes that strangers started.
     pub(crate) handshakes: u64,
-    /// Length of the windows with strangers together.
+    /// Total length of the windows with strangers.
     pub(crate) over: Duration,
-    /// Memory of executord in bytes, before and at most.
+    /// Resident memory of executord in bytes: initial and maximum.
     pub(crate) resident: (u64, u64),
 }
 
-/// Times of calls.
+/// Durations of calls.
 #[derive(Default)]
 pub(crate) struct Calls {
-    /// On a connection that is kept.
+    /// Calls on a persistent connection.
     pub(crate) kept: Sample,
-    /// On a new one, handshake included.
+    /// Calls on a new connection, including the handshake.
     pub(crate) new: Sample,
 }
 
-/// Measures.
 pub(crate) async fn measure() -> anyhow::Result<Strangers> {
     tokio::task::spawn_blocking(measured).await?
 }
@@ -97,7 +97,7 @@ fn measured() -> anyhow::Result<Strangers> {
     Ok(reported)
 }
 
-/// Strangers, in a thread of their own.
+/// Strangers, in their own thread.
 struct Crowd {
     stop: tokio::sync::oneshot::Sender<()>,
     thread: std::thread::JoinHandle<()>,
@@ -128,7 +128,7 @@ impl Crowd {
     }
 }
 
-/// Begins handshakes at an even pace, for ever.
+/// Starts handshakes at a constant rate, in an endless loop.
 async fn knock(address: SocketAddr, kinds: &[Arc<ClientConfig>; 2], begun: &AtomicU64) {
     let mut pace = tokio::time::interval(Duration::from_secs(60) / A_MINUTE);
     let mut knocks = tokio::task::JoinSet::new();
@@ -149,7 +149,7 @@ async fn knock(address: SocketAddr, kinds: &[Arc<ClientConfig>; 2], begun: &Atom
     }
 }
 
-/// A stranger's side: it trusts the node, and has no certificate, or one of another authority.
+/// TLS configuration of a stranger: it trusts the node, and has no certificate or a certificate of another authority.
 fn stranger(tls: &TlsDaemon, authority: Option<&Authority>) -> anyhow::Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(tls.dir().join("ca.crt")).context("the node's CA")?)?;

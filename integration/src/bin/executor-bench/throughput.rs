@@ -1,4 +1,4 @@
-//! Containers per second, several at once: each lane runs one container after the other, from call to deletion.
+//! Containers per second with several lanes: each lane runs one container after the other, from call to deletion.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,10 +22,10 @@ pub(crate) struct Throughput {
     pub(crate) used: Vec<Used>,
 }
 
-/// Figures of all contestants, and what the machine used at rest.
+/// Figures of all contestants, and the load of the machine at rest.
 pub(crate) struct Throughputs {
     pub(crate) all: Vec<Throughput>,
-    /// Number of containers of each measurement, a multiple of every number of lanes.
+    /// Number of containers in each measurement, a multiple of every number of lanes.
     pub(crate) containers: u32,
     pub(crate) rest: Rest,
 }
@@ -41,7 +41,7 @@ impl Throughput {
     }
 }
 
-/// Measures all contestants, one after the other, for each number of lanes.
+/// Measures all contestants in turn, for each number of lanes.
 pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Result<Throughputs> {
     let rest = Rest::measure().await?;
     let containers = options.lives / LANES[LANES.len() - 1] * LANES[LANES.len() - 1];
@@ -72,12 +72,11 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
     Ok(Throughputs { all: peer_figures, containers, rest })
 }
 
-/// Runs a container that does not count: the first one of an image fetches it.
+/// Runs a container that is not measured: the first container of an image fetches the image.
 async fn warm_up(ours: &Ours<'_>, id: &str) -> anyhow::Result<()> {
     ours.client.run(id, ours.shape).await.map(drop)
 }
 
-/// Outcome of many containers.
 pub(crate) struct Lanes {
     pub(crate) failures: Vec<anyhow::Error>,
     pub(crate) took: Duration,

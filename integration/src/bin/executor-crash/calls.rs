@@ -1,14 +1,14 @@
-//! Names of system calls for messages: those that the executor's processes are known to make.
+//! Names of system calls for messages. The table has the calls that the executor's processes are known to make.
 
 use nix::libc;
 
-/// The name of a system call, or its number where it is not in the table.
+/// Returns the name of a system call, or its number if it is not in the table.
 pub(crate) fn name(number: i64) -> String {
     let known = NAMES.iter().chain(OLD).find(|(known, _)| *known == number);
     known.map_or_else(|| format!("call {number}"), |(_, name)| (*name).to_owned())
 }
 
-/// Returns whether a call changes something that outlives its process: files, what others receive, other processes.
+/// Returns whether a call changes state that outlives its process: files, data received by others, other processes.
 pub(crate) fn changes(number: i64, arguments: [u64; 3]) -> bool {
     let flags = match number {
         libc::SYS_openat => arguments[2],
@@ -19,7 +19,7 @@ pub(crate) fn changes(number: i64, arguments: [u64; 3]) -> bool {
     flags & (libc::O_CREAT | libc::O_TRUNC) as u64 != 0
 }
 
-/// Names of calls that change something whatever their arguments are.
+/// Names of calls that change such state whatever their arguments are.
 const CHANGES: &[&str] = &[
     "bind",
     "chmod",

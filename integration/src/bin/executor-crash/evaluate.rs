@@ -1,8 +1,8 @@
-//! The conditions that must hold after a kill, once a supervisor has restarted the dead processes.
+//! Checks the conditions that must hold after a kill, once a supervisor has restarted the exited processes.
 //!
 //! They are checked in this order: the container's outcome (its exit code is known, or it is reported as unknown, or
 //! the container does not exist and the client saw an error); the same request again under the same id; the deletion; a
-//! new run under the same id; and then, with no container alive, what is left on the host and in memory.
+//! new run under the same id; and then, with no container running, leftovers on the host and in memory.
 
 use std::time::{Duration, Instant};
 
@@ -16,12 +16,12 @@ use tonic::{Code, Status};
 
 use crate::life::{self, CODE, ClientAnswers, Secrets, bounded, drive};
 
-/// Longest time for the last steps of a shim and of the kernel.
+/// Timeout for the last steps of a shim and of the kernel.
 pub(crate) const TIDY: Duration = Duration::from_secs(30);
-/// Longest time after an end that a copy of a secret may stay in a buffer that is about to be overwritten.
+/// Maximum time after an exit during which a copy of a secret may stay in a buffer that is about to be overwritten.
 const RESIDUE: Duration = Duration::from_secs(1);
 
-/// Knowledge of a container's end.
+/// What is known about a container's exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fate {
     /// The exit code is known.
@@ -47,7 +47,7 @@ impl Fate {
 /// Judgement of one kill.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
-    /// Outcome of the container, if it could be determined.
+    /// Outcome of the container, if it was determined.
     pub(crate) fate: Option<Fate>,
     /// True if the result has a receipt of the wipe; `None` without a result.
     pub(crate) receipt: Option<bool>,
@@ -55,7 +55,7 @@ pub(crate) struct Verdict {
     pub(crate) wrong: Vec<String>,
 }
 
-/// A kill and the life around it.
+/// A kill and the life in which it happened.
 pub(crate) struct KilledLife<'a> {
     pub(crate) node: &'a Supervised,
     pub(crate) before: &'a Footprint,
@@ -63,9 +63,9 @@ pub(crate) struct KilledLife<'a> {
     pub(crate) secrets: &'a Secrets,
     /// Needles for these secrets and for those of earlier lives.
     pub(crate) needles: &'a Needles,
-    /// True if the container's shim was not touched: its exit code must be known.
+    /// True if the container's shim was not affected: the exit code must be known.
     pub(crate) shim_lived: bool,
-    /// True if the key of request tags is lost, with launcher and executord.
+    /// True if the key of request digests is lost because both the launcher and executord were killed.
     pub(crate) key_lost: bool,
 }
 
@@ -81,13 +81,13 @@ impl KilledLife<'_> {
         self.check_deletion(there, &mut verdict);
         self.check_next_run(&mut verdict);
         if let Err(left) = self.node.wait_until_back_at(self.before, TIDY) {
-            verdict.wrong.push(format!("left on the host: {}", left.trim_end().replace('\n', "; ")));
+            verdict.wrong.push(format!("leftovers on the host: {}", left.trim_end().replace('\n', "; ")));
         }
         verdict.wrong.extend(check_residue(|| search(self.node, self.needles, true)));
         verdict
     }
 
-    /// Checks that none of the client's calls hung, and that its answers are right.
+    /// Checks that no call of the client hung, and that the answers are correct.
     fn check_client(&self, answers: &ClientAnswers, verdict: &mut Verdict) {
         let calls = [
             ("Run", answers.run.as_ref().and_then(|run| run.as_ref().err())),
@@ -138,7 +138,7 @@ impl KilledLife<'_> {
                 }
                 match drive(&self.node.api, async |mut rpc| life::wait(&mut rpc, id).await) {
                     Ok(container) => self.check_result(&container, waited, verdict),
-                    // The container existed while it was being made, and then its start failed.
+                    // The container existed during its creation, and then its start failed.
                     Err(status) if run_failed && refused(&status) => {
                         verdict.fate = Some(Fate::Refused);
                         return false;
@@ -162,14 +162,14 @@ impl KilledLife<'_> {
         }
     }
 
-    /// Checks that a completed container reports its end correctly, and reports the same to every caller.
+    /// Checks that a completed container reports its exit correctly, with the same result for every caller.
     fn check_result(&self, container: &Container, earlier: Option<&Container>, verdict: &mut Verdict) {
         let Some(ending) = container.result.as_ref().filter(|_| container.state() == State::Completed) else {
             verdict.wrong.push(format!("Wait answered a container that is {}", container.state().as_str_name()));
             return;
         };
         verdict.receipt = Some(ending.wipe.is_some());
-        // The process that starts the steps of a tree was killed: what ran ended with it, and that is told.
+        // The process that starts the steps of a tree was killed: the running step ended with it, and this is reported.
         let is_cut = ending.failure.as_ref().is_some_and(|failure| failure.kind() == failure::Kind::Action);
         if is_cut && exit_code(ending) != Some(CODE) {
             verdict.fate = Some(Fate::Known);
@@ -177,7 +177,7 @@ impl KilledLife<'_> {
         }
         match (exit_code(ending), &ending.failure) {
             (Some(CODE), None) => verdict.fate = Some(Fate::Known),
-            // Of a tree of actions a failure tells of it, too.
+            // For a tree of actions, a failure is reported in addition.
             (Some(CODE), Some(failure)) if failure.kind() == failure::Kind::Action => verdict.fate = Some(Fate::Known),
             (None, Some(_)) if ending.exit.is_none() => verdict.fate = Some(Fate::Unknown),
             _ => verdict.wrong.push(format!("the result has exit {:?}, failure {:?}", ending.exit, ending.failure)),
@@ -247,7 +247,7 @@ impl KilledLife<'_> {
         }
         match ended.as_ref().map(|ended| ended.result.as_ref().and_then(exit_code)) {
             Ok(Some(CODE)) => {}
-            Ok(_) => verdict.wrong.push(format!("the next run ended with {ended:?}")),
+            Ok(_) => verdict.wrong.push(format!("the next run exited with {ended:?}")),
             Err(status) => verdict.wrong.push(format!("the next run: Wait: {}", describe(status))),
         }
         match output {
@@ -266,8 +266,8 @@ impl KilledLife<'_> {
     }
 }
 
-/// Makes a request after a kill. executord may not have noticed yet that a killed launcher is gone: it answers UNAVAILABLE then, as
-/// documented, and the caller repeats the call.
+/// Makes a request after a kill. executord may not have noticed yet that a killed launcher is gone. It then answers
+/// UNAVAILABLE, as documented, and this function repeats the call.
 pub(crate) fn run(node: &Supervised, request: &RunRequest) -> Result<RunResponse, Status> {
     let answer = wait::within(TIDY, || {
         let request = request.clone();
@@ -279,7 +279,7 @@ pub(crate) fn run(node: &Supervised, request: &RunRequest) -> Result<RunResponse
     answer.unwrap_or_else(Err)
 }
 
-/// Checks that a search finds nothing. Returns what is wrong.
+/// Checks that a search finds nothing. Returns the violations.
 pub(crate) fn check_residue(search: impl Fn() -> Report) -> Vec<String> {
     let deadline = Instant::now() + RESIDUE;
     loop {
@@ -296,7 +296,8 @@ pub(crate) fn check_residue(search: impl Fn() -> Report) -> Vec<String> {
     }
 }
 
-/// Searches the memory and descriptors of the executor's processes, shims among them or not, and all files of the node.
+/// Searches all files of the node, and the memory and descriptors of the executor's processes, including shims if
+/// `shims`.
 pub(crate) fn search(node: &Supervised, needles: &Needles, shims: bool) -> Report {
     let mut search = Search::new(needles);
     search.files(node.home());

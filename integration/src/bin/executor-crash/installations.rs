@@ -1,9 +1,10 @@
-//! Kills `agent-cli bundle` at each of its calls that changes something, and lets the next command finish or undo.
+//! Kills `agent-cli bundle` at each of its calls that changes something, and lets the next command finish or undo the
+//! work.
 //!
-//! A life is one command on an installation that stands where the command begins: nothing for an install, a revision for an
-//! upgrade and an uninstallation, two for a rollback. After the kill the same command is given once more; then one revision
-//! is the current one and its containers are the only ones, or none is left after an uninstallation. The value of the
-//! bundle's Secret is in no file of the client or of executord, neither right after the kill nor later.
+//! A life is one command on an installation in the command's initial state: none for an install, one revision for an
+//! upgrade and an uninstallation, two for a rollback. After the kill the same command is run again. Then one revision
+//! is the current one and its containers are the only ones, or none is left after an uninstallation. No file of the
+//! client or of executord contains the value of the bundle's Secret, neither right after the kill nor later.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -30,9 +31,9 @@ use crate::{Node, calls};
 const NAME: &str = "demo";
 /// Length of the Secret's value in bytes.
 const CANARY: usize = 64;
-/// Longest time that a command may take.
+/// Timeout of a command.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Waits for a line and becomes the command; its parent says its pid and, in the end, its status.
+/// Waits for a line and then executes the command. Its parent prints the pid and, at the end, the exit status.
 const WAITING: &str =
     r#"exec 3<&0; sh -c 'read go; exec "$0" "$@"' "$@" <&3 >"$OUT" 2>&1 & echo $!; exec 3<&-; wait $!; echo $?"#;
 
@@ -49,13 +50,13 @@ pub(crate) enum Operation {
     Uninstall,
 }
 
-/// A daemon, and a client that installs on it.
+/// A daemon, and a client that installs bundles on it.
 pub(crate) struct Installations {
     daemon: Daemon,
     rootfs: Rootfs,
     dir: tempfile::TempDir,
     secret: Canary,
-    /// Which of the two bundles comes next.
+    /// Selects which of the two bundles comes next.
     turn: bool,
 }
 
@@ -74,7 +75,7 @@ impl Installations {
         Ok(it)
     }
 
-    /// A bundle of one pod that reads its Secret.
+    /// Writes a bundle of one pod that reads its Secret.
     fn write(&self, bundle: &str, word: &str) -> anyhow::Result<()> {
         let manifests = self.dir.path().join(bundle).join("manifests");
         fs::create_dir_all(&manifests)?;
@@ -88,7 +89,7 @@ impl Installations {
         Ok(fs::write(manifests.join("objects.yaml"), objects)?)
     }
 
-    /// The command line of an operation.
+    /// Returns the command line of an operation.
     fn arguments(&self, operation: Operation) -> Vec<String> {
         let own = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         let bundle = self.dir.path().join(if self.turn { "two" } else { "one" }).display().to_string();
@@ -114,7 +115,7 @@ impl Installations {
         command.env("HOME", at("home")).env("XDG_RUNTIME_DIR", at("runtime")).env("TMPDIR", at("tmp"))
     }
 
-    /// Runs a command to its end. Returns whether it succeeded, and all that it printed.
+    /// Runs a command to its exit. Returns whether it succeeded, and its whole output.
     fn run(&self, arguments: &[String]) -> anyhow::Result<(bool, String)> {
         let line = self.command(arguments);
         let mut command = Command::new(&line[0]);
@@ -129,7 +130,7 @@ impl Installations {
         Ok(())
     }
 
-    /// The record, as `status` shows it; none where there is no installation.
+    /// Returns the record as shown by `status`; `None` if there is no installation.
     fn status(&self) -> anyhow::Result<Option<Value>> {
         match self.run(&["status".to_owned(), NAME.to_owned(), "--json".to_owned()])? {
             (true, printed) => Ok(Some(serde_json::from_str(&printed).context(printed)?)),
@@ -138,7 +139,7 @@ impl Installations {
         }
     }
 
-    /// Brings the installation to where a life of an operation begins.
+    /// Brings the installation into the initial state of an operation.
     fn set_up(&mut self, operation: Operation) -> anyhow::Result<()> {
         let status = self.status()?;
         match (operation, &status) {
@@ -178,19 +179,20 @@ impl Installations {
         }
     }
 
-    /// Containers, without those of a play that has been taken down.
+    /// Lists the containers, without those of a play that has been taken down.
     fn containers(&self) -> anyhow::Result<Vec<String>> {
         let listed = self.daemon.api.list(ListRequest::default()).map_err(|error| anyhow::anyhow!("{error}"))?;
         Ok(listed.containers.into_iter().map(|container| container.id).collect())
     }
 
-    /// Gives the command once more, and checks what must be true then.
+    /// Runs the command again, and checks the conditions that must hold then.
     fn evaluate(&self, operation: Operation, wrong: &mut Vec<String>) -> anyhow::Result<()> {
         let (good, printed) = self.run(&self.arguments(operation))?;
         let done = match operation {
             Operation::Install => printed.contains("is installed already"),
             Operation::Uninstall => printed.contains("there is no installation"),
-            // What ended just before the kill has nothing left to go back to, or is an upgrade like any other.
+            // If the command completed just before the kill, a rollback has no revision left to return to, and an
+            // upgrade is one like any other.
             Operation::Upgrade | Operation::Rollback => false,
         };
         if !good && !done {
@@ -206,7 +208,7 @@ impl Installations {
             let left: Vec<_> = records.into_iter().flatten().flatten().map(|entry| entry.file_name()).collect();
             match operation {
                 Operation::Uninstall if left.is_empty() => {}
-                Operation::Uninstall => wrong.push(format!("records are left: {left:?}")),
+                Operation::Uninstall => wrong.push(format!("leftover records: {left:?}")),
                 _ => wrong.push("there is no installation".to_owned()),
             }
             return Ok(());
@@ -234,7 +236,7 @@ impl Installations {
         Ok(())
     }
 
-    /// Starts a command that waits to be let go. Returns its parent and its pid.
+    /// Starts a command that waits until it is released. Returns its parent and its pid.
     fn waiting(&self, operation: Operation) -> anyhow::Result<(Child, BufReader<std::process::ChildStdout>, i32)> {
         let out = self.dir.path().join("out");
         fs::create_dir_all(&out)?;
@@ -294,7 +296,7 @@ impl Node for Installations {
         if kill.is_none() && ended.trim() != "0" {
             let mut printed = String::new();
             File::open(self.dir.path().join("out/printed"))?.read_to_string(&mut printed)?;
-            wrong.push(format!("without a kill it ends with {}: {printed}", ended.trim()));
+            wrong.push(format!("without a kill it exits with {}: {printed}", ended.trim()));
         }
         self.search("after the kill", &mut wrong);
         self.evaluate(operation, &mut wrong)?;

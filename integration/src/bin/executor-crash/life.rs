@@ -1,4 +1,4 @@
-//! One container's life from a client's view: Run, the output, UpdateFiles, Wait, GetOutputs, Delete.
+//! Runs one container as a client: Run, the output, UpdateFiles, Wait, GetOutputs, Delete.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -16,12 +16,12 @@ use tonic::{Code, Status, Streaming};
 
 use crate::shelf::{LARGE, Shelf};
 
-/// Longest time for a call. It includes a supervisor's restart; only a fault reaches it.
+/// Timeout of a call. It includes a supervisor's restart and expires only after a fault.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The container's exit code.
 pub(crate) const CODE: i32 = 7;
 
-/// The call that a client is in.
+/// The current call of a client.
 #[derive(Clone, Default)]
 pub(crate) struct Step(Arc<AtomicU8>);
 
@@ -39,11 +39,11 @@ impl Step {
     }
 }
 
-/// Answers that a client got; `None` for a call that was not made.
+/// Answers that a client received; `None` for a call that was not made.
 #[derive(Debug, Default)]
 pub(crate) struct ClientAnswers {
     pub(crate) run: Option<Result<RunResponse, Status>>,
-    /// Everything that the container printed.
+    /// The whole output of the container.
     pub(crate) output: Option<Result<Vec<u8>, Status>>,
     pub(crate) update: Option<Result<(), Status>>,
     pub(crate) wait: Option<Result<Container, Status>>,
@@ -52,32 +52,32 @@ pub(crate) struct ClientAnswers {
     pub(crate) delete: Option<Result<(), Status>>,
 }
 
-/// A container's secrets: those that it starts with, and those of the update.
+/// Secrets of a container: the initial ones and those of the update.
 #[derive(Clone, Debug)]
 pub(crate) struct Secrets {
     pub(crate) first: String,
     pub(crate) second: String,
-    /// Where the requests refer to them; in the requests themselves otherwise.
+    /// Provider directory if requests refer to the secrets; if `None`, the requests contain them.
     pub(crate) shelf: Option<Arc<Shelf>>,
 }
 
 impl Secrets {
-    /// Puts the first ones where requests refer to them.
+    /// Puts the initial secrets into the provider directory, if there is one.
     pub(crate) fn offer_first(&self) {
         self.shelf.iter().for_each(|shelf| shelf.put(&self.first));
     }
 
-    /// Puts the second ones there. Returns false where a request has to bring them.
+    /// Puts the secrets of the update into the provider directory. Returns false if a request has to contain them.
     fn offer_second(&self) -> bool {
         self.shelf.iter().for_each(|shelf| shelf.put(&self.second));
         self.shelf.is_some()
     }
 }
 
-/// The request of a life: every kind of secret input, a captured file, an exit code. The process reports that it has
-/// read its secrets, waits for the second generation of its files, and ends.
-/// `is_tree`: it is the last of six steps of a tree of actions, which have two secrets or more each. `has_token`: it has a runtime
-/// token, so that a helper carries the files into it, also where it was a shell.
+/// Builds the request of a life: every kind of secret input, a captured file, an exit code. The process reports that it
+/// has read its secrets, waits for the second generation of its files, and exits.
+/// If `is_tree`, the process is the last of six steps of a tree of actions, which have two or more secrets each. If
+/// `has_token`, the container has a runtime token, so that a helper writes the files, even if it was a warm container.
 pub(crate) fn request(id: &str, secrets: &Secrets, rootfs: &str, (is_tree, has_token): (bool, bool)) -> RunRequest {
     let secret = &secrets.first;
     let large: Vec<u8> = secret.bytes().cycle().take(LARGE).collect();
@@ -94,7 +94,7 @@ pub(crate) fn request(id: &str, secrets: &Secrets, rootfs: &str, (is_tree, has_t
     if secrets.shelf.is_some() { by_reference(request) } else { request }
 }
 
-/// Refers to every secret of a request. The files that an update brings are there from the beginning.
+/// Replaces every secret of a request by a reference. The files of an update exist from the start.
 fn by_reference(request: RunRequest) -> RunRequest {
     request.file("db/next", b"").action(|run| {
         for file in &mut run.volume_mounted_files {
@@ -113,7 +113,8 @@ fn by_reference(request: RunRequest) -> RunRequest {
     })
 }
 
-/// Makes the program of a request the last step of a tree; its files become the container's, because those are updated.
+/// Makes the program of a request the last step of a tree. Its files become those of the container, because only these
+/// are updated.
 fn in_a_tree(mut request: RunRequest, secret: &str) -> RunRequest {
     let step = |number: u32, status: i32| {
         let path = format!("/etc/crash-steps/{number}");
@@ -150,7 +151,7 @@ const CAPTURED: &str = "/tmp/kept";
 /// Content of the captured file.
 pub(crate) const CONTENT: &[u8] = b"kept\n";
 
-/// The update of a life: it replaces one file and adds one.
+/// Builds the update of a life: it replaces one file and adds one.
 fn update(id: &str, secrets: &Secrets) -> UpdateFilesRequest {
     let content = secrets.second.as_bytes();
     request::update(id, &[("db/password", content), ("db/next", content)])
@@ -214,7 +215,7 @@ struct Output {
 }
 
 impl Output {
-    /// Reads the first line, or everything if there is none.
+    /// Reads the first line, or the whole output if there is none.
     async fn start(&mut self, rpc: &mut Rpc, id: &str) -> Result<(), Status> {
         let request = StreamLogsRequest { id: id.to_owned(), follow: true, ..StreamLogsRequest::default() };
         self.stream = Some(bounded(rpc.stream_logs(request)).await?.into_inner());
@@ -248,13 +249,14 @@ pub(crate) async fn read_output(rpc: &mut Rpc, id: &str) -> Result<Vec<u8>, Stat
     output.rest().await
 }
 
-/// Waits until the container has printed its first line, and thus has read its secrets, or has ended.
+/// Waits until the container has printed its first line, and thus has read its secrets, or has exited.
 pub(crate) async fn wait_until_up(rpc: &mut Rpc, id: &str) -> Result<(), Status> {
     Output::default().start(rpc, id).await
 }
 
-/// Lets a living container proceed to its end, by an update of its files or by new values of what it refers to, whether or not that was done before. Where it can, not
-/// before the container has read the first ones: the last of several steps may not have begun.
+/// Lets a running container continue to its exit, by an update of its files or by new values of its references, even if
+/// that was done before. If possible, waits first until the container has read the initial values, because the last of
+/// several steps may not have started.
 pub(crate) async fn let_proceed(rpc: &mut Rpc, id: &str, secrets: &Secrets) -> Result<(), Status> {
     let up = wait_until_up(rpc, id).await;
     if secrets.offer_second() {
@@ -263,19 +265,19 @@ pub(crate) async fn let_proceed(rpc: &mut Rpc, id: &str, secrets: &Secrets) -> R
             _ => Ok(()), // what else is wrong Wait tells
         };
     }
-    // Of a container that is not up the update tells what is wrong.
+    // If the container is not up, the update reports the reason.
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {
         match bounded(rpc.update_files(update(id, secrets))).await {
             Ok(_) => return Ok(()),
-            // The container has ended or never started.
+            // The container has exited or never started.
             Err(status) if matches!(status.code(), Code::NotFound) => return Ok(()),
             Err(status) if status.code() == Code::FailedPrecondition => {
                 let container = get(rpc, id).await;
                 if container.as_ref().is_ok_and(|it| it.state() >= State::Wiping) || container.is_err() {
                     return Ok(());
                 }
-                // Not running yet: the container existed while it was being made.
+                // Not running yet: the container exists during its creation.
                 if tokio::time::Instant::now() > deadline {
                     return Err(status);
                 }
@@ -299,13 +301,13 @@ pub(crate) async fn captured(rpc: &mut Rpc, id: &str) -> Result<Vec<u8>, Status>
     Ok(content)
 }
 
-/// Waits for the end of a container.
+/// Waits for a container's exit.
 pub(crate) async fn wait(rpc: &mut Rpc, id: &str) -> Result<Container, Status> {
     let response = bounded(rpc.wait(WaitRequest { id: id.to_owned() })).await?;
     response.into_inner().container.ok_or_else(|| Status::internal("Wait answered no container"))
 }
 
-/// Looks up a container.
+/// Calls Get.
 pub(crate) async fn get(rpc: &mut Rpc, id: &str) -> Result<Container, Status> {
     let response = bounded(rpc.get(GetRequest { id: id.to_owned() })).await?;
     response.into_inner().container.ok_or_else(|| Status::internal("Get answered no container"))
@@ -318,7 +320,7 @@ pub(crate) async fn bounded<T>(call: impl Future<Output = Result<T, Status>>) ->
     })
 }
 
-/// Prefix of the message of a call that hung, to distinguish it from the daemon's errors.
+/// Prefix of the error message for a call that hung, to distinguish it from the daemon's errors.
 const HANGS: &str = "hangs";
 
 /// Returns whether an error comes from [`bounded`], for a call that hung.

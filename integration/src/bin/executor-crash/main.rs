@@ -1,21 +1,20 @@
-//! `executor-crash`: runs a container's life again and again, and kills one of the executor's processes at each system
-//! call.
+//! `executor-crash`: runs a container's life repeatedly, and kills one of the executor's processes at each system call.
 //!
-//! Input is the product's binaries (in `target/dist/`, or the directory in EXECUTOR_DIST) and the process and calls to
-//! kill at. A life is Run, the output, UpdateFiles, Wait, GetOutputs and Delete of a container with secret files, a
-//! secret in its environment and exit code 7, through executord's interface. With `--references` executord fetches these from a
-//! directory, and fetches them again in place of UpdateFiles. In each life one process is stopped by
-//! ptrace at the beginning of its N-th system call and killed there; what a supervisor would restart is restarted on
-//! the same directories; and then the conditions of [`evaluate`] must hold. A sweep continues with N + 1 until two lives
-//! in a row have ended before the N-th call. The number of calls differs a little from life to life (in executord's
-//! threads most of all), so that a replay (`--target shim --at 412`) hits the same call in a single-threaded process,
-//! and a nearby one in executord.
+//! Input is the product's binaries (in `target/dist/`, or the directory in EXECUTOR_DIST), and the process and calls at
+//! which to kill. A life is Run, the output, UpdateFiles, Wait, GetOutputs and Delete of a container with secret files,
+//! a secret in its environment and exit code 7, through executord's interface. With `--references` executord fetches
+//! these secrets from a directory, and fetches them again instead of UpdateFiles. In each life one process is stopped
+//! by ptrace at the beginning of its N-th system call and killed there, processes that a supervisor would restart are
+//! restarted on the same directories, and then the conditions of [`judge`] must hold. A sweep continues with N + 1
+//! until two consecutive lives have ended before the N-th call. The number of calls differs slightly between lives
+//! (most of all in executord's threads), so a replay (`--target shim --at 412`) hits the same call in a single-threaded
+//! process, and a nearby call in executord.
 //!
-//! With `--operation`, `agent-cli bundle` is killed instead ([`installations`]), at those of its calls that change something. With
-//! `--renewals` the calls are those of the renewal of a container's certificate ([`renewals`]).
+//! With `--operation`, `agent-cli bundle` is killed instead ([`installations`]), at those of its calls that change
+//! something. With `--renewals` the calls are those of the renewal of a container's certificate ([`renewals`]).
 //!
-//! Limits: processes are killed at the beginning of calls, not between two instructions: nothing outside a process can
-//! tell the difference. The machine itself is not stopped, so unsynced data survives.
+//! Limits: processes are killed at the beginning of calls, not between two instructions, because the difference is not
+//! visible outside a process. The machine itself is not stopped, so unsynced data survives.
 
 mod calls;
 mod evaluate;
@@ -43,37 +42,37 @@ use crate::sweep::{Lives, Outcome, Target, TestNode};
 #[derive(Parser)]
 #[command(about = "Kill the executor's processes at every system call of a container's life")]
 struct Options {
-    /// Process whose system calls are counted and that is killed at them [default: all]
+    /// Process whose system calls are counted and that is killed at these calls [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_enum)]
     target: Vec<Target>,
-    /// Only at this call, to replay a failure; the log of both processes is printed
+    /// Kill only at this call, to replay a failure; the log of both processes is printed
     #[arg(long, value_name = "N", conflicts_with_all = ["every", "sample"])]
     at: Option<u64>,
-    /// At each K-th call only
+    /// Kill only at every K-th call
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     every: u64,
-    /// At this number of calls, spread evenly over the lives of all targets
+    /// Kill at this number of calls, spread evenly over the lives of all targets
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "every")]
     sample: Option<u64>,
     /// Position of a sample's first call, to replay one [default: random]
     #[arg(long, value_name = "N")]
     offset: Option<u64>,
-    /// Let the container carry out a tree of six steps with two secrets each
+    /// Let the container run a tree of six steps with two secrets each
     #[arg(long)]
     tree: bool,
-    /// Let each container begin as a shell that waits
+    /// Start each container from the warm pool
     #[arg(long)]
     warm_pool: bool,
-    /// Let the requests refer to their secrets, which executord fetches, and fetches again in place of UpdateFiles
+    /// Refer to secrets in requests; executord fetches them, and fetches them again instead of UpdateFiles
     #[arg(long, conflicts_with = "tree")]
     references: bool,
-    /// Kill `agent-cli bundle` at these commands instead
+    /// Kill `agent-cli bundle` during these commands instead
     #[arg(long, value_name = "COMMAND", value_delimiter = ',', value_enum, conflicts_with_all = ["target", "tree", "warm_pool", "references"])]
     operation: Vec<Operation>,
-    /// Kill while a container's certificate is replaced, these processes [without a name: all]
+    /// Kill these processes while a container's certificate is renewed [without a value: all]
     #[arg(long, value_name = "PROCESS", value_delimiter = ',', value_enum, num_args = 0..=1, default_missing_value = "executord,signer,next-signer,launcher,shim", conflicts_with_all = ["target", "tree", "warm_pool", "references", "operation"])]
     renewals: Vec<Renewing>,
-    /// Print the figures as JSON
+    /// Print the results as JSON
     #[arg(long)]
     json: bool,
 }
@@ -106,18 +105,18 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         return Run::over(Renewals::new()?).all(&options.renewals, options);
     }
     let lacking = options.target.contains(&Target::Warm) && !options.warm_pool;
-    ensure!(!lacking, "--target shell: there are shells with --warm-pool only");
+    ensure!(!lacking, "--target shell: requires --shells");
     let targets = if options.target.is_empty() { Target::all(options.warm_pool) } else { options.target.clone() };
     let lives = Lives { tree: options.tree, warm_pool: options.warm_pool, references: options.references };
     Run::over(TestNode::new(lives)?).all(&targets, options)
 }
 
-/// What lives are led on, one after the other.
+/// Environment on which lives are run, one after the other.
 pub(crate) trait Node {
     /// What is killed.
     type Target: Copy;
 
-    /// Name of a target, as in the figures.
+    /// Name of a target in the figures.
     fn name(target: Self::Target) -> &'static str;
 
     /// Options that repeat a life.
@@ -126,14 +125,14 @@ pub(crate) trait Node {
     /// Runs one life with a kill at call `at`.
     fn kill_at(&mut self, target: Self::Target, at: u64) -> anyhow::Result<Outcome>;
 
-    /// Log of the processes.
+    /// Log of the node's processes.
     fn logged(&self) -> String;
 
-    /// Begins afresh, so that the next life is not blamed for this one's leftovers.
+    /// Sets up the node anew, so that leftovers of this life are not attributed to the next life.
     fn renew(&mut self) -> anyhow::Result<()>;
 }
 
-/// A run of the program: a node, and the figures so far.
+/// Run of the program: a node and the current figures.
 struct Run<N> {
     node: N,
     report: Report,
@@ -145,7 +144,7 @@ impl<N: Node> Run<N> {
         Self { node, report: Report::default(), terminal: std::io::stderr().is_terminal() }
     }
 
-    /// Runs what the options ask for.
+    /// Runs the sweeps or samples that the options select.
     fn all(mut self, targets: &[N::Target], options: &Options) -> anyhow::Result<Report> {
         match (options.at, options.sample) {
             (Some(at), _) => {
@@ -180,7 +179,7 @@ impl<N: Node> Run<N> {
     fn sample(&mut self, targets: &[N::Target], sample: u64, offset: Option<u64>) -> anyhow::Result<()> {
         let mut lives = Vec::new();
         for target in targets {
-            // Only counts the calls. What is to be traced can have been made a moment before tracing began.
+            // Only counts the calls. A process to be traced may have been created just before tracing started.
             for _ in 0..5 {
                 self.kill_at(*target, u64::MAX)?;
                 if self.row(*target).calls > 0 {
@@ -212,7 +211,7 @@ impl<N: Node> Run<N> {
     fn kill_at(&mut self, target: N::Target, at: u64) -> anyhow::Result<bool> {
         let begun = Instant::now();
         let outcome = self.node.kill_at(target, at);
-        // What an interrupt does to a life, to the daemons too, is no finding.
+        // Effects of an interrupt on a life or on the daemons are no findings.
         interrupt::go_on()?;
         let outcome = outcome?;
         let killed = outcome.kill.is_some();

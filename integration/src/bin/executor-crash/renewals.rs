@@ -1,15 +1,16 @@
-//! Kills a process at each call that it makes while a container's certificate is replaced.
+//! Kills a process at each call that it makes while a container's certificate is renewed.
 //!
-//! Containers with certificates of the shortest life stand on one daemon, so that every second or so one is due. A life is the next
-//! renewal: tracing begins a moment before it is due, the process is killed at its N-th call from there, what a supervisor restarts is
-//! restarted, and the container must have the next pair without a problem. Then it is stopped and deleted, and another one is started
-//! under its id. All the time a thread reads the pairs of all containers: certificate and key must fit whenever they are read. From the moment
-//! on that a key is replaced it is searched for in executord, the launcher, the process that signs and all files, and from the end of its
-//! container on in the shims, too (a shim masks old values in the output), in each later life as well. A container whose shim was killed is
-//! lost, and its keys with it.
+//! Containers with certificates of the shortest lifetime run on one daemon, so that about every second a certificate is
+//! due. A life is the next renewal: tracing starts just before the certificate is due, the process is killed at its
+//! N-th call from then on, exited processes are restarted as by a supervisor, and the container must get the next
+//! certificate and key without an error. Then the container is stopped and deleted, and another container is started
+//! under its id. Meanwhile a thread constantly reads the certificates and keys of all containers, which must match at
+//! any time. As soon as a key is replaced, executord, the launcher, the signer and all files are searched for it, and
+//! after its container's exit also the shims (a shim masks old values in the output), in each later life as well. A
+//! container whose shim was killed is lost, and its keys with it.
 //!
-//! Limits: a key that was made and never reached a file, or was gone before the next reading, is known to nobody, so it is not
-//! searched for.
+//! Limits: a key that was made and never reached a file, or was gone before the next reading, is unknown to this
+//! program, so it is not searched for.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,17 +36,18 @@ use crate::sweep::{Kill, Outcome};
 use crate::tracer::{Counted, StopAction, Trace, TraceTarget};
 use crate::{Node, calls};
 
-/// Number of containers that stand.
+/// Number of running containers.
 const STANDING: usize = 8;
-/// Life of a certificate in seconds, the shortest; that of each further container is a second longer, so that they are not due at once.
+/// Certificate lifetime in seconds: the minimum. Each further container has a second more, so that the certificates are
+/// not due at the same time.
 const TTL: i64 = 10;
-/// Time before a certificate is due at which tracing begins.
+/// Time before the renewal at which tracing starts.
 const AHEAD: Duration = Duration::from_millis(60);
-/// Longest time for a renewal, with a restart and further attempts in it.
+/// Timeout of a renewal, including a restart and further attempts.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest time between the moment at which a killed process has no files any more, and its end.
+/// Maximum time from the moment at which a killed process has no files any more to its exit.
 const LAST_STEPS: Duration = Duration::from_secs(1);
-/// Time between two readings of all pairs, and between two looks at a renewal.
+/// Delay between two readings of all certificates and keys, and polling interval of a renewal.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// The process that is killed.
@@ -53,24 +55,24 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub(crate) enum Renewing {
     /// executord
     Executord,
-    /// the process that signs
+    /// the signer process
     Signer,
-    /// the next process that signs, from its fork on, where the one before has just ended
+    /// the next signer, from its fork, after the previous signer has exited
     NextSigner,
-    /// executor-launcher, while it forks that one
+    /// executor-launcher, while it forks the next signer
     Launcher,
-    /// the shim of the container whose certificate is replaced
+    /// the shim of the container whose certificate is renewed
     Shim,
 }
 
-/// A node with containers whose certificates are replaced again and again.
+/// A node with containers whose certificates are renewed repeatedly.
 pub(crate) struct Renewals {
     watch: Watch,
     node: Supervised,
     before: Footprint,
-    /// Keys that are no longer in force.
+    /// Replaced keys.
     replaced: Needles,
-    /// Keys whose containers have ended.
+    /// Keys of exited containers.
     ended: Needles,
     _ca: Ca,
 }
@@ -93,7 +95,7 @@ impl Renewals {
         Ok(Self { watch, node, before, replaced: Needles::new()?, ended: Needles::new()?, _ca: ca })
     }
 
-    /// The next container whose certificate is due, a moment before it is.
+    /// Returns the next container whose certificate is due, just before that time.
     fn next(&self) -> anyhow::Result<Container> {
         let moment = SystemTime::now() + 2 * AHEAD;
         let ids: Vec<String> = self.watch.locked().containers.keys().cloned().collect();
@@ -104,13 +106,13 @@ impl Renewals {
         Ok(next)
     }
 
-    /// Returns what is traced, after what makes it work.
+    /// Returns the process to trace, after it was triggered.
     fn target(&self, target: Renewing, id: &str) -> anyhow::Result<TraceTarget> {
         let launcher = self.node.pid(Part::Launcher);
         let signers = || identity::signers(launcher);
         if matches!(target, Renewing::NextSigner | Renewing::Launcher) {
-            // Another certificate may be due meanwhile, for which executord asks for the next one.
-            wait::until("nobody signs", || {
+            // Another certificate may be due meanwhile, for which executord requests the next signer.
+            wait::until("no signer runs", || {
                 let left = signers();
                 left.iter().for_each(|pid| kill(*pid, 9));
                 left.is_empty().then_some(())
@@ -131,7 +133,7 @@ impl Renewals {
         Ok(record.shim.pid)
     }
 
-    /// Returns the container's identity if it was replaced since and has no problem.
+    /// Returns the container's identity if it was renewed after `since` and has no error.
     fn replaced(&self, since: &InstanceIdentity, id: &str) -> Result<InstanceIdentity, String> {
         let identity = self.node.api.get(id).map_err(|status| describe(&status))?.identity.unwrap_or_default();
         if identity.replaced > since.replaced && identity.problem.is_empty() {
@@ -140,7 +142,7 @@ impl Renewals {
         Err(format!("replaced {} times, before {}; problem: {:?}", identity.replaced, since.replaced, identity.problem))
     }
 
-    /// Checks that the container has the next pair, and that executord tells of that one.
+    /// Checks that the container has the next certificate and key, and that executord reports them.
     fn check_replaced(&self, since: &InstanceIdentity, id: &str, verdict: &mut Verdict) {
         let fits = || {
             let identity = self.replaced(since, id)?;
@@ -151,7 +153,7 @@ impl Renewals {
                 true if in_force => Ok(()),
                 true => Err("the certificate has run out".to_owned()),
                 false => {
-                    Err(format!("Get tells of {}, the container has {}", identity.serial_number, pair.certificate))
+                    Err(format!("Get reported {}, the container has {}", identity.serial_number, pair.certificate))
                 }
             }
         };
@@ -160,12 +162,12 @@ impl Renewals {
         }
     }
 
-    /// Ends the container, and checks its end.
+    /// Stops the container and checks its exit.
     fn end(&self, id: &str, was_lost: bool, verdict: &mut Verdict) {
         self.watch.remove(id);
         let ended = wait::within(TIDY, || match self.node.api.stop(id, Some(0)) {
             Err(status) if status.code() == tonic::Code::Unavailable => Err(status),
-            // A lost container has ended by itself.
+            // A lost container has exited already.
             Err(status) if !was_lost => Ok(Err(status)),
             _ => Ok(self.node.api.wait(id)),
         });
@@ -184,7 +186,7 @@ impl Renewals {
         }
     }
 
-    /// Checks that no more is on the host than before, when as many containers stood.
+    /// Checks that the host has no more resources in use than before with the same number of containers.
     fn check_footprint(&self, verdict: &mut Verdict) {
         let ids = |footprint: &Footprint| {
             let shown = footprint.processes.iter().map(ToString::to_string);
@@ -200,18 +202,18 @@ impl Renewals {
             }
         });
         if let Err(left) = checked {
-            verdict.wrong.push(format!("left on the host: {}", left.replace('\n', "; ")));
+            verdict.wrong.push(format!("leftovers on the host: {}", left.replace('\n', "; ")));
         }
     }
 
-    /// Searches for every key that is not in force any more.
+    /// Searches for every key that is no longer in use.
     fn check_keys(&mut self, verdict: &mut Verdict) {
         self.note_keys();
         verdict.wrong.extend(evaluate::check_residue(|| evaluate::search(&self.node, &self.replaced, false)));
         verdict.wrong.extend(evaluate::check_residue(|| evaluate::search(&self.node, &self.ended, true)));
     }
 
-    /// Adds the keys that are not in force any more since the last time.
+    /// Adds the keys that were replaced since the last call.
     fn note_keys(&mut self) {
         let watched = &mut *self.watch.locked();
         for key in watched.retired.iter_mut().filter(|key| !key.searched) {
@@ -220,7 +222,7 @@ impl Renewals {
         }
         let is_over = |key: &mut RetiredKey| !watched.containers.contains_key(&key.of);
         for key in watched.retired.extract_if(.., is_over) {
-            identity::add_key(&mut self.ended, &format!("a key of {}, which has ended", key.of), &key.pem);
+            identity::add_key(&mut self.ended, &format!("a key of {}, which has exited", key.of), &key.pem);
         }
     }
 }
@@ -259,7 +261,7 @@ impl Node for Renewals {
         let mut killed = None;
         while killed.is_none() && begun.elapsed() < PATIENCE {
             killed = kills.recv_timeout(PAUSE).ok();
-            // Not before the files are there: each Get is calls of executord's.
+            // Not before the files exist: each Get causes system calls of executord.
             if killed.is_none() && self.watch.has_other(&id, &old) && self.replaced(&since, &id).is_ok() {
                 break;
             }
@@ -277,11 +279,11 @@ impl Node for Renewals {
             for part in [Part::Executord, Part::Launcher] {
                 let is_it = matches!(traced, TraceTarget::Living(pid) if pid == self.node.pid(part));
                 if is_it {
-                    wait::until("the killed process is dead", || self.node.is_dead(part).then_some(()));
+                    wait::until("the killed process has exited", || self.node.is_dead(part).then_some(()));
                 }
             }
             if let TraceTarget::Living(pid) = traced {
-                wait::until("the killed process has ended", || has_ended(pid).then_some(()));
+                wait::until("the killed process has exited", || has_ended(pid).then_some(()));
             }
             if let Err(why) = self.node.revive() {
                 verdict.wrong.push(why);
@@ -319,7 +321,7 @@ fn request(id: &str) -> RunRequest {
     with_identity(sleeper(id), Some(TTL + number))
 }
 
-/// A thread that reads the pairs of all containers again and again.
+/// A thread that constantly reads the certificates and keys of all containers.
 struct Watch {
     watched: Arc<Mutex<Watched>>,
     stop: Arc<AtomicBool>,
@@ -329,7 +331,7 @@ struct Watch {
 #[derive(Default)]
 struct Watched {
     containers: BTreeMap<String, WatchedContainer>,
-    /// Keys that are no longer in force.
+    /// Keys that are no longer in use.
     retired: Vec<RetiredKey>,
     wrong: Vec<String>,
 }
@@ -340,15 +342,15 @@ struct WatchedContainer {
 }
 
 struct RetiredKey {
-    /// Id of its container.
+    /// Id of the key's container.
     of: String,
     pem: String,
-    /// True when it is searched for, but for in shims.
+    /// True if the key is searched for everywhere except in shims.
     searched: bool,
 }
 
 impl Watched {
-    /// Looks at what was read of a container.
+    /// Evaluates a reading of a container's certificate and key.
     fn record_read(&mut self, id: &str, pid: i32, read: Result<Pair, String>) {
         let Some(container) = self.containers.get_mut(id).filter(|container| container.pid == pid) else { return };
         match read.and_then(|pair| pair.check().map(|()| pair)) {
@@ -393,7 +395,7 @@ impl Watch {
         lock(&self.watched)
     }
 
-    /// Begins to read the pair of a container.
+    /// Starts reading the certificate and key of a container.
     fn add(&self, container: &Container) -> anyhow::Result<()> {
         let pid = api::pid(container);
         let pair = Pair::read(pid).with_context(|| format!("the pair of {}", container.id))?;
@@ -401,7 +403,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Ends that: its key is not in force any more.
+    /// Stops reading. The container's key is no longer in use.
     fn remove(&self, id: &str) {
         let mut watched = self.locked();
         if let Some(container) = watched.containers.remove(id) {
@@ -409,12 +411,12 @@ impl Watch {
         }
     }
 
-    /// Returns whether the thread runs.
+    /// Returns whether the thread is running.
     fn reads(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Returns whether a container has another pair than this one.
+    /// Returns whether a container has a certificate and key other than `old`.
     fn has_other(&self, id: &str, old: &Pair) -> bool {
         self.locked().containers.get(id).is_some_and(|container| container.pair != *old)
     }

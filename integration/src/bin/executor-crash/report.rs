@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::evaluate::Fate;
 use crate::sweep::Outcome;
 
-/// Lines of the processes' log that are shown with a failure.
+/// Number of log lines that are shown with a failure.
 const LOG_LINES: usize = 40;
 
 /// Figures of all targets.
@@ -23,15 +23,15 @@ pub(crate) struct Report {
 #[derive(Default)]
 pub(crate) struct Row {
     target: &'static str,
-    /// System calls of a whole life; the largest count seen.
+    /// Number of system calls of a whole life: the maximum seen.
     pub(crate) calls: u64,
-    /// Lives with a kill.
+    /// Number of lives with a kill.
     pub(crate) kills: u64,
     /// Outcomes of the containers in those lives.
     fates: [u64; Fate::ALL.len()],
     /// Number of results with and without a receipt of the wipe.
     receipts: [u64; 2],
-    /// Lives that violated a condition.
+    /// Number of lives that violated a condition.
     pub(crate) wrong: u64,
     took: Duration,
 }
@@ -64,7 +64,7 @@ impl Report {
         &mut self.rows[index]
     }
 
-    /// Lives that violated a condition, over all targets.
+    /// Number of lives that violated a condition, over all targets.
     pub(crate) fn leaks(&self) -> u64 {
         self.rows.iter().map(|row| row.wrong).sum()
     }

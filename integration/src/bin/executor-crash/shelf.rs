@@ -9,14 +9,14 @@ use executor_proto::v1::SecretReference;
 /// Size of the larger value, in bytes.
 pub(crate) const LARGE: usize = 9000;
 
-/// The directory. It lies outside of the node's, where no secret may be.
+/// The provider directory. It is outside of the node's directories, which must contain no secret.
 #[derive(Debug)]
 pub(crate) struct Shelf(tempfile::TempDir);
 
 impl Shelf {
     /// Path of the value itself.
     pub(crate) const SMALL: &str = "small";
-    /// Path of the value repeated, [`LARGE`] bytes.
+    /// Path of the value repeated to a length of [`LARGE`] bytes.
     pub(crate) const LARGE: &str = "large";
     const NAME: &str = "shelf";
 
@@ -26,7 +26,7 @@ impl Shelf {
         Ok(Self(dir))
     }
 
-    /// Its table in the configuration.
+    /// Configuration table of the provider.
     pub(crate) fn provider(&self) -> String {
         let (name, path) = (Self::NAME, self.0.path().display());
         format!(
@@ -39,10 +39,10 @@ impl Shelf {
         SecretReference { provider: Self::NAME.into(), path: path.into(), ..SecretReference::default() }
     }
 
-    /// Replaces the values, each in one step.
+    /// Replaces the values, each atomically.
     ///
     /// # Panics
-    /// The file system takes no file of some kilobytes.
+    /// Panics if a file of a few kilobytes cannot be written.
     pub(crate) fn put(&self, value: &str) {
         let large: Vec<u8> = value.bytes().cycle().take(LARGE).collect();
         for (name, content) in [(Self::LARGE, &*large), (Self::SMALL, value.as_bytes())] {

@@ -1,4 +1,4 @@
-//! One kill: a life with one of the executor's processes traced, the supervisor's restart, and the judgement.
+//! One kill: a life in which one of the executor's processes is traced, the supervisor's restart, and the judgement.
 
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -23,7 +23,7 @@ use crate::{Node, calls};
 /// Length of a secret in bytes.
 const CANARY: usize = 64;
 
-/// The process whose calls are counted, and the processes that are killed.
+/// Process whose calls are counted, and processes that are killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Target {
     /// executord
@@ -38,11 +38,11 @@ pub(crate) enum Target {
     Cloner,
     /// the shim's child that makes the container's user namespace
     Namespace,
-    /// all three at once, at the calls of the shim
+    /// executord, the launcher and the shim at once, at the calls of the shim
     Everything,
-    /// the launcher, at the calls of the shim, which goes on while the next launcher starts
+    /// the launcher, at the calls of the shim, which continues while the next launcher starts
     Orphan,
-    /// with shells: the next shell, while it is made and waits
+    /// with a warm pool: the next warm container, during its creation and while it waits
     Warm,
 }
 
@@ -76,7 +76,8 @@ impl Target {
         }
     }
 
-    /// Returns what is traced. Where a warm container waits, it is the one that becomes the shim, and what is forked next is the next shell.
+    /// Returns the process to trace. With a warm pool, the current warm container becomes the shim, and the next fork
+    /// is the next warm container.
     fn trace_target(self, node: &Supervised, shell: Option<i32>) -> TraceTarget {
         let launcher = node.pid(Part::Launcher);
         match (self, shell) {
@@ -103,45 +104,45 @@ impl Target {
 /// Result of one attempted kill.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// Place of the kill; `None` if the life had fewer calls.
+    /// Position of the kill; `None` if the life had fewer calls.
     pub(crate) kill: Option<Kill>,
     /// Number of counted calls.
     pub(crate) calls: u64,
     pub(crate) verdict: Verdict,
 }
 
-/// Place of a kill.
+/// Position of a kill.
 #[derive(Clone, Debug)]
 pub(crate) struct Kill {
     /// Number of the call in the process's life, from 1.
     pub(crate) at: u64,
     /// Name of the call.
     pub(crate) call: String,
-    /// State of the container by its records, and call of the client.
+    /// State of the container according to its records, and call of the client.
     pub(crate) phase: String,
 }
 
-/// A node for many lives.
+/// A node on which many lives are run.
 pub(crate) struct TestNode {
     node: Supervised,
     before: Footprint,
     needles: Needles,
     lives: u64,
     kind: Lives,
-    /// Root file system of containers that begin as shells; the others have the host's.
+    /// Root file system of containers from the warm pool; the others use the host's.
     rootfs: Rootfs,
-    /// Where requests refer to.
+    /// Provider of secrets that requests refer to.
     shelf: Option<Arc<Shelf>>,
 }
 
-/// Kind of the lives of a node.
+/// Kind of lives on a node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lives {
-    /// The containers carry out trees of actions.
+    /// True if the containers run trees of actions.
     pub(crate) tree: bool,
-    /// They begin as shells.
+    /// True if the containers start from the warm pool.
     pub(crate) warm_pool: bool,
-    /// Their requests refer to their secrets.
+    /// True if requests refer to their secrets.
     pub(crate) references: bool,
 }
 
@@ -158,7 +159,7 @@ impl TestNode {
         let request = test_node.request(&id, &secrets);
         let answers =
             life::drive(&test_node.node.api, async |rpc| life::live(rpc, request, secrets, Step::default()).await);
-        let ended = answers.wait.context("the life did not come to Wait")??;
+        let ended = answers.wait.context("the life did not reach Wait")??;
         anyhow::ensure!(answers.delete.is_some_and(|delete| delete.is_ok()), "a life without a kill fails: {ended:?}");
         test_node.node.wait_until_back_at(&test_node.before, life::PATIENCE).map_err(anyhow::Error::msg)?;
         Ok(test_node)
@@ -166,11 +167,11 @@ impl TestNode {
 
     fn request(&self, id: &str, secrets: &Secrets) -> RunRequest {
         let rootfs = if self.kind.warm_pool { self.rootfs.reference() } else { "host".to_owned() };
-        // What was a shell takes its files without a helper where nothing but files is carried in.
+        // A former warm container gets its files without a helper if nothing but files is injected.
         life::request(id, secrets, &rootfs, (self.kind.tree, !self.kind.warm_pool))
     }
 
-    /// Waits until a warm container waits, where there are to be any, and returns its pid.
+    /// Waits for a warm container, if there is a warm pool, and returns its pid.
     fn shell(&self) -> Option<i32> {
         let named = |pid: &i32| {
             std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "executor-warm\n")
@@ -180,10 +181,10 @@ impl TestNode {
             let launcher = self.node.pid(Part::Launcher);
             (warm_pool.ready > 0).then(|| integration::host::descendants(launcher).into_iter().find(named))?
         };
-        self.kind.warm_pool.then(|| integration::wait::until("a warm container waits", waiting))
+        self.kind.warm_pool.then(|| integration::wait::until("a warm container is ready", waiting))
     }
 
-    /// Creates an id, and secrets that are searched for from now on.
+    /// Creates an id, and secrets that are part of all later searches.
     fn next_life(&mut self) -> anyhow::Result<(String, Secrets)> {
         self.lives += 1;
         let mut secret = |which| -> anyhow::Result<String> {
@@ -196,7 +197,7 @@ impl TestNode {
         Ok((format!("life-{}", self.lives), secrets))
     }
 
-    /// Waits until the killed processes are dead, as a supervisor learns it from the kernel.
+    /// Waits until the killed processes have exited, which a supervisor learns from the kernel.
     fn await_deaths(&mut self, target: Target) {
         let parts: &[Part] = match target {
             Target::Executord => &[Part::Executord],
@@ -205,7 +206,7 @@ impl TestNode {
             Target::Shim | Target::Inject | Target::Cloner | Target::Namespace | Target::Warm => &[],
         };
         for part in parts {
-            integration::wait::until("the killed process is dead", || self.node.is_dead(*part).then_some(()));
+            integration::wait::until("the killed process has exited", || self.node.is_dead(*part).then_some(()));
         }
     }
 }
@@ -256,7 +257,7 @@ impl Node for TestNode {
         let trace =
             Trace::start(target.trace_target(&self.node, shell), (Counted::All, at), act).context("attaching")?;
         let life = self.node.api.spawn(life::live(self.node.api.rpc(), request.clone(), secrets.clone(), step));
-        // Either the process is killed, and the supervisor restarts dead processes while the client goes on, or the
+        // Either the process is killed, and the supervisor restarts exited processes while the client continues, or the
         // life ends without a kill.
         let (mut kill, mut revived) = (None, Ok(()));
         while kill.is_none() && !life.is_finished() {
@@ -270,7 +271,7 @@ impl Node for TestNode {
         let answers = api.block_on(life).context("the client")?;
         let seen = trace.end().context("tracing")?;
         if kill.is_none() && seen.shot.is_some() {
-            // The kill came after the client's last answer.
+            // The kill happened after the client's last answer.
             kill = kills.recv_timeout(Duration::from_secs(1)).ok();
             self.await_deaths(target);
             revived = revived.and_then(|()| self.node.revive());
@@ -296,7 +297,7 @@ impl Node for TestNode {
     }
 }
 
-/// State of a container by its records.
+/// Returns the state of a container according to its records.
 fn phase(run: &Path, state: &Path) -> String {
     if state.join("exit.json").exists() {
         return if run.exists() { "recorded" } else { "completed" }.into();

@@ -1,9 +1,9 @@
-//! Counts the system calls of one of the executor's processes as they begin, and stops it at one of them.
+//! Counts the system calls of one of the executor's processes on entry, and stops the process at one of them.
 //!
-//! The tracer is a thread: the kernel lets only the thread that attached make ptrace calls and wait. It attaches with
-//! PTRACE_SEIZE, which stops nothing by itself, and detaches by ending, which releases every remaining tracee. A shim
-//! and its helpers are reached through their fork; a container's init is never traced, because no option that follows
-//! forks is set where it is cloned.
+//! The tracer is a thread: the kernel lets only the attached thread make ptrace calls and wait. It attaches with
+//! PTRACE_SEIZE, which does not stop a process, and detaches by exiting, which releases every remaining tracee. A shim
+//! and its helpers are reached through their fork. A container's init is never traced, because no fork-following option
+//! is set where it is cloned.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -25,40 +25,39 @@ use crate::calls;
 /// The process whose calls are counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TraceTarget {
-    /// An existing process, with all its threads.
+    /// A running process with all its threads.
     Living(i32),
-    /// The next child of a launcher: a shim.
+    /// The next child of a launcher, which is a shim.
     Shim {
-        /// The launcher.
+        /// Pid of the launcher.
         launcher: i32,
     },
-    /// Helpers that a shell forks when it is a container's shim.
+    /// Helpers that a warm container's shim forks once it is activated.
     OfShell {
-        /// The shell, which waits.
+        /// Pid of the warm container's shim.
         shell: i32,
     },
     /// Helpers that the next shim forks.
     Helpers {
-        /// The launcher.
+        /// Pid of the launcher.
         launcher: i32,
-        /// The kind of helper.
         which: Helper,
     },
 }
 
-/// Kinds of helpers, by the order in which a shim forks them.
+/// Kinds of helpers, in the order in which a shim forks them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Helper {
-    /// The first child, which the user namespace is made with.
+    /// First child, from which the user namespace is made.
     Namespace,
-    /// The second child: libcontainer's own, which clones init.
+    /// Second child: libcontainer's own process, which clones init.
     Cloner,
-    /// The remaining children, which write and mount secret files.
+    /// Further children, which write and mount secret files.
     Inject,
 }
 
 impl Helper {
-    /// The kind of the shim's child number `fork`.
+    /// Returns the kind of the shim's child number `fork`.
     fn from_fork(fork: u32) -> Self {
         match fork {
             1 => Self::Namespace,
@@ -68,16 +67,16 @@ impl Helper {
     }
 }
 
-/// The calls that are counted.
+/// Which calls are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counted {
     /// Every call.
     All,
-    /// Those by which a process changes something that outlives it: a kill before any other call leaves the same.
+    /// Calls with effects that outlive the process: a kill before any other call has the same result.
     Changes,
 }
 
-/// Treatment of a process at the chosen call.
+/// Action on a process at the chosen call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StopAction {
     /// SIGKILL before the call is carried out.
@@ -98,13 +97,13 @@ pub(crate) struct StoppedCall {
 /// Result of a trace.
 #[derive(Debug, Default)]
 pub(crate) struct TraceResult {
-    /// Number of calls that began.
+    /// Number of calls that were entered.
     pub(crate) calls: u64,
-    /// The chosen call, if the process came to it.
+    /// The chosen call, if the process reached it.
     pub(crate) shot: Option<StoppedCall>,
 }
 
-/// A trace in progress.
+/// A running trace.
 pub(crate) struct Trace {
     thread: JoinHandle<Result<TraceResult, Errno>>,
     stop: Arc<AtomicBool>,
@@ -116,8 +115,8 @@ pub(crate) struct Trace {
 type Held = Arc<Mutex<BTreeSet<i32>>>;
 
 impl Trace {
-    /// Begins to count. At the target's call `at`, while the process is stopped, `act` is called and decides how it
-    /// continues.
+    /// Starts counting. At the target's call `at`, while the process is stopped, `act` is called and decides how the
+    /// process continues.
     pub(crate) fn start(
         target: TraceTarget,
         (counted, at): (Counted, u64),
@@ -164,7 +163,7 @@ impl Trace {
     }
 }
 
-/// Purpose for which a process is traced.
+/// Purpose of tracing a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TraceMode {
     /// Forks only.
@@ -182,7 +181,7 @@ struct Tracer {
     tracees: HashMap<i32, TraceMode>,
     /// Children that stopped before their parent's fork event.
     early: Vec<i32>,
-    /// Children of the shim so far.
+    /// Number of the shim's children so far.
     forks: u32,
     seen: TraceResult,
 }
@@ -202,7 +201,7 @@ impl Tracer {
         }
     }
 
-    /// Attaches to all threads, including those that begin meanwhile.
+    /// Attaches to all threads, including those that are started meanwhile.
     fn attach_threads(&mut self, pid: i32) -> Result<(), Errno> {
         locked(&self.held).insert(pid);
         loop {
@@ -325,14 +324,14 @@ impl Tracer {
             }
         }
         if is_shim {
-            // The launcher's part is done.
+            // The launcher is no longer needed.
             self.tracees.remove(&parent.as_raw());
             locked(&self.held).remove(&parent.as_raw());
             let _ = ptrace::detach(parent, None);
         }
     }
 
-    /// Returns whether this stop is at the beginning of a call that counts, not at its end.
+    /// Returns whether this stop is at the entry of a counted call, not at its return.
     fn begins(&self, pid: Pid) -> bool {
         let begins = ptrace::syscall_info(pid).is_ok_and(|info| info.op == libc::PTRACE_SYSCALL_INFO_ENTRY);
         let counts = || call(pid).is_ok_and(|(number, arguments)| calls::changes(number, arguments));
@@ -340,7 +339,7 @@ impl Tracer {
     }
 
     fn go_on(&self, pid: Pid, signal: Option<Signal>) {
-        // A process that was killed meanwhile is handled at its end.
+        // A process that was killed meanwhile is handled when its exit is reported.
         let _ = match self.tracees.get(&pid.as_raw()) {
             Some(TraceMode::Calls) => ptrace::syscall(pid, signal),
             _ => ptrace::cont(pid, signal),
@@ -356,8 +355,8 @@ fn follow_forks() -> Options {
     Options::PTRACE_O_TRACEFORK | Options::PTRACE_O_TRACEVFORK | Options::PTRACE_O_TRACECLONE
 }
 
-/// Attaches. An earlier tracer may still hold the process: a thread can be joined a moment before it releases its
-/// tracees.
+/// Attaches to a process. An earlier tracer may still hold it, because a thread can be joined just before it releases
+/// its tracees.
 fn seize(pid: i32, options: Options) -> Result<(), Errno> {
     let deadline = Instant::now() + Duration::from_secs(2);
     loop {
@@ -379,13 +378,13 @@ fn process_of(thread: i32) -> i32 {
     leader.filter(|_| Path::new(&format!("/proc/{thread}")).exists()).unwrap_or(thread)
 }
 
-/// Number and first three arguments of the call that a stopped thread is at.
+/// Number and first three arguments of the call at which a thread is stopped.
 #[cfg(target_arch = "x86_64")]
 fn call(pid: Pid) -> Result<(i64, [u64; 3]), Errno> {
     ptrace::getregs(pid).map(|regs| (regs.orig_rax as i64, [regs.rdi, regs.rsi, regs.rdx]))
 }
 
-/// Number and first three arguments of the call that a stopped thread is at.
+/// Number and first three arguments of the call at which a thread is stopped.
 #[cfg(target_arch = "aarch64")]
 fn call(pid: Pid) -> Result<(i64, [u64; 3]), Errno> {
     ptrace::getregs(pid).map(|regs| (regs.regs[8] as i64, [regs.regs[0], regs.regs[1], regs.regs[2]]))

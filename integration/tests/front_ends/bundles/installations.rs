@@ -11,7 +11,8 @@ fn good() -> (String, String) {
     ("True".into(), "Healthy".into())
 }
 
-/// I4 to I6: the old pods go when the new ones are ready; one that fails leaves the old ones; nothing is left at the end.
+/// I4 to I6: old pods are removed when the new ones are ready; if a new pod fails, the old ones are kept; nothing is
+/// left after removal.
 #[test]
 fn a_bundle_pivots_stays_goes_back_and_goes() {
     let world = World::new();
@@ -32,7 +33,7 @@ fn a_bundle_pivots_stays_goes_back_and_goes() {
 
     world.good(&["rollback", "demo"]);
     assert_eq!(world.namespaces(), ["demo-r4"]);
-    // The Secret was there for the containers, and is in no file of the installation.
+    // The containers had the Secret, and no file of the installation contains it.
     assert!(contains(&world.path("one"), SECRET.as_bytes()), "the control");
     for directory in ["home", "runtime"] {
         assert!(!contains(&world.path(directory), SECRET.as_bytes()), "{directory}");
@@ -42,7 +43,7 @@ fn a_bundle_pivots_stays_goes_back_and_goes() {
     world.daemon.wait_until_back_at(&before);
 }
 
-/// The program is killed as soon as something happens in the daemon; the next command finishes or undoes.
+/// The program is killed as soon as an event occurs in the daemon; the next command finishes or undoes the work.
 #[test]
 fn an_upgrade_that_is_killed_is_repaired_by_the_next_command() {
     let world = World::new();
@@ -71,7 +72,7 @@ fn an_upgrade_that_is_killed_is_repaired_by_the_next_command() {
     assert!(world.namespaces().is_empty());
 }
 
-/// I5: what happens to installations is told to whoever follows, whichever program does it.
+/// I5: followers receive all events of installations, whichever program causes them.
 #[test]
 fn what_becomes_of_installations_is_told() {
     let world = World::new();
@@ -106,9 +107,10 @@ fn what_becomes_of_installations_is_told() {
     ] {
         assert_eq!(next(), expected);
     }
-    // The follower has seen all so far; between two of its looks the record may go with its last event.
+    // The follower has received all events so far. If it polls after the removal, the record and its last event may be
+    // gone.
     world.good(&["uninstall", "demo"]);
-    assert_eq!(world.bundle(&["events", "demo"]).status, 125, "it is gone");
+    assert_eq!(world.bundle(&["events", "demo"]).status, 125, "the installation is removed");
     let mut last = next();
     if last == "Progressing True Uninstalling" {
         last = next();
@@ -118,7 +120,7 @@ fn what_becomes_of_installations_is_told() {
     follower.wait().unwrap();
 }
 
-/// Bundles of a catalog, from a registry, along the graph.
+/// Bundles of a catalog from a registry, upgraded along the graph.
 #[test]
 fn an_operator_follows_its_catalog() {
     let world = World::new();
@@ -157,7 +159,7 @@ fn an_operator_follows_its_catalog() {
         (last["bundle"].as_str(), last["pin"].as_str().map(|pin| &pin[..7])),
         (Some("demo.v3.0.0"), Some("sha256:"))
     );
-    // The reference is the image's digest from now on.
+    // From now on the reference contains the image's digest.
     assert!(last["source"]["reference"].as_str().unwrap().contains("@sha256:"));
     let newest = world.bundle(&["upgrade", "demo"]);
     assert!(newest.status == 125 && newest.stderr.contains("demo.v3.0.0 is the newest"), "{newest:?}");

@@ -11,7 +11,6 @@ use integration::dist;
 use integration::rootfs::Rootfs;
 use serde_json::Value;
 
-/// Value of a Secret.
 pub(crate) const SECRET: &str = "canary-of-a-bundle-3ab81fe6d2";
 
 pub(crate) struct World {
@@ -36,7 +35,8 @@ impl World {
         path.display().to_string()
     }
 
-    /// A plain bundle of a Deployment that says a word, with a Secret that it reads. One that is not ready never becomes so.
+    /// Writes a plain bundle with a Deployment that prints a word and reads a Secret. If not `ready`, the Deployment
+    /// never becomes ready.
     pub(crate) fn plain(&self, name: &str, word: &str, ready: bool) -> String {
         let probe = if ready { "test -e /secrets/a" } else { "exit 1" };
         let deployment = format!(
@@ -52,7 +52,7 @@ impl World {
         self.path(name).display().to_string()
     }
 
-    /// A bundle of an operator with one deployment.
+    /// Writes an operator bundle with one deployment.
     pub(crate) fn operator(&self, version: &str) -> PathBuf {
         let csv = format!(
             "apiVersion: operators.coreos.com/v1alpha1\nkind: ClusterServiceVersion\nmetadata: {{name: demo.v{version}}}\nspec:\n  displayName: Demo\n  \
@@ -94,7 +94,7 @@ impl World {
         format!("example.com/box:1={}", self.rootfs.reference())
     }
 
-    /// Installs or upgrades, on this root file system.
+    /// Installs or upgrades on this root file system.
     #[track_caller]
     pub(crate) fn installs(&self, arguments: &[&str]) {
         self.good(&[arguments, &["--image-override", &self.image()]].concat());
@@ -104,7 +104,7 @@ impl World {
         self.good(&["status", name, "--json"]).json()
     }
 
-    /// Namespaces of the pods whose containers there are: the beginning of their ids.
+    /// Namespaces of the pods with containers, from the prefix of their ids.
     pub(crate) fn namespaces(&self) -> Vec<String> {
         let containers: Vec<Container> = self.daemon.api.list(ListRequest::default()).unwrap().containers;
         let mut found: Vec<String> = containers
@@ -117,14 +117,14 @@ impl World {
     }
 }
 
-/// Status and reason of a condition.
+/// Returns status and reason of a condition.
 pub(crate) fn condition(status: &Value, kind: &str) -> (String, String) {
     let conditions = status["installation"]["conditions"].as_array().unwrap();
     let found = conditions.iter().find(|it| it["type"] == kind).unwrap();
     (found["status"].as_str().unwrap().into(), found["reason"].as_str().unwrap().into())
 }
 
-/// Returns whether a text is in a file below a directory.
+/// Returns whether a file below a directory contains `wanted`.
 pub(crate) fn contains(directory: &Path, wanted: &[u8]) -> bool {
     let Ok(entries) = fs::read_dir(directory) else { return false };
     entries.map(Result::unwrap).any(|entry| match entry.file_type().unwrap() {

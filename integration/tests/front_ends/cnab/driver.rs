@@ -1,5 +1,5 @@
-//! `cnab-executor` as cnab-go calls it: found in PATH by its name, `--handles`, then an operation on standard input,
-//! the caller's environment with additions, and outputs read from a directory of the caller's.
+//! `cnab-executor` as called by cnab-go: found in PATH by its name, `--handles`, then an operation on standard input,
+//! the caller's environment with additions, and outputs read from a directory of the caller.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::cnab::world::{KEY, World};
 
-/// The parts of cnab-go around a driver.
+/// The parts of cnab-go that call a driver.
 struct Caller {
     path: TempDir,
     outputs: TempDir,
@@ -29,7 +29,7 @@ impl Caller {
     }
 
     fn command(&self, world: &World) -> Command {
-        // By name: the first argument is `cnab-executor`, whatever file that is.
+        // Started by name: the first argument is `cnab-executor`, whatever the file is.
         let mut command = Command::new("cnab-executor");
         let path = std::env::var("PATH").expect("PATH");
         command.env("PATH", format!("{}:{path}", self.path.path().display()));
@@ -93,7 +93,7 @@ fn handles_names_the_types_and_nothing_else() {
     let world = World::new(TOOL);
     let ran = finish(Caller::new().command(&world).arg("--handles").stdin(Stdio::null()).spawn().expect("it starts"));
     assert_eq!((ran.status, &*ran.stdout, &*ran.stderr), (0, "docker,oci\n", ""));
-    // As cnab-go reads it: split at commas, with spaces removed.
+    // Parsed as in cnab-go: split at commas, with spaces removed.
     let types: Vec<&str> = ran.stdout.split(',').map(str::trim).collect();
     assert_eq!(types, ["docker", "oci"], "no empty type, which would match everything without one");
 }
@@ -138,10 +138,10 @@ fn signals_stop_it_and_outputs_are_kept() {
             assert_eq!(line, expected, "output is live");
         }
         child.stdout = Some(reader.into_inner());
-        // Both outputs exist, and the tool waits.
+        // Both outputs exist, and the tool is waiting.
         let container = integration::api::pid(&world.containers()[0]);
         let b = format!("/proc/{container}/root/cnab/app/outputs/sub/b");
-        integration::wait::until("it waits", || (fs::read_to_string(&b).ok()? == "2\n").then_some(()));
+        integration::wait::until("it is waiting is waiting", || (fs::read_to_string(&b).ok()? == "2\n").then_some(()));
         kill(child.id() as i32, signal);
         let ran = finish(child);
         assert!(ran.status != 0, "signal {signal}: {ran:?}");

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::cnab::world::{World, lamp};
 
-/// An image layout with two images, one of which, `lamp`, has a run tool and a user other than root.
+/// Image layout with two images. The image `lamp` has a run tool and a user other than root.
 struct Layout {
     directory: PathBuf,
     images: [(&'static str, Image); 2],
@@ -62,7 +62,7 @@ fn bundle(digest: Option<&str>) -> Value {
     bundle
 }
 
-/// A thick bundle brings its image, whose user is not root and reads its credentials of mode 0600.
+/// A thick bundle contains its image; its non-root user reads its credentials with mode 0600.
 #[test]
 fn a_thick_bundle_brings_its_image() {
     let world = World::new(TOOL);
@@ -75,7 +75,7 @@ fn a_thick_bundle_brings_its_image() {
     };
     let creds = world.path("creds.json");
     let install = |name: &str, thick: &str| world.cnab(&["install", name, "-b", thick, "-c", &creds]);
-    // A bundle with another image that the tool refers to and that is not run.
+    // Bundle with an additional image that the tool refers to and that is not run.
     let mut whole = bundle(Some(&layout.digest("lamp")));
     let other = json!({ "image": "example/other:1", "imageType": "docker", "contentDigest": layout.digest("other") });
     whole["images"] = json!({ "other": other });
@@ -88,7 +88,7 @@ fn a_thick_bundle_brings_its_image() {
     let ran = install("lacking", &pack(&whole));
     assert!(ran.status == 125 && ran.stderr.contains("has no image \"example/other:1\""), "{ran:?}");
     assert!(!world.claims().join("claims/lacking").exists(), "nothing ran");
-    // The image is stored now; without the bundle's file it is found by its digest.
+    // The image is now stored and is found by its digest, without the bundle's file.
     let ran = world.cnab(&["upgrade", "app", "-c", &creds]);
     assert_eq!((ran.status, &*ran.stdout), (0, EXPECTED), "{ran:?}");
 

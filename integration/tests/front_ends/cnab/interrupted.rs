@@ -1,4 +1,4 @@
-//! Actions whose caller disappears in the middle (rule 47 of docs/guides/cnab-rules.md).
+//! Actions whose caller exits in the middle (rule 47 of docs/guides/cnab-rules.md).
 
 use std::io::{BufRead as _, BufReader};
 use std::process::Child;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::cnab::world::{World, lamp};
 
-/// Runs until a signal, or until a file exists.
+/// Runs until it receives a signal or until a file exists.
 const TOOL: &str = "trap 'echo stopped > /cnab/app/outputs/seen; exit 0' TERM; echo up
 if [ $CNAB_ACTION = install ]; then while [ ! -e /cnab/app/outputs/go ]; do sleep 0.1; done; fi
 echo \"$KEY went on\"; echo done > /cnab/app/outputs/seen";
@@ -30,7 +30,7 @@ fn started(world: &World, bundle: &str) -> Child {
     child
 }
 
-/// Lets the run tool of a container continue, from outside.
+/// Lets the run tool of a container continue, from outside of the container.
 fn go(world: &World) {
     let pid = integration::api::pid(&world.containers()[0]);
     std::fs::write(format!("/proc/{pid}/root/cnab/app/outputs/go"), "").expect("write");
@@ -51,7 +51,7 @@ fn after_kill_9_of_agent_cli_show_tells_the_truth_and_the_next_action_works() {
     let container = shown(&world, "container");
     assert!(container.as_str().is_some_and(|id| id.starts_with("cnab-")), "{container}");
     go(&world);
-    wait::until("it has ended", || (shown(&world, "status") == "succeeded").then_some(()));
+    wait::until("the process has exited", || (shown(&world, "status") == "succeeded").then_some(()));
     assert_eq!(shown(&world, "state"), "present");
     assert_eq!(world.reported(&["outputs", "app", "seen"])["value"], "done\n", "outputs are fetched afterwards");
     let log = world.cnab(&["logs", "app"]).stdout;
@@ -75,7 +75,7 @@ fn the_next_action_waits_for_one_that_still_runs() {
     while !reported.contains("still runs") {
         assert!(errors.read_line(&mut reported).expect("a line") > 0, "{reported}");
     }
-    // Meanwhile no other action can start.
+    // No other action can start meanwhile.
     let third = world.act(&["uninstall", "app"]);
     assert!(third.status == 125 && third.stderr.contains("another agent-cli works on app"), "{third:?}");
     let forced = world.act(&["uninstall", "app", "--force"]);
@@ -94,7 +94,7 @@ fn the_next_action_waits_for_one_that_still_runs() {
     assert_eq!(statuses, ["succeeded", "succeeded"]);
 }
 
-/// A claim without a container, and one whose container was removed, are resolved.
+/// A claim without a container and a claim whose container was removed are resolved.
 #[test]
 fn what_never_ran_and_what_was_taken_away() {
     let world = World::new(TOOL);
@@ -105,7 +105,7 @@ fn what_never_ran_and_what_was_taken_away() {
     let id = shown(&world, "container").as_str().expect("an id").to_owned();
     world.daemon.api.delete(&id, true).expect("Delete");
     assert_eq!((shown(&world, "status"), shown(&world, "state")), (json!("unknown"), json!("undefined")));
-    // Back to the pending state, which a kill between claim and container leaves.
+    // Restore the pending state, which a kill between claim and container leaves.
     let claim = shown(&world, "claim").as_str().expect("an id").to_owned();
     let results = world.claims().join("results").join(claim);
     let mut files: Vec<_> = std::fs::read_dir(&results).expect("results").flatten().map(|entry| entry.path()).collect();
@@ -134,7 +134,7 @@ fn ctrl_c_cancels_and_outputs_are_kept() {
     assert!(world.cnab(&["show", "app"]).stderr.contains("no installation"));
 }
 
-/// Without executord the last recorded state is shown as such.
+/// Without executord, the last recorded state is shown and marked as such.
 #[test]
 fn without_executord_it_says_so() {
     let mut world = World::new(TOOL);
@@ -148,5 +148,5 @@ fn without_executord_it_says_so() {
     assert!(world.cnab(&["show", "app"]).stdout.contains("cannot be reached"));
     world.daemon.start_again();
     go(&world);
-    wait::until("it has ended", || (world.reported(&["show", "app"])["status"] == "succeeded").then_some(()));
+    wait::until("the process has exited", || (world.reported(&["show", "app"])["status"] == "succeeded").then_some(()));
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::cnab::world::{KEY, World, lamp, search};
 
-/// Prints what it was given, without a secret, and then the secrets, so that the log is worth a search.
+/// Prints its non-secret inputs and then the secrets, so that the log contains them.
 const TOOL: &str = r#"
 same() { [ "$1" = "$2" ] && echo same || echo other; }
 echo "$CNAB_ACTION:$CNAB_INSTALLATION_NAME:$CNAB_BUNDLE_NAME:$PERIOD" > /cnab/app/outputs/seen
@@ -36,9 +36,9 @@ fn install_with_refused_limit_records_nothing() {
     assert_eq!(world.cnab(&["show", "app"]).status, 0);
 }
 
-/// A bundle's life follows rules 3, 4, 7, 8, 12, 15, 40 and 43 to 47 (docs/guides/cnab-rules.md): an install, two
-/// upgrades and an uninstall make four revisions, a status makes none; and after each step no credential is in any
-/// file.
+/// A bundle's lifecycle follows rules 3, 4, 7, 8, 12, 15, 40 and 43 to 47 (docs/guides/cnab-rules.md): an install, two
+/// upgrades and an uninstall make four revisions, and a status makes none; after each step no file contains a
+/// credential.
 #[test]
 fn a_bundle_goes_through_its_life() {
     let world = World::new(TOOL);
@@ -54,7 +54,7 @@ fn a_bundle_goes_through_its_life() {
     world.acts(&["invoke", "app", "--action", "org.example.status"]);
     assert!(
         seen(&world).starts_with("org.example.status:app:lamp:20\n"),
-        "what was given once is kept: {}",
+        "a value given once is kept: {}",
         seen(&world)
     );
     world.is_clean("after a status");
@@ -78,7 +78,7 @@ fn a_bundle_goes_through_its_life() {
     let mut sorted = column("id");
     sorted.sort_unstable();
     sorted.dedup();
-    assert_eq!(sorted, column("id"), "each claim has an id of its own, later than the one before");
+    assert_eq!(sorted, column("id"), "claim ids are unique and ascending");
 
     // The installation is gone, but its last claim is kept (rule 45).
     assert_eq!(world.reported(&["list"]), json!([]));
@@ -137,7 +137,7 @@ fn a_failure_is_recorded_and_the_next_action_is_allowed() {
     assert_eq!(world.reported(&["outputs", "app", "colour"])["value"], "unlit", "its default");
     assert_eq!(world.reported(&["show", "app"])["state"], "present");
 
-    // A missing run tool.
+    // The run tool is missing.
     fs::remove_file(world.rootfs.path().join("cnab/app/run")).expect("remove");
     let ran = world.act(&["upgrade", "app"]);
     assert!(ran.status == 127 && ran.stderr.contains("/cnab/app/run"), "{ran:?}");
@@ -145,7 +145,7 @@ fn a_failure_is_recorded_and_the_next_action_is_allowed() {
     world.is_clean("after failures");
 }
 
-/// A stateless action needs no credentials, and leaves no record (rule 34).
+/// A stateless action requires no credentials and leaves no record (rule 34).
 #[test]
 fn a_stateless_action_leaves_no_record() {
     let world =
@@ -173,7 +173,7 @@ fn an_image_that_cannot_be_verified_is_not_run() {
     world.acts(&["install", "app", "-b", &path, "--insecure-ignore-digest"]);
     let without = world.bundle(&lamp());
     let ran = world.acts(&["upgrade", "app", "-b", &without]);
-    assert!(ran.stderr.contains("no contentDigest"), "its absence is told: {ran:?}");
+    assert!(ran.stderr.contains("no contentDigest"), "the missing digest is reported: {ran:?}");
 }
 
 /// Dependencies are installed first, in the bundle's order, and uninstalled last, in the reverse order (rule 48).

@@ -1,4 +1,4 @@
-//! Records of other programs, unreadable records, and outputs that become parameters (rules 40, 44, 49 of
+//! Records of other programs, unreadable records, and outputs that are used as parameters (rules 40, 44, 49 of
 //! docs/guides/cnab-rules.md); and Docker's socket (rule 50).
 
 use std::fs;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::cnab::world::{PASS, World, lamp};
 
-/// Files of an installation's claims, oldest first.
+/// Paths of an installation's claims, oldest first.
 fn claims(world: &World, name: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(world.claims().join("claims").join(name)).expect("claims");
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
@@ -19,8 +19,8 @@ fn claims(world: &World, name: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// A `writeOnly` value is never shown, even if another program put it into its claim, where the control finds it (rule
-/// 40). An unreadable record is reported, and hides neither its installation nor another.
+/// A `writeOnly` value is never shown, even if another program wrote it into its claim, where the control finds it
+/// (rule 40). An unreadable record is reported, and hides neither its own installation nor others.
 #[test]
 fn what_others_wrote_is_shown_without_secrets_and_what_is_broken_hides_nothing() {
     let world = World::new("echo x > /cnab/app/outputs/seen");
@@ -52,15 +52,15 @@ fn what_others_wrote_is_shown_without_secrets_and_what_is_broken_hides_nothing()
     assert_eq!(states, expected);
     assert!(
         world.act(&["upgrade", "broken"]).stderr.contains("is not a valid claim"),
-        "what is not known is not built upon"
+        "an unreadable record is not used"
     );
     let ran = world.act(&["uninstall", "broken", "--force", "-b", &bundle]);
     assert!(ran.status == 0 && ran.stderr.contains("broken: forgotten"), "{ran:?}");
     assert_eq!(world.cnab(&["list", "--all"]).status, 0);
 }
 
-/// A parameter without another source takes the last output of an earlier action, or of a dependency that was run just
-/// before (rule 49). A secret one stays secret.
+/// A parameter without another source uses the last output of an earlier action, or of a dependency that was run just
+/// before (rule 49). A secret output stays secret.
 #[test]
 fn outputs_become_parameters() {
     let world = World::new(
@@ -108,7 +108,7 @@ fn outputs_become_parameters() {
     );
     let upgraded = act(&["upgrade", "app"]);
     assert_eq!(upgraded[0], "upgrade state=<+> db=<db of upgrade>");
-    assert!(upgraded[1].starts_with("key:"), "the secret one came, too: {upgraded:?}");
+    assert!(upgraded[1].starts_with("key:"), "the secret output was used, too: {upgraded:?}");
     assert_eq!(act(&["upgrade", "app", "-p", "state=mine", "-p", "db=other"])[0], "upgrade state=<mine> db=<other>");
     assert_eq!(world.reported(&["show", "app"])["parameters"], json!({ "db": "other", "state": "mine" }));
     let dir = world.claims().join("claims");
@@ -121,8 +121,8 @@ fn outputs_become_parameters() {
     assert_eq!(act(&["uninstall", "app", "--reset-params"])[0], "uninstall state=<mine+> db=<db of upgrade>");
 }
 
-/// A bundle gets the host's own Docker socket where the operator and the user allow it; one that does not require it
-/// runs without it (rule 50).
+/// A bundle gets the host's own Docker socket if the operator and the user allow it; a bundle that does not require the
+/// socket runs without it (rule 50).
 #[test]
 fn docker_is_there_where_both_allow_it() {
     const TELL: &str =

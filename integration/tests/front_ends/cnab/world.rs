@@ -13,24 +13,23 @@ use integration::dist;
 use integration::rootfs::Rootfs;
 use serde_json::{Value, json};
 
-/// A credential's value.
 pub(crate) const KEY: &str = "canary-of-a-credential-4f1c77a0b2";
 /// Value of a `writeOnly` parameter.
 pub(crate) const PASS: &str = "canary-of-a-parameter-90ab31dd57";
 
-/// The environment of bundles.
+/// Test environment for bundles.
 pub(crate) struct World {
     pub(crate) daemon: Daemon,
     pub(crate) rootfs: Rootfs,
 }
 
 impl World {
-    /// Creates an environment whose run tool is this script.
+    /// Creates an environment with this script as the run tool.
     pub(crate) fn new(script: &str) -> Self {
         Self::from_parts(Daemon::start(), script)
     }
 
-    /// Creates the same with this daemon.
+    /// Creates an environment with this daemon.
     pub(crate) fn from_parts(daemon: Daemon, script: &str) -> Self {
         let world = Self { daemon, rootfs: Rootfs::busybox() };
         let outputs = world.rootfs.path().join("cnab/app/outputs");
@@ -52,7 +51,7 @@ impl World {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("chmod");
     }
 
-    /// The test's own directory of inputs, apart from the daemon's directories.
+    /// Directory of the test's inputs, separate from the daemon's directories.
     fn inputs(&self) -> PathBuf {
         self.rootfs.path().join("srv")
     }
@@ -69,12 +68,12 @@ impl World {
         path
     }
 
-    /// Directory of the claims, beside the daemon's state, so that one search covers both.
+    /// Directory of the claims, next to the daemon's state, so that one search covers both.
     pub(crate) fn claims(&self) -> PathBuf {
         self.daemon.setup().home().join("claims")
     }
 
-    /// `agent-cli cnab ...`, not started yet.
+    /// Builds an `agent-cli cnab` command without starting it.
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(dist::binary("agent-cli"));
         command.arg("--socket").arg(self.daemon.socket()).args(["cnab", "--claims-dir"]).arg(self.claims());
@@ -100,19 +99,18 @@ impl World {
         ran
     }
 
-    /// Returns a JSON document of agent-cli.
+    /// Returns the JSON output of agent-cli.
     pub(crate) fn reported(&self, arguments: &[&str]) -> Value {
         let ran = self.cnab(&[arguments, &["--json"]].concat());
         assert_eq!(ran.status, 0, "{arguments:?}: {ran:?}");
         ran.json()
     }
 
-    /// All containers.
     pub(crate) fn containers(&self) -> Vec<Container> {
         self.daemon.api.list(ListRequest::default()).expect("List").containers
     }
 
-    /// Checks that no file of the daemon or among the claims contains a secret, and that no container is left.
+    /// Checks that no file of the daemon and no claim contains a secret, and that no container is left.
     pub(crate) fn is_clean(&self, when: &str) {
         let report = search(self.daemon.setup().home());
         assert!(!report.found(), "{when}:\n{report}");
@@ -132,7 +130,7 @@ pub(crate) fn search(directory: &Path) -> executor_residue::Report {
     search.report()
 }
 
-/// A bundle with one credential, one secret parameter, one plain one, and two outputs.
+/// A bundle with a credential, a secret parameter, a plain parameter, and two outputs.
 pub(crate) fn lamp() -> Value {
     json!({
         "schemaVersion": "v1.0.0", "name": "lamp", "version": "0.1.0",

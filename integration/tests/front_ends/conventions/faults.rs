@@ -1,10 +1,10 @@
-//! Servers that answer wrongly, slowly, endlessly, or are not who they should be: rules 1, 11 and 15.
+//! Servers with wrong, slow or endless answers or a wrong identity: rules 1, 11 and 15.
 
 use serde_json::json;
 
 use integration::conventions::{Identity, SYSTEM, World, certificate};
 
-/// Nothing is printed, the message names convention and fault, and no answer is repeated.
+/// Nothing is printed, the message names the convention and the fault, and answers are not quoted.
 #[test]
 fn rule_11_a_wrong_answer_fails_the_whole() {
     let world = World::start();
@@ -26,7 +26,7 @@ fn rule_11_a_wrong_answer_fails_the_whole() {
         let reported = world.refused();
         assert!(reported.contains("convention b: ") && reported.contains(why), "{path}: {reported}");
     }
-    // No redirect was followed: of that path nobody asked a second time.
+    // No redirect was followed: the next request belongs to the next run.
     let names: Vec<String> =
         world.log().iter().map(|request| request["body"]["metadata"]["name"].to_string()).collect();
     let redirected = world.log().iter().position(|request| request["path"] == "/redirect").unwrap();
@@ -45,7 +45,8 @@ fn rule_15_a_call_has_its_time() {
     );
 }
 
-/// The certificate must be of the host in the URL, in its time, and by the bundle; where there is a bundle, by nobody else.
+/// The certificate must match the host in the URL, be within its validity period, and be signed by the bundle; with a
+/// bundle, no other authority is accepted.
 #[test]
 fn rule_1_a_server_is_who_its_certificate_says() {
     let other_name = Identity { names: &["conventions.example"], ..Identity::GOOD };
@@ -66,14 +67,15 @@ fn rule_1_a_server_is_who_its_certificate_says() {
         assert!(world.refused().contains("is not trusted"), "{more}");
     }
     assert!(world.log().is_empty(), "nothing was sent");
-    // The control: the bundle that it is by, beside another one, in a file.
+    // The control: the correct bundle together with another one, in a file.
     let both = stranger + &std::fs::read_to_string(world.dir.path().join("ca.pem")).unwrap();
     world.write("both.pem", &both);
     world.register(&[("a", "hello", "caFile = \"both.pem\"")]);
     world.applied();
 }
 
-/// Rule 11: the last good template of an intent stays, and the generation tells that it is not of the last one.
+/// Rule 11: the last good template of an intent is kept, and the generation shows that it is not that of the last
+/// intent.
 #[test]
 fn rule_11_an_intent_keeps_its_last_good_template() {
     let world = World::start();
@@ -101,7 +103,7 @@ fn rule_11_an_intent_keeps_its_last_good_template() {
     );
 }
 
-/// A host that is not there, and a port where nobody listens.
+/// An unknown host, and a port without a listener.
 #[test]
 fn rule_11_a_server_that_is_not_there_fails_the_whole() {
     let world = World::start();

@@ -33,8 +33,8 @@ impl Player {
     }
 }
 
-/// A convention's variable is in the container; what it adds without a grant keeps everything from running; and it never
-/// sees the value of the Secret, which the container has.
+/// A convention's variable reaches the container. Additions without a grant prevent the whole play. The convention
+/// never receives the Secret's value, which the container has.
 #[test]
 fn a_play_is_decorated_before_it_runs() {
     let player = Player { world: World::start(), daemon: Daemon::start(), rootfs: Rootfs::busybox() };

@@ -1,4 +1,4 @@
-//! P62: jobs run to their end.
+//! P62: jobs run to completion.
 
 use crate::kube::world::World;
 
@@ -20,7 +20,7 @@ fn a_job_of_three_and_one_that_fails() {
     assert_eq!(world.daemon.api.output("default_work-2_main").text(), "number 2\n");
     let ps = world.reported(&["ps"]);
     assert!(ps.as_array().unwrap().iter().all(|pod| pod["phase"] == "Succeeded"), "{ps}");
-    // Done is done.
+    // Completed jobs are not run again.
     assert!(world.plays(&path).stderr.contains("nothing has changed"));
     assert_eq!(world.kube(&["down", "work"]).status, 0);
 

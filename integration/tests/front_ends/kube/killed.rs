@@ -1,11 +1,11 @@
-//! P64: a command that is killed half way is finished by the next one.
+//! P64: the next command completes a killed command.
 
 use executor_proto::v1::event::Kind;
 use serde_json::json;
 
 use crate::kube::world::{OLD, VARIABLE, World};
 
-/// Kills a command as soon as an event of a container is there.
+/// Kills a command as soon as an event of a container arrives.
 fn cut_off(world: &World, arguments: &[&str], id: &str, kind: Kind) {
     let mut events = world.daemon.api.events_after(world.daemon.api.info().cursor);
     let mut child = world.command(arguments).spawn().unwrap();

@@ -1,4 +1,4 @@
-//! A play from its beginning to its end.
+//! The whole lifecycle of a play.
 
 use executor_proto::v1::State;
 use executor_proto::v1::event::Kind;
@@ -7,7 +7,8 @@ use integration::wait;
 
 use crate::kube::world::{NEW, OLD, POD, VARIABLE, World};
 
-/// P22, P30, P40, P53, P55, P56, P64: everything of the pod works, a changed Secret is replaced in place, and nothing is left.
+/// P22, P30, P40, P53, P55, P56, P64: all features of the pod work, a changed Secret is replaced in place, and nothing
+/// is left.
 #[test]
 fn a_pod_goes_through_its_life() {
     let world = World::new();
@@ -46,13 +47,13 @@ fn a_pod_goes_through_its_life() {
     );
     assert!(world.kube(&["logs", "web", "-c", "second"]).stdout.starts_with("prepared"));
 
-    // Apply twice changes nothing.
+    // Applying twice changes nothing.
     assert_eq!(world.diff(&path), [("web".to_owned(), "unchanged".to_owned())]);
     let again = world.plays(&path);
     assert!(again.stderr.contains("nothing has changed"), "{again:?}");
     assert_eq!(world.container("default_web_app").files_generation, 1);
 
-    // A changed Secret is another generation of the same container.
+    // A changed Secret creates a new generation of files in the same container.
     world.objects(NEW, VARIABLE, "hello");
     assert_eq!(world.diff(&path), [("web".to_owned(), "rotate".to_owned())]);
     assert!(!format!("{:?}", world.play(&["diff", &path])).contains(NEW));
@@ -61,11 +62,11 @@ fn a_pod_goes_through_its_life() {
     assert_eq!((pid(&rotated), rotated.files_generation), (pid(&app), 2));
     assert_eq!(world.content("default_web_app", "/secrets/db/password"), NEW);
     assert_eq!(world.content("default_web_second", "/secrets/db/password"), NEW);
-    // The proxy has none of it.
+    // The proxy has no files of the Secret.
     assert_eq!(world.container("default_web_proxy").files_generation, 0);
     assert_eq!(world.diff(&path), [("web".to_owned(), "unchanged".to_owned())]);
 
-    // A variable of a ConfigMap makes another pod.
+    // A changed variable of a ConfigMap replaces the pod.
     world.objects(NEW, VARIABLE, "goodbye");
     assert_eq!(world.diff(&path), [("web".to_owned(), "replace".to_owned())]);
     world.plays(&path);
@@ -74,7 +75,7 @@ fn a_pod_goes_through_its_life() {
         world.daemon.api.logs_so_far("default_web_app").contains(" goodbye\n").then_some(())
     });
 
-    // So does a secret variable, though nothing of it is in the digest.
+    // So does a secret variable, although it is not part of the digest.
     let app = world.container("default_web_app");
     world.objects(NEW, "another-value-of-a-variable", "goodbye");
     assert_eq!(world.diff(&path), [("web".to_owned(), "replace".to_owned())]);
@@ -90,8 +91,8 @@ fn a_pod_goes_through_its_life() {
     assert_eq!(world.kube(&["down", &path]).status, 0, "down twice");
 }
 
-/// P11 to P13: while it runs no file of the daemon or of agent-cli has a Secret's value, and after `down` no process has. The control: the
-/// container itself has them, and so has the file that they come from.
+/// P11 to P13: no file of the daemon or of agent-cli contains a Secret's value during the play, and no process after
+/// `down`. The control: the container itself and the source file contain the values.
 #[test]
 fn nothing_is_left_of_a_secret() {
     let world = World::new();
@@ -112,7 +113,7 @@ fn nothing_is_left_of_a_secret() {
     assert_eq!(report.unsearched, [], "{report}");
 }
 
-/// P31, P32: the hook before the stop runs in the container, and mains stop before sidecars.
+/// P31, P32: the preStop hook runs in the container, and main containers stop before sidecars.
 #[test]
 fn hooks_and_the_order_of_the_stop() {
     let world = World::new();
@@ -142,7 +143,7 @@ fn hooks_and_the_order_of_the_stop() {
     );
 }
 
-/// Everything is checked before anything runs, and every violation is told with file, document, object and path.
+/// Everything is checked before anything runs, and every violation is reported with file, document, object and path.
 #[test]
 fn what_is_wrong_is_told_before_anything_runs() {
     let world = World::new();
@@ -163,7 +164,7 @@ fn what_is_wrong_is_told_before_anything_runs() {
     assert_eq!(world.containers().len(), 0);
 }
 
-/// P58: a ConfigMap and a file of a Secret inside an emptyDir, which another container shares.
+/// P58: a ConfigMap and a file of a Secret inside an emptyDir that another container shares.
 #[test]
 fn configuration_is_mounted_inside_an_empty_dir() {
     let world = World::new();
@@ -185,7 +186,8 @@ fn configuration_is_mounted_inside_an_empty_dir() {
     world.daemon.wait_until_back_at(&before);
 }
 
-/// P1: what only executord can refuse is reported with file, line and column, and nothing was started. The last file is the control.
+/// P1: refusals by executord are reported with file, line and column, and nothing was started. The last file is the
+/// control.
 #[test]
 fn refusals_of_executord_precede_every_start() {
     let world = World::new();
@@ -223,7 +225,7 @@ fn refusals_of_executord_precede_every_start() {
             ),
             &["22:7 (document 2, Pod default/bad): spec.containers[1].volumeMounts[1]: "],
         ),
-        // All at once, of a pod and of its containers.
+        // All violations of a pod and of its containers at once.
         (
             bad("  dnsConfig:\n    searches: [\"A B\"]\n", "    resources: {limits: {memory: 128m}}\n"),
             &["13:16 (", "21:26 ("],
@@ -245,7 +247,7 @@ fn refusals_of_executord_precede_every_start() {
     assert_eq!((world.containers().len(), pods()), (3, 2));
 }
 
-/// P61: pods of a Deployment are replaced one after the other, and what is in no file any more is removed.
+/// P61: pods of a Deployment are replaced one after the other, and pods that are in no file any more are removed.
 #[test]
 fn deployments_and_what_is_no_longer_there() {
     let world = World::new();
@@ -269,7 +271,7 @@ fn deployments_and_what_is_no_longer_there() {
     world.write("box.yaml", &deployment(2, "two"));
     world.plays(&path);
     assert_ne!(pid(&world.container("team_box-0_box")), first);
-    // Zero replicas is a scale, not an error, and `diff` says the same as `play`.
+    // Zero replicas means scaling down and is no error, and `diff` agrees with `play`.
     world.write("box.yaml", &deployment(0, "two"));
     let names = ["box-0", "box-1"].map(|pod| (pod.to_owned(), "remove".to_owned()));
     assert_eq!(world.diff(&path), names);
@@ -280,7 +282,7 @@ fn deployments_and_what_is_no_longer_there() {
     assert_eq!(world.containers().len(), 0);
     world.write("box.yaml", &deployment(1, "two"));
     world.plays(&path);
-    // A file without objects ends no play.
+    // A file without objects removes no play.
     world.write("box.yaml", "# nothing\n");
     for command in ["play", "diff"] {
         let empty = world.play(&[command, &path]);
@@ -288,7 +290,7 @@ fn deployments_and_what_is_no_longer_there() {
     }
     assert_eq!(ids().len(), 1);
     world.write("box.yaml", &deployment(1, "two"));
-    // Another play does not take it over.
+    // Another play does not adopt the object.
     let other = world.play(&["play", &path, "--name", "other"]);
     assert!(other.status == 125 && other.stderr.contains("belongs to the play `box`"), "{other:?}");
     assert_eq!(world.kube(&["down", "box"]).status, 0);

@@ -14,7 +14,7 @@ use integration::dist;
 use integration::rootfs::Rootfs;
 use serde_json::Value;
 
-/// Values of a Secret, before and after a rotation, and of a variable.
+/// Values of a Secret before and after a rotation, and of a secret variable.
 pub(crate) const OLD: &str = "canary-of-a-secret-71f2c9d0a4e85b36";
 pub(crate) const NEW: &str = "canary-of-a-rotation-5e80b13fc7d2946a";
 pub(crate) const VARIABLE: &str = "canary-of-a-variable-0c4d92ba18f7e053";
@@ -77,12 +77,12 @@ impl World {
         world
     }
 
-    /// The test's own directory of files, apart from what is searched.
+    /// Directory of the test's files, outside of the searched directories.
     fn inputs(&self) -> PathBuf {
         self.rootfs.path().join("srv/files")
     }
 
-    /// What agent-cli remembers, beside the daemon's state, so that one search covers both.
+    /// State directory of agent-cli, next to the daemon's state, so that one search covers both.
     fn memory(&self) -> PathBuf {
         self.daemon.setup().home().join("runtime")
     }
@@ -93,7 +93,7 @@ impl World {
         path.display().to_string()
     }
 
-    /// The objects, with these values of the Secrets and of the ConfigMap.
+    /// Writes the objects with these values of the Secrets and of the ConfigMap, and returns the path.
     pub(crate) fn objects(&self, secret: &str, variable: &str, greeting: &str) -> String {
         let configuration = format!(
             "---\napiVersion: v1\nkind: Secret\nmetadata: {{name: db}}\nstringData: {{password: {secret}}}\n\
@@ -136,7 +136,7 @@ impl World {
         ran.json()
     }
 
-    /// What `diff` says of each pod: its change.
+    /// Output of `diff`: each pod and its change.
     pub(crate) fn diff(&self, path: &str) -> Vec<(String, String)> {
         let ran = self.play(&["diff", path, "--json"]);
         let document = ran.json();
@@ -162,7 +162,7 @@ impl World {
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
-    /// Searches the daemon's processes and files, and what agent-cli remembers.
+    /// Searches the daemon's processes and files, and the state of agent-cli.
     pub(crate) fn search(&self, also: &[u32]) -> Report {
         let needles = needles();
         let mut search = Search::new(&needles);
@@ -172,7 +172,7 @@ impl World {
         search.report()
     }
 
-    /// Searches a directory: the control.
+    /// Searches a directory, as a control.
     pub(crate) fn search_files(&self, path: &Path) -> Report {
         let needles = needles();
         let mut search = Search::new(&needles);

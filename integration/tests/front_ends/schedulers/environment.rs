@@ -1,4 +1,4 @@
-//! The environment of a container's process, for processes that are executed later.
+//! The kept environment of a container's process, for processes that are executed later.
 
 use executor_proto::v1::{
     Action, Check, Checks, EnvironmentVariable, ExecCheck, ExecStart, RunAction, RunRequest, SerialAction, check,
@@ -31,9 +31,9 @@ fn a_process_has_it_when_asked_for() {
     daemon.api.started(keeping(request));
     assert!(daemon.api.get("c").unwrap().spec.unwrap().keep_environment);
     assert_eq!(printed(&daemon, "c"), format!("seen,{SECRET},\n"));
-    // Nothing without asking for it: the control.
+    // The control: without the option there is nothing.
     assert_eq!(executed(&daemon.api, script("c", "echo $OPEN,$PW")).unwrap().text(), ",\n");
-    // Its own variables win, each name is there once, and HOME is its user's.
+    // Its own variables take precedence, each name appears once, and HOME is that of its user.
     let own = EnvironmentVariable { name: "OPEN".into(), value: "own".into(), ..EnvironmentVariable::default() };
     let env = ExecStart { env: vec![own], user: "root".into(), ..start("c", "/usr/bin/env", &[]) };
     let reported = executed(&daemon.api, with_container_env(env)).unwrap().text();
@@ -49,7 +49,7 @@ fn a_process_has_it_when_asked_for() {
 #[test]
 fn a_container_that_does_not_keep_it_says_so() {
     let daemon = Daemon::start();
-    // With secret files, so that it has a volume.
+    // The container has secret files, so it has a volume.
     daemon.api.started(sleeper("c").secret_env("PW", SECRET).file("key", b"x"));
     let reported = executed(&daemon.api, with_container_env(script("c", "env"))).err().unwrap();
     assert_eq!(reported.code(), Code::FailedPrecondition);
@@ -64,7 +64,7 @@ fn a_container_that_does_not_keep_it_says_so() {
     assert!(reported.code() == Code::InvalidArgument && reported.message().contains(field), "{reported}");
 }
 
-/// The program of a check sees it, and without asking for it does not: the control is not ready.
+/// The program of a check has the environment if requested. The control without the option is not ready.
 #[test]
 fn checks_have_it_when_asked_for() {
     let daemon = Daemon::start();
@@ -87,7 +87,7 @@ fn checks_have_it_when_asked_for() {
     }
 }
 
-/// Of a tree it is that of the first process of its action, with the variables of all.
+/// In a tree, it is the environment of the first process of its action, with the variables of all.
 #[test]
 fn a_tree_has_that_of_its_first_process() {
     let daemon = Daemon::start();
@@ -116,7 +116,8 @@ fn a_tree_has_that_of_its_first_process() {
     assert_eq!(printed(&daemon, "tree"), format!("first,{SECRET},all\n"));
 }
 
-/// The container keeps it whoever of the executor's processes is killed, and it is wiped at the end by whoever is left.
+/// The container keeps the environment whichever process of the executor is killed, and the remaining processes wipe it
+/// at the end.
 #[test]
 fn it_outlives_executord_and_the_launcher() {
     let mut daemon = Daemon::start();
@@ -126,7 +127,7 @@ fn it_outlives_executord_and_the_launcher() {
         daemon.kill();
         if let Some(launcher) = launcher {
             kill(launcher, 9);
-            wait::until("the launcher has ended", || integration::daemon::has_ended(launcher).then_some(()));
+            wait::until("the launcher has exited", || integration::daemon::has_ended(launcher).then_some(()));
         }
         daemon.start_again();
     };
@@ -134,20 +135,20 @@ fn it_outlives_executord_and_the_launcher() {
         restart(&mut daemon, with_launcher);
         assert_eq!(printed(&daemon, "c"), format!("seen,{SECRET},\n"), "launcher killed: {with_launcher}");
     }
-    // Shim and launcher killed: the next launcher finds the memory through the container.
+    // Shim and launcher are killed: the next launcher finds the memory through the container.
     let shim = daemon.record("c").shim.pid;
     let launcher = daemon.launcher().unwrap();
     daemon.kill();
     kill(launcher, 19);
     kill(shim, 9);
     kill(launcher, 9);
-    wait::until("the launcher has ended", || integration::daemon::has_ended(launcher).then_some(()));
+    wait::until("the launcher has exited", || integration::daemon::has_ended(launcher).then_some(()));
     daemon.start_again();
     let wipe = daemon.api.wait("c").unwrap().result.unwrap().wipe.expect("a receipt");
     assert!(wipe.verified && wipe.files == 1 && wipe.bytes > SECRET.len() as u64, "{wipe:?}");
 }
 
-/// No process of the container reaches where it lies, whoever it runs as.
+/// No process of the container can access the stored environment, whatever its user.
 #[test]
 fn the_container_does_not_see_it() {
     let daemon = Daemon::start();

@@ -17,8 +17,8 @@ fn sorted(text: &str) -> Vec<u32> {
     groups
 }
 
-/// Numbers and names, for the container's process and for those that are executed in it, whoever they run as. The control
-/// is a container without them.
+/// Numbers and names, for the container's process and for processes executed in it, with any user. The control is a
+/// container without them.
 #[test]
 fn every_process_has_them() {
     let daemon = Daemon::start();

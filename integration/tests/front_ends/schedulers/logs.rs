@@ -1,4 +1,4 @@
-//! Logs from the number of an entry on.
+//! Logs from a given entry number.
 
 use executor_proto::v1::StreamLogsRequest;
 use integration::cli;

@@ -1,4 +1,4 @@
-//! The message that a process leaves about its end.
+//! The termination message of a process.
 
 use executor_proto::v1::{Action, Container, RunAction, RunRequest, SerialAction, TerminationMessage};
 use integration::api::{ending, exit};
@@ -37,10 +37,10 @@ fn what_a_process_writes_is_in_the_result() {
         let spec = ended.spec.unwrap().termination_message.unwrap();
         assert_eq!((&*spec.path, spec.bytes_max), (LOG, 4096));
     }
-    // Without the option there is no such file.
+    // Without the option the file does not exist.
     let ended = daemon.api.run_to_end(sh(&format!("test -e {LOG}")).id("without"));
     assert_eq!((exit(&ended), message(&ended)), (Ok(1), ""));
-    // Other places: in the container's own layer, in a file system in memory, below directories that are not there.
+    // Other locations: in the container's own layer, on a tmpfs, below missing directories.
     let rootfs = Rootfs::busybox();
     for (id, path) in [("layer", "/var/made/up/message"), ("memory", "/dev/termination-x"), ("tmp", "/tmp/message")] {
         let script = format!("echo hello >>{path}");
@@ -49,7 +49,7 @@ fn what_a_process_writes_is_in_the_result() {
     }
 }
 
-/// The last bytes count, and what is not text is replaced.
+/// The last bytes are kept, and invalid text is replaced.
 #[test]
 fn a_message_is_bounded() {
     let daemon = Daemon::start();
@@ -60,7 +60,7 @@ fn a_message_is_bounded() {
     let short = TerminationMessage { bytes_max: 3, ..TerminationMessage::default() };
     let request = RunRequest { termination_message: Some(short), ..sh(&format!("printf 'abc\\377de' >{LOG}")) };
     assert_eq!(message(&daemon.api.run_to_end(request.id("short"))), "de");
-    // It takes no more than its bytes of memory, and holes cost nothing.
+    // The message uses no more memory than its limit, and holes use none.
     let fill = format!(
         "head -c 9000000 /dev/zero >{LOG} || echo full; : >{LOG}; \
                         dd if=/dev/zero of={LOG} bs=1 count=0 seek=1T 2>/dev/null; printf end >>{LOG}"
@@ -70,7 +70,7 @@ fn a_message_is_bounded() {
     assert!(daemon.api.output("full").text().contains("full"));
 }
 
-/// Masked as a whole, before it is cut. The control masks nothing.
+/// The message is masked as a whole before it is cut. The control masks nothing.
 #[test]
 fn secrets_are_masked() {
     let daemon = Daemon::start();
@@ -80,7 +80,7 @@ fn secrets_are_masked() {
     assert!(message(&masked).starts_with("the password is ") && !message(&masked).contains(SECRET), "{masked:?}");
     let open = daemon.api.run_to_end(request("open").unmasked());
     assert_eq!(message(&open), format!("the password is {SECRET}, {SECRET}"));
-    // The cut lies within the secret.
+    // The cut is within the secret.
     let cut = TerminationMessage { bytes_max: SECRET.len() as u32 - 4, ..TerminationMessage::default() };
     let request = RunRequest { termination_message: Some(cut), ..request("cut") };
     let text = message(&daemon.api.run_to_end(request)).to_owned();
@@ -104,7 +104,7 @@ fn the_end_of_the_log_takes_its_place_after_a_failure() {
     assert_eq!(message(&daemon.api.run_to_end(without)), "");
 }
 
-/// Whatever a container does with the name, the shim reads the file that it made, and follows nothing.
+/// Whatever a container does with the name, the shim reads the file that it created, and follows no link.
 #[test]
 fn a_container_cannot_lead_it_elsewhere() {
     let daemon = Daemon::start();
@@ -116,7 +116,7 @@ fn a_container_cannot_lead_it_elsewhere() {
         let ended = daemon.api.run_to_end(with_message(sh(&script).id(id), path));
         assert_eq!(message(&ended), "first\n", "{path}");
     }
-    // A symbolic link of the image, and what is mounted there already.
+    // A symbolic link of the image, and a path on which something is mounted already.
     let rootfs = Rootfs::busybox();
     rootfs.replace_by_link("tmp", "/etc");
     let request = with_message(sh("true").id("link").rootfs(&rootfs.reference()), "/tmp/message");
@@ -153,7 +153,7 @@ fn the_steps_of_a_tree_write_to_one_file() {
     assert_eq!(message(&daemon.api.run_to_end(with_message(request, ""))), "one\ntwo\n");
 }
 
-/// A container whose shim was killed has none; its end is known all the same.
+/// A container whose shim was killed has no message; its exit is known nevertheless.
 #[test]
 fn a_lost_shim_takes_it_along() {
     let daemon = Daemon::start();

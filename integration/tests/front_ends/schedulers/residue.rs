@@ -1,4 +1,4 @@
-//! An environment that is kept is in the container's volume alone, and zeros when the container has ended.
+//! A kept environment is stored only in the container's volume, and consists of zeros after the container's exit.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -13,7 +13,7 @@ use integration::wait;
 
 const SIZE: usize = 4096;
 
-/// What is found in the memory, the environment and the arguments of processes. The volume itself, to which a shim and its
+/// Findings in the memory, the environment and the arguments of processes. The volume itself, to which a shim and its
 /// launcher have descriptors, does not count.
 fn found<'a>(needles: &Needles, processes: impl Iterator<Item = &'a Process>) -> Vec<String> {
     let mut search = Search::new(needles);
@@ -23,16 +23,16 @@ fn found<'a>(needles: &Needles, processes: impl Iterator<Item = &'a Process>) ->
     hits.filter(|hit| !in_volume(&hit.place)).map(|hit| hit.to_string()).collect()
 }
 
-/// The kept file, by the shim's handle of the volume.
+/// Opens the kept file through the shim's handle of the volume.
 fn kept(shim: i32) -> File {
     let fds = std::fs::read_dir(format!("/proc/{shim}/fd")).unwrap().flatten();
     let mut opened = fds.filter_map(|fd| File::open(fd.path().join("steps/environment")).ok());
     opened.next().expect("a handle of the volume")
 }
 
-/// While an executed process runs with it, executord, the launcher, the shim and the process's supervisor do not hold it. The
-/// controls: the search finds it in both processes of the container, and in the shim where that masks it; the file has it
-/// before the end, and zeros after it.
+/// While an executed process runs with the environment, executord, the launcher, the shim and the process's supervisor
+/// do not hold it. The controls: the search finds it in both processes of the container, and in the shim if the shim
+/// masks it; the file contains it before the exit, and zeros afterwards.
 #[test]
 fn it_is_in_no_process_of_the_executors() {
     let daemon = Daemon::start();

@@ -11,7 +11,7 @@ use integration::request::{RequestBuilder as _, sh, sleeper};
 use integration::{cli, wait};
 use tonic::{Code, Status};
 
-/// Uses a processor for a while, writes 8 MiB into memory and sleeps.
+/// Uses the processor for a while, writes 8 MiB into memory and sleeps.
 const WORK: &str = "head -c 8388608 /dev/zero >/dev/shm/x; i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo done; \
                     sleep 100000";
 
@@ -48,8 +48,9 @@ fn what_a_container_has_used_is_counted() {
     request.limits.get_or_insert_default().cpu_millis = 500;
     worked(&daemon, request);
     daemon.api.started(sleeper("idle"));
-    // The kernel counts a period when it is over. Until then the shell may wait for its turn to make the last process.
-    let both = wait::until("a period is over, and the shell has made its sleep", || {
+    // The kernel counts a period at its end. Until then the shell may wait for processor time to start its last
+    // process.
+    let both = wait::until("a period is over, and the shell has started sleep", || {
         let both = of(&daemon, &["idle", "busy"]);
         let used = both[0].usage?;
         (used.cpu?.periods > 0 && used.pids?.current == 2).then_some(both)
@@ -65,18 +66,18 @@ fn what_a_container_has_used_is_counted() {
     assert!(other.usage_bytes < 8 << 20 && memory.max_bytes >= Some(memory.usage_bytes), "{other:?}");
     assert_eq!(used.pids.unwrap().current, 2, "the shell and its sleep");
     assert_eq!((used.network, busy.limits.clone().unwrap().cpu_millis), (None, 500));
-    // The final counters are not less than those while it ran.
+    // The final counters are not less than those of the running container.
     daemon.api.stop("busy", Some(0)).unwrap();
     let ended = daemon.api.wait("busy").unwrap();
     let end = ending(&ended).usage.unwrap();
     assert!(end.cpu.unwrap().total_ns >= cpu.total_ns && end.memory.unwrap().max_bytes >= memory.max_bytes, "{end:?}");
     assert_eq!(of(&daemon, &["busy"])[0].usage, Some(end));
-    // What never ran has none.
+    // A container that never ran has none.
     let never = daemon.api.run_to_end(integration::request::program("/nope", &[]).id("never"));
     assert_eq!(ending(&never).usage, None);
 }
 
-/// Every container that runs, by labels, page by page.
+/// All running containers, by labels, page by page.
 #[test]
 fn containers_are_chosen_by_ids_and_labels() {
     let daemon = Daemon::start();
@@ -119,7 +120,7 @@ fn what_cannot_be_is_refused_field_by_field() {
     assert_eq!(stats(&daemon, nobody).unwrap_err().code(), Code::NotFound);
 }
 
-/// The stream of named containers ends in order, with their final counters, as soon as the last one has ended.
+/// The stream of named containers ends regularly with their final counters, as soon as the last container has exited.
 #[test]
 fn a_stream_ends_with_its_containers() {
     let daemon = Daemon::start();
@@ -137,7 +138,7 @@ fn a_stream_ends_with_its_containers() {
     assert_eq!(last.containers[0].usage, ending(&daemon.api.get("c").unwrap()).usage);
 }
 
-/// Counters go on over a restart of executord, and those of a container whose shim was killed are read by the launcher.
+/// Counters continue over a restart of executord, and the launcher reads those of a container whose shim was killed.
 #[test]
 fn counters_outlive_executord_and_the_shim() {
     let mut daemon = Daemon::start();
@@ -166,7 +167,7 @@ fn the_command_line_shows_them() {
     daemon.api.stop("web-1", Some(0)).unwrap();
     daemon.api.wait("web-1").unwrap();
     let ended = cli::run(&daemon.socket(), &["stats", "--json", "web-1"]).json_lines();
-    assert_eq!((ended.len(), &ended[0]["state"]), (1, &"completed".into()), "the stream has ended");
+    assert_eq!((ended.len(), &ended[0]["state"]), (1, &"completed".into()), "the stream has closed");
     let shown = cli::run(&daemon.socket(), &["inspect", "--json", "web-1"]).json();
     assert_eq!(shown["result"]["usage"], ended[0]["usage"]);
 }

@@ -1,4 +1,4 @@
-//! A signal of Stop in place of the container's own.
+//! A signal of Stop that replaces the container's own.
 
 use executor_proto::v1::{Action, Container, ParallelAction, RunAction, RunRequest, StopRequest};
 use integration::api::{ending, exit};
@@ -23,7 +23,7 @@ fn is_up(daemon: &Daemon, id: &str, lines: usize) {
     wait::until("the processes are up", || (daemon.api.logs_so_far(id).matches("up").count() == lines).then_some(()));
 }
 
-/// The controls: the container's own signal where Stop has none.
+/// The controls: the container's own signal if Stop has none.
 #[test]
 fn it_comes_in_place_of_the_containers_own() {
     let daemon = Daemon::start();
@@ -41,7 +41,8 @@ fn it_comes_in_place_of_the_containers_own() {
     assert_eq!(exit(&daemon.api.get("cli").unwrap()), Ok(7));
 }
 
-/// The same request again sends nothing, and one without a signal does not either; both can only shorten the time.
+/// A repeated request sends nothing, and neither does a request without a signal; both can only shorten the grace
+/// period.
 #[test]
 fn a_later_stop_sends_no_signal() {
     let daemon = Daemon::start();
@@ -50,8 +51,8 @@ fn a_later_stop_sends_no_signal() {
     for signal in [INT, INT, USR1, 0] {
         stop(&daemon, "c", signal, None).unwrap();
     }
-    // What was sent is told by the process before it answers the next signal.
-    wait::until("the first signal has come", || daemon.api.logs_so_far("c").contains("int").then_some(()));
+    // The process prints the signal that was sent before it handles the next one.
+    wait::until("the first signal is handled", || daemon.api.logs_so_far("c").contains("int").then_some(()));
     daemon.api.signal("c", USR1).unwrap();
     assert_eq!(exit(&daemon.api.wait("c").unwrap()), Ok(7));
     assert_eq!(daemon.api.output("c").text(), "up\nint\nusr1\n");

@@ -1,5 +1,5 @@
-//! Requests in the bytes of a BBS client: field numbers and wire types of bbs/models/actions.proto, written out here,
-//! so that a renumbered field of the executor is noticed.
+//! Requests as encoded by a BBS client: field numbers and wire types of bbs/models/actions.proto are written out here,
+//! to detect a renumbered field of the executor.
 
 use executor_proto::v1::RunResponse;
 use integration::api::{Api, exit};
@@ -110,8 +110,8 @@ fn a_run_action_of_a_bbs_client_runs_as_it_is() {
     assert_eq!(daemon.api.follow("bbs").message().unwrap().unwrap().log_source, "APP/PROC/WEB");
 }
 
-/// Contents of as many bytes as a BBS accepts (`volumeMountedFilesMaxAllowedSize`) are accepted, in files of any number
-/// and name; one more byte is refused.
+/// File contents up to the size that a BBS accepts (`volumeMountedFilesMaxAllowedSize`) are accepted, in files of any
+/// number and name; one more byte is refused.
 #[test]
 fn as_many_bytes_as_a_bbs_takes() {
     let daemon = Daemon::start();
@@ -138,7 +138,7 @@ fn every_action_is_carried_out_or_refused_by_field() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let inner_run = field(3, field(1, "/bin/true"));
-    // What a transfer lacks is told with its field.
+    // Missing parts of a transfer are reported with their field.
     for (tag, name, body) in [(1, "download", field(1, "artifact")), (2, "upload", field(1, "artifact"))] {
         let action = field(8, [field(1, &inner_run), field(1, field(tag, &body))].concat());
         let status = run(&daemon.api, request(name, &action)).unwrap_err();
@@ -148,7 +148,7 @@ fn every_action_is_carried_out_or_refused_by_field() {
             assert!(status.message().contains(&field), "{field}: {status:?}");
         }
     }
-    // Each of the others by itself, and all of them within one another; the fate of each is that of Diego's executor.
+    // Each of the others alone, and all of them nested; the result of each is that of Diego's executor.
     let timeout = |inner: &[u8]| field(4, [field(1, inner), number(4, 60_000)].concat());
     let nanoseconds = |inner: &[u8]| field(4, [field(1, inner), number(2, 60_000_000_000)].concat());
     let progress = |inner: &[u8]| field(5, [field(1, inner), field(2, "begins")].concat());
@@ -167,7 +167,7 @@ fn every_action_is_carried_out_or_refused_by_field() {
     for (name, action, failure) in table {
         assert!(run(&daemon.api, request(name, &action)).unwrap().created, "{name}");
         let result = daemon.api.wait(name).unwrap().result.unwrap();
-        // Of two that end at the same time one may be cancelled before.
+        // Of two actions that end at the same time, one may be cancelled first.
         let reported = result.failure.map(|failure| failure.message);
         match (reported.as_deref(), failure) {
             (Some(reported), Some(failure)) => assert!(failure.starts_with(reported), "{name}: {reported}"),

@@ -1,4 +1,4 @@
-//! WatchEvents: one order, numbered, replayed from any stored position.
+//! WatchEvents: events are ordered, numbered, and replayed from any stored position.
 
 use executor_proto::v1::event::Kind;
 use executor_proto::v1::{Event, WatchEventsRequest, WatchEventsResponse};
@@ -83,7 +83,8 @@ fn only_new_begins_with_what_is_new() {
     assert_eq!(other.until(deleted("new")), reported, "every follower sees the same");
 }
 
-/// A follower that comes too late is told once that events are missing, and a cursor from the future is refused.
+/// A follower that starts too late receives one message that events are missing, and a cursor from the future is
+/// refused.
 #[test]
 fn what_is_no_longer_kept_is_a_gap() {
     let daemon = Setup::default().config("[retention]\nevents = 10\n").start();
@@ -99,7 +100,7 @@ fn what_is_no_longer_kept_is_a_gap() {
     };
     let late = gaps(newest - 15);
     assert_eq!((late.len(), late[0], late.iter().filter(|gap| **gap).count()), (10, true, 1));
-    assert_eq!(gaps(newest - 5), [false; 5], "the control: what is kept has no gap");
+    assert_eq!(gaps(newest - 5), [false; 5], "the control: kept events have no gap");
     assert_eq!(gaps(0), [false; 10], "all that are kept: nothing was promised before");
     let beyond = WatchEventsRequest { after_cursor: newest + 1, ..WatchEventsRequest::default() };
     let status = daemon.api.events(beyond).err().unwrap();

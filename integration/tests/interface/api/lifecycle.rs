@@ -8,7 +8,7 @@ use integration::rootfs::Rootfs;
 use integration::{host, wait};
 use tonic::Code;
 
-/// A container is described without its secrets, while it runs and afterwards.
+/// The description of a container contains no secrets, while it runs and afterwards.
 #[test]
 fn a_container_is_told_without_its_secrets() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -78,14 +78,14 @@ fn check_spec(container: &Container, rootfs: &Rootfs) {
     assert_eq!((spec.network(), spec.labels["app"].as_str(), &*spec.log_source), (Network::None, "web", "APP"));
 }
 
-/// Each kind of end can be distinguished: exit code, signal, memory limit, and the reasons of a failed start.
+/// All kinds of exit can be distinguished: exit code, signal, memory limit, and the reasons of a failed start.
 #[test]
 fn every_end_is_told_apart() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let busybox = rootfs.reference();
     let code = |script: &str| exit(&daemon.api.run_to_end(sh(script)));
     assert_eq!((code("exit 0"), code("exit 7"), code("exit 255")), (Ok(0), Ok(7), Ok(255)));
-    assert_eq!(code("kill -USR1 $$; exit 1"), Ok(1), "the first process of a pid namespace takes no signal of its own");
+    assert_eq!(code("kill -USR1 $$; exit 1"), Ok(1), "PID 1 of a pid namespace receives no signal from itself");
 
     daemon.api.started(sleeper("signalled"));
     daemon.api.signal("signalled", 9).unwrap();
@@ -95,7 +95,7 @@ fn every_end_is_told_apart() {
     let hungry = sh("exec dd if=/dev/zero of=/dev/null bs=60M count=1").rootfs(&busybox).memory(16 << 20);
     let hungry = daemon.api.run_to_end(hungry);
     assert!(ending(&hungry).oom_killed);
-    // Diego's words, as for a process of a tree.
+    // Diego's wording, as for a process of a tree.
     let words = |container: &Container| ending(container).failure.as_ref().map(|failure| failure.message.clone());
     assert_eq!(words(&hungry).unwrap(), "Exited with status 137 (out of memory)");
     assert_eq!(words(&signalled).unwrap(), "Exited with status 137");
@@ -124,9 +124,9 @@ fn every_end_is_told_apart() {
 }
 
 const SCRIPTS: [(&str, Option<i64>, Result<i32, i32>); 3] = [
-    // A handler ends in order, and has the time for it.
+    // A handler has enough time to exit regularly.
     ("trap 'echo got it; exit 5' TERM; echo up; while :; do sleep 0.05; done", None, Ok(5)),
-    // The container's own grace period of 200 ms ends.
+    // The container's own grace period of 200 ms expires.
     ("trap '' TERM; echo up; while :; do sleep 0.05; done", None, Err(9)),
     // The caller's grace period takes precedence over the container's.
     ("trap 'exit 6' TERM; echo up; sleep 100000 & wait; wait", Some(60_000), Ok(6)),
@@ -178,7 +178,7 @@ fn delete_takes_what_is_completed_and_more_only_with_force() {
     daemon.api.delete("one", true).unwrap();
     assert!(host::status(pid(&running), "Name").is_none_or(|name| name != "sleep"));
     daemon.wait_until_back_at(&before);
-    // The id is free.
+    // The id is free again.
     assert!(daemon.api.run(sleeper("one")).unwrap().created);
     daemon.api.delete("one", true).unwrap();
 }
@@ -225,7 +225,7 @@ fn info_tells_what_is_there_and_what_is_left() {
     assert!(during.cursor > before.cursor);
 }
 
-/// A connection stays usable after a call that carried secrets, whatever call follows.
+/// A connection stays usable after a call with secrets, whatever call follows.
 #[test]
 fn a_connection_serves_on_after_secrets() {
     let daemon = Daemon::start();

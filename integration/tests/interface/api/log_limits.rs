@@ -1,4 +1,5 @@
-//! Limits of a container's log: what is above them is not kept, told once, and counted; attached clients get everything.
+//! Limits of a container's log: output above the limits is not kept, reported once, and counted; attached clients
+//! receive everything.
 
 use executor_proto::v1::{AttachStart, LogLimits, LogStream, RunRequest, StreamLogsResponse};
 use integration::cli;
@@ -6,7 +7,7 @@ use integration::daemon::{Daemon, Setup};
 use integration::request::{RequestBuilder, program, sh};
 use integration::streams::Attached;
 
-/// 200 lines of 100 bytes, at once.
+/// 200 lines of 100 bytes at once.
 const FLOOD: &str = "read go; line=$(printf %099d 7); i=0; while [ $i -lt 200 ]; do echo $line; i=$((i+1)); done";
 const FLOOD_BYTES: u64 = 200 * 100;
 
@@ -14,7 +15,7 @@ fn limited(request: RunRequest, bytes: Option<i64>, lines: Option<i64>) -> RunRe
     RunRequest { log_limits: Some(LogLimits { bytes_per_second: bytes, lines_per_second: lines }), ..request }
 }
 
-/// What a log has of an output.
+/// Kept and missing output of a log.
 #[derive(Debug, Default)]
 struct Kept {
     bytes: u64,
@@ -22,7 +23,7 @@ struct Kept {
     notices: Vec<String>,
 }
 
-/// Adds a log up. Entries and gaps together are the whole output.
+/// Sums up a log. Entries and gaps together are the whole output.
 fn kept(entries: &[StreamLogsResponse]) -> Kept {
     let mut kept = Kept::default();
     let (mut offset, mut sequence) = (0, 0);
@@ -80,17 +81,18 @@ fn what_is_above_a_limit_is_told_and_counted_and_clients_get_it_all() {
         assert_eq!(kept.notices, [notice], "{id}");
         let least = if id == "lines" { 1 } else { 1000 };
         assert!(kept.bytes >= least, "{id}: {kept:?}");
-        // A slow machine takes some seconds for the flood.
+        // A slow machine takes some seconds for the output.
         assert!(kept.bytes < FLOOD_BYTES / 2, "{id}: {kept:?}");
     }
 }
 
-/// After a pause within the limit the next overage is told again, and the log is read with its gaps from any place.
+/// After a pause within the limit, the next excess is reported again, and the log can be read with its gaps from any
+/// position.
 #[test]
 fn each_overage_is_told_once() {
     let daemon = Daemon::start();
     let burst = "i=0; while [ $i -lt 50 ]; do echo $i; i=$((i+1)); done";
-    // The limit is about time: in the pause it is kept to.
+    // The limit is a rate, and the pause brings the output back below it.
     daemon.api.run_to_end(limited(sh(&format!("{burst}; sleep 4; {burst}; echo end >&2")).id("c"), None, Some(5)));
     let entries = daemon.api.follow("c").rest();
     let reported = kept(&entries);
@@ -99,7 +101,7 @@ fn each_overage_is_told_once() {
     assert_eq!(total, 2 * (10 * 2 + 40 * 3) + 4, "{reported:?}");
 }
 
-/// The operator has a default and a maximum.
+/// The operator configures a default and a maximum.
 #[test]
 fn the_operator_limits_logs() {
     let policy = "[policy]\ndefault_log_lines_per_second = 7\nlog_lines_per_second_max = 10\nlog_bytes_per_second_max = \"4K\"\n";
@@ -115,12 +117,12 @@ fn the_operator_limits_logs() {
     daemon.api.run_to_end(limited(sh("true").id("less"), Some(0), Some(10)));
 }
 
-/// No entry ends within a character, however the process writes, and the output is the same byte for byte.
+/// No entry ends within a character, however the process writes, and the output is identical byte for byte.
 #[test]
 fn entries_end_on_whole_characters() {
     let daemon = Daemon::start();
-    // Three bytes each, from an odd place on, in far more than one entry; then one in three pieces, each written when the one before
-    // was read, and half a one.
+    // Characters of three bytes from an odd offset, in much more than one entry; then one character in three pieces,
+    // each written after the previous one was read, and an incomplete one.
     let script = r"import os, fcntl, array, termios
 os.write(1, b'x' + 300_000 * b'\xe2\x82\xac')
 def written(piece):
@@ -140,7 +142,7 @@ os.write(2, b'\xe2\x82')";
     }
     let output = daemon.api.output("c");
     assert!(output.stdout == format!("x{}", "€".repeat(300_001)).into_bytes(), "{} bytes", output.stdout.len());
-    assert_eq!(output.stderr, b"\xe2\x82", "what is no character comes as it is");
+    assert_eq!(output.stderr, b"\xe2\x82", "invalid text is delivered unchanged");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! StreamLogs: output is delivered by stream, byte for byte, while it is written or afterwards.
+//! StreamLogs: output is delivered by stream, byte for byte, during the run or afterwards.
 
 use executor_proto::v1::{AttachStart, LogStream, RunRequest, StreamLogsRequest, StreamLogsResponse};
 use integration::api::{Api, exit};
@@ -7,7 +7,7 @@ use integration::request::{RequestBuilder, program, sh};
 use integration::rootfs::Rootfs;
 use integration::streams::Attached;
 
-/// Most bytes of an entry, as docs/api.md says.
+/// Maximum size of an entry in bytes (docs/api.md).
 const ENTRY_MAX: usize = 61_440;
 
 fn pairs(entries: &[StreamLogsResponse]) -> Vec<(LogStream, &str)> {
@@ -21,7 +21,7 @@ fn the_streams_are_told_apart_and_lines_keep_their_form() {
     let script = "echo out; echo err >&2; printf 'no newline'";
     daemon.api.run_to_end(sh(script).id("log").action(|run| run.log_source = "APP/1".into()));
     let entries = daemon.api.follow("log").rest();
-    // Order is guaranteed within a stream, not between two pipes.
+    // The order is guaranteed within a stream, not between two pipes.
     let of = |stream| pairs(&entries).into_iter().filter(move |(of, _)| *of == stream).map(|(_, text)| text);
     assert_eq!(of(Stdout).collect::<Vec<_>>(), ["out\n", "no newline"]);
     assert_eq!(of(Stderr).collect::<Vec<_>>(), ["err\n"]);
@@ -93,7 +93,7 @@ fn since_leaves_out_what_came_before() {
     let script = "n=1; trap 'n=$((n+1)); echo $n' USR1; echo 1; while [ $n -lt 4 ]; do sleep 0.01; done";
     daemon.api.started(sh(script).id("since"));
     let mut log = daemon.api.follow("since");
-    // Each line comes when the one before has been read: no two entries have the same time.
+    // Each line is printed after the previous line was read, so no two entries have the same time.
     for number in 1..4 {
         log.until(|entry| entry.data == format!("{number}\n").into_bytes());
         daemon.api.signal("since", 10).unwrap();
@@ -143,12 +143,12 @@ fn a_program_whose_output_is_not_kept_can_write_and_read() {
     assert_eq!(daemon.api.follow("quiet").rest(), []);
 }
 
-/// A follower outlives rotations of the log; what it gets and what it is told to have missed is the whole output.
+/// A follower survives log rotations; the output and the reported gaps together are the whole output.
 #[test]
 fn a_follower_outlives_rotations_and_is_told_what_it_missed() {
     let setup = Setup::default().config("[launcher]\nlog_bytes_max = 65536\n");
     let daemon = setup.start();
-    // Unread data of several streams fills their connection's window: each stream has a connection of its own.
+    // Unread data of several streams fills their connection's window, so each stream has its own connection.
     let connected = || Api::connect(&daemon.socket()).unwrap();
     let bytes = 100 << 20;
     let request = sh(&format!("read go; head -c {bytes} /dev/zero")).id("c");
@@ -181,7 +181,7 @@ fn a_follower_outlives_rotations_and_is_told_what_it_missed() {
     }
     let from = |offset| StreamLogsRequest { id: "c".into(), offset: Some(offset), ..StreamLogsRequest::default() };
     let rest = daemon.api.logs(from(bytes - 1000)).unwrap().rest();
-    assert_eq!(rest.iter().map(|entry| entry.data.len()).sum::<usize>(), 1000, "within what is kept: {rest:?}");
+    assert_eq!(rest.iter().map(|entry| entry.data.len()).sum::<usize>(), 1000, "within the kept output: {rest:?}");
     assert!(rest.iter().all(|entry| entry.gap.is_none()) && rest[0].offset == bytes - 1000);
     let rest = daemon.api.logs(from(5)).unwrap().rest();
     assert_eq!((rest[0].offset, rest[0].offset + rest[0].gap.unwrap().dropped_bytes), (5, rest[1].offset));

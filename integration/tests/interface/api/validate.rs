@@ -50,7 +50,7 @@ fn validate_judges_like_run_without_effect() {
     assert_eq!(fields(&other.unwrap_err()), ["run.pod"]);
     assert_eq!(fields(&validate(&daemon, None, None).unwrap_err()), ["run"]);
 
-    // The control: what is accepted has no effect either.
+    // The control: an accepted request has no effect either.
     validate(&daemon, Some(good().file("a", b"secret")), None).unwrap();
     validate(&daemon, Some(member(64 << 20)), Some(pod("a.example"))).unwrap();
     validate(&daemon, None, Some(pod("a.example"))).unwrap();
@@ -61,7 +61,7 @@ fn validate_judges_like_run_without_effect() {
     assert!(daemon.api.run(good()).unwrap().created, "the id is free");
 }
 
-/// Sends bytes as a request.
+/// Sends raw bytes as a request.
 fn send(
     daemon: &Daemon,
     method: &'static str,
@@ -80,7 +80,7 @@ fn send(
     })
 }
 
-/// A message of a newer interface: RunRequest with a field 2000 beside `action`, which holds one with a number 2001.
+/// Message of a newer interface: RunRequest with a field 2000 next to `action`, and a field 2001 within `action`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct NewerRequest {
     #[prost(string, tag = "1")]
@@ -116,7 +116,7 @@ fn unknown_fields_are_refused_on_request() {
     assert_eq!(daemon.api.ids().len(), 0);
     let malformed = send(&daemon, run, newer("a", None, ""), Some("yes")).unwrap_err();
     assert!(malformed.message().contains("executor-strict-fields"), "{malformed:?}");
-    // The controls: known fields, and no strictness.
+    // The controls: known fields, and unknown fields without strictness.
     assert!(send(&daemon, run, newer("a", None, ""), Some("true")).unwrap().created);
     assert!(send(&daemon, run, newer("b", Some(1), "vm"), None).unwrap().created);
 }

@@ -1,4 +1,4 @@
-//! INVALID_ARGUMENT: every violation at once, each with its field, and no secret in any byte of the status.
+//! INVALID_ARGUMENT: all violations at once, each with its field, and no secret in any byte of the status.
 
 use executor_proto::v1::{File, Limits, RunRequest};
 use integration::daemon::Daemon;
@@ -62,7 +62,7 @@ fn every_violation_is_told_at_once() {
 }
 
 /// No byte of a refusal contains a secret, wherever the secret is in the request: message, details and headers are
-/// searched as they arrive. The control finds a label, which is public, by the same search.
+/// searched as received. The control finds a label, which is public, with the same search.
 #[test]
 fn no_secret_is_in_a_status() {
     const CANARY: &str = "canary-5e72d1";

@@ -1,4 +1,4 @@
-//! Which certificates get in, and what their callers may call.
+//! Accepted certificates, and the calls that each caller may make.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -19,7 +19,7 @@ const CALLERS: &str = "\
     [[callers]]\nuri = 'spiffe://test/reader'\nmethods = ['read']\n\
     [[callers]]\nou = 'organization:a'\ncn = 'rep'\nmethods = ['executor.v1.Executor/Info']\n";
 
-/// Each stranger gets an error that names the reason, and no answer; the daemon logs one line for each.
+/// Each unauthorized client gets an error that names the reason, and no answer; the daemon logs one line for each.
 #[test]
 fn strangers_are_refused_with_the_reason() {
     let tls = TlsDaemon::start(CALLERS, "");
@@ -52,7 +52,7 @@ fn strangers_are_refused_with_the_reason() {
         let lines = wait::until("the refusal is logged", || Some(tls.refusals()).filter(|lines| lines.len() > number));
         assert!(lines.len() == number + 1 && lines[number].contains(server), "{name}: {lines:?}");
     }
-    // A node that the caller does not trust is not told anything, either.
+    // A node that the caller does not trust receives nothing either.
     let mut untrusting = tls.operator();
     untrusting.ca = tls.daemon.setup().home().join("other.crt");
     std::fs::write(&untrusting.ca, other.pem()).unwrap();
@@ -95,11 +95,11 @@ fn a_caller_calls_what_its_entries_allow() {
         operator.wait("a").await.unwrap();
         operator.delete("a", false).await.unwrap();
     });
-    // The unix socket is as it was.
+    // The unix socket still works.
     assert!(api.run(sh("exit 0").id("b")).unwrap().created);
 }
 
-/// Python's grpcio over TLS, which learns the interface by reflection and leads a container's whole life.
+/// Python's grpcio over TLS reads the interface by reflection and controls the whole life of a container.
 #[test]
 fn a_python_client_learns_the_interface_over_tls() {
     let tls = TlsDaemon::start(CALLERS, "");
@@ -117,7 +117,7 @@ fn a_python_client_learns_the_interface_over_tls() {
         (&reported["container"]["result"]["exit"]["code"], &reported["refused"]["code"]),
         (&7.into(), &"INVALID_ARGUMENT".into())
     );
-    // Who may read learns the interface, and runs nothing.
+    // A caller with read permission can read the interface and run nothing.
     let read = client(&tls.files("reader", &tls.authority.caller("spiffe://test/reader")));
     let why = String::from_utf8_lossy(&read.stderr).into_owned();
     assert!(!read.status.success() && why.contains("PERMISSION_DENIED") && why.contains("Executor/Run"), "{why}");
@@ -154,7 +154,8 @@ fn a_python_client_calls_over_tls() {
     assert!(stranger.starts_with("UNAVAILABLE"), "{stranger}");
 }
 
-/// A rule of a provider names a caller's certificate: that caller may refer to its paths, and no other caller, nor root on this machine.
+/// A provider rule names a caller's certificate: only that caller may refer to its paths, not any other caller, nor
+/// root on this machine.
 #[test]
 fn a_rule_of_a_provider_names_a_certificate() {
     let setup = Setup::default();
@@ -189,7 +190,7 @@ fn a_rule_of_a_provider_names_a_certificate() {
     assert_eq!(integration::api::exit(&api.wait("operator").unwrap()), Ok(0));
 }
 
-/// openssl: TLS 1.2 is refused, TLS 1.3 without a certificate gets nothing, and with one it gets HTTP/2.
+/// openssl: TLS 1.2 is refused, TLS 1.3 without a certificate gets nothing, and with a certificate it gets HTTP/2.
 #[test]
 fn only_tls_1_3_with_a_certificate_is_answered() {
     let tls = TlsDaemon::start("", "");
@@ -198,7 +199,7 @@ fn only_tls_1_3_with_a_certificate_is_answered() {
         let mut command = Command::new("openssl");
         command.args(["s_client", "-alpn", "h2", "-connect", &tls.address, "-CAfile"]).arg(&files.ca).args(more);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // The connection stays open, so that what comes after the handshake is seen.
+        // The connection stays open to receive data after the handshake.
         let input = child.stdin.take().unwrap();
         let reported = wait::within(std::time::Duration::from_secs(patience), || match child.try_wait().unwrap() {
             Some(_) => Ok(()),
@@ -219,7 +220,8 @@ fn only_tls_1_3_with_a_certificate_is_answered() {
     assert!(!good.contains("alert"), "{good}");
 }
 
-/// A key that other users can read, a key of another certificate and a missing file end the start, each with its reason.
+/// A key that other users can read, a key of another certificate and a missing file fail the start, each with its
+/// reason.
 #[test]
 fn unusable_files_end_the_start() {
     let started = |spoil: &dyn Fn(&Path)| {
@@ -237,7 +239,7 @@ fn unusable_files_end_the_start() {
         ));
         assert!(!setup.command().status().unwrap().success());
         let launcher_ended = || integration::daemon::launcher_of(&setup.run_dir()).is_none().then_some(());
-        wait::until("the launcher that it started has ended", launcher_ended);
+        wait::until("the launcher that it started has exited", launcher_ended);
         setup.logged()
     };
     let readable = started(&|dir| {

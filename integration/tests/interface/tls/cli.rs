@@ -1,4 +1,4 @@
-//! agent-cli over TLS: flags, environment, contexts, programs beside it, and everything that it can do.
+//! agent-cli over TLS: flags, environment, contexts, companion programs, and all commands.
 
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,7 +21,7 @@ const VARIABLES: [&str; 8] = [
     "EXECUTOR_JSON",
 ];
 
-/// agent-cli in an environment that names no executord, with its contexts in the daemon's directory.
+/// Builds an agent-cli command without an executord in its environment and with its contexts in the daemon's directory.
 fn agent(tls: &TlsDaemon, arguments: &[&str]) -> Command {
     let mut command = Command::new(dist::binary("agent-cli"));
     for name in VARIABLES {
@@ -48,7 +48,7 @@ fn with_input(mut command: Command, input: &[u8]) -> CliOutput {
     finish(child)
 }
 
-/// An archive as `docker save` makes it, of one layer with one file.
+/// Writes an archive in the form of `docker save`, with one layer of one file.
 fn archive(path: &Path, content: &[u8]) {
     let entry = |tar: &mut tar::Builder<Vec<u8>>, name: &str, content: &[u8]| {
         let mut header = tar::Header::new_gnu();
@@ -95,7 +95,6 @@ fn every_way_names_the_executord() {
     assert_eq!(reported(by_environment(&["info", "--json"])), tls.address);
     let socket = path(&tls.daemon.socket());
     assert_eq!(reported(by_environment(&["info", "--json", "--socket", &socket])), socket, "a flag wins");
-    // Contexts.
     fine(agent(&tls, &[&["context", "add", "remote"][..], &flags].concat()));
     fine(agent(&tls, &["context", "add", "here", "--socket", &socket, "--use"]));
     assert_eq!(reported(agent(&tls, &["info", "--json"])), socket);
@@ -110,7 +109,7 @@ fn every_way_names_the_executord() {
         (&shown["name"], &shown["in_use"], &shown["tls_key"]),
         (&"remote".into(), &true.into(), &(&*key).into())
     );
-    // A program beside agent-cli gets the same executord.
+    // A companion program of agent-cli gets the same executord.
     let programs = tempfile::tempdir().unwrap();
     let program = programs.path().join("agent-cli-where");
     std::fs::write(&program, "#!/bin/sh\necho \"$EXECUTOR_ADDRESS $EXECUTOR_TLS_KEY $EXECUTOR_SOCKET\"\n").unwrap();
@@ -121,7 +120,7 @@ fn every_way_names_the_executord() {
         assert_eq!(fine(command), format!("{} {key} \n", tls.address), "{arguments:?}");
     }
     fine(agent(&tls, &["context", "remove", "remote"]));
-    // What is wrong is told by its flag.
+    // Errors name the flag.
     for (arguments, why) in [
         (&["info", "--context", "remote"][..], "no context \"remote\"; known contexts: here"),
         (&["info", "--address", "127.0.0.1:1", "--tls-cert", "/x"], "needs --tls-key (EXECUTOR_TLS_KEY), --tls-ca"),
@@ -154,7 +153,7 @@ fn everything_works_over_tls() {
     let arguments = [&["run", "--rm"][..], &file, &["--", "/bin/sh", "-c", script]].concat();
     let ended = with_input(over(&arguments), &[b'x'; 300_000]);
     assert_eq!((ended.status, &*ended.stdout, &*ended.stderr), (7, "300000\n", "to stderr\n"), "{ended:?}");
-    // A terminal-less attachment, output of megabytes, exec, copies in both directions.
+    // An attachment without a terminal, megabytes of output, exec, and copies in both directions.
     let script = "while read line; do echo \"got $line\"; done; head -c 5000000 /dev/zero; exit 3";
     let ended = with_input(over(&["run", "-i", "--rm", "--", "/bin/sh", "-c", script]), b"one\ntwo\n");
     assert!(ended.status == 3 && ended.stdout.starts_with("got one\ngot two\n"), "{}", ended.status);

@@ -1,4 +1,4 @@
-//! executord forgets secrets that came over TLS, while the connection is open and after it.
+//! executord forgets secrets that were received over TLS, during the connection and afterwards.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ fn is_in_executord(daemon: &Daemon, secret: &Canary) -> bool {
     report.found()
 }
 
-/// Waits the second that docs/security-claims.md names, and checks that nothing is left.
+/// Waits one second, as docs/security-claims.md states, and checks that nothing is left.
 fn is_gone(daemon: &Daemon, secret: &Canary, when: &str) {
     let begun = Instant::now();
     while is_in_executord(daemon, secret) {
@@ -50,7 +50,7 @@ fn a_secret_sent_over_tls_is_gone_after_a_second() {
     }
 }
 
-/// Secrets of half-sent requests go with the connection at the latest.
+/// Secrets of incomplete requests are gone at the latest when the connection closes.
 #[test]
 fn a_request_that_breaks_off_leaves_nothing() {
     let tls = TlsDaemon::start("", "");
@@ -65,7 +65,7 @@ fn a_request_that_breaks_off_leaves_nothing() {
     is_gone(&tls.daemon, &secret, "after the connection was closed");
 }
 
-/// The control: with an allocator that overwrites nothing the secrets are found.
+/// The control: with an allocator that overwrites nothing, the secrets are found.
 #[test]
 fn without_the_wipe_it_is_found() {
     let tls = TlsDaemon::new(Setup::default().control(), "", "");
@@ -76,6 +76,6 @@ fn without_the_wipe_it_is_found() {
         tls.daemon.api.block_on(async { client.rpc().run(request).await.unwrap() });
         is_in_executord(&tls.daemon, &secret)
     });
-    // What is overwritten by later allocations is chance; large messages are not.
+    // Later allocations may or may not overwrite data, but they do not overwrite large messages.
     assert!(found.iter().filter(|found| **found).count() >= 2, "{found:?}");
 }

@@ -1,4 +1,4 @@
-//! Certificates are replaced while calls go on.
+//! Certificates are replaced during calls.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -15,7 +15,7 @@ use rcgen::{CertificateParams, DnType, date_time_ymd};
 
 const CALLS: usize = 10_000;
 const LANES: usize = 8;
-/// Every so many calls a new connection is made.
+/// Number of calls after which a new connection is made.
 const EACH: usize = 25;
 
 /// Subject of the certificate that the daemon presents.
@@ -31,7 +31,7 @@ fn is_presented(tls: &TlsDaemon, name: &str) {
     wait::until("the new certificate is presented", || (presented(tls) == format!("subject=CN={name}")).then_some(()));
 }
 
-/// No call fails while node certificate, key and CA are replaced, on old connections and on new ones.
+/// No call fails while the node's certificate, key and CA are replaced, on old and new connections.
 #[test]
 fn certificates_are_replaced_under_load() {
     let tls = TlsDaemon::start("", "connections_per_address = 1000");
@@ -49,7 +49,7 @@ fn certificates_are_replaced_under_load() {
                         client = Client::connect_tls(&address, &files).await.unwrap();
                     }
                     let one = if call % 2 == 0 { &kept } else { &client };
-                    // The generated client repeats nothing.
+                    // The generated client does not retry.
                     one.rpc().info(executor_client::v1::InfoRequest {}).await.unwrap();
                     made.fetch_add(1, Ordering::Relaxed);
                 }
@@ -86,8 +86,8 @@ fn wait_for(api: &integration::api::Api, lane: tokio::task::JoinHandle<()>) -> R
     api.block_on(lane)
 }
 
-/// Links and whole directories are replaced as Kubernetes does it; what is broken or expired is told, and the earlier
-/// certificate stays.
+/// Links and whole directories are replaced as in Kubernetes. Invalid or expired certificates are reported, and the
+/// earlier certificate stays in use.
 #[test]
 fn links_are_followed_and_bad_certificates_are_told() {
     let tls = TlsDaemon::start("", "");
@@ -111,7 +111,7 @@ fn links_are_followed_and_bad_certificates_are_told() {
     put("..2", &tls.authority.node("two"));
     is_presented(&tls, "two");
     let reported = |what: &str| {
-        wait::until("it is told", || tls.daemon.setup().logged().contains(what).then_some(()));
+        wait::until("the message is logged", || tls.daemon.setup().logged().contains(what).then_some(()));
         assert_eq!(presented(&tls), "subject=CN=two");
         tls.connect(&files).unwrap();
     };
@@ -129,8 +129,8 @@ fn links_are_followed_and_bad_certificates_are_told() {
     reported("SIGHUP: reading the certificates again");
     put("..5", &tls.authority.node("five"));
     is_presented(&tls, "five");
-    api.block_on(kept.info()).expect("the first connection goes on");
-    // A caller whose CA is taken away is refused from then on.
+    api.block_on(kept.info()).expect("the first connection continues");
+    // A caller is refused once its CA is removed.
     let other = Authority::new("other CA");
     fs::write(tls.dir().join(".ca"), other.pem()).unwrap();
     fs::rename(tls.dir().join(".ca"), tls.dir().join("ca.crt")).unwrap();
@@ -142,7 +142,7 @@ fn links_are_followed_and_bad_certificates_are_told() {
     former.ca = files.ca;
     let error = tls.connect(&former).err().unwrap().to_string();
     assert!(error.contains("does not trust the CA"), "{error}");
-    wait::until("the first connection ends", || {
+    wait::until("the first connection closes", || {
         let mut rpc = kept.rpc();
         let called = api.block_on(rpc.info(executor_client::v1::InfoRequest {}));
         called.is_err().then_some(())

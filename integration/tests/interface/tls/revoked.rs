@@ -1,4 +1,4 @@
-//! Callers that lose their right while they are connected: by the rules, or by the end of their certificate.
+//! Connected callers that lose their permission: by a changed rule, or by the expiry of their certificate.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,13 +15,13 @@ fn guest(methods: &str) -> String {
     format!("[[callers]]\nuri = '{GUEST}'\nmethods = [{methods}]\n")
 }
 
-/// Makes one call without any repetition.
+/// Makes one call without retries.
 fn call(tls: &TlsDaemon, client: &Client) -> Result<(), tonic::Status> {
     let mut rpc = client.rpc();
     tls.daemon.api.block_on(rpc.info(v1::InfoRequest {})).map(drop)
 }
 
-/// A connection with a call under way that ends only with the connection.
+/// A connection with a running call that ends only with the connection.
 struct Watching<'a> {
     tls: &'a TlsDaemon,
     client: Client,
@@ -49,7 +49,8 @@ fn is_logged(daemon: &Daemon, words: &str) {
     wait::until(&format!("{words:?} is logged"), || daemon.setup().logged().contains(words).then_some(()));
 }
 
-/// A caller without an entry has no connection, no stream and no call; the operator's connection goes on (the control).
+/// A caller without an entry has no connection, no stream and no call; the operator's connection continues (the
+/// control).
 #[test]
 fn removed_caller_loses_its_connection() {
     let tls = TlsDaemon::start(&guest("'read'"), "");
@@ -66,7 +67,7 @@ fn removed_caller_loses_its_connection() {
     wait::until_ok("the entry is in force again", || tls.connect(&files).map(drop));
 }
 
-/// A method that is taken away ends the calls of it; the connection that follows has the others.
+/// A removed method ends its running calls; the next connection can use the other methods.
 #[test]
 fn removed_method_ends_its_calls() {
     let tls = TlsDaemon::start(&guest("'read'"), "");
@@ -81,7 +82,7 @@ fn removed_method_ends_its_calls() {
     assert_eq!(denied.code(), tonic::Code::PermissionDenied);
 }
 
-/// A connection ends with its certificate; one whose certificate lasts goes on (the control).
+/// A connection ends when its certificate expires; a connection with a valid certificate continues (the control).
 #[test]
 fn expired_certificate_ends_its_connection() {
     let tls = TlsDaemon::start(&guest("'read'"), "");
@@ -95,7 +96,7 @@ fn expired_certificate_ends_its_connection() {
     call(&tls, &operator).unwrap();
 }
 
-/// A file with a fault changes nothing, and its line is logged; keys that need a start are named.
+/// An invalid file changes nothing, and the faulty line is logged; keys that require a restart are named.
 #[test]
 fn faulty_file_keeps_the_rules() {
     let tls = TlsDaemon::start(&guest("'read'"), "");
@@ -111,14 +112,14 @@ fn faulty_file_keeps_the_rules() {
     call(&tls, &client).unwrap();
 }
 
-/// SIGHUP reads the file, and ends no executord, with TCP or without.
+/// SIGHUP reloads the file and does not end executord, with TCP or without.
 #[test]
 fn hangup_reads_the_file_and_kills_nothing() {
     let daemon = Setup::default().config("").start();
     kill(daemon.pid(), 1);
     is_logged(&daemon, "SIGHUP: reading the configuration file again");
     daemon.api.info();
-    // A file that the daemon's user may not read any longer.
+    // The daemon's user can no longer read the file.
     fs::set_permissions(daemon.setup().config_file(), fs::Permissions::from_mode(0o600)).unwrap();
     kill(daemon.pid(), 1);
     is_logged(&daemon, "the rules of callers and references stay as they are: cannot read ");

@@ -1,4 +1,4 @@
-//! What callers have in common is shared out by their identity.
+//! Shared resources are divided by the callers' identity.
 
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -10,9 +10,9 @@ use integration::tls::{Issued, TlsDaemon, nobody};
 use prost::Message as _;
 use rcgen::DnType;
 
-/// One entry for several identities.
+/// One entry that matches several identities.
 const CALLERS: &str = "[[callers]]\nou = 'readers'\nmethods = ['read']\n";
-/// Most streams of calls on a connection.
+/// Maximum number of streams on a connection.
 const STREAMS: usize = 250;
 
 fn reader(tls: &TlsDaemon, name: &str) -> Issued {
@@ -22,7 +22,7 @@ fn reader(tls: &TlsDaemon, name: &str) -> Issued {
     tls.authority.issue(&params)
 }
 
-/// A caller that reads none of its answers delays its own calls, and no call of another identity.
+/// A caller that does not read its answers delays its own calls, and no calls of another identity.
 #[test]
 fn unread_answers_of_an_identity_delay_no_other() {
     let tls = TlsDaemon::start(CALLERS, "");
@@ -41,9 +41,9 @@ fn unread_answers_of_an_identity_delay_no_other() {
         }
         unread.push(raw);
     }
-    // The control: answers are made.
+    // The control: answers are sent.
     unread[0].until(|kind, flags, _, _| kind == HEADERS && flags & END_STREAM == 0);
-    // PINGs are no progress. Connections that were closed are left alone.
+    // PINGs are no progress. Closed connections are skipped.
     let (over, is_over) = channel::<()>();
     let pinging = std::thread::spawn(move || {
         while is_over.recv_timeout(Duration::from_secs(2)) == Err(RecvTimeoutError::Timeout) {
@@ -59,7 +59,8 @@ fn unread_answers_of_an_identity_delay_no_other() {
     pinging.join().unwrap();
 }
 
-/// A caller that has all streams of its share is refused another one, on any connection, and another identity has its own.
+/// A caller that uses all streams of its share is refused another one on any connection, and another identity has its
+/// own share.
 #[test]
 fn streams_of_an_identity_leave_others_theirs() {
     let tls = TlsDaemon::start(CALLERS, "");

@@ -1,4 +1,4 @@
-//! Strangers who connect: they hold up nobody, and are cut off.
+//! Unauthenticated clients (strangers) that connect: they block no other client, and are disconnected.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -14,12 +14,12 @@ use integration::wait::{self, PATIENCE};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpSocket;
 
-/// Strangers; a long run has EXECUTOR_TLS_STRANGERS=10000.
+/// Number of strangers; a long run sets EXECUTOR_TLS_STRANGERS=10000.
 fn strangers() -> usize {
     std::env::var("EXECUTOR_TLS_STRANGERS").map_or(600, |count| count.parse().unwrap())
 }
 
-/// Memory that a daemon under the strangers' load may have more than before.
+/// Maximum memory growth of a daemon in bytes under the load of strangers.
 const MORE: u64 = 32 << 20;
 
 fn resident(pid: i32) -> u64 {
@@ -27,7 +27,7 @@ fn resident(pid: i32) -> u64 {
     text.trim_end_matches("kB").trim().parse::<u64>().unwrap() << 10
 }
 
-/// Connects from another address than the daemon's own callers do.
+/// Connects from an address other than that of the daemon's own callers.
 async fn stranger(address: SocketAddr) -> Option<tokio::net::TcpStream> {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_reuseaddr(true).unwrap();
@@ -35,7 +35,7 @@ async fn stranger(address: SocketAddr) -> Option<tokio::net::TcpStream> {
     socket.connect(address).await.ok()
 }
 
-/// One of three kinds: a handshake without a certificate, garbage, and silence.
+/// Makes one of three kinds of connections: a handshake without a certificate, garbage, or silence.
 async fn knock(address: SocketAddr, number: usize, config: Arc<rustls::ClientConfig>) {
     let Some(mut stream) = stranger(address).await else { return };
     match number % 3 {
@@ -105,7 +105,7 @@ fn strangers_hold_up_nobody() {
     assert!(reported >= 10 && reported < strangers / 2, "some are logged one by one: {reported} of {strangers}");
 }
 
-/// A handshake that hangs is cut off, and so is one that never ends.
+/// A stalled handshake is disconnected, and so is an endless one.
 #[test]
 fn a_handshake_that_hangs_is_cut_off() {
     let tls = TlsDaemon::start("", "handshake_seconds = 1");
@@ -116,17 +116,17 @@ fn a_handshake_that_hangs_is_cut_off() {
     };
     let mut silent = connect();
     assert_eq!(silent.read(&mut [0; 16]).unwrap(), 0);
-    wait::until("it is told", || {
+    wait::until("the message is logged", || {
         tls.refusals().iter().any(|line| line.contains("the handshake did not end within 1 s")).then_some(())
     });
-    // A handshake message of 16 MB that is announced is not waited for.
+    // The daemon does not wait for an announced handshake message of 16 MB.
     let mut large = connect();
     let record = [&[22, 3, 1, 0x40, 0][..], &[1, 0xff, 0xff, 0xff], &[0; 0x4000 - 4]].concat();
     while large.write_all(&record).is_ok() {}
     let mut reported = Vec::new();
     let _ = large.read_to_end(&mut reported);
     assert!(reported.len() < 100, "an alert at most: {} bytes", reported.len());
-    // Connections of one address are bounded.
+    // The number of connections from one address is limited.
     let bounded = TlsDaemon::start("", "connections_per_address = 2");
     let client = bounded.connect(&bounded.operator()).unwrap();
     let other = bounded.connect(&bounded.operator()).unwrap();
@@ -134,5 +134,5 @@ fn a_handshake_that_hangs_is_cut_off() {
     bounded.daemon.api.block_on(client.info()).unwrap();
     drop(other);
     let again = wait::within(Duration::from_secs(20), || bounded.connect(&bounded.operator()).map(drop));
-    again.expect("the place of the one that left");
+    again.expect("the slot of the closed connection is free");
 }

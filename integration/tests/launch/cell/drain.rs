@@ -1,4 +1,4 @@
-//! Drain: nothing new is taken, what there is ends by the deadline, and whoever follows is told what was killed.
+//! Drain: no new container is accepted, running ones exit by the deadline, and followers receive the killed ones.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use integration::daemon::{Daemon, Setup};
 use integration::request::{RequestBuilder, sh, sleeper};
 use integration::{metrics, wait};
 
-/// A process that ends in order at SIGTERM.
+/// A process that exits regularly on SIGTERM.
 pub(crate) const ENDS: &str = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done";
-/// A process that pays no attention to SIGTERM.
+/// A process that ignores SIGTERM.
 pub(crate) const IGNORES: &str = "trap '' TERM; echo up; while :; do sleep 0.05; done";
 
 /// Number of containers, a tenth of which ignore SIGTERM.
@@ -25,7 +25,7 @@ fn drain(daemon: &Daemon, deadline: Duration, parallel: u32) -> Result<Vec<Drain
     hurried(daemon, deadline, parallel, |_| false)
 }
 
-/// Drains. When the progress is as it is waited for, the deadline is brought forward to the next second.
+/// Drains. When the progress satisfies the condition, the deadline is moved forward to the next second.
 fn hurried(
     daemon: &Daemon,
     deadline: Duration,
@@ -66,7 +66,7 @@ fn a_drain_ends_at_its_deadline_and_says_what_was_killed() {
     for index in 0..all {
         let ignores = index % 10 == 3;
         let id = format!("c{index:03}");
-        // The grace of those is longer than the drain has time: the deadline ends them.
+        // The grace period of these is longer than the drain's time: the deadline kills them.
         let (script, grace) = if ignores { (IGNORES, 3_600_000) } else { (ENDS, 60_000) };
         daemon.api.up(sh(script).id(&id).memory(16 << 20).grace_ms(grace).file("a", b"secret"));
         if ignores {
@@ -79,7 +79,7 @@ fn a_drain_ends_at_its_deadline_and_says_what_was_killed() {
     let reported = || ["executor_reservations", "executor_drained"].map(|series| metrics::value(&daemon, series));
     assert_eq!(reported(), [1.0, 0.0]);
 
-    // Those that end in order have all the time that they need; those that do not have the deadline.
+    // Containers that exit regularly have enough time; the others are killed at the deadline.
     let in_order = |progress: &DrainResponse| progress.ended as usize == all - stubborn;
     let progress = hurried(&daemon, Duration::from_secs(1800), 8, in_order).unwrap();
     let last = progress.last().unwrap();
@@ -88,7 +88,7 @@ fn a_drain_ends_at_its_deadline_and_says_what_was_killed() {
     assert_eq!(last.killed.len(), stubborn);
     let (before_deadline, at_once): (Vec<_>, Vec<_>) =
         progress.iter().filter(|one| !one.done).partition(|one| one.killed.is_empty());
-    // Those whose grace would end behind the deadline are told at once, and hold nobody else up.
+    // Containers whose grace period would end after the deadline are stopped at once, and do not block others.
     let most = 8 + stubborn as u32;
     assert!(before_deadline.iter().all(|one| one.stopping <= most), "at most 8 at once: {before_deadline:?}");
     assert!(before_deadline.len() + at_once.len() > 1, "there was progress");
@@ -102,15 +102,15 @@ fn a_drain_ends_at_its_deadline_and_says_what_was_killed() {
         daemon.api.delete(&ended.id, false).unwrap();
     }
 
-    // Nothing new is taken, by whichever call; the reservation is gone.
+    // No new container is accepted, by any call; the reservation is gone.
     let refused = daemon.api.run(sleeper("x")).unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     assert!(refused.message().contains("it is drained (maintenance)"), "{refused}");
     let refused = daemon.api.block_on(daemon.api.client().cell().reserve("y", resources, None)).unwrap_err();
     assert_eq!(refused.code(), Some(Code::Unavailable), "{refused}");
-    wait::until("a scrape tells", || (reported() == [0.0, 1.0]).then_some(()));
+    wait::until("a scrape reports it", || (reported() == [0.0, 1.0]).then_some(()));
     assert_eq!((daemon.api.info().reservations, daemon.api.ids().len()), (0, 0));
-    wait::until("the health service tells", || (!serves(&daemon)).then_some(()));
+    wait::until("the health service reports it", || (!serves(&daemon)).then_some(()));
     let health = daemon.api.info().health.unwrap();
     assert_eq!(
         (health.healthy, health.drained, &*health.reasons),
@@ -118,7 +118,7 @@ fn a_drain_ends_at_its_deadline_and_says_what_was_killed() {
     );
 
     undrain(&daemon);
-    wait::until("the health service tells", || serves(&daemon).then_some(()));
+    wait::until("the health service reports it", || serves(&daemon).then_some(()));
     assert_eq!(exit(&daemon.api.run_to_end(sh("exit 4").id("again"))), Ok(4));
     daemon.api.delete("again", false).unwrap();
     daemon.wait_until_back_at(&before);
@@ -134,10 +134,10 @@ fn drain_counts_containers_without_pods() {
     daemon.api.up(sh(ENDS).id("single"));
     let last = drain(&daemon, Duration::from_secs(60), 0).unwrap().pop().unwrap();
     assert_eq!((last.total, last.ended, last.left.len()), (2, 2, 0), "{last:?}");
-    assert_eq!(daemon.api.ids().len(), 2, "what `ps -a` lists");
+    assert_eq!(daemon.api.ids().len(), 2, "the containers that `ps -a` lists");
 }
 
-/// A drain belongs to no client and to no daemon: it goes on without its first one, over the kill of the second.
+/// A drain belongs to no client and to no daemon: it continues without its first client, and over a kill of the daemon.
 #[test]
 fn a_drain_survives_its_client_and_its_daemon() {
     let mut daemon = Daemon::start();
@@ -147,14 +147,14 @@ fn a_drain_survives_its_client_and_its_daemon() {
     let mut follower = daemon.api.client().cell().drain(Some(Duration::from_secs(3600)), 0, "").unwrap();
     assert!(!daemon.api.block_on(follower.next()).unwrap().unwrap().done);
     drop(follower);
-    wait::until("both are told to stop", || {
+    wait::until("both are signalled to stop", || {
         ["a", "b"].iter().all(|id| daemon.api.get(id).unwrap().state() == State::Stopping).then_some(())
     });
     daemon.kill();
     daemon.start_again();
     let refused = daemon.api.run(sleeper("x")).unwrap_err();
     assert!(refused.message().contains("draining"), "{refused}");
-    // Whoever asks again joins, and brings the deadline forward.
+    // A repeated call joins the drain and moves the deadline forward.
     let last = drain(&daemon, Duration::from_secs(1), 0).unwrap().pop().unwrap();
     assert_eq!((last.total, &*last.killed), (2, &["a".to_owned(), "b".to_owned()][..]));
     daemon.terminate();
@@ -166,7 +166,7 @@ fn a_drain_survives_its_client_and_its_daemon() {
     daemon.api.started(sleeper("x"));
     daemon.api.delete("x", true).unwrap();
 
-    // Undrain ends one that is under way; those that were told to stop do stop.
+    // Undrain ends a running drain; containers that were signalled to stop do stop.
     daemon.api.up(sh(IGNORES).id("c").grace_ms(3_600_000));
     let mut follower = daemon.api.client().cell().drain(None, 0, "").unwrap();
     daemon.api.block_on(follower.next()).unwrap();
@@ -186,7 +186,7 @@ fn a_drain_survives_its_client_and_its_daemon() {
         let refused = drain(&daemon, deadline, if field == "parallel" { 1001 } else { 0 }).unwrap_err();
         assert!(refused.code() == Some(Code::InvalidArgument) && refused.to_string().contains(field), "{refused}");
     }
-    assert!(!daemon.api.info().health.unwrap().draining, "a refused request begins nothing");
+    assert!(!daemon.api.info().health.unwrap().draining, "a refused request starts nothing");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `agent-cli drain` as a user sees it: a bar on a terminal, lines through a pipe, documents with --json.
+//! Output of `agent-cli drain`: a progress bar on a terminal, lines through a pipe, JSON documents with --json.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -12,7 +12,7 @@ use integration::{cli, wait};
 
 use crate::cell::drain::{ENDS, IGNORES, undrain};
 
-/// Ten containers, two of which ignore SIGTERM for longer than any drain here takes.
+/// Starts ten containers, two of which ignore SIGTERM for longer than any drain here takes.
 fn containers(daemon: &Daemon) {
     for index in 0..10 {
         let (script, grace) = if index < 2 { (IGNORES, 3_600_000) } else { (ENDS, 30_000) };
@@ -24,7 +24,7 @@ fn remove(daemon: &Daemon) {
     daemon.api.ids().iter().for_each(|id| daemon.api.delete(id, true).unwrap());
 }
 
-/// The drawings of the bar, without what they do to the terminal.
+/// Drawings of the bar without control sequences.
 fn drawings(terminal: &Terminal) -> Vec<String> {
     terminal.text().split('\r').map(plain).filter(|line| line.contains("draining")).collect()
 }
@@ -57,18 +57,18 @@ fn a_bar_counts_down_fits_the_terminal_and_goes_without_a_trace() {
     // Ctrl-C ends this command and not the drain.
     terminal.press(b"\x03");
     assert_eq!(terminal.wait().code(), Some(130));
-    wait::until("the rest is told", || terminal.text().contains("`agent-cli undrain` ends it").then_some(()));
+    wait::until("the hint is printed", || terminal.text().contains("`agent-cli undrain` ends it").then_some(()));
     let text = terminal.text();
     let (_, end) = text.rsplit_once("draining").unwrap();
     let (cleared, reported) = end.split_once("agent-cli: the drain continues").unwrap();
     assert!(cleared.contains("\u{1b}[2K") && reported.ends_with("\r\n"), "the bar is gone: {end:?}");
     assert!(["c0", "c1"].iter().all(|id| daemon.api.get(id).unwrap().state() == State::Stopping));
 
-    // The same command joins it, with a deadline that comes sooner, and tells at the end who was killed.
+    // The same command joins the drain with an earlier deadline, and reports at the end which containers were killed.
     let mut terminal = drain(&daemon.socket(), "1s", 100);
     assert!(terminal.wait().success());
     let end = "drained: 10 ended, 2 killed\r\nkilled: c0\r\nkilled: c1\r\n";
-    wait::until("the end is told", || terminal.text().ends_with(end).then_some(()));
+    wait::until("the result is printed", || terminal.text().ends_with(end).then_some(()));
     undrain(&daemon);
     remove(&daemon);
 }
@@ -89,7 +89,7 @@ fn through_a_pipe_there_are_lines_and_with_json_documents() {
                 }
             }
         };
-        // Those that end in order have; the others have the deadline, which somebody else brings forward.
+        // The regular ones have exited; the others wait for the deadline, which another client moves forward.
         reads(&["8 of 10 ended, 2 stopping, 0 killed", "\"ended\":8"]);
         assert_eq!(cli::run(&daemon.socket(), &["drain", "--deadline", "1s"]).status, 0);
         reads(&[]);

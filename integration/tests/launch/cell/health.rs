@@ -1,4 +1,4 @@
-//! Health: what an operator says, and what the daemon finds out about itself.
+//! Health: set by an operator, and detected by the daemon itself.
 
 use executor_proto::v1::{CreatePodRequest, Health};
 use integration::cli;
@@ -25,8 +25,8 @@ fn an_operator_calls_the_cell_unhealthy() {
     let set = run(&daemon, &["health", "--unhealthy", "bad disk"]);
     assert_eq!((set.status, &*set.stdout), (0, "NOT healthy: set by an operator: bad disk\n"), "{set:?}");
     assert_eq!(run(&daemon, &["health"]).status, 1, "a script tests the status");
-    wait::until("the health service tells", || (!serves(&daemon)).then_some(()));
-    // It is a statement and no lock.
+    wait::until("the health service reports it", || (!serves(&daemon)).then_some(()));
+    // The operator's health is informational and blocks nothing.
     daemon.api.started(sleeper("a"));
     daemon.terminate();
     daemon.start_again();
@@ -40,11 +40,12 @@ fn an_operator_calls_the_cell_unhealthy() {
     }
     assert_eq!(run(&daemon, &["health", "--healthy"]).stdout, "healthy\n");
     assert_eq!(run(&daemon, &["health"]).status, 0);
-    wait::until("the health service tells", || serves(&daemon).then_some(()));
+    wait::until("the health service reports it", || serves(&daemon).then_some(()));
     daemon.api.delete("a", true).unwrap();
 }
 
-/// The self-test fails while the launcher does not answer, passes again when it does, and nobody ever sees its container.
+/// The self-test fails while the launcher does not answer, passes again when it does, and its container is never
+/// visible.
 #[test]
 fn the_self_test_fails_and_recovers() {
     let setup = Setup::default();
@@ -53,7 +54,7 @@ fn the_self_test_fails_and_recovers() {
     let daemon = setup.config(&config).start();
     let counted = |value: f64| {
         let is_told = || (metrics::value(&daemon, "executor_self_test_failed") == value).then_some(());
-        wait::until("metrics tell it", is_told);
+        wait::until("the metrics report it", is_told);
     };
     counted(0.0);
     // A full node is tested, too.
@@ -83,11 +84,11 @@ fn the_self_test_fails_and_recovers() {
     let sick = wait::until("the test fails", || Some(health(&daemon)).filter(|health| !health.healthy));
     assert!(sick.reasons[0].starts_with("self-test: cannot"), "{sick:?}");
     counted(1.0);
-    wait::until("the health service tells", || (!serves(&daemon)).then_some(()));
+    wait::until("the health service reports it", || (!serves(&daemon)).then_some(()));
     kill(launcher, CONTINUE);
     wait::until("the test passes", || health(&daemon).healthy.then_some(()));
-    wait::until("the health service tells", || serves(&daemon).then_some(()));
+    wait::until("the health service reports it", || serves(&daemon).then_some(()));
     unseen();
-    assert_eq!(daemon.api.info().cursor, cursor, "no event tells of it");
+    assert_eq!(daemon.api.info().cursor, cursor, "there is no event about it");
     daemon.api.delete("full", true).unwrap();
 }

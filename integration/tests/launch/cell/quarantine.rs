@@ -1,5 +1,6 @@
-//! What does not end in time: a container whose process is in uninterruptible sleep, and one that cannot be made, because a file
-//! system does not answer. The rest of the cell works on. The control is the same file system when it answers.
+//! Containers that do not exit or start in time: one whose process is in uninterruptible sleep, and one that cannot be
+//! created, because a file system does not answer. The rest of the cell continues to work. The control is the same file
+//! system when it answers.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -18,9 +19,9 @@ use integration::{host, metrics, wait};
 use tempfile::TempDir;
 use tonic::Code;
 
-/// A daemon that lends a file system of the test's own.
+/// A daemon that offers a FUSE file system of the test as a volume.
 ///
-/// The file system is dropped first: the end of the daemon waits for its containers.
+/// The file system is dropped first, because the daemon waits for its containers when it stops.
 struct Stage {
     fuse: Fuse,
     daemon: Daemon,
@@ -59,12 +60,12 @@ impl Stage {
         self.daemon.api.info().allocated.unwrap().memory_bytes >> 20
     }
 
-    /// Number in quarantine of this phase, as metrics tell it.
+    /// Number of quarantined containers in this phase, from the metrics.
     fn counted(&self, phase: &str) -> f64 {
         metrics::value(&self.daemon, &format!("executor_quarantined{{phase=\"{phase}\"}}"))
     }
 
-    /// The rest of the cell works on.
+    /// Checks that the rest of the cell works.
     fn works_on(&self) {
         let ended = self.daemon.api.run_to_end(sh("exit 5").id("other").memory(64 << 20).file("a", b"x"));
         assert_eq!(exit(&ended), Ok(5));
@@ -80,7 +81,7 @@ fn sleeps(container: &Container) -> bool {
 #[test]
 fn a_process_that_cannot_be_killed_is_in_quarantine_until_it_ends() {
     let mut stage = Stage::new();
-    // The control: where the file system answers, the same container ends, and is stopped.
+    // The control: if the file system answers, the same container exits, and can be stopped.
     let ended = stage.daemon.api.run_to_end(Stage::reader("control"));
     assert_eq!((exit(&ended), ended.quarantine), (Ok(0), None));
     assert_eq!(stage.daemon.api.output("control").text(), "begun\nfrom the file system\n");
@@ -111,14 +112,14 @@ fn a_process_that_cannot_be_killed_is_in_quarantine_until_it_ends() {
     assert!(refused.code() == Code::Unavailable && refused.message().contains("in quarantine since"), "{refused}");
     stage.works_on();
 
-    // The next daemon knows.
+    // The next daemon has the state, too.
     stage.daemon.kill();
     stage.daemon.start_again();
     wait::until("it is in quarantine", || stage.phase("stuck"));
     assert_eq!(stage.allocated(), 64);
     stage.works_on();
 
-    // A drain gives it up, and ends.
+    // A drain gives up this container, and completes.
     let cell = stage.daemon.api.client().cell();
     let mut drain = cell.drain(Some(Duration::from_secs(1)), 0, "").unwrap();
     let mut last = None;
@@ -152,7 +153,7 @@ fn a_container_that_cannot_be_made_holds_nobody_up() {
     assert_eq!(stage.counted("create"), 1.0);
     stage.works_on();
     stage.fuse.hold(Held::Nothing);
-    wait::until("it has ended", || {
+    wait::until("the process has exited", || {
         let gone = stage.daemon.api.get("stuck").is_err();
         let ended = || stage.daemon.api.get("stuck").is_ok_and(|one| one.state() == State::Completed);
         (gone || ended()).then_some(())

@@ -1,4 +1,5 @@
-//! Reservations: they count as allocated, are run into, expire and tell of it, and survive a restart of executord.
+//! Reservations: they count as allocated, are used by containers, expire with an event, and survive a restart of
+//! executord.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use integration::request::{RequestBuilder, sh, sleeper};
 use integration::tls::TlsDaemon;
 
 const MIB: u64 = 1 << 20;
-/// A node with room for two small containers.
+/// A node with capacity for two small containers.
 const SMALL: &str = "[capacity]\nmemory_bytes = \"128M\"\ncontainers = 4\n";
 
 fn reserve(daemon: &Daemon, id: &str, mib: u64, ttl: Option<Duration>) -> Result<(Reservation, bool), Error> {
@@ -41,7 +42,7 @@ fn a_reservation_holds_capacity_until_a_container_takes_it() {
     assert_eq!(to - from, 60, "the default");
     assert_eq!(memory(&daemon), [96, 96, 32, 1]);
 
-    // Nobody else gets what is reserved, and the same request again is the same reservation.
+    // No other request gets reserved capacity, and a repeated request returns the same reservation.
     let refused = daemon.api.run(sleeper("other").memory(64 * MIB)).unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
     assert!(refused.message().contains("memory (bytes)"), "{refused}");
@@ -63,7 +64,7 @@ fn a_reservation_holds_capacity_until_a_container_takes_it() {
     let by_hand = daemon.api.stop("later", None).unwrap_err();
     assert!(by_hand.message().contains("is a reservation"), "{by_hand}");
 
-    // A container takes what it needs of the reservation, and no more than that.
+    // A container gets the capacity that it needs from the reservation, up to the reservation's size.
     let beyond = daemon.api.run(into_reservation(sleeper("later").memory(100 * MIB))).unwrap_err();
     assert_eq!(beyond.code(), Code::FailedPrecondition, "{beyond}");
     assert!(beyond.message().contains("more than its reservation"), "{beyond}");
@@ -72,7 +73,7 @@ fn a_reservation_holds_capacity_until_a_container_takes_it() {
     let started = daemon.api.started(request.clone());
     assert_eq!((started.state(), started.reservation_expires_at), (State::Running, None));
     assert_eq!(memory(&daemon), [96, 0, 32, 0]);
-    // Sent again it finds the container, with the flag or without it.
+    // A repeated request finds the container, with the flag or without it.
     assert!(!daemon.api.run(request.clone()).unwrap().created);
     assert!(!daemon.api.run(RunRequest { reserved: false, ..request }).unwrap().created);
     for id in ["a", "later", "z"] {
@@ -121,7 +122,7 @@ fn reservations_survive_a_restart() {
     let (long, _) = reserve(&daemon, "long", 64, None).unwrap();
     reserve(&daemon, "short", 64, Some(Duration::from_secs(1))).unwrap();
     daemon.terminate();
-    // The time of the short one is over by then, whenever the next daemon starts.
+    // The short reservation has expired by then, whenever the next daemon starts.
     std::thread::sleep(Duration::from_secs(1));
     daemon.start_again();
     assert_eq!(memory(&daemon), [64, 64, 64, 1]);
@@ -133,12 +134,13 @@ fn reservations_survive_a_restart() {
     assert_eq!(memory(&daemon), [64, 0, 64, 0]);
     daemon.terminate();
     daemon.start_again();
-    assert_eq!(memory(&daemon), [64, 0, 64, 0], "the reservation did not come back");
+    assert_eq!(memory(&daemon), [64, 0, 64, 0], "the reservation was not restored");
     daemon.api.delete("long", true).unwrap();
 }
 
-/// The reservations of one caller leave the share of another free, also after a restart. The controls: another caller and root
-/// take what the first one cannot, and root has no share. A caller that may reserve and run cannot drain.
+/// The reservations of one caller leave the share of another free, also after a restart. The controls: another caller
+/// and root get the capacity that the first caller cannot, and root has no share. A caller that may reserve and run
+/// must not drain.
 #[test]
 fn reservations_have_a_share_by_caller() {
     let callers =
@@ -166,7 +168,7 @@ fn reservations_have_a_share_by_caller() {
     tls.restart();
     let [a, b] = connect(&tls);
     beyond(reserve_by(&tls, &a, "a3", 8), "pids");
-    // A reservation counts in the share of the caller that renewed it last.
+    // A reservation counts against the share of the caller that renewed it last.
     beyond(reserve_by(&tls, &b, "a2", 16), "memory (bytes): requested 16777216, available 0 of 67108864");
     tls.daemon.api.block_on(b.cell().release("b1")).unwrap();
     assert!(!reserve_by(&tls, &b, "a2", 16).unwrap());

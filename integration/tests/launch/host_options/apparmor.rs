@@ -1,4 +1,4 @@
-//! AppArmor profiles. Where the host has AppArmor, a profile is loaded for the test; where it has none, requests are refused.
+//! AppArmor profiles. If the host has AppArmor, a profile is loaded for the test; otherwise requests must be refused.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -13,7 +13,7 @@ use tonic::Code;
 use super::{printed, refused, step};
 
 const CONFIG: &str = "[apparmor]\nprofiles = [\"executor-test\"]\n";
-/// Everything is allowed but one file.
+/// Allows everything except for one file.
 const PROFILE: &str = "profile executor-test flags=(attach_disconnected,mediate_deleted) {\n  file,\n  capability,\n  \
                        network,\n  signal,\n  ptrace,\n  umount,\n  deny /etc/hostname r,\n}\n";
 const ATTEMPT: &str = "cat /proc/self/attr/current; cat /etc/hostname 2>/dev/null || echo denied";
@@ -22,7 +22,7 @@ fn confined(profile: &str, request: RunRequest) -> RunRequest {
     RunRequest { apparmor_profile: profile.into(), ..request }
 }
 
-/// The profile, loaded for a test.
+/// The profile, loaded until this is dropped.
 struct Loaded;
 
 impl Loaded {
@@ -44,7 +44,7 @@ fn host_has_apparmor() -> bool {
     enabled.trim() == "Y" && Path::new("/sys/kernel/security/apparmor/profiles").exists()
 }
 
-/// Every process of the container has the profile. The control: without one, the file is read.
+/// Every process of the container has the profile. The control: without a profile, the file is readable.
 #[test]
 fn processes_have_the_profile_or_are_refused() {
     let daemon = Setup::default().config(CONFIG).start();
@@ -70,7 +70,7 @@ fn processes_have_the_profile_or_are_refused() {
     assert!(!printed(&daemon, sh(ATTEMPT).id("free")).contains("denied"), "the control");
 }
 
-/// A profile that is not listed is refused, `unconfined` as any other.
+/// A profile that is not listed is refused, including `unconfined`.
 #[test]
 fn only_profiles_of_the_list() {
     let (daemon, bare) = (Setup::default().config(CONFIG).start(), Daemon::start());

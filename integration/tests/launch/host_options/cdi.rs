@@ -1,4 +1,4 @@
-//! Devices by the Container Device Interface: files of a test in a directory of its own.
+//! Devices of the Container Device Interface (CDI): the test's files in their own directory.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -21,7 +21,7 @@ use super::{printed, refused, step};
 
 const NAME: &str = "vendor.com/class=one";
 
-/// Directories of CDI files, and what a file mounts.
+/// Directories of CDI files, and the source of a mount.
 struct Vendor {
     dir: TempDir,
     rootfs: Rootfs,
@@ -41,7 +41,7 @@ impl Vendor {
         self.dir.path().join(name)
     }
 
-    /// A file with a node, a mount and a variable, and more edits of the device.
+    /// Writes a file with a node, a mount and a variable, and more edits of the device.
     fn write(&self, name: &str, more: &str) {
         let lib = self.path("lib");
         let text = format!(
@@ -79,8 +79,8 @@ impl Vendor {
     }
 }
 
-/// A device brings its node, mounts and variables to every process of the container; a variable of the request comes first. The
-/// control: a container without the device has none of them, and nothing is left after its end.
+/// Every process of the container gets the node, mounts and variables of a device; a variable of the request takes
+/// precedence. The control: a container without the device has none of them, and nothing is left after its exit.
 #[test]
 fn device_brings_nodes_mounts_and_variables() {
     let vendor = Vendor::new();
@@ -112,7 +112,7 @@ fn device_brings_nodes_mounts_and_variables() {
     daemon.wait_until_back_at(&before);
 }
 
-/// No device of CDI is given unless the operator lists it, in the configuration of executord and in that of the launcher.
+/// A CDI device is granted only if the operator lists it in the configuration of executord and in that of the launcher.
 #[test]
 fn devices_need_the_operators_list() {
     let vendor = Vendor::new();
@@ -123,7 +123,7 @@ fn devices_need_the_operators_list() {
         assert_eq!((code, &*violations[0].0), (Code::InvalidArgument, "devices[0].name"), "{violations:?}");
         assert!(violations[0].1.contains("policy.cdi_devices"), "{violations:?}");
     }
-    // An executord that was taken over allows itself everything.
+    // A compromised executord allows itself everything.
     let policy = Policy { cdi_devices: vec!["vendor.com/class=*".into()], ..Policy::default() };
     let device = Device { name: NAME.into(), path: "".into(), permissions: String::new() };
     let host_options = HostOptions { devices: vec![device], ..HostOptions::default() };
@@ -146,7 +146,7 @@ fn devices_need_the_operators_list() {
     }
 }
 
-/// Files that others than root can change do not count, nor do links. The control: the same file with mode 644.
+/// Files that users other than root can change are ignored, and so are links. The control: the same file with mode 644.
 #[test]
 fn files_that_others_change_are_ignored() {
     let vendor = Vendor::new();
@@ -172,8 +172,8 @@ fn files_that_others_change_are_ignored() {
     assert_eq!(printed(&daemon, vendor.with(sh("cat /opt/driver").id("control"))), "driver\n");
 }
 
-/// A device that two files of a directory describe, that needs hooks, or whose host paths are not there is refused; a file of a
-/// later directory takes precedence. A YAML file counts as well.
+/// A device is refused if two files of a directory describe it, if it needs hooks, or if its host paths do not exist; a
+/// file of a later directory takes precedence. YAML files are read as well.
 #[test]
 fn conflicts_and_hooks_are_refused() {
     let vendor = Vendor::new();

@@ -1,4 +1,4 @@
-//! The flags of agent-cli, and what it shows.
+//! Flags and output of agent-cli for host options.
 
 use integration::cli;
 use integration::daemon::Setup;

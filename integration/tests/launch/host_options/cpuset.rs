@@ -19,8 +19,8 @@ fn on(cpus: &str, mems: &str, request: RunRequest) -> RunRequest {
     RunRequest { limits: Some(limits), ..request }
 }
 
-/// The container's own process, an executed one and a step run where they were told to, and a process cannot leave. The
-/// control: without a list they have every processor.
+/// The container's own process, an executed process and a step run on the requested processors, and a process cannot
+/// leave them. The control: without a list they may use every processor.
 #[test]
 fn processes_stay_on_their_processors() {
     let daemon = Daemon::start();
@@ -41,7 +41,7 @@ fn processes_stay_on_their_processors() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A container that asks for nothing has no cgroup of processors, and a list that a host has not is refused.
+/// A container without a request has no cpuset cgroup, and a list that the host does not have is refused.
 #[test]
 fn lists_are_those_of_the_host() {
     let daemon = Daemon::start();
@@ -58,7 +58,7 @@ fn lists_are_those_of_the_host() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Whichever process of the executor is killed, the cgroup goes with its container.
+/// Whichever process of the executor is killed, the cgroup is removed with its container.
 #[test]
 fn nothing_is_left_when_a_shim_is_killed() {
     let mut daemon = Setup::default().start();
@@ -69,12 +69,12 @@ fn nothing_is_left_when_a_shim_is_killed() {
     daemon.api.wait("orphan").unwrap();
     daemon.api.delete("orphan", false).unwrap();
     daemon.wait_until_back_at(&before);
-    // Executed in by another launcher than the one that made it.
+    // Executed through a launcher other than the one that created the container.
     let container = daemon.api.started(on("0", "0", sleeper("kept")));
     daemon.kill();
     let launcher = daemon.launcher().unwrap();
     integration::daemon::kill(launcher, 9);
-    wait::until("the launcher is gone", || integration::daemon::has_ended(launcher).then_some(()));
+    wait::until("the launcher has exited", || integration::daemon::has_ended(launcher).then_some(()));
     daemon.start_again();
     let again = daemon.api.get("kept").unwrap();
     assert_eq!(again.spec, container.spec);

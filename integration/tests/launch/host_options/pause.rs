@@ -1,4 +1,4 @@
-//! Containers that are paused: nothing of them runs, they end as others do, and go on where they were.
+//! Paused containers: none of their processes runs, they can be stopped as others, and can be resumed.
 
 use std::path::Path;
 
@@ -27,8 +27,8 @@ fn resume(api: &Api, id: &str) -> Result<Container, Status> {
     api.block_on(api.rpc().resume(request)).map(|answer| answer.into_inner().container.unwrap())
 }
 
-/// Returns for each process of a container whether it runs nothing: it is stopped, or will be before it returns from the kernel,
-/// where it may wait for a child of vfork.
+/// Returns for each process of a container whether it does not run: it is stopped, or will be before it returns from
+/// the kernel, where it may wait for a child of vfork.
 fn stopped(daemon: &Daemon, id: &str) -> Vec<bool> {
     let cgroup = daemon.record(id).cgroup;
     let root = Path::new("/sys/fs/cgroup");
@@ -43,7 +43,7 @@ fn stopped(daemon: &Daemon, id: &str) -> Vec<bool> {
     pids.filter_map(is_stopped).collect()
 }
 
-/// Processes that make others all the time are stopped too, and go on.
+/// Processes that constantly fork are paused too, and resumed.
 #[test]
 fn every_process_stops_and_goes_on() {
     let daemon = Daemon::start();
@@ -75,7 +75,7 @@ fn every_process_stops_and_goes_on() {
     assert_eq!(kinds, [event::Kind::Paused, event::Kind::Resumed]);
 }
 
-/// A paused container ends by a stop in order, and by force; nothing of it is left.
+/// A paused container can be stopped with a grace period and by force; nothing is left of it.
 #[test]
 fn paused_containers_end() {
     let daemon = Daemon::start();
@@ -84,7 +84,7 @@ fn paused_containers_end() {
     daemon.api.started(sh(orderly).id("stopped").file("key", b"secret"));
     daemon.api.started(sleeper("killed").file("key", b"secret"));
     daemon.api.started(sleeper("deleted").file("key", b"secret"));
-    wait::until("the handler is there", || daemon.api.logs_so_far("stopped").contains("up").then_some(()));
+    wait::until("the handler is installed", || daemon.api.logs_so_far("stopped").contains("up").then_some(()));
     for id in ["stopped", "killed", "deleted"] {
         pause(&daemon.api, id).unwrap();
     }
@@ -102,8 +102,8 @@ fn paused_containers_end() {
     daemon.wait_until_back_at(&before);
 }
 
-/// executord is killed and started again: the container stays paused and can go on. The launcher is killed and its shims with it:
-/// nothing is left.
+/// executord is killed and restarted: the container stays paused and can be resumed. The launcher and its shims are
+/// killed: nothing is left.
 #[test]
 fn a_pause_survives_executord() {
     let mut daemon = Daemon::start();
@@ -124,7 +124,8 @@ fn a_pause_survives_executord() {
     assert!(ended.result.unwrap().wipe.unwrap().verified, "the shim was killed");
 }
 
-/// Checks rest in a paused container. The control: a container whose server was stopped without a pause ends as unhealthy.
+/// Checks are suspended in a paused container. The control: a container whose server was stopped without a pause is
+/// killed as unhealthy.
 #[test]
 fn checks_rest_during_a_pause() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -156,8 +157,8 @@ fn checks_rest_during_a_pause() {
     ready("paused");
 }
 
-/// The time limit of a step stands still, and the next step starts only when the container goes on. The control: a step with the same
-/// limit that starts later is over before.
+/// The time limit of a step is suspended, and the next step starts only when the container is resumed. The control: a
+/// step with the same limit that starts later times out before.
 #[test]
 fn trees_stand_still_during_a_pause() {
     let daemon = Daemon::start();

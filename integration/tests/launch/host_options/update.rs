@@ -1,4 +1,4 @@
-//! Limits that are replaced while a container runs: by the interface and by `agent-cli update`.
+//! Limits that are replaced while a container runs: through the interface and with `agent-cli update`.
 
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,7 @@ fn limits(container: &Container) -> Limits {
     container.spec.clone().unwrap().limits.unwrap()
 }
 
-/// A file of a container's cgroup: of version 1, or of version 2.
+/// Reads a file of a container's cgroup, given by its names in version 1 and version 2.
 fn read(daemon: &Daemon, id: &str, [version1, version2]: [(&str, &str); 2]) -> String {
     let cgroup = daemon.record(id).cgroup;
     let root = Path::new("/sys/fs/cgroup");
@@ -44,7 +44,7 @@ fn processors(daemon: &Daemon, id: &str) -> String {
     quota.split(' ').next().unwrap().to_owned()
 }
 
-/// The memory that the node has left, in MiB.
+/// Remaining memory of the node in MiB.
 fn remaining(daemon: &Daemon) -> u64 {
     daemon.api.info().remaining.unwrap().memory_bytes / MIB
 }
@@ -60,7 +60,7 @@ fn limits_are_raised_and_lowered() {
     let cursor = daemon.api.info().cursor;
     let raised = Limits { memory_bytes: 96 * MIB, cpu_millis: 1500, cpu_weight: 200, ..Limits::default() };
     let container = update(&daemon.api, "c", raised.clone()).unwrap();
-    assert_eq!(limits(&container), Limits { pids: 50, ..raised.clone() }, "what is not given stays");
+    assert_eq!(limits(&container), Limits { pids: 50, ..raised.clone() }, "omitted limits stay");
     assert_eq!((container.limits_generation, remaining(&daemon)), (1, 160));
     assert_eq!(read(&daemon, "c", MEMORY), (96 * MIB).to_string());
     assert_eq!((processors(&daemon, "c"), read(&daemon, "c", PIDS)), ("150000".into(), "50".into()));
@@ -69,7 +69,7 @@ fn limits_are_raised_and_lowered() {
     assert_eq!((event.kind(), event.limits_generation), (event::Kind::LimitsUpdated, 1));
     assert_eq!(update(&daemon.api, "c", raised).unwrap().limits_generation, 1, "the same limits change nothing");
 
-    // Another executord has the new limits, and the capacity that they need.
+    // The next executord has the new limits and their effect on the capacity.
     daemon.kill();
     daemon.start_again();
     let kept = wait::until("the container is known", || daemon.api.get("c").ok());
@@ -84,8 +84,8 @@ fn limits_are_raised_and_lowered() {
     assert_eq!(update(&daemon.api, "c", memory(64 * MIB)).unwrap_err().code(), Code::FailedPrecondition);
 }
 
-/// Memory in use is neither taken away nor does its process die; nothing else of the update is in force. The control: a limit
-/// above the use is taken.
+/// An update below the memory in use is refused: the process continues, and nothing else of the update is applied. The
+/// control: a limit above the use is applied.
 #[test]
 fn memory_in_use_is_kept() {
     let daemon = Daemon::start();
@@ -106,7 +106,7 @@ fn memory_in_use_is_kept() {
     assert_eq!(daemon.api.get("c").unwrap().state(), executor_proto::v1::State::Running);
 }
 
-/// New limits need the node's capacity: all of it is refused that the node has not left, and nothing is held for it.
+/// New limits count against the node's capacity: an update beyond it is refused as a whole, and reserves nothing.
 #[test]
 fn limits_take_capacity() {
     let daemon = Setup::default().config("[capacity]\nmemory_bytes = \"128M\"\n").start();
@@ -120,7 +120,7 @@ fn limits_take_capacity() {
     assert_eq!(remaining(&daemon), 0);
     assert_eq!(daemon.api.run(sh("true").id("d").memory(16 * MIB)).unwrap_err().code(), Code::ResourceExhausted);
     daemon.api.delete("a", true).unwrap();
-    assert_eq!(remaining(&daemon), 96, "what it had last is given back");
+    assert_eq!(remaining(&daemon), 96, "its last limits are released");
 }
 
 #[test]

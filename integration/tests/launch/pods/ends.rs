@@ -1,4 +1,4 @@
-//! kill -9 of each of the executor's processes while a pod has members, and what becomes of them.
+//! kill -9 of each of the executor's processes while a pod has members, and the consequences for them.
 
 use executor_proto::v1::{Container, CreatePodRequest, State, failure, pod};
 use integration::daemon::{Daemon, has_ended, kill};
@@ -7,7 +7,7 @@ use integration::{api, host, wait};
 
 use super::{asked, create, delete, get, in_pod, namespace, stop};
 
-/// The shim of a pod, and its first process.
+/// Pids of a pod's shim and of its first process.
 fn processes(daemon: &Daemon, pod: &str) -> (i32, i32) {
     let record = daemon.record(pod);
     (record.shim.pid, record.prepared.unwrap().init.pid)
@@ -32,12 +32,12 @@ fn a_pod_outlives_executord_and_the_launcher() {
     let launcher = daemon.launcher().unwrap();
     daemon.kill();
     kill(launcher, 9);
-    wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
+    wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
     daemon.start_again();
     let three = daemon.api.started(in_pod("p", sleeper("three")));
     assert_eq!(namespace(&one, "net"), namespace(&three, "net"));
     assert_eq!((one.id_range_start, two.id_range_start), (three.id_range_start, three.id_range_start));
-    // The ids of the pod are not given to anybody else.
+    // The pod's ids are not assigned to another container.
     let alone = daemon.api.started(sleeper("alone"));
     assert_ne!(alone.id_range_start, one.id_range_start);
     daemon.api.delete("alone", true).unwrap();
@@ -46,7 +46,7 @@ fn a_pod_outlives_executord_and_the_launcher() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A pod whose shim or first process is killed has ended, and its members are stopped.
+/// A pod ends if its shim or first process is killed, and its members are stopped.
 #[test]
 fn the_end_of_a_pod_is_known_and_ends_its_members() {
     let daemon = Daemon::start();
@@ -76,7 +76,7 @@ fn the_end_of_a_pod_is_known_and_ends_its_members() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Members are stopped by the next executord, too, where the pod ended while there was none.
+/// The next executord stops the members, too, if the pod ended while no executord was running.
 #[test]
 fn a_pod_that_ends_unseen_ends_its_members_later() {
     let mut daemon = Daemon::start();
@@ -94,7 +94,8 @@ fn a_pod_that_ends_unseen_ends_its_members_later() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Without any of the executor's processes a pod runs on; the next launcher ends it, and the next executord its members.
+/// Without any of the executor's processes a pod continues to run; the next launcher ends it, and the next executord
+/// stops its members.
 #[test]
 fn nothing_is_left_when_everything_is_killed() {
     let mut daemon = Daemon::start();
@@ -107,7 +108,7 @@ fn nothing_is_left_when_everything_is_killed() {
     for pid in [launcher, shims[0], shims[1]] {
         kill(pid, 9);
     }
-    wait::until("all are gone", || has_ended(launcher).then_some(()));
+    wait::until("all processes have exited", || has_ended(launcher).then_some(()));
     daemon.start_again();
     assert_eq!(daemon.api.wait("one").unwrap().state(), State::Completed);
     let pod = wait::until("the pod has ended", || {

@@ -12,7 +12,8 @@ use tonic::Code;
 use super::peers::exec;
 use super::{asked, create, delete, in_pod, script_output};
 
-/// Secret files are mounted over the pod's volume, and nothing of them gets into it: other members see the empty mount points.
+/// Secret files are mounted over the pod's volume and are not written into it: other members see the empty mount
+/// points.
 #[test]
 fn secret_files_lie_over_a_volume_of_the_pod() {
     let daemon = Daemon::start();
@@ -35,7 +36,7 @@ fn secret_files_lie_over_a_volume_of_the_pod() {
         RunRequest { file_directories: vec!["/data/conf".into()], ..files }.unmasked()
     };
     let look = |script: &str| script_output(&daemon, with(script));
-    // What other members have in the volume stays where it is.
+    // Other members' files in the volume are not affected.
     look("mkdir /data/a /data/conf; echo kept > /data/a/other; echo below > /data/conf/hidden");
     let script = "cat /data/conf/key /data/a/single /data/a/other; ls /data/conf; echo x > /data/own; \
          echo x > /data/conf/new; exec sleep 100000";
@@ -66,7 +67,7 @@ fn secret_files_lie_over_a_volume_of_the_pod() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A link or a file in the place of a mount point, and what can never be there.
+/// A link or a file at a mount point, and paths that are never allowed.
 #[test]
 fn mount_point_in_volume_follows_no_link() {
     let daemon = Daemon::start();

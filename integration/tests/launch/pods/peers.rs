@@ -1,4 +1,4 @@
-//! What a member can read of its peers' processes where a pod shares them.
+//! Access of a member to its peers' processes in a pod that shares the pid namespace.
 
 use executor_proto::v1::{CreatePodRequest, RunRequest};
 use integration::daemon::Daemon;
@@ -8,11 +8,11 @@ use integration::streams::{self, executed};
 use super::{asked, create, delete, in_pod, script_output};
 
 const PATH: &str = "/etc/cf-service-bindings/a";
-/// Reads what the kernel shows of the victim's process by ptrace's rule; `$1` is the id that it has in the pod.
+/// Reads files of the victim's process that require the kernel's ptrace access check; `$1` is its pid in the pod.
 const READ: &str = "cd /proc/$1 || exit; cat root/etc/cf-service-bindings/a; tr '\\0' '\\n' <environ; \
      readlink exe; ls fd; readlink ns/mnt; wc -c <mem";
 
-/// A member with a secret file and a secret variable, whose output is its process's id.
+/// A member with a secret file and a secret variable, whose output is its pid.
 fn victim(pod: &str, id: &str, user: &str) -> RunRequest {
     in_pod(pod, sh("echo $$; exec sleep 100000").id(id).user(user).file(PATH, b"SECRET-FILE").env("KEY", "SECRET-ENV"))
 }
@@ -47,14 +47,14 @@ fn peer_with_shared_processes_reads_no_secret() {
             assert!(!seen.contains("SECRET") && !seen.contains("mnt:["), "{by} of {user}: {seen}");
             assert!(seen.contains("Permission denied"), "the victim is visible to {by}: {seen}");
         }
-        // The control: the member's own processes read all of it.
+        // The control: the member's own processes can read all of it.
         let own = format!("sleep 100000 & set -- $!; {READ}");
         let own = script_output(
             &daemon,
             in_pod("p", sh(&own).user(user).file(PATH, b"OWN-FILE").env("KEY", "OWN-ENV").unmasked()),
         );
         assert!(own.contains("OWN-FILE") && own.contains("OWN-ENV") && own.contains("mnt:["), "{own}");
-        // A process of Exec reads nothing of a peer either, and is not read by one.
+        // A process of Exec cannot read a peer either, and is not readable by a peer.
         let reads = daemon.api.started(in_pod("p", sh("exec sleep 100000").id("reads")));
         let seen = exec(&daemon, &reads.id, &format!("set -- {pid}; {READ}"));
         assert!(!seen.contains("SECRET") && seen.contains("Permission denied"), "{seen}");

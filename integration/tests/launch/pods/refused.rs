@@ -1,4 +1,4 @@
-//! What is refused about pods: every violation at once, and calls that do not fit.
+//! Refused requests for pods: every violation at once, and calls that do not apply to pods.
 
 use executor_client::Error;
 use executor_proto::v1::volume_mount::Source;
@@ -56,7 +56,7 @@ fn calls_that_do_not_fit_are_refused() {
     assert_eq!(get(&daemon, "p").state(), pod::State::Ready, "nothing has changed");
     daemon.api.started(in_pod("p", sleeper("two")));
     stop(&daemon, "p");
-    assert!(daemon.api.run(in_pod("p", sleeper("three"))).is_err(), "a pod that has ended takes nobody");
+    assert!(daemon.api.run(in_pod("p", sleeper("three"))).is_err(), "an ended pod accepts no member");
     delete(&daemon, "p", false).unwrap();
     let reported = refusal(&delete(&daemon, "p", false).unwrap_err());
     assert_eq!(reported.0, Some(Code::NotFound), "{}", reported.1);

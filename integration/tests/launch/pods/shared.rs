@@ -1,4 +1,4 @@
-//! What members of a pod share.
+//! Resources shared by the members of a pod.
 
 use executor_client::PodFilter;
 use executor_proto::v1::event::Kind;
@@ -56,7 +56,7 @@ fn members_share_network_ipc_and_host_name_and_nothing_else() {
     assert_eq!(words[..5], ["web", "10.1.2.3", "db.example", "1", "/proc/1"], "{reported}");
     assert_eq!(words.len(), 5, "one process: {reported}");
 
-    // Shared memory is the pod's.
+    // Shared memory belongs to the pod.
     daemon.api.run_to_end(in_pod("p1", sh("echo seen > /dev/shm/word").id("writes")));
     let read = |pod: &str| script_output(&daemon, in_pod(pod, sh("cat /dev/shm/word")));
     assert_eq!(read("p1"), "seen\n");
@@ -90,7 +90,7 @@ fn members_share_network_ipc_and_host_name_and_nothing_else() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A member that dies, also the first one, takes nothing from the others.
+/// The exit of a member, also of the first one, does not affect the others.
 #[test]
 fn the_network_outlives_every_member() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
@@ -151,7 +151,7 @@ fn volumes_live_as_long_as_the_pod() {
     let part = vec![mount("disk", "/tmp/d", "sub", true)];
     let reported = script_output(&daemon, with("p1", part, "cat /tmp/d/file; echo x > /tmp/d/file"));
     assert!(reported.starts_with("d\n") && reported.contains("Read-only file system"), "{reported}");
-    // Nothing leads out of a volume.
+    // No link leads out of a volume.
     let link = with("p1", both(), "ln -s /etc /tmp/d/link");
     assert_eq!(exit(&daemon.api.run_to_end(link.id("links"))), Ok(0));
     for (sub_path, why) in [("link", "symbolic link"), ("link/none", "symbolic link"), ("sub/file", "Not a directory")]
@@ -168,7 +168,7 @@ fn volumes_live_as_long_as_the_pod() {
     daemon.wait_until_back_at(&before);
 }
 
-/// As in Kubernetes: a subPath of an emptyDir is made, and with an fsGroup all that is made belongs to that group.
+/// As in Kubernetes: a subPath of an emptyDir is created, and with an fsGroup all created files belong to that group.
 #[test]
 fn missing_directory_of_a_volume_is_made() {
     let daemon = Daemon::start();
@@ -224,10 +224,10 @@ fn processes_are_shared_where_it_is_asked_for() {
     assert!(reported.contains("/bin/sleep 100000") && !reported.trim_end().ends_with(" 1"), "{reported}");
     assert!(!sees("apart").contains("/bin/sleep 100000"), "the control");
 
-    // SIGTERM ends a process that has no handler, because it is not the first one of its namespace.
+    // SIGTERM terminates a process without a handler, because it is not PID 1 of its namespace.
     daemon.api.stop("sleeps-shared", None).unwrap();
     assert_eq!(exit(&daemon.api.wait("sleeps-shared").unwrap()), Err(15));
-    // What a member leaves behind ends with it, and its secrets are wiped.
+    // Processes that a member leaves are killed when it exits, and its secrets are wiped.
     let leaves = "(trap '' TERM HUP; exec sleep 4242) & echo $!";
     daemon.api.run_to_end(in_pod("shared", sh(leaves).id("leaves").file("a", b"secret")));
     let reported = sees("shared");

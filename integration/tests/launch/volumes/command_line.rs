@@ -1,11 +1,11 @@
-//! Volumes by agent-cli's flags.
+//! Volume flags of agent-cli.
 
 use integration::cli::run;
 use integration::rootfs::Rootfs;
 
 use super::{Lent, names};
 
-/// Docker's forms: by name and by directory, short and long; a directory that is not lent is refused with the list.
+/// Docker's forms: by name and by directory, short and long; an unlisted directory is refused with the list.
 #[test]
 fn dockers_forms() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());

@@ -1,4 +1,5 @@
-//! A change of the configuration while the launcher lives on: it reads its own file again, or executord reports the difference.
+//! The configuration changes while the launcher keeps running: the launcher reloads its own file, or executord reports
+//! the difference.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +10,7 @@ use tonic::Code;
 
 use crate::volumes::{Lent, named, refused, said, with};
 
-/// Issue 31, item 16: executord is restarted alone.
+/// Issue 31, item 16: only executord is restarted.
 #[test]
 fn launcher_reads_configuration_of_restarted_executord() {
     let lent = Lent::new();
@@ -25,7 +26,8 @@ fn launcher_reads_configuration_of_restarted_executord() {
     assert!(daemon.api.info().health.unwrap().healthy);
 }
 
-/// Keys that only the start of a launcher changes, and a file that other users can write, leave the launcher's configuration as it is.
+/// Keys that require a restart of the launcher, and a file that other users can write, leave the launcher's
+/// configuration unchanged.
 #[test]
 fn configurations_that_differ_are_reported() {
     let lent = Lent::new();

@@ -1,4 +1,4 @@
-//! Empty volumes: their owner, their limits and their end.
+//! Empty volumes: their owner, limits and removal.
 
 use integration::api::pid;
 use integration::daemon::{Daemon, Setup, has_ended, kill};
@@ -13,8 +13,9 @@ const DISK: i32 = 0;
 const MEMORY: i32 = 1;
 const LIMIT: u64 = 16 << 20;
 
-/// A volume begins empty and belongs to the process's user, with the mode of the request; mounts are nosuid and nodev.
-/// Programs can be executed, in another volume too, and in a tmpfs beside volumes only where the request says so.
+/// A volume is initially empty and belongs to the process's user, with the mode of the request; mounts are nosuid and
+/// nodev. Programs can be executed, also in another volume, and in a tmpfs other than a volume only if the request
+/// allows it.
 #[test]
 fn a_volume_is_new_and_the_users_own() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -39,8 +40,8 @@ fn a_volume_is_new_and_the_users_own() {
     daemon.wait_until_back_at(&before);
 }
 
-/// A write beyond the limit fails for every user, and what fits is written; beside it other volumes are not full. The
-/// control: a volume without a limit takes all of it, in a container without one.
+/// A write beyond the limit fails for every user, and data within the limit is written; other volumes are not full. The
+/// control: a volume without a limit accepts all of it, in a container without a limit.
 #[test]
 fn limits_hold() {
     let daemon = Setup::default().disk(256 << 20).config("[policy]\nallow_host_userns = true\n").start();
@@ -60,8 +61,8 @@ fn limits_hold() {
     loop_devices::wait_until_free(&daemon);
 }
 
-/// A volume on the disk without a limit of its own shares the container's, with `host` as well, whose root is never written.
-/// Sizes count against the node's capacity.
+/// A volume on the disk without its own limit shares the container's limit, also with `host`, whose root is never
+/// written. Sizes count against the node's capacity.
 #[test]
 fn a_volume_shares_the_containers_limit() {
     let daemon = Setup::default().disk(256 << 20).config(&format!("[capacity]\ndisk_bytes = {}\n", 3 * LIMIT)).start();
@@ -85,7 +86,7 @@ fn a_volume_shares_the_containers_limit() {
     loop_devices::wait_until_free(&daemon);
 }
 
-/// Volumes go with their container, whichever of the processes is killed.
+/// Volumes are removed with their container, whichever process is killed.
 #[test]
 fn volumes_go_however_the_container_ends() {
     let (mut daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -108,7 +109,7 @@ fn volumes_go_however_the_container_ends() {
         kill(process, 9);
     }
     for process in [launcher, shim] {
-        wait::until("the killed process has ended", || has_ended(process).then_some(()));
+        wait::until("the killed process has exited", || has_ended(process).then_some(()));
     }
     daemon.kill();
     daemon.start_again();

@@ -1,4 +1,4 @@
-//! Volumes of the host: whose files are whose, what is shared, and what is read-only.
+//! Volumes of the host: ownership of files, sharing, and read-only volumes.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,8 +10,8 @@ use tonic::Code;
 
 use super::{Lent, below, named, names, of_path, read_only, refused, said, with};
 
-/// What a container writes is its user's on the host's disk, and the next container's, whatever range of ids each has. Nothing
-/// on the way is left on the host.
+/// Files that a container writes belong to its user on the host's disk and in the next container, whatever id range
+/// each has. The host has no leftovers.
 #[test]
 fn a_volume_is_shared_and_owned_by_the_containers_user() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -31,8 +31,9 @@ fn a_volume_is_shared_and_owned_by_the_containers_user() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Nothing writes to a volume that the request or the configuration makes read-only: not root, not a privileged container
-/// that mounts it anew. The control: where it is writable the same write succeeds, and such a container can mount.
+/// No process can write to a volume that the request or the configuration makes read-only: not root, not a privileged
+/// container that remounts it. The control: on a writable volume the same write succeeds, and such a container can
+/// mount.
 #[test]
 fn read_only_holds() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -56,7 +57,7 @@ fn read_only_holds() {
     assert_eq!((code, &*violations[0].0), (Code::InvalidArgument, "volumes[0].read_only"), "{violations:?}");
 }
 
-/// An executed process has the volumes, too; they stay over a restart of executord, and Info and Get tell of them.
+/// An executed process has the volumes, too; they stay over a restart of executord, and Info and Get report them.
 #[test]
 fn executed_processes_have_the_volumes() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -79,7 +80,7 @@ fn executed_processes_have_the_volumes() {
     daemon.api.delete("c", true).unwrap();
 }
 
-/// An unknown name is refused with those that there are; a directory that is not there is named.
+/// An unknown name is refused with the list of known names; a missing directory is named.
 #[test]
 fn names_that_are_not_there() {
     let lent = Lent::new();
@@ -95,7 +96,7 @@ fn names_that_are_not_there() {
     assert_eq!(&*violations[0].0, "volumes[0].sub_path", "{violations:?}");
 }
 
-/// Directories and single files below `policy.host_paths`, also of a volume with a name. Closed by default.
+/// Directories and single files below `policy.host_paths`, also of a named volume. Denied by default.
 #[test]
 fn paths_below_a_listed_directory() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -124,7 +125,7 @@ fn paths_below_a_listed_directory() {
     said(&daemon, write);
     assert_eq!(fs::read_to_string(&file).unwrap(), "four\n", "the control: a file that is not read-only");
     daemon.wait_until_back_at(&before);
-    // Through agent-cli, which looks the path up.
+    // With agent-cli, which resolves the path.
     let (volume, socket) = (format!("{}:/app.conf:ro", file.display()), daemon.socket());
     let reference = rootfs.reference();
     let ran =
@@ -133,7 +134,7 @@ fn paths_below_a_listed_directory() {
     assert_eq!(daemon.api.info().host_paths, [lent.path("shared").display().to_string()]);
 }
 
-/// A path of the host leads nowhere but below the listed directory, and to nothing but directories and regular files.
+/// A path of the host leads only below the listed directory, and only to directories and regular files.
 #[test]
 fn host_paths_do_not_leave_the_list() {
     let (lent, rootfs) = (Lent::new(), Rootfs::busybox());
@@ -162,7 +163,7 @@ fn host_paths_do_not_leave_the_list() {
         let (code, violations) = refused(&daemon, request);
         assert_eq!((code, &*violations[0].0), (expected, field), "{}: {violations:?}", path.display());
     }
-    // A file has no place where the root file system has a directory, and the reverse.
+    // A file cannot be mounted on a directory of the root file system, and vice versa.
     fs::write(shared.join("conf"), "x").unwrap();
     for (path, target) in [(shared.join("conf"), "/bin"), (shared.clone(), "/bin/busybox")] {
         let request = with(&[read_only(of_path(&path, target))], sh("true").rootfs(&rootfs.reference()));

@@ -12,7 +12,7 @@ use tonic::Code;
 
 use super::{at, below, read_only, refused, said, with};
 
-/// An image of two layers: the upper one removes a file of the lower one and adds one.
+/// An image of two layers: the upper layer removes a file of the lower layer and adds one.
 fn image() -> Image {
     let image = Image::new();
     fs::create_dir(image.root().join("lib")).unwrap();
@@ -25,8 +25,8 @@ fn image() -> Image {
     image
 }
 
-/// The files of an image are there, those of its upper layers over those of the lower ones, and nobody writes to them. The
-/// image stays while a container has it, and is removed afterwards.
+/// The volume has the files of an image, upper layers over lower ones, and is not writable. The image stays while a
+/// container uses it, and can be removed afterwards.
 #[test]
 fn an_image_is_a_read_only_volume() {
     let (image, registry, rootfs) = (image(), Registry::start(false), Rootfs::busybox());
@@ -53,7 +53,7 @@ fn an_image_is_a_read_only_volume() {
     assert_eq!(left.mounts, before.mounts);
 }
 
-/// An image of one layer, which needs no overlay; a link in it leads no sub-path out.
+/// An image of one layer, which needs no overlay; a link in it does not lead a sub-path out.
 #[test]
 fn a_single_layer_and_a_link_in_it() {
     let (image, rootfs, daemon) = (Image::new(), Rootfs::busybox(), Daemon::start());

@@ -1,4 +1,4 @@
-//! What shells leave: nothing, whoever is killed.
+//! Warm containers leave nothing behind, whichever process is killed.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ use tonic::Code;
 
 use super::daemon;
 
-/// Returns the processes of shells of a daemon: each shell's own, and its init.
+/// Returns the processes of a daemon's warm containers: their shims and their inits.
 fn processes(run_dir: &Path, launcher: i32) -> (Vec<i32>, Vec<i32>) {
     let all = footprint::processes(run_dir, Some(launcher));
     let own =
@@ -23,9 +23,9 @@ fn processes(run_dir: &Path, launcher: i32) -> (Vec<i32>, Vec<i32>) {
     (made, inits)
 }
 
-/// Waits until nothing is left of shells on the host but those that wait.
+/// Waits until the host has no resources of warm containers except those of the waiting ones.
 fn only_those_that_wait((run_dir, state_dir): (&Path, &Path), launcher: i32, ready: usize) {
-    wait::until_ok("only the shells that wait are there", || {
+    wait::until_ok("only the waiting warm containers are left", || {
         let (waiting, kept) = (warm_pool::waiting(run_dir), warm_pool::waiting(state_dir));
         let mut cgroups = footprint::cgroups(run_dir);
         cgroups.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".shell-")));
@@ -45,7 +45,7 @@ fn killed_warm_container_is_replaced() {
         assert_eq!((made.len(), inits.len()), (2, 2), "{made:?} {inits:?}");
         let killed = if which == "its init" { inits[0] } else { made[0] };
         kill(killed, 9);
-        wait::until(&format!("the shell whose {which} was killed is gone"), || {
+        wait::until(&format!("the warm container whose {which} was killed is gone"), || {
             let (made, inits) = processes(&run_dir, launcher);
             (!made.contains(&killed) && !inits.contains(&killed)).then_some(())
         });
@@ -54,7 +54,8 @@ fn killed_warm_container_is_replaced() {
     }
 }
 
-/// A shell that does not acknowledge its launch has changed nothing: it is killed, and the container is made without one.
+/// A warm container that does not acknowledge its launch has changed nothing: it is killed, and the container is
+/// created without it.
 #[test]
 fn launch_with_stopped_pool_goes_cold() {
     let (daemon, rootfs) = (daemon(3), Rootfs::busybox());
@@ -64,7 +65,7 @@ fn launch_with_stopped_pool_goes_cold() {
     assert_eq!(stopped.len(), 3);
     for pid in &stopped {
         kill(*pid, 19);
-        wait::until("the shell is stopped", || host::status(*pid, "State").filter(|state| state.starts_with('T')));
+        wait::until("it is stopped", || host::status(*pid, "State").filter(|state| state.starts_with('T')));
     }
     for id in ["a", "b", "c"] {
         let script = "busybox cat /etc/cf-service-bindings/key; echo up; exec busybox sleep 100000";
@@ -80,13 +81,13 @@ fn launch_with_stopped_pool_goes_cold() {
     only_those_that_wait((&run_dir, &state_dir), launcher, 3);
 }
 
-/// A launcher that is killed leaves shells without use. They end by themselves; what they cannot end is ended by the next one.
+/// A killed launcher leaves unused warm containers. They exit on their own, and the next launcher cleans up the rest.
 #[test]
 fn warm_pool_ends_with_its_launcher() {
     for with_shells in [false, true] {
         let ready = 2;
         let mut node = Supervised::configured("[warm_pool]\nsize = 2\n");
-        wait::until("every shell is ready", || (node.footprint().warm_pool == ready).then_some(()));
+        wait::until("the warm pool is full", || (node.footprint().warm_pool == ready).then_some(()));
         let (run_dir, launcher) = (node.run_dir(), node.pid(Part::Launcher));
         let (made, inits) = processes(&run_dir, launcher);
         node.kill(Part::Launcher);
@@ -95,7 +96,7 @@ fn warm_pool_ends_with_its_launcher() {
         }
         node.revive().unwrap();
         for pid in made.iter().chain(&inits) {
-            wait::until("the shells of the first launcher are gone", || has_ended(*pid).then_some(()));
+            wait::until("the first launcher's warm containers are gone", || has_ended(*pid).then_some(()));
         }
         only_those_that_wait((&run_dir, &node.state_dir()), node.pid(Part::Launcher), ready);
     }
@@ -116,11 +117,11 @@ fn nothing_is_left_after_an_end_in_order() {
     let launcher = daemon.launcher().unwrap();
     only_those_that_wait((&run_dir, &state_dir), launcher, 3);
     kill(launcher, 15);
-    wait::until("the launcher has ended", || has_ended(launcher).then_some(()));
+    wait::until("the launcher has exited", || has_ended(launcher).then_some(()));
     assert_eq!((warm_pool::waiting(&run_dir).len(), warm_pool::waiting(&state_dir).len()), (0, 0));
 }
 
-/// The container is refused and leaves nothing, whether init gets what it is to run with the order or later.
+/// The container is refused and leaves nothing, whether init gets its payload together with the activation or later.
 #[test]
 fn a_container_is_refused_whose_init_cannot_become_its_first_process() {
     let (daemon, rootfs) = (daemon(1), Rootfs::busybox());
@@ -128,7 +129,8 @@ fn a_container_is_refused_whose_init_cannot_become_its_first_process() {
     let before = daemon.footprint();
     let request = || sh("true").rootfs(&rootfs.reference()).file("f", b"S").id("refused");
     for (what, request) in [("at once", request()), ("before", RunRequest { terminal: true, ..request() })] {
-        // A hard limit that it cannot raise, given by root of its own user namespace: root of the host may lack CAP_SYS_RESOURCE.
+        // A hard limit that the process cannot raise, set by root of its own user namespace: root of the host may lack
+        // CAP_SYS_RESOURCE.
         let (_, inits) = processes(&run_dir, launcher);
         let pid = inits[0].to_string();
         let words = ["--user", "--target", &pid, "-S0", "-G0", "prlimit", "--pid", &pid, "--nofile=64:64"];
@@ -144,7 +146,7 @@ fn a_container_is_refused_whose_init_cannot_become_its_first_process() {
     daemon.wait_until_back_at(&before);
 }
 
-/// Shells count in no capacity: the last range of ids is a container's.
+/// Warm containers do not count against any capacity: the last range of ids is available to a container.
 #[test]
 fn warm_container_gives_up_its_ids() {
     let config = "[warm_pool]\nsize = 2\n[policy]\nuserns_pool_start = 805306368\nuserns_pool_ranges = 5\n";

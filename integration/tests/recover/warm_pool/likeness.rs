@@ -1,4 +1,5 @@
-//! A container that was a shell has the attributes of one that was not, compared from within and from outside.
+//! A container from the warm pool has the same attributes as one that was started cold, compared from inside and
+//! outside.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use integration::{host, wait};
 
 use super::daemon;
 
-/// Prints what a program can see of its container. Numbers that differ in every container are left out.
+/// Prints everything that a program can see of its container. Numbers that differ in every container are left out.
 const LOOK: &str = "
     id; hostname; pwd; umask; env | sort; ulimit -a
     grep -E '^(Cap|NoNewPrivs|Seccomp|Sig|Groups|Uid|Gid|NSpid|Umask)' /proc/self/status
@@ -31,7 +32,7 @@ const LOOK: &str = "
     cat /etc/cf-service-bindings/db/password /etc/single; rm /etc/single; echo x >>/etc/single; echo end
 ";
 
-/// Files of a cgroup that say what is limited.
+/// Files of a cgroup that contain limits.
 const LIMITS: [(&str, &str); 14] = [
     ("memory", "memory.limit_in_bytes"),
     ("memory", "memory.memsw.limit_in_bytes"),
@@ -49,7 +50,7 @@ const LIMITS: [(&str, &str); 14] = [
     ("", "cpu.max"),
 ];
 
-/// Returns the limits of a container's cgroup by their files, those that the host has.
+/// Returns the limits of a container's cgroup by file name, as far as the host has them.
 fn limits(daemon: &Daemon, id: &str) -> BTreeMap<String, String> {
     let cgroup = daemon.record(id).cgroup;
     let read = |(controller, file): &(&str, &str)| {
@@ -59,7 +60,7 @@ fn limits(daemon: &Daemon, id: &str) -> BTreeMap<String, String> {
     LIMITS.iter().filter_map(read).collect()
 }
 
-/// Limits of every kind, but for swap.
+/// Limits of every kind except swap.
 fn limited() -> Limits {
     Limits {
         memory_bytes: 48 << 20,
@@ -71,7 +72,7 @@ fn limited() -> Limits {
     }
 }
 
-/// Returns the kinds of containers that are compared: a name, and what makes the request.
+/// Returns the kinds of containers that are compared, each with a name and a request.
 fn kinds(rootfs: &str) -> Vec<(&'static str, RunRequest)> {
     let look = || sh(LOOK).rootfs(rootfs);
     let dropped = Capabilities { add: Vec::new(), drop: vec!["CHOWN".into(), "KILL".into()] };
@@ -100,7 +101,8 @@ fn kinds(rootfs: &str) -> Vec<(&'static str, RunRequest)> {
     ]
 }
 
-/// Takes out of a line what differs between any two containers: the id, ids of the host, descriptors, the number of processes.
+/// Removes everything from a line that differs between any two containers: the id, ids of the host, descriptors, the
+/// number of processes.
 fn reported(line: &str, id: &str) -> String {
     let mut words: Vec<String> = Vec::new();
     for word in line.replace(id, "ID").split(' ') {
@@ -126,7 +128,7 @@ fn containers_are_equal_warm_and_cold() {
         let id = format!("c{number}");
         let printed = |daemon: &Daemon| {
             let container = daemon.api.run_to_end(request.clone().id(&id));
-            // In any order: that of the mounts is another one.
+            // Sorted, because the mounts have another order.
             let mut lines: Vec<String> =
                 daemon.api.output(&id).text().lines().map(|line| reported(line, &id)).collect();
             lines.sort_unstable();
@@ -139,7 +141,11 @@ fn containers_are_equal_warm_and_cold() {
         };
         assert_eq!(differing(&found.0, &expected.0), differing(&expected.0, &found.0), "{what}");
         assert_eq!(found, expected, "{what}");
-        assert_eq!(with.api.info().warm_pool.unwrap().used, before + 1, "{what}: the control: it found a shell");
+        assert_eq!(
+            with.api.info().warm_pool.unwrap().used,
+            before + 1,
+            "{what}: the control: it used a warm container"
+        );
         with.api.wait_until_warm_pool_is_ready();
     }
     let counts = without.api.info().warm_pool.unwrap();
@@ -164,10 +170,10 @@ fn limits_are_equal_warm_and_cold() {
         assert_eq!(set[0], set[1]);
         with.api.wait_until_warm_pool_is_ready();
     }
-    assert_eq!(with.api.info().warm_pool.unwrap().used, 3, "the control: each found a shell");
+    assert_eq!(with.api.info().warm_pool.unwrap().used, 3, "the control: each used a warm container");
 }
 
-/// Requests that do not fit a shell are served without one, and leave those that wait alone.
+/// Requests that do not fit a warm container are served without one, and leave the pool unchanged.
 #[test]
 fn a_request_that_does_not_fit_is_served_without() {
     let (daemon, rootfs) = (daemon(1), Rootfs::busybox());
@@ -179,7 +185,7 @@ fn a_request_that_does_not_fit_is_served_without() {
     assert_eq!((counts.ready, counts.used, counts.missed), (1, 0, 0));
 }
 
-/// Returns the bytes of files in memory that a container's cgroup accounts.
+/// Returns the bytes of files in memory that are charged to a container's cgroup.
 fn in_memory(daemon: &Daemon, id: &str) -> u64 {
     let cgroup = daemon.record(id).cgroup;
     let all = ["memory", ""].map(|controller| Path::new("/sys/fs/cgroup").join(controller).join(&cgroup));
@@ -197,13 +203,17 @@ fn secret_files_count_against_their_warm_container() {
         daemon.api.started(files.rootfs(&rootfs.reference()));
         daemon.api.wait_until_warm_pool_is_ready();
         daemon.api.started(sleeper("control").rootfs(&rootfs.reference()));
-        // The kernel's sums are up to two seconds old.
+        // The kernel's totals are up to two seconds old.
         wait::until_ok("the files are counted", || match in_memory(&daemon, "files") {
             counted if counted >= 4 * SIZE as u64 => Ok(()),
             counted => Err(counted),
         });
         let control = in_memory(&daemon, "control");
         assert!(control < SIZE as u64, "{ready} shells: {control}");
-        assert_eq!(daemon.api.info().warm_pool.unwrap().used, u64::from(2 * ready), "the control: both found a shell");
+        assert_eq!(
+            daemon.api.info().warm_pool.unwrap().used,
+            u64::from(2 * ready),
+            "the control: both used a warm container"
+        );
     }
 }

@@ -13,7 +13,7 @@ use integration::layers::Blob;
 use integration::rootfs;
 use prost::Message;
 
-/// A plan for a container of an image.
+/// Builds a plan for a container of an image.
 pub(crate) fn plan(id: &str, image: PlannedImage, script: &str) -> Plan {
     let draft = Draft { id, path: "/bin/sh", args: vec!["-c", script], memory_bytes: 64 << 20, ..Draft::default() };
     let mut plan = validate(&draft, &Policy::default()).unwrap();
@@ -48,7 +48,7 @@ fn containers_run_on_layers_that_nobody_changes() {
     assert_eq!(
         reason(&launcher.unpack(&blobs[1], &[&blobs[0]])),
         Some(Reason::Precondition),
-        "what is below comes first"
+        "lower layers come first"
     );
     let mut image = launcher.unpack_image(&blobs);
     assert_done(&ask(&blobs[0], &[]));
@@ -69,7 +69,7 @@ fn containers_run_on_layers_that_nobody_changes() {
         launcher.log("two").contains("from the upper layer").then_some(())
     });
 
-    // A layer in use stays.
+    // A layer in use is kept.
     for blob in &blobs {
         assert_eq!(reason(&launcher.remove_layer(blob)), Some(Reason::Busy));
     }
@@ -89,8 +89,9 @@ fn containers_run_on_layers_that_nobody_changes() {
     assert!(refused.unwrap_err().message.contains("is not unpacked on this host"));
 }
 
-/// A changed file of an unpacked layer is not found, as docs/security-limits.md says: the layer counts as unpacked. After
-/// its removal the layer is unpacked from its blob, whose digest is compared, so that a damaged blob mends nothing.
+/// A changed file of an unpacked layer is not detected, as docs/security-limits.md states: the layer counts as
+/// unpacked. After its removal the layer is unpacked from its blob, whose digest is compared, so that a damaged blob
+/// does not repair it.
 #[test]
 fn damaged_layer_is_mended_by_unpacking_again() {
     const CONTENT: &[u8] = b"content that a disk is to keep";
@@ -121,7 +122,7 @@ fn damaged_layer_is_mended_by_unpacking_again() {
     assert_eq!(std::fs::read(file()).unwrap(), CONTENT);
 }
 
-/// A tree of arbitrarily nested directories is removed with its container.
+/// A tree of deeply nested directories is removed with its container.
 #[test]
 fn a_deep_tree_goes_with_its_container() {
     let launcher = Launcher::start(&[]);
@@ -150,7 +151,7 @@ fn store_listing(launcher: &Launcher) -> Vec<String> {
     lines
 }
 
-/// Six layers that are requested at once, two of them identical, are all unpacked, and meanwhile the launcher answers.
+/// Six layers that are requested at once, two of them identical, are all unpacked, and the launcher answers meanwhile.
 #[test]
 fn many_at_once_and_nobody_waits_for_them() {
     let launcher = Launcher::start(&[]);

@@ -23,7 +23,7 @@ fn signal(pid: i32, signal: Signal) {
     kill(Pid::from_raw(pid), signal).unwrap();
 }
 
-/// Requests a layer and stops the unpacking process when it has written something.
+/// Requests a layer and stops the unpacking process after it has written something.
 fn stop_while_unpacking(launcher: &Launcher, blob: &Blob) -> i32 {
     let request = executor_core::protocol::LauncherRequest { sequence: 7, call: Some(blob.request(&[])) };
     launcher.connection.send(&request.encode_to_vec(), &[blob.file.as_fd()]).unwrap();
@@ -68,17 +68,17 @@ fn a_killed_launcher_leaves_no_half_layer() {
     let blob = Blob::from_many_files(FILES, "x");
     let pid = stop_while_unpacking(&launcher, &blob);
     launcher.kill();
-    wait::until("the unpacker ends with its launcher", || {
+    wait::until("the unpacker exits with its launcher", || {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         (stat.is_empty() || stat.contains(") Z ")).then_some(())
     });
-    assert_eq!(launcher.stored("ingest").len(), 1, "the control: something was left");
+    assert_eq!(launcher.stored("ingest").len(), 1, "the control: there are leftovers");
     assert!(launcher.stored("sha256").is_empty());
     launcher.start_again();
     wait::until("the ingest directory is empty", || launcher.stored("ingest").is_empty().then_some(()));
     assert!(matches!(launcher.unpack(&blob, &[]), LauncherAnswer::Done(_)));
     assert_eq!(launcher.stored("sha256").len(), 1);
-    // A complete layer stays.
+    // A complete layer is kept.
     launcher.kill();
     launcher.start_again();
     assert!(matches!(launcher.call(blob.request(&[]), &[]), LauncherAnswer::Done(_)));
@@ -96,13 +96,13 @@ fn a_full_disk_is_told_and_leaves_nothing() {
     assert!(reported.message.contains("No space left on device"), "{reported:?}");
     assert!(launcher.stored("ingest").is_empty() && launcher.stored("sha256").is_empty());
     assert!(matches!(launcher.unpack(&small, &[]), LauncherAnswer::Done(_)));
-    // The mount lies in the launcher's directories, and is taken away before them.
+    // The mount is in the launcher's directories, and is removed before them.
     launcher.kill();
     drop(disk);
     launcher.start_again();
 }
 
-/// An unpacker, which reads data of others, has few rights.
+/// An unpacker, which reads untrusted data, has few privileges.
 #[test]
 fn an_unpacker_can_do_little() {
     let launcher = Launcher::start(&[]);
@@ -130,7 +130,7 @@ fn an_unpacker_can_do_little() {
     assert!(matches!(answer(&launcher), LauncherAnswer::Done(_)));
 }
 
-/// The launcher's answer names the fault of a layer; `executor-layers` tests each attack by itself.
+/// The launcher's answer names the fault of a layer; `executor-layers` tests each attack separately.
 #[test]
 fn what_is_wrong_with_a_layer_is_told() {
     let launcher = Launcher::start(&[]);

@@ -25,7 +25,7 @@ fn compare(image: &Image, layers: usize, undescribed: &[&str]) -> BTreeMap<PathB
     ours
 }
 
-/// An image with layers that umoci made of changes to a tree is unpacked as umoci does.
+/// An image with layers that umoci made from changes to a tree is unpacked as by umoci.
 #[test]
 fn an_image_of_many_layers_is_what_umoci_unpacks() {
     let image = Image::new();
@@ -43,7 +43,6 @@ fn an_image_of_many_layers_is_what_umoci_unpacks() {
     assert!(!tree.contains_key(Path::new("third")) && !tree.contains_key(Path::new("opaque/old")));
 }
 
-/// Encodes an entry of an archive.
 fn entry(kind: u8, path: &str, link: &str) -> Vec<u8> {
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(tar::EntryType::new(kind));
@@ -66,7 +65,7 @@ fn archive(entries: &[(u8, &str, &str)]) -> Vec<u8> {
     bytes
 }
 
-/// Archives that no tool makes of a tree, but that are valid layers, are unpacked as umoci does: opaque directories,
+/// Archives that no tool makes from a tree, but that are valid layers, are unpacked as by umoci: opaque directories,
 /// links in paths, entries that only lower layers describe, absolute names and names with dots.
 #[test]
 fn archives_of_other_tools_are_what_umoci_unpacks() {

@@ -10,23 +10,23 @@ use integration::request::{RequestBuilder, program, sh};
 use integration::{host, wait};
 
 const CONTAINERS: usize = 100;
-/// Size of the disk: enough for all containers, and for many copies of the image.
+/// Size of the disk in bytes: enough for all containers, and for many copies of the image.
 const DISK: u64 = 4 << 30;
-/// Most bytes that a container may use before it writes anything: its directories, and files of /etc.
+/// Maximum bytes that a container may use before it writes anything: its directories, and files of /etc.
 const EACH: u64 = 32 << 10;
-/// Bytes that one of the containers writes.
+/// Number of bytes that one of the containers writes.
 const WRITTEN: u64 = 32 << 20;
 
-/// Used bytes of the state directory's own file system, including files without a name. The ledger is left out, because
-/// its records of containers stay when they are gone. Each shell that waits has directories, too: the count is of a
-/// moment when there are as many as ever.
+/// Used bytes of the state directory's own file system, including unlinked files. The ledger is excluded, because its
+/// records of containers are kept. Warm containers have directories, too: the measurement is made when the pool is
+/// full.
 fn used(daemon: &Daemon) -> u64 {
     daemon.api.wait_until_warm_pool_is_ready();
     let noted = || -> u64 {
         let ledger = std::fs::read_dir(daemon.setup().state_dir().join("ledger")).unwrap().flatten();
         ledger.map(|file| file.metadata().map_or(0, |meta| meta.blocks() * 512)).sum()
     };
-    wait::until("a look at both, while the ledger does not grow", || {
+    wait::until("both are measured while the ledger does not grow", || {
         let (before, used) = (noted(), daemon.setup().state_disk().used());
         (noted() == before).then(|| used - before)
     })
@@ -39,12 +39,12 @@ fn a_hundred_containers_take_the_layers_once() {
     let reference: &'static str = image.layout().leak();
     let daemon = Setup::default().disk(DISK).start();
     let used = || used(&daemon);
-    // A first run fetches the image and makes everything that stays for the daemon's life.
+    // A first run fetches the image and creates everything that stays for the daemon's lifetime.
     daemon.api.run_to_end(program("/bin/true", &[]).id("first").rootfs(reference));
     daemon.api.delete("first", false).unwrap();
-    wait::until("the first container's shim has ended", || daemon.footprint().processes.is_empty().then_some(()));
+    wait::until("the first container's shim has exited", || daemon.footprint().processes.is_empty().then_some(()));
     let (before, unpacked, taken) = (used(), layers(&daemon.setup().state_dir()), daemon.footprint());
-    assert!(before > 40 << 20, "the control: the layers are there, and are counted: {before}");
+    assert!(before > 40 << 20, "the control: the layers exist and are counted: {before}");
 
     let request = |id: &str| program("/bin/sleep", &["100000"]).id(id).rootfs(reference).memory(16 << 20);
     for_all(&daemon, CONTAINERS, move |mut rpc, id| async move { rpc.run(request(&id)).await.map(drop) });
@@ -56,7 +56,7 @@ fn a_hundred_containers_take_the_layers_once() {
     assert!(grown < CONTAINERS as u64 * EACH, "{grown} bytes for {CONTAINERS} containers");
     assert_eq!(layers(&daemon.setup().state_dir()), unpacked);
 
-    // The control: data that one container writes is measured in the same way, and is removed with it.
+    // The control: data that one container writes is measured in the same manner, and is removed with it.
     let script = format!("head -c {WRITTEN} /dev/zero >/var/new && echo written && exec sleep 100000");
     daemon.api.started(sh(&script).id("writer").rootfs(reference));
     wait::until_ok("the container has written", || match daemon.api.logs_so_far("writer") {

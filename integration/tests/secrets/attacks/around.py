@@ -1,4 +1,4 @@
-# Reach of one process of a container to another, its first, which holds the secrets: as the same user and as another
+# Access of a process of a container to its first process, which holds the secrets: as the same user and as another
 # user.
 import ctypes, errno, os, sys
 
@@ -9,7 +9,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 def traced():
     if libc.ptrace(16, 1, 0, 0) == -1:
         raise OSError(ctypes.get_errno(), '')
-    os.waitpid(1, 0x40000000)  # it is no child: __WALL
+    os.waitpid(1, 0x40000000)  # it is not a child: __WALL
     libc.ptrace(17, 1, 0, 0)
 
 

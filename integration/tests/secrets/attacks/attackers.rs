@@ -12,15 +12,15 @@ use serde_json::Value;
 
 const COMMON: &str = include_str!("probes/common.py");
 
-/// Most open files of an attacked container's process.
+/// Maximum number of open files of an attacked container's process.
 pub(crate) const NOFILE: u64 = 2500;
 
-/// Environment of a control, without some guard.
+/// Environment of a control, in which a guard is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Unguarded {
-    /// No container: root of the host, in a mount namespace of its own that protects the host's mounts.
+    /// No container: root of the host, in its own mount namespace to protect the host's mounts.
     Host,
-    /// A container with a user namespace, privileged.
+    /// A privileged container with a user namespace.
     Privileged,
     /// A container with the host's user namespace and every capability of this process. Paths are masked.
     Capable,
@@ -28,13 +28,14 @@ pub(crate) enum Unguarded {
     Unlimited,
 }
 
-/// A daemon whose operator allows everything, which shows that what a request does not ask for is denied all the same.
+/// Starts a daemon whose operator allows everything, to show that actions which a request does not ask for are denied
+/// nevertheless.
 pub(crate) fn daemon() -> Daemon {
     let config = "[policy]\nallow_privileged = true\nallow_host_userns = true\ncapabilities_allowed = [\"ALL\"]\n";
     Setup::default().config(config).start()
 }
 
-/// A list of attacks, and facts about their environment.
+/// A list of attacks, and data about their environment.
 pub(crate) struct Attacks {
     script: String,
     facts: Value,
@@ -60,8 +61,8 @@ impl Attacks {
         self.secrets.iter().fold(request, |request, (path, content)| request.file(path, content))
     }
 
-    /// Runs the attacks in a container and returns their outcomes. The container ends by itself, with its secret files
-    /// wiped.
+    /// Runs the attacks in a container and returns their outcomes. The container exits on its own, with its secret
+    /// files wiped.
     fn tried(&self, daemon: &Daemon, request: RunRequest) -> BTreeMap<String, String> {
         let container = daemon.api.run_to_end(request.unmasked());
         let printed = daemon.api.output(&container.id).text();
@@ -80,7 +81,7 @@ impl Attacks {
         self.tried(daemon, self.request(attacker.name).by(attacker))
     }
 
-    /// Runs the attacks as root without a guard. On the host a shell runs `prepare` first.
+    /// Runs the attacks as root without a guard. On the host, a shell runs `prepare` first.
     pub(crate) fn unguarded(&self, daemon: &Daemon, guard: Unguarded, prepare: &str) -> BTreeMap<String, String> {
         let request = self.request(&format!("{guard:?}"));
         match guard {
@@ -117,22 +118,22 @@ impl Attacks {
     }
 }
 
-/// Capabilities of this process, which its launcher has too.
+/// Capabilities of this process, which the launcher inherits.
 fn ours() -> Vec<String> {
     let bounding = u64::from_str_radix(&status(std::process::id() as i32, "CapBnd").unwrap(), 16).unwrap();
     let known = executor_core::validate::CAPABILITIES.iter().enumerate();
     known.filter(|(number, _)| bounding >> number & 1 == 1).map(|(_, name)| (*name).to_owned()).collect()
 }
 
-/// Parses the outcomes: `name => outcome` in each line.
+/// Parses the outcomes: one `name => outcome` per line.
 pub(crate) fn outcomes(printed: &str) -> BTreeMap<String, String> {
     assert!(!printed.contains("Traceback"), "{printed}");
     let lines = printed.lines().filter_map(|line| line.split_once(" => "));
     lines.map(|(attack, outcome)| (attack.to_owned(), outcome.to_owned())).collect()
 }
 
-/// Compares the outcomes with the table: each attack of it, and no other, was tried by every attacker and failed for
-/// one of the listed reasons, and succeeded without its guard.
+/// Compares the outcomes with the table: exactly the listed attacks were tried by every attacker; each failed for one
+/// of the listed reasons, and succeeded without its guard.
 pub(crate) fn evaluate(
     daemon: &Daemon,
     attacks: &Attacks,
@@ -146,7 +147,7 @@ pub(crate) fn evaluate(
     for attacker in ATTACKERS {
         let seen = attacks.by(daemon, attacker);
         let tried: Vec<&str> = seen.keys().map(String::as_str).collect();
-        assert_eq!(tried, names, "the table is what was tried");
+        assert_eq!(tried, names, "the table lists exactly the tried attacks");
         for (attack, outcome) in seen.iter().filter(|(_, outcome)| !reasons.contains(&outcome.as_str())) {
             writeln!(faults, "{} -> {attack}: {outcome}", attacker.name).unwrap();
         }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::attacks::attackers::{Attacks, Unguarded, daemon, evaluate};
 
-/// The attacks, listed under the guard that their control lacks.
+/// The attacks, grouped by the guard that is missing in their control.
 const TABLE: &[(Unguarded, &[&str])] = &[
     (
         Unguarded::Privileged,
@@ -94,7 +94,7 @@ fn handle(path: &str) -> Value {
     json!([kind.parse::<i32>().unwrap(), number])
 }
 
-/// Device numbers of a disk of the host that the host itself may open.
+/// Device numbers of a disk of the host that the host itself can open.
 fn disk() -> Value {
     let names = fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().file_name());
     let name = names.filter(|name| fs::File::open(Path::new("/dev").join(name)).is_ok()).min().unwrap();

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::attacks::attackers::{Attacks, NOFILE, Unguarded, daemon, evaluate};
 
-/// Memory that is taken in addition to the container's own.
+/// Memory in bytes that is allocated in addition to the container's own.
 const MEMORY: u64 = 40 << 20;
 
 const TABLE: &[(Unguarded, &[&str])] = &[
@@ -30,7 +30,7 @@ const TABLE: &[(Unguarded, &[&str])] = &[
     (Unguarded::Host, &["terminals"]),
 ];
 
-/// A process that the kernel ends for lack of memory is ended by a signal.
+/// A process that the kernel kills because memory is short exits with a signal.
 const REASONS: [&str; 6] = ["EAGAIN", "EMFILE", "ENOBUFS", "ENOMEM", "ENOSPC", "SIGKILL"];
 
 #[test]

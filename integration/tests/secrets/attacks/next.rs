@@ -1,4 +1,4 @@
-//! What one container leaves for the next: nothing, with the same ids of the host, whether it begins as a shell or not.
+//! A container leaves nothing for the next container with the same host ids, with and without a warm start.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use integration::rootfs::Rootfs;
 
 const PROBE: &str = include_str!("probes/next.pl");
 
-/// A root file system with busybox and this host's perl.
+/// Creates a root file system with busybox and this host's perl.
 fn with_perl() -> Rootfs {
     let rootfs = Rootfs::busybox();
     let copy = "cp -rL --parents $(ldd /usr/bin/perl | grep -o '/[^ ]*') /usr/bin/perl /usr/lib/*/perl-base \"$1\"";
@@ -43,7 +43,7 @@ fn the_next_container_finds_nothing_of_the_one_before() {
         let (first, left) = ended("first", "leave");
         assert_eq!(left.matches(": there").count(), 11, "the control: {left}");
         daemon.api.delete("first", false).unwrap();
-        // The ranges are given in turn.
+        // The ranges are assigned in turn.
         let mut same = 0;
         for number in 0..4 {
             let id = format!("next-{number}");

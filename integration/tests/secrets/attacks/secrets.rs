@@ -1,4 +1,4 @@
-//! Attacks on secret files: to make them writable, hide them, replace them, or show them to others.
+//! Attacks on secret files: making them writable, hiding them, replacing them, or showing them to others.
 
 use executor_proto::v1::Limits;
 use integration::request::ATTACKERS;
@@ -6,8 +6,8 @@ use serde_json::json;
 
 use crate::attacks::attackers::{Attacks, Unguarded, daemon, evaluate};
 
-/// Mount points of secret files, with a file that is reached through each: the directory that programs know, which
-/// holds links, and the one with the generations of files that the links lead to.
+/// Mount points of secret files, each with a file that is accessible through it: the directory known to programs, which
+/// contains links, and the directory of the generations of files, which the links lead to.
 const POINTS: &[(&str, &str)] = &[
     ("/etc/cf-service-bindings", "/etc/cf-service-bindings/password"),
     ("/dev/executor-files", "/dev/executor-files/0/..data/password"),
@@ -48,7 +48,7 @@ const REASONS: [&str; 6] = ["EACCES", "EEXIST", "ENOENT", "ENOTSUP", "EPERM", "E
 fn nothing_that_a_container_does_to_its_secret_files_goes_through() {
     let daemon = daemon();
     for (point, secret) in POINTS {
-        // On the host, a mount like a container's at the same path.
+        // On the host, create a mount like that of a container at the same path.
         let prepare = format!(
             "point={point} secret={secret}; mount -t tmpfs over ${{point%/*}}; mkdir -p $point; mount -t tmpfs x $point; \
              mkdir -p ${{secret%/*}}; (umask 077; printf s3cr3t >$secret); mount -o remount,ro,bind $point;"

@@ -1,8 +1,8 @@
-//! The five clients: PyPI pyservicebinding and service-bindings, npm kube-service-bindings, @nebhale/service-bindings and
-//! @sap/xsenv.
+//! The five clients: PyPI pyservicebinding and service-bindings, npm kube-service-bindings, @nebhale/service-bindings
+//! and @sap/xsenv.
 //!
-//! `cargo xtask test` installs them; they come into the container as files of the action. Each prints the bindings that
-//! it finds, then the bindings are rotated, and it prints again.
+//! `cargo xtask test` installs them; they are copied into the container as files of the action. Each prints the
+//! bindings that it finds, then the bindings are rotated, and it prints them again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::bindings::{ROOT, Vcap, run_agent_cli};
 /// Directory of the clients in a container.
 const CLIENTS: &str = "/run/clients";
 
-/// Packages of the JavaScript clients. Other packages beside them would make the request too large.
+/// Packages of the JavaScript clients. Additional packages would make the request too large.
 const PACKAGES: [&str; 11] = [
     "@nebhale",
     "@sap",
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
         }
         let clients: Vec<&str> = clients.iter().flat_map(|file| ["--public-file", file]).collect();
         let (script, library) = (format!("{CLIENTS}/{script}"), format!("{CLIENTS}/{library}"));
-        // The clients are in one mount, so that node finds a linked package's dependencies beside it.
+        // The clients are in one mount, so that node finds a linked package's dependencies next to it.
         let run = ["run", "--id", id, "--detach", "--memory", "512M", "--redact", "none", "--user", "vcap"];
         let run = [&run[..], &["--file-directory", CLIENTS]].concat();
         let run = [&run[..], &["--env", "PYTHONDONTWRITEBYTECODE=1"], options, &clients].concat();
@@ -91,7 +91,7 @@ impl<'a> Reader<'a> {
     fn reads(&mut self) -> Value {
         let mut line = String::new();
         while !line.ends_with('\n') {
-            let entry = self.log.message().unwrap().unwrap_or_else(|| panic!("{} ended: {line}", self.id));
+            let entry = self.log.message().unwrap().unwrap_or_else(|| panic!("{} exited: {line}", self.id));
             let text = String::from_utf8_lossy(&entry.data).into_owned();
             if !line.is_empty() || text.starts_with("READ ") {
                 line.push_str(&text);
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
 
 const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
 
-/// A database, whose name comes first because kube-service-bindings 2.1.0 stops at the first binding of another type;
+/// A database, whose name sorts first because kube-service-bindings 2.1.0 stops at the first binding of another type;
 /// and another service.
 fn vcap(password: &str, other: &str) -> Vcap {
     Vcap::new(&json!({
@@ -173,7 +173,7 @@ fn node_clients_read_bindings_before_and_after_a_rotation() {
             assert_eq!(kube["sql"][key], value, "{seen}");
         }
         assert_eq!(seen["@nebhale/service-bindings"], nebhale(password, other));
-        // @sap/xsenv accepts directories as bindings, and no links to directories.
+        // @sap/xsenv accepts directories as bindings, but no links to directories.
         let sap = &seen["@sap/xsenv"];
         assert_eq!(sap["all"], json!(["a-db", other]), "{seen}");
         assert_eq!(
@@ -216,9 +216,9 @@ fn metadata_reaches_the_reader_that_needs_it() {
     assert!(public("plan") && public(".metadata") && !public("user"));
 }
 
-/// Clients fail where a directory below SERVICE_BINDING_ROOT is not a binding: every directory there is one to them.
-/// With a directory of directories, as a generation of the files would be, three of the four fail, and the fourth takes
-/// it for a binding.
+/// Clients fail if a directory below SERVICE_BINDING_ROOT is not a binding, because they treat every directory there as
+/// one. With a directory of directories, such as a generation of the files, three of the four fail, and the fourth
+/// treats it as a binding.
 #[test]
 fn clients_fail_where_there_is_anything_but_bindings() {
     let daemon = Daemon::start();

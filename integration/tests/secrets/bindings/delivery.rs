@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::bindings::{ROOT, Vcap, run_agent_cli};
 
-/// Runs until it is stopped.
+/// A command that runs until it is stopped.
 const WAIT: [&str; 3] = ["--", "sleep", "100000"];
 
 fn example() -> Vcap {
@@ -89,7 +89,7 @@ fn one_file_has_the_whole_document() {
     assert_eq!(lines[2..], [document.as_str()]);
 }
 
-/// A directory in Kubernetes' projected form, with arbitrary bytes, is delivered unchanged beside bindings of
+/// A directory in Kubernetes' projected form, with arbitrary bytes, is delivered unchanged in addition to bindings of
 /// VCAP_SERVICES.
 #[test]
 fn a_directory_is_delivered_as_it_is() {
@@ -172,7 +172,7 @@ fn a_rotation_replaces_all_bindings_and_nothing_else() {
     assert_eq!(text(&after), expected);
     assert!(files_in_container(&daemon, "x", "/run/o").contains_key("type"));
 
-    // Down to no binding at all, and back.
+    // Removes all bindings and adds one again.
     assert_eq!(rotate(&from_none, &["--remove", "token"]).stdout, "3\n");
     let paths: Vec<String> = files_in_container(&daemon, "x", ROOT).into_keys().collect();
     assert_eq!(paths, ["plain/file", "stays/token"]);
@@ -183,7 +183,7 @@ fn a_rotation_replaces_all_bindings_and_nothing_else() {
     assert_eq!(files_in_container(&daemon, "x", ROOT)["goes/a"], b"1", "nothing changed");
 }
 
-/// Concurrent rotations are atomic: entries of two are never mixed.
+/// Concurrent rotations are atomic: entries of two rotations are never mixed.
 #[test]
 fn rotations_at_once_do_not_mix() {
     let daemon = Daemon::start();
@@ -236,7 +236,7 @@ fn a_million_bytes_are_delivered_and_one_more_is_not() {
     assert_eq!(daemon.api.ids(), [""; 0]);
 }
 
-/// SERVICE_BINDING_ROOT names an existing directory without any binding too, to which bindings can be added.
+/// SERVICE_BINDING_ROOT names an existing directory even without any binding, and bindings can be added to it.
 #[test]
 fn without_a_binding_the_root_is_there() {
     let (daemon, none, some) = (Daemon::start(), Vcap::new(&json!({})), example());
@@ -244,7 +244,7 @@ fn without_a_binding_the_root_is_there() {
     let (none, some) = (none.source(), some.source());
     let ran =
         run_agent_cli(&socket, &["run", "--vcap-services", &none, "--", "sh", "-c", "ls \"$SERVICE_BINDING_ROOT\""]);
-    assert_eq!(ran.stdout, "", "it is there, and nothing that a reader looks at");
+    assert_eq!(ran.stdout, "", "the directory exists and has no binding");
     run_agent_cli(&socket, &[&["run", "--detach", "--id", "none", "--vcap-services", &none][..], &WAIT].concat());
     run_agent_cli(&socket, &["rotate", "none", "--vcap-services", &some]);
     assert!(files_in_container(&daemon, "none", ROOT).contains_key("db/password"));
@@ -281,7 +281,7 @@ fn what_is_wrong_starts_nothing() {
     }
 }
 
-/// Bindings lie in the root that the operator configured, and the variable names it.
+/// Bindings are in the root that the operator configured, and the variable names it.
 #[test]
 fn the_operator_chooses_the_root() {
     let daemon = Setup::default().config("[policy]\nfiles_root = \"/run/bound\"\n").start();
@@ -291,7 +291,7 @@ fn the_operator_chooses_the_root() {
     assert_eq!(run_agent_cli(&daemon.socket(), &arguments).stdout, "/run/bound\ndb\n");
 }
 
-/// The variable names a directory with nothing but bindings, whichever parents the image has or lacks.
+/// The variable names a directory that contains only bindings, whichever parents the image has or lacks.
 #[test]
 fn the_image_may_have_the_root_or_lack_its_parents() {
     let (daemon, vcap, rootfs) = (Daemon::start(), example(), Rootfs::busybox());

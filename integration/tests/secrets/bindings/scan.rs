@@ -1,5 +1,5 @@
-//! Values of bindings are neither in the default output of `bindings`, nor in the list of processes, nor in the
-//! daemon's files: while the container runs, after a rotation, and at its end. Each search has a control that finds
+//! Values of bindings are neither in the default output of `bindings`, nor in the process list, nor in the daemon's
+//! files: during the container's run, after a rotation, and after the exit. Each search has a control that finds
 //! something.
 
 use std::fs;
@@ -27,7 +27,7 @@ fn vcap(needles: &mut Needles, what: &str) -> Vcap {
     Vcap::new(&json!({"mysql": [{"name": "db", "label": "mysql", "credentials": credentials}]}))
 }
 
-/// Searches texts through a file.
+/// Searches texts by writing them to a file.
 fn in_text(needles: &Needles, texts: &[&str]) -> Report {
     let dir = TempDir::new().unwrap();
     fs::write(dir.path().join("text"), texts.concat()).unwrap();
@@ -44,7 +44,7 @@ fn nothing_is_printed_unasked() {
     let written = dir.path().join("bindings");
     let (source, written) = (vcap.source(), written.to_str().unwrap());
     let bindings = |arguments: &[&str]| {
-        // There is no daemon, and none is needed.
+        // No daemon is running, and none is needed.
         let ran = run_agent_cli("/run/no-such.sock".as_ref(), &[&["bindings"], arguments].concat());
         in_text(&needles, &[&ran.stdout, &ran.stderr])
     };
@@ -85,7 +85,7 @@ fn nothing_shows_in_processes_and_files() {
     let daemon = Daemon::start();
     let mut needles = Needles::new().unwrap();
     let (old, new) = (vcap(&mut needles, "old"), vcap(&mut needles, "new"));
-    // The script prints the bindings, so that the log is worth a search.
+    // The script prints the bindings, so that the log contains them.
     let script = "show() { cat $SERVICE_BINDING_ROOT/db/*; echo shown; }; trap show WINCH; trap 'exit 0' TERM; show; \
                   while :; do sleep 0.05; done";
     let run = ["run", "--id", "x", "--vcap-services", &old.source(), "--", "sh", "-c", script];
@@ -103,7 +103,7 @@ fn nothing_shows_in_processes_and_files() {
     log.until(|entry| entry.data.ends_with(b"shown\n"));
     clean(&needles, "after a rotation");
 
-    // The controls: a process and a file that hold the values.
+    // The controls: a process and a file that contain the values.
     let document = fs::read_to_string(new.source().strip_prefix('@').unwrap()).unwrap();
     let mut loud = Command::new("sh");
     let loud = loud.args(["-c", "read x", &document]).stdin(Stdio::piped()).spawn().unwrap();

@@ -1,4 +1,4 @@
-//! A CA that cannot sign, requests beyond what the operator allows, and a CA that is replaced.
+//! A CA that cannot sign, requests beyond the operator's limits, and a CA that is replaced.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,7 +16,7 @@ fn set_mode(path: &str, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// What Run says while the CA is like this.
+/// Error of Run with the CA in its current state.
 fn refusal(daemon: &Daemon) -> String {
     let refused = daemon.api.run(with_identity(sleeper("bad"), None)).unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
@@ -78,7 +78,7 @@ fn a_ca_that_cannot_sign_is_told_by_its_file() {
             "only CERTIFICATE",
         ),
     ];
-    // At no moment between them is the CA good: executord looks at it by itself, and what it has once it keeps.
+    // The CA is invalid throughout: executord reloads it on its own and keeps a loaded valid CA.
     for (change, path, expected) in cases {
         change();
         let _ = fs::set_permissions(&key, fs::Permissions::from_mode(0o600)); // it may have been removed
@@ -96,7 +96,7 @@ fn a_ca_that_cannot_sign_is_told_by_its_file() {
     assert!(logged.contains("has mode 0640") && !logged.contains(secret), "{logged}");
 }
 
-/// Every violation at once; and a node without a CA gives no certificates.
+/// All violations at once; and a node without a CA issues no certificates.
 #[test]
 fn what_the_operator_does_not_allow_is_refused() {
     let ca = Ca::new("cell CA");
@@ -150,10 +150,10 @@ fn a_replaced_ca_signs_and_a_broken_one_does_not_end_the_old_one() {
     ca.make("second CA", &["rsa:2048"]); // nobody tells executord
     signs("second CA");
     assert!(issuer("b").contains("CN = second CA"));
-    wait::until("the old one has ended", || (crate::identity::signers(&daemon).len() == 1).then_some(()));
+    wait::until("the old signer has exited", || (crate::identity::signers(&daemon).len() == 1).then_some(()));
     set_mode(&ca.path("ca.key"), 0o644);
     kill(daemon.pid(), 1);
-    wait::until("the broken CA is told", || daemon.setup().logged().contains("has mode 0644").then_some(()));
+    wait::until("the broken CA is reported", || daemon.setup().logged().contains("has mode 0644").then_some(()));
     assert!(issuer("c").contains("CN = second CA"), "the one in force signs on");
     set_mode(&ca.path("ca.key"), 0o600);
 }

@@ -1,4 +1,4 @@
-//! Where keys are: the CA's in the process that signs and nowhere else, a container's nowhere after its end.
+//! Location of keys: the CA's key is only in the signer process, and a container's key is nowhere after its exit.
 
 use std::fs;
 
@@ -48,7 +48,7 @@ fn the_key_of_the_ca_is_in_its_holder_alone() {
     assert!(report.hits.is_empty() && report.unsearched.is_empty(), "{report}");
     let holder = holders[0];
     let status = fs::read_to_string(format!("/proc/{holder}/status")).unwrap();
-    // CAP_IPC_LOCK alone.
+    // Only CAP_IPC_LOCK.
     for line in ["CapEff:\t0000000000004000", "CapPrm:\t0000000000004000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
         assert!(status.contains(line), "{line}: {status}");
     }
@@ -60,15 +60,15 @@ fn the_key_of_the_ca_is_in_its_holder_alone() {
     kill(holder, 1);
     daemon.api.started(with_identity(sleeper("after-hangup"), None));
     assert_eq!(signers(&daemon), [holder], "SIGHUP does not end it");
-    // Its end is not executord's: the next container has another one.
+    // Its exit does not affect executord: the next container gets another signer.
     kill(holder, 6);
-    wait::until("it has ended", || (!signers(&daemon).contains(&holder)).then_some(()));
+    wait::until("the process has exited", || (!signers(&daemon).contains(&holder)).then_some(()));
     daemon.api.started(with_identity(sleeper("b"), None));
     let report = everywhere(&daemon, &needles, &signers(&daemon));
     assert!(report.hits.is_empty(), "{report}");
 }
 
-/// After a replacement, too: of the old key and the new one.
+/// Also after a renewal, for the old key and the new one.
 #[test]
 fn nothing_is_left_of_a_containers_key() {
     let ca = Ca::new("cell CA");
@@ -80,7 +80,7 @@ fn nothing_is_left_of_a_containers_key() {
     add_key(&mut needles, "a container's key", &first);
     assert!(everywhere(&daemon, &needles, &[]).found(), "the control: a key in force is found, in its shim");
     let report = search(&needles, signers(&daemon));
-    assert!(report.hits.is_empty(), "who signs does not have it: {report}");
+    assert!(report.hits.is_empty(), "the signer does not have it: {report}");
     wait::until_ok("executord has forgotten it", || {
         let report = search(&needles, [daemon.pid()]);
         if report.hits.is_empty() { Ok(()) } else { Err(report) }

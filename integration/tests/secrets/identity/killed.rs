@@ -1,4 +1,4 @@
-//! Processes that are killed while certificates are replaced.
+//! Processes that are killed while certificates are renewed.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,31 +14,32 @@ use integration::wait;
 use crate::identity::keys::everywhere;
 use crate::identity::{Ca, signers, with_identity};
 
-/// Containers of a round, whose certificates are due at different times.
+/// Number of containers of a round, whose certificates are due at different times.
 const CONTAINERS: usize = 6;
 
-/// Checks that certificate and key have one public key. Returns the key.
+/// Checks that certificate and key have the same public key. Returns the key.
 fn fits(container: &Container) -> String {
     let pair = Pair::read(pid(container)).unwrap();
     pair.check().unwrap_or_else(|why| panic!("{}: {why}", container.id));
     pair.key
 }
 
-/// Kills processes, and starts what a supervisor would start.
+/// Kills processes, and restarts those that a supervisor would restart.
 fn kill_and_start(daemon: &mut Daemon, victims: &[i32]) {
     let dies = victims.contains(&daemon.pid());
     victims.iter().filter(|pid| **pid != daemon.pid()).for_each(|pid| kill(*pid, 9));
     if dies {
         daemon.kill();
     }
-    wait::until("they are dead", || victims.iter().all(|pid| has_ended(*pid)).then_some(()));
+    wait::until("the victims have exited", || victims.iter().all(|pid| has_ended(*pid)).then_some(()));
     if dies {
         daemon.start_again();
     }
 }
 
-/// executord, the process that signs, and both with the launcher are killed just when a certificate is due, a few milliseconds later
-/// each time: every container has a pair that fits, gets the next one, and no key of any is left.
+/// executord, the signer, and both together with the launcher are killed just when a certificate is due, a few
+/// milliseconds later each time: every container has a matching certificate and key, gets the next ones, and no key is
+/// left.
 #[test]
 fn a_kill_while_certificates_are_replaced_leaves_pairs_that_fit() {
     let ca = Ca::new("cell CA");

@@ -1,4 +1,4 @@
-//! Replacement before the certificate's end: as one pair, over a time without executord, and after failures.
+//! Renewal before a certificate expires: as an atomic pair, over a period without executord, and after failures.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use integration::{cli, metrics, wait};
 
 use crate::identity::{Ca, DIR, file, openssl, with_identity};
 
-/// Reads the pair again and again, through the directory of one generation, and has OpenSSL compare certificate and key.
+/// Constantly reads the pair through the directory of one generation, and compares certificate and key with OpenSSL.
 const READER: &str = r#"
 import json, os, signal, ssl, sys
 directory, going = sys.argv[1], [True]
@@ -84,14 +84,14 @@ fn one_that_has_run_out_without_executord_is_replaced_at_once() {
         let words = ["x509", "-in", &certificate, "-noout", "-checkend", "0"];
         (!std::process::Command::new("openssl").args(words).output().unwrap().status.success()).then_some(())
     });
-    assert_eq!(fs::read(&certificate).unwrap(), before, "the control: nobody replaces it without executord");
+    assert_eq!(fs::read(&certificate).unwrap(), before, "the control: it is not renewed without executord");
     daemon.start_again();
     wait::until("it is replaced", || (fs::read(&certificate).unwrap() != before).then_some(()));
     openssl(&["x509", "-in", &certificate, "-noout", "-checkend", "0"]);
     wait_for_event(&daemon, "s", Kind::IdentityReplaced);
 }
 
-/// A CA that cannot sign any more: the container keeps what it has, and gets the next one when the CA can sign.
+/// A CA that can no longer sign: the container keeps its certificate, and gets the next one when the CA can sign again.
 #[test]
 fn a_failure_is_told_and_tried_again() {
     let ca = Ca::new("cell CA");
@@ -100,7 +100,7 @@ fn a_failure_is_told_and_tried_again() {
     let certificate = file(&container, "instance.crt");
     let before = fs::read(&certificate).unwrap();
     fs::rename(ca.path("ca.key"), ca.path("away")).unwrap();
-    // The one in force goes on signing without the file; so it must go, too.
+    // The current signer continues to sign without the file, so it must exit, too.
     for pid in crate::identity::signers(&daemon) {
         integration::daemon::kill(pid, 9);
     }
@@ -112,7 +112,7 @@ fn a_failure_is_told_and_tried_again() {
     assert!(shown.contains("NOT REPLACED"), "{shown}");
     let counted = |value: f64| {
         let is_told = || (metrics::value(&daemon, "executor_containers_old_certificate") == value).then_some(());
-        wait::until("metrics tell it", is_told);
+        wait::until("the metrics report it", is_told);
     };
     counted(1.0);
     fs::rename(ca.path("away"), ca.path("ca.key")).unwrap();

@@ -1,4 +1,4 @@
-//! A program of the operator's: its answers, and its end with executord and with its time limit.
+//! A provider program of the operator: its answers, and its exit together with executord and at its time limit.
 
 use std::fs;
 use std::path::Path;
@@ -66,7 +66,8 @@ fn a_program_answers_and_is_followed() {
     }
 }
 
-/// A program that hangs fails the start in its time, and is gone with what it has started; so it is when executord is killed.
+/// A program that hangs fails the start at its time limit, and is killed with its children; so it is when executord is
+/// killed.
 #[test]
 fn a_program_that_hangs_is_killed() {
     let shelf = Shelf::new();
@@ -81,7 +82,7 @@ fn a_program_that_hangs_is_killed() {
     }
     let before = pids(shelf.path());
     assert_eq!(before.len(), 2);
-    wait::until("the program and its child are gone", || before.iter().all(|pid| has_ended(*pid)).then_some(()));
+    wait::until("the program and its child have exited", || before.iter().all(|pid| has_ended(*pid)).then_some(()));
     assert_eq!(daemon.api.ids(), Vec::<String>::new());
 
     let mut rpc = daemon.api.rpc();
@@ -89,7 +90,7 @@ fn a_program_that_hangs_is_killed() {
     let now = wait::until("the program runs", || Some(pids(shelf.path())).filter(|pids| pids.len() == 4));
     daemon.kill();
     assert!(daemon.api.block_on(running).unwrap().is_err());
-    wait::until("the program is gone", || has_ended(now[2]).then_some(()));
+    wait::until("the program has exited", || has_ended(now[2]).then_some(()));
     integration::daemon::kill(now[3], 9);
     daemon.start_again();
     assert_eq!(daemon.api.ids(), Vec::<String>::new());

@@ -1,4 +1,4 @@
-//! A directory of secrets, followed by a container over a stale time and a restart of executord.
+//! A directory of secrets, followed by a container over a stale period and a restart of executord.
 
 use std::fs;
 
@@ -40,7 +40,7 @@ fn values_come_follow_go_stale_and_survive_a_restart() {
     );
     assert_eq!(content(&container, "word"), "a word of eight\n");
     let seen = format!("/proc/{}/root/dev/shm/seen", integration::api::pid(&container));
-    let seen = wait::until("the process has written its words", || {
+    let seen = wait::until("the process has written its values", || {
         fs::read_to_string(&seen).ok().filter(|text| text.ends_with('\n'))
     });
     assert_eq!(seen, "a word of eight a word of eight\n", "a text has no newline at its end");
@@ -64,7 +64,7 @@ fn values_come_follow_go_stale_and_survive_a_restart() {
     assert_eq!(content(&container, "db/user"), "user 1");
     assert_eq!(events_until(&daemon, "d", Kind::FilesUpdated).last(), Some(&(Kind::FilesUpdated, 2)));
 
-    // While executord is away, its secrets change; what is gone makes them stale.
+    // Secrets change while executord is not running; a missing secret makes them stale.
     daemon.kill();
     shelf.put("user", "user 3");
     daemon.start_again();
@@ -75,7 +75,7 @@ fn values_come_follow_go_stale_and_survive_a_restart() {
     let stale = daemon.api.get("d").unwrap();
     let one = stale.secret_sources.iter().find(|one| one.stale).unwrap();
     assert!(one.target == Some(file("db/password")) && one.problem.contains("no such file"), "{one:?}");
-    assert_eq!(content(&container, "db/password"), "password 2", "the container keeps what it has");
+    assert_eq!(content(&container, "db/password"), "password 2", "the container keeps its value");
     let listed = cli::run(&daemon.socket(), &["ps"]).stdout;
     assert!(listed.contains("stale secrets"), "{listed}");
     let reported = cli::run(&daemon.socket(), &["inspect", "d"]).stdout;
@@ -88,7 +88,7 @@ fn values_come_follow_go_stale_and_survive_a_restart() {
     events_until(&daemon, "d", Kind::SecretsFresh);
     assert!(daemon.api.get("d").unwrap().secret_sources.iter().all(|one| !one.stale));
 
-    // A caller's own value ends the reference.
+    // A value given by the caller removes the reference.
     daemon.api.update(update("d", &[("db/password", b"by hand")])).unwrap();
     let sources = daemon.api.get("d").unwrap().secret_sources;
     assert!(!sources.iter().any(|one| one.target == Some(file("db/password"))), "{sources:?}");
@@ -96,7 +96,7 @@ fn values_come_follow_go_stale_and_survive_a_restart() {
     shelf.put("user", "user 5");
     wait_for_content(&container, "db/user", "user 5");
     assert_eq!(content(&container, "db/password"), "by hand");
-    // And an update by reference begins one.
+    // An update by reference adds one again.
     let mut again = update("d", &[]);
     again.files.push(from("db/password", "shelf", "password", ""));
     daemon.api.update(again).unwrap();

@@ -1,4 +1,4 @@
-//! OpenBao itself, a server that is not ours, as the tests of providers of type `vault` set it up.
+//! OpenBao, a third-party server, set up for the tests of providers of type `vault`.
 
 use std::fs;
 use std::net::TcpStream;
@@ -11,11 +11,11 @@ use serde_json::Value;
 
 use crate::references::Shelf;
 
-/// What the server lets executord's tokens read.
+/// Policy for executord's tokens on the server.
 const POLICY: &str = "path \"kv/data/app/*\" { capabilities = [\"read\"] }\npath \"plain/app\" { capabilities = [\"read\"] }\n\
                       path \"database/creds/app\" { capabilities = [\"read\"] }\n";
 
-/// A process that ends with the test.
+/// A process that is killed at the end of the test.
 pub(crate) struct Running(Child);
 
 impl Drop for Running {
@@ -35,7 +35,7 @@ impl Running {
     }
 }
 
-/// A server, unsealed, with the policy `app`.
+/// An unsealed server with the policy `app`.
 pub(crate) struct Bao {
     _server: Running,
     pub(crate) shelf: Shelf,
@@ -111,7 +111,7 @@ impl Bao {
         self.run(&["kv", "put", "-mount=kv", "app/db", &format!("user={user}"), &format!("password={password}")]);
     }
 
-    /// Lets executord log in by AppRole, with tokens of a short life. Returns the table of the configuration.
+    /// Enables login by AppRole with short-lived tokens. Returns the configuration table.
     pub(crate) fn app_role(&self) -> String {
         self.run(&["auth", "enable", "approle"]);
         let role = "auth/approle/role/app";
@@ -125,12 +125,12 @@ impl Bao {
         ))
     }
 
-    /// Lets executord log in with a token that does not end.
+    /// Enables login with a token that does not expire.
     pub(crate) fn root_token(&self) -> String {
         self.table(&format!("token_file = \"{}\"\n", self.shelf.put("token", &self.token).display()))
     }
 
-    /// The table of the configuration with these keys for the login.
+    /// Configuration table with these keys for the login.
     pub(crate) fn table(&self, login: &str) -> String {
         format!(
             "[[secret_providers]]\nname = \"vault\"\ntype = \"vault\"\naddress = \"{}\"\npoll_seconds = 1\n\
@@ -139,7 +139,7 @@ impl Bao {
         )
     }
 
-    /// Number of requests with this path that the server's audit log says it has served.
+    /// Number of requests with this path according to the server's audit log.
     pub(crate) fn served(&self, path: &str) -> usize {
         let log = fs::read_to_string(self.shelf.path().join("audit")).unwrap();
         let entries = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

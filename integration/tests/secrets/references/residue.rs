@@ -1,4 +1,4 @@
-//! What is left of values that came by reference: after a rotation of the old one, and after the end of all.
+//! Residue of values that came by reference: of the old value after a rotation, and of all values after the exit.
 
 use executor_proto::v1::{EnvironmentVariable, SecretArgument};
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ pub(crate) fn search_daemon(daemon: &Daemon, needles: &Needles) -> Report {
     search_processes(daemon, needles, daemon.launcher().into_iter().collect())
 }
 
-/// Searches the shims as well.
+/// Also searches the shims.
 fn search(daemon: &Daemon, needles: &Needles) -> Report {
     let ours = footprint::processes(&daemon.setup().run_dir(), daemon.launcher());
     search_processes(daemon, needles, ours.into_iter().collect())
@@ -41,7 +41,7 @@ pub(crate) fn needles(label: &str, canaries: &[&Canary]) -> Needles {
     needles
 }
 
-/// Waits for a search of executord that finds no value. A fetch can be under way in any one of them.
+/// Waits for a search of executord that finds no value. A fetch may be running during any single search.
 fn executord_keeps_none(daemon: &Daemon, needles: &Needles) {
     wait::until_ok("executord keeps no value", || {
         let report = search_processes(daemon, needles, Vec::new());
@@ -53,7 +53,7 @@ fn from_program() -> executor_proto::v1::File {
     from("printed", "program", "any", "")
 }
 
-/// The controls are the searches while a value is in force: the shim has it, which masks old values, too, until the end.
+/// The controls are the searches while a value is current: the shim has it, and masks old values, too, until the exit.
 #[test]
 fn nothing_is_left_of_a_value() {
     let (shelf, server) = (Shelf::new(), Bao::start("http", ""));
@@ -83,7 +83,7 @@ fn nothing_is_left_of_a_value() {
     for size in [64, 4096, 65_536, 400_000] {
         request.volume_mounted_files.push(from(&format!("f{size}"), "shelf", &format!("f{size}"), ""));
     }
-    // The shell sleeps, and has an argument that it does not look at.
+    // The shell sleeps, and has an argument that it does not use.
     let mut fetched = program("/bin/sh", &["-c", "sleep 100000; :", "sh"]).id("v");
     for size in [64, 4096, 65_536, 400_000] {
         fetched.volume_mounted_files.push(from(&format!("k{size}"), "vault", "kv/app/db", &format!("k{size}")));
@@ -117,7 +117,7 @@ fn nothing_is_left_of_a_value() {
         });
         (is_new && reported.secret_sources.iter().all(|one| !one.stale)).then_some(())
     });
-    wait::until_ok("nothing of the old values is left", || {
+    wait::until_ok("no old value is left", || {
         let report = search_daemon(&daemon, &old);
         if report.hits.is_empty() { Ok(()) } else { Err(report) }
     });

@@ -1,5 +1,6 @@
-//! Vault's interface, as OpenBao serves it: logins by AppRole and by certificate, namespaces, versions, rotation, renewal of tokens and of
-//! leases of a real database, a sealed server. Answers that such a server does not give on demand come from one of the test's own.
+//! Vault's interface as served by OpenBao: logins by AppRole and by certificate, namespaces, versions, rotation,
+//! renewal of tokens and of leases of a real database, a sealed server. The test's own server gives answers that
+//! OpenBao does not give on demand.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -17,7 +18,8 @@ use crate::references::openbao::{Bao, Running};
 use crate::references::residue::{needles, search_daemon};
 use crate::references::{Shelf, content, events_until, from, reference, wait_for_content};
 
-/// Two entries of one secret arrive as one update; of the old values nothing is left in executord, the launcher and their files.
+/// Two entries of one secret arrive as one update; nothing of the old values is left in executord, the launcher and
+/// their files.
 #[test]
 fn values_of_a_real_server_are_rotated_and_the_old_ones_gone() {
     let bao = Bao::start("http", "");
@@ -36,7 +38,7 @@ fn values_of_a_real_server_are_rotated_and_the_old_ones_gone() {
     bao.put("u2", new.as_str());
     wait_for_content(&container, "db/password", new.as_str());
     assert_eq!((&*content(&container, "db/user"), &*content(&container, "first")), ("u2", "u1"));
-    let reported = wait::until("the version is told", || {
+    let reported = wait::until("the version is reported", || {
         Some(daemon.api.get("v").unwrap()).filter(|one| one.secret_sources[0].version == "2")
     });
     assert_eq!((reported.files_generation, &*reported.secret_sources[1].version), (2, "2"), "one update for both");
@@ -45,14 +47,15 @@ fn values_of_a_real_server_are_rotated_and_the_old_ones_gone() {
         let report = search_daemon(&daemon, &old);
         if report.hits.is_empty() { Ok(()) } else { Err(report) }
     });
-    // Tokens of 12 seconds, of 25 at most: they are renewed, and then there is a new login.
+    // Tokens are valid for 12 seconds, and for 25 with renewals: they are renewed, and then there is a new login.
     wait::until("a renewal", || (bao.served("auth/token/renew-self") >= 1).then_some(()));
     wait::until("a second login", || (bao.served("auth/approle/login") >= 2).then_some(()));
     bao.put("u3", "p3");
     wait_for_content(&container, "db/password", "p3");
 }
 
-/// What is deleted, destroyed, denied or too large is told by its place; a sealed server makes values stale, and an unsealed one fresh.
+/// Secrets that are deleted, destroyed, denied or too large are reported by their path; a sealed server makes values
+/// stale, and an unsealed one makes them fresh.
 #[test]
 fn what_a_real_server_does_not_give_is_told() {
     let bao = Bao::start("http", "");
@@ -71,7 +74,7 @@ fn what_a_real_server_does_not_give_is_told() {
     let daemon = setup.config(&config).start();
     let stale_ones = |count: f64| {
         let is_told = || (metrics::value(&daemon, "executor_containers_stale_secrets") == count).then_some(());
-        wait::until("metrics tell it", is_told);
+        wait::until("the metrics report it", is_told);
     };
     let run = |path: &str, key: &str, version: &str| {
         let mut request = sleeper("s");
@@ -103,11 +106,11 @@ fn what_a_real_server_does_not_give_is_told() {
     let container = daemon.api.get("s").unwrap();
     let stale = |why: &str| {
         events_until(&daemon, "s", Kind::SecretsStale);
-        wait::until(&format!("it is told: {why}"), || {
+        wait::until(&format!("reported: {why}"), || {
             let source = daemon.api.get("s").unwrap().secret_sources.remove(0);
             (source.stale && source.problem.contains(why)).then_some(())
         });
-        assert_eq!(content(&container, "x"), "canary-3", "the container keeps what it has");
+        assert_eq!(content(&container, "x"), "canary-3", "the container keeps its value");
     };
     let fresh = |daemon: &Daemon| {
         wait::until("it is fresh again", || (!daemon.api.get("s").unwrap().secret_sources[0].stale).then_some(()));
@@ -124,7 +127,8 @@ fn what_a_real_server_does_not_give_is_told() {
     stale_ones(0.0);
 }
 
-/// A certificate logs in, in a namespace. User and password are of one lease of a database, which takes them, before and after.
+/// A certificate logs in, in a namespace. User and password belong to one lease of a database, which accepts them,
+/// before and after the rotation.
 #[test]
 fn a_certificate_gets_leases_of_a_real_database() {
     let bao = Bao::start("https", "team");
@@ -172,7 +176,7 @@ fn a_certificate_gets_leases_of_a_real_database() {
     let container = daemon.api.get("d").unwrap();
     let pair = || (content(&container, "db/user"), content(&container, "db/password"));
     let (user, password) = pair();
-    assert!(accepts(&user, &password) && !accepts(&user, "wrong"), "the database takes the pair, and no other");
+    assert!(accepts(&user, &password) && !accepts(&user, "wrong"), "the database accepts only this pair");
     wait::until("a renewal of the lease", || (bao.served("sys/leases/renew") >= 1).then_some(()));
     events_until(&daemon, "d", Kind::FilesUpdated);
     let (new, other) = pair();
@@ -181,8 +185,8 @@ fn a_certificate_gets_leases_of_a_real_database() {
     assert_eq!(bao.served("auth/cert/login"), 1);
 }
 
-/// A server that is a standby, is overloaded, is not a Vault at all or does not end: each is told with its address and its status, and
-/// nothing of its words. A redirect is not followed: the token would go there.
+/// A server that is a standby, is overloaded, is not a Vault or never finishes: each is reported with its address and
+/// status, without quoting its answer. A redirect is not followed, because the token would be sent there.
 #[test]
 fn answers_that_are_no_secret_are_told() {
     const WORDS: &str = "canary-of-the-answer";

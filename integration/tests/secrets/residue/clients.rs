@@ -1,4 +1,4 @@
-//! executord forgets secrets while clients keep their connections.
+//! executord forgets secrets while clients keep their connections open.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use integration::request::{RequestBuilder as _, sh};
 
 use crate::residue::memory::{RUN, is_gone};
 
-/// A client in another language that makes calls over one connection, which it keeps.
+/// A client in another language that makes calls over one persistent connection.
 struct Caller {
     child: Child,
     answers: BufReader<ChildStdout>,
@@ -45,7 +45,7 @@ fn env(name: &str) -> PathBuf {
 }
 
 /// executord forgets the secrets of clients on gRPC's C core (Python, C++, Ruby) and on Node's library while they keep
-/// their connection: the first run of a connection and the sixtieth, small and large.
+/// their connection: for the first run of a connection and the sixtieth, small and large.
 #[test]
 fn while_clients_of_other_languages_keep_their_connections() {
     let daemon = Daemon::start();

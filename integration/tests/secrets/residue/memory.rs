@@ -4,7 +4,7 @@ use executor_residue::process::Process;
 use executor_residue::{Canary, Needles, Search};
 use integration::daemon::Daemon;
 
-/// Path of the call that runs a container.
+/// Path of the call Run.
 pub(crate) const RUN: &str = "/executor.v1.Executor/Run";
 
 /// Returns whether executord's memory holds any part of a secret.
@@ -18,7 +18,7 @@ pub(crate) fn in_executord(daemon: &Daemon, secret: &Canary) -> bool {
     report.found()
 }
 
-/// Waits one second, the time that docs/security-claims.md names, and checks that nothing is left.
+/// Waits one second, as docs/security-claims.md states, and checks that nothing is left.
 pub(crate) fn is_gone(daemon: &Daemon, secret: &Canary, when: &str) {
     let begun = std::time::Instant::now();
     while in_executord(daemon, secret) {

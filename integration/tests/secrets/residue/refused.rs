@@ -1,5 +1,5 @@
-//! Nothing is left of the secrets of calls that executord refused, or that were not whole. The control is the same calls
-//! to an executord that wipes nothing.
+//! Nothing is left of the secrets of calls that executord refused, or that were incomplete. The control is the same
+//! calls to an executord that wipes nothing.
 
 use executor_proto::v1;
 use executor_residue::Canary;
@@ -14,10 +14,10 @@ use prost::Message as _;
 
 use crate::residue::memory::{RUN, in_executord, is_gone};
 
-/// A way to send a secret in a call that fails.
+/// A failing call that contains a secret: its name and a function that sends it.
 type Way = (&'static str, fn(&mut RawClient, &Canary));
 
-/// Sends a run of this action, with the secret in place of the action's own.
+/// Sends a Run of this action with the secret in it.
 fn action(raw: &mut RawClient, wrap: impl Fn(v1::Action) -> v1::Action, secret: &Canary) {
     let inner = sh("true").secret_env("A", secret.as_str()).file("f", secret.as_bytes());
     let request = v1::RunRequest { action: Some(wrap(inner.action.unwrap())), ..Default::default() };
@@ -113,7 +113,7 @@ const WAYS: [Way; 27] = [
         let on = raw.call(&fields("/executor.v1.Executor/Info"), &message(&unknown), 16_384);
         raw.wait_for_answer(on);
     }),
-    ("what is no message", |raw, secret| {
+    ("an invalid message", |raw, secret| {
         let on = raw.call(&fields(RUN), &message(&[b"\x0a\xff\xff\x7f", secret.as_bytes()].concat()), 16_384);
         raw.wait_for_answer(on);
     }),
@@ -186,7 +186,7 @@ fn after_what_was_refused() {
         is_gone(&daemon, &secret, name);
         raw.wait_until_read();
     }
-    // Calls that end the connection as well.
+    // Calls that also end the connection.
     let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
     raw.frame(GOAWAY, 0, 0, &[&[0; 8], secret.as_bytes()].concat());
     is_gone(&daemon, &secret, "debug data");
@@ -194,7 +194,7 @@ fn after_what_was_refused() {
     raw.frame(HEADERS, 0, 1, &field("x", secret.as_bytes()));
     raw.frame(DATA, 0, 1, secret.as_bytes());
     assert_eq!(raw.read_goaway(), 1, "a frame within a block of fields is a PROTOCOL_ERROR");
-    is_gone(&daemon, &secret, "a block that is not ended");
+    is_gone(&daemon, &secret, "an unterminated header block");
     let (mut raw, secret) = (RawClient::connect(&daemon.socket()), Canary::random(4096).unwrap());
     raw.open(&[&[0xff, 0xff, 0xff, 0x7f][..], secret.as_bytes()].concat(), false);
     assert_eq!(raw.read_goaway(), 9, "a block that is none is a COMPRESSION_ERROR");
@@ -207,7 +207,7 @@ fn after_what_was_refused() {
     assert!(in_executord(&daemon, &secret));
 }
 
-/// Input to a process of Exec that has ended leaves nothing.
+/// Input to an Exec process that has exited leaves nothing.
 #[test]
 fn after_a_process_of_exec_has_ended() {
     let daemon = Daemon::start();
@@ -221,7 +221,7 @@ fn after_a_process_of_exec_has_ended() {
     for piece in [16_384, 7] {
         typed.chunks(piece).for_each(|typed| raw.frame(DATA, 0, on, typed));
         raw.wait_until_read();
-        is_gone(&daemon, &secret, "input of a process that has ended");
+        is_gone(&daemon, &secret, "input of an exited process");
     }
 }
 
@@ -236,15 +236,15 @@ fn after_a_user_was_refused() {
         let on = raw.call(&fields(RUN), &message(&request.encode_to_vec()), piece);
         raw.wait_for_answer(on);
         raw.wait_until_read();
-        is_gone(&daemon, &secret, "a user who is refused");
+        is_gone(&daemon, &secret, "a refused user");
         raw.wait_until_read();
         let reported = daemon.api.get("c").unwrap_err();
         assert_eq!(reported.code(), tonic::Code::NotFound, "nothing was run for that user");
     }
 }
 
-/// Most ways to fail leave the secret where nothing is overwritten. Exceptions are ways that send parts too short for
-/// the search, and those whose memory was soon reused. This is the control.
+/// Most failing calls leave the secret in memory if nothing is overwritten. Exceptions are calls with parts too short
+/// for the search, and those whose memory was soon reused. This is the control.
 #[test]
 fn without_the_wipe_what_was_refused_is_found() {
     let daemon = Setup::default().control().start();

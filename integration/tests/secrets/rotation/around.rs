@@ -1,4 +1,4 @@
-//! Surroundings of secret files: owners, readers, and the effect of an update.
+//! Directories of secret files: owners, readers, and the effect of an update.
 
 use std::os::unix::fs::MetadataExt as _;
 
@@ -13,7 +13,7 @@ use crate::rotation::{ROOT, content, inside, names};
 
 const CONFIG: &str = "/root/.kube/config";
 
-/// A home directory that the image lacks exists around a secret file, and can be written to as if the image had it.
+/// A home directory that the image lacks is created for a secret file, and is writable as if the image had it.
 #[test]
 fn what_lies_around_a_file_stays_writable() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -29,11 +29,11 @@ fn what_lies_around_a_file_stays_writable() {
         assert_eq!((exit(&ended), &*printed), (Ok(0), "the token\nls\n"), "{user}");
         assert_eq!(ended.files[0].mount_point, CONFIG);
     }
-    // The control: a directory that is declared to hold only secret files is mounted as a whole.
+    // The control: a directory that is declared to contain only secret files is mounted as a whole.
     let request = sh("echo x >/root/.history").rootfs(&rootfs.reference()).file(CONFIG, b"x");
     let ended = daemon.api.run_to_end(RunRequest { file_directories: vec!["/root".into()], ..request });
     assert_eq!((exit(&ended).map(|code| code != 0), &*ended.files[0].mount_point), (Ok(true), "/root"));
-    // A read-only root stays so, and the file is there.
+    // A read-only root stays read-only, and the file exists.
     let request = sh(&format!("cat {CONFIG} && ! echo x 2>/dev/null >/root/x")).rootfs(&rootfs.reference());
     let request = request.file(CONFIG, b"x").unmasked();
     let ended = daemon.api.run_to_end(RunRequest { read_only_rootfs: true, ..request });
@@ -41,7 +41,7 @@ fn what_lies_around_a_file_stays_writable() {
     assert_eq!(rootfs.listing(), before, "the operator's directory is as it was");
 }
 
-/// Files can be added to declared directories, even empty ones; a file with a mount of its own is replaced.
+/// Files can be added to declared directories, even to empty ones; an individually mounted file is replaced.
 #[test]
 fn files_are_added_to_directories_that_are_declared() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -70,8 +70,8 @@ fn shared(path: &str, content: &[u8], mode: Option<u32>, group: Option<&str>) ->
     File { path: path.into(), content: content.into(), mode, group: group.map(Into::into), ..File::default() }
 }
 
-/// A program that starts as root and then becomes another user reads files shared with its group; one of another group
-/// does not.
+/// A program that starts as root and then changes its user can read files shared with its group; a program with another
+/// group cannot.
 #[test]
 fn a_program_that_drops_its_user_reads_what_is_shared_with_it() {
     let daemon = Daemon::start();
@@ -99,7 +99,7 @@ fn a_program_that_drops_its_user_reads_what_is_shared_with_it() {
     assert_eq!(reported, [(0o640, 1000), (0o444, 0), (0o600, 0)]);
 }
 
-/// A replaced file keeps its mode and group unless the update names others. Errors name their field.
+/// A replaced file keeps its mode and group unless the update sets others. Errors name their field.
 #[test]
 fn an_update_keeps_or_changes_who_may_read() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());

@@ -33,7 +33,7 @@ fn files_come_change_and_go() {
     let updated = daemon.api.update(change).unwrap();
     assert_eq!(updated.files_generation, 2);
     assert!(updated.files_updated_at.is_some());
-    assert_eq!(daemon.api.get("c").unwrap(), updated, "what the call answers is what Get tells");
+    assert_eq!(daemon.api.get("c").unwrap(), updated, "the answer equals that of Get");
     let files: Vec<(&str, u64, &str)> =
         updated.files.iter().map(|file| (&*file.path, file.size, &*file.mount_point)).collect();
     let [password, x] = ["db/password", "new/deep/x"].map(|path| format!("{ROOT}/{path}"));
@@ -85,7 +85,7 @@ fn files_come_change_and_go() {
     );
 }
 
-/// The signal arrives when the new files are in place: the handler reads them.
+/// The signal arrives after the new files are in place: the handler reads them.
 #[test]
 fn a_signal_comes_after_the_swap() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -105,7 +105,7 @@ fn a_signal_comes_after_the_swap() {
     }
 }
 
-/// Values in force are masked in the output, however many updates were refused or had to wait meanwhile.
+/// Current values are masked in the output, however many updates were refused or delayed meanwhile.
 #[test]
 fn values_in_force_are_masked() {
     let (daemon, rootfs) = (Setup::default().config(MANY).start(), Rootfs::busybox());
@@ -129,7 +129,7 @@ fn values_in_force_are_masked() {
     assert!(printed.contains("[REDACTED:a]") && !printed.contains("canary"), "{printed}");
 }
 
-/// A file with a mount of its own is replaced atomically, and leaves no mount behind.
+/// An individually mounted file is replaced atomically, and leaves no mount behind.
 #[test]
 fn a_single_file_is_replaced_in_place() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -174,7 +174,7 @@ fn a_stale_generation_is_refused_and_concurrent_updates_land_one_by_one() {
     let landed: Vec<Result<u64, tonic::Status>> = eight(None);
     let mut generations: Vec<u64> = landed.into_iter().map(Result::unwrap).collect();
     generations.sort_unstable();
-    // Each update counts up by one; an answer that comes late reports a later generation.
+    // Each update increments the generation; an answer that comes late reports a later generation.
     assert_eq!(daemon.api.get("c").unwrap().files_generation, 9);
     assert!(generations.iter().all(|generation| (2..=9).contains(generation)), "{generations:?}");
     let (a, b) = (read(&container, "a"), read(&container, "b"));
@@ -189,7 +189,7 @@ fn a_stale_generation_is_refused_and_concurrent_updates_land_one_by_one() {
     assert_eq!(daemon.api.get("c").unwrap().files_generation, 10);
 }
 
-/// Updates continue under the next daemon after a kill; a second launcher wipes what the first could.
+/// Updates continue with the next daemon after a kill; a second launcher can wipe everything that the first could.
 #[test]
 fn updates_outlive_the_daemon() {
     let mut daemon = Daemon::start();
@@ -205,7 +205,7 @@ fn updates_outlive_the_daemon() {
     assert_eq!((read(&container, "a").as_deref(), read(&container, "b").as_deref()), (Some("3"), Some("keep")));
     daemon.api.stop("c", Some(0)).unwrap();
     let ended = daemon.api.wait("c").unwrap();
-    assert_eq!((ended.files_generation, ended.files.len()), (3, 3), "the end tells it, too");
+    assert_eq!((ended.files_generation, ended.files.len()), (3, 3), "the result has it, too");
     let wipe = ending(&ended).wipe.clone().unwrap();
     assert_eq!((wipe.files, wipe.bytes), (5, 1 + 1 + 1 + 1 + 4));
 }
@@ -235,8 +235,8 @@ fn a_shim_that_is_killed_among_rotations_leaves_nothing() {
                 landed
             })
         };
-        // After a few rotations, at a moment that differs from round to round.
-        wait::until("rotations go on", || (daemon.api.get(&id).unwrap().files_generation > 2 + round).then_some(()));
+        // After a few rotations, at a moment that differs in each round.
+        wait::until("rotations continue", || (daemon.api.get(&id).unwrap().files_generation > 2 + round).then_some(()));
         kill(daemon.record(&id).shim.pid, 9);
         assert!(daemon.api.block_on(rotating).unwrap() > 0);
         let ended = daemon.api.wait(&id).unwrap();

@@ -1,4 +1,4 @@
-//! Forged updates, as a compromised daemon could send to a shim: they are refused and change nothing.
+//! Forged updates, as a compromised daemon could send them to a shim: they are refused and change nothing.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -114,7 +114,7 @@ fn a_forged_update_changes_nothing() {
     assert_eq!((record.files_generation, record.plan.files[1].size), (2, 5));
 }
 
-/// A daemon cannot flood a shim: the amount that is not wiped yet is limited, and exceeding it is reported.
+/// A daemon cannot flood a shim: the amount of unwiped data is limited, and exceeding it is reported.
 #[test]
 fn more_than_a_shim_keeps_is_refused_for_the_moment() {
     let site = Site::start();

@@ -1,4 +1,4 @@
-//! Readers that hammer a pair of files while they change.
+//! Readers that constantly read a pair of files while it changes.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,10 +14,10 @@ use serde_json::Value;
 
 use crate::rotation::{GENERATIONS, ROOT, inside, wait_for_single_generation};
 
-/// Reads the pair `pair/a`, `pair/b` below a directory until SIGTERM, and prints what it saw. Every line of either file
-/// is the stamp of its generation. It alternates between two ways: through the directory of one generation, opened
-/// once; and by plain paths, with a check of the generation in force before and after. A round that takes longer than
-/// old generations stay proves nothing, and is only counted.
+/// Reads the pair `pair/a`, `pair/b` below a directory until SIGTERM, and prints its observations. Every line of either
+/// file is the stamp of its generation. The reader alternates between two methods: through the directory of one
+/// generation, opened once; and by plain paths, with a check of the current generation before and after. A round that
+/// takes longer than old generations are kept proves nothing, and is only counted.
 const READER: &str = r#"
 import json, os, signal, sys, time
 pair, generations = sys.argv[1] + '/pair', sys.argv[2]
@@ -109,7 +109,7 @@ fn a_reader_sees_whole_pairs_through_a_thousand_rotations() {
     assert_eq!((wipe.files as usize, wipe.bytes as usize, wipe.verified), (2 * (ROTATIONS + 1), bytes, true));
 }
 
-/// The same reader sees faults where the same files are overwritten in place. This is the control.
+/// The same reader detects faults if the same files are overwritten in place. This is the control.
 #[test]
 fn the_reader_would_see_files_that_are_written_in_place() {
     let dir = tempfile::tempdir().unwrap();
@@ -134,7 +134,7 @@ fn the_reader_would_see_files_that_are_written_in_place() {
     assert!(number(&seen, "torn") + number(&seen, "mixed") > 0, "{seen}");
 }
 
-/// An old descriptor shows the old content or zeros, and never any other byte.
+/// An old descriptor reads the old content or zeros, and never any other byte.
 #[test]
 fn an_open_descriptor_shows_old_content_or_zeros() {
     let daemon = Daemon::start();
@@ -166,8 +166,8 @@ fn an_open_descriptor_shows_old_content_or_zeros() {
     assert_eq!(fs::read(inside(&container, &format!("{ROOT}/a"))).unwrap(), new);
 }
 
-/// Takes leases on its secret files, at each of their paths and as often as it can, until SIGTERM; each leased
-/// descriptor lies in the queue of a socket that is not read. The control is a file of its own.
+/// Constantly takes leases on its secret files, at each of their paths, until SIGTERM; each leased descriptor is queued
+/// in a socket that is not read. The control is the script's own file.
 const LEASER: &str = r#"
 import fcntl, os, signal, socket, sys
 queue = [socket.socketpair() for _ in range(16)]
@@ -199,7 +199,7 @@ print('leases', leases['own'], leases['secret'], flush=True)
 "#;
 
 /// Leases of a container on its own secret files delay nothing: a replaced value is wiped as fast as without them, and
-/// the container ends when it is stopped, whether its shim or the launcher wipes.
+/// the container stops on request, whether its shim or the launcher wipes.
 #[test]
 fn leases_delay_no_wipe() {
     const BOUND: Duration = Duration::from_secs(15); // the kernel breaks a lease after 45 s

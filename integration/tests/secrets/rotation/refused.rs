@@ -17,7 +17,7 @@ fn first_field(status: &Status) -> String {
     details.bad_request().and_then(|bad| bad.field_violations.first()).map(|v| v.field.clone()).unwrap_or_default()
 }
 
-/// Checks that nothing has changed, and that nothing of the update is there.
+/// Checks that nothing has changed, and that nothing of the update exists.
 fn as_before(daemon: &Daemon, before: &Container) {
     assert_eq!(daemon.api.get(&before.id).unwrap(), *before);
     assert_eq!(content(before, &format!("{ROOT}/a")).as_deref(), Some("old"));
@@ -64,15 +64,15 @@ fn what_does_not_fit_is_told_and_changes_nothing() {
     assert!(bare.code() == Code::FailedPrecondition && bare.message().contains("no directory"), "{bare}");
 }
 
-/// Policy for larger files than a test container's memory can hold.
+/// Policy for more file data than the memory of a test container.
 pub(crate) const MANY: &str = "[policy]\nfiles_bytes_max = 40000000\n[server]\nmessage_bytes_max = 50000000\n";
 
 /// Files count against the container's own memory: an update that does not fit is refused with the limit's name, the
-/// process lives on, and one that fits (the control) succeeds.
+/// process continues, and an update that fits (the control) succeeds.
 #[test]
 fn what_the_containers_memory_does_not_hold_is_refused() {
     let daemon = Setup::default().config(MANY).start();
-    // Uses most of the memory, and prints when it has.
+    // Uses most of the memory, and then prints a line.
     let script = "import time\nheld = bytearray(40 << 20)\nprint('up', flush=True)\ntime.sleep(100000)";
     let request = program("/usr/bin/python3", &["-c", script]).id("c").memory(64 << 20).file("a", b"old");
     let before = daemon.api.up(request);
@@ -89,13 +89,13 @@ fn what_the_containers_memory_does_not_hold_is_refused() {
     assert!(!ending(&ended).oom_killed, "{ended:?}");
 }
 
-/// A cgroup that fills up while files are written costs only the update: the kernel kills the helper and not the
+/// A cgroup that becomes full while files are written fails only the update: the kernel kills the helper and not the
 /// container's process, the old files stay, and the container is not reported as out of memory.
 #[test]
 fn a_cgroup_that_fills_up_in_the_middle_costs_only_the_update() {
     let daemon = Setup::default().config(MANY).start();
     let before = daemon.api.started(sleeper("c").memory(64 << 20).file("a", b"old"));
-    // A limit above the container's own, which the check of the free memory does not see.
+    // A limit above the container's own, which the check of the free memory does not consider.
     let cgroup = daemon.record("c").cgroup;
     let parent = footprint::cgroup_roots(&daemon.setup().run_dir())
         .into_iter()
@@ -122,5 +122,5 @@ fn a_cgroup_that_fills_up_in_the_middle_costs_only_the_update() {
     );
     daemon.api.stop("c", Some(0)).unwrap();
     let ended = daemon.api.wait("c").unwrap();
-    assert!(!ending(&ended).oom_killed, "the helper's death is not the container's: {ended:?}");
+    assert!(!ending(&ended).oom_killed, "the helper was killed, not the container: {ended:?}");
 }

@@ -1,4 +1,4 @@
-//! Programs that watch the directory of their secret files, as most reloaders of certificates do.
+//! Programs that watch the directory of their secret files, as most certificate reloaders do.
 
 use std::mem::MaybeUninit;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,7 +10,8 @@ use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch,
 
 use crate::rotation::{ROOT, content, inside, wait_for_single_generation};
 
-/// Each rotation is an event in the visible directory, at which the new content can be read, and gives the name another inode.
+/// Each rotation causes an event in the visible directory, after which the new content can be read, and gives the name
+/// another inode.
 #[test]
 fn each_rotation_is_seen_in_the_directory() {
     let daemon = Daemon::start();

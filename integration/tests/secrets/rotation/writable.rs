@@ -1,4 +1,4 @@
-//! Files that a container's process may change: what it can and cannot do with them, and that all of it is wiped.
+//! Files that a container's process may change: permitted and denied operations, and the wipe of all of them.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -26,7 +26,7 @@ fn anyone() -> Daemon {
     Setup::default().config("[policy]\nallow_host_userns = true\n").start()
 }
 
-/// Ends with 9 if an operation succeeds that must not.
+/// Exits with 9 if a forbidden operation succeeds.
 const CHANGES: &str = r#"set -e
 grep -q ' /etc/cf-service-bindings rw,nosuid,nodev,noexec' /proc/self/mountinfo
 cd /etc/cf-service-bindings
@@ -67,8 +67,8 @@ fn a_process_changes_its_files_and_writes_beside_them() {
         let options = "rw,nosuid,nodev,noexec";
         let points = [ROOT, ROOT, ROOT, "/root/.token", "/root/.kube"];
         assert_eq!(reported, points.map(|point| (point, options)));
-        // Five files of the request by their second names too; `password` and `config`, which replaced two; y, run and
-        // large.
+        // Five files of the request, also by their second names; `password` and `config`, which replaced two; y, run
+        // and large.
         let wipe = ending(&ended).wipe.as_ref().unwrap();
         assert_eq!((wipe.verified, wipe.files, &*wipe.wiped_by), (true, 10, "shim"), "{wipe:?}");
         assert!(wipe.bytes > MOST - (64 << 10), "{wipe:?}");
@@ -94,8 +94,8 @@ fn files_that_a_process_may_change_are_not_updated() {
     assert!(nothing.code() == Code::InvalidArgument && nothing.message().contains("writable_files"), "{nothing}");
 }
 
-/// The holder of the token gets the files as they were in the request, whatever the process did to its files, and
-/// cannot make root read anything else by what it did.
+/// The holder of the token gets the files as in the request, whatever the process did to its files, and these changes
+/// cannot make root read anything else.
 #[test]
 fn what_was_given_can_be_asked_for_again() {
     let daemon = Daemon::start();
@@ -110,7 +110,7 @@ fn what_was_given_can_be_asked_for_again() {
     assert_eq!(values(&answer), [&["PW=pw".to_owned()][..], &given[..]].concat());
     daemon.api.stop("t", Some(0)).unwrap();
     // Three files of the request under their second names, as copies, and the token; `b` is one of them; and the files
-    // that lie beside the copies.
+    // next to the copies.
     let wipe = daemon.api.wait("t").unwrap().result.unwrap().wipe.unwrap();
     assert_eq!((wipe.verified, wipe.files), (true, 3 + 3 + 1 + 1));
 }
@@ -157,7 +157,7 @@ fn nothing_that_a_process_makes_keeps_a_wipe_from_its_work() {
                 daemon.kill();
                 for pid in [launcher, shim] {
                     kill(pid, 9);
-                    wait::until("the killed process is gone", || has_ended(pid).then_some(()));
+                    wait::until("the killed process has exited", || has_ended(pid).then_some(()));
                 }
                 daemon.start_again();
             }
@@ -175,12 +175,12 @@ fn nothing_that_a_process_makes_keeps_a_wipe_from_its_work() {
     }
 }
 
-/// Leases a file, and does not give the lease back.
+/// Leases a file, and does not release the lease.
 const LEASE: &str = "import fcntl, os, signal, sys\nsignal.signal(signal.SIGIO, signal.SIG_IGN)\n\
     fcntl.fcntl(os.open(sys.argv[1], os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK)\nprint(flush=True)\nsignal.pause()";
 
-/// A file that the process made is held open by no process of the executor. A lease on it that a process outside of the
-/// container has delays its wipe and nothing else, and the result has no receipt then.
+/// No process of the executor holds a file open that the process created. A lease on it by a process outside of the
+/// container delays only its wipe, and the result then has no receipt.
 #[test]
 fn a_file_that_is_leased_from_outside_is_wiped_later() {
     let daemon = Daemon::start();
@@ -203,5 +203,5 @@ fn a_file_that_is_leased_from_outside_is_wiped_later() {
     lease.kill().unwrap();
     lease.wait().unwrap();
     wait::until("the file is wiped", || (first(&kept[0]) == 0).then_some(()));
-    wait::until("it is told", || daemon.setup().logged().contains("1 secret files were wiped late").then_some(()));
+    wait::until("it is logged", || daemon.setup().logged().contains("1 secret files were wiped late").then_some(()));
 }

@@ -1,4 +1,4 @@
-//! Copies out of a running container and into it, by agent-cli and by direct calls.
+//! Copies from and to a running container, with agent-cli and with direct calls.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -30,10 +30,10 @@ fn cp(daemon: &Daemon, arguments: &[&str]) -> CliOutput {
 }
 
 fn mode(path: &Path) -> u32 {
-    fs::symlink_metadata(path).expect("it is there").permissions().mode() & 0o7777
+    fs::symlink_metadata(path).expect("the path exists").permissions().mode() & 0o7777
 }
 
-/// A tree is copied in and back out unchanged, in an image without any program.
+/// A tree is copied in and out again unchanged, in an image without any program.
 #[test]
 fn a_tree_goes_in_and_comes_out_as_it_was() {
     let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir().unwrap());
@@ -48,7 +48,7 @@ fn a_tree_goes_in_and_comes_out_as_it_was() {
     fs::set_permissions(&deep, PermissionsExt::from_mode(0o751)).unwrap();
     symlink("../nowhere", from.join("link")).unwrap();
     shell_output(&daemon, "busybox mkdir /there; busybox rm -f /bin/tar; echo old >/file");
-    // To a new name, to an existing directory, only the directory's content, and a file in place of another.
+    // To a new name, to an existing directory, only the directory's content, and a file that replaces another.
     for (source, destination) in
         [("from", "c:/new"), ("from", "c:/there"), ("from/.", "c:/there"), ("from/.", "c:/new/")]
     {
@@ -79,7 +79,7 @@ fn a_tree_goes_in_and_comes_out_as_it_was() {
     assert_eq!(fs::read(at("one")).unwrap(), b"new");
 }
 
-/// A sparse file takes no more room after a copy, in either direction, and an endless one is bounded.
+/// A sparse file uses no more space after a copy, in either direction, and an endless file is limited.
 #[test]
 fn cp_sparse_file_keeps_holes() {
     use std::os::unix::fs::MetadataExt as _;
@@ -147,7 +147,7 @@ fn a_dash_is_an_archive() {
     assert!(damaged.status == 125 && damaged.stderr.contains("the archive is damaged"), "{damaged:?}");
 }
 
-/// A copy has the rights of the container's user; paths that are forbidden, missing or in the way are reported.
+/// A copy has the permissions of the container's user; paths that are forbidden, missing or obstructed are reported.
 #[test]
 fn it_is_the_containers_user_who_reads_and_writes() {
     let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir().unwrap());
@@ -177,7 +177,7 @@ fn it_is_the_containers_user_who_reads_and_writes() {
         assert!(reported.status == 125 && reported.stderr.contains(words), "{source} {destination}: {reported:?}");
     }
     assert!(!Path::new(&out).exists());
-    // As a destination, a link to a directory counts as a directory; an entry does not lead through one.
+    // As a destination, a link to a directory counts as a directory; an archive entry does not lead through a link.
     assert_eq!(cp(&daemon, &[&file, "c:/tmp/l"]).status, 0);
     assert_eq!(shell_output(&daemon, "cat /tmp/d/file"), "x");
     let tree = home.path().join("tree/l");
@@ -198,8 +198,8 @@ fn it_is_the_containers_user_who_reads_and_writes() {
     assert!(cp(&closed, &["c:/etc/passwd", &out]).stderr.contains("allow_exec"));
 }
 
-/// Links of a container lead to nothing of the host's, even if they change during a copy (CVE-2018-15664). The control:
-/// the same name, looked up from the host, leads to the host's file.
+/// Links of a container lead to no file of the host, even if they change during a copy (CVE-2018-15664). The control:
+/// the same name, resolved on the host, leads to the host's file.
 #[test]
 fn links_of_a_container_lead_to_nothing_of_the_hosts() {
     let (daemon, rootfs, home) = (Daemon::start(), Rootfs::busybox(), tempfile::tempdir().unwrap());
@@ -223,7 +223,7 @@ fn links_of_a_container_lead_to_nothing_of_the_hosts() {
         let source = format!("c:/dir{name}");
         let read = cp(&daemon, &[&source, &out]);
         assert!(read.status == 125 && !Path::new(&out).exists(), "{read:?}");
-        // May be written or not, and at either place: the container changes the path.
+        // The write may succeed or fail, at either path, because the container changes the path.
         let _ = cp(&daemon, &[&new, &source]);
         let _ = cp(&daemon, &[&new, &format!("c:/dir{above}/made")]);
     }
@@ -231,7 +231,7 @@ fn links_of_a_container_lead_to_nothing_of_the_hosts() {
     assert!(!home.path().join("made").exists());
 }
 
-/// Secret files are in no archive, whatever path is requested. The control: a file beside them is.
+/// Secret files are in no archive, whatever path is requested. The control: a file next to them is.
 #[test]
 fn secret_files_are_not_copied() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -252,7 +252,7 @@ fn secret_files_are_not_copied() {
     assert!(reported.stderr.contains("volume of secret files"), "{reported:?}");
 }
 
-/// A client that does not read stops the copy, and nothing of it accumulates; a client that disconnects ends it.
+/// A client that does not read stops the copy, and no data accumulates; a client that disconnects ends the copy.
 #[test]
 fn a_slow_reader_holds_the_copy_up() {
     let daemon = sleeping("c");
@@ -272,16 +272,16 @@ fn a_slow_reader_holds_the_copy_up() {
             .filter(|name| name.starts_with("executor-"))
             .count()
     };
-    wait::until("the copy is held up", || (ours() == 1).then_some(()));
+    wait::until("the copy is blocked", || (ours() == 1).then_some(()));
     let before = memory();
     copying.stdout.as_mut().unwrap().read_exact(&mut some).unwrap();
     assert!(memory() < before + (16 << 10), "{before} {}", memory());
     copying.kill().unwrap();
     copying.wait().unwrap();
-    wait::until("the copy's process ends", || (ours() == 0).then_some(()));
+    wait::until("the copy's process exits", || (ours() == 0).then_some(()));
 }
 
-/// One entry that cannot be copied is reported by name, and the others are copied, in both directions.
+/// An entry that cannot be copied is reported by name, and the others are copied, in both directions.
 #[test]
 fn one_entry_that_cannot_be_copied_ends_nothing() {
     let (daemon, home) = (Daemon::start(), tempfile::tempdir().unwrap());
@@ -303,7 +303,7 @@ fn one_entry_that_cannot_be_copied_ends_nothing() {
     );
     let times = |path: &Path| fs::metadata(path).unwrap().mtime().to_string();
     assert_eq!(shell_output(&daemon, "stat -c %Y /tmp/t/z/b").trim(), times(&out.join("z/b")));
-    // Into the container: a file whose name a directory has, and one below a closed directory.
+    // To the container: a file whose name is that of a directory, and a file below an inaccessible directory.
     let tree = home.path().join("tree");
     fs::create_dir_all(tree.join("closed")).unwrap();
     for name in ["closed/x", "before", "z", "zz"] {
@@ -316,7 +316,7 @@ fn one_entry_that_cannot_be_copied_ends_nothing() {
         assert!(copied.stderr.contains(name), "{name}: {copied:?}");
     }
     assert_eq!(shell_output(&daemon, "cat /tmp/t/before /tmp/t/zz /tmp/t/z/b"), "newnew2\n");
-    // Out of the container, where the names collide on the host.
+    // From the container, with a name collision on the host.
     fs::remove_file(out.join("a")).unwrap();
     fs::create_dir(out.join("a")).unwrap();
     let copied = cp(&daemon, &["c:/tmp/t/.", &out.display().to_string()]);
@@ -324,7 +324,7 @@ fn one_entry_that_cannot_be_copied_ends_nothing() {
     assert_eq!(fs::read(out.join("zz")).unwrap(), b"new");
 }
 
-/// The cause of a refusal is reported, however much of the archive is still to come.
+/// The cause of a refusal is reported, however much of the archive remains to be sent.
 #[test]
 fn a_large_upload_tells_why_it_is_refused() {
     let (daemon, home) = (Daemon::start(), tempfile::tempdir().unwrap());
@@ -347,7 +347,7 @@ fn a_large_upload_tells_why_it_is_refused() {
 
 /// Number of names in a directory of a container with the prefix of partial copies.
 fn partial(pid: i32) -> usize {
-    let names = fs::read_dir(format!("/proc/{pid}/root/tmp")).expect("it is there");
+    let names = fs::read_dir(format!("/proc/{pid}/root/tmp")).expect("the path exists");
     names.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(".executor-archive-")).count()
 }
 
@@ -374,13 +374,13 @@ fn what_is_not_whole_goes() {
     copying.kill().unwrap();
     copying.wait().unwrap();
     wait::until("the client was killed", || (partial(pid) == 0).then_some(()));
-    // Out of the container, interrupted.
+    // From the container, interrupted.
     shell_output(&daemon, "truncate -s 64G /tmp/large");
     let out = home.path().join("out");
     fs::create_dir(&out).unwrap();
     let copying = command(Some(&daemon.socket()), &["cp", "c:/tmp/large", &out.display().to_string()]);
     let copying = { copying }.spawn().unwrap();
-    wait::until("the copy has begun", || (fs::read_dir(&out).unwrap().count() == 1).then_some(()));
+    wait::until("the copy has started", || (fs::read_dir(&out).unwrap().count() == 1).then_some(()));
     integration::daemon::kill(copying.id() as i32, 2);
     assert_eq!(finish(copying).status, 130);
     assert_eq!(fs::read_dir(&out).unwrap().count(), 0);

@@ -20,7 +20,7 @@ fn interactive(request: RunRequest, terminal: bool) -> RunRequest {
 }
 
 /// A shell on a terminal works for an attached client: the prompt from before the attachment, typed input, the window
-/// size, Ctrl-C; all output is in the log, too, with secrets masked in both.
+/// size, Ctrl-C; all output is also in the log, and secrets are masked in both.
 #[test]
 fn a_shell_on_a_terminal() {
     let daemon = Daemon::start();
@@ -39,7 +39,7 @@ fn a_shell_on_a_terminal() {
     client.until("to the console");
     client.send_input(b"echo $SECRET; (echo go''ing; sleep 1000)\n");
     client.until("going");
-    // Until it sleeps: bash can lose a signal while it makes a process.
+    // Wait until it sleeps: bash can lose a signal during a fork.
     let sleeps = |pid: &i32| host::status(*pid, "Name").as_deref() == Some("sleep");
     wait::until("sleep runs", || host::descendants(pid(&started)).iter().any(sleeps).then_some(()));
     client.send_input(b"\x03");
@@ -52,7 +52,7 @@ fn a_shell_on_a_terminal() {
     assert_eq!(exit(&daemon.api.wait("c").unwrap()), Ok(7));
 }
 
-/// Input through a pipe comes from one client, until another takes over; then the input ends.
+/// Input through a pipe comes from one client, until another client replaces it; then the input ends.
 #[test]
 fn input_by_a_pipe() {
     let daemon = Daemon::start();
@@ -92,7 +92,8 @@ fn what_cannot_be_attached_to() {
     assert_eq!(start("c", false).err().unwrap().code(), Code::FailedPrecondition);
 }
 
-/// A client that only watches and does not read is told what it missed; the process and its log continue unaffected.
+/// A read-only client that does not read receives a message about missed output; the process and its log continue
+/// unaffected.
 #[test]
 fn a_watcher_that_does_not_read_holds_up_nobody() {
     let daemon = Daemon::start();
@@ -107,12 +108,12 @@ fn a_watcher_that_does_not_read_holds_up_nobody() {
     assert_eq!(slow.stdout.len() as u64 + slow.missed, slow.place);
 }
 
-/// Bytes of all values, without a pattern that a lost or doubled packet would preserve.
+/// Bytes of all values, without a pattern that a lost or duplicated packet would preserve.
 fn noise(length: u64) -> Vec<u8> {
     (0..length).map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 29) as u8).collect()
 }
 
-/// A root file system with `/bytes` in it, and a daemon that keeps almost nothing of a log.
+/// Creates a root file system with `/bytes` in it, and a daemon that keeps almost nothing of a log.
 fn with_bytes(bytes: &[u8]) -> (Daemon, Rootfs) {
     let rootfs = Rootfs::busybox();
     std::fs::write(rootfs.path().join("bytes"), bytes).expect("write");
@@ -123,8 +124,8 @@ fn reader(id: &str) -> AttachStart {
     AttachStart { id: id.into(), lossless: true, ..AttachStart::default() }
 }
 
-/// A lossless client gets every byte: the process waits for its reader as on a pipe, from the first byte to the end,
-/// which is not reported before all output was delivered; whatever happens to the log, or without one.
+/// A lossless client receives every byte: the process waits for its reader as on a pipe, from the first byte to the
+/// last, and the exit is not reported before all output is delivered, whatever happens to the log, or without one.
 #[test]
 fn a_lossless_client_gets_every_byte() {
     let bytes = noise(40 << 20);
@@ -134,7 +135,7 @@ fn a_lossless_client_gets_every_byte() {
         let request = cat(id).action(|run| run.suppress_log_output = suppressed);
         daemon.api.started(RunRequest { await_reader: true, ..request });
         let mut client = Attached::start(&daemon.api, reader(id)).unwrap();
-        // The pause lasts as long as another container needs to write the same without a reader.
+        // The pause lasts as long as another container needs to write the same output without a reader.
         assert_eq!(exit(&daemon.api.run_to_end(cat(&format!("{id}-2")))), Ok(0));
         assert_eq!(daemon.api.get(id).unwrap().state(), State::Running, "the process waits for its reader");
         let slow = attached_to(&daemon, id);
@@ -143,7 +144,7 @@ fn a_lossless_client_gets_every_byte() {
         drop(slow);
         assert_eq!(exit(&daemon.api.wait(id).unwrap()), Ok(0));
     }
-    // The same holds for output that is too short to wait for.
+    // The same applies to output that is too short to make the process wait.
     daemon.api.started(RunRequest { await_reader: true, ..sh("echo out; echo err >&2; exit 3").id("short") });
     let client = Attached::start(&daemon.api, reader("short")).unwrap().end().unwrap();
     assert_eq!((&*client.stdout, &*client.stderr), (&b"out\n"[..], &b"err\n"[..]));
@@ -161,7 +162,7 @@ fn a_reader_that_stops_holds_up_nothing_but_its_process() {
     let held = |id: &str| {
         let request = program("/bin/cat", &["/bytes"]).id(id).rootfs(&rootfs.reference());
         daemon.api.started(RunRequest { await_reader: true, ..request });
-        // Unread data of several streams fills their connection's window: each has a connection of its own.
+        // Unread data of several streams fills their connection's window, so each has its own connection.
         Attached::start(&Api::connect(&daemon.socket()).unwrap(), reader(id)).unwrap()
     };
     let (stopped, killed, gone, deleted) = (held("stop"), held("kill"), held("gone"), held("delete"));
@@ -175,14 +176,10 @@ fn a_reader_that_stops_holds_up_nothing_but_its_process() {
     drop(gone);
     assert_eq!(exit(&daemon.api.wait("gone").unwrap()), Ok(0), "the process continues with its log alone");
     daemon.api.stop("stop", Some(1)).unwrap();
-    assert_eq!(
-        exit(&daemon.api.wait("stop").unwrap()),
-        Err(9),
-        "the first of a pid namespace, alone and without a handler"
-    );
+    assert_eq!(exit(&daemon.api.wait("stop").unwrap()), Err(9), "PID 1 alone and without a handler");
     assert!(stopped.end().is_err(), "the stream ends with an error, because output is missing");
     daemon.api.signal("kill", 9).unwrap();
-    // The reader has time as long as the container is not stopped.
+    // The reader has unlimited time as long as the container is not stopped.
     let killed = killed.end().unwrap();
     assert!(killed.stdout == noise(8 << 20)[..killed.stdout.len()]);
     assert_eq!(exit(&daemon.api.wait("kill").unwrap()), Err(9));
@@ -190,7 +187,8 @@ fn a_reader_that_stops_holds_up_nothing_but_its_process() {
     drop(deleted);
 }
 
-/// A client continues at its byte position when executord dies with output on its way, and the process waits for it.
+/// A client continues at its byte position if executord is killed with output in transit, and the process waits for the
+/// client.
 #[test]
 fn a_reader_goes_on_where_it_was_when_executord_died() {
     let mut node = Supervised::start();
@@ -218,7 +216,7 @@ fn a_reader_goes_on_where_it_was_when_executord_died() {
     assert_eq!(beyond.err().unwrap().code(), Code::FailedPrecondition, "the position is beyond the end");
 }
 
-/// The terminal belongs to the shim, and outlives executord.
+/// The terminal belongs to the shim, and survives executord.
 #[test]
 fn the_terminal_outlives_executord() {
     let mut node = Supervised::start();

@@ -7,8 +7,8 @@ use integration::rootfs::Rootfs;
 use integration::streams::{executed, script};
 use integration::wait;
 
-/// Inspects every process of its pid namespace as fast as it can: program, open files, root; and tries to trace them.
-/// Counts by program.
+/// Constantly inspects every process of its pid namespace (program, open files, root) and tries to trace it. Counts by
+/// program.
 const POLLER: &str = r#"
 import ctypes, os, signal
 libc = ctypes.CDLL(None, use_errno=True)
@@ -48,9 +48,9 @@ while not stop: look()
 print("counts", *(f"{k}={v}" for k, v in counts.items()), flush=True)
 "#;
 
-/// Root of the container finds the executor's processes while they enter, and reaches nothing of them (CVE-2016-9962,
-/// CVE-2019-5736). The control in the same run: it does reach the programs that they become, so that it looks in time
-/// and at the right places.
+/// Root of the container finds the executor's processes while they enter, and can access nothing of them
+/// (CVE-2016-9962, CVE-2019-5736). The control in the same run: it can access the programs that they execute, which
+/// shows that it inspects at the right time and place.
 #[test]
 fn nothing_of_ours_is_reached_while_it_comes_in() {
     let daemon = Daemon::start();
@@ -68,10 +68,11 @@ fn nothing_of_ours_is_reached_while_it_comes_in() {
     };
     assert_eq!((count("reached"), count("traced")), (0, 0), "{log}");
     assert!(count("helpers") > 0 && count("denied") > 0, "the poller has seen the processes: {log}");
-    assert!(count("programs") > 0, "the control: what they become is reached: {log}");
+    assert!(count("programs") > 0, "the control: the executed programs are reached: {log}");
 }
 
-/// A container that puts links in the way of a working directory has directories created below its own root alone.
+/// A container that puts links into the path of a working directory causes directories to be created only below its own
+/// root.
 #[test]
 fn exec_workdir_links_stay_inside() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -97,7 +98,7 @@ fn exec_workdir_links_stay_inside() {
     }
     for dir in ["/out/f", "/magic/g", "/self/h", "/proc/1/cwd/i"] {
         let failure = within("c", dir).failure.expect(dir);
-        // Its user may not even look through some of the links.
+        // Its user may lack search permission for some of the links.
         let is_closed = failure.errno == 13 && failure.message.starts_with("chdir");
         assert!(is_closed || failure.message.starts_with("create the working directory"), "{dir}: {failure:?}");
     }

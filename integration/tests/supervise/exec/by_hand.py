@@ -1,4 +1,4 @@
-"""Uses agent-cli at a terminal as a person would: makes a terminal, types, reads, and checks its state at the end."""
+"""Uses agent-cli on a terminal as a person does: creates a terminal, types, reads, and checks its final state."""
 import fcntl, os, pty, select, signal, struct, subprocess, sys, termios, time
 
 PATIENCE = 60
@@ -9,7 +9,7 @@ def command_line(pid):
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return file.read()
     except OSError:
-        return b""  # it has ended, or is no process
+        return b""  # it has exited, or is not a process
 
 
 class Session:
@@ -22,7 +22,7 @@ class Session:
         def own_terminal():
             os.setsid()
             for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
-                signal.signal(number, signal.SIG_DFL)  # as a login does, whatever this test was started by
+                signal.signal(number, signal.SIG_DFL)  # as login does, independent of the test's parent
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
         self.process = subprocess.Popen(
@@ -44,7 +44,7 @@ class Session:
         self.seen = self.seen[self.seen.index(text.encode()) + len(text):]
 
     def until_it_sleeps(self, seconds):
-        """bash can lose a signal while it makes a process."""
+        """bash can lose a signal during a fork."""
         deadline = time.monotonic() + PATIENCE
         while f"sleep\0{seconds}\0".encode() not in map(command_line, os.listdir("/proc")):
             assert time.monotonic() < deadline, "nothing sleeps"

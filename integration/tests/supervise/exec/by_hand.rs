@@ -1,4 +1,4 @@
-//! agent-cli at a real terminal, which the script `by_hand.py` makes and types at.
+//! agent-cli on a real terminal, created and operated by the script `by_hand.py`.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! After the death of any process, an executed process is left only in its container, and no longer than the container.
+//! After a kill of any process, an executed process remains only in its container, and no longer than the container.
 
 use executor_proto::v1::exec_request::Part as ToExecuted;
 use executor_proto::v1::{ExecDetach, ExecStart};
@@ -13,7 +13,7 @@ use tonic::Code;
 
 use crate::exec::sleeping;
 
-/// Ignores the signals that a client's disconnection sends first, as its children do.
+/// Ignores the signals that a client's disconnection sends first, and so do its children.
 const STUBBORN: &str = "trap '' HUP TERM; sleep 100000 & echo $!; wait";
 
 fn supervisors(launcher: i32) -> Vec<i32> {
@@ -53,22 +53,22 @@ fn a_client_that_goes_away_takes_its_process_along() {
     let gentle = Executed::start(&daemon.api, start("c", "/bin/sleep", &["100000"])).unwrap();
     let all = with_children(gentle.pid);
     drop(gentle);
-    all_end("one that hears the first signal", &all);
+    all_end("a process that handles the first signal", &all);
     let launcher = daemon.launcher().unwrap();
     wait::until("no supervisor is left", || supervisors(launcher).is_empty().then_some(()));
 }
 
-/// A detached process, from the beginning or later, continues without its client and is not held up by unread output.
-/// It ends with its container.
+/// A detached process, detached at the start or later, continues without its client and is not blocked by unread
+/// output. It is killed with its container.
 #[test]
 fn what_is_detached_goes_on_without_its_client() {
     let daemon = sleeping("c");
-    // More output than a pipe or a terminal holds.
+    // More output than a pipe or a terminal can hold.
     let busy = |mark: &str| format!("head -c 1000000 /dev/zero | tr '\\0' x; echo >/tmp/{mark}; exec sleep 100000");
     let begun = ExecStart { detached: true, ..script("c", &busy("begun")) };
     let begun = Executed::start(&daemon.api, begun).unwrap();
     let mut all = with_children(begun.pid);
-    assert_eq!(begun.end().unwrap().exit, None, "the call ends at once");
+    assert_eq!(begun.end().unwrap().exit, None, "the call returns at once");
     let later = Executed::start(&daemon.api, ExecStart { terminal: true, ..script("c", &busy("later")) }).unwrap();
     all.push(later.pid);
     later.send(ToExecuted::Detach(ExecDetach {}));
@@ -94,7 +94,7 @@ fn the_end_of_the_container_ends_it() {
     all_end("the container's processes", &all);
 }
 
-/// Executions while the container ends are refused, or run and are ended, and nothing is left.
+/// Executions while the container exits are refused, or run and are killed, and nothing is left.
 #[test]
 fn a_container_that_ends_meanwhile_refuses_in_order() {
     let daemon = Daemon::start();
@@ -122,9 +122,9 @@ fn a_supervisor_that_is_killed_takes_its_process_along() {
     let found = supervisors(daemon.launcher().unwrap());
     assert_eq!(found.len(), 1);
     kill(found[0], 9);
-    wait::until("the process has ended", || has_ended(all[0]).then_some(()));
+    wait::until("the process has exited", || has_ended(all[0]).then_some(()));
     assert_eq!(process.end().err().unwrap().code(), Code::Unavailable);
-    // The children of the killed process end with the container at the latest.
+    // The children of the killed process are killed with the container at the latest.
     daemon.api.stop("c", Some(0)).unwrap();
     daemon.api.wait("c").unwrap();
     all_end("all of it", &all);
@@ -139,13 +139,13 @@ fn executord_that_is_killed_leaves_no_process() {
         wait::until("the process has its child", || Some(with_children(process.pid)).filter(|all| all.len() == 2));
     node.kill(Part::Executord);
     all_end("the process", &shown);
-    wait::until("the supervisor has ended", || supervisors(node.pid(Part::Launcher)).is_empty().then_some(()));
+    wait::until("the supervisor has exited", || supervisors(node.pid(Part::Launcher)).is_empty().then_some(()));
     node.revive().unwrap();
     assert!(!has_ended(container), "the container runs on");
     assert_eq!(executed(&node.api, script("c", "exit 4")).unwrap().exit, Some(Ok(4)));
 }
 
-/// An executed process outlives the launcher that forked its supervisor, until the next launcher starts.
+/// An executed process survives the launcher that forked its supervisor, until the next launcher starts.
 #[test]
 fn a_launcher_that_is_killed_leaves_no_process() {
     let mut node = Supervised::start();

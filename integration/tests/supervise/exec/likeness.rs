@@ -30,7 +30,7 @@ const NAMESPACES: [&str; 8] = ["user", "mnt", "pid", "pid_for_children", "net", 
 
 fn cgroups(pid: i32) -> Vec<String> {
     let all = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    // In a hierarchy without a cgroup of the container's own, a process keeps the cgroup that it was started in.
+    // In a hierarchy without a cgroup of the container, a process keeps its initial cgroup.
     let ours = |line: &&str| line.contains("/c") || line.contains("executor");
     all.lines().filter(ours).map(str::to_owned).collect()
 }
@@ -89,12 +89,12 @@ fn it_is_as_the_containers_own_process() {
         let init = pid(&daemon.api.started(request));
         let executed = Executed::start(&daemon.api, start(id, "/bin/sleep", &["100000"])).unwrap();
         compare(id, init, executed.pid);
-        // A guard against a comparison of two empty values.
+        // Guards against a comparison of two empty values.
         assert_ne!(host::status(init, "CapBnd"), host::status(std::process::id() as i32, "CapBnd"));
     }
 }
 
-/// A process of another user has that user's groups by the container's files, and none of root's capabilities.
+/// A process with another user has that user's groups from the container's files, and none of root's capabilities.
 #[test]
 fn another_user_is_that_user() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
@@ -114,14 +114,14 @@ fn another_user_is_that_user() {
     assert!(as_user("root").starts_with("0\n0\n0\n/root\n"));
 }
 
-/// An executed process has three descriptors, which are pipes or a terminal; nothing of the host is open.
+/// An executed process has three descriptors, which are pipes or a terminal, and no open file of the host.
 #[test]
 fn it_has_no_descriptor_of_ours() {
     let daemon = Daemon::start();
     daemon.api.started(sleeper("c"));
     for (stdin, terminal) in [(false, false), (true, false), (false, true)] {
-        // The script prints when its loader, which opens libraries, is done. It stays, because its last command is not
-        // `sleep`.
+        // The script prints after its loader, which opens libraries, is done. The process remains a shell, because its
+        // last command is not `sleep`.
         let start = ExecStart { stdin, terminal, ..script("c", "echo loaded; sleep 1000; true") };
         let mut executed = Executed::start(&daemon.api, start).unwrap();
         executed.until("loaded");

@@ -1,4 +1,4 @@
-//! Arguments, environment and input of an executed process stay in none of the executor's processes.
+//! Arguments, environment and input of an executed process remain in none of the executor's processes.
 
 use executor_proto::v1::exec_request::Part;
 use executor_proto::v1::{EnvironmentVariable, ExecStart};
@@ -11,7 +11,7 @@ use integration::wait;
 
 const SIZE: usize = 4096;
 
-/// A running process that was given a canary in every way.
+/// A running process that received a canary in each kind of input.
 struct Given {
     daemon: Daemon,
     process: Executed,
@@ -69,7 +69,7 @@ impl Given {
     }
 }
 
-/// While a process runs and its call continues, the process alone holds what it was given and what it printed.
+/// While a process runs and its call continues, only the process holds its inputs and output.
 #[test]
 fn values_are_in_the_process_alone() {
     let given = Given::by(Setup::default());
@@ -78,11 +78,7 @@ fn values_are_in_the_process_alone() {
         assert!(report.processes >= 4, "executord, launcher, shim and supervisor: {report:?}");
         if report.found() { Err(report.to_string()) } else { Ok(()) }
     });
-    assert_eq!(
-        given.in_process(),
-        ["argument", "printed", "typed", "variable"],
-        "the search finds them where they are"
-    );
+    assert_eq!(given.in_process(), ["argument", "printed", "typed", "variable"], "the search finds existing values");
     given.process.send(Part::Signal(9));
     let Given { daemon, process, needles } = given;
     let process = process.end().unwrap();
@@ -94,7 +90,7 @@ fn values_are_in_the_process_alone() {
     });
 }
 
-/// All values are found where nothing is overwritten. This is the control.
+/// The control: all values are found if nothing is overwritten.
 #[test]
 fn where_nothing_is_overwritten_they_are_found() {
     let report = Given::by(Setup::default().control()).ours();
@@ -103,7 +99,7 @@ fn where_nothing_is_overwritten_they_are_found() {
     }
 }
 
-/// Copies a canary in and out again over one connection, which stays open, and searches executord.
+/// Copies a canary in and out again over one persistent connection, and searches executord.
 fn copied(setup: Setup) -> (Daemon, Needles) {
     let daemon = setup.start();
     daemon.api.started(sleeper("c"));
@@ -119,7 +115,7 @@ fn copied(setup: Setup) -> (Daemon, Needles) {
     let done = daemon.api.put_archive("c", "/tmp", &archive, 1000).expect("a copy");
     assert_eq!((done.entries, done.bytes), (1, SIZE as u64));
     let came = daemon.api.get_archive("c", "/tmp/file").expect("a copy");
-    assert!(came.windows(SIZE).any(|window| window == canary.as_bytes()), "the file comes back");
+    assert!(came.windows(SIZE).any(|window| window == canary.as_bytes()), "the file is returned");
     (daemon, needles)
 }
 
@@ -129,7 +125,7 @@ fn in_executord(daemon: &Daemon, needles: &Needles) -> Report {
     search.report()
 }
 
-/// Files that are copied into a container and out of one stay nowhere, while the connection is open.
+/// Files that are copied to and from a container leave nothing in memory while the connection is open.
 #[test]
 fn files_that_are_copied_leave_nothing() {
     let (daemon, needles) = copied(Setup::default());
@@ -139,7 +135,7 @@ fn files_that_are_copied_leave_nothing() {
     });
 }
 
-/// Copied files are found where nothing is overwritten. This is the control.
+/// The control: copied files are found if nothing is overwritten.
 #[test]
 fn where_nothing_is_overwritten_copied_files_are_found() {
     let (daemon, needles) = copied(Setup::default().control());

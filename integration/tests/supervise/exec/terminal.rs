@@ -45,8 +45,8 @@ fn its_size_is_as_asked_and_changes_are_seen() {
     assert_eq!(watcher.exit, Some(Ok(6)));
 }
 
-/// The first instruction of a program that is run at a terminal finds the size of the caller's window, in a warm start and in a
-/// cold one.
+/// The first instruction of a program on a terminal already has the size of the caller's window, after a warm and a
+/// cold start.
 #[test]
 fn run_terminal_begins_with_callers_size() {
     for ready in [0, 1] {
@@ -79,7 +79,7 @@ fn a_shell_is_used_as_by_hand() {
     shell.until("a42b");
     shell.send_input(b"(echo go''ing; sleep 1000)\n");
     shell.until("going");
-    // bash can lose a signal while it makes a process.
+    // bash can lose a signal during a fork.
     let sleeps = |pid: &i32| host::status(*pid, "Name").as_deref() == Some("sleep");
     wait::until("sleep runs", || host::descendants(shell.pid).iter().any(sleeps).then_some(()));
     shell.send_input(b"\x03");
@@ -95,7 +95,7 @@ fn a_shell_is_used_as_by_hand() {
     assert_eq!(shell.end().unwrap().exit, Some(Ok(9)));
 }
 
-/// All output before a process's end is delivered, however much it is.
+/// All output before a process's exit is delivered, whatever its size.
 #[test]
 fn nothing_of_its_output_is_lost() {
     let daemon = sleeping("c");
@@ -106,7 +106,7 @@ fn nothing_of_its_output_is_lost() {
     }
 }
 
-/// A false `/dev/ptmx`, which the container can put there, is not accepted as a terminal.
+/// A false `/dev/ptmx`, which the container can create, is not accepted as a terminal.
 #[test]
 fn a_false_multiplexer_is_refused() {
     let daemon = Daemon::start();

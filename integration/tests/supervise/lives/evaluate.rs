@@ -1,15 +1,14 @@
-//! The judgement: no figure is higher after the last tenth than after the second one, but for a slack that is stated
-//! with each.
+//! The judgement: no figure is higher after the last tenth than after the second one, except for a stated slack.
 
-/// Number of parts of a run, after each of which the figures are taken.
+/// Number of parts of a run. The figures are taken after each part.
 pub(crate) const TENTHS: usize = 10;
 
-/// Memory of a process in units of 1,024 bytes: what it shares is shared out (PSS), or counted whole (RSS).
+/// Memory of a process in units of 1,024 bytes: shared pages are counted proportionally (PSS), or fully (RSS).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Memory {
     pub(crate) pss_kib: u64,
     pub(crate) rss_kib: u64,
-    /// The parts of the two that are no pages of files.
+    /// Pages of PSS and RSS that do not belong to files.
     pub(crate) anonymous_pss_kib: u64,
     pub(crate) anonymous_rss_kib: u64,
 }
@@ -21,19 +20,18 @@ pub(crate) struct Figures {
     pub(crate) launcher: Memory,
     pub(crate) executord_descriptors: u64,
     pub(crate) launcher_descriptors: u64,
-    /// Mounts that the launcher has and the host has not.
+    /// Mounts that exist in the launcher's mount namespace but not in the host's.
     pub(crate) launcher_mounts: u64,
     /// The host's mounts below the daemon's directories.
     pub(crate) host_mounts: u64,
     pub(crate) cgroups: u64,
-    /// Files and directories below the run and the state directory, without the ledger's.
+    /// Files and directories below the run and state directories, except those of the ledger.
     pub(crate) files: u64,
     pub(crate) ledger_kib: u64,
-    /// All of the daemon's processes.
     pub(crate) processes: u64,
 }
 
-/// A figure's name, its value and the growth that is allowed; none where the figure is told and not judged.
+/// Name, value and permitted growth of a figure; the growth is `None` if the figure is reported and not judged.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) value: u64,
@@ -41,11 +39,10 @@ pub(crate) struct Row {
 }
 
 impl Figures {
-    /// All figures. What is counted exactly has no slack; files have one more for every other result that is kept,
-    /// because the oldest may be on its way out; descriptors have those of a client's connection that comes or goes.
-    /// An allocator gives memory back in pieces and late: over 24,000 lives its slack is 130 bytes for each. Pages of
-    /// files come and go with the machine's memory and with other processes of the same program, so that memory as a
-    /// whole is not judged.
+    /// Returns all figures. Exact counts have no slack. Files have one more for every other kept result, because the
+    /// oldest may be in the process of removal; descriptors have those of one client connection. An allocator frees
+    /// memory in pieces and with delay: over 24,000 lives its slack is 130 bytes each. File pages vary with the
+    /// machine's memory and with other processes of the same program, so total memory is not judged.
     pub(crate) fn rows(&self) -> [Row; 16] {
         let judged = |name, value, slack| Row { name, value, slack: Some(slack) };
         let reported = |name, value| Row { name, value, slack: None };
@@ -70,7 +67,7 @@ impl Figures {
     }
 }
 
-/// Returns a line for each figure that has grown from the second tenth to the last one.
+/// Returns a line for each figure that has grown from the second tenth to the last.
 pub(crate) fn grown(figures: &[Figures]) -> Vec<String> {
     let ([_, second, ..], Some(last)) = (figures, figures.last()) else { return Vec::new() };
     let line = |(before, after): (Row, Row)| {
@@ -119,7 +116,7 @@ mod tests {
     fn every_figure_that_grows_beyond_its_slack_fails() {
         for (index, Row { name, slack, .. }) in Figures::default().rows().iter().enumerate() {
             let Some(slack) = slack else { continue };
-            // From the second tenth to the last one there are eight steps.
+            // There are eight steps from the second tenth to the last.
             let step = slack / 8 + 1;
             let found = grown(&run(index, |tenth| 1000 + tenth * step));
             assert_eq!(found.len(), 1, "{name}: {found:?}");
@@ -133,7 +130,7 @@ mod tests {
             let slack = slack.unwrap_or(1 << 20);
             let at_most = |tenth| if tenth == TENTHS as u64 - 1 { 1000 + slack } else { 1000 };
             assert_eq!(grown(&run(index, at_most)), Vec::<String>::new(), "{name}");
-            // The first tenth fills what is kept, and what is lower at the end has not grown.
+            // The first tenth fills the kept results, and a figure that is lower at the end has not grown.
             assert_eq!(grown(&run(index, |tenth| if tenth == 0 { 0 } else { 5000 })), Vec::<String>::new(), "{name}");
             assert_eq!(grown(&run(index, |tenth| 9000 - tenth)), Vec::<String>::new(), "{name}");
         }

@@ -1,4 +1,4 @@
-//! The figures of a daemon that must not grow, as the host shows them.
+//! The figures of a daemon that must not grow, read from the host.
 
 use std::fs;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use integration::{footprint, host};
 
 use crate::lives::evaluate::{Figures, Memory};
 
-/// Time between two looks at counts that may still change.
+/// Polling interval of counts that may still change.
 pub(crate) const PAUSE: Duration = Duration::from_millis(250);
 
-/// Numbers of things: processes, cgroups, mounts of the launcher and of the host, files.
+/// Counts of processes, cgroups, mounts of the launcher and of the host, and files.
 pub(crate) fn counts(daemon: &Daemon) -> [u64; 5] {
     let (setup, launcher) = (daemon.setup(), daemon.launcher());
     let host_mounts = footprint::mounts(setup.home(), None);
@@ -46,7 +46,7 @@ pub(crate) fn figures(daemon: &Daemon) -> Figures {
 }
 
 fn memory(pid: i32) -> Memory {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process lives");
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process runs");
     let line = |name: &str| {
         let mut lines = text.lines();
         let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().strip_suffix(" kB"));

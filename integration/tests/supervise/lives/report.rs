@@ -6,24 +6,24 @@ use serde_json::{Map, Value, json};
 
 use crate::lives::evaluate::{Figures, grown};
 
-/// Lives at the beginning and at the end whose times are told.
+/// Number of lives at the beginning and at the end whose durations are reported.
 const COMPARED: usize = 1000;
 
-/// A complete run.
+/// Results of a complete run.
 pub(crate) struct Report<'a> {
     pub(crate) lives: usize,
-    /// Lives of these that were run several at once.
+    /// Number of these lives that were run several at once.
     pub(crate) at_once: usize,
-    /// Results that the daemon keeps.
+    /// Number of results that the daemon keeps.
     pub(crate) kept: usize,
-    /// After each tenth.
+    /// Figures after each tenth.
     pub(crate) figures: &'a [Figures],
-    /// Times of the lives in a row, from the call to the result.
+    /// Durations of the consecutive lives, from the call to the result.
     pub(crate) took: &'a [Option<Duration>],
 }
 
 impl Report<'_> {
-    /// Median and 99th percentile of the first and the last lives in a row, in microseconds.
+    /// Median and 99th percentile of the first and the last consecutive lives, in microseconds.
     fn times(&self) -> [(usize, [u128; 2]); 2] {
         let took: Vec<Duration> = self.took.iter().copied().flatten().collect();
         let compared = COMPARED.min(took.len() / 2);

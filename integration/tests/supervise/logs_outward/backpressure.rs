@@ -1,4 +1,4 @@
-//! A receiver that does not read holds no container up, and what it misses is told with the right numbers.
+//! A receiver that does not read blocks no container, and the reported number of dropped messages is correct.
 
 use executor_core::logline::{self, Line};
 use integration::api::exit;
@@ -8,11 +8,12 @@ use integration::wait;
 
 use super::{Receiver, configuration, directory, metric};
 
-/// Lines of the flood, of 100 bytes each.
+/// Number of lines of the flood, of 100 bytes each.
 const LINES: u64 = 1_000_000;
 
-/// 100 MB while the receiver does not read: the container ends, another one's lines are all there, and of the flood every line is
-/// either received or told as dropped. The numbers in the stream and in the metrics are those of the log's own count.
+/// 100 MB while the receiver does not read: the container exits, all lines of another container arrive, and every line
+/// of the flood is either received or reported as dropped. The numbers in the stream and in the metrics agree with the
+/// count of the log itself.
 #[test]
 fn a_receiver_that_does_not_read_stops_nobody_and_drops_are_told() {
     let setup = Setup::default();
@@ -26,7 +27,7 @@ fn a_receiver_that_does_not_read_stops_nobody_and_drops_are_told() {
     let ended = daemon.api.run_to_end(sh(&format!("yes {line} | head -n {LINES}; echo end")).id("flood"));
     assert_eq!(exit(&ended), Ok(0));
     daemon.api.run_to_end(sh("for i in 1 2 3; do echo calm $i; done").id("calm"));
-    // Nothing was read so far, and nothing is dropped before it must be: that it waits is told.
+    // Nothing was read so far, and nothing is dropped unless necessary: the metric reports the waiting container.
     assert!(metric(&daemon, "executor_log_waiting_containers", "syslog") >= 1);
 
     let (mut flood, mut calm, mut dropped) = (0, Vec::new(), (0, 0));
@@ -43,7 +44,7 @@ fn a_receiver_that_does_not_read_stops_nobody_and_drops_are_told() {
         } else if message.text == "end" {
             ended = true;
         } else {
-            // At a gap a line may have lost its beginning or its end, which is marked.
+            // At a gap a line may have lost its beginning or its end, and is marked.
             assert!(line.contains(&message.text), "{message:?}");
             flood += message.text.len() as u64 + u64::from(!message.head.contains("partial_last=\"false\""));
         }
@@ -51,18 +52,18 @@ fn a_receiver_that_does_not_read_stops_nobody_and_drops_are_told() {
     assert_eq!(calm, ["calm 1", "calm 2", "calm 3"]);
     assert!(reported >= 1, "the log holds 2 MB of 100");
     let whole = LINES * 100 + 4;
-    assert_eq!(flood + 4 + dropped.1, whole, "{flood} bytes came, {dropped:?} are told");
+    assert_eq!(flood + 4 + dropped.1, whole, "{flood} bytes received, {dropped:?} reported as dropped");
     let counted = || {
         let value = |name: &str| metric(&daemon, name, "syslog");
         (value("executor_log_unsent_lines_total"), value("executor_log_unsent_bytes_total"))
     };
     // A scrape may be a second old.
-    wait::until("the metrics tell of it", || (counted() == dropped).then_some(()));
-    wait::until("the daemon's log tells of it", || {
+    wait::until("the metrics report it", || (counted() == dropped).then_some(()));
+    wait::until("the daemon's log reports it", || {
         let log = daemon.setup().logged();
         log.contains(&format!("bytes={}", dropped.1)).then_some(())
     });
-    // The place of the log's own end is the control of both numbers.
+    // The end position of the log itself is the control of both numbers.
     let kept = std::fs::read(daemon.setup().state_dir().join("containers/flood/log")).unwrap();
     let mut place = logline::Place::default();
     for text in kept.split(|byte| *byte == b'\n') {
@@ -75,25 +76,26 @@ fn a_receiver_that_does_not_read_stops_nobody_and_drops_are_told() {
     assert_eq!(place.bytes, whole);
 }
 
-/// What a deleted container wrote is sent after it is gone, up to the bound; beyond it the drop is told.
+/// Output of a deleted container is sent after the deletion, up to the limit; output beyond the limit is reported as
+/// dropped.
 #[test]
 fn the_log_of_a_deleted_container_is_sent_up_to_a_bound() {
     let setup = Setup::default();
     let socket = directory(&setup).join("log.sock");
     let config = configuration(&setup, &format!("unix://{}", socket.display()), "");
     let daemon = setup.config(&config.replace("[logs.syslog]", "waiting_bytes_max = '64K'\n[logs.syslog]")).start();
-    // Nobody listens yet.
+    // No receiver is listening yet.
     for id in ["kept", "beyond"] {
         daemon.api.run_to_end(sh("echo one; echo two").id(id));
         daemon.api.delete(id, false).unwrap();
-        // The first one takes all the room that there is.
+        // The first container uses all of the available space.
         let waits = || metric(&daemon, "executor_log_waiting_deleted_bytes", "syslog") == 64 << 10;
-        wait::until("it waits", || waits().then_some(()));
+        wait::until("it is waiting", || waits().then_some(()));
     }
     wait::until("the other one is dropped", || {
         (metric(&daemon, "executor_log_unsent_lines_total", "syslog") == 2).then_some(())
     });
-    // A later container of the id has nothing to do with it.
+    // A later container with the same id is unaffected.
     daemon.api.run_to_end(sh("echo later").id("kept"));
     let mut connection = Receiver::listen(&socket).accept();
     let mut texts: Vec<String> = (0..3).map(|_| connection.next().unwrap().text).collect();

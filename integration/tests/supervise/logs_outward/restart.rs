@@ -1,4 +1,5 @@
-//! Restarts of executord: after an orderly one nothing comes twice and nothing is missing; after a kill nothing is missing.
+//! Restarts of executord: after a regular one nothing is duplicated and nothing is missing; after a kill nothing is
+//! missing.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +12,7 @@ use integration::wait;
 
 use super::{Message, Receiver, configuration, directory, metric};
 
-/// Counts as fast as it is told to, and ends when it is told to.
+/// Counts continuously, and exits on SIGUSR1.
 const COUNT: &str = "trap 'echo end; exit' USR1; i=0; while :; do i=$((i+1)); echo $i; sleep 0.002; done";
 
 fn numbers(messages: &[Message]) -> Vec<u64> {
@@ -38,7 +39,7 @@ fn a_restart_loses_nothing_and_an_orderly_one_repeats_nothing() {
     let reached = numbers(&all).len() as u64 + 100;
     all.extend(connection.until(&reached.to_string()));
     let counted = numbers(&all);
-    assert_eq!(counted, (1..=reached).collect::<Vec<_>>(), "in order, none twice");
+    assert_eq!(counted, (1..=reached).collect::<Vec<_>>(), "in order, without duplicates");
     assert_eq!(all.iter().filter(|message| message.text == "before").count(), 1);
 
     daemon.kill();
@@ -50,12 +51,12 @@ fn a_restart_loses_nothing_and_an_orderly_one_repeats_nothing() {
     daemon.api.signal("counter", 10).unwrap();
     all.extend(connection.until("end"));
     let counted: BTreeSet<u64> = numbers(&all).into_iter().collect();
-    assert_eq!(counted.len() as u64, *counted.last().unwrap(), "some may come twice, and none is missing");
+    assert_eq!(counted.len() as u64, *counted.last().unwrap(), "duplicates are permitted, and none is missing");
     assert_eq!(metric(&daemon, "executor_log_unsent_lines_total", "syslog"), 0);
 }
 
-/// A secret that was printed is not in executord's memory while the receiver does not take its lines, nor when the container is gone.
-/// The control prints it unmasked, and is found in what waits.
+/// A printed secret is not in executord's memory while the receiver does not accept its lines, nor after the container
+/// is gone. The control prints it unmasked, and it is found in the waiting messages.
 #[test]
 fn no_secret_waits_in_memory_for_a_receiver() {
     let search = |redaction: Redaction| {
@@ -68,7 +69,7 @@ fn no_secret_waits_in_memory_for_a_receiver() {
         let canary = Canary::random(64).unwrap();
         let mut needles = Needles::new().unwrap();
         needles.add("secret", canary.as_bytes());
-        // More than the socket takes: a batch waits in executord, and each line of it has the secret.
+        // More output than the socket buffers: a batch waits in executord, and each of its lines has the secret.
         let script = "yes \"secret=$(cat /etc/cf-service-bindings/db/password)\" | head -n 50000";
         let mut request = sh(script).id("prints").file("db/password", canary.as_bytes());
         request.redaction = redaction.into();

@@ -1,4 +1,4 @@
-//! A real rsyslogd gets the output, over a unix socket and over TLS.
+//! A real rsyslogd receives the output, over a unix socket and over TLS.
 
 use std::fs;
 use std::net::TcpListener;
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{SECRET, configuration, directory, metric, printing};
 
-/// Keys of each line that rsyslogd writes.
+/// Keys of each line written by rsyslogd.
 const TEMPLATE: &str = r#"template(name="fields" type="list" option.jsonf="on") {
   property(outname="text" name="msg" format="jsonf")
   property(outname="app" name="app-name" format="jsonf")
@@ -41,7 +41,7 @@ impl Drop for Rsyslogd {
 }
 
 impl Rsyslogd {
-    /// Starts it with this input.
+    /// Starts rsyslogd with this input.
     fn start(dir: &Path, input: &str) -> Self {
         let out = dir.join("out");
         let config = format!(
@@ -58,7 +58,7 @@ impl Rsyslogd {
         Self { child: command.spawn().expect("rsyslogd is installed"), dir: dir.to_owned() }
     }
 
-    /// What it wrote so far.
+    /// Lines written so far.
     fn lines(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.dir.join("out")).unwrap_or_default();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -99,7 +99,8 @@ fn saying(id: &str, text: &str) -> RunRequest {
     sh(&format!("echo {text}")).id(id)
 }
 
-/// Fields, both streams, a line over the bound, control characters, what is not text, a label with quotes, and no secret.
+/// Fields, both streams, a line longer than the limit, control characters, invalid text, a label with quotes, and no
+/// secret.
 #[test]
 fn a_real_receiver_gets_lines_with_their_fields_over_a_unix_socket() {
     let setup = Setup::default();
@@ -138,10 +139,10 @@ fn a_real_receiver_gets_lines_with_their_fields_over_a_unix_socket() {
     }
     assert!(last["at"].as_str().unwrap().starts_with("20"));
 
-    // The log is there as ever.
+    // The log file exists as usual.
     assert!(daemon.api.output("web-1").text().ends_with("last\n"));
 
-    // A secret in output is masked outward, too; the control shows that it is looked for.
+    // A secret in output is masked in syslog, too; the control shows that the search finds it.
     daemon.api.run_to_end(printing("open", Redaction::None));
     daemon.api.run_to_end(printing("masked", Redaction::Auto));
     rsyslogd.until("open", "plain");
@@ -157,7 +158,7 @@ fn a_real_receiver_gets_lines_with_their_fields_over_a_unix_socket() {
     assert_eq!(metric(&daemon, "executor_log_unsent_lines_total", "syslog"), 0);
 }
 
-/// Mutual TLS; a receiver of another authority gets nothing; one that dies comes back and gets the rest.
+/// Mutual TLS; a receiver with another authority gets nothing; a receiver that is killed and restarted gets the rest.
 #[test]
 fn a_real_receiver_gets_lines_over_tls_and_again_after_it_died() {
     let setup = Setup::default();
@@ -187,14 +188,14 @@ fn a_real_receiver_gets_lines_over_tls_and_again_after_it_died() {
     wait::until("the receiver is not believed", || {
         daemon.setup().logged().contains("cannot connect to the receiver of logs").then_some(())
     });
-    wait::until("why is told", || daemon.setup().logged().contains("certificate").then_some(()));
+    wait::until("the reason is logged", || daemon.setup().logged().contains("certificate").then_some(()));
     assert!(wrong.lines().is_empty());
     drop(wrong);
 
     files("server", &ours.node("receiver"));
     let mut rsyslogd = Rsyslogd::start(&dir, &tls_input(&dir, port));
     rsyslogd.until("first", "one");
-    wait::until("the connection is told", || {
+    wait::until("the connection is logged", || {
         (metric(&daemon, "executor_log_target_connected", "syslog") == 1).then_some(())
     });
 

@@ -1,4 +1,4 @@
-//! A scrape is bounded, and holds nobody up.
+//! A scrape is limited, and blocks nothing else.
 
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
@@ -24,7 +24,7 @@ fn requests_are_bounded() {
     let many: String = (0..100).map(|i| format!("X{i}: 1\r\n")).collect();
     assert_eq!(of(&format!("GET /metrics HTTP/1.1\r\nHost: a\r\n{many}\r\n")).status, 431);
     assert_eq!(of("nonsense\r\n\r\n").status, 400);
-    // Clients that say nothing take no place for good: theirs are closed, and others are served.
+    // Silent clients do not occupy slots forever: their connections are closed, and others are served.
     let silent: Vec<UnixStream> = (0..10)
         .map(|_| {
             let mut stream = UnixStream::connect(socket(&daemon)).unwrap();
@@ -37,7 +37,8 @@ fn requests_are_bounded() {
     drop(silent);
 }
 
-/// More containers than may have series, and one whose shim does not answer: the rest is told, and calls are answered.
+/// More containers than may have series, and one whose shim does not answer: the rest is reported, and calls are
+/// answered.
 #[test]
 fn a_shim_that_hangs_holds_up_neither_scrape_nor_calls() {
     let daemon = daemon("containers = \"on\"\nmax_containers = 1");

@@ -1,5 +1,5 @@
-//! A real Prometheus scrapes executord, and each panel of the dashboard shows something of it. All of them are on a simulated host, whose
-//! network a container joins.
+//! A real Prometheus scrapes executord, and each panel of the dashboard shows some of its data. All of them are on a
+//! simulated host with a network that a container joins.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,7 +18,7 @@ use super::get;
 
 const DASHBOARD: &str = include_str!("../../../../docs/grafana/executor.json");
 
-/// A Prometheus with a directory of its own.
+/// A Prometheus with its own directory.
 struct Prometheus {
     child: Child,
     port: u16,
@@ -57,7 +57,7 @@ impl Prometheus {
         Self { child, port, _home: home }
     }
 
-    /// Asks a query; the series of the answer.
+    /// Runs a query and returns the series of the answer.
     fn query(&self, network: &Network, query: &str) -> Option<Vec<Value>> {
         let encoded: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
         let answer = network.enter(|| get(self.port, &format!("/api/v1/query?query={encoded}")))?;
@@ -67,7 +67,7 @@ impl Prometheus {
     }
 }
 
-/// Every query of the dashboard, with its panel.
+/// All queries of the dashboard, each with its panel.
 fn queries() -> Vec<(String, String)> {
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
@@ -122,7 +122,7 @@ fn each_panel_has_data_of_a_real_prometheus() {
             assert_eq!(query(&expression), Some(Vec::new()), "disks are counted on version 2 alone: {expression}");
             continue;
         }
-        // A quantile of nothing is NaN.
+        // A quantile without data is NaN.
         let has_number = |found: &Vec<Value>| found.iter().any(|one| one["value"][1].as_str() != Some("NaN"));
         wait::until(&format!("panel {title:?} has data: {expression}"), || query(&expression).filter(has_number));
     }

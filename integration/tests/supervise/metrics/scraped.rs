@@ -1,4 +1,4 @@
-//! What is scraped: every metric, documented, well formed, and with the numbers of what happened.
+//! Scraped data: every metric is documented, well-formed, and has the correct numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
@@ -15,7 +15,7 @@ use super::{OPEN, daemon, python, scrape, socket, value};
 const TABLE: &str = include_str!("../../../../docs/metrics.md");
 const CANARY: &str = "c4nary-0f-a-secret-that-no-metric-may-have";
 
-/// A metric as it is described: its type, its labels, its help.
+/// Description of a metric: its type, labels and help.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Described {
     kind: String,
@@ -23,7 +23,7 @@ struct Described {
     help: String,
 }
 
-/// Reads the rows of the documentation's table.
+/// Reads the rows of the table in the documentation.
 fn documented() -> BTreeMap<String, Described> {
     let (_, table) = TABLE.split_once("\n## All metrics\n").unwrap();
     let rows = table.lines().filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |"));
@@ -38,7 +38,7 @@ fn documented() -> BTreeMap<String, Described> {
     rows.collect()
 }
 
-/// Reads the descriptions of a scrape, and the labels that its series have.
+/// Reads the descriptions of a scrape, and the labels of its series.
 fn exported(text: &str) -> BTreeMap<String, Described> {
     let mut all: BTreeMap<String, Described> = BTreeMap::new();
     for line in text.lines() {
@@ -59,7 +59,7 @@ fn exported(text: &str) -> BTreeMap<String, Described> {
     all
 }
 
-/// Has a program judge a scrape, which it gets on standard input.
+/// Passes a scrape to a checking program on standard input.
 fn judged(mut evaluate: Command, text: &str) -> Result<(), String> {
     let mut child = evaluate.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
@@ -68,22 +68,22 @@ fn judged(mut evaluate: Command, text: &str) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&reported).into_owned()) }
 }
 
-/// Prometheus' own tool, for the text form.
+/// Checks the text format with Prometheus' own tool.
 fn promtool(text: &str) -> Result<(), String> {
     let mut tool = Command::new("promtool");
     tool.args(["check", "metrics"]);
     judged(tool, text)
 }
 
-/// The parser of Prometheus' library for Python, for OpenMetrics.
+/// Checks OpenMetrics with the parser of Prometheus' Python library.
 fn open_metrics(text: &str) -> Result<(), String> {
     const READ: &str = "import sys; from prometheus_client.openmetrics import parser\n\
                         for family in parser.text_string_to_metric_families(sys.stdin.read()): print(family)";
     judged(python(&["-c", READ]), text)
 }
 
-/// Containers with every fate: success, failure, a program that is not there, one that runs and was given new files, one whose log
-/// is limited. All of them have secrets.
+/// Runs containers with all kinds of outcomes: success, failure, a missing program, a running one with updated files,
+/// one with a limited log. All of them have secrets.
 fn happenings(daemon: &Daemon) {
     let api = &daemon.api;
     let secret = |request: executor_proto::v1::RunRequest| {
@@ -103,7 +103,7 @@ fn happenings(daemon: &Daemon) {
 fn every_metric_is_documented_and_tells_what_happened() {
     let daemon = daemon("containers = \"on\"\nlabels = [\"team\"]");
     happenings(&daemon);
-    let text = wait::until("the rotation is counted, and what has ended holds nothing", || {
+    let text = wait::until("the rotation is counted, and exited containers hold nothing", || {
         let text = scrape(&daemon, "text/plain");
         let is = |series: &str| value(&text, series) == Some(1.0);
         (is("executor_secret_rotations_total") && is("executor_allocated_containers")).then_some(text)
@@ -120,7 +120,7 @@ fn every_metric_is_documented_and_tells_what_happened() {
             )
         });
         assert_eq!((&row.kind, &row.help), (&described.kind, &described.help), "{name}");
-        // A configured label is one more.
+        // A configured label is added.
         let labels: BTreeSet<_> =
             described.labels.iter().filter(|label| !label.starts_with("label_")).cloned().collect();
         assert!(labels.is_subset(&row.labels), "{name} has the labels {labels:?}, and not {:?}", row.labels);
@@ -128,11 +128,11 @@ fn every_metric_is_documented_and_tells_what_happened() {
     let missing: Vec<_> = documented.keys().filter(|name| !exported.contains_key(*name)).collect();
     assert!(missing.is_empty(), "documented and not exported: {missing:?}");
     promtool(&text).unwrap();
-    assert!(promtool("# TYPE a counter\na 1\n").is_err(), "the control: promtool tells what is not well formed");
+    assert!(promtool("# TYPE a counter\na 1\n").is_err(), "the control: promtool rejects malformed text");
     let open = scrape(&daemon, OPEN);
     open_metrics(&open).unwrap();
     let broken = open.replace("executor_wipes_total{", "executor_wipes{");
-    assert!(open_metrics(&broken).is_err(), "the control: a counter without its ending is told");
+    assert!(open_metrics(&broken).is_err(), "the control: a counter without its suffix is rejected");
 
     for (series, expected) in [
         ("executor_containers{state=\"running\"}", 1.0),
@@ -160,7 +160,7 @@ fn every_metric_is_documented_and_tells_what_happened() {
         assert_eq!(value(&text, series), Some(expected), "{series}\n{text}");
     }
     let kept = value(&text, "executor_log_bytes_total").unwrap();
-    assert_eq!(kept, (2 * (CANARY.len() + 1) + 20) as f64, "the output of three containers that have ended");
+    assert_eq!(kept, (2 * (CANARY.len() + 1) + 20) as f64, "the output of three exited containers");
     let above_zero = [
         "executor_container_cpu_seconds_total{container=\"runs\",label_team=\"blue-team\"}",
         "process_resident_memory_bytes",
@@ -171,7 +171,7 @@ fn every_metric_is_documented_and_tells_what_happened() {
         assert!(value(&text, series).is_some_and(|value| value > 0.0), "{series}\n{text}");
     }
 
-    // A secret is in neither form; the control: what may be in there is found.
+    // A secret is in neither format; the control: a permitted value is found.
     for accept in ["text/plain", OPEN] {
         let text = scrape(&daemon, accept);
         assert!(text.contains("blue-team") && !text.contains(&CANARY[..8]), "{text}");
@@ -182,10 +182,10 @@ fn every_metric_is_documented_and_tells_what_happened() {
         let text = scrape(&daemon, "text/plain");
         (!text.contains("container=\"runs\"")).then_some(text)
     });
-    assert_eq!(value(&after, "executor_log_bytes_total"), Some(kept), "what was counted stays counted");
+    assert_eq!(value(&after, "executor_log_bytes_total"), Some(kept), "the counter keeps its value");
 }
 
-/// Without the key there is no socket; with it, operators alone can connect.
+/// Without the key there is no socket; with it, only operators can connect.
 #[test]
 fn metrics_are_off_by_default_and_not_for_everybody() {
     let closed = Daemon::start();

@@ -1,4 +1,4 @@
-//! Traces, as a collector receives them that speaks the protocol and is not ours.
+//! Traces as received by a third-party collector that speaks the protocol.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -24,7 +24,7 @@ const CANARY: &str = "c4nary-0f-a-secret-that-no-trace-may-have";
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";
 
-/// Spans that a collector has received, and every byte that came to it.
+/// Spans and all bytes that a collector has received.
 #[derive(Clone, Default)]
 struct Received {
     spans: Arc<Mutex<Vec<Span>>>,
@@ -37,9 +37,9 @@ impl Received {
         self.spans.lock().unwrap().extend(scopes.flat_map(|scope| scope.spans));
     }
 
-    /// The spans of a container by their names, when its own has come, which is the last.
+    /// The spans of a container by name, once its own span has arrived, which is the last one.
     fn of(&self, id: &str) -> BTreeMap<String, Span> {
-        wait::until(&format!("the span of {id} has come"), || {
+        wait::until(&format!("the span of {id} was received"), || {
             let spans = self.spans.lock().unwrap();
             let of = spans.iter().filter(|span| attribute(span, "container.id") == Some(Value::StringValue(id.into())));
             let of: BTreeMap<String, Span> = of.map(|span| (span.name.clone(), span.clone())).collect();
@@ -72,7 +72,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Starts a collector that speaks gRPC. Returns the port of a relay before it, which records what passes.
+/// Starts a collector that speaks gRPC. Returns the port of a relay in front of it, which records the traffic.
 fn collector(runtime: &tokio::runtime::Runtime, received: &Received) -> u16 {
     let port = free_port();
     let service = TraceServiceServer::new(received.clone());
@@ -109,7 +109,7 @@ fn traced(endpoint: &str, keys: &str) -> Daemon {
     setup.config(&config).start()
 }
 
-/// A request with the canary in each kind of input, and in what the program prints.
+/// Adds the canary to each kind of input of a request, and to the program's output.
 fn secret(request: RunRequest) -> RunRequest {
     request
         .file("db/password", CANARY.as_bytes())
@@ -118,7 +118,7 @@ fn secret(request: RunRequest) -> RunRequest {
         .label("l", CANARY)
 }
 
-/// Runs with a parent.
+/// Runs a request with a trace parent.
 fn run(daemon: &Daemon, request: RunRequest, flags: &str) {
     let mut request = Request::new(request);
     let fields = request.metadata_mut();
@@ -127,7 +127,7 @@ fn run(daemon: &Daemon, request: RunRequest, flags: &str) {
     daemon.api.block_on(daemon.api.rpc().run(request)).unwrap();
 }
 
-/// Over a restart of executord, too: it goes on with the trace of a container that runs.
+/// Also over a restart of executord, which continues the trace of a running container.
 #[test]
 fn each_phase_has_a_span_and_no_secret_is_in_any() {
     let (runtime, received) = (tokio::runtime::Runtime::new().unwrap(), Received::default());
@@ -145,13 +145,13 @@ fn each_phase_has_a_span_and_no_secret_is_in_any() {
     for phase in ["admit", "launch", "prepare", "start", "run", "finish"] {
         let span = &spans[phase];
         assert_eq!((&span.trace_id, &span.parent_span_id), (&root.trace_id, &root.span_id), "{phase}");
-        assert_eq!(span.start_time_unix_nano, before, "{phase} begins where the one before ends");
+        assert_eq!(span.start_time_unix_nano, before, "{phase} begins at the end of the previous phase");
         assert!(
             span.end_time_unix_nano >= span.start_time_unix_nano && span.end_time_unix_nano <= root.end_time_unix_nano
         );
         before = span.end_time_unix_nano;
     }
-    // A failure is told by its kind: its message has the path.
+    // A failure is reported by its kind: its message contains the path.
     run(&daemon, secret(program(&format!("/{CANARY}"), &[CANARY]).id("traced-missing")), "01");
     let missing = received.of("traced-missing");
     assert_eq!(attribute(&missing["container"], "executor.failure"), Some(Value::StringValue("exec".into())));
@@ -167,21 +167,21 @@ fn each_phase_has_a_span_and_no_secret_is_in_any() {
     assert_eq!(attribute(&long["container"], "executor.signal"), Some(Value::IntValue(9)));
     assert!(long.contains_key("start") && long.contains_key("run"), "{long:?}");
 
-    // A caller that is not sampled gets no trace; one without a trace gets a new one.
+    // A caller that is not sampled gets no trace; a caller without a trace gets a new one.
     run(&daemon, sh("exit 0").id("traced-not"), "00");
     daemon.api.run_to_end(sh("exit 0").id("traced-alone"));
     let alone = &received.of("traced-alone")["container"];
     assert!(hex(&alone.trace_id) != TRACE && alone.parent_span_id.is_empty(), "{alone:?}");
     assert!(!received.has("traced-not"));
 
-    assert!(received.has("traced-bad") && received.has("traced-long"), "the control: what is sent is found");
+    assert!(received.has("traced-bad") && received.has("traced-long"), "the control: sent text is found");
     assert!(!received.has(CANARY) && !received.has(&CANARY[..16]));
     let text = scrape(&daemon, "text/plain");
     assert!(value(&text, "executor_spans_exported_total").unwrap() >= 3.0, "{text}");
     daemon.api.delete("traced-long", true).unwrap();
 }
 
-/// A collector in another language, with another library for gRPC and for messages.
+/// A collector in another language, with other libraries for gRPC and messages.
 #[test]
 fn a_python_collector_reads_the_spans() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/collector.py");
@@ -191,7 +191,7 @@ fn a_python_collector_reads_the_spans() {
     run(&daemon, secret(sh("exit 3").id("traced-python")), "01");
     let mut spans: BTreeMap<String, serde_json::Value> = BTreeMap::new();
     while !spans.contains_key("container") {
-        let line = lines.next().expect("the collector goes on");
+        let line = lines.next().expect("the collector keeps running");
         assert!(!line.contains(CANARY), "{line}");
         let span: serde_json::Value = serde_json::from_str(&line).unwrap();
         spans.insert(span["name"].as_str().unwrap().to_owned(), span);
@@ -225,7 +225,8 @@ fn traces_go_over_http_too() {
     assert!(received.has("traced-http") && !received.has(&CANARY[..16]));
 }
 
-/// A collector that never answers, and one that is not there: containers run, the queue is bounded, drops are counted and told.
+/// A collector that never answers, and a missing one: containers run, the queue is limited, drops are counted and
+/// reported.
 #[test]
 fn a_collector_that_fails_hurts_no_run() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -243,7 +244,7 @@ fn a_collector_that_fails_hurts_no_run() {
             let text = scrape(&daemon, "text/plain");
             (dropped(&text, "queue_full") > 0.0 && dropped(&text, "export_failed") > 0.0).then_some(())
         });
-        wait::until("drops are told", || daemon.setup().logged().contains("dropped spans").then_some(()));
+        wait::until("drops are reported", || daemon.setup().logged().contains("dropped spans").then_some(()));
         assert_eq!(value(&scrape(&daemon, "text/plain"), "executor_spans_exported_total"), Some(0.0));
     }
 }

@@ -1,8 +1,9 @@
-//! The judge of a tree that has ended: a recursive interpreter of the rules of trees, which takes from the container how each process
-//! ended and when, and says what everything above must have become.
+//! The judge of a completed tree: a recursive interpreter of the rules of trees, which reads from the container how and
+//! when each process exited, and computes the required results of all actions above.
 //!
-//! Times are taken, not predicted: a process may end before or after a timeout. But only what somebody could cancel may be cancelled,
-//! and a process that hangs ends no other way; so that a timeout or a cancellation that does not come lets the test wait.
+//! Times are read, not predicted: a process may exit before or after a timeout. But only actions that something could
+//! cancel may be cancelled, and a process that hangs exits in no other manner, so a missing timeout or cancellation
+//! makes the test wait.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +12,13 @@ use executor_proto::v1::{Container, Step, exit_status};
 
 use crate::random_trees::grow::{Leaf, LeafEnd, Node, Tree};
 
-/// How a part of a tree must have ended.
+/// Required result of a part of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum End {
     NotStarted,
     Succeeded,
-    /// Only cancelled.
     Cancelled,
-    /// Failed, with its words; `reported` are repeated by a timeout above.
+    /// Failed with this message; `reported` is repeated by a timeout above.
     Failed {
         text: String,
         reported: bool,
@@ -38,17 +38,17 @@ pub(crate) struct Judge<'a> {
 }
 
 impl<'a> Judge<'a> {
-    /// Makes the judge of a container that has ended and wrote this output.
+    /// Creates the judge of a completed container with this output.
     pub(crate) fn new(container: &'a Container, output: &str) -> Self {
         let steps = container.steps.iter().map(|step| (&*step.path, step)).collect();
         let numbers = output.lines().filter_map(|line| line.strip_prefix("ran ")?.parse().ok());
         Self { steps, lines: numbers.collect() }
     }
 
-    /// Compares everything that is known of the container with the rules.
+    /// Compares all data of the container with the rules.
     ///
     /// # Errors
-    /// The first difference.
+    /// Returns the first difference.
     pub(crate) fn evaluate(&self, tree: &Tree, container: &Container) -> Result<(), String> {
         let stopped = tree.stopped_after.is_some();
         let mut ends = Vec::new();
@@ -74,7 +74,8 @@ impl<'a> Judge<'a> {
         let exit = result.exit.as_ref();
         let succeeded = exit.is_some_and(|exit| exit.status == Some(exit_status::Status::Code(0)));
         let is_of_a_step = exit.is_some() && container.steps.iter().any(|step| step.exit.as_ref() == exit);
-        // A timeout may have expired before a process began, and codependent actions fail although each of them succeeded.
+        // A timeout may have expired before a process started, and codependent actions fail although each of them
+        // succeeded.
         let is_of_no_process = |text: &String| text.contains("exceeded") || text.contains("Codependent step exited");
         let may_lack = stopped || expected.as_ref().is_some_and(is_of_no_process);
         if !(is_of_a_step || succeeded && expected.is_none() || exit.is_none() && may_lack) {
@@ -87,10 +88,10 @@ impl<'a> Judge<'a> {
     }
 
     fn step(&self, path: &str) -> Result<&'a Step, String> {
-        self.steps.get(path).copied().ok_or_else(|| format!("{path} is not told"))
+        self.steps.get(path).copied().ok_or_else(|| format!("{path} is not reported"))
     }
 
-    /// Judges a part of the tree. `cancellable`: somebody could cancel it.
+    /// Judges a part of the tree. `cancellable` is true if another action or a call could cancel it.
     fn node(&self, path: &str, node: &Node, cancellable: bool) -> Result<End, String> {
         let (kind, end) = match node {
             Node::Run(leaf) => ("run", self.leaf(path, leaf, cancellable)?),
@@ -152,8 +153,8 @@ impl<'a> Judge<'a> {
                 End::Failed { text: format!("Exited with status {code}"), reported: true }
             }
             (State::Cancelled, _) if cancellable => End::Cancelled,
-            (State::Cancelled, _) => return wrong("nobody could cancel it"),
-            _ => return wrong("it ended otherwise than its program does"),
+            (State::Cancelled, _) => return wrong("nothing could cancel it"),
+            _ => return wrong("its exit differs from that of its program"),
         };
         match end {
             End::NotStarted if lines > 0 || exit.is_some() => return wrong("it ran"),
@@ -168,19 +169,19 @@ impl<'a> Judge<'a> {
         Ok(end)
     }
 
-    /// Actions one after the other, as far as they came.
+    /// Judges consecutive actions, up to the last one that started.
     fn sequence(&self, path: &str, ends: &[End], cancellable: bool) -> Result<End, String> {
         let begun = ends.iter().take_while(|end| **end != End::NotStarted).count();
         let (ran, rest) = ends.split_at(begun);
         if rest.iter().any(|end| *end != End::NotStarted) {
-            return Err(format!("{path} left one out: {ends:?}"));
+            return Err(format!("{path} skipped an action: {ends:?}"));
         }
         let Some((last, before)) = ran.split_last() else { return Ok(End::NotStarted) };
         if before.iter().any(End::is_error) {
-            return Err(format!("{path} went on after an error: {ends:?}"));
+            return Err(format!("{path} continued after an error: {ends:?}"));
         }
         if !rest.is_empty() && !last.is_error() && !cancellable {
-            return Err(format!("{path} did not go on: {ends:?}"));
+            return Err(format!("{path} did not continue: {ends:?}"));
         }
         Ok(last.clone())
     }
@@ -223,7 +224,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// The end of actions that are started together, whose errors are in this order.
+/// Result of actions that are started together, whose errors are in this order.
 fn together(path: &str, ends: Vec<End>) -> Result<End, String> {
     let started = ends.iter().filter(|end| **end != End::NotStarted).count();
     if started == 0 {

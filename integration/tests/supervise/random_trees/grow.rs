@@ -1,4 +1,4 @@
-//! Trees of random shape, as messages and as what the judge needs to know of them.
+//! Trees of random shape, as requests and in the form that the judge uses.
 
 use executor_proto::v1::{
     Action, CodependentAction, EmitProgressAction, File, ParallelAction, RunAction, RunRequest, SerialAction, Sidecar,
@@ -6,14 +6,14 @@ use executor_proto::v1::{
 };
 use integration::request::RequestBuilder as _;
 
-/// Directory of secret files whose path is relative.
+/// Directory of secret files with relative paths.
 const FILES: &str = "/etc/cf-service-bindings";
-/// Most actions of a tree.
+/// Maximum number of actions of a tree.
 const ACTIONS_MAX: u64 = 60;
-/// Most levels of a tree.
+/// Maximum depth of a tree.
 const DEPTH_MAX: u32 = 7;
 
-/// A generator of pseudo-random numbers (xorshift64*).
+/// Pseudo-random number generator (xorshift64*).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -31,7 +31,7 @@ pub(crate) enum Node {
     Run(Leaf),
     Serial(Vec<Node>),
     Parallel(Vec<Node>),
-    /// Fails whenever a part of it exits, but for the main action with its sidecars.
+    /// Fails whenever a part of it exits, except for the main action with its sidecars.
     Codependent {
         fails_on_exit: bool,
         parts: Vec<Node>,
@@ -46,18 +46,17 @@ pub(crate) enum Node {
 pub(crate) struct Leaf {
     pub(crate) number: usize,
     pub(crate) end: LeafEnd,
-    /// Has a secret file.
+    /// True if the process has a secret file.
     pub(crate) file: bool,
 }
 
-/// How a process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeafEnd {
-    /// With this status, after some milliseconds.
+    /// It exits with this status after this number of milliseconds.
     Exits(u64, i32),
-    /// When it is told to.
+    /// It exits on SIGTERM.
     Hangs,
-    /// When it is killed, because it ignores SIGTERM.
+    /// It ignores SIGTERM and exits only on SIGKILL.
     Resists,
 }
 
@@ -67,11 +66,11 @@ pub(crate) struct Tree {
     pub(crate) setup: Option<Node>,
     pub(crate) action: Node,
     pub(crate) sidecars: Vec<Node>,
-    /// Milliseconds until somebody stops the container.
+    /// Milliseconds until the container is stopped by a call.
     pub(crate) stopped_after: Option<u64>,
 }
 
-/// A tree that grows until its actions are used up.
+/// A tree that grows until its number of actions is reached.
 struct Growing<'a> {
     random: &'a mut Random,
     left: u64,
@@ -88,15 +87,15 @@ impl Tree {
         let mut growing = Growing { random, left, leaves: 0 };
         let setup = sets_up.then(|| growing.node(DEPTH_MAX - 2, ended));
         let action = growing.node(0, ended);
-        // The main action ends, which ends the sidecars.
+        // The main action exits, which ends the sidecars.
         let sidecars =
             if has_sidecars { (0..2).map(|_| growing.node(DEPTH_MAX - 2, true)).collect() } else { Vec::new() };
-        // A run action by itself is no tree.
+        // A single run action is not a tree.
         let action = if let Node::Run(_) = action { Node::Progress(Box::new(action)) } else { action };
         Self { setup, action, sidecars, stopped_after }
     }
 
-    /// Returns the request for a container that carries the trees out.
+    /// Returns the request for a container that runs the trees.
     pub(crate) fn request(&self, id: &str) -> RunRequest {
         let sidecars = self.sidecars.iter().map(|node| Sidecar { action: Some(node.action()), ..Sidecar::default() });
         let mut request = RunRequest {
@@ -111,14 +110,14 @@ impl Tree {
 }
 
 impl Growing<'_> {
-    /// A node. `ended`: somebody ends it, so it need not end by itself.
+    /// Grows a node. `ended` is true if another action or a call ends it, so it need not exit on its own.
     fn node(&mut self, depth: u32, ended: bool) -> Node {
         self.left = self.left.saturating_sub(1);
         let kind = if self.left == 0 || depth == DEPTH_MAX { 0 } else { self.random.below(9) };
         match kind {
             3 => Node::Serial(self.nodes(depth, |_| ended)),
             4 => Node::Parallel(self.nodes(depth, |_| ended)),
-            // The first part ends, which ends the others.
+            // The first part exits, which ends the others.
             5 => Node::Codependent { fails_on_exit: true, parts: self.nodes(depth, |index| ended || index > 0) },
             6 => Node::Try(Box::new(self.node(depth + 1, ended))),
             7 if self.random.below(3) == 0 => Node::Timeout(60_000, Box::new(self.node(depth + 1, ended))),

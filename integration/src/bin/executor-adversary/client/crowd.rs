@@ -1,4 +1,4 @@
-//! Attacks of a client on others: on connections, memory and descriptors; and executord on a full disk.
+//! Attacks by a client on other clients, through connections, memory and descriptors; and executord on a full disk.
 
 use std::fs;
 use std::os::unix::net::UnixStream;
@@ -19,10 +19,10 @@ use crate::attack::{Outcome, Scale};
 use crate::python::CCore;
 use crate::revive::start_or_end;
 
-/// Longest time that silent connections may keep others out.
+/// Maximum time for which silent connections may keep others out.
 const LOCKED_OUT_MAX: Duration = Duration::from_secs(30);
 
-/// Longest time for a call.
+/// Timeout of a call.
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// Opens more connections than executord serves, all of them silent, and then makes a call.
@@ -64,12 +64,12 @@ fn answers(socket: &Path) -> bool {
 /// Makes the same call without silent connections, which succeeds at once, and without a daemon, which fails.
 pub(crate) fn silent_control(_: Scale) -> anyhow::Result<String> {
     let mut daemon = Daemon::start();
-    ensure!(answers(&daemon.socket()), "no answer from a daemon that is left alone");
+    ensure!(answers(&daemon.socket()), "a daemon without load does not answer");
     daemon.kill();
     let dead = answers(&daemon.socket());
     daemon.start_again();
     ensure!(!dead, "an answer without a daemon");
-    Ok("a daemon left alone answers, and a dead one does not".into())
+    Ok("a daemon without load answers, and a killed one does not".into())
 }
 
 /// Peak memory of a process since [`forget_peak`], in bytes.
@@ -83,7 +83,7 @@ fn forget_peak(pid: i32) -> std::io::Result<()> {
     fs::write(format!("/proc/{pid}/clear_refs"), "5")
 }
 
-/// Returns the peak memory that an action costs a process.
+/// Returns the peak memory in bytes that an action costs a process.
 pub(super) fn cost(pid: i32, act: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<u64> {
     forget_peak(pid)?;
     let before = peak(pid)?;
@@ -95,7 +95,7 @@ pub(super) fn megabytes(bytes: u64) -> String {
     format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
-/// Builds a request of empty actions, side by side and nested to a depth that a decoder accepts.
+/// Builds a request of empty actions, in sequence and nested to a depth that a decoder accepts.
 fn of_actions(bytes: usize, depth: usize) -> Vec<u8> {
     // Action { serial: SerialAction { actions: [..] } }, from the inside out.
     let within = |inner: &[u8]| {
@@ -135,7 +135,7 @@ fn action_tag() -> u32 {
     prost::encoding::decode_key(&mut &bytes[..]).map_or(0, |(tag, _)| tag)
 }
 
-/// Most memory that a request of actions may cost.
+/// Maximum memory that a request of actions may cost, in bytes.
 const NESTED_MAX: u64 = 48 << 20;
 
 /// Sends a request of 1.9 MB of empty actions.
@@ -161,7 +161,7 @@ pub(crate) fn nested(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((most > NESTED_MAX).then(|| reported.clone()), reported))
 }
 
-/// Sends as many bytes in one field: the cost is some of it, and is measured.
+/// Sends the same number of bytes in one field: this costs memory, and the measurement shows it.
 pub(crate) fn nested_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let request = program("/bin/true", &[]).rootfs("nowhere").file("a", &vec![b'x'; 900_000]).encode_to_vec();
@@ -176,10 +176,10 @@ pub(crate) fn nested_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("0.9 MB of a file cost {}", megabytes(cost)))
 }
 
-/// Most memory that all unread answers together may cost.
+/// Maximum memory that all unread answers together may cost, in bytes.
 const UNREAD_MAX: u64 = 96 << 20;
 
-/// Starts a daemon with a long list: few containers with large descriptions.
+/// Starts a daemon whose list is long: a few containers with large descriptions.
 fn with_a_long_list(containers: usize) -> Daemon {
     let daemon = Daemon::start();
     for index in 0..containers {
@@ -213,11 +213,11 @@ pub(crate) fn unread(scale: Scale) -> anyhow::Result<Outcome> {
     })?;
     let asked = size * calls * connections as u64;
     let reported = format!("{} of unread answers cost {}", megabytes(asked), megabytes(cost));
-    ensure!(asked > 2 * UNREAD_MAX, "too little was asked for: {reported}");
+    ensure!(asked > 2 * UNREAD_MAX, "the requested answers are too small: {reported}");
     Ok(Outcome::new((cost > UNREAD_MAX).then(|| reported.clone()), reported))
 }
 
-/// Reads the same list by a client that does read.
+/// Reads the same list with a client that reads.
 pub(crate) fn unread_control(_: Scale) -> anyhow::Result<String> {
     let daemon = with_a_long_list(20);
     let list = v1::ListRequest { page_size: 1000, ..Default::default() }.encode_to_vec();
@@ -231,14 +231,15 @@ pub(crate) fn unread_control(_: Scale) -> anyhow::Result<String> {
 /// Number of containers to run with few descriptors.
 const CONTAINERS: usize = 60;
 
-/// Starts a daemon whose processes, like this one from now on, may have at most `most` descriptors.
+/// Starts a daemon whose processes may have at most `most` descriptors. The limit also applies to this process from
+/// then on.
 fn with_descriptors(most: u64) -> anyhow::Result<Daemon> {
     setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: Some(most) })?;
     Ok(Daemon::start())
 }
 
-/// Calls Run, and then Exec, until executord can open no more descriptors; other calls then work or fail in the same
-/// way.
+/// Calls Run, and then Exec, until executord can open no more descriptors. Other calls then succeed or fail in the same
+/// manner.
 pub(crate) fn descriptors(scale: Scale) -> anyhow::Result<Outcome> {
     let (mut codes, mut faults) = (Vec::new(), Vec::new());
     for most in scale.pick(&[80][..], &[96, 90, 84, 80, 77, 74]) {
@@ -297,7 +298,7 @@ fn fill(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes a daemon with one completed container, stopped, on a full disk.
+/// Creates a stopped daemon with one completed container on a full disk.
 fn stopped_on_a_full_disk() -> anyhow::Result<Daemon> {
     let mut daemon = Setup::default().disk(7 << 20).start();
     daemon.api.run_to_end(program("/bin/true", &[]).id("old"));
@@ -306,7 +307,7 @@ fn stopped_on_a_full_disk() -> anyhow::Result<Daemon> {
     Ok(daemon)
 }
 
-/// Starts executord there, is refused a container, and deletes one.
+/// Starts executord on the full disk. It must refuse a container and delete one.
 pub(crate) fn full_disk(_: Scale) -> anyhow::Result<Outcome> {
     let mut daemon = stopped_on_a_full_disk()?;
     let fault = match start_or_end(&daemon)? {
@@ -317,7 +318,7 @@ pub(crate) fn full_disk(_: Scale) -> anyhow::Result<Outcome> {
             child.kill()?;
             child.wait()?;
             match (refused, deleted) {
-                (None, _) => Some("a container was taken".to_owned()),
+                (None, _) => Some("a container was accepted".to_owned()),
                 (_, Some(status)) => Some(format!("nothing can be deleted: {status}")),
                 _ => None,
             }
@@ -330,7 +331,7 @@ pub(crate) fn full_disk(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, "it starts, refuses a container and deletes one"))
 }
 
-/// Runs a container on the same disk without the ballast.
+/// Runs a container on the same disk without the ballast file.
 pub(crate) fn full_disk_control(_: Scale) -> anyhow::Result<String> {
     let mut daemon = stopped_on_a_full_disk()?;
     let full = fs::write(daemon.setup().state_dir().join("more"), "x").is_err();

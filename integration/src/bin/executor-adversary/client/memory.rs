@@ -1,4 +1,4 @@
-//! Secrets that executord keeps of a client that stays connected.
+//! Secrets of a connected client that executord keeps in memory.
 
 use std::process::{Command, Stdio};
 
@@ -20,12 +20,13 @@ use crate::search::{held, kept};
 const RUN: &str = "/executor.v1.Executor/Run";
 const LIST: &str = "/executor.v1.Executor/List";
 
-/// Builds a request for a container that ends at once, with a secret.
+/// Builds a request with a secret for a container that exits at once.
 fn secretive(id: &str, secret: &str) -> RunRequest {
     program("/bin/true", &[]).id(id).file("a", secret.as_bytes())
 }
 
-/// Makes a first Run on each of many connections, and further ones on the same. None may leave a part of its secret.
+/// Makes a first Run on each of many connections, and further ones on the same connections. No part of a secret may
+/// remain.
 pub(crate) fn c_core(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let (sizes, rounds) = scale.pick(
@@ -51,7 +52,7 @@ pub(crate) fn c_core(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
-/// Finds the container's id, which is no secret, by the same search.
+/// Finds the container's id, which is not secret, with the same search.
 pub(crate) fn c_core_control(_: Scale) -> anyhow::Result<String> {
     let daemon = Daemon::start();
     let mut client = CCore::connect(&daemon.socket())?;
@@ -59,11 +60,11 @@ pub(crate) fn c_core_control(_: Scale) -> anyhow::Result<String> {
     let code = client.call(RUN, &secretive(id.as_str(), "x").encode_to_vec())?;
     ensure!(code == "OK", "Run: {code}");
     let held = held(daemon.pid(), &[("an id", id.as_bytes())])?;
-    ensure!(!held.is_empty(), "the search does not find what is there");
+    ensure!(!held.is_empty(), "the search does not find existing data");
     Ok("an id, which is no secret, is found".into())
 }
 
-/// Encodes a field that no message has, with these bytes.
+/// Encodes a field with these bytes and a number that no message uses.
 fn unknown_field(bytes: &[u8]) -> Vec<u8> {
     #[derive(Clone, PartialEq, prost::Message)]
     struct Unknown {
@@ -73,11 +74,11 @@ fn unknown_field(bytes: &[u8]) -> Vec<u8> {
     Unknown { bytes: bytes.to_vec() }.encode_to_vec()
 }
 
-/// Sends requests with a secret each that are refused in many ways, on one connection that stays open.
+/// Sends requests with one secret each that are refused for different reasons, on one persistent connection.
 pub(crate) fn refused(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let mut client = CCore::connect(&daemon.socket())?;
-    // The connection's first request is not among those that are judged.
+    // The connection's first request is not part of the judgement.
     client.call(LIST, &[])?;
     let (mut faults, mut calls) = (Vec::new(), 0);
     for size in scale.pick(&[700][..], &[64, 700, 4096, 20_000, 65_536, 900_000]) {
@@ -100,7 +101,7 @@ pub(crate) fn refused(scale: Scale) -> anyhow::Result<Outcome> {
 
 type Way = fn(&mut CCore, &str) -> anyhow::Result<String>;
 
-/// Ways to be refused, each with its name and the expected codes.
+/// Kinds of refused requests, each with its name and the expected codes.
 const WAYS: &[(Way, (&str, &[&str]))] = &[
     (bad_action, ("an upload without a file", &["INVALID_ARGUMENT"])),
     (bad_field, ("a field that is wrong", &["INVALID_ARGUMENT"])),
@@ -152,7 +153,7 @@ fn metadata(client: &mut CCore, secret: &str) -> anyhow::Result<String> {
     client.call_with(LIST, &[], &json!({"metadata": {"x-a": value}}))
 }
 
-/// Pulls with a password: once successfully, once refused.
+/// Pulls with a password: one pull succeeds and one is refused.
 pub(crate) fn registry(_: Scale) -> anyhow::Result<Outcome> {
     let (image, registry) = (Image::build(), Registry::start(true));
     image.push(&registry, "team/app:1");
@@ -178,7 +179,7 @@ fn with_password(daemon: &Daemon, verb: &str, name: &str, password: &str) -> Com
     command
 }
 
-/// Finds the password while a layer is on its way.
+/// Finds the password during the transfer of a layer.
 pub(crate) fn registry_control(_: Scale) -> anyhow::Result<String> {
     let (image, registry) = (Image::build(), Registry::start(true));
     image.push(&registry, "team/app:1");
@@ -188,11 +189,11 @@ pub(crate) fn registry_control(_: Scale) -> anyhow::Result<String> {
     let held = held(daemon.pid(), &[("a password", PASSWORD.as_bytes())])?;
     between.release();
     cli::finish(pulling);
-    ensure!(!held.is_empty(), "the search does not find what is there");
-    Ok("in the middle of a pull it is found".into())
+    ensure!(!held.is_empty(), "the search does not find existing data");
+    Ok("the password is found during a pull".into())
 }
 
-/// Prints a file of the container by Exec; the client reads all of it and stays connected.
+/// Prints a file of the container with Exec; the client reads all of it and stays connected.
 pub(crate) fn printed(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = Daemon::start();
     let mut faults = Vec::new();
@@ -215,7 +216,7 @@ pub(crate) fn printed(scale: Scale) -> anyhow::Result<Outcome> {
     ))
 }
 
-/// Finds the same bytes where they rightfully stay, in the container's process.
+/// Finds the same bytes in the container's process, where they are expected.
 pub(crate) fn printed_control(_: Scale) -> anyhow::Result<String> {
     let daemon: Daemon = Setup::default().start();
     let secret = Canary::random(3000)?;
@@ -223,7 +224,7 @@ pub(crate) fn printed_control(_: Scale) -> anyhow::Result<String> {
     let reads = format!("read typed; echo read; sleep 100000; : {}", secret.as_str());
     let mut process = Executed::start(&daemon.api, script("c", &reads))?;
     let found = held(process.pid, &[("an argument", secret.as_bytes())])?;
-    ensure!(!found.is_empty(), "the search does not find what is there");
+    ensure!(!found.is_empty(), "the search does not find existing data");
     process.send(v1::exec_request::Part::Signal(9));
     process.read_message().context("the end of a process")?;
     Ok("in the process itself its argument is found".into())

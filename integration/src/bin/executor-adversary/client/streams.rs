@@ -1,6 +1,7 @@
-//! Attacks of a caller on what all callers share: room for answers, streams, readings of counters, places for scrapes.
+//! Attacks by a caller on resources that all callers share: memory for answers, streams, counter readings, and slots
+//! for scrapes.
 //!
-//! The attacker is another user than root, whom executord serves, and the victim is root.
+//! The attacker is a non-root user whom executord serves, and the victim is root.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -21,7 +22,6 @@ use tonic::Status;
 use super::crowd::{cost, megabytes};
 use crate::attack::{Attack, Outcome, Position, Scale};
 
-/// Attacks of this module.
 pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "shares: unread answers and PINGs",
@@ -40,14 +40,14 @@ pub(crate) const ALL: &[Attack] = &[
     Attack {
         name: "shares: streams of events",
         position: Position::Client,
-        claim: "a caller takes a quarter of the streams of answers, and others have the rest",
+        claim: "a caller may use a quarter of the answer streams, and the rest is left to others",
         attack: followers,
         control: followers_control,
     },
     Attack {
         name: "shares: streams of counters",
         position: Position::Client,
-        claim: "however many streams of counters a caller opens, a shim is asked once a second",
+        claim: "however many counter streams a caller opens, a shim gets one request per second",
         attack: counters,
         control: counters_control,
     },
@@ -62,22 +62,22 @@ pub(crate) const ALL: &[Attack] = &[
 
 /// Uid of the attacker.
 const ATTACKER: u32 = 54_321;
-/// Longest time for a call of root: less than the time after which executord closes stalled connections.
+/// Timeout of a call of root: less than the time after which executord closes stalled connections.
 const ANSWER: Duration = Duration::from_secs(8);
-/// Longest time for a call of the attacker, which waits until its stalled connections are closed.
+/// Timeout of a call of the attacker, which waits until its stalled connections are closed.
 const OWN_ANSWER: Duration = Duration::from_secs(28);
-/// Interval between two signs of life of a client that does not read.
+/// Keep-alive interval of a client that does not read.
 const SIGN: Duration = Duration::from_secs(2);
-/// Most streams of calls on a connection.
+/// Maximum number of streams on a connection.
 const STREAMS: usize = 250;
 
-/// Most memory that all streams of one caller may cost.
+/// Maximum memory that all streams of one caller may cost, in bytes.
 const FOLLOWERS_MAX: u64 = 96 << 20;
 
 const LIST: &str = "/executor.v1.Executor/List";
 const EVENTS: &str = "/executor.v1.Executor/WatchEvents";
 
-/// Starts a daemon whose callers are root and its group, with metrics.
+/// Starts a daemon that serves metrics and whose callers are root and its group.
 fn daemon() -> Daemon {
     let setup = Setup::default();
     let table = metrics::table(&setup);
@@ -91,8 +91,8 @@ fn connect(socket: &Path, user: u32, window: u32) -> anyhow::Result<RawClient> {
     Ok(raw)
 }
 
-/// Opens as many streams of a method on connections that read nothing. Returns the connections and the number of streams
-/// that were not refused.
+/// Opens streams of a method on connections that read nothing. Returns the connections and the number of accepted
+/// streams.
 fn open(daemon: &Daemon, user: u32, connections: usize, method: &str) -> anyhow::Result<(Vec<RawClient>, usize)> {
     let (mut all, mut accepted) = (Vec::new(), 0);
     for _ in 0..connections {
@@ -103,7 +103,7 @@ fn open(daemon: &Daemon, user: u32, connections: usize, method: &str) -> anyhow:
     Ok((all, accepted))
 }
 
-/// Makes a call of root's within a time.
+/// Makes a call as root with a timeout.
 fn in_time<T>(daemon: &Daemon, within: Duration, call: impl Future<Output = Result<T, Status>>) -> Result<T, String> {
     match daemon.api.block_on(async { tokio::time::timeout(within, call).await }) {
         Ok(Ok(answer)) => Ok(answer),
@@ -112,7 +112,7 @@ fn in_time<T>(daemon: &Daemon, within: Duration, call: impl Future<Output = Resu
     }
 }
 
-/// Runs containers whose list has a quarter of a megabyte.
+/// Starts a daemon with containers whose list has a quarter of a megabyte.
 fn with_a_long_list() -> Daemon {
     let daemon = daemon();
     for index in 0..20 {
@@ -127,8 +127,8 @@ fn list() -> v1::ListRequest {
     v1::ListRequest { page_size: 1000, ..Default::default() }
 }
 
-/// Lists on connections that are not read, with a sign of life every two seconds, and then makes calls: as root, and as
-/// the same user on another connection.
+/// Calls List on connections that are not read and send a keep-alive every two seconds, and then makes calls: as root,
+/// and as the same user on another connection.
 fn flood(reads: bool) -> anyhow::Result<Outcome> {
     let daemon = with_a_long_list();
     let (connections, calls) = (8, 8);
@@ -149,7 +149,7 @@ fn flood(reads: bool) -> anyhow::Result<Outcome> {
                 std::thread::sleep(Duration::from_millis(20)); // the pace of the attack
                 if sent.elapsed() >= SIGN {
                     sent = Instant::now();
-                    // Connections that were closed are left alone.
+                    // Closed connections are skipped.
                     unread.retain_mut(|raw| {
                         let byte = |raw: &mut RawClient, on| raw.try_frame(WINDOW_UPDATE, 0, on, &[0, 0, 0, 1]);
                         raw.try_frame(PING, 0, 0, &[7; 8]).is_ok()
@@ -188,7 +188,8 @@ fn flood(reads: bool) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), held))
 }
 
-/// Lists on one connection that is not read: some answers are made and the last ones wait, so that the room is full.
+/// Calls List on one connection that is not read: some answers are sent and the last ones wait, which exhausts the
+/// memory for answers.
 fn flood_control(_: Scale) -> anyhow::Result<String> {
     let daemon = with_a_long_list();
     let mut raw = connect(&daemon.socket(), ATTACKER, 0)?;
@@ -201,7 +202,7 @@ fn flood_control(_: Scale) -> anyhow::Result<String> {
         made += usize::from(kind == HEADERS);
         made == 30
     });
-    // Of the others some are made meanwhile.
+    // Some of the other answers are sent meanwhile.
     in_time(&daemon, ANSWER, daemon.api.rpc().list(list())).map_err(anyhow::Error::msg)?;
     raw.frame(PING, 0, 0, &[9; 8]);
     raw.until(|kind, _, _, said| {
@@ -212,9 +213,9 @@ fn flood_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("of {calls} answers that are not read {made} are made, and the others wait"))
 }
 
-/// Opens more streams of events than there may be, and then one as root.
+/// Opens more event streams than the limit, and then one as root.
 fn followers(scale: Scale) -> anyhow::Result<Outcome> {
-    // With more events than a follower that does not read holds.
+    // There are more events than fit into the buffer of a follower that does not read.
     let daemon = with_a_long_list();
     let connections = scale.pick(17, 60);
     let (mut held, mut accepted) = (Vec::new(), 0);
@@ -232,7 +233,7 @@ fn followers(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new(fault, reported))
 }
 
-/// Opens them as root, which may have all of them: the next one is refused.
+/// Opens the streams as root, which may use the whole limit: the next stream is refused.
 fn followers_control(_: Scale) -> anyhow::Result<String> {
     let daemon = daemon();
     let (_held, accepted) = open(&daemon, 0, 17, EVENTS)?;
@@ -243,7 +244,7 @@ fn followers_control(_: Scale) -> anyhow::Result<String> {
     Ok(format!("{accepted} streams of root are open; the next: {refused}"))
 }
 
-/// Requests to shims so far.
+/// Number of requests to shims so far.
 fn requests(daemon: &Daemon) -> f64 {
     metrics::value(daemon, "executor_container_readings_total")
 }
@@ -257,7 +258,7 @@ fn with_containers(count: usize) -> anyhow::Result<Daemon> {
     Ok(daemon)
 }
 
-/// Opens streams of counters of all containers, and reads them; root's calls are answered meanwhile.
+/// Opens streams of counters of all containers and reads them. Calls of root must be answered meanwhile.
 fn counters(scale: Scale) -> anyhow::Result<Outcome> {
     let (containers, streams) = scale.pick((5, 100), (40, 200));
     let daemon = with_containers(containers)?;
@@ -277,7 +278,7 @@ fn counters(scale: Scale) -> anyhow::Result<Outcome> {
         .collect();
     let (begun, before) = (Instant::now(), requests(&daemon));
     let mut faults = Vec::new();
-    // Five readings of each stream, on average.
+    // Wait for an average of five readings per stream.
     while readings.load(Ordering::Relaxed) < 5 * streams {
         let mut rpc = api.rpc();
         let info = in_time(&daemon, ANSWER, rpc.info(v1::InfoRequest {}));
@@ -294,7 +295,7 @@ fn counters(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
-/// Reads one stream: each of its readings is a request to each shim. Two scrapes are, too.
+/// Reads one stream: each reading makes one request to each shim. Two scrapes do so as well.
 fn counters_control(_: Scale) -> anyhow::Result<String> {
     let (containers, readings) = (3, 5);
     let daemon = with_containers(containers)?;
@@ -307,19 +308,19 @@ fn counters_control(_: Scale) -> anyhow::Result<String> {
         Ok::<_, Status>(())
     })?;
     let least = (containers * (readings - 1)) as f64;
-    let asked = integration::wait::until("the requests are seen", || {
+    let asked = integration::wait::until("the requests are counted", || {
         let asked = requests(&daemon) - before;
         (asked >= least).then_some(asked)
     });
-    Ok(format!("{readings} readings of {containers} containers: {asked} requests are seen"))
+    Ok(format!("{readings} readings of {containers} containers: {asked} requests were counted"))
 }
 
-/// Path of the socket of metrics.
+/// Path of the metrics socket.
 fn scraped(daemon: &Daemon) -> PathBuf {
     daemon.setup().run_dir().join("metrics.sock")
 }
 
-/// Scrapes within the time that Prometheus gives by default.
+/// Scrapes with the default timeout of Prometheus.
 fn scrape(daemon: &Daemon) -> Result<usize, String> {
     let mut stream = UnixStream::connect(scraped(daemon)).map_err(|error| error.to_string())?;
     let why = |error: std::io::Error| error.to_string();
@@ -333,7 +334,8 @@ fn scrape(daemon: &Daemon) -> Result<usize, String> {
     }
 }
 
-/// Connects 64 clients to the metrics that send the beginning of a request, and again when they are closed; and scrapes.
+/// Connects 64 clients to the metrics socket that send the beginning of a request and reconnect when they are closed;
+/// then scrapes.
 fn scrapers(scale: Scale) -> anyhow::Result<Outcome> {
     let daemon = daemon();
     let (socket, over) = (scraped(&daemon), Arc::new(AtomicBool::new(false)));
@@ -347,7 +349,7 @@ fn scrapers(scale: Scale) -> anyhow::Result<Outcome> {
                     let _ = stream.write_all(b"GET /metr");
                     connected.fetch_add(1, Ordering::Relaxed);
                     let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
-                    // Until it is closed.
+                    // Wait for the close.
                     while !over.load(Ordering::Acquire) && stream.read(&mut [0; 64]).map_or(true, |read| read > 0) {}
                 }
             })
@@ -376,6 +378,6 @@ fn scrapers_control(_: Scale) -> anyhow::Result<String> {
     daemon.kill();
     let dead = scrape(&daemon);
     daemon.start_again();
-    ensure!(dead.is_err(), "a dead daemon is scraped");
-    Ok(format!("a daemon left alone gives {bytes} bytes, and a dead one none"))
+    ensure!(dead.is_err(), "a killed daemon is scraped");
+    Ok(format!("a daemon without load returns {bytes} bytes, and a killed one none"))
 }

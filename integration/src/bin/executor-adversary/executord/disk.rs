@@ -1,4 +1,4 @@
-//! Attacks on what root does with directories that executord's user can write to.
+//! Attacks on operations of root in directories that executord's user can write to.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use crate::revive::start_or_end;
 /// Number of files in the directory that is moved, so that its removal takes a while.
 const FILES: usize = 20_000;
 
-/// A tree to be removed, and beside it a directory with a precious file.
+/// A tree to be removed, and next to it a directory with a file that must be kept.
 struct Site {
     dir: tempfile::TempDir,
 }
@@ -39,7 +39,8 @@ impl Site {
         self.dir.path().join(name)
     }
 
-    /// Removes the tree as root does. Once the first file is gone, its owner moves the full directory to `to`.
+    /// Removes the tree as root does. After the first file is gone, the owner of the tree moves the full directory to
+    /// `to`.
     fn remove_while_moving(&self, to: &str) -> anyhow::Result<bool> {
         let (deep, to) = (self.path("images/a/b"), self.path(to));
         let before = fs::metadata(&deep)?.mtime_nsec();
@@ -57,9 +58,9 @@ impl Site {
                 }
             });
             together.wait();
-            // An error is accepted as well: only what is left counts.
+            // An error is acceptable as well: only the remaining files count.
             let _ = tree::remove(top.as_fd(), OsStr::new("images"));
-            moving.join().map_err(|_| anyhow::anyhow!("the one who moves failed"))
+            moving.join().map_err(|_| anyhow::anyhow!("the moving thread failed"))
         })
     }
 }
@@ -75,13 +76,13 @@ pub(crate) fn moved(scale: Scale) -> anyhow::Result<Outcome> {
         }
         moved += 1;
         if !site.path("others/home/precious").exists() {
-            return Ok(Outcome::Through(format!("move {moved}: what lay beside it is gone")));
+            return Ok(Outcome::Through(format!("move {moved}: the directory next to the tree is gone")));
         }
     }
-    Ok(Outcome::Held(format!("{moved} moves in the middle of a removal: what lay beside is there")))
+    Ok(Outcome::Held(format!("{moved} moves during a removal: the directory next to the tree is unchanged")))
 }
 
-/// Removes the tree while nothing is moved: it is gone, and what lies beside it is there.
+/// Removes the tree without any move: the tree is gone, and the directory next to it remains.
 pub(crate) fn moved_control(_: Scale) -> anyhow::Result<String> {
     let site = Site::new()?;
     tree::remove(File::open(site.dir.path())?.as_fd(), OsStr::new("images"))?;
@@ -90,7 +91,7 @@ pub(crate) fn moved_control(_: Scale) -> anyhow::Result<String> {
     Ok("a tree that is not moved is removed, and it can be moved during the removal".into())
 }
 
-/// A file of root's, and its original state.
+/// A file owned by root, and its original state.
 struct Victim {
     path: std::path::PathBuf,
     before: String,
@@ -118,10 +119,10 @@ impl Victim {
     }
 }
 
-/// Names in the state directory that belong to executord, where a link is put in place of a file or beside it.
+/// Names of executord in the state directory at which a link replaces a file or is added.
 const PLACES: [&str; 4] = ["ledger/planted", "ledger/lock", "ledger/ledger.redb", "images/planted"];
 
-/// Creates a link of executord's user to a file of root's.
+/// Creates a link that is owned by executord's user and leads to a file of root.
 fn plant(daemon: &Daemon, place: &str, victim: &Victim) -> anyhow::Result<std::path::PathBuf> {
     let link = daemon.setup().state_dir().join(place);
     let owner = fs::metadata(link.parent().context("a directory")?)?;
@@ -160,7 +161,7 @@ pub(crate) fn links(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), tried.join("; ")))
 }
 
-/// Follows such a link by a program that is allowed to: the change of the file is noticed.
+/// Follows such a link with a program that is allowed to: the change of the file is detected.
 pub(crate) fn links_control(_: Scale) -> anyhow::Result<String> {
     let mut daemon = Setup::default().start();
     daemon.terminate();

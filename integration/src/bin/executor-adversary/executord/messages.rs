@@ -24,12 +24,12 @@ use rustix::net::RecvFlags;
 
 use crate::attack::{Outcome, Scale};
 
-/// Executord's user, unless another is given.
+/// Uid of executord, unless another is given.
 const NOBODY: u32 = 65_534;
-/// Longest time for a shim or a launcher to do what it is asked.
+/// Timeout of a request to a shim or a launcher.
 const IN_TIME: Duration = Duration::from_secs(20);
 
-/// A plan of a container that sleeps, with a label that can be found in the plan's bytes.
+/// Builds the plan of a container that sleeps, with a label that can be found in the plan's bytes.
 fn plan(id: &str) -> anyhow::Result<Plan> {
     let labels = [("label".to_owned(), "a".repeat(200))].into();
     let files = vec![("f[0]".to_owned(), "a", 3).into()];
@@ -38,14 +38,14 @@ fn plan(id: &str) -> anyhow::Result<Plan> {
     validate(&draft, &Policy::default()).map_err(|why| anyhow::anyhow!("a plan: {why:?}"))
 }
 
-/// Makes the descriptors of a launch: the shim's connection, this process's end first, and its two payloads.
+/// Makes the descriptors of a launch: both ends of the shim's connection (this process's end first) and two payloads.
 fn launch_descriptors() -> anyhow::Result<(Seqpacket, OwnedFd, OwnedFd, OwnedFd)> {
     let (ours, theirs) = Seqpacket::pair()?;
     let process = ProcessPayload::strings(b"/bin/sleep", b"/", b"1", &[b"1000"], &[]);
     Ok((ours, theirs.as_fd().try_clone_to_owned()?, encoded(&process).into(), encoded(&[b"one"]).into()))
 }
 
-/// Makes a memory file that is sealed in its size only, as executord could.
+/// Makes a memory file with only its size sealed, as executord could.
 fn writable(bytes: &[u8]) -> anyhow::Result<File> {
     let file = File::from(memfd_create("plan", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.write_all_at(bytes, 0)?;
@@ -69,7 +69,7 @@ fn launch(id: &str) -> LauncherCall {
     })
 }
 
-/// Ends the container that a connection leads to, and waits for it.
+/// Stops the container of a shim connection and waits for its exit.
 fn end(shim: &Seqpacket) {
     let stop = ShimRequest { sequence: 1, call: Some(ShimCall::Stop(Stop { grace_ms: 0, signal: 0 })) };
     let _ = shim.send(&stop.encode_to_vec(), &[]);
@@ -128,10 +128,10 @@ pub(crate) fn changing(scale: Scale) -> anyhow::Result<Outcome> {
             }
         }
     }
-    Ok(Outcome::Held(format!("{refused} launches refused, {taken} with a whole record")))
+    Ok(Outcome::Held(format!("{refused} launches refused, {taken} accepted with a complete record")))
 }
 
-/// Launches a plan that cannot change, and detects a record that was changed.
+/// Launches a plan that cannot change, and detects a changed record.
 pub(crate) fn changing_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let payload = Payload { args: vec![b"1000"], files: vec![b"one"], ..Payload::default() };
@@ -166,7 +166,7 @@ pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
         faults.push(format!("the launcher did nothing else for {:.1} s", slowest.as_secs_f64()));
     }
     for (attempt, shim) in shims {
-        // A running container is known to the launcher, which finishes it when its shim dies.
+        // The launcher knows a running container and cleans it up when its shim dies.
         if shim.reach(State::Running).is_err() {
             refused += 1;
             continue;
@@ -189,7 +189,7 @@ pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 
-/// Launches the same with one id; the launcher finishes it when its shim is killed.
+/// Launches the same plan with one id; the launcher cleans up when the shim is killed.
 pub(crate) fn two_ids_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let plan = sealed(&serde_json::to_vec(&plan("real")?)?)?;
@@ -210,7 +210,7 @@ fn running(launcher: &Launcher, id: &str) -> anyhow::Result<Shim> {
     Ok(shim)
 }
 
-/// Stops a container and returns the time that took; `None` if it took longer than [`IN_TIME`].
+/// Stops a container and returns the duration; `None` if it took longer than [`IN_TIME`].
 fn stopped(launcher: &Launcher, shim: &Shim, id: &str) -> Option<Duration> {
     let begun = Instant::now();
     shim.ask(ShimCall::Stop(Stop { grace_ms: 0, signal: 0 }));
@@ -224,8 +224,8 @@ fn stopped(launcher: &Launcher, shim: &Shim, id: &str) -> Option<Duration> {
     None
 }
 
-/// Gives a shim one message on a socket set up so that the shim would wait for the next, or takes even that message
-/// away first. Returns whether the shim waits then.
+/// Sends a shim one message on a socket that is set up so that the shim would block on the next message, or removes
+/// even that message first. Returns whether the shim blocks.
 fn makes_wait(pid: i32, ours: &Seqpacket, theirs: &Seqpacket) -> bool {
     let mut buffer = [0; 16];
     for round in 0..500 {
@@ -270,22 +270,22 @@ pub(crate) fn waiting(scale: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::Held(format!("made to wait {waited} times, stopped after {:.1} s at most", slowest.as_secs_f64())))
 }
 
-/// Stops the shim itself, and sees that it does not stop its container at once.
+/// Stops a container whose shim was not attacked, which must succeed within [`IN_TIME`].
 pub(crate) fn waiting_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let shim = running(&launcher, "c")?;
-    let took = stopped(&launcher, &shim, "c").context("a container that is left alone is not stopped")?;
-    Ok(format!("a container that is left alone is stopped in {:.2} s", took.as_secs_f64()))
+    let took = stopped(&launcher, &shim, "c").context("a container without an attack is not stopped")?;
+    Ok(format!("a container without an attack is stopped in {:.2} s", took.as_secs_f64()))
 }
 
-/// Asks for the handle until it comes, or for some seconds, on the socket that is its standard input.
+/// Requests the handle on the socket that is its standard input, until it arrives or for some seconds.
 const ASKING: &str = include_str!("../probes/handle.py");
 
 fn share() -> String {
     hex::encode(ShimRequest { sequence: 9, call: Some(ShimCall::Share(Share {})) }.encode_to_vec())
 }
 
-/// Returns the answer to a process of this user that asks on a socket.
+/// Returns the answer to a process of user `user` that requests the handle on a socket.
 fn asked(socket: OwnedFd, user: u32) -> anyhow::Result<String> {
     let mut command = Command::new("/usr/bin/python3");
     command.args(["-c", ASKING, &share()]).uid(user).gid(user).current_dir("/").stdin(Stdio::from(socket));
@@ -297,7 +297,7 @@ fn asked(socket: OwnedFd, user: u32) -> anyhow::Result<String> {
 pub(crate) fn handle(_: Scale) -> anyhow::Result<Outcome> {
     let launcher = Launcher::start(&[]);
     let dir = tempfile::tempdir()?;
-    // Like a supervisor that binds a socket for executord, which connects to it and takes both ends.
+    // Like a supervisor that binds a socket for executord. executord connects to it and gets both ends.
     let listener = SeqpacketListener::bind(&dir.path().join("socket"))?;
     let theirs = Seqpacket::connect(&dir.path().join("socket"))?;
     let ours = listener.accept()?;
@@ -318,12 +318,12 @@ pub(crate) fn handle(_: Scale) -> anyhow::Result<Outcome> {
     Ok(Outcome::new((got == "a handle").then(|| got.clone()), format!("executord's user gets {got}")))
 }
 
-/// Gets the handle by a connection of root to the shim's own socket.
+/// Gets the handle over a connection of root to the shim's own socket.
 pub(crate) fn handle_control(_: Scale) -> anyhow::Result<String> {
     let launcher = Launcher::start(&[]);
     let _shim = running(&launcher, "c")?;
     let socket = Seqpacket::connect(&launcher.run_dir().join("containers/c/shim.sock"))?;
     let got = asked(socket.as_fd().try_clone_to_owned()?, 0)?;
     ensure!(got == "a handle", "root gets {got}");
-    Ok("root gets it on the shim's own socket".into())
+    Ok("root gets the handle on the shim's own socket".into())
 }

@@ -1,4 +1,4 @@
-# Many users of one container, each with as many silent connections to the runtime socket as it gets.
+# Many users of one container, each with the maximum number of silent connections to the runtime socket.
 import os
 import socket
 import sys

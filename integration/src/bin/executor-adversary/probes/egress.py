@@ -1,4 +1,4 @@
-"""Sends to places beyond its network in many ways, from its first moment on, and prints how many were sent."""
+"""Sends packets out of its network by many methods, immediately after the start, and prints their number."""
 import socket
 import sys
 

@@ -1,4 +1,4 @@
-# Checks that the runtime socket serves this container: its first frame comes within some seconds.
+# Checks that the runtime socket serves this container: its first frame arrives within some seconds.
 import socket
 import time
 

@@ -1,4 +1,4 @@
-# Asks a shim for the handle on the secret files, again and again, on the socket that is the standard input.
+# Repeatedly requests the handle on the secret files from a shim, on the socket that is its standard input.
 import socket
 import sys
 import time
@@ -7,7 +7,7 @@ asked, end = bytes.fromhex(sys.argv[1]), time.time() + 5
 with socket.socket(fileno=0) as shim:
     shim.settimeout(0.3)
     while time.time() < end:
-        time.sleep(0.1)  # there is no handle before there are files
+        time.sleep(0.1)  # there is no handle before the files exist
         try:
             shim.send(asked)
             message, descriptors, _, _ = socket.recv_fds(shim, 65536, 4)
@@ -20,7 +20,7 @@ with socket.socket(fileno=0) as shim:
             print("a handle")
             break
         if not message:
-            print("no handle: the connection ended")
+            print("no handle: the connection closed")
             break
     else:
         print("no handle")

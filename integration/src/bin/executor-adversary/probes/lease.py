@@ -1,4 +1,4 @@
-# A lease on a file, which blocks every open for writing: `stay` keeps the lease, `open` opens the file for writing.
+# Takes a lease on a file, which blocks every open for writing: `stay` keeps the lease, `open` opens the file for writing.
 import errno
 import fcntl
 import os

@@ -1,4 +1,4 @@
-# Locks on parts of files, which no cgroup counts.
+# Takes locks on parts of files, which no cgroup counts.
 import fcntl
 import os
 import struct

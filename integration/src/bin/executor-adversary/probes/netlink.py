@@ -1,10 +1,10 @@
-# Answers of the kernel in sockets that are not read, which no cgroup counts.
+# Collects answers of the kernel in unread sockets, which no cgroup counts.
 import socket
 import struct
 import sys
 import time
 
-# Requests of an unknown kind: each is answered by an error with the request in it.
+# Requests of an unknown type: each is answered by an error that contains the request.
 REQUEST = struct.pack("IHHII", 16, 0x7FF, 5, 1, 0) * 64
 kept = []
 for _ in range(int(sys.argv[1])):

@@ -1,5 +1,5 @@
-# Asynchronous I/O requests, of which the whole host has a limited number: takes `all`, `one`, or `both`, where a second
-# process asks for one after the first has taken all.
+# Allocates asynchronous I/O requests, of which the host has a limited number: `all`, `one`, or `both`, in which a second
+# process requests one after the first has allocated all.
 import ctypes
 import errno
 import os
@@ -21,7 +21,7 @@ def take(most, each):
 
 
 def everything():
-    # The largest possible ones, then smaller ones.
+    # The largest possible contexts, then smaller ones.
     taken, why = 0, ""
     for each in [1024, 16, 1]:
         more, why = take(1 << 20, each)

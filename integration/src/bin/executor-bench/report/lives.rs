@@ -1,4 +1,4 @@
-//! Tables of single containers and of containers per second.
+//! Tables of single containers and of throughput.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use crate::processor::Used;
 use crate::stats::Sample;
 use crate::throughput::{self, Throughputs};
 
-/// The contestants that all others are compared with, if they were measured.
+/// Contestants that all others are compared with, if they were measured.
 const BASES: [&str; 2] = ["crun", "crun, full seccomp"];
 
 impl Report {
@@ -57,7 +57,7 @@ impl Report {
         self.json["latency_processor_at_rest_us_per_second"] = (latencies.rest.0 * 1e6).into();
     }
 
-    /// Compares each contestant of a daemon with the first one.
+    /// Compares each contestant of a daemon with the first contestant.
     pub(crate) fn images(&mut self, name: &str, latencies: &Latencies) {
         let Some(base) = latencies.all.first().map(|latency| latency.exit.median()) else { return };
         println!("\nOne /bin/true of {name} to the exit event, {} runs, in ms, by its root", self.json["runs"]);
@@ -120,8 +120,8 @@ impl Report {
 }
 
 impl Latency {
-    /// Returns whether the exit event is the end of the work: the executor has then done what a runtime does in
-    /// `delete`, except for removing the record.
+    /// Returns whether the work ends with the exit event: by then the executor has done what a runtime does in
+    /// `delete`, except for the removal of the record.
     fn counts_to_exit(&self) -> bool {
         self.name.starts_with("executor")
     }
@@ -131,7 +131,7 @@ impl Latency {
     }
 }
 
-/// Prints how long each phase takes, and which process computes: of the contestants that tell it.
+/// Prints the duration of each phase and the processor time of each process, for contestants that report them.
 fn tell_where_time_goes(latencies: &[Latency]) {
     let reported: Vec<_> = latencies.iter().filter(|latency| !latency.phases.is_empty()).collect();
     let Some(first) = reported.first() else { return };
@@ -163,7 +163,7 @@ fn figures(latency: &Latency) -> Value {
     })
 }
 
-/// Processor time for each life: of the whole machine, and by process.
+/// Processor time per container: of the whole machine, and by process.
 pub(super) fn processor(used: &Used) -> Value {
     let each = |(name, time): (&'static str, Duration)| (name, micros(time));
     json!({

@@ -49,7 +49,7 @@ def writable(path):
 
 
 def apart(function, *args):
-    """Runs an attack that changes or ends its process in a child, which the kernel kills first when memory is short."""
+    """Runs an attack that changes or ends its process in a child, which the kernel kills first if memory is short."""
     pid = os.fork()
     if pid == 0:
         code = 255

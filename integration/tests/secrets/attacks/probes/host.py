@@ -31,7 +31,7 @@ def joined(name):
 
 
 def out_of_a_chroot():
-    """Escapes by a second chroot while a directory above stays open, then goes up as far as possible."""
+    """Escapes with a second chroot while a directory above stays open, then ascends as far as possible."""
     top = os.open('/', os.O_RDONLY)
     os.chroot(scratch)
     os.fchdir(top)
@@ -47,7 +47,7 @@ def pivoted():
 
 
 def by_descriptor():
-    """Tries every open descriptor beyond the standard three as a way to the file of the host."""
+    """Tries to reach the host's file through every open descriptor except the standard three."""
     for name in os.listdir('/proc/self/fd'):
         path = f'/proc/self/fd/{name}'
         if int(name) > 2 and os.path.isdir(path) and not os.readlink(path).startswith('/proc/'):
@@ -56,7 +56,7 @@ def by_descriptor():
 
 
 def release_agent():
-    """CVE-2022-0492: a program that the kernel runs as root of the host when a cgroup is empty."""
+    """CVE-2022-0492: a program that the kernel runs as the host's root when a cgroup is empty."""
     mount('cgroup', scratch, 'cgroup', 0, facts['hierarchy'])
     try:
         writable(scratch + '/release_agent')
@@ -65,7 +65,7 @@ def release_agent():
 
 
 def interface():
-    """Another state of a network interface: RTM_NEWLINK for loopback."""
+    """Changes the state of a network interface: RTM_NEWLINK for loopback."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
         netlink.send(struct.pack('IHHIIBxHiII', 32, 16, 5, 1, 0, 0, 0, 1, 1, 1))
         code = struct.unpack('i', netlink.recv(4096)[16:20])[0]
@@ -86,7 +86,7 @@ def attributes():
 
 
 def asynchronous():
-    """Takes one of the asynchronous requests that the whole host shares."""
+    """Allocates one of the asynchronous requests that the whole host shares."""
     context = ctypes.c_ulong()
     system(NUMBERS['io_setup'], 1, ctypes.byref(context))
     system(NUMBERS['io_setup'] + 1, context)

@@ -5,7 +5,7 @@ AMOUNT, PROCESSES, TERMINALS = facts['amount'], facts['processes'], facts['termi
 
 
 def filled(ends):
-    """Fills pipes or sockets, writing to one end and reading none, until together they hold the amount."""
+    """Fills pipes or sockets without reading until together they hold the amount."""
     kept, held, last = [], 0, 0
     while held < AMOUNT and len(kept) < 1500:
         end, write = ends(kept)
@@ -47,7 +47,7 @@ def stream(kept):
 
 
 def received(one):
-    """Bytes that wait in a socket."""
+    """Unread bytes in a socket."""
     return struct.unpack('9I', one.getsockopt(socket.SOL_SOCKET, 55, 36))[0]  # SO_MEMINFO
 
 
