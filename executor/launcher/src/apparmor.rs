@@ -1,9 +1,9 @@
 //! AppArmor profiles of a container's processes.
 //!
-//! A process is given its profile by its own last steps, for the program that it executes next: libcontainer's way would reach
-//! only the first process, and the one that an init forks, none that is executed later. The profile is written into a file of
-//! the container's /proc that is opened within this one file system: a mount over it would take the name, and leave the
-//! program without its profile (CVE-2019-16884, CVE-2025-52881).
+//! A process sets its profile in its own last steps, for the program that it executes next. libcontainer's method would
+//! cover only the first process and its children, not processes that are executed later. The profile is written into a
+//! file of the container's /proc that is opened within this one file system: a mount over that file would swallow the
+//! name and leave the program without its profile (CVE-2019-16884, CVE-2025-52881).
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,17 +14,17 @@ use executor_core::validate::ViolationReason::{NotFound, Unsupported};
 use executor_sys::mount::open_dir;
 use rustix::fs::{Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstatfs, openat2};
 
-/// Tells whether AppArmor is in force: `Y`.
+/// Contains `Y` if AppArmor is in force.
 const ENABLED: &str = "/sys/module/apparmor/parameters/enabled";
-/// Loaded profiles, `NAME (MODE)` each.
+/// Loaded profiles, one `NAME (MODE)` per line.
 const PROFILES: &str = "/sys/kernel/security/apparmor/profiles";
-/// File of a process for the profile of the program that it executes next.
+/// Process file for the profile of the next executed program.
 const ON_EXEC: &str = "self/attr/apparmor/exec";
 
 /// Checks that the host has a profile.
 pub(crate) fn check(profile: &str) -> Result<(), FieldFault> {
     let enabled = std::fs::read_to_string(ENABLED).unwrap_or_default();
-    // Where securityfs is not mounted, the kernel tells when the profile is set.
+    // If securityfs is not mounted, a missing profile is noticed only when it is set.
     evaluate(profile, &enabled, std::fs::read_to_string(PROFILES).ok().as_deref())
 }
 
@@ -43,17 +43,17 @@ fn evaluate(profile: &str, enabled: &str, loaded: Option<&str>) -> Result<(), Fi
 /// Sets the profile of the program that the calling process executes next.
 ///
 /// # Errors
-/// The kernel has no such profile, or /proc is not its own.
+/// Returns an error if the kernel has no such profile or /proc is not the process's own.
 pub(crate) fn set_on_exec(profile: &str) -> io::Result<()> {
     let proc = open_dir(Path::new("/proc"))?;
     if fstatfs(&proc)?.f_type != PROC_SUPER_MAGIC {
-        return Err(io::Error::other("/proc is not the kernel's"));
+        return Err(io::Error::other("/proc is not a proc file system"));
     }
     write(proc.as_fd(), profile)
 }
 
 fn write(proc: BorrowedFd<'_>, profile: &str) -> io::Result<()> {
-    // `self` is a link that stays in this file system.
+    // `self` is a link within this file system.
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
     let file = openat2(proc, ON_EXEC, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty(), resolve)?;
     std::fs::File::from(file).write_all(format!("exec {profile}").as_bytes())
@@ -90,7 +90,7 @@ mod tests {
         let root = open_dir(dir.path()).unwrap();
         write(root.as_fd(), "executor-default").unwrap();
         assert_eq!(fs::read_to_string(attributes.join("exec")).unwrap(), "exec executor-default");
-        // Nothing is written through a link that leads out.
+        // Nothing is written through a link that leads outside.
         let elsewhere = tempfile::tempdir().unwrap();
         fs::create_dir_all(elsewhere.path().join("attr/apparmor")).unwrap();
         fs::write(elsewhere.path().join("attr/apparmor/exec"), "").unwrap();

@@ -1,7 +1,7 @@
-//! Devices by the Container Device Interface (CDI): their files on the host, and the nodes that these describe.
+//! Devices of the Container Device Interface (CDI): their files on the host, and the nodes that the files describe.
 //!
-//! The shim reads the files of the launcher's own configuration for each container that has such a device. What a file says is
-//! carried out with root's privilege: a file counts only if no user but root can change it.
+//! The shim reads the files from the directories in the launcher's configuration for each container that has such a
+//! device. Files are applied with root's privilege: a file is ignored if any user but root can change it.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
@@ -22,7 +22,7 @@ use crate::devices;
 use crate::errors::plain;
 use crate::host::Host;
 
-/// Maximum number of files in a directory, whatever their names.
+/// Maximum number of entries of a directory.
 const ENTRIES_MAX: usize = 1000;
 /// Maximum number of CDI files.
 const FILES_MAX: usize = 64;
@@ -33,25 +33,23 @@ const DEPTH_MAX: usize = 16;
 /// Maximum number of faults of files in a message.
 const FAULTS_SHOWN: usize = 3;
 
-/// Edits of a container by its devices of CDI, with the nodes found on the host.
+/// CDI edits of a container, with the nodes found on the host.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceEdits {
-    /// Device nodes.
     pub nodes: Vec<DeviceNode>,
-    /// Mounts.
     pub mounts: Vec<Edit<HostMount>>,
     /// Variables, `NAME=VALUE`.
     pub environment: Vec<String>,
     /// Supplementary groups.
     pub groups: Vec<u32>,
-    /// Files that do not count, and why.
+    /// Ignored files, with reasons.
     pub warnings: Vec<String>,
 }
 
-/// Returns the edits for the devices of CDI of a plan. No file is read if it has none.
+/// Returns the edits for the CDI devices of a plan. Reads no file if the plan has none.
 ///
 /// # Errors
-/// Returns a violation of each device that cannot be given.
+/// Returns a violation for each device that cannot be provided.
 pub(crate) fn edits(host: &Host, plan: &Plan, ids: IdMap) -> Result<DeviceEdits, Refused> {
     if plan.host_options.cdi_devices().next().is_none() {
         return Ok(DeviceEdits::default());
@@ -59,7 +57,7 @@ pub(crate) fn edits(host: &Host, plan: &Plan, ids: IdMap) -> Result<DeviceEdits,
     let (sources, faults) = read_dirs(&host.policy.cdi_spec_dirs);
     let shown = shown(&faults);
     let refused = |mut violations: Vec<Violation>| {
-        // A missing device can be one of a file that does not count.
+        // A missing device may be defined in an ignored file.
         for violation in violations.iter_mut().filter(|violation| violation.reason == NotFound && shown.is_some()) {
             violation.description += &format!(" ({})", shown.as_deref().unwrap_or_default());
         }
@@ -104,7 +102,7 @@ fn look_up(
         gid: node.gid.unwrap_or(0),
     });
     let reads_and_writes = permissions.read && permissions.write;
-    // Root of the container goes around the permissions of a node that belongs to its users.
+    // Root of the container bypasses the permissions of a node that belongs to the container's users.
     let by_mode_alone = matches!(host.hierarchies, Hierarchies::V2 { .. });
     let is_roots = access.is_some() || plan.isolation.user_namespace == UserNamespace::Host;
     if by_mode_alone && !reads_and_writes && is_roots {
@@ -134,7 +132,7 @@ fn look_up(
     Ok(DeviceNode { minor, ..of_file(block, major) })
 }
 
-/// Reads the files of all directories. Gives those that count, and why others do not.
+/// Reads the files of all directories. Returns the usable files, and the reasons for ignoring others.
 fn read_dirs(dirs: &[PathBuf]) -> (Vec<Source>, Vec<String>) {
     let (mut sources, mut faults) = (Vec::new(), Vec::new());
     for (directory, dir) in dirs.iter().enumerate() {
@@ -169,7 +167,7 @@ fn list(dir: &Path) -> Result<Vec<PathBuf>, String> {
     };
     for above in dir.ancestors() {
         let meta = above.symlink_metadata().map_err(words)?;
-        // What root owns in a sticky directory, only root renames.
+        // In a sticky directory, only root can rename root's entries.
         let is_sticky = above != dir && meta.mode() & libc::S_ISVTX != 0;
         if !is_sticky || meta.uid() != 0 {
             of_root_alone(&meta).map_err(|why| format!("{} {why}", above.display()))?;
@@ -188,21 +186,21 @@ fn list(dir: &Path) -> Result<Vec<PathBuf>, String> {
 /// Checks that no user but root can change a file or a directory.
 fn of_root_alone(meta: &Metadata) -> Result<(), String> {
     if meta.uid() != 0 {
-        return Err(format!("belongs to user {}; only what root owns counts", meta.uid()));
+        return Err(format!("belongs to user {}; it must belong to root", meta.uid()));
     }
     if meta.mode() & 0o022 != 0 {
         let mode = meta.mode() & 0o7777;
-        return Err(format!("has mode {mode:o}: its group or others can change it, so that it does not count"));
+        return Err(format!("has mode {mode:o}; it must not be writable by its group or others"));
     }
     Ok(())
 }
 
-/// Reads a file of CDI.
+/// Reads a CDI file.
 fn read(path: &Path) -> Result<CdiFile, String> {
     let mut options = File::options();
     options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
     let file = options.open(path).map_err(|error| match error.raw_os_error() {
-        Some(libc::ELOOP) => "is a symbolic link; none is followed".to_owned(),
+        Some(libc::ELOOP) => "is a symbolic link, which is not followed".to_owned(),
         _ => plain(&error),
     })?;
     let meta = file.metadata().map_err(|error| plain(&error))?;
@@ -225,7 +223,7 @@ fn read(path: &Path) -> Result<CdiFile, String> {
     Ok(parsed)
 }
 
-/// Parses one document of YAML.
+/// Parses a single YAML document.
 fn yaml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let nodes = 100_000;
     let options = serde_saphyr::options! {

@@ -1,7 +1,7 @@
-//! Cgroups: where a container's are, what they tell, and how they go.
+//! Cgroups of containers: paths, counters and removal.
 //!
-//! This module makes, limits, joins, asks, kills and removes them, by path alone. On a version 1 host a container has one
-//! directory in each hierarchy, all of the same relative path.
+//! This module makes, limits, joins, reads, kills and removes cgroups, by path only. On a version 1 host a container
+//! has one directory in each hierarchy, with the same relative path.
 
 mod devices;
 mod hierarchy;
@@ -28,42 +28,38 @@ pub(crate) use devices::Devices;
 use hierarchy::Hierarchy;
 pub(crate) use pause::Stopped;
 
-/// Directory that cgroup file systems are mounted in.
+/// Directory of the cgroup mounts.
 pub(crate) const ROOT: &str = "/sys/fs/cgroup";
-/// Controllers of version 1 whose hierarchies containers use. Others are taken out of the launcher's mount namespace.
+/// Version 1 controllers that containers use. Other hierarchies are detached from the launcher's mount namespace.
 const USED: [&str; 5] = ["cpu", "cpuacct", "devices", "memory", "pids"];
 
-/// Part of a container's cgroup on version 2 where all processes are that no other part has: there only a cgroup without
-/// processes of its own can have parts with limits.
+/// Part of a container's version 2 cgroup for all processes without their own part: there, only a cgroup without its
+/// own processes can have parts with limits.
 const REST: &str = "rest";
 
-/// Returns the cgroup of a sidecar that has limits of its own, below its container's.
+/// Returns the cgroup of a sidecar with its own limits, below its container's.
 pub(crate) fn part_of(container: &Path, sidecar: usize) -> PathBuf {
     container.join(format!("sidecar-{sidecar}"))
 }
 
-/// The mounted hierarchies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Hierarchies {
-    /// Version 1: a directory for each controller.
+    /// Version 1: one hierarchy per set of controllers.
     V1 {
-        /// Version 2 is there, without controllers.
+        /// True if version 2 is mounted as well, without controllers.
         hybrid: bool,
-        /// Those in use.
+        /// Hierarchies in use.
         all: Vec<Hierarchy>,
-        /// Mount point of the one that accounts memory.
+        /// Mount point of the memory hierarchy.
         memory: PathBuf,
-        /// Mount point of the one of processors, if the host has it. Containers join no cgroup there unless they ask for processors.
+        /// Mount point of the cpuset hierarchy, if the host has it. Only containers that ask for processors join a
+        /// cgroup there.
         cpuset: Option<PathBuf>,
     },
     /// Version 2: a single tree.
-    V2 {
-        /// Mount point.
-        mount: PathBuf,
-    },
+    V2 { mount: PathBuf },
 }
 
-/// Hierarchies among the mounts of a host.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
     V1 { hybrid: bool, used: Vec<Mount>, unused: Vec<Mount> },
@@ -71,10 +67,10 @@ enum Found {
 }
 
 impl Hierarchies {
-    /// Looks at what is mounted, and changes that for version 1: only in the caller's own mount namespace.
+    /// Finds the mounted hierarchies, and remounts those of version 1 in the caller's own mount namespace.
     ///
     /// # Errors
-    /// No memory is accounted; a mount that cannot be made.
+    /// Returns an error if there is no memory controller or a mount fails.
     pub(crate) fn find() -> io::Result<Self> {
         let missing = || io::Error::other(format!("no memory cgroup hierarchy is mounted below {ROOT}"));
         match Self::among(&mountinfo::parse(&fs::read("/proc/self/mountinfo")?)) {
@@ -89,7 +85,7 @@ impl Hierarchies {
         }
     }
 
-    /// Returns the hierarchies among these mounts, if containers can be made with them.
+    /// Returns the hierarchies among these mounts, if they are sufficient for containers.
     fn among(mounts: &[Mount]) -> Option<Found> {
         if let Some(mount) = mounts.iter().find(|mount| mount.kind == "cgroup2" && mount.point == Path::new(ROOT)) {
             return Some(Found::V2 { mount: mount.point.clone() });
@@ -102,14 +98,14 @@ impl Hierarchies {
         used.iter().any(|mount| mount.has_option("memory")).then_some(Found::V1 { hybrid, used, unused })
     }
 
-    /// Hierarchies of version 1 in directories that are named after their controllers; the first one accounts memory.
+    /// Returns version 1 hierarchies in directories named after their controllers; the first one accounts memory.
     #[cfg(test)]
     fn at(mounts: &[PathBuf]) -> Self {
         let all = mounts.iter().cloned().map(Hierarchy::from_mount).collect();
         Self::V1 { hybrid: false, all, memory: mounts[0].clone(), cpuset: None }
     }
 
-    /// `v1`, `hybrid` or `v2`.
+    /// Returns `v1`, `hybrid` or `v2`.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::V1 { hybrid: false, .. } => "v1",
@@ -118,7 +114,7 @@ impl Hierarchies {
         }
     }
 
-    /// The directories of a cgroup, one in each hierarchy.
+    /// Returns the directories of a cgroup, one in each hierarchy.
     fn dirs<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
         let (version1, version2) = match self {
             Self::V1 { all, .. } => (all.as_slice(), None),
@@ -127,10 +123,10 @@ impl Hierarchies {
         version1.iter().map(|one| &one.mount).chain(version2).map(move |mount| mount.join(path))
     }
 
-    /// Makes a container's cgroup. On version 2 libcontainer does when it makes the container, and devices have no rules.
+    /// Makes a container's cgroup. On version 2 libcontainer makes it, and there are no device rules.
     ///
     /// # Errors
-    /// It exists; the file, and why the kernel refused.
+    /// Returns an error if it exists, or the file that the kernel refused.
     pub(crate) fn make(&self, path: &Path, devices: &Devices<'_>) -> io::Result<()> {
         match self {
             Self::V1 { all, .. } => all.iter().try_for_each(|one| one.make(path, devices)),
@@ -138,11 +134,11 @@ impl Hierarchies {
         }
     }
 
-    /// Does something while the calling process, which has one thread, is in a container's cgroup: a process that it makes meanwhile
-    /// is in it from its beginning.
+    /// Runs `act` while the calling, single-threaded process is in a container's cgroup: a process that it makes
+    /// meanwhile is in that cgroup from the start.
     ///
     /// # Errors
-    /// A cgroup that cannot be joined or left.
+    /// Returns an error if the cgroup cannot be joined or left.
     pub(crate) fn within<T>(&self, path: &Path, act: impl FnOnce() -> T) -> io::Result<T> {
         let Self::V1 { all, .. } = self else { return Ok(act()) };
         let joined = all.iter().try_for_each(|one| hierarchy::enter(&one.mount.join(path)));
@@ -151,7 +147,7 @@ impl Hierarchies {
         done
     }
 
-    /// The directory of a cgroup in the hierarchy of a controller.
+    /// Returns the directory of a cgroup in the hierarchy of a controller.
     fn controller_dir(&self, controller: &str, path: &Path) -> io::Result<PathBuf> {
         let mount = match self {
             Self::V1 { all, .. } => {
@@ -171,16 +167,16 @@ impl Hierarchies {
         }
     }
 
-    /// A limit on swap can be set: the kernel accounts it.
+    /// Returns true if a swap limit can be set: the kernel accounts swap.
     pub(crate) fn swap_limit(&self) -> bool {
         match self {
             Self::V1 { memory, .. } => memory.join("memory.memsw.limit_in_bytes").exists(),
-            Self::V2 { .. } => false, // libcontainer leaves a limit of 0 out; `memory.swap.max` is set by us
+            Self::V2 { .. } => false, // libcontainer leaves a limit of 0 out; `memory.swap.max` is set by the launcher
         }
     }
 
-    /// Buffers of TCP and UDP sockets are counted apart from other memory, and only where they have a limit: version 1.
-    /// Version 2 counts them as any other memory.
+    /// Returns true if buffers of TCP and UDP sockets are accounted separately and only if they have a limit, as in
+    /// version 1. Version 2 accounts them like other memory.
     pub(crate) fn socket_limit(&self) -> bool {
         match self {
             Self::V1 { memory, .. } => memory.join("memory.kmem.tcp.limit_in_bytes").exists(),
@@ -188,13 +184,13 @@ impl Hierarchies {
         }
     }
 
-    /// The kernel accounts swap, or there is none: a limit on memory holds whatever is swapped.
+    /// Returns true if the kernel accounts swap or there is none: a memory limit then holds despite swapping.
     pub(crate) fn holds_swap(&self) -> bool {
         let has_none = || has_no_swap(&fs::read_to_string("/proc/meminfo").unwrap_or_default());
         matches!(self, Self::V2 { .. }) || self.swap_limit() || has_none()
     }
 
-    /// Names of the controllers that containers can have, as version 2 spells them.
+    /// Returns the controllers available to containers, by their version 2 names.
     pub(crate) fn controllers(&self) -> BTreeSet<String> {
         match self {
             Self::V1 { all, .. } => all.iter().flat_map(|one| one.controllers.iter().cloned()).collect(),
@@ -205,21 +201,21 @@ impl Hierarchies {
         }
     }
 
-    /// Moves the calling process into a cgroup's memory accounting: pages that it touches from now on are the
-    /// container's.
+    /// Moves the calling process into a cgroup's memory accounting: pages that it touches from now on are charged to
+    /// the container.
     pub(crate) fn join_memory(&self, path: &Path) -> io::Result<()> {
         self.enter(&self.memory_dir(path))
     }
 
-    /// Tells whether a process moves between cgroups without the kernel waiting: a thread does, and only version 1 has it move alone.
+    /// Returns true if moving between cgroups does not make the kernel wait: only version 1 can move a single thread.
     pub(crate) fn moves_at_once(&self) -> bool {
         matches!(self, Self::V1 { .. })
     }
 
-    /// Does something while what the calling process, which has one thread, touches is the memory of a container's cgroup.
+    /// Runs `act` while memory that the calling, single-threaded process touches is charged to a container's cgroup.
     ///
     /// # Errors
-    /// A cgroup that cannot be joined or left; version 2.
+    /// Returns an error if the cgroup cannot be joined or left, and on version 2.
     pub(crate) fn within_memory<T>(&self, path: &Path, act: impl FnOnce() -> T) -> io::Result<T> {
         let Self::V1 { all, memory, .. } = self else { return Err(io::ErrorKind::Unsupported.into()) };
         let own = all.iter().find(|one| one.mount == *memory).ok_or(io::ErrorKind::NotFound)?;
@@ -229,10 +225,10 @@ impl Hierarchies {
         Ok(done)
     }
 
-    /// Makes parts of a container's cgroup for sidecars with limits of their own.
+    /// Makes parts of a container's cgroup for sidecars with their own limits.
     ///
     /// # Errors
-    /// A controller is missing.
+    /// Returns an error if a controller is missing.
     pub(crate) fn make_parts(&self, path: &Path, sidecars: &BTreeMap<usize, SidecarLimits>) -> io::Result<()> {
         if sidecars.is_empty() {
             return Ok(());
@@ -278,23 +274,23 @@ impl Hierarchies {
         Ok(())
     }
 
-    /// Moves the calling process, which is in the container's cgroup, into one of its parts.
+    /// Moves the calling process from the container's cgroup into one of its parts.
     pub(crate) fn join_part(&self, path: &Path) -> io::Result<()> {
         self.dirs(path).filter(|dir| dir.exists()).try_for_each(|dir| self.enter(&dir))
     }
 
-    /// Makes a cgroup that has no limits, only to know which processes are in it. [`Self::join_memory`] enters it.
+    /// Makes a cgroup without limits, only to track its processes. [`Self::join_memory`] enters it.
     pub(crate) fn make_memory(&self, path: &Path) -> io::Result<()> {
         fs::create_dir_all(self.memory_dir(path))
     }
 
-    /// Moves the calling process into a cgroup of every hierarchy: its limits hold from now on, and its end is this one's.
+    /// Moves the calling process into a cgroup in every hierarchy: the cgroup's limits and its kill apply from now on.
     pub(crate) fn join(&self, path: &Path) -> io::Result<()> {
         self.dirs(path).try_for_each(|dir| self.enter(&dir))
     }
 
-    /// Moves the calling process, which has one thread, into a directory's cgroup: on version 2, where that has parts, into the
-    /// one for what no other part has.
+    /// Moves the calling, single-threaded process into a directory's cgroup: on version 2 into the [`REST`] part, if
+    /// the cgroup has parts.
     fn enter(&self, dir: &Path) -> io::Result<()> {
         if let Self::V1 { .. } = self {
             return hierarchy::enter(dir);
@@ -305,8 +301,7 @@ impl Hierarchies {
         }
     }
 
-    /// Limits the swap of a cgroup, where that is the launcher's to do: to none where nothing is asked for, and to any where
-    /// that is -1.
+    /// Sets the swap limit of a cgroup, if the launcher must do that: none by default, unlimited for -1.
     pub(crate) fn limit_swap(&self, path: &Path, bytes: Option<i64>) -> io::Result<()> {
         let limit = limits::swap_limit(bytes);
         match self {
@@ -318,18 +313,18 @@ impl Hierarchies {
         }
     }
 
-    /// Returns how many processes the kernel killed in the cgroup and its parts because a memory limit was reached.
+    /// Returns the number of OOM kills in the cgroup and its parts.
     pub(crate) fn oom_kills(&self, path: &Path) -> u64 {
         let of_parts = match self {
             Self::V1 { .. } => {
                 parts(&self.memory_dir(path)).iter().filter_map(|part| Some(path.join(part.file_name()?))).collect()
             }
-            Self::V2 { .. } => Vec::new(), // counted with the cgroup above
+            Self::V2 { .. } => Vec::new(), // counted with the parent cgroup
         };
         self.kills_told(path) + of_parts.iter().map(|part| self.kills_told(part)).sum::<u64>()
     }
 
-    /// Returns the same without the parts of the cgroup.
+    /// Returns the number of OOM kills in the cgroup without its parts.
     pub(crate) fn own_oom_kills(&self, path: &Path) -> u64 {
         let rest = path.join(REST);
         let has_rest = matches!(self, Self::V2 { .. }) && self.memory_dir(&rest).exists();
@@ -345,8 +340,8 @@ impl Hierarchies {
         text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
     }
 
-    /// Bytes that a cgroup's memory limit still leaves, counting what the kernel can take back from its page cache.
-    /// `None` where there is no limit, or it cannot be told.
+    /// Returns the bytes that a cgroup's memory limit still leaves, including reclaimable page cache. `None` if there
+    /// is no limit or the value is unknown.
     pub(crate) fn memory_room(&self, path: &Path) -> Option<u64> {
         let (limit, usage, prefix) = match self {
             Self::V1 { .. } => ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
@@ -359,15 +354,15 @@ impl Hierarchies {
         Some(limit.saturating_sub(usage.saturating_sub(page_cache(&stat, prefix))))
     }
 
-    /// Pids of the processes in a cgroup and in those below it.
+    /// Returns the pids of processes in a cgroup and its descendants.
     pub(crate) fn pids(&self, path: &Path) -> Vec<i32> {
         pids_in(self.memory_dir(path))
     }
 
-    /// Kills what is in a cgroup but one process, and stays until nothing else is.
+    /// Kills all processes in a cgroup except one, and waits until they are gone.
     ///
     /// # Errors
-    /// A process that cannot die within `patience`.
+    /// Returns an error if a process does not exit within `patience`.
     pub(crate) fn kill_all_but(&self, kept: i32, path: &Path, patience: Duration) -> io::Result<()> {
         let deadline = Instant::now() + patience;
         loop {
@@ -379,15 +374,15 @@ impl Hierarchies {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "a process of the container cannot be killed"));
             }
             others.into_iter().for_each(kill);
-            std::thread::sleep(Duration::from_millis(1)); // a dying process does not tell when it is gone
+            std::thread::sleep(Duration::from_millis(1)); // there is no notification, so this polls
         }
     }
 
-    /// Kills what is in a cgroup, in any hierarchy, and stays until nothing is: a privileged process can have left one of
-    /// them.
+    /// Kills all processes in a cgroup in any hierarchy, and waits until they are gone: a privileged process can have
+    /// left one of the hierarchies.
     ///
     /// # Errors
-    /// A process that cannot die within `patience`.
+    /// Returns an error if a process does not exit within `patience`.
     pub(crate) fn kill_all(&self, path: &Path, patience: Duration) -> io::Result<()> {
         let deadline = Instant::now() + patience;
         for dir in self.dirs(path) {
@@ -401,17 +396,18 @@ impl Hierarchies {
         Ok(())
     }
 
-    /// Kills what is in a cgroup and removes its directories.
+    /// Kills the processes in a cgroup and removes its directories.
     ///
     /// # Errors
-    /// A directory that cannot be removed within `patience`: the kernel holds a process that cannot die.
+    /// Returns an error if a directory cannot be removed within `patience`: the kernel blocks a process that cannot
+    /// exit.
     pub(crate) fn remove(&self, path: &Path, patience: Duration) -> io::Result<()> {
         self.dirs(path).try_for_each(|dir| remove_dir(&dir, patience))
     }
 
-    /// Makes the cgroup that containers' own are made below.
+    /// Makes the parent cgroup of containers.
     pub(crate) fn make_parent(&self, parent: &Path) -> io::Result<()> {
-        // Another launcher that ends may remove what is shared while it is empty.
+        // Another launcher that exits may remove shared cgroups while they are empty.
         let mut attempts = 0;
         while let Err(error) = self.dirs(parent).try_for_each(fs::create_dir_all) {
             attempts += 1;
@@ -420,14 +416,14 @@ impl Hierarchies {
             }
         }
         if self.socket_limit() {
-            // The kernel changes its own code when the first cgroup counts buffers of sockets, and back when the last one has gone:
-            // so one counts all the time, without a limit.
+            // The kernel patches its own code when the first cgroup accounts socket buffers, and back after the last
+            // one is gone: so keep one that accounts them, without a limit.
             fs::write(self.memory_dir(parent).join("memory.kmem.tcp.limit_in_bytes"), "-1")?;
         }
         Ok(())
     }
 
-    /// Removes the parent again, and its own parents as far as they are empty.
+    /// Removes the parent cgroup and its empty ancestors.
     pub(crate) fn remove_parent(&self, parent: &Path) {
         for path in parent.ancestors().filter(|path| !path.as_os_str().is_empty()) {
             for dir in self.dirs(path) {
@@ -437,7 +433,7 @@ impl Hierarchies {
     }
 }
 
-/// Kills what is in a directory of a cgroup, and removes it.
+/// Kills the processes in a cgroup directory, and removes the directory.
 ///
 /// # Errors
 /// As [`Hierarchies::remove`].
@@ -456,7 +452,7 @@ pub(crate) fn remove_dir(dir: &Path, patience: Duration) -> io::Result<()> {
     }
 }
 
-/// Kills the processes of one directory, removes cgroups that were made below it, and gives the kernel time.
+/// Kills the processes of one directory, removes cgroups below it, and gives the kernel time.
 fn empty(dir: &Path) {
     let procs = kernel_file::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
     procs.lines().filter_map(|line| line.parse().ok()).for_each(kill);
@@ -464,11 +460,11 @@ fn empty(dir: &Path) {
         empty(&part);
         let _ = fs::remove_dir(part);
     }
-    // Neither version 1 nor a dying process tells when a cgroup becomes removable: it is asked again.
+    // There is no notification when a cgroup becomes removable, so this polls.
     std::thread::sleep(Duration::from_millis(1));
 }
 
-/// Pids of the processes in a cgroup's directory and in those below it.
+/// Returns the pids of processes in a cgroup directory and its descendants.
 fn pids_in(dir: PathBuf) -> Vec<i32> {
     let mut pids = Vec::new();
     let mut waiting = vec![dir];
@@ -480,9 +476,9 @@ fn pids_in(dir: PathBuf) -> Vec<i32> {
     pids
 }
 
-/// Returns the cgroups right below one.
+/// Returns the child cgroups of a directory.
 fn parts(dir: &Path) -> Vec<PathBuf> {
-    // One that has none has no link but its own two: the many files are not looked at.
+    // A cgroup without children has a link count of 2: skip reading its many files.
     if fs::metadata(dir).map_or(true, |dir| dir.nlink() == 2) {
         return Vec::new();
     }
@@ -494,19 +490,19 @@ fn kill(pid: i32) {
     signal(pid, libc::SIGKILL);
 }
 
-/// Signals a process, if it is there.
+/// Signals a process, if it exists.
 fn signal(pid: i32, number: i32) {
     if let Ok(pidfd) = executor_sys::process::pidfd(pid) {
         let _ = executor_sys::process::pidfd_signal(std::os::fd::AsFd::as_fd(&pidfd), number);
     }
 }
 
-/// Returns whether a host has no swap, by its /proc/meminfo.
+/// Returns true if /proc/meminfo shows that the host has no swap.
 fn has_no_swap(meminfo: &str) -> bool {
     meminfo.lines().any(|line| line.strip_prefix("SwapTotal:").is_some_and(|rest| rest.trim() == "0 kB"))
 }
 
-/// Returns the bytes of page cache that a memory.stat tells.
+/// Returns the bytes of page cache in a memory.stat.
 fn page_cache(stat: &str, prefix: &str) -> u64 {
     let bytes = |name: &str| {
         let line = stat.lines().find_map(|line| line.strip_prefix(prefix)?.strip_prefix(name)?.strip_prefix(' '));

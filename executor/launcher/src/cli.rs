@@ -1,4 +1,4 @@
-//! The command line, and the part of the configuration file that concerns the launcher.
+//! The command line, and the part of the configuration file that the launcher uses.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -23,10 +23,10 @@ const CONFIG_DEFAULT: &str = "/etc/executor/executor.toml";
 /// Default directory of sockets and records.
 pub(crate) const RUN_DIR_DEFAULT: &str = "/run/executor";
 
-/// Holds the executor's privilege: forks a shim for each container, and finishes what a shim cannot.
+/// Holds the executor's privilege: forks a shim for each container and cleans up after shims.
 ///
-/// It is started by systemd, or by executord where nobody else did. It listens on RUN_DIR/launcher.sock for
-/// executord alone and takes containers apart that lost their shim.
+/// It is started by systemd, or by executord if it is not running. It listens on RUN_DIR/launcher.sock for executord
+/// only, and finishes containers that have lost their shim.
 #[derive(Parser, Clone, Debug)]
 #[command(
     name = "executor-launcher",
@@ -35,39 +35,39 @@ pub(crate) const RUN_DIR_DEFAULT: &str = "/run/executor";
     after_help = "Exit status: 0 ended as asked, 1 failed, 2 usage."
 )]
 pub(crate) struct Args {
-    /// Directory of sockets and of the records of running containers
+    /// Directory of sockets and records of running containers
     #[arg(long, value_name = "DIR", default_value = RUN_DIR_DEFAULT)]
     pub run_dir: PathBuf,
     /// Directory of logs, exit records and upper layers
     #[arg(long, value_name = "DIR", default_value = "/var/lib/executor")]
     pub state_dir: PathBuf,
-    /// Configuration file [default: /etc/executor/executor.toml where it exists]
+    /// Configuration file [default: /etc/executor/executor.toml if it exists]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// User that executord runs as, by name or number; the only one besides root that is served
+    /// User that executord runs as, by name or number; only this user and root are served
     #[arg(long, value_name = "USER", default_value = "executor")]
     pub daemon_user: String,
-    /// Containers may ask for the host's network, whatever the configuration says
+    /// Allow containers to use the host's network, regardless of the configuration
     #[arg(long)]
     pub allow_host_network: bool,
-    /// Containers may have any image, whatever the configuration says
+    /// Allow any image, regardless of the configuration
     #[arg(long)]
     pub allow_any_image: bool,
-    /// End when no daemon is connected and no container is left
+    /// Exit when no daemon is connected and no container is left
     #[arg(long)]
     pub exit_when_idle: bool,
-    /// Remove RUN_DIR and STATE_DIR at the end, with everything in them
+    /// Remove RUN_DIR and STATE_DIR with all contents at exit
     #[arg(long)]
     pub ephemeral: bool,
-    /// Write the manual page into DIR and end
+    /// Write the manual page into DIR and exit
     #[arg(long, value_name = "DIR", hide = true)]
     pub generate_man: Option<PathBuf>,
-    /// Write shell completions into DIR and end
+    /// Write shell completions into DIR and exit
     #[arg(long, value_name = "DIR", hide = true)]
     pub generate_completions: Option<PathBuf>,
 }
 
-/// The part of the configuration file that the launcher reads. executord reads all of it, and names what is unknown.
+/// The part of the configuration file that the launcher reads. executord reads the whole file and reports unknown keys.
 #[derive(Deserialize, Debug, Default)]
 #[serde(default)]
 pub(crate) struct Config {
@@ -75,18 +75,18 @@ pub(crate) struct Config {
     pub policy: Policy,
     /// Images that may run.
     pub images: ImageRules,
-    /// Directories of the host that containers may have.
+    /// Host directories that containers may mount.
     pub volumes: Vec<HostVolume>,
-    /// Devices of the host that containers may have.
+    /// Host devices that containers may use.
     pub devices: Vec<HostDevice>,
-    /// AppArmor profiles that containers may have.
+    /// AppArmor profiles that containers may use.
     pub apparmor: AppArmor,
     /// The launcher's own section.
     pub launcher: LauncherSettings,
-    /// Shells that wait for containers.
+    /// Settings of the warm pool.
     #[serde(alias = "shells")]
     pub warm_pool: WarmPoolSettings,
-    /// Certificates of containers.
+    /// Settings for container certificates.
     pub identity: IdentitySettings,
     /// Digests of the sections of this file.
     #[serde(skip)]
@@ -96,27 +96,25 @@ pub(crate) struct Config {
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
-    /// The file cannot be read.
     #[error("configuration {0}")]
     Read(PathBuf, #[source] io::Error),
     /// Not TOML, or a value of the wrong type.
     #[error("configuration {0}")]
     Parse(PathBuf, #[source] Box<toml::de::Error>),
-    /// A value is not usable.
+    /// A value is invalid.
     #[error("configuration {0}: {1}")]
     Value(PathBuf, String),
-    /// Other users than root can change the file.
+    /// The file can be changed by users other than root.
     #[error("configuration {0}: must be a regular file of root that no other user can write")]
     Foreign(PathBuf),
 }
 
-/// Reads the configuration.
 pub(crate) fn config(args: &Args) -> Result<Config, ConfigError> {
     read(args, |_| true)
 }
 
-/// Reads the configuration again, for a launcher that serves. The file must be root's: the daemon, which has no privilege, chooses
-/// when it is read.
+/// Reads the configuration again in a running launcher. The file must belong to root: the daemon, which has no
+/// privilege, chooses when the file is read.
 pub(crate) fn config_again(args: &Args) -> Result<Config, ConfigError> {
     let is_roots = |file: &Metadata| file.is_file() && file.uid() == 0 && file.mode() & 0o022 == 0;
     read(args, is_roots)

@@ -1,7 +1,8 @@
-//! Cgroups of processors and memory nodes, for the containers that ask for them.
+//! Cpuset cgroups for containers that ask for processors and memory nodes.
 //!
-//! On version 1 they are a hierarchy of their own, which other containers do not join: libcontainer joins every hierarchy that
-//! it sees, so that this one is out of its sight and held open here. On version 2 they are files of the container's cgroup.
+//! On version 1 cpuset is a separate hierarchy, which other containers do not join: libcontainer joins every hierarchy
+//! that it sees, so this one is hidden from it and held open here. On version 2 the settings are files of the
+//! container's cgroup.
 
 use std::fs;
 use std::io;
@@ -16,26 +17,26 @@ use executor_sys::mountinfo::{self, Mount};
 
 use crate::cgroup::{ROOT, remove_dir};
 
-/// Files of version 1, and beside each the one that tells what holds.
+/// Files of version 1, each with the file that shows the effective value.
 const FILES_V1: [(&str, &str); 2] =
     [("cpuset.cpus", "cpuset.effective_cpus"), ("cpuset.mems", "cpuset.effective_mems")];
-/// Likewise of version 2.
+/// Files of version 2, each with the file that shows the effective value.
 const FILES_V2: [(&str, &str); 2] =
     [("cpuset.cpus", "cpuset.cpus.effective"), ("cpuset.mems", "cpuset.mems.effective")];
 
-/// Empty cgroup below the parent of containers' own, seen by containers that have none here. No container's id begins so.
+/// Empty cgroup below the containers' parent, visible to containers without their own cpuset. No container id begins
+/// like this.
 pub(crate) const SHOWN: &str = ".shown";
 
-/// The hierarchy that limits processors and memory nodes.
 #[derive(Debug)]
 pub(crate) struct Cpusets {
     root: OwnedFd,
-    /// A hierarchy of its own, whose cgroups are made here.
+    /// True if it is a separate hierarchy, whose cgroups are made here.
     separate: bool,
 }
 
 impl Cpusets {
-    /// Opens the hierarchy, if there is one. To be called before hierarchies are detached.
+    /// Opens the hierarchy, if there is one. Call this before hierarchies are detached.
     pub(crate) fn find() -> io::Result<Option<Self>> {
         let found = Self::among(&mountinfo::parse(&fs::read("/proc/self/mountinfo")?));
         let Some((mount, separate)) = found else { return Ok(None) };
@@ -59,15 +60,15 @@ impl Cpusets {
         if self.separate { &FILES_V1 } else { &FILES_V2 }
     }
 
-    /// The directory of a cgroup, by the open root.
+    /// Returns the directory of a cgroup, relative to the open root.
     fn dir(&self, cgroup: &Path) -> PathBuf {
         Path::new("/proc/self/fd").join(self.root.as_raw_fd().to_string()).join(cgroup)
     }
 
-    /// Returns the processors and the memory nodes that cgroups below a parent can have.
+    /// Returns the processors and the memory nodes available to cgroups below a parent.
     pub(crate) fn available(&self, parent: &Path) -> io::Result<[CpuList; 2]> {
         let one = |effective: &str| {
-            // Where the parent is not made yet, or has no such file, it has what is above it.
+            // If the parent does not exist yet or has no such file, the nearest ancestor's applies.
             let read = parent.ancestors().find_map(|cgroup| {
                 let text = fs::read_to_string(self.dir(cgroup).join(effective)).ok()?;
                 Some(text).filter(|text| !text.trim().is_empty())
@@ -79,7 +80,7 @@ impl Cpusets {
         Ok([one(cpus)?, one(mems)?])
     }
 
-    /// Limits a container whose only process is its init.
+    /// Sets the processors and memory nodes of a container whose only process is its init.
     pub(crate) fn confine(&self, cgroup: &Path, init: i32, options: &HostOptions) -> io::Result<()> {
         let dir = self.dir(cgroup);
         for ((file, _), list) in self.files().iter().zip([&options.cpus, &options.memory_nodes]) {
@@ -93,7 +94,8 @@ impl Cpusets {
         Ok(())
     }
 
-    /// Makes a cgroup with those above it. A new one has no processor and no node, and takes no process before it has.
+    /// Makes a cgroup and its ancestors. A new cgroup has no processors and nodes, and accepts no process before they
+    /// are set.
     fn make(&self, cgroup: &Path) -> io::Result<()> {
         let mut above: Vec<&Path> = cgroup.ancestors().collect();
         above.reverse();
@@ -113,7 +115,7 @@ impl Cpusets {
         Ok(())
     }
 
-    /// Makes the cgroup that containers' own are made below, and the one that other containers see.
+    /// Makes the parent cgroup of containers, and the cgroup that other containers see.
     pub(crate) fn make_parent(&self, parent: &Path) -> io::Result<()> {
         if self.separate { self.make(&parent.join(SHOWN)) } else { Ok(()) }
     }
@@ -121,25 +123,25 @@ impl Cpusets {
     /// Makes the cgroup of a container before it is confined.
     ///
     /// # Errors
-    /// A parent without processors.
+    /// Returns an error if the parent has no processors.
     pub(crate) fn prepare(&self, cgroup: &Path) -> io::Result<()> {
         if self.separate { self.make(cgroup) } else { Ok(()) }
     }
 
-    /// Moves the calling process, which has one thread, into a container's cgroup.
+    /// Moves the calling, single-threaded process into a container's cgroup.
     pub(crate) fn join(&self, cgroup: &Path) -> io::Result<()> {
         if self.separate { fs::write(self.dir(cgroup).join("tasks"), "0") } else { Ok(()) }
     }
 
-    /// Removes a container's cgroup, if it has one of its own here.
+    /// Removes a container's own cgroup in this hierarchy, if it has one.
     ///
     /// # Errors
-    /// A process in it does not end within `patience`.
+    /// Returns an error if a process in it does not exit within `patience`.
     pub(crate) fn remove(&self, cgroup: &Path, patience: Duration) -> io::Result<()> {
         if self.separate { remove_dir(&self.dir(cgroup), patience) } else { Ok(()) }
     }
 
-    /// Removes the parent of containers' cgroups, and its own parents as far as they are empty.
+    /// Removes the parent of containers' cgroups, and its empty ancestors.
     pub(crate) fn remove_parent(&self, parent: &Path) {
         if self.separate {
             let _ = fs::remove_dir(self.dir(&parent.join(SHOWN)));

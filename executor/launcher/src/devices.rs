@@ -1,10 +1,10 @@
-//! Devices of the host in a container.
+//! Host devices in a container.
 //!
-//! A device is looked up by the operator's list, without links on the way, and by its numbers from then on. What the
-//! container gets is a new node of these numbers: it belongs to root of the host, who is nobody in a user namespace, and
-//! everybody in the container can open it with the permissions of the request, but not change it. A device of CDI
-//! ([`crate::cdi`]) can have an owner in the container instead. The node lies on a tmpfs of the
-//! host, because the kernel opens no device on one that a user namespace has mounted, and is mounted by itself.
+//! A device is looked up in the operator's list, without following links, and identified by its numbers from then on.
+//! The container gets a new node with these numbers. The node belongs to root of the host, who is unmapped in a user
+//! namespace: every process in the container can open it with the permissions of the request, but not change it. A CDI
+//! device ([`crate::cdi`]) can have an owner in the container instead. The node lies on a tmpfs of the host, because
+//! the kernel opens no device on a tmpfs that a user namespace has mounted, and is mounted individually.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,11 +30,11 @@ use crate::host::Host;
 /// Looks up the devices of a plan on the host.
 ///
 /// # Errors
-/// A violation of each device that cannot be given.
+/// Returns a violation for each device that cannot be provided.
 pub(crate) fn find(host: &Host, plan: &Plan) -> Result<Vec<DeviceNode>, Vec<Violation>> {
     let mut violations = Vec::new();
     let mut nodes = Vec::new();
-    // Those of CDI are found by their files.
+    // CDI devices are found through their files.
     let listed = plan.host_options.devices.iter().enumerate().filter(|(_, device)| !device.is_cdi());
     for (index, device) in listed {
         let violation = |(name, fault): (&str, FieldFault)| Violation::new(format!("devices[{index}].{name}"), fault);
@@ -53,7 +53,8 @@ fn look_up(host: &Host, plan: &Plan, device: &Device) -> Result<DeviceNode, (&'s
     let path = &listed.path;
     let permissions: DevicePermissions = device.permissions.parse().unwrap_or_default();
     let reads_and_writes = permissions.read && permissions.write;
-    // Capabilities over the host's files go around the permissions of a node, and without a device cgroup nothing else is there.
+    // Capabilities over host files bypass the permissions of a node, and without a device cgroup there is no other
+    // check.
     let by_mode_alone = matches!(host.hierarchies, Hierarchies::V2 { .. });
     if by_mode_alone && !reads_and_writes && plan.isolation.user_namespace == UserNamespace::Host {
         let why = "only \"rw\" can be enforced with the host's user namespace on cgroup v2";
@@ -66,13 +67,13 @@ fn look_up(host: &Host, plan: &Plan, device: &Device) -> Result<DeviceNode, (&'s
     Ok(DeviceNode { path: device.path.clone(), block, major, minor, permissions, access: None })
 }
 
-/// Returns the kind and the numbers of a device node: true for a block device.
+/// Returns the kind (true for a block device) and the numbers of a device node.
 pub(crate) fn numbers(path: &Path) -> Result<(bool, u32, u32), (bool, String)> {
     let opened = open_dir(Path::new("/"))
         .and_then(|root| open_in_root(root.as_fd(), path, OFlags::PATH, Mode::empty(), Follow::NoLinks));
     let stat = opened.and_then(|node| Ok(fstat(node)?)).map_err(|error| {
         let words = match error.raw_os_error() {
-            Some(libc::ELOOP) => "a symbolic link is on the way; none is followed".to_owned(),
+            Some(libc::ELOOP) => "the path contains a symbolic link, which is not followed".to_owned(),
             _ => plain(&error),
         };
         (error.kind() == io::ErrorKind::NotFound, words)
@@ -85,7 +86,7 @@ pub(crate) fn numbers(path: &Path) -> Result<(bool, u32, u32), (bool, String)> {
     }
 }
 
-/// Makes a mount of each node, attached nowhere. `ids` are those of the container, `staging` is a directory in the caller's own
+/// Makes a detached mount of each node. `ids` maps the container's ids; `staging` is a directory in the caller's own
 /// mount namespace.
 pub(crate) fn make(nodes: &[DeviceNode], ids: IdMap, staging: &Path) -> io::Result<Vec<OwnedFd>> {
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
@@ -105,7 +106,7 @@ pub(crate) fn make(nodes: &[DeviceNode], ids: IdMap, staging: &Path) -> io::Resu
         (0..nodes.len()).map(view).collect()
     };
     let views = match views() {
-        // Kernels before 6.15 clone only what is attached.
+        // Kernels before 6.15 clone only attached mounts.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
             attach(tmpfs.as_fd(), open_dir(staging)?.as_fd())?;
             let views = views();
@@ -115,7 +116,7 @@ pub(crate) fn make(nodes: &[DeviceNode], ids: IdMap, staging: &Path) -> io::Resu
         views => views,
     }?;
     for view in &views {
-        // Read-only is the node, not the device.
+        // Makes the node read-only, not the device.
         let fixed = Attributes { read_only: true, no_suid: true, no_exec: true, ..Attributes::default() };
         set_attributes(view.as_fd(), fixed)?;
         set_private(view.as_fd())?;
@@ -123,7 +124,7 @@ pub(crate) fn make(nodes: &[DeviceNode], ids: IdMap, staging: &Path) -> io::Resu
     Ok(views)
 }
 
-/// Mounts a node in the container's /dev, seen from within.
+/// Mounts a node in the container's /dev, from within the container.
 pub(crate) fn place(dev: BorrowedFd<'_>, node: &DeviceNode, view: BorrowedFd<'_>) -> io::Result<()> {
     let below = node.path.strip_prefix("/dev").map_err(io::Error::other)?;
     let mut above: Vec<&Path> = below.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty()).collect();

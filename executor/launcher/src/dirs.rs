@@ -1,19 +1,19 @@
-//! The directories of a container, and what is written into them.
+//! The directories of a container and their files.
 //!
 //! ```text
-//! RUN_DIR/containers/ID/     0750 root:daemon    while it lives
-//!    container.json          0640                what it is and how far (replaced by rename)
+//! RUN_DIR/containers/ID/     0750 root:daemon    while it runs
+//!    container.json          0640                plan and state (replaced by rename)
 //!    shim.sock               0660                its shim listens here
 //!    bundle/ oci/            0700                libcontainer's
 //! RUN_DIR/root/              0711                every shim mounts its container's root here, in its own namespace only
 //! STATE_DIR/containers/ID/   0750 root:daemon    until it is deleted
-//!    container.json          0640                what was asked for: all that is left after the machine stopped
-//!    log, log.1              0640                what it printed
-//!    exit.json               0640                how it ended (allocated ahead: a full disk cannot lose it; not synced)
-//!    outputs/                0750 root:daemon    what was captured of its outputs (core's `outputs`), files 0640
-//!    upper/ work/            0700                its writable layer, until it ends; below disk/ where it has a limit
+//!    container.json          0640                the request: the only record left after a reboot
+//!    log, log.1              0640                output
+//!    exit.json               0640                exit record (preallocated: a full disk cannot lose it; not synced)
+//!    outputs/                0750 root:daemon    captured outputs (core's `outputs`), files 0640
+//!    upper/ work/            0700                writable layer, until it ends; below disk/ if it has a limit
 //! ```
-//! A container that was a shell got its directories before it had an id ([`crate::warm`]).
+//! The directories of a warm container are made before it has a container id ([`crate::shells`]).
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -33,36 +33,36 @@ use crate::errors::{at, is_full};
 use crate::files::{absent_is_fine, make_dir, read_json, remove_tree};
 use crate::host::Host;
 
-/// Room that is kept for an exit record, beyond what its container record takes.
+/// Bytes reserved for an exit record in addition to the size of the container record.
 const EXIT_ROOM: u64 = 8 << 10;
-/// Room that is kept where the container is not known yet: enough for most.
+/// Bytes reserved if the container is not known yet: enough for most.
 pub(crate) const EXIT_ROOM_AHEAD: u64 = 12 << 10;
-/// The record of a container, in both of its directories.
+/// Name of a container's record in both of its directories.
 const CONTAINER: &str = "container.json";
 const EXIT: &str = "exit.json";
-/// Name of the file that keeps room for the exit record.
+/// Name of the file that reserves space for the exit record.
 const EXIT_AHEAD: &str = ".exit.json";
 /// Mode of a directory that the daemon may read.
 const SHARED: u32 = 0o750;
-/// Prefix of the name of a state directory that is being removed. No id begins so.
+/// Prefix of the name of a state directory that is being removed. No container id begins like this.
 const REMOVED: &str = ".removed-";
 
 /// The directories of one container.
 #[derive(Clone, Debug)]
 pub(crate) struct Dirs {
-    /// Below RUN_DIR.
+    /// Directory below RUN_DIR.
     pub run: PathBuf,
-    /// Below STATE_DIR.
+    /// Directory below STATE_DIR.
     pub state: PathBuf,
-    /// Mount point of its root, in its shim's mount namespace.
+    /// Mount point of the root in the shim's mount namespace.
     pub stage: PathBuf,
-    /// Directory of its writable layer.
+    /// Directory of the writable layer.
     pub layer: PathBuf,
     gid: u32,
 }
 
 impl Dirs {
-    /// Those of a container; nothing is made.
+    /// Returns the directories of a container. Makes nothing.
     pub(crate) fn new(host: &Host, id: &ContainerId) -> Self {
         let state = host.containers_state().join(id.as_str());
         Self {
@@ -74,28 +74,28 @@ impl Dirs {
         }
     }
 
-    /// Returns the directories that a shell makes, below the shell's own names.
+    /// Returns the directories of a warm container, below its own names.
     pub(crate) fn from_warm(host: &Host, run: PathBuf, state: PathBuf) -> Self {
         Self { run, layer: state.clone(), state, stage: host.stage(), gid: host.daemon_gid }
     }
 
-    /// Those of a container that never got any: whatever is removed there is not there.
+    /// Returns paths that do not exist, for a container without directories: removing them does nothing.
     pub(crate) fn nowhere() -> Self {
         let nowhere = PathBuf::from("/nonexistent/executor");
         Self { run: nowhere.clone(), state: nowhere.clone(), stage: nowhere.clone(), layer: nowhere, gid: 0 }
     }
 
-    /// Directories below one that a test made.
+    /// Returns directories below a test's directory.
     #[cfg(test)]
     pub(crate) fn in_home(home: &Path) -> Self {
         let (run, state) = (home.join("run"), home.join("state"));
         Self { run, layer: state.clone(), state, stage: home.join("root"), gid: 0 }
     }
 
-    /// Makes both.
+    /// Makes both directories.
     ///
     /// # Errors
-    /// `AlreadyExists`, with nothing changed; a full disk, named.
+    /// Returns `AlreadyExists` with nothing changed, or a full disk with its path.
     pub(crate) fn create(&self) -> io::Result<()> {
         self.make_shared_dir(&self.run)?;
         self.make_shared_dir(&self.state).inspect_err(|_| {
@@ -106,35 +106,35 @@ impl Dirs {
     /// Makes a directory that the daemon may read.
     ///
     /// # Errors
-    /// Exists already; a full disk.
+    /// Returns an error if the directory exists or the disk is full.
     pub(crate) fn make_shared_dir(&self, path: &Path) -> io::Result<()> {
         make_dir(path, SHARED, Some(self.gid))
     }
 
-    /// Lets the daemon read a directory that is there.
+    /// Lets the daemon read an existing directory.
     ///
     /// # Errors
-    /// Does not exist.
+    /// Returns an error if the directory does not exist.
     pub(crate) fn share_dir(&self, path: &Path) -> io::Result<()> {
         self.share_path(path, SHARED)
     }
 
-    /// The record in the run directory.
+    /// Path of the record in the run directory.
     pub(crate) fn record(&self) -> PathBuf {
         self.run.join(CONTAINER)
     }
 
-    /// The record in the state directory.
+    /// Path of the record in the state directory.
     pub(crate) fn record_ahead(&self) -> PathBuf {
         self.state.join(CONTAINER)
     }
 
-    /// The log.
+    /// Path of the log.
     pub(crate) fn log(&self) -> PathBuf {
         self.state.join("log")
     }
 
-    /// A directory for mounts that only the shim sees.
+    /// Directory for mounts that only the shim sees.
     pub(crate) fn staging(&self) -> PathBuf {
         self.run.join("bundle")
     }
@@ -144,10 +144,10 @@ impl Dirs {
         (self.layer.join("upper"), self.layer.join("work"))
     }
 
-    /// Listens where daemons find the shim.
+    /// Listens on the shim's socket for daemons.
     ///
     /// # Errors
-    /// Exists already.
+    /// Returns an error if the socket exists.
     pub(crate) fn listen(&self) -> io::Result<SeqpacketListener> {
         let path = self.run.join("shim.sock");
         let listener = SeqpacketListener::bind(&path)?;
@@ -156,27 +156,27 @@ impl Dirs {
         Ok(listener)
     }
 
-    /// Keeps room for the exit record.
+    /// Reserves space for the exit record.
     ///
     /// # Errors
-    /// A full disk.
+    /// Returns an error if the disk is full.
     pub(crate) fn keep_room(&self, record: &ContainerRecord) -> io::Result<()> {
         let room = Self::exit_room(record, serde_json::to_vec(record)?.len());
         self.allocate(&self.open_new(&self.state.join(EXIT_AHEAD))?, room)
     }
 
-    /// Keeps room for the exit record of a container that is not known yet.
+    /// Reserves space for the exit record of a container that is not known yet.
     ///
     /// # Errors
-    /// A full disk.
+    /// Returns an error if the disk is full.
     pub(crate) fn keep_room_ahead(&self) -> io::Result<()> {
         self.allocate(&self.open_new(&self.state.join(EXIT_AHEAD))?, EXIT_ROOM_AHEAD)
     }
 
-    /// Keeps more room for the exit record: the container's record has grown.
+    /// Reserves more space for the exit record after the container's record has grown.
     ///
     /// # Errors
-    /// A full disk.
+    /// Returns an error if the disk is full.
     pub(crate) fn keep_more_room(&self, record: &ContainerRecord) -> io::Result<()> {
         let path = self.state.join(EXIT_AHEAD);
         let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&path);
@@ -184,7 +184,7 @@ impl Dirs {
         self.allocate(&file.map_err(|error| at(&path, &error))?, room)
     }
 
-    /// Returns the room for the exit record of a container whose record has so many bytes.
+    /// Returns the space to reserve for the exit record of a container whose record has this many bytes.
     pub(crate) fn exit_room(record: &ContainerRecord, bytes: usize) -> u64 {
         // A character of a message takes up to six bytes in JSON.
         let message = record.plan.termination_message.as_ref().map_or(0, |message| u64::from(message.bytes_max) * 6);
@@ -197,10 +197,10 @@ impl Dirs {
             .map_err(|error| at(&self.state.join(EXIT_AHEAD), &error.into()))
     }
 
-    /// Writes the container's record, once into the state directory and from then on into the run directory.
+    /// Writes the container's first record, to the state directory and the run directory.
     ///
     /// # Errors
-    /// A full disk.
+    /// Returns an error if the disk is full.
     pub(crate) fn write_first_record(&self, record: &ContainerRecord) -> io::Result<()> {
         self.replace(&self.record_ahead(), record)?;
         self.write_record(record)
@@ -209,21 +209,22 @@ impl Dirs {
     /// Replaces the record in the run directory.
     ///
     /// # Errors
-    /// A full disk.
+    /// Returns an error if the disk is full.
     pub(crate) fn write_record(&self, record: &ContainerRecord) -> io::Result<()> {
         self.replace(&self.record(), record)
     }
 
-    /// The newest record there is.
+    /// Returns the newest record, if there is one.
     pub(crate) fn read_record(&self) -> Option<ContainerRecord> {
         let read = |dir: &Path| read_json(&dir.join(CONTAINER), RECORD_MAX);
         read(&self.run).or_else(|_| read(&self.state)).ok()
     }
 
-    /// The exit record, if there is one.
+    /// Returns the exit record, if there is one.
     ///
     /// # Errors
-    /// There is one that cannot be read: a part of it, as a power cut leaves it (`InvalidData`, `UnexpectedEof`), or the disk.
+    /// Returns `InvalidData` or `UnexpectedEof` if the record is incomplete, as after a power failure, or the error of
+    /// the disk.
     pub(crate) fn read_exit(&self) -> io::Result<Option<ExitRecord>> {
         let path = self.state.join(EXIT);
         match read_json(&path, RECORD_MAX) {
@@ -232,16 +233,16 @@ impl Dirs {
         }
     }
 
-    /// Tells whether there is an exit record that can be read.
+    /// Returns true if there is a readable exit record.
     pub(crate) fn has_exit(&self) -> bool {
         self.read_exit().is_ok_and(|record| record.is_some())
     }
 
-    /// Writes the exit record: into the room kept, then renamed, so that it is whole or absent for every process. It is not
-    /// synced: the daemon has the result on the disk with its ledger, in one sync for many containers.
+    /// Writes the exit record into the reserved space and renames it, so that it is whole or absent for every process.
+    /// It is not synced: the daemon syncs the result in its ledger, once for many containers.
     ///
     /// # Errors
-    /// The disk.
+    /// Returns the error of the disk.
     pub(crate) fn write_exit(&self, record: &ExitRecord) -> io::Result<()> {
         let (ahead, path) = (self.state.join(EXIT_AHEAD), self.state.join(EXIT));
         let bytes = serde_json::to_vec(record)?;
@@ -250,18 +251,18 @@ impl Dirs {
             .custom_flags(libc::O_NOFOLLOW)
             .open(&ahead)
             .or_else(|_| self.open_new(&ahead))?;
-        self.share(&file)?; // a shim that was killed may have made it and not got to that
+        self.share(&file)?; // a killed shim may have made it without sharing it
         file.write_all_at(&bytes, 0).map_err(|error| at(&path, &error))?;
         if file.metadata()?.len() > bytes.len() as u64 {
-            file.set_len(bytes.len() as u64)?; // another record was begun here
+            file.set_len(bytes.len() as u64)?; // a longer record may have been started here
         }
         fs::rename(&ahead, &path).map_err(|error| at(&path, &error))
     }
 
-    /// Gives back the rest of the room that was kept for the exit record: the file system takes its time for that.
+    /// Frees the rest of the reserved space. Separate, because this takes the file system a while.
     ///
     /// # Errors
-    /// The disk.
+    /// Returns the error of the disk.
     pub(crate) fn give_back_room(&self) -> io::Result<()> {
         let path = self.state.join(EXIT);
         let file = OpenOptions::new().write(true).custom_flags(libc::O_NOFOLLOW).open(&path);
@@ -272,7 +273,7 @@ impl Dirs {
     /// Makes the directory of the captured outputs, which the daemon may read.
     ///
     /// # Errors
-    /// A full disk.
+    /// Returns an error if the disk is full.
     pub(crate) fn make_outputs(&self) -> io::Result<PathBuf> {
         let path = self.outputs();
         make_dir(&path, 0o750, Some(self.gid)).map(|()| path)
@@ -282,7 +283,7 @@ impl Dirs {
         self.state.join(outputs::DIRECTORY)
     }
 
-    /// The list of the captured outputs, where all of them were captured.
+    /// Returns the list of the captured outputs if all of them were captured.
     pub(crate) fn read_outputs(&self) -> Option<OutputsList> {
         read_json(&self.outputs().join(outputs::LIST), outputs::LIST_BYTES_MAX).ok()
     }
@@ -290,7 +291,7 @@ impl Dirs {
     /// Removes the captured outputs.
     ///
     /// # Errors
-    /// The disk.
+    /// Returns the error of the disk.
     pub(crate) fn remove_outputs(&self) -> io::Result<()> {
         remove_tree(&self.outputs())
     }
@@ -298,7 +299,7 @@ impl Dirs {
     /// Makes a directory of the container that only root sees.
     ///
     /// # Errors
-    /// A full disk.
+    /// Returns an error if the disk is full.
     pub(crate) fn private(&self, path: &Path) -> io::Result<()> {
         make_dir(path, 0o700, None)
     }
@@ -306,7 +307,7 @@ impl Dirs {
     /// Opens a new file that the daemon may read.
     ///
     /// # Errors
-    /// Exists already; a full disk.
+    /// Returns an error if the file exists or the disk is full.
     pub(crate) fn open_new(&self, path: &Path) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.create_new(true).append(false).write(true).mode(0o640).custom_flags(libc::O_NOFOLLOW);
@@ -320,11 +321,11 @@ impl Dirs {
         file.set_permissions(fs::Permissions::from_mode(0o640))
     }
 
-    /// Appends the executor's own words to the log, unless they are its last words already. What its writer may have left
-    /// of a line stays one by itself.
+    /// Appends text of the executor to the log unless it is already the last entry. A line that the previous writer
+    /// left incomplete stays separate.
     ///
     /// # Errors
-    /// No log; a full disk.
+    /// Returns an error if there is no log or the disk is full.
     pub(crate) fn append_to_log(&self, words: &str) -> io::Result<()> {
         let path = self.log();
         let mut options = OpenOptions::new();
@@ -344,7 +345,7 @@ impl Dirs {
         file.write_all(&line)
     }
 
-    /// Gives what is there to the daemon's group, with this mode.
+    /// Gives a path to the daemon's group, with this mode.
     fn share_path(&self, path: &Path, mode: u32) -> io::Result<()> {
         std::os::unix::fs::lchown(path, None, Some(self.gid))?;
         fs::set_permissions(path, fs::Permissions::from_mode(mode))
@@ -355,15 +356,15 @@ impl Dirs {
         written.map(drop).map_err(|error| at(path, &error))
     }
 
-    /// Returns how a file that the daemon may read is replaced.
+    /// Returns the settings for replacing a file that the daemon may read.
     pub(crate) fn replacement<'a>(&self, path: &'a Path) -> Replacement<'a> {
         Replacement::from_path(path).shared(0o640, self.gid)
     }
 
-    /// Removes what a container needs only while it lives.
+    /// Removes the run directory, which is needed only while the container runs.
     ///
     /// # Errors
-    /// The disk.
+    /// Returns the error of the disk.
     pub(crate) fn remove_run(&self) -> io::Result<()> {
         remove_tree(&self.run)
     }
@@ -371,7 +372,7 @@ impl Dirs {
     /// Removes the writable layer.
     ///
     /// # Errors
-    /// The disk.
+    /// Returns the error of the disk.
     pub(crate) fn remove_layers(&self) -> io::Result<()> {
         for name in ["upper", "work"] {
             remove_tree(&self.state.join(name))?;
@@ -380,21 +381,22 @@ impl Dirs {
         absent_is_fine(fs::remove_file(self.state.join(EXIT_AHEAD)))
     }
 
-    /// Removes all that is kept of a container.
+    /// Removes the state directory.
     ///
     /// # Errors
-    /// The disk.
+    /// Returns the error of the disk.
     pub(crate) fn remove_state(&self) -> io::Result<()> {
         let (Some(parent), Some(id)) = (self.state.parent(), self.state.file_name()) else { return Ok(()) };
         let mut name = OsString::from(REMOVED);
         name.push(id);
         let removed = parent.join(name);
-        // At once or not at all: half a directory would look like that of a container whose end nobody recorded.
+        // Atomic, by a rename first: a partial directory would look like that of a container without an exit record.
         remove_tree(&removed)?;
         let rename = || absent_is_fine(fs::rename(&self.state, &removed));
         match rename() {
             Err(error) if is_full(&error) => {
-                // A longer name can need room. The records, which tell that it has ended, go last.
+                // A longer name can need disk space. The records, which show that the container has ended, are removed
+                // last.
                 self.remove_all_but_records()?;
                 match rename() {
                     Err(error) if is_full(&error) => {
@@ -419,10 +421,10 @@ impl Dirs {
     }
 }
 
-/// Goes on with removals that a process began and did not end.
+/// Completes interrupted removals.
 ///
 /// # Errors
-/// The disk.
+/// Returns the error of the disk.
 pub(crate) fn finish_removals(host: &Host) -> io::Result<()> {
     let entries = match fs::read_dir(host.containers_state()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

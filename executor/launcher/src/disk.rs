@@ -1,15 +1,15 @@
-//! The place of a container's writable layer, held to its limit of disk.
+//! Location and disk limit of a container's writable layer.
 //!
 //! ```text
 //! no limit        STATE_DIR/containers/ID/{upper,work}
-//! project quota   STATE_DIR/containers/ID/disk/{upper,work}   a project of the container's, whose id is that of its root
-//! image           the same place, with a file system of this size mounted on it in the shim's own mount namespace
-//! volumes         volumes/N/data beside upper: an empty volume without a limit of its own
-//!                 STATE_DIR/containers/ID/volumes/N/data: one with a limit, by a project or an image of its own
+//! project quota   STATE_DIR/containers/ID/disk/{upper,work}   its own project, whose id is that of the container's root
+//! image           the same path, with a file system of this size mounted on it in the shim's own mount namespace
+//! volumes         volumes/N/data next to upper: an empty volume without its own limit
+//!                 STATE_DIR/containers/ID/volumes/N/data: one with a limit, by its own project or image
 //! ```
-//! The image is a file without a name below the state directory, on a loop device that lets go of it by itself: it goes
-//! with the last process and mount namespace that has the file system mounted, whoever is killed when. A project is for
-//! containers with a user namespace alone, because root of the host's could leave it.
+//! The image is an unnamed file below the state directory, on an autoclear loop device: it disappears with the last
+//! process and mount namespace that has the file system mounted, whichever process is killed. Projects are only for
+//! containers with a user namespace, because root of the host could leave its project.
 
 use std::fs::{self, File};
 use std::io;
@@ -29,15 +29,15 @@ use rustix::mount::MountAttrFlags;
 use crate::errors::{failed, plain};
 use crate::files::{ensure_dir, make_dir, remove_tree};
 
-/// Directory of a layer that has a limit, in the container's state directory.
+/// Directory of a layer with a limit, in the container's state directory.
 const DISK: &str = "disk";
-/// Directory of empty volumes, in that of a layer or in the container's state directory.
+/// Directory of empty volumes, in the layer's directory or in the container's state directory.
 const VOLUMES: &str = "volumes";
-/// Root of an empty volume in its place.
+/// Root of an empty volume in its directory.
 const DATA: &str = "data";
-/// Makes the file system of an image.
+/// Paths of mkfs.ext4, which makes the file system of an image.
 const MAKERS: [&str; 4] = ["/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4", "/usr/bin/mkfs.ext4", "/bin/mkfs.ext4"];
-/// Quickly: no journal, because nothing of it outlives the container, and nothing written that can be written later.
+/// Fast options: no journal, because nothing outlives the container, and no early writes.
 const MAKER_OPTIONS: [&str; 9] = [
     "-q",
     "-F",
@@ -49,14 +49,15 @@ const MAKER_OPTIONS: [&str; 9] = [
     "lazy_itable_init=1,nodiscard",
     "-Lexecutor",
 ];
-/// Longest account of a failure of the maker, in bytes.
+/// Longest report of a failure of mkfs, in bytes.
 const WORDS_MAX: usize = 300;
 
-/// Lays out the place of a container's writable layer, and gives it with what is to be told. `project` is an id that no
-/// other container has.
+/// Makes the directory of a container's writable layer. Returns it with a warning, if any. `project` is a project id
+/// that no other container has.
 ///
 /// # Errors
-/// The limit cannot be held here: a violation of `limits.disk_bytes`, unless the operator wants it told. A full disk.
+/// Returns a violation of `limits.disk_bytes` if the limit cannot be enforced here, unless the operator accepts a
+/// warning, and an error if the disk is full.
 pub(crate) fn lay_out(
     policy: &Policy,
     plan: &Plan,
@@ -64,7 +65,7 @@ pub(crate) fn lay_out(
     project: Option<u32>,
 ) -> Result<(PathBuf, Option<String>), Refused> {
     let bytes = plan.limits.disk_bytes;
-    // The host's programs are shown read-only: nothing of the container reaches the disk, but for such volumes.
+    // The host's programs are read-only: only such volumes write to the disk.
     let shares = |empty: &EmptyVolume| empty.medium == Medium::Disk && empty.bytes == 0;
     let is_written =
         !matches!(plan.rootfs, Rootfs::Host | Rootfs::Pod) || plan.volumes.iter().filter_map(Volume::empty).any(shares);
@@ -77,12 +78,12 @@ pub(crate) fn lay_out(
     Ok((place, unheld))
 }
 
-/// Lays out the directory of an empty volume on the disk, and gives a detached mount of it with what is to be told. `layer`
-/// is the place of the writable layer, whose limit volumes without a limit of their own share; `projects` are the ids of
-/// projects that no other container has.
+/// Makes the directory of an empty volume on the disk. Returns a detached mount of it with a warning, if any. `layer`
+/// is the directory of the writable layer, whose limit is shared by volumes without their own. `projects` are project
+/// ids that no other container has.
 ///
 /// # Errors
-/// As [`lay_out`], of the volume's `empty.size_bytes`.
+/// As [`lay_out`], for the volume's `empty.size_bytes`.
 pub(crate) fn lay_out_volume(
     policy: &Policy,
     (layer, state): (&Path, &Path),
@@ -105,15 +106,16 @@ pub(crate) fn lay_out_volume(
     };
     let root = place.join(DATA);
     let view = make_dir(&root, 0o700, None).and_then(|()| clone_tree(open_dir(&root)?.as_fd(), Path::new(""), false));
-    while detach(&place).is_ok() {} // the view holds it
+    while detach(&place).is_ok() {} // the view keeps the mount
     view.map(|view| (view, unheld)).map_err(system)
 }
 
-/// Holds what will be in an empty directory to a limit: by a project, or by a file system of this size that is mounted on
-/// it. Gives what is to be told where the limit cannot be held.
+/// Limits the size of an empty directory by a project, or by a file system of this size mounted on it. Returns a
+/// warning if the limit cannot be enforced.
 ///
 /// # Errors
-/// The limit cannot be held here: a violation of `field`, unless the operator wants it told. A full disk.
+/// Returns a violation of `field` if the limit cannot be enforced here, unless the operator accepts a warning, and an
+/// error if the disk is full.
 fn hold(
     policy: &Policy,
     place: &Path,
@@ -137,8 +139,8 @@ fn hold(
             let violation = Violation::new(
                 field,
                 format!(
-                    "cannot be enforced: no project quota is in force where containers' state lies, and a file system of \
-                     this size cannot be made there: {why}"
+                    "cannot be enforced: the state directory has no project quota, and a file system of this size cannot be \
+                     made there: {why}"
                 ),
             );
             match policy.unenforceable_limits {
@@ -149,8 +151,8 @@ fn hold(
     }
 }
 
-/// Returns the most files of a project: as many as mke2fs gives a file system of this size. Empty files take next to
-/// nothing of the bytes, and the host's file system has room for a number of them that is fixed.
+/// Returns the most files of a project: as many as mke2fs gives a file system of this size. Empty files use almost none
+/// of the bytes, and the host's file system has a fixed number of inodes.
 fn inodes(bytes: u64) -> u64 {
     bytes / if bytes < 512 << 20 { 4096 } else { 16_384 }
 }
@@ -160,10 +162,10 @@ pub(crate) fn place(state: &Path) -> PathBuf {
     state.join(DISK)
 }
 
-/// Takes away what limits left, with the layer and the volumes that they held.
+/// Removes the limited layer and volumes, with their limits.
 ///
 /// # Errors
-/// The disk.
+/// Returns the error of the disk.
 pub(crate) fn remove(state: &Path) -> io::Result<()> {
     let volumes = state.join(VOLUMES);
     let mut places = vec![place(state)];
@@ -180,13 +182,13 @@ pub(crate) fn remove(state: &Path) -> io::Result<()> {
         let project = quota::project_of(dir.as_fd());
         remove_tree(&place)?;
         if let Some(project) = project {
-            let _ = quota::limit_project(File::open(state)?.as_fd(), project, 0, 0); // of nobody from now on
+            let _ = quota::limit_project(File::open(state)?.as_fd(), project, 0, 0); // no longer in use
         }
     }
     remove_tree(&volumes)
 }
 
-/// A new file system of so many bytes, mounted nowhere, in a file without a name below `dir`.
+/// Makes a detached file system of this many bytes in an unnamed file below `dir`.
 fn image(dir: &Path, bytes: u64) -> Result<OwnedFd, String> {
     let words = |what: &'static str| move |error: io::Error| format!("{what}: {}", plain(&error));
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -205,6 +207,6 @@ fn image(dir: &Path, bytes: u64) -> Result<OwnedFd, String> {
     }
     let source = device.path().to_string_lossy();
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-    // What is removed in it is given back to the host; nothing is initialized behind our back.
+    // Discard returns removed blocks to the host; no background initialization.
     detached("ext4", &source, &[("discard", None), ("noinit_itable", None)], flags).map_err(words("ext4"))
 }

@@ -1,4 +1,4 @@
-//! Errors of the system, as they are told: with what they are about, and as refusals of a request.
+//! System errors with their context, and as refusals of a request.
 
 use std::io;
 use std::path::Path;
@@ -8,15 +8,15 @@ use executor_core::shortage::{self, Shortage};
 
 use crate::memfd_exec::{SERVING, STARTING};
 
-/// Descriptors that libcontainer needs at most, beside those that are open before and after.
+/// Most descriptors that libcontainer needs in addition to those open before and after.
 const DESCRIPTORS_NEEDED: u64 = 32;
 
-/// No byte or no file is left on a disk, or of what may be used of it.
+/// Returns true if a disk or quota has no byte or inode left.
 pub(crate) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// An error with the path that it is about.
+/// Adds the path to an error.
 pub(crate) fn at(path: &Path, error: &io::Error) -> io::Error {
     let reported = format!("{}: {}", path.display(), plain(error));
     match shortage::find(error) {
@@ -25,7 +25,7 @@ pub(crate) fn at(path: &Path, error: &io::Error) -> io::Error {
     }
 }
 
-/// The system's words without Rust's `(os error N)`.
+/// Returns the system's message without Rust's `(os error N)`.
 pub(crate) fn plain(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(code) => nix::errno::Errno::from_raw(code).desc().to_owned(),
@@ -33,7 +33,7 @@ pub(crate) fn plain(error: &io::Error) -> String {
     }
 }
 
-/// A refusal for an error of the system, told with what it was about.
+/// Returns a refusal for a system error, with its context.
 pub(crate) fn failed(about: &str, error: &io::Error) -> Refused {
     let words = format!("{about}: {}", plain(error));
     match shortage::find(error) {
@@ -43,7 +43,7 @@ pub(crate) fn failed(about: &str, error: &io::Error) -> Refused {
     }
 }
 
-/// The same for an error of which there are only words: a library's, or a helper's.
+/// As [`failed`], for an error that is only text, from a library or a helper.
 pub(crate) fn failed_by(words: String) -> Refused {
     match shortage::named(&words) {
         Some(what) => exhausted(what, words),
@@ -51,8 +51,8 @@ pub(crate) fn failed_by(words: String) -> Refused {
     }
 }
 
-/// The same for libcontainer, which takes a file that cannot be opened for one that is not there: where this process has hardly a
-/// descriptor left, that is the reason.
+/// As [`failed`], for libcontainer, which reports a file that cannot be opened as missing: if this process has hardly
+/// any descriptors left, that is the reason.
 pub(crate) fn failed_by_libcontainer(words: String) -> Refused {
     if shortage::named(&words).is_none() && descriptors_are_short() {
         return exhausted(Shortage::Descriptors, words);

@@ -1,15 +1,15 @@
-//! A process that is executed in a container that runs, and the supervisor that looks after it.
+//! Executes a process in a running container, with a supervisor.
 //!
 //! ```text
-//! fork from the launcher (never from a shim, which holds values to be masked)
+//! fork from the launcher (never from a shim, which holds masked values)
 //!   supervisor   finds the container, resolves the user, makes the pipes           (exec/target.rs)
-//!     fork         joins the cgroups, enters the namespaces, gives up privilege     (exec/within.rs)
+//!     fork         joins the cgroups, enters the namespaces, drops privileges       (exec/within.rs)
 //!       clone        in the container: terminal, filter, execve; or it copies files      (exec/archive.rs)
-//!   supervisor   hands the pipes or the terminal to executord, wipes the payload, waits
+//!   supervisor   sends the pipes or the terminal to executord, wipes the payload, waits
 //! ```
-//! The process's input and output go over its own descriptors to executord; none of the executor's processes is between.
-//! The supervisor stays outside of the container. It tells how the process ended; when executord is gone it ends the
-//! process, and when it is itself gone the kernel does.
+//! The process's input and output go over its own descriptors directly to executord. The supervisor stays outside of
+//! the container and reports the exit of the process. If executord exits, the supervisor ends the process; if the
+//! supervisor exits, the kernel does.
 
 mod archive;
 mod target;
@@ -52,31 +52,31 @@ use within::MADE;
 use within::TERMINAL;
 pub(crate) use within::{Entrant, GO, made_pid};
 
-/// From SIGHUP to SIGKILL, for a process whose client is gone.
+/// Time from SIGHUP to SIGKILL for a process whose client is gone.
 const HANGUP_GRACE: Duration = Duration::from_secs(2);
-/// Between two SIGKILLs of a group that does not end.
+/// Interval between SIGKILLs of a group that does not exit.
 const KILL_PAUSE: Duration = Duration::from_millis(1);
 
-/// Everything that a supervisor needs.
+/// Input of a supervisor.
 pub(crate) struct Order {
     pub(crate) id: ContainerId,
     pub(crate) exec: Exec,
-    /// Set where files are copied and nothing is executed.
+    /// `Some` if files are copied and nothing is executed.
     pub(crate) archive: Option<ArchiveWork>,
-    /// To executord.
+    /// Connection to executord.
     pub(crate) session: Seqpacket,
     pub(crate) payload: MemFile,
-    /// Environment of the container's process, where the new one gets it. Read by that one alone.
+    /// Environment of the container's process, if the new process gets it. Only the new process reads it.
     pub(crate) environment: Option<Stored>,
 }
 
-/// Executes a process and looks after it to its end. Gives the exit status of the supervisor's own process.
+/// Executes a process and supervises it until its exit. Returns the exit status of the supervisor.
 pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: &Seqpacket) -> i32 {
     let signals = match settle() {
         Ok(signals) => signals,
         Err(error) => {
             log::line(Level::Error, order.id.as_str(), format_args!("a process cannot be executed: {error}"));
-            let _ = send(&order.session, ExecNews::Refused(failed("supervisor", &error)), &[]); // nobody is there
+            let _ = send(&order.session, ExecNews::Refused(failed("supervisor", &error)), &[]); // best effort
             return 1;
         }
     };
@@ -94,13 +94,13 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: &Se
             process.supervise(&id, &session, &signals, reported.is_err());
         }
         Err(news) => {
-            let _ = send(&session, news, &[]); // nobody is there
+            let _ = send(&session, news, &[]); // the daemon may be gone
         }
     }
     0
 }
 
-/// Becomes a process of its own: a session, a name, events instead of signals.
+/// Sets up the process: its own session, a name, signals as events.
 fn settle() -> io::Result<SignalEvents> {
     nix::unistd::setsid()?;
     rustix::thread::set_name(c"executor-exec")?;
@@ -118,10 +118,10 @@ impl From<Refused> for NotBegun {
     }
 }
 
-/// Why there is no process, as it is told.
+/// Reason for not starting a process, as the event to send.
 struct NotBegun(ExecNews);
 
-/// From what was asked for to a process that has executed its program; and our ends of its input and output.
+/// Makes a process that has executed its program. Returns it with this side of its input and output.
 fn start(
     host: &Host,
     filter: &Arc<Filter>,
@@ -145,7 +145,7 @@ fn try_to_begin(
     let user = target.user(host, &exec.user)?;
     let isolation = &target.record.plan.isolation;
     let held = spec::held(isolation, user.uid);
-    let (filter, _) = Filter::from_request(filter, isolation, &held)?; // the container's warnings have told
+    let (filter, _) = Filter::from_request(filter, isolation, &held)?; // the container's warnings report this
     let credentials = Target::credentials(&user, &held).map_err(|error| failed("capabilities", &error))?;
     let owner = target.on_host(&user)?;
     let terminal = exec.terminal.then(|| window(exec));
@@ -185,31 +185,31 @@ fn try_to_begin(
     drop((theirs, stdio));
     let helper = Helper { first, socket, session, id, deadline: Instant::now() + START_PATIENCE };
     let process = helper.process(&target)?;
-    // The launcher can end it from now on, whatever becomes of this process.
+    // From now on the launcher can end the process if this one exits.
     let _ = lifeline.send(MADE, &[process.pidfd.as_fd()]);
     helper.until_executed(&target, process, ends)
 }
 
-/// Refuses the environment of a container that does not keep it.
+/// Returns the refusal for a container that does not keep its environment.
 pub(crate) fn no_environment(id: &ContainerId) -> Refused {
     let why = format!("container {id} does not keep its environment: it was run without keep_environment");
     Refused::from_fields(Reason::Precondition, &[Violation::new("start.container_environment", why)])
 }
 
-/// The processes that make a process in a container, and what is said to and by them.
+/// The two processes that make a process in a container.
 struct Helper<'a> {
-    /// The one that enters the container.
+    /// Pid of the process that enters the container.
     first: i32,
-    /// To both of them.
+    /// Socket to both processes.
     socket: Seqpacket,
-    /// To the daemon.
+    /// Connection to the daemon.
     session: &'a Seqpacket,
     id: &'a ContainerId,
     deadline: Instant,
 }
 
 impl Helper<'_> {
-    /// Waits until the first process has made the second one.
+    /// Waits until the first process has made the second process.
     fn process(&self, target: &Target) -> Result<Process, NotBegun> {
         let Self { first, id, .. } = *self;
         let internal = |what: &'static str| move |error: io::Error| failed(what, &error);
@@ -229,24 +229,26 @@ impl Helper<'_> {
                 return Err(Refused::new(Reason::Exhausted, why).into());
             }
             None => {
-                return Err(
-                    Refused::new(Reason::Internal, format!("a helper process ended unexpectedly ({ended:?})")).into()
-                );
+                return Err(Refused::new(
+                    Reason::Internal,
+                    format!("a helper process exited unexpectedly ({ended:?})"),
+                )
+                .into());
             }
         })
     }
 
-    /// Lets the second process become its program, and waits until it has. Takes its terminal, if it has one.
+    /// Lets the second process become its program, and waits until it has. Receives its terminal, if it has one.
     fn until_executed(
         &self,
         target: &Target,
         process: Process,
         mut ends: Vec<OwnedFd>,
     ) -> Result<(Process, Vec<OwnedFd>), NotBegun> {
-        let _ = self.socket.send(GO, &[]); // its end is heard
+        let _ = self.socket.send(GO, &[]); // its exit is noticed below
         loop {
             match recv(&self.socket, self.session, self.deadline) {
-                // Its end was closed by a successful execve, or by its death: the wait tells.
+                // The socket closes on execve or exit; waitpid tells them apart.
                 Ok(None) => return Ok((process, ends)),
                 Ok(Some((reported, fds))) if reported == TERMINAL => ends = fds,
                 Ok(Some((ref reported, _))) if let Some(dir) = workdir::requested(reported) => {
@@ -273,10 +275,10 @@ fn window(exec: &Exec) -> Window {
     Window::new(side(exec.rows), side(exec.columns))
 }
 
-/// A process that did not get into its container.
+/// Returns the refusal for a process that could not enter its container.
 fn not_entered(id: &ContainerId, (errno, words): &(i32, String)) -> Refused {
     match *errno {
-        // Its first process has ended, its cgroup is gone, its pid namespace takes no process any more.
+        // Its first process has exited, its cgroup is gone, or its pid namespace accepts no process any more.
         libc::ESRCH | libc::ENOENT | libc::ENODEV | libc::ENOMEM => not_running(id, "is ending"),
         _ if shortage::named(words) == Some(Shortage::Processes) => {
             Refused::new(Reason::Exhausted, format!("container {id} is at its limit of processes: {words}"))
@@ -285,19 +287,19 @@ fn not_entered(id: &ContainerId, (errno, words): &(i32, String)) -> Refused {
     }
 }
 
-/// Descriptors of a process, and our ends of them in the order in which they are told.
+/// Descriptors of a process, and this side of them in the order in which they are sent.
 struct Stdio {
     theirs: [OwnedFd; 3],
     ours: Vec<OwnedFd>,
 }
 
 impl Stdio {
-    /// Until it has its terminal.
+    /// For a process that will get a terminal.
     fn none() -> io::Result<Self> {
         Ok(Self { theirs: [null()?, null()?, null()?], ours: Vec::new() })
     }
 
-    /// Pipes belong to the process's user, so that it can open /dev/stdout again.
+    /// The pipes belong to the process's user, so that it can reopen /dev/stdout.
     fn pipes(input: bool, (uid, gid): (u32, u32)) -> io::Result<Self> {
         let owned = |fd: OwnedFd| -> io::Result<OwnedFd> {
             fchown(&fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
@@ -321,11 +323,11 @@ fn null() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Why nothing was heard.
+/// Reason for not receiving a message.
 enum RecvError {
-    /// Whoever asked is gone.
+    /// The client is gone.
     Nobody,
-    /// Not in time.
+    /// The deadline has passed.
     Late,
     Broken(io::Error),
 }
@@ -333,7 +335,7 @@ enum RecvError {
 impl RecvError {
     fn refused(self, id: &ContainerId) -> Refused {
         match self {
-            Self::Nobody => Refused::new(Reason::Internal, "the caller has gone"),
+            Self::Nobody => Refused::new(Reason::Internal, "the client has disconnected"),
             Self::Late => Refused::new(
                 Reason::Internal,
                 format!("container {id}: the program was not executed within {} s", START_PATIENCE.as_secs()),
@@ -343,19 +345,19 @@ impl RecvError {
     }
 }
 
-/// A packet, and what comes with it.
+/// A packet and its descriptors.
 type ReceivedMessage = (Vec<u8>, Vec<OwnedFd>);
 
 /// Events while a process is made.
 #[derive(Clone, Copy)]
 enum StartEvent {
-    /// A message of one of the two processes, or the end of their messages.
+    /// A message of one of the two processes, or end of file.
     Word,
-    /// The daemon is gone.
+    /// The daemon has disconnected.
     HangUp,
 }
 
-/// Returns the next message of one of the two processes; `None` at their end.
+/// Returns the next message of one of the two processes; `None` at end of file.
 fn recv(socket: &Seqpacket, session: &Seqpacket, deadline: Instant) -> Result<Option<ReceivedMessage>, RecvError> {
     loop {
         let mut events = Events::default();
@@ -378,14 +380,14 @@ fn recv(socket: &Seqpacket, session: &Seqpacket, deadline: Instant) -> Result<Op
     }
 }
 
-/// The process in the container: a child of this one, and the leader of a session of its own.
+/// The process in the container: a child of this one, and the leader of its own session.
 struct Process {
     pid: i32,
     pidfd: OwnedFd,
 }
 
 impl Process {
-    /// Stays until it has ended, and tells how.
+    /// Supervises the process until its exit, and reports that.
     fn supervise(self, id: &ContainerId, session: &Seqpacket, signals: &SignalEvents, abandoned: bool) {
         let mut kill_at = None;
         if abandoned {
@@ -407,17 +409,17 @@ impl Process {
             }
         }
         if kill_at.is_some() {
-            self.signal_all(Signal::SIGKILL); // what it left behind in its group; until it is taken, the number is its own
+            self.signal_all(Signal::SIGKILL); // leftovers in its group; the pid stays valid until it is reaped
         }
         let news = match process::wait_for(self.pid) {
             Ok(Ended::Code(code)) => ExecNews::Code(code),
             Ok(Ended::Signal(signal)) => ExecNews::Signal(signal),
             Err(error) => {
-                log::line(Level::Error, id.as_str(), format_args!("a process was not waited for: {error}"));
+                log::line(Level::Error, id.as_str(), format_args!("a process was not reaped: {error}"));
                 ExecNews::Signal(libc::SIGKILL)
             }
         };
-        let _ = send(session, news, &[]); // it may be gone
+        let _ = send(session, news, &[]); // the daemon may be gone
     }
 
     fn wait(&self, session: &Seqpacket, signals: &SignalEvents, kill_at: Option<Instant>) {
@@ -426,16 +428,16 @@ impl Process {
         events.read(signals.as_fd(), ());
         match kill_at {
             None => events.read(session.as_fd(), ()),
-            // Again and again when the time has come, with a pause.
+            // Repeat after the deadline, with a pause.
             Some(at) => events.due([at.max(Instant::now() + KILL_PAUSE)]),
         }
-        let _ = events.wait(); // what happened is looked at
+        let _ = events.wait(); // the caller polls all sources
     }
 
-    /// Carries out what executord asks.
+    /// Carries out executord's requests.
     ///
     /// # Errors
-    /// The daemon is gone.
+    /// Returns an error if the daemon has disconnected.
     fn execute(&self, session: &Seqpacket) -> Result<(), ()> {
         let mut buffer = [0; 64];
         loop {
@@ -443,7 +445,7 @@ impl Process {
                 Ok(Some((length, _))) => {
                     let order = ExecOrder::decode(&buffer[..length]).map_err(drop)?;
                     if (1..=64).contains(&order.signal) {
-                        let _ = process::pidfd_signal(self.pidfd.as_fd(), order.signal); // it may have ended
+                        let _ = process::pidfd_signal(self.pidfd.as_fd(), order.signal); // it may have exited
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -452,22 +454,22 @@ impl Process {
         }
     }
 
-    /// Begins the end of a process whose client has gone.
+    /// Starts to end a process whose client is gone.
     fn hang_up(&self, kill_at: &mut Option<Instant>) {
         if kill_at.is_none() {
             self.signal_all(Signal::SIGHUP);
-            self.signal_all(Signal::SIGCONT); // one that is stopped hears of it, too
+            self.signal_all(Signal::SIGCONT); // also notifies a stopped process
             *kill_at = Some(Instant::now() + HANGUP_GRACE);
         }
     }
 
-    /// The process, and what is in its group.
+    /// Signals the process and its group.
     fn signal_all(&self, signal: Signal) {
         let _ = process::pidfd_signal(self.pidfd.as_fd(), signal as i32);
-        let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(self.pid), signal); // it may not lead one yet
+        let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(self.pid), signal); // may not be a leader yet
     }
 
-    /// Ends it at once.
+    /// Kills the process at once.
     fn end(&self) {
         self.signal_all(Signal::SIGKILL);
         let _ = process::wait_for(self.pid);

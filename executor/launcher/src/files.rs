@@ -1,4 +1,4 @@
-//! Files and directories of the executor: made with their modes, read within bounds, locked, removed.
+//! The executor's files and directories: creating with modes, bounded reads, locks, removal.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -14,13 +14,13 @@ use serde::de::DeserializeOwned;
 
 use crate::errors::at;
 
-/// Pause between two attempts to lock a file: flock(2) waits without a bound or not at all.
+/// Pause between two attempts to lock a file: flock(2) has no timeout.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// Makes a directory with exactly this mode.
 ///
 /// # Errors
-/// Exists already; a full disk.
+/// Returns an error if the directory exists or the disk is full.
 pub(crate) fn make_dir(path: &Path, mode: u32, gid: Option<u32>) -> io::Result<()> {
     fs::DirBuilder::new().mode(0o700).create(path).map_err(|error| at(path, &error))?;
     if gid.is_some() {
@@ -32,7 +32,7 @@ pub(crate) fn make_dir(path: &Path, mode: u32, gid: Option<u32>) -> io::Result<(
 /// Makes a directory with this mode, unless it exists.
 ///
 /// # Errors
-/// A full disk.
+/// Returns an error if the disk is full.
 pub(crate) fn ensure_dir(path: &Path, mode: u32) -> io::Result<()> {
     match make_dir(path, mode, None) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -40,8 +40,8 @@ pub(crate) fn ensure_dir(path: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Removes a tree that a container may have made: the standard library's way needs a descriptor and a stack frame for each
-/// of its levels, and there may be any number of them.
+/// Removes a tree that a container may have made. The standard library needs a descriptor and a stack frame per level,
+/// and the tree may have any depth.
 pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -52,10 +52,10 @@ pub(crate) fn remove_tree(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns the names in a directory that are text; none where it does not exist.
+/// Returns the UTF-8 names in a directory; none if it does not exist.
 ///
 /// # Errors
-/// The directory cannot be read.
+/// Returns an error if the directory cannot be read.
 pub(crate) fn names(dir: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -64,7 +64,7 @@ pub(crate) fn names(dir: &Path) -> io::Result<Vec<String>> {
     Ok(entries.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect())
 }
 
-/// Takes a file or directory that does not exist for one that was removed.
+/// Treats a missing file or directory as removed.
 pub(crate) fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -72,10 +72,10 @@ pub(crate) fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Reads a file of JSON, of at most so many bytes. A link is not followed.
+/// Reads a JSON file of at most `bytes_max` bytes. Follows no link.
 ///
 /// # Errors
-/// Does not exist; larger, or not what is expected (`InvalidData`, `UnexpectedEof`).
+/// Returns an error if the file does not exist, is larger, or has unexpected content (`InvalidData`, `UnexpectedEof`).
 pub(crate) fn read_json<T: DeserializeOwned>(path: &Path, bytes_max: u64) -> io::Result<T> {
     let mut bytes = Vec::new();
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
@@ -83,10 +83,10 @@ pub(crate) fn read_json<T: DeserializeOwned>(path: &Path, bytes_max: u64) -> io:
     Ok(serde_json::from_slice(&bytes)?)
 }
 
-/// Locks a file for this process alone. Tries again for `patience` where another process holds it.
+/// Locks a file exclusively. Retries for `patience` if another process holds the lock.
 ///
 /// # Errors
-/// `WOULDBLOCK` where it is held for longer.
+/// Returns `WOULDBLOCK` if the lock is held for longer.
 pub(crate) fn lock(file: &File, patience: Duration) -> rustix::io::Result<()> {
     let deadline = Instant::now() + patience;
     loop {

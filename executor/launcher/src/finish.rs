@@ -1,15 +1,15 @@
-//! The end of a container: whoever does it, in one order.
+//! The end of a container, by its shim or the launcher, always in this order.
 //!
 //! ```text
-//! complete   wipe the secrets, kill what is left in the cgroup, take the container off a network of CNI, give readers
-//!            the last of the output, write the exit record
-//!            ── here the end is told ──
-//! leave      remove the cgroup and the writable layer, last the run directory
+//! complete   wipe the secrets, kill leftover processes in the cgroup, detach the container from a CNI network, deliver
+//!            the last output to clients, write the exit record
+//!            ── here the exit is reported ──
+//! leave      remove the cgroup and the writable layer, the run directory last
 //! ```
-//! What is told is therefore true for good: no secret is left, no process runs, the result is written. What is still there
-//! is the executor's own: it stays counted while its run directory is there, and a deletion waits for that to go. Each step
-//! may be done again: a shim that is killed in the middle is followed by the launcher, and a launcher by the next one's
-//! sweep. A launcher that follows a shim kills the container's processes first.
+//! A reported exit is therefore final: no secret is left, no process runs, the result is written. Only the executor's
+//! own files remain: the container counts as present while its run directory exists, and a deletion waits for that.
+//! Each step can be repeated: the launcher continues after a killed shim, and the next launcher's sweep after a killed
+//! launcher. A launcher that continues for a shim kills the container's processes first.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -30,86 +30,82 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::network::{self, Patience};
 
-/// Time that the kernel is given to let go of a cgroup whose processes were killed.
+/// Time limit for the kernel to release a cgroup whose processes were killed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Time that processes that were killed may take to let go of the leases on secret files that they had.
+/// Time limit for killed processes to release their leases on secret files.
 const LEASE_PATIENCE: Duration = Duration::from_secs(1);
-/// Between two looks.
+/// Poll interval for released leases.
 const LEASE_LOOK: Duration = Duration::from_millis(20);
 
-/// Name of a shim, which finishes its own container.
+/// Value of [`Remains::by`] for a shim that finishes its own container.
 pub(crate) const SHIM: &str = "shim";
 
-/// Remains of a container whose process has ended, or never ran.
+/// Resources of a container whose process has exited or never ran.
 pub(crate) struct Remains {
-    /// Process that finishes it: `shim` or `launcher`.
+    /// Process that finishes the container: `shim` or `launcher`.
     pub by: &'static str,
-    /// Directories.
     pub dirs: Dirs,
     /// Cgroup, relative to each hierarchy's mount.
     pub cgroup: PathBuf,
-    /// Secret files: one handle, or several that each reach a part.
+    /// Handles on the secret files: one, or several that each cover a part.
     pub volumes: Vec<Volume>,
     /// Start payloads, until they are wiped.
     pub inputs: Vec<MemFile>,
-    /// Remains of updates of its files.
+    /// Results of updates of the container's files.
     pub rotated: Rotated,
-    /// Views of the layers below its root.
+    /// Views of the layers below the root.
     pub views: Vec<OwnedFd>,
 }
 
-/// Results of updates of a container's files that its end tells of.
+/// Results of updates of a container's files, for the exit record.
 #[derive(Default)]
 pub(crate) struct Rotated {
-    /// Old files.
+    /// Receipt of wiped old files.
     pub wiped: Receipt,
-    /// Helpers that the kernel killed for want of memory in the container's cgroup.
+    /// Number of helpers that the kernel killed because the container's cgroup was out of memory.
     pub helpers_killed: u64,
 }
 
-/// End of the process, as far as it is known.
+/// Result of the process, as far as it is known.
 #[derive(Default)]
 pub(crate) struct Outcome {
-    /// Exit.
     pub exit: Option<Exit>,
-    /// Failure.
     pub failure: Option<Failure>,
-    /// Times, except that of the finish.
+    /// Durations, except that of finishing.
     pub timings: Timings,
-    /// Captured outputs.
     pub outputs: Option<OutputsRecord>,
-    /// The last of the output may not be in the log.
+    /// True if the last output may be missing in the log.
     pub output_incomplete: bool,
     /// Traffic of the container's own network.
     pub network: Option<NetworkUsage>,
     /// Counters of the log.
     pub log: Option<LogUsage>,
-    /// Message that the process left about its end.
+    /// Termination message of the process.
     pub termination_message: String,
-    /// Time when the process ended.
+    /// Exit time of the process.
     pub ended_at: Option<Timestamp>,
 }
 
-/// Tells whether a container has its exit record.
+/// Whether the exit record was written.
 pub(crate) enum Recorded {
-    /// The record is written: the end is known, whatever happens.
+    /// The exit record is on disk: the exit is known from now on.
     Yes,
     /// This record could not be written.
     No(Box<ExitRecord>),
 }
 
 impl Remains {
-    /// Tells whether nothing is to be waited for until the end of this container: no process, no plugin, no large files.
+    /// Returns true if finishing this container needs no waiting: no process, no plugin, no large files.
     pub(crate) fn are_gone_at_once(&self, host: &Host, container: &ContainerRecord) -> bool {
         let plan = &container.plan;
         plan.writable_files.is_none() && !leaves_a_network(plan) && host.hierarchies.pids(&self.cgroup).is_empty()
     }
 
-    /// Overwrites every secret that this process can reach. What could not be overwritten stays in `volumes`.
+    /// Overwrites every secret that this process can reach. Secrets that could not be overwritten stay in `volumes`.
     ///
     /// # Errors
-    /// Something could not be overwritten: told, and never passed over.
+    /// Returns an error if a secret could not be overwritten, after logging it.
     pub(crate) fn wipe(&mut self, id: &str) -> Result<WipeRecord, ()> {
         let mut failed = false;
         for input in self.inputs.drain(..) {
@@ -131,9 +127,10 @@ impl Remains {
         if failed { Err(()) } else { Ok(receipt.record(self.by, now())) }
     }
 
-    /// Ends the container for good, up to its exit record. That is written even when a step before it failed; what failed is
-    /// in the log and in the record's missing receipt. `last` is what comes when no secret is left and before the end is told.
-    /// Tells whether the record was written: then the end may be told. [`Self::leave`] is to follow either way.
+    /// Ends the container up to its exit record, which is written even if an earlier step failed; failures are in the
+    /// log, and the record then has no receipt. `last` runs after the wipe and before the exit is reported. Returns
+    /// whether the record was written, so that the exit may be reported. Call [`Self::leave`] afterwards in either
+    /// case.
     pub(crate) fn complete(
         &mut self,
         host: &Host,
@@ -143,13 +140,13 @@ impl Remains {
     ) -> Recorded {
         let id = container.plan.id.to_string();
         let ended_at = outcome.ended_at.unwrap_or_else(now);
-        // Before the cgroup goes.
+        // Read before the cgroup is removed.
         let usage = container.started_at.and_then(|_| host.hierarchies.usage(&self.cgroup));
         let reported = usage.as_ref().map(|usage| usage.memory.oom_kills);
         let oom_kills = reported.unwrap_or_else(|| host.hierarchies.oom_kills(&self.cgroup));
         let oom_killed = oom_kills > self.rotated.helpers_killed;
         let usage = usage.map(|usage| Usage { at: ended_at.0, network: outcome.network, log: outcome.log, ..usage });
-        // Files that nobody could reach any more went with their last holder: there is no receipt for that.
+        // Files that were no longer reachable disappeared with their last holder: there is no receipt for that.
         let had_files = |prepared: &Prepared| !prepared.mounts.is_empty();
         let had_files = !container.plan.files.is_empty()
             || container.plan.has_hidden_secrets()
@@ -159,7 +156,8 @@ impl Remains {
         if let Err(error) = host.hierarchies.kill_all(&self.cgroup, PATIENCE) {
             log::line(Level::Error, &id, format_args!("{error}"));
         }
-        // Its address was given out by a plugin, its ports are the host's: who is told of the end may ask for them again.
+        // A plugin assigned its address, and its ports are the host's: a client may ask for them again once the exit is
+        // reported.
         if leaves_a_network(&container.plan) {
             self.detach(host, &id);
         }
@@ -197,7 +195,7 @@ impl Remains {
         }
     }
 
-    /// Removes everything, with no record: the container never was.
+    /// Removes everything without a record, as if the container had never existed.
     pub(crate) fn discard(&mut self, host: &Host, id: &str) {
         let _ = self.wipe(id); // logged
         self.detach(host, id);
@@ -209,14 +207,19 @@ impl Remains {
         }
     }
 
-    /// Removes what a container that has ended has left. Where its exit record was not written, there may be room for it
-    /// then; without it the run directory stays, and whoever follows tries again. Tells whether it is written.
+    /// Removes what is left of an ended container. If its exit record was not written, tries again, since there may be
+    /// disk space now; without a record the run directory stays, and the next process tries again. Returns whether the
+    /// record is written.
     pub(crate) fn leave(&mut self, host: &Host, id: &str, recorded: Recorded) -> Recorded {
         self.views.clear();
         if matches!(recorded, Recorded::Yes)
             && let Err(error) = self.dirs.give_back_room()
         {
-            log::line(Level::Warning, id, format_args!("room for the exit record was not given back: {error}"));
+            log::line(
+                Level::Warning,
+                id,
+                format_args!("the space reserved for the exit record was not freed: {error}"),
+            );
         }
         self.remove_leftovers(host, id);
         let recorded = match recorded {
@@ -231,7 +234,7 @@ impl Remains {
         recorded
     }
 
-    /// Takes the container off its network. What a plugin does not take back now, a later launcher asks it for again.
+    /// Detaches the container from its network. If a plugin fails now, a later launcher tries again.
     pub(crate) fn detach(&self, host: &Host, id: &str) {
         let patience = if self.by == SHIM { Patience::whole(host) } else { Patience::brief(host) };
         if let Err(why) = id.parse().map_or(Ok(()), |id| network::detach(host, &id, patience)) {
@@ -255,12 +258,12 @@ impl Remains {
     }
 }
 
-/// Tells whether plugins of CNI have to take something back at a container's end.
+/// Returns true if CNI plugins must be called at a container's end.
 fn leaves_a_network(plan: &Plan) -> bool {
     plan.network == Network::Cni && plan.makes_network()
 }
 
-/// Wipes a volume, again and again where somebody has a lease on one of its files.
+/// Wipes a volume, retrying while a process has a lease on one of its files.
 fn wipe_by(volume: &Volume, deadline: Instant, receipt: &mut Receipt) -> io::Result<()> {
     loop {
         match volume.wipe_onto(receipt) {
@@ -271,12 +274,12 @@ fn wipe_by(volume: &Volume, deadline: Instant, receipt: &mut Receipt) -> io::Res
     }
 }
 
-/// The time.
+/// Returns the present time.
 pub(crate) fn now() -> Timestamp {
     std::time::SystemTime::now().into()
 }
 
-/// Returns the failure of a container with a single `run`, by its exit status. A container that a client has stopped has none.
+/// Returns the failure of a container with a single `run`, by its exit status; none if a client has stopped it.
 fn lone_failure(container: &ContainerRecord, exit: Exit, out_of_memory: bool) -> Option<Failure> {
     if container.stopped || container.plan.actions.is_some() {
         return None;

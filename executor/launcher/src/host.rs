@@ -1,4 +1,4 @@
-//! Abilities of the host, found out once at the start and inherited by every shim.
+//! Properties of the host and the configuration, determined once at start and inherited by every shim.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,26 +21,26 @@ use crate::cgroup::Hierarchies;
 use crate::cli::{Args, Config};
 use crate::cpuset::Cpusets;
 
-/// The host, and how this launcher was configured.
+/// The host and the launcher's configuration.
 #[derive(Debug)]
 pub(crate) struct Host {
-    /// Sockets, and records of running containers.
+    /// Directory of sockets and records of running containers.
     pub run_dir: PathBuf,
-    /// Logs, exit records, upper layers.
+    /// Directory of logs, exit records and upper layers.
     pub state_dir: PathBuf,
     /// User that executord runs as.
     pub daemon_uid: u32,
-    /// Group: may read records and logs.
+    /// Group that may read records and logs.
     pub daemon_gid: u32,
     /// Limits on what requests may ask for.
     pub policy: Policy,
     /// The cgroup hierarchies in use.
     pub hierarchies: Hierarchies,
-    /// The hierarchy of processors and memory nodes, if the host has it.
+    /// Cpuset hierarchy, if the host has it.
     pub cpusets: Option<Cpusets>,
-    /// Cgroup that the containers' own are below, relative to each hierarchy's mount.
+    /// Parent cgroup of the containers, relative to each hierarchy's mount.
     pub cgroup_parent: PathBuf,
-    /// tmpfs has `noswap`.
+    /// True if tmpfs supports `noswap`.
     pub noswap: bool,
     /// Highest RLIMIT_NOFILE that can be set.
     pub nofile_max: u64,
@@ -48,30 +48,30 @@ pub(crate) struct Host {
     pub oom_score_adj: i32,
     /// Number of processors that containers can run on.
     pub processors: u64,
-    /// Bytes of a page.
+    /// Page size in bytes.
     pub page: u64,
-    /// A log file is rotated at this size.
+    /// Size at which a log file is rotated, in bytes.
     pub log_bytes_max: u64,
-    /// Layers of images may bring devices.
+    /// True if image layers may contain device nodes.
     pub image_devices: bool,
-    /// The mount namespace that this process was started in: what networks' plugins see.
+    /// Mount namespace that this process was started in, which CNI plugins see.
     pub mounts: OwnedFd,
-    /// A proc file system that is mounted nowhere, for settings of the kernel.
+    /// Detached proc file system for sysctls.
     pub proc: OwnedFd,
-    /// Time that such a plugin may take.
+    /// Time limit for a CNI plugin.
     pub cni_patience: Duration,
-    /// Time that a shim has for a turn of its loop; none where shims are not watched.
+    /// Time limit for a turn of a shim's loop; `None` if shims are not watched.
     pub watchdog: Option<Duration>,
-    /// Certificates of containers.
+    /// Settings for container certificates.
     pub identity: IdentitySettings,
-    /// Number of shells that wait for containers.
+    /// Wanted number of warm containers.
     pub warm_pool_size: usize,
     /// Digests of the sections of the configuration in force.
     pub configuration: SectionDigests,
 }
 
 impl Host {
-    /// Finds out. `mounts` is the mount namespace of the host.
+    /// Determines the properties. `mounts` is the mount namespace of the host.
     pub(crate) fn probe(args: &Args, config: Config, mounts: OwnedFd) -> io::Result<Self> {
         let (daemon_uid, daemon_gid) = daemon_user(&args.daemon_user)?;
         allow_core_limit()?;
@@ -106,7 +106,8 @@ impl Host {
         })
     }
 
-    /// Shows in the command line what the calling process is, and the run directory, by which [`crate::orphans`] finds it.
+    /// Shows the role of the calling process in its command line, with the run directory, by which [`crate::orphans`]
+    /// finds it.
     pub(crate) fn show_role(&self, role: &[&str]) {
         let role = role.iter().map(|word| word.as_bytes());
         let run_dir = [&b"--run-dir"[..], self.run_dir.as_os_str().as_encoded_bytes()];
@@ -114,10 +115,10 @@ impl Host {
         title::set_arguments(&line);
     }
 
-    /// Takes another configuration over, for the containers that are made from now on.
+    /// Adopts a new configuration for containers that are made from now on.
     ///
     /// # Errors
-    /// Returns the keys that only the start of a launcher can change, if they differ. Nothing is taken over then.
+    /// Returns the changed keys that need a restart of the launcher. Nothing is adopted then.
     pub(crate) fn reconfigure(&mut self, config: Config) -> Result<(), Vec<&'static str>> {
         let (old, new) = (&self.policy, &config.policy);
         let fixed = [
@@ -143,51 +144,51 @@ impl Host {
         self.run_dir.join("containers")
     }
 
-    /// Returns the directory of shells.
+    /// Returns the directory of warm containers.
     pub(crate) fn warm_pool(&self) -> PathBuf {
         self.run_dir.join("shells")
     }
 
-    /// Returns the directory of what shells will keep of containers.
+    /// Returns the directory of the future state directories of warm containers.
     pub(crate) fn warm_state(&self) -> PathBuf {
         self.state_dir.join("shells")
     }
 
-    /// Returns the root file system of shells.
+    /// Returns the root file system of warm containers.
     pub(crate) fn skeleton(&self) -> PathBuf {
         self.run_dir.join("skeleton")
     }
 
-    /// The layers of images.
+    /// Returns the directory of image layers.
     pub(crate) fn layers(&self) -> PathBuf {
         self.state_dir.join("layers")
     }
 
-    /// Returns the place where each shim mounts its container's root, in its own mount namespace: an empty directory that
-    /// every user may pass through, as the root of a container is one.
+    /// Returns the mount point for the container's root in each shim's own mount namespace: an empty directory that
+    /// every user may pass through, because root of a container may be an ordinary user of the host.
     pub(crate) fn stage(&self) -> PathBuf {
         self.run_dir.join("root")
     }
 
-    /// Returns the place where each shim mounts the view of its container's cgroup.
+    /// Returns the mount point for the view of the container's cgroup in each shim's own mount namespace.
     pub(crate) fn cgroup_view(&self) -> PathBuf {
         self.run_dir.join("cgroup")
     }
 
-    /// Returns the directory of what is kept of containers.
+    /// Returns the directory of containers' state directories.
     pub(crate) fn containers_state(&self) -> PathBuf {
         self.state_dir.join("containers")
     }
 }
 
-/// Returns the cgroup of all containers of a launcher, which its run directory tells apart.
+/// Returns the parent cgroup of all containers of a launcher, which is named after its run directory.
 fn cgroup_parent(config: &Config, run_dir: &Path) -> PathBuf {
     let digest = Sha256::digest(run_dir.as_os_str().as_encoded_bytes());
     Path::new(&config.launcher.cgroup_parent).join(hex::encode(&digest[..4]))
 }
 
-/// Lets containers have the limit on core files that keeps the kernel from piping them: it is 1, and a hard limit of 0, as
-/// a unit with `LimitCORE=0` has, is below it.
+/// Raises the hard limit on core files to 1, if it is below as in a unit with `LimitCORE=0`: containers need the value
+/// 1, which keeps the kernel from piping core dumps.
 fn allow_core_limit() -> io::Result<()> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_CORE)?;
     if hard >= CORE_FILE_MAX {
@@ -200,7 +201,7 @@ fn allow_core_limit() -> io::Result<()> {
     })
 }
 
-/// The daemon's ids, from the host's own files: this binary is static and asks no name service.
+/// Returns the daemon's ids from the host's own files: this binary is static and uses no name service.
 fn daemon_user(text: &str) -> io::Result<(u32, u32)> {
     let principal = text.parse().map_or_else(|_| Principal::Name(text.to_owned()), Principal::Id);
     let file = |path| {

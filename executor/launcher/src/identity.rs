@@ -1,8 +1,9 @@
 //! The process that signs certificates of containers: the only one that reads the CA's key.
 //!
-//! It is forked (`server/signers.rs`) when executord asks for one, reads the CA's two files, gives up every privilege, and answers over a connection of
-//! its own until executord closes that. The launcher never opens the key's file, and so no other process forked from it has the key.
-//! For a changed CA executord asks for another signer, and leaves the old one when the new one can sign.
+//! It is forked (`server/signers.rs`) when executord asks for it, reads the CA's two files, drops every privilege, and
+//! answers over its own connection until executord closes that. The launcher never opens the key file, so no other
+//! process forked from it has the key. After a change of the CA executord asks for another signer, and drops the old
+//! one when the new one is ready.
 
 use std::io;
 use std::time::SystemTime;
@@ -22,14 +23,14 @@ use crate::errors::{failed, plain};
 use crate::log::{self, Level};
 use crate::seccomp::Filter;
 
-/// Address space, in bytes. The launcher's own program and what it has come to first.
+/// Limit on the address space in bytes. Includes the launcher's program and its memory at the fork.
 const MEMORY_MAX: u64 = 512 << 20;
-/// Processor time, in seconds: thousands of signatures. executord then asks for another process.
+/// Limit on processor time in seconds: thousands of signatures. executord then asks for another process.
 const PROCESSOR_SECONDS_MAX: u64 = 60;
-/// Descriptors.
+/// Limit on open descriptors.
 const FILES_MAX: u64 = 32;
 
-/// System calls that are left: the connection, memory, time, random numbers, and the end.
+/// Allowed system calls: the connection, memory, time, random numbers, and exit.
 const CALLS: [i64; 26] = [
     libc::SYS_brk,
     libc::SYS_clock_gettime,
@@ -56,10 +57,10 @@ const CALLS: [i64; 26] = [
     libc::SYS_sendmsg,
     libc::SYS_sigaltstack,
     libc::SYS_tgkill,
-    libc::SYS_write, // to standard error, where it panics
+    libc::SYS_write, // panics write to standard error
 ];
 
-/// Reads the CA, tells whether it can sign, and signs until the daemon is gone.
+/// Reads the CA, reports whether it can sign, and signs until the daemon has disconnected.
 pub(crate) fn run(settings: &IdentitySettings, connection: &Seqpacket, parent: u32) -> io::Result<()> {
     connection.set_nonblocking(false);
     let authority = match prepare(settings, parent) {
@@ -74,7 +75,7 @@ pub(crate) fn run(settings: &IdentitySettings, connection: &Seqpacket, parent: u
     while let Some((length, fds)) = connection.recv(&mut buffer)? {
         drop(fds);
         let answer = match SignRequest::decode(&buffer[..length]) {
-            Err(_) => Err(Refused::new(Reason::Invalid, "not a request to sign")),
+            Err(_) => Err(Refused::new(Reason::Invalid, "not a signing request")),
             Ok(request) => authority.sign(request, SystemTime::now()).map_err(|error| refused(&error)),
         };
         send(connection, answer.map_or_else(SignerAnswer::Refused, SignerAnswer::Signed))?;
@@ -95,11 +96,11 @@ fn refused(error: &SignError) -> Refused {
     }
 }
 
-/// Makes this process one that nobody reads, reads the CA, and gives up everything else.
+/// Makes this process unreadable for others, reads the CA, and drops all privileges.
 fn prepare(settings: &IdentitySettings, parent: u32) -> Result<Authority, Refused> {
     let start = || -> io::Result<()> {
         process::die_with(parent)?;
-        process::be_expendable()?; // executord asks for another signer
+        process::be_expendable()?; // executord requests another signer if this one is killed
         rustix::thread::set_name(c"executor-signer")?;
         forbid_core_files()?;
         if !keep_out_of_swap(true)? {
@@ -113,8 +114,8 @@ fn prepare(settings: &IdentitySettings, parent: u32) -> Result<Authority, Refuse
     start().map_err(|error| failed("signer", &error))?;
     let authority = Authority::load(settings, SystemTime::now())
         .map_err(|error| Refused::new(Reason::Precondition, format!("the CA cannot sign: {error}")))?;
-    executor_secrets::scrub_stack(); // what read and computed with the key left copies there
-    // What is locked later needs it; it opens nothing else.
+    executor_secrets::scrub_stack(); // reading and using the key left copies there
+    // Later memory locks need it; it grants nothing else.
     let has_lock = is_effective(Capability::CAP_IPC_LOCK).unwrap_or(false);
     let kept: CapsHashSet = has_lock.then_some(Capability::CAP_IPC_LOCK).into_iter().collect();
     let confine = || -> io::Result<()> {

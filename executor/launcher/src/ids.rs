@@ -1,8 +1,7 @@
-//! Ids of a container's users on the host: a range of the pool, a user namespace that maps it, and views of
-//! directories in which files show the owners that they have in an image.
+//! Ids of a container's users on the host: a range of the pool, a user namespace that maps it, and views of directories
+//! in which files show the owners that they have in an image.
 //!
-//! The launcher keeps account of the ranges; a shim makes the namespace of its own container and lets go of it when init
-//! is in it.
+//! The launcher manages the ranges; a shim makes the namespace of its own container and closes it when init is in it.
 
 mod claims;
 
@@ -21,13 +20,13 @@ use executor_sys::userns;
 
 pub(crate) use claims::Claims;
 
-/// Files in which the host keeps the owners of ids.
+/// Files of the host that list users, groups and their subordinate ids.
 const HOSTS_FILES: [&str; 4] = ["/etc/passwd", "/etc/group", "/etc/subuid", "/etc/subgid"];
 
-/// The pool of the policy, which no user of the host has a part in.
+/// Returns the pool of the policy, which must not overlap ids of the host's users.
 ///
 /// # Errors
-/// Users of the host have ids of the pool, or the numbers do not fit: named with the numbers.
+/// Returns an error with the numbers if users of the host have ids of the pool or the numbers do not fit.
 pub(crate) fn pool(policy: &Policy) -> io::Result<Pool> {
     let pool = policy.userns_pool().map_err(|why| io::Error::other(format!("policy.{why}")))?;
     let files = HOSTS_FILES.map(|name| (name, std::fs::read(name).unwrap_or_default()));
@@ -43,10 +42,11 @@ pub(crate) fn pool(policy: &Policy) -> io::Result<Pool> {
     Err(io::Error::other(why))
 }
 
-/// Every directory above `path` can be passed through by every user: root of a container is no more than that here.
+/// Checks that every user may pass through all parents of `path`: root of a container has no more rights than that
+/// here.
 ///
 /// # Errors
-/// A directory cannot be passed through, or does not exist.
+/// Returns an error if a directory cannot be passed through or does not exist.
 pub(crate) fn reachable(path: &Path) -> io::Result<()> {
     for dir in path.ancestors().skip(1) {
         let mode = std::fs::metadata(dir)?.permissions().mode();
@@ -64,7 +64,7 @@ pub(crate) fn reachable(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The ids of one container, as its shim has them while it makes it.
+/// Ids of one container while its shim makes it.
 #[derive(Debug)]
 pub(crate) struct Ids {
     map: IdMap,
@@ -72,15 +72,15 @@ pub(crate) struct Ids {
 }
 
 impl Ids {
-    /// Those of a pod, for one of its members; the namespace is the pod's, where it has one.
+    /// Returns the ids of a pod for one of its members; the namespace is the pod's, if it has one.
     pub(crate) fn from_pod((map, namespace): (IdMap, Option<OwnedFd>)) -> Self {
         Self { map, namespace }
     }
 
-    /// As the plan asks for them, from this range.
+    /// Returns the ids that the plan asks for, from this range.
     ///
     /// # Errors
-    /// No range is left; the kernel makes no user namespace.
+    /// Returns a refusal if no range is left or the kernel makes no user namespace.
     pub(crate) fn new(plan: &Plan, range: Option<u32>, policy: &Policy) -> Result<Self, Refused> {
         if plan.isolation.user_namespace == UserNamespace::Host {
             return Ok(Self { map: IdMap::HOST, namespace: None });
@@ -96,15 +96,17 @@ impl Ids {
         Self::from_range(start)
     }
 
-    /// Returns the ids of this range, with a user namespace of their own.
+    /// Returns the ids of this range, with their own user namespace.
     ///
     /// # Errors
-    /// The kernel makes no user namespace.
+    /// Returns a refusal if the kernel makes no user namespace.
     pub(crate) fn from_range(start: u32) -> Result<Self, Refused> {
         match userns::create(start, RANGE) {
             Ok(namespace) => Ok(Self { map: IdMap::from_start(Some(start)), namespace: Some(namespace) }),
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSPC | libc::EPERM)) => {
-                let why = format!("this kernel cannot make one (see /proc/sys/user/max_user_namespaces): {error}");
+                let why = format!(
+                    "this kernel cannot make a user namespace (see /proc/sys/user/max_user_namespaces): {error}"
+                );
                 Err(Refused::from_fields(Reason::Precondition, &[Violation::new("user_namespace", why)]))
             }
             Err(error) => Err(failed("user namespace", &error)),
@@ -116,12 +118,12 @@ impl Ids {
         self.map
     }
 
-    /// The namespace, for processes that this one makes, as long as this value lives.
+    /// Returns the path of the namespace, valid in children of this process while this value exists.
     pub(crate) fn namespace_path(&self) -> Option<PathBuf> {
         self.namespace.as_ref().map(|namespace| format!("/proc/self/fd/{}", namespace.as_raw_fd()).into())
     }
 
-    /// Shows a detached mount with the container's owners. Nothing is done where the ids are the host's.
+    /// Maps a detached mount to the container's owners. Does nothing if the ids are the host's.
     ///
     /// # Errors
     /// See [`map_ids`].
@@ -129,11 +131,11 @@ impl Ids {
         self.namespace.as_ref().map_or(Ok(()), |namespace| map_ids(mount, namespace.as_fd(), recursive))
     }
 
-    /// Detached, read-only views of directories with the container's owners, in their order; `None` where the ids are the
-    /// host's, so that the directories are what is shown.
+    /// Returns detached, read-only views of directories with the container's owners, in order; `None` if the ids are
+    /// the host's, so that the directories can be used directly.
     ///
     /// # Errors
-    /// A file system that cannot be shown so: a violation of `rootfs`, which is `about` what the request names.
+    /// Returns a violation of `rootfs` if a file system does not support id maps; `about` is the name in the request.
     pub(crate) fn views(&self, about: &str, dirs: &[BorrowedFd<'_>]) -> Result<Option<Vec<OwnedFd>>, Refused> {
         if self.namespace.is_none() {
             return Ok(None);

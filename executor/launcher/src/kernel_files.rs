@@ -1,11 +1,11 @@
-//! File systems that show the kernel: what is on them is no content of a container's, and is neither captured nor copied.
+//! Pseudo file systems of the kernel: their files are not a container's content, and are neither captured nor copied.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::fstatfs;
 
-/// Numbers of these file systems.
+/// Magic numbers of these file systems.
 const OF_THE_KERNEL: [i64; 13] = [
     0x9fa0,      // proc
     0x6265_6572, // sysfs
@@ -22,7 +22,7 @@ const OF_THE_KERNEL: [i64; 13] = [
     0xde5e_81e4, // efivarfs
 ];
 
-/// Tells whether something that is open, or its place, is on one of them.
+/// Returns true if an open file or path descriptor is on one of them.
 pub(crate) fn is_of_the_kernel(place: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(OF_THE_KERNEL.contains(&fstatfs(place)?.f_type))
 }

@@ -1,8 +1,8 @@
-//! Layers of images, unpacked and removed by processes of their own: the launcher itself waits for none.
+//! Image layers, unpacked and removed by separate processes: the launcher itself never blocks on them.
 //!
-//! A request waits until fewer than [`RUNNING_MAX`] are at work and none is at work on the same layer, then a process is
-//! forked for it (see [`worker`]). When that has ended, whoever asked gets the answer, if it is still there. What a
-//! process left that was killed is removed by another one.
+//! A request waits until fewer than [`RUNNING_MAX`] processes are running and none works on the same layer; then a
+//! process is forked for it (see [`worker`]). After its exit the client gets the answer if it is still connected.
+//! Leftovers of a killed process are removed by another one.
 
 mod worker;
 
@@ -30,22 +30,22 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::sweep;
 
-/// Processes at work at a time. Each can keep a processor and a disk busy.
+/// Maximum number of running processes. Each can keep a processor and a disk busy.
 const RUNNING_MAX: usize = 2;
-/// Requests that wait: each holds a descriptor.
+/// Maximum number of waiting requests; each holds a descriptor.
 const WAITING_MAX: usize = 64;
 /// Longest answer of a process, in bytes.
 const ANSWER_MAX: usize = 8192;
 
-/// Work on layers.
+/// Work for a process.
 pub(crate) enum Work {
-    /// A layer is unpacked.
+    /// Unpack a layer.
     Unpack { diff_id: DiffId, compression: Compression, parents: Vec<DiffId>, bytes_max: u64, blob: File },
-    /// Directories are removed that nobody finds any more.
+    /// Remove directories that are not referenced any more.
     Clear(Vec<String>),
 }
 
-/// Whom the answer is for.
+/// Destination of an answer.
 pub(crate) struct Client {
     connection: Weak<Seqpacket>,
     sequence: u64,
@@ -56,12 +56,12 @@ impl Client {
         Self { connection: Rc::downgrade(connection), sequence }
     }
 
-    /// The same client and request.
+    /// Returns the same client and request.
     pub(crate) fn again(&self) -> Self {
         Self { connection: Weak::clone(&self.connection), sequence: self.sequence }
     }
 
-    /// Answers. Tells whether the daemon is still there: one that is gone asks again, and finds the layer there.
+    /// Sends the answer. Returns true if the daemon is still connected; otherwise it asks again and finds the layer.
     pub(crate) fn answer(&self, answer: LauncherAnswer) -> bool {
         let reply = LauncherReply { sequence: self.sequence, answer: Some(answer) };
         self.connection.upgrade().is_some_and(|daemon| daemon.send(&reply.encode_to_vec(), &[]).is_ok())
@@ -83,39 +83,39 @@ struct Running {
     reported: Seqpacket,
 }
 
-/// Requests that wait, and processes at work.
+/// Waiting requests and running processes.
 pub(crate) struct Layers {
     store: Store,
     waiting: VecDeque<Waiting>,
     running: Vec<Running>,
-    /// A process may have left something.
+    /// True if a process may have left files.
     untidy: bool,
 }
 
 impl Layers {
-    /// The store of the state directory. What is left over in it goes as soon as there is time: the processes that made it
-    /// must have ended.
+    /// Opens the store in the state directory. Leftovers in it are removed as soon as there is time: the processes that
+    /// made them must have exited.
     pub(crate) fn open(host: &Host) -> Self {
         let store = Store::at(&host.layers());
         Self { store, waiting: VecDeque::new(), running: Vec::new(), untidy: true }
     }
 
-    /// Returns whether nothing is at work and nothing waits.
+    /// Returns true if no process runs and no request waits.
     pub(crate) fn is_idle(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
     }
 
-    /// Processes at work, readable when they have ended.
+    /// Returns the pidfds of running processes, readable after their exit.
     pub(crate) fn pidfds(&self) -> impl Iterator<Item = &OwnedFd> {
         self.running.iter().map(|running| &running.pidfd)
     }
 
-    /// Their pids.
+    /// Returns the pids of running processes.
     pub(crate) fn pids(&self) -> impl Iterator<Item = i32> {
         self.running.iter().map(|running| running.pid)
     }
 
-    /// Asks for a layer. `None`: the answer comes later.
+    /// Requests a layer. Returns `None` if the answer comes later.
     pub(crate) fn unpack(
         &mut self,
         asked: &UnpackLayer,
@@ -141,7 +141,7 @@ impl Layers {
         self.wait(work, Some(client)).map(|()| None)
     }
 
-    /// Takes a layer out of the store, if no container has it. `None`: the answer comes when its room is free.
+    /// Removes a layer from the store, if no container uses it. Returns `None` if the answer comes after the removal.
     pub(crate) fn remove(
         &mut self,
         host: &Host,
@@ -163,7 +163,7 @@ impl Layers {
         self.wait(Work::Clear(taken), Some(client)).map(|()| None)
     }
 
-    /// A layer is there: what was left out of it is told each time.
+    /// Returns the answer for an existing layer, always with its omitted parts.
     fn there(&self, layer: &DiffId, parents: &[DiffId]) -> LauncherAnswer {
         match self.store.warning(layer, parents) {
             Some(warning) => LauncherAnswer::Unpacked(Unpacked { warning }),
@@ -179,7 +179,7 @@ impl Layers {
         Ok(())
     }
 
-    /// Takes those that have ended, and answers.
+    /// Reaps processes that have exited, and answers their requests.
     pub(crate) fn look_after(&mut self) {
         let (ended, running) = std::mem::take(&mut self.running).into_iter().partition(|one| is_readable(&one.pidfd));
         self.running = running;
@@ -201,12 +201,12 @@ impl Layers {
         }
     }
 
-    /// The next thing to be done, if there is room for it.
+    /// Returns the next request to start, if there is capacity.
     fn next(&mut self) -> Option<Waiting> {
         if self.running.len() >= RUNNING_MAX {
             return None;
         }
-        // What is in the way of nobody who is at work was left by somebody who is not.
+        // No process is running: anything that no request waits for is a leftover.
         if self.untidy && self.running.is_empty() {
             self.untidy = false;
             let queued = |name: &String| {
@@ -229,10 +229,10 @@ impl Layers {
         self.waiting.remove(index)
     }
 
-    /// Begins what can be begun. `child` is called in each process that is forked, to close what is the launcher's.
+    /// Starts pending work. `abandon_all` is called in each forked process, to close the launcher's resources.
     pub(crate) fn advance(server: &mut impl HasLayers) {
         while let Some(Waiting { work, client }) = server.layers().next() {
-            // Somebody else asked for the same, and it is there by now.
+            // Another client asked for the same layer, and it exists by now.
             if let Work::Unpack { diff_id, parents, .. } = &work
                 && server.layers().store.has(diff_id, parents)
             {
@@ -276,7 +276,7 @@ impl Layers {
         Ok(Running { layer, parents, client: None, pid, pidfd: process::pidfd(pid)?, reported })
     }
 
-    /// Ends what is at work, for a launcher that ends. What it leaves is cleared by the next one.
+    /// Kills running processes when the launcher exits. The next launcher removes their leftovers.
     pub(crate) fn end(&mut self) {
         self.waiting.clear();
         for one in self.running.drain(..) {
@@ -285,18 +285,18 @@ impl Layers {
         }
     }
 
-    /// In a forked child: nothing of it is this process's.
+    /// In a forked child: drops everything, since nothing belongs to this process.
     pub(crate) fn abandon(&mut self) {
         self.waiting.clear();
         self.running.clear();
     }
 }
 
-/// An owner of layers: the launcher.
+/// Owner of layers: the launcher.
 pub(crate) trait HasLayers {
-    /// Layers waiting to be unpacked or removed.
+    /// Requests and processes for layers.
     fn layers(&mut self) -> &mut Layers;
-    /// In a forked child: closes what is the launcher's. Tells whether layers may bring devices.
+    /// In a forked child: closes the launcher's resources. Returns true if layers may contain devices.
     fn abandon_all(&mut self) -> bool;
 }
 
@@ -310,7 +310,8 @@ impl Work {
 }
 
 impl Running {
-    /// Returns how the process ended: done, or a refusal and whether the process told it itself and so has cleaned up.
+    /// Returns the result of the process: done, or a refusal and whether the process reported it itself and so has
+    /// cleaned up.
     fn take(&self) -> Result<(), (Refused, bool)> {
         let ended = process::wait_for(self.pid);
         let mut buffer = vec![0; ANSWER_MAX];
@@ -321,17 +322,17 @@ impl Running {
         }
         match ended {
             Ok(Ended::Code(0)) => Ok(()),
-            Ok(ended) => Err((Refused::new(Reason::Internal, format!("its process ended with {ended:?}")), false)),
+            Ok(ended) => Err((Refused::new(Reason::Internal, format!("its process exited with {ended:?}")), false)),
             Err(error) => Err((failed("its process", &error), false)),
         }
     }
 }
 
 fn too_many() -> Refused {
-    Refused::new(Reason::Busy, format!("{WAITING_MAX} layers wait to be unpacked or removed already"))
+    Refused::new(Reason::Busy, format!("{WAITING_MAX} layers already wait to be unpacked or removed; try again"))
 }
 
-/// A container that is not completed and has a layer.
+/// Returns a container that is not completed and uses a layer.
 fn user_of(host: &Host, layer: &str) -> io::Result<Option<String>> {
     let has = |plan: &Plan| plan.images().any(|(_, layers)| layers.iter().any(|one| one == layer));
     let user = sweep::ids(&host.containers_run())?
@@ -340,18 +341,18 @@ fn user_of(host: &Host, layer: &str) -> io::Result<Option<String>> {
     Ok(user.map(|id| id.to_string()))
 }
 
-/// Returns the refusal of a layer that was not unpacked.
+/// Returns the refusal for a layer that was not unpacked.
 fn refused(error: &UnpackError) -> Refused {
     let reason = match error {
         UnpackError::Host { about, error } => return failed(about, error),
-        // The operator decides on it; the layer is what it should be.
+        // The operator's policy forbids it; the layer itself is valid.
         UnpackError::Device { .. } => Reason::Denied,
         _ => Reason::Precondition,
     };
     Refused::new(reason, error.to_string())
 }
 
-/// The bounds of a layer, where whoever asks for it gives one more.
+/// Returns the limits for a layer, with the client's limit on bytes.
 fn limits(bytes_max: u64) -> Limits {
     Limits::default().within(bytes_max)
 }

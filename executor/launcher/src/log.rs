@@ -1,7 +1,7 @@
-//! The launcher's own words, to standard error.
+//! The launcher's log lines, on standard error.
 //!
-//! Not `tracing`: libcontainer traces from inside a created container, whose standard error is the container's
-//! log by then, and whatever it would say there does not belong there.
+//! Not `tracing`: libcontainer traces from inside a created container, whose standard error is already the container's
+//! log, and those lines must not go there.
 
 use std::fmt::Display;
 use std::io::{Write, stderr};
@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 
 use executor_sys::ready::writable_by;
 
-/// Severity as syslog has it; systemd reads it from the prefix.
+/// Syslog severity; systemd reads it from the prefix.
 #[derive(Clone, Copy)]
 pub(crate) enum Level {
-    /// Something failed that an operator should look at.
+    /// A failure that an operator should check.
     Error = 3,
-    /// Something is not as it should be.
+    /// An unexpected condition.
     Warning = 4,
     /// An ordinary event.
     Info = 6,
 }
 
-/// Writes a line. `about` is a container's id, or empty.
+/// Writes a line. `about` is a container id, or empty.
 pub(crate) fn line(level: Level, about: &str, message: impl Display) {
     let journal = std::env::var_os("JOURNAL_STREAM").is_some();
     let prefix = match (journal, level) {
@@ -32,14 +32,14 @@ pub(crate) fn line(level: Level, about: &str, message: impl Display) {
     };
     let separator = if about.is_empty() { "" } else { ": " };
     if is_read() {
-        // In one write: executord, the launcher and all shims share one file or stream.
+        // A single write: executord, the launcher and all shims share one file or stream.
         let line = format!("{prefix}executor-launcher: {about}{separator}{message}\n");
-        let _ = stderr().write_all(line.as_bytes()); // nobody to tell
+        let _ = stderr().write_all(line.as_bytes()); // best effort
     }
 }
 
-/// Returns whether standard error takes a line. Where it is a pipe or a socket, its reader may have stopped: a line is
-/// dropped then, and only the first one is waited for, a second.
+/// Returns true if standard error accepts a line. The reader of a pipe or socket may have stopped: lines are then
+/// dropped, and only the first one waits for a second.
 fn is_read() -> bool {
     static STUCK: AtomicBool = AtomicBool::new(false);
     let patience = if STUCK.load(Ordering::Relaxed) { Duration::ZERO } else { Duration::from_secs(1) };
@@ -48,7 +48,7 @@ fn is_read() -> bool {
     is_read
 }
 
-/// An error with all that caused it, in one line.
+/// Returns an error and its causes in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,8 +1,8 @@
-//! `executor-launcher`: the one process of the executor that holds privilege.
+//! `executor-launcher`: the only process of the executor that holds privilege.
 //!
-//! The launcher has one thread, is linked statically, runs from a sealed memory file and in a mount namespace of its own.
-//! It forks a shim for each container (see [`shim`]) and finishes the containers of shims that are gone (see [`finish`]).
-//! It never maps a secret: it only passes descriptors on, and overwrites what they stand for.
+//! The launcher is single-threaded and statically linked, and runs from a sealed memory file in its own mount
+//! namespace. It forks a shim for each container (see [`shim`]) and finishes containers whose shim has exited (see
+//! [`finish`]). It never maps a secret: it only passes descriptors on and overwrites their memory.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs)] // a binary: what is public here is public to itself
@@ -57,7 +57,8 @@ use crate::log::Level;
 static ALLOCATOR: executor_secrets::ZeroOnFree = executor_secrets::ZeroOnFree;
 
 fn main() -> ExitCode {
-    // A panic in a cloned init must end it: unwound, it would go on in the shim's code, as the first process of the container.
+    // A panic in a cloned init must abort: unwinding would continue in the shim's code, as the first process of the
+    // container.
     startup::abort_on_panic();
     match start(cli::Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
@@ -68,7 +69,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Why the launcher ends, and with which status.
+/// Reason and exit status of the launcher's exit.
 struct Failed {
     status: u8,
     message: String,
@@ -93,7 +94,8 @@ fn start(mut args: cli::Args) -> Result<(), Failed> {
     if let Some(dir) = &args.generate_completions {
         return Ok(generate_completions(dir)?);
     }
-    // Pending until the signals are events, also in the copy: this process and what it forks do not end by SIGHUP.
+    // SIGHUP stays pending until signals are events, also in the re-executed copy, so that it does not end this process
+    // or its children.
     process::hold_hangup()?;
     // The file is read again later, from another working directory.
     args.config = args.config.map(std::path::absolute).transpose()?;
@@ -108,7 +110,7 @@ fn start(mut args: cli::Args) -> Result<(), Failed> {
     memfd_exec::show_arguments()?;
     process::forbid_dumps()?;
     process::become_subreaper()?;
-    nix::unistd::setgroups(&[]).map_err(io::Error::from)?; // a container's processes keep what nobody takes away
+    nix::unistd::setgroups(&[]).map_err(io::Error::from)?; // otherwise inherited by containers' processes
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
     let mounts = process::mount_namespace(std::process::id() as i32)?;
     isolate()?;
@@ -123,8 +125,8 @@ fn start(mut args: cli::Args) -> Result<(), Failed> {
     Ok(())
 }
 
-/// A mount namespace of the launcher's own. What the host mounts later still arrives; what is mounted or taken
-/// away here stays here.
+/// Moves the launcher into its own mount namespace. Later mounts of the host still propagate here; mounts and unmounts
+/// here do not propagate to the host.
 fn isolate() -> io::Result<()> {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
     Ok(mount(None::<&Path>, "/", None::<&Path>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&Path>)?)

@@ -1,7 +1,7 @@
-//! The launcher runs from a sealed memory file.
+//! Runs the launcher from a sealed memory file.
 //!
-//! /proc/PID/exe of a created container's init is this very program; whoever could open it for writing would own
-//! the host (CVE-2019-5736). A sealed memory file cannot be written, and is not the file on disk.
+//! /proc/PID/exe of a created container's init is this program; a process that could open it for writing would own the
+//! host (CVE-2019-5736). A sealed memory file cannot be written, and is not the file on disk.
 
 use std::ffi::{CStr, CString};
 use std::fs::File;
@@ -16,24 +16,25 @@ use executor_sys::title;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use rustix::io::Errno;
 
-/// Variables that the new process keeps. `LISTEN_FDS` above all must not: libcontainer hands descriptors on to
-/// the container where it is set.
+/// Variables that the new process keeps. `LISTEN_FDS` above all must not be kept: libcontainer passes descriptors on to
+/// the container if it is set.
 const KEPT: [&str; 6] = ["PATH", "NOTIFY_SOCKET", "WATCHDOG_USEC", "JOURNAL_STREAM", "RUST_BACKTRACE", "INVOCATION_ID"];
-/// glibc keeps up to seven freed pieces of each length where they lie. After a fork they would hold on to pages all over the heap.
+/// Disables glibc's cache of up to seven freed blocks of each size. After a fork these would keep pages all over the
+/// heap.
 const ALLOCATOR: &[u8] = b"GLIBC_TUNABLES=glibc.malloc.tcache_count=0";
 const NAME: &str = "executor-launcher";
-/// Bytes of room in the command line of the copy, for the role and the container id of what the launcher forks.
+/// Bytes reserved in the command line of the copy, for the role and the container id of the launcher's children.
 const TITLE_ROOM: usize = 512;
-/// Longest time for the sealing of the copy. The kernel waits some 0.1 s itself before it refuses.
+/// Time limit for sealing the copy. The kernel itself waits for about 0.1 s before it refuses.
 const SEALING: Duration = Duration::from_secs(20);
-/// Name of a launcher's thread until the run directory is its own.
+/// Thread name of a launcher until it owns the run directory.
 pub(crate) const STARTING: &CStr = c"executor-start";
-/// Its name from then on, which what it forks has at first.
+/// Thread name of a launcher afterwards, which its children inherit.
 pub(crate) const SERVING: &CStr = c"executor-launch";
-/// Target of /proc/PID/exe of this process, and of each that it forks.
+/// Target of /proc/PID/exe of this process and its children.
 pub(crate) const LINK: &str = "/memfd:executor-launcher (deleted)";
 
-/// Returns whether this process runs from a sealed memory file.
+/// Returns true if this process runs from a sealed memory file.
 pub(crate) fn is_sealed() -> bool {
     let named = std::fs::read_link("/proc/self/exe").is_ok_and(|exe| exe.starts_with(Path::new(LINK)));
     let seals = || {
@@ -43,10 +44,11 @@ pub(crate) fn is_sealed() -> bool {
     named && seals().is_ok_and(|seals| seals.contains(SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW))
 }
 
-/// Shows the arguments that this process was started with, without the room behind the first one. To be called before anything is forked.
+/// Shows the arguments that this process was started with, without the reserved space after the first one. Call this
+/// before anything is forked.
 ///
 /// # Errors
-/// `/proc` cannot be read.
+/// Returns an error if `/proc` cannot be read.
 pub(crate) fn show_arguments() -> io::Result<()> {
     let args: Vec<_> = std::env::args_os().collect();
     let shown: Vec<&[u8]> = args.iter().map(|arg| arg.as_bytes().trim_ascii_end()).collect();
@@ -55,8 +57,8 @@ pub(crate) fn show_arguments() -> io::Result<()> {
     Ok(())
 }
 
-/// Starts this program again from a sealed copy, with the same arguments, a scrubbed environment, and no
-/// descriptor but the standard ones. Comes back only with an error.
+/// Starts this program again from a sealed copy, with the same arguments, a scrubbed environment, and only the standard
+/// descriptors. Returns only on failure.
 pub(crate) fn reexec() -> io::Error {
     match copy().and_then(|file| become_copy(&file)) {
         Err(error) => error,
@@ -66,12 +68,12 @@ pub(crate) fn reexec() -> io::Error {
 
 fn copy() -> io::Result<File> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // A memory file is executable unless it is said otherwise; kernels from 6.3 on want to be told which.
+    // A memory file is executable by default; kernels from 6.3 on expect an explicit flag.
     let fd = memfd_create(NAME, flags | MemfdFlags::EXEC).or_else(|_| memfd_create(NAME, flags))?;
     let mut file = File::from(fd);
     let len = io::copy(&mut File::open("/proc/self/exe")?, &mut file)?.next_multiple_of(HUGE_PAGE as u64);
     file.set_len(len)?;
-    // Only to be faster: each process of a container, and each shell, faults in what it runs of this program.
+    // Only for speed: each process of a container, and each warm container, faults in the used pages of this program.
     let _ = hugepages::collapse(&file, len as usize);
     file.rewind()?;
     let deadline = Instant::now() + SEALING;
@@ -79,8 +81,8 @@ fn copy() -> io::Result<File> {
     Ok(file)
 }
 
-/// Seals the file. The kernel refuses while somebody holds one of its pages, as what moves or reclaims memory does at any
-/// time: `go_on` tells whether to try again.
+/// Seals the file. The kernel refuses while one of its pages is pinned, as moving or reclaiming memory does at any
+/// time; `go_on` returns whether to try again.
 fn seal(file: &File, mut go_on: impl FnMut() -> bool) -> rustix::io::Result<()> {
     loop {
         match fcntl_add_seals(file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL) {
@@ -111,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// A page that is held for a moment keeps nobody from sealing. The control: for as long as it is held, it does.
+    /// A page that is pinned for a moment does not prevent sealing. The control: while it is pinned, it does.
     #[test]
     fn a_held_page_is_waited_for() {
         let mut file = File::from(memfd_create("x", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap());

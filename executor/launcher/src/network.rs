@@ -1,20 +1,20 @@
-//! Networks of CNI: a container is put onto one of the operator's networks before it runs, and taken off it again on
-//! every way out.
+//! CNI networks: a container is attached to one of the operator's networks before it runs, and is always detached at
+//! its end.
 //!
 //! ```text
 //! attach   by the shim, with init waiting in its network namespace
 //!            config   the operator's file that the request names                          (config.rs)
-//!            ports    the host's own are refused, the container's reserved                (ports.rs)
-//!            store    what is needed to take it back is on disk before anything happens   (store.rs)
-//!            netns    the namespace gets a name of its own on the host                    (netns.rs)
-//!            ADD      each plugin in its order, its result kept                           (plugin.rs)
-//!            egress   what leads beyond the network is closed, or limited, inside of it   (egress.rs)
-//! detach   by the shim at the end of its container, by the launcher for a shim that was lost, by the next launcher
-//!            DEL      each plugin in the opposite order, with the result that was kept
-//!            then the name of the namespace goes, then what was on disk; not before every plugin has agreed
+//!            ports    the host's ports are refused, the container's are reserved          (ports.rs)
+//!            store    the data for detaching is on disk before anything happens           (store.rs)
+//!            netns    the namespace gets its own name on the host                         (netns.rs)
+//!            ADD      each plugin in order, with its result kept                          (plugin.rs)
+//!            egress   traffic beyond the network is blocked or limited, from inside       (egress.rs)
+//! detach   by the shim at the end of its container, by the launcher for a lost shim, by the next launcher
+//!            DEL      each plugin in reverse order, with the kept result
+//!            then the namespace's name is removed, then the data on disk; only after every plugin has succeeded
 //! ```
-//! Plugins are the operator's programs, as trusted as this one, and faulty all the same: their answers, their time and
-//! their output have bounds. They see the host as it is: its mounts, its network namespace, and root's rights.
+//! Plugins are the operator's programs, trusted like this one but possibly faulty: their answers, time and output are
+//! limited. They run in the host's mount and network namespaces with root's rights.
 
 mod config;
 mod egress;
@@ -47,26 +47,26 @@ use crate::log::{self, Level};
 use plugin::{Call, Fault};
 pub(crate) use ports::Reserved;
 
-/// Time that the kernel is given to end plugins that were killed.
+/// Time limit for the kernel to end killed plugins.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
-/// Time that a plugin may take where a launcher waits for it, which everybody waits for, and how long all of them.
+/// Time limits for one plugin and for all together while the launcher waits, which blocks every container.
 const BRIEF: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(10));
-/// Time that a launcher that begins goes on with what earlier ones left.
+/// Time limit for a starting launcher to detach containers of earlier ones.
 const SWEEP: Duration = Duration::from_secs(30);
-/// Number of plugins that may use up their whole time where only the container waits for them.
+/// Number of plugins that may use their full time if only one container waits.
 const SLOW_PLUGINS: u32 = 4;
 
-/// A container on its network.
+/// A container attached to its network.
 pub(crate) struct OnNetwork {
-    /// For the record.
+    /// Data for the container's record.
     pub record: Attached,
     /// Addresses, gateways and name servers.
     pub addresses: Addresses,
-    /// Ports of the host, kept from everybody else while this is there.
+    /// Reserved host ports, released on drop.
     pub reserved: Reserved,
 }
 
-/// Time that plugins may take.
+/// Time limits for plugins.
 #[derive(Clone, Copy)]
 pub(crate) struct Patience {
     plugin: Duration,
@@ -74,12 +74,12 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Returns the bounds for a caller that only one container waits for.
+    /// Returns the limits for a caller that only one container waits for.
     pub(crate) fn whole(host: &Host) -> Self {
         Self { plugin: host.cni_patience, until: Instant::now() + longest(host) }
     }
 
-    /// Returns the bounds for a caller that every container waits for.
+    /// Returns the limits for a caller that every container waits for.
     pub(crate) fn brief(host: &Host) -> Self {
         Self { plugin: host.cni_patience.min(BRIEF.0), until: Instant::now() + BRIEF.1 }
     }
@@ -89,12 +89,12 @@ impl Patience {
     }
 }
 
-/// The longest that a container waits for its network.
+/// Returns the longest time that a container waits for its network.
 pub(crate) fn longest(host: &Host) -> Duration {
     host.cni_patience * SLOW_PLUGINS
 }
 
-/// A failure on a network, and whose it is.
+/// A network failure by its cause.
 #[derive(Debug, thiserror::Error)]
 enum Trouble {
     #[error("plugin `{0}`, {1}: {2}")]
@@ -105,7 +105,7 @@ enum Trouble {
     Port(String, ContainerId),
     #[error("{0}: {1}")]
     HostPort(String, &'static str),
-    #[error("its configuration and its plugins have no version of CNI in common")]
+    #[error("its configuration and its plugins support no common version of CNI")]
     NoVersion,
     #[error("{what}: {why}", what = .0, why = crate::errors::plain(.1))]
     System(&'static str, io::Error),
@@ -129,8 +129,8 @@ impl Trouble {
     }
 }
 
-/// Puts a container onto the network that its plan names, if it names one. What fails here is taken back by
-/// [`detach`], which whoever undoes the container calls.
+/// Attaches a container to the network that its plan names, if any. A failed attachment is undone by [`detach`], which
+/// the caller calls when it undoes the container.
 pub(crate) fn attach(host: &Host, record: &ContainerRecord, init: i32) -> Result<Option<OnNetwork>, Refused> {
     let plan = &record.plan;
     if plan.network != plan::Network::Cni || !plan.makes_network() {
@@ -146,7 +146,7 @@ pub(crate) fn attach(host: &Host, record: &ContainerRecord, init: i32) -> Result
         return Err(violation("ports", why));
     }
     let name = network.name.clone();
-    // What a container of the same id has left that could not be taken back at its end.
+    // Leftovers of a container with the same id that could not be detached at its end.
     detach(host, &plan.id, Patience::whole(host)).map_err(|why| {
         Refused::new(Reason::Precondition, format!("an earlier container of this id is not detached: {why}"))
     })?;
@@ -159,7 +159,7 @@ pub(crate) fn attach(host: &Host, record: &ContainerRecord, init: i32) -> Result
     Ok(Some(OnNetwork { record, addresses, reserved }))
 }
 
-/// Brings the rules of egress into force that a container on a network of CNI has by its plan.
+/// Applies the plan's egress rules to a container on a CNI network.
 fn limit_egress(host: &Host, plan: &plan::Plan, network: &str, addresses: &Addresses) -> Result<(), Refused> {
     egress::limit(host, plan, addresses).map_err(|error| {
         let what = if plan.connectivity.egress { "egress cannot be limited" } else { "egress cannot be closed" };
@@ -168,7 +168,7 @@ fn limit_egress(host: &Host, plan: &plan::Plan, network: &str, addresses: &Addre
     })
 }
 
-/// Returns a warning where a rule of egress is to be logged and the host keeps no log of it.
+/// Returns a warning if an egress rule asks for logging and the host keeps no log of it.
 pub(crate) fn log_warning(plan: &plan::Plan) -> Option<String> {
     const SETTING: &str = "/proc/sys/net/netfilter/nf_log_all_netns";
     let rule = plan.connectivity.egress_rules.iter().position(|rule| rule.log)?;
@@ -181,10 +181,10 @@ pub(crate) fn log_warning(plan: &plan::Plan) -> Option<String> {
     })
 }
 
-/// Returns the addresses and name servers that a pod has on its network, if it is on one.
+/// Returns the addresses and name servers of a pod on its network, if it has one.
 ///
 /// # Errors
-/// What its network left on disk cannot be read.
+/// Returns a refusal if the stored network data cannot be read.
 pub(crate) fn addresses(host: &Host, pod: &plan::Plan) -> Result<Option<Addresses>, Refused> {
     if pod.network != plan::Network::Cni {
         return Ok(None);
@@ -195,15 +195,15 @@ pub(crate) fn addresses(host: &Host, pod: &plan::Plan) -> Result<Option<Addresse
     parsed.map(Some).map_err(|why| Refused::new(Reason::Internal, format!("network of the pod {}: {why}", pod.id)))
 }
 
-/// Replaces the rules of egress of a container that runs by those of `plan`, in one step.
+/// Replaces the egress rules of a running container by those of `plan` in one step.
 ///
 /// # Errors
-/// The rules that it had stay in force.
+/// Returns the failure; the old rules then stay in force.
 pub(crate) fn replace_egress(host: &Host, plan: &plan::Plan) -> Result<(), Refused> {
     let attachment = match store::read(host, &plan.id) {
         Ok(Some(attachment)) => attachment,
-        Ok(None) => return Err(failed("what its network left on disk", &io::ErrorKind::NotFound.into())),
-        Err(error) => return Err(failed("what its network left on disk", &error)),
+        Ok(None) => return Err(failed("stored network data", &io::ErrorKind::NotFound.into())),
+        Err(error) => return Err(failed("stored network data", &error)),
     };
     let name = attachment.network.name;
     let addresses = Addresses::parse(&attachment.result.unwrap_or(Value::Null))
@@ -261,8 +261,8 @@ fn add_all(
     Ok((addresses, reserved))
 }
 
-/// The newest version that the configuration is written for and that all of its plugins speak. Where the configuration
-/// leaves no choice, the plugins are not asked.
+/// Returns the newest version that the configuration is written for and all of its plugins support. Plugins are asked
+/// only if the configuration leaves a choice.
 fn negotiate(host: &Host, id: &ContainerId, network: &Network, patience: Patience) -> Result<Version, Trouble> {
     let mut versions = network.versions.clone();
     for plugin in network.plugins.iter().filter(|_| network.versions.len() > 1) {
@@ -274,28 +274,28 @@ fn negotiate(host: &Host, id: &ContainerId, network: &Network, patience: Patienc
     versions.last().copied().ok_or(Trouble::NoVersion)
 }
 
-/// Takes a container off its network, if it is on one or was on its way there. Nothing is left to be done after that;
-/// after an error the same is done again by the next who tries.
+/// Detaches a container from its network, if it is attached or was being attached. After success nothing is left to do;
+/// after an error a later call tries again.
 ///
 /// # Errors
-/// The messages of the plugins that failed.
+/// Returns the messages of the plugins that failed.
 pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Result<(), String> {
     let plugins = cgroup(host, id);
     let system = |what: &str, error: &io::Error| format!("{what}: {}", crate::errors::plain(error));
     let attachment = match store::read(host, id) {
         Ok(Some(attachment)) => attachment,
-        // One that was asked for its version only, and its shim lost.
+        // Only the version was requested from a plugin when the shim was lost.
         Ok(None) => {
             return host.hierarchies.remove(&plugins, KILL_PATIENCE).map_err(|error| error.to_string());
         }
-        // Half of it was on disk when the power went: there is nothing to tell plugins.
+        // The file is incomplete after a power failure: no plugin was called.
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
             log::line(Level::Error, id.as_str(), format_args!("the record of its network is damaged: {error}"));
             return forget(host, id).map_err(|error| system("what it left", &error));
         }
-        Err(error) => return Err(system("what it left on disk", &error)),
+        Err(error) => return Err(system("stored network data", &error)),
     };
-    // A plugin whose shim was lost in the middle of it must not go on beside its own DEL.
+    // A running plugin of a lost shim must not overlap with its own DEL.
     host.hierarchies
         .kill_all(&plugins, KILL_PATIENCE)
         .and_then(|()| host.hierarchies.make_memory(&plugins))
@@ -324,7 +324,7 @@ fn forget(host: &Host, id: &ContainerId) -> io::Result<()> {
     store::remove(host, id)
 }
 
-/// Takes what earlier launchers left off its networks. `living` are the containers that have a shim.
+/// Detaches containers of earlier launchers from their networks. `living` are the containers that have a shim.
 pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
     let until = Instant::now() + SWEEP;
     for id in store::ids(host).into_iter().filter(|id| !living.contains(id)) {
@@ -335,16 +335,17 @@ pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
     }
 }
 
-/// Makes the directories that all of this lies in.
+/// Makes the directories for network data.
 ///
 /// # Errors
-/// A directory cannot be made.
+/// Returns an error if a directory cannot be made.
 pub(crate) fn make_dirs(host: &Host) -> io::Result<()> {
     store::make_dir(host)?;
     netns::make_dir(host)
 }
 
-/// The cgroup of the plugins that work for a container: beside the containers' own, and no id begins with a dot.
+/// Returns the cgroup of the plugins that run for a container: next to the containers' cgroups; no id begins with a
+/// dot.
 fn cgroup(host: &Host, id: &ContainerId) -> PathBuf {
     host.cgroup_parent.join(format!(".network.{id}"))
 }

@@ -1,10 +1,10 @@
-//! The executor's processes that have lost their shim: ended before what they work on is taken away.
+//! Kills processes of the executor that have lost their shim, before their resources are removed.
 //!
 //! A shim clones helpers: libcontainer's, which makes the cgroups and clones init; init itself, until it executes its
-//! program; the one that writes secret files. When the shim dies they go on for a moment, or for ever, and would make
-//! anew what was just removed, or write what was just wiped. A record names none of them, and they join their
-//! container's cgroup only on their way. What tells them is their program, the sealed memory file, and their command
-//! line, which is their launcher's: every process that was forked on a run directory is found so.
+//! program; the helper that writes secret files. After the shim's exit they continue for a moment or for ever, and
+//! could recreate removed files or write wiped ones. No record lists them, and they join their container's cgroup only
+//! later. They are recognized by their program, the sealed memory file, and by their launcher's command line: this
+//! finds every process that was forked for a run directory.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, OsStr};
@@ -23,15 +23,14 @@ use crate::cli::RUN_DIR_DEFAULT;
 use crate::log::{self, Level};
 use crate::memfd_exec;
 
-/// Time that the kernel may take to end a process that was killed.
+/// Time limit for the kernel to end a killed process.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Generations of processes below a shim: the starter of steps, the process that enters the container, and one more.
+/// Generations of processes below a shim: the step starter, the process that enters the container, and one more.
 const DEPTH_MAX: usize = 3;
-/// A process that was killed cannot clone; one that was cloned just before is found in the next round.
+/// Most rounds: a killed process cannot clone, and a process that was cloned just before is found in the next round.
 const ROUNDS_MAX: usize = 100;
 
-/// Kills every process of the executor's on `run_dir` that is neither this one, nor one of the shims that live, nor below one
-/// of those.
+/// Kills every process of the executor for `run_dir` except this one, the shims in `living`, and their descendants.
 pub(crate) fn end(run_dir: &Path, living: &BTreeSet<i32>) {
     for _ in 0..ROUNDS_MAX {
         let orphans = find(run_dir, living);
@@ -47,13 +46,13 @@ pub(crate) fn end(run_dir: &Path, living: &BTreeSet<i32>) {
     log::line(Level::Error, "", "orphaned processes keep appearing");
 }
 
-/// Pids of the children of this process, of which some may have ended.
+/// Returns the pids of this process's children, including zombies.
 pub(crate) fn children() -> Vec<i32> {
     let children = kernel_file::read_to_string("/proc/thread-self/children").unwrap_or_default();
     children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
-/// Takes children of this process that have ended, but for those that are kept.
+/// Reaps children of this process that have exited, except those in `kept`.
 pub(crate) fn take_ended(kept: &BTreeSet<i32>) {
     for pid in children().into_iter().filter(|pid| !kept.contains(pid)) {
         if process::has_ended(pid).unwrap_or(false) {
@@ -62,7 +61,7 @@ pub(crate) fn take_ended(kept: &BTreeSet<i32>) {
     }
 }
 
-/// Returns whether a process of this name works on `run_dir` that is neither known nor below a known one.
+/// Returns true if a process of this name for `run_dir` is neither known nor a descendant of a known one.
 pub(crate) fn has_unknown(name: &CStr, run_dir: &Path, known: &BTreeSet<i32>) -> bool {
     let is_named = |pid: &i32| {
         kernel_file::read(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_ascii_end() == name.to_bytes())
@@ -79,8 +78,8 @@ fn find(run_dir: &Path, living: &BTreeSet<i32>) -> Vec<i32> {
         .collect()
 }
 
-/// Parents above a process, the nearest first: as many as a process of a living shim has below that. A shim makes helpers, and the
-/// process that starts the steps of a tree of actions makes theirs.
+/// Returns the ancestors of a process, the nearest first, up to the depth of processes below a shim. A shim makes
+/// helpers, and so does the step starter.
 fn ancestors(pid: i32) -> Option<Vec<i32>> {
     let mut above = vec![parent(pid)?];
     for _ in 1..DEPTH_MAX {
@@ -89,8 +88,8 @@ fn ancestors(pid: i32) -> Option<Vec<i32>> {
     Some(above)
 }
 
-/// A zombie is not: it has no program any more. Neither is a launcher that only starts: it learns by itself that the run directory
-/// is another one's.
+/// Returns false for a zombie, which has no program any more, and for a launcher that is only starting: it notices by
+/// itself that the run directory belongs to another one.
 fn is_ours(pid: i32, run_dir: &Path) -> bool {
     fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == Path::new(memfd_exec::LINK))
         && kernel_file::read(format!("/proc/{pid}/comm")).is_ok_and(|name| !is_starting(name.trim_ascii_end()))
@@ -98,12 +97,12 @@ fn is_ours(pid: i32, run_dir: &Path) -> bool {
             .is_ok_and(|line| run_dir_of(&line).is_some_and(|dir| dir == run_dir))
 }
 
-/// The kernel gives a program in a memory file that file's name, or its descriptor's number (before Linux 6.14).
+/// The kernel names a program in a memory file after the file, or after its descriptor number (before Linux 6.14).
 fn is_starting(name: &[u8]) -> bool {
     name == memfd_exec::STARTING.to_bytes() || name.starts_with(b"memfd:") || name.iter().all(u8::is_ascii_digit)
 }
 
-/// The run directory that a command line names.
+/// Returns the run directory in a command line.
 fn run_dir_of(line: &[u8]) -> Option<PathBuf> {
     const NAME: &[u8] = b"--run-dir";
     let mut words = line.split(|byte| *byte == 0);
@@ -124,9 +123,9 @@ fn parent(pid: i32) -> Option<i32> {
 }
 
 fn end_one(pid: i32, run_dir: &Path) -> io::Result<()> {
-    let Ok(pidfd) = process::pidfd(pid) else { return Ok(()) }; // it is gone
+    let Ok(pidfd) = process::pidfd(pid) else { return Ok(()) }; // it has exited
     if !is_ours(pid, run_dir) {
-        return Ok(()); // another one has its number now, or it is a program of the container's, and goes with that
+        return Ok(()); // the pid was reused, or it runs the container's program and ends with the container
     }
     process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL)?;
     if !readable_by(&pidfd, Instant::now() + PATIENCE)? {

@@ -1,13 +1,13 @@
-//! The pod of a container that is made: what its first process holds, found by the pod's record; and network namespaces that
-//! other programs made.
+//! The pod of a new member container: namespaces and mounts of the pod's first process, found by the pod's record; and
+//! network namespaces that other programs made.
 //!
 //! ```text
-//! open      the record of the pod, which runs and has what the member's plan says; a descriptor of each namespace
-//! volume    a view of one of the pod's volumes, taken in the pod's own mount namespace
+//! open      the record of the pod, which runs and matches the member's plan; a descriptor of each namespace
+//! volume    a view of one of the pod's volumes, made in the pod's own mount namespace
 //! shm       a view of the pod's /dev/shm, likewise
-//! foreign   a network namespace by a path of the operator's list, looked up among the mounts of the host
+//! foreign   a network namespace by a path of the operator's list, looked up among the host's mounts
 //! ```
-//! A pod that ends meanwhile leaves its namespaces to whoever has joined them. Its members are ended by executord.
+//! If a pod ends meanwhile, its namespaces stay with the processes that have joined them. executord stops its members.
 
 use std::fs::File;
 use std::io;
@@ -37,10 +37,9 @@ use crate::host::Host;
 /// Directory of POSIX shared memory.
 const SHM: &str = "/dev/shm";
 
-/// The pod of a member that is made.
+/// The pod of a new member.
 #[derive(Debug)]
 pub(crate) struct Pod {
-    /// Record of the pod.
     pub(crate) record: ContainerRecord,
     init: OwnedFd,
     network: OwnedFd,
@@ -50,10 +49,10 @@ pub(crate) struct Pod {
 }
 
 impl Pod {
-    /// Opens the pod that a plan names, if it names one. `range` are the ids that the launcher keeps for the pod.
+    /// Opens the pod that a plan names, if any. `range` are the ids that the launcher keeps for the pod.
     ///
     /// # Errors
-    /// The pod does not run, or the plan has not what the pod has: a violation each.
+    /// Returns violations if the pod does not run or does not match the plan.
     pub(crate) fn open(host: &Host, plan: &Plan, range: Option<u32>) -> Result<Option<Self>, Refused> {
         let Some(id) = plan.member_of() else { return Ok(None) };
         let not_there = || {
@@ -65,7 +64,7 @@ impl Pod {
         check_member(plan, &record.plan).map_err(|violations| Refused::from_fields(Reason::Invalid, &violations))?;
         let init = record.prepared.as_ref().map(|prepared| prepared.init.clone()).ok_or_else(not_there)?;
         if record.id_range_start.is_some() && record.id_range_start != range {
-            return Err(not_there()); // another pod of this id by now
+            return Err(not_there()); // this id belongs to another pod by now
         }
         let namespace = |name: &str| File::open(format!("/proc/{}/ns/{name}", init.pid)).map(OwnedFd::from);
         let open = || -> io::Result<Self> {
@@ -82,14 +81,14 @@ impl Pod {
             Some(libc::ENOENT | libc::ESRCH) => not_there(),
             _ => failed(&format!("pod {id}"), &error),
         })?;
-        // What was opened is of the process that the record names, and of none that has its number by now.
+        // The opened descriptors belong to the recorded process and not to one that has reused its pid.
         if identity::alive(&init) { Ok(Some(pod)) } else { Err(not_there()) }
     }
 
-    /// Returns the map of the pod's ids, and its user namespace where it has one.
+    /// Returns the map of the pod's ids, and its user namespace if it has one.
     ///
     /// # Errors
-    /// The pod has ended.
+    /// Returns a refusal if the pod has ended.
     pub(crate) fn ids(&self) -> Result<(IdMap, Option<OwnedFd>), Refused> {
         let init = self.record.prepared.as_ref().map_or(0, |prepared| prepared.init.pid);
         let namespace = match self.record.plan.isolation.user_namespace {
@@ -106,24 +105,25 @@ impl Pod {
         }
     }
 
-    /// Returns the paths of the namespaces that the member joins, for processes that this one makes, as long as this value
-    /// lives.
+    /// Returns the paths of the namespaces that the member joins. They are valid in children of this process while this
+    /// value exists.
     pub(crate) fn namespaces(&self) -> SharedNamespaces {
         let path = |fd: &OwnedFd| PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         SharedNamespaces {
             uts: path(&self.uts),
             ipc: path(&self.ipc),
-            // One that belongs to the host's user namespace cannot be joined from another: see `enter_network`.
+            // A namespace owned by the host's user namespace cannot be joined from another one: see `enter_network`.
             network: self.record.plan.owns_network().then(|| path(&self.network)),
             pid: self.pid.as_ref().map(path),
         }
     }
 
-    /// Returns a detached view of a volume of the pod, or of a directory in it. A missing directory is made, as the kubelet
-    /// does: it belongs to the pod's root and has the mode of the volume's root.
+    /// Returns a detached view of a volume of the pod, or of a directory in it. A missing directory is made, as by the
+    /// kubelet: it belongs to the pod's root and has the mode of the volume's root.
     ///
     /// # Errors
-    /// `NotADirectory`, `ELOOP` or `EXDEV` where the path does not lead to a directory in the volume; a full disk.
+    /// Returns `NotADirectory`, `ELOOP` or `EXDEV` if the path does not lead to a directory in the volume, and an error
+    /// if the disk is full.
     pub(crate) fn volume(&self, name: &str, sub_path: &Path) -> io::Result<OwnedFd> {
         let path = pod_volume_path(name);
         let root_ids = (self.id_map().host(0), self.id_map().host(0));
@@ -140,13 +140,13 @@ impl Pod {
     /// Returns a detached view of the pod's /dev/shm.
     ///
     /// # Errors
-    /// The pod has ended.
+    /// Returns an error if the pod has ended.
     pub(crate) fn shm(&self) -> io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         self.view(|root| open_in_root(root, Path::new(SHM), flags, Mode::empty(), Follow::NoLinks))
     }
 
-    /// Takes a view of what `open` opens below the pod's root: in its mount namespace, where alone that can be done.
+    /// Makes a view of what `open` opens below the pod's root, in the pod's mount namespace, as the kernel requires.
     fn view(&self, open: impl FnOnce(BorrowedFd<'_>) -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
         elsewhere(self.init.as_fd(), || {
             let root = open_dir(Path::new("/"))?;
@@ -155,8 +155,9 @@ impl Pod {
     }
 }
 
-/// Makes the missing directories of a path beneath the root of a volume, and opens the last one. Other members of the pod can
-/// change what lies in the volume at any time, so each step is opened without links, and what was opened is changed.
+/// Makes the missing directories of a path beneath the root of a volume, and opens the last one. Other members of the
+/// pod can change the volume at any time, so each step is opened without links, and changes apply to the opened
+/// directory.
 fn make_dirs(root: OwnedFd, path: &Path, (uid, gid): (u32, u32)) -> io::Result<OwnedFd> {
     let mode = Mode::from_raw_mode(fstat(&root)?.st_mode & 0o7777);
     let mut dir = root;
@@ -170,7 +171,7 @@ fn make_dirs(root: OwnedFd, path: &Path, (uid, gid): (u32, u32)) -> io::Result<O
                 }
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let made = openat(&dir, name, flags, Mode::empty())?;
-                // A directory that hands on its group has done so by now.
+                // A setgid directory has already passed on its group.
                 let inherits = mode.contains(Mode::SGID);
                 fchown(&made, Some(Uid::from_raw(uid)), (!inherits).then(|| Gid::from_raw(gid)))?;
                 fchmod(&made, mode)?;
@@ -182,11 +183,11 @@ fn make_dirs(root: OwnedFd, path: &Path, (uid, gid): (u32, u32)) -> io::Result<O
     Ok(dir)
 }
 
-/// Has this process enter the network namespace of a container whose user namespace does not own it, before any of the
-/// container's processes is made: they could not enter it themselves.
+/// Moves this process into the network namespace of a container whose user namespace does not own it, before any
+/// process of the container exists: those could not enter it themselves.
 ///
 /// # Errors
-/// The path of the plan leads to no network namespace that may be joined: a violation.
+/// Returns a violation if the plan's path is not a network namespace that may be joined.
 pub(crate) fn enter_network(host: &Host, plan: &Plan, pod: Option<&Pod>) -> Result<(), Refused> {
     if plan.network != Network::Path {
         return Ok(());
@@ -204,7 +205,7 @@ pub(crate) fn enter_network(host: &Host, plan: &Plan, pod: Option<&Pod>) -> Resu
                 let shown = path.display();
                 refused(match error.raw_os_error() {
                     Some(libc::ENOENT) => NotFound.because(format!("`{shown}` does not exist")),
-                    Some(libc::ELOOP) => Unsuitable.because(format!("`{shown}`: a symbolic link is on the way")),
+                    Some(libc::ELOOP) => Unsuitable.because(format!("`{shown}`: the path contains a symbolic link")),
                     Some(libc::EINVAL) => Unsuitable.because(format!("`{shown}` is not a network namespace")),
                     _ => Unsuitable.because(format!("`{shown}`: {}", plain(&error))),
                 })
@@ -224,14 +225,14 @@ pub(crate) fn enter_network(host: &Host, plan: &Plan, pod: Option<&Pod>) -> Resu
         }
         Err(error) => return Err(failed("network namespace", &error)),
     }
-    // The kernel refuses a namespace of another kind.
+    // The kernel refuses a namespace of another type.
     process::enter_namespaces(namespace.as_fd(), false, true).map_err(|error| match error.raw_os_error() {
         Some(libc::EINVAL) => refused(Unsuitable.because(format!("`{}` is not a network namespace", path.display()))),
         _ => failed("network namespace", &error),
     })
 }
 
-/// Opens a namespace by its path, without a link on the way. What is not a namespace is not opened for reading.
+/// Opens a namespace by its path, without following links. A path that is not a namespace is not opened for reading.
 fn foreign(path: &Path) -> io::Result<OwnedFd> {
     let root = open_dir(Path::new("/"))?;
     let found = open_in_root(root.as_fd(), path, OFlags::PATH, Mode::empty(), Follow::NoLinks)?;
@@ -241,7 +242,7 @@ fn foreign(path: &Path) -> io::Result<OwnedFd> {
     Ok(File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?.into())
 }
 
-/// Opens something in another mount namespace, in a child that ends with that.
+/// Calls `open` in another mount namespace, in a child that then exits.
 fn elsewhere(mounts: BorrowedFd<'_>, open: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
     let parent = std::process::id();
     let (ours, theirs) = Seqpacket::pair()?;
@@ -264,6 +265,6 @@ fn elsewhere(mounts: BorrowedFd<'_>, open: impl FnOnce() -> io::Result<OwnedFd>)
             Ok(fds.into_iter().next().ok_or(io::ErrorKind::UnexpectedEof)?)
         }
         Ended::Code(errno) => Err(io::Error::from_raw_os_error(errno)),
-        Ended::Signal(signal) => Err(io::Error::other(format!("a helper was ended by signal {signal}"))),
+        Ended::Signal(signal) => Err(io::Error::other(format!("a helper was killed by signal {signal}"))),
     }
 }

@@ -1,8 +1,8 @@
-//! From a process payload to a program: the last steps of every process of a container, of its first one
-//! ([`crate::shim`]) and of those that are executed in it later ([`crate::exec`]).
+//! The last steps from a process payload to a program, for the first process of a container ([`crate::shim`]) and for
+//! processes that are executed in it later ([`crate::exec`]).
 //!
-//! The steps are taken within the container, without privilege. In go the payload and the descriptor over which a failure
-//! is told, which execve closes; nothing else that was inherited is left.
+//! The steps run within the container, without privilege. Their inputs are the payload and a close-on-exec socket for
+//! reporting a failure; all other inherited descriptors are closed.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -24,18 +24,17 @@ use zeroize::Zeroizing;
 use crate::seccomp::Filter;
 use crate::{apparmor, ulimits, workdir};
 
-/// A program is expected to be executed, or its failure to be told, within this time.
+/// Time limit for executing a program or reporting its failure.
 pub(crate) const START_PATIENCE: Duration = Duration::from_secs(60);
-/// Words of a failure to read the container's environment.
+/// Message prefix for a failure to read the container's environment.
 const ENVIRONMENT: &str = "read the container's environment";
-/// Longest message of a failure.
+/// Longest failure message in bytes.
 pub(crate) const FAILURE_MAX: usize = 8192;
 
-/// Why the program was not executed.
+/// Reason for not executing the program.
 pub(crate) struct StartFailure {
-    /// `exec /nope`, `chdir /x`, ...
+    /// Failed step: `exec /nope`, `chdir /x`, ...
     pub what: String,
-    /// The error.
     pub error: io::Error,
 }
 
@@ -44,7 +43,7 @@ impl StartFailure {
         Self { what: what.into(), error: error.into() }
     }
 
-    /// As it goes over the socket: the error number, then the words.
+    /// Encodes it for the socket: the error number, then the message.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let code = self.error.raw_os_error().unwrap_or(0);
         let mut words = format!("{}: {}", self.what, crate::errors::plain(&self.error));
@@ -52,14 +51,14 @@ impl StartFailure {
         [&code.to_le_bytes(), words.as_bytes()].concat()
     }
 
-    /// The error number and the words of what came over the socket.
+    /// Decodes the error number and the message from the socket.
     pub(crate) fn decode(reported: &[u8]) -> (i32, String) {
         let (errno, words) = reported.split_first_chunk::<4>().unwrap_or((&[0; 4], b"start failed"));
         (i32::from_le_bytes(*errno), String::from_utf8_lossy(words).into_owned())
     }
 }
 
-/// Everything that execve needs, made before the filter is in force.
+/// Arguments of execve, prepared before the filter is in force.
 pub(crate) struct Program {
     name: String,
     dir: CString,
@@ -69,11 +68,12 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Reads a payload. `home` is the user's, for where it says nothing. The variables of an environment that the container keeps
-    /// are added, but for those that the payload has; then those of the container's devices in the same way.
+    /// Reads a payload. `home` is the user's home directory, used if the payload sets none. Variables of the
+    /// environment that the container keeps are added unless the payload has them, then those of the container's
+    /// devices.
     ///
     /// # Errors
-    /// A malformed payload or environment.
+    /// Returns an error for a malformed payload or environment.
     pub(crate) fn read(
         payload: &MemFile,
         kept: Option<&Stored>,
@@ -97,11 +97,11 @@ impl Program {
                 let of_devices = of_devices.iter().map(String::as_bytes);
                 Self::new(bytes, &environment, &of_devices.collect::<Vec<_>>(), home)
             })
-            .map_err(|error| StartFailure::new("map what to run", error))?
+            .map_err(|error| StartFailure::new("map the payload", error))?
     }
 
     fn new(bytes: &[u8], kept: &[&[u8]], of_devices: &[&[u8]], home: &Path) -> Result<Self, StartFailure> {
-        let malformed = |error: String| StartFailure::new("read what to run", io::Error::other(error));
+        let malformed = |error: String| StartFailure::new("read the payload", io::Error::other(error));
         let payload = ProcessPayload::decode(bytes).map_err(|error| malformed(error.to_string()))?;
         let string = |bytes: &[u8]| CString::new(bytes).map_err(|error| malformed(error.to_string()));
         let mut env = with_others(&with_others(&payload.env, kept), of_devices);
@@ -124,8 +124,8 @@ impl Program {
         })
     }
 
-    /// Becomes it, under a filter, with the limits and the AppArmor profile of its container. Comes back only with a failure;
-    /// the supervisor is told over `supervisor`, and creates a missing working directory.
+    /// Executes the program under a filter, with the limits and the AppArmor profile of its container. Returns only on
+    /// failure. The supervisor is notified over `supervisor` and creates a missing working directory.
     pub(crate) fn execute(
         self,
         supervisor: &Seqpacket,
@@ -144,8 +144,8 @@ impl Program {
         confinement: Confinement<'_>,
         options: &HostOptions,
     ) -> Result<std::convert::Infallible, StartFailure> {
-        // What was inherited is only marked until here: until execve, a working directory or a program below
-        // /proc/self/fd would still lead to a directory of the host.
+        // Inherited descriptors were only marked close-on-exec so far: until execve, a working directory or a program
+        // below /proc/self/fd would still lead to a directory of the host.
         process::close_all_but(&[supervisor.as_fd()]).map_err(|error| StartFailure::new("close descriptors", error))?;
         self.enter_dir(supervisor)?;
         let profile = &options.apparmor_profile;
@@ -155,8 +155,8 @@ impl Program {
         }
         ulimits::set(&options.ulimits).map_err(|(name, error)| StartFailure::new(format!("ulimit {name}"), error))?;
         confine(confinement)?;
-        // As execvp does: a directory that has no such file, or one that may not be executed, is passed over, and
-        // the latter is told if no other has one.
+        // As execvp: skip a directory that has no such file or one that may not be executed, and report the latter if
+        // no other directory has one.
         let mut error = io::Error::from_raw_os_error(libc::ENOENT);
         for candidate in &self.candidates {
             let now = process::execve(candidate, &self.args, &self.env);
@@ -179,7 +179,7 @@ impl Program {
             entered = rustix::process::chdir(&self.dir);
         }
         entered.map_err(|error| StartFailure::new(format!("chdir {shown}"), error))?;
-        // The kernel says `(unreachable)` of a directory that is not below the root.
+        // The kernel returns `(unreachable)` for a directory that is not below the root.
         let inside = rustix::process::getcwd(Vec::new()).is_ok_and(|cwd| cwd.as_bytes().starts_with(b"/"));
         if !inside {
             let outside = io::Error::from_raw_os_error(libc::EACCES);
@@ -189,21 +189,20 @@ impl Program {
     }
 }
 
-/// Restrictions of a process of a container.
 #[derive(Clone, Copy)]
 pub(crate) struct Confinement<'a> {
     pub(crate) filter: &'a Filter,
-    /// True if it enters a Landlock domain of its own: members that share processes cannot look into each other's.
+    /// True if it enters its own Landlock domain, so that members that share processes cannot inspect each other's.
     pub(crate) own_domain: bool,
 }
 
-/// Returns true if the processes of a container get a Landlock domain of their own: they share a pid namespace with
-/// other containers, and the kernel supports it.
+/// Returns true if each process of a container gets its own Landlock domain: it shares a pid namespace with other
+/// containers, and the kernel supports Landlock domains.
 pub(crate) fn has_own_domain(plan: &Plan) -> bool {
     plan.member_of().is_some() && plan.shares_processes() && landlock::is_supported()
 }
 
-/// Gives a process of a container the default signals, its Landlock domain and its filter, and checks that the filter is in
+/// Applies default signals, Landlock domain and filter to a process of a container, and checks that the filter is in
 /// force.
 pub(crate) fn confine(Confinement { filter, own_domain }: Confinement<'_>) -> Result<(), StartFailure> {
     process::reset_signals().map_err(|error| StartFailure::new("reset signals", error))?;
@@ -218,7 +217,7 @@ pub(crate) fn confine(Confinement { filter, own_domain }: Confinement<'_>) -> Re
     Ok(())
 }
 
-/// Returns an environment with the variables of another one that it does not have itself.
+/// Returns an environment extended by the variables of another one that it does not have.
 fn with_others<'a>(own: &[&'a [u8]], others: &[&'a [u8]]) -> Vec<&'a [u8]> {
     let name = |pair: &'a [u8]| pair.split(|byte| *byte == b'=').next().unwrap_or_default();
     let names: BTreeSet<&[u8]> = own.iter().map(|pair| name(pair)).collect();
@@ -226,7 +225,7 @@ fn with_others<'a>(own: &[&'a [u8]], others: &[&'a [u8]]) -> Vec<&'a [u8]> {
     own.iter().copied().chain(others).collect()
 }
 
-/// Returns the paths that a program may be at: its own, or those in the directories of PATH where it has no slash.
+/// Returns candidate paths of a program: its own path if it has a slash, else those in the directories of PATH.
 fn candidates(program: &[u8], path: &[u8]) -> Vec<Vec<u8>> {
     if program.contains(&b'/') {
         return vec![program.to_vec()];

@@ -1,8 +1,8 @@
-//! The root file system of a container, put together in its shim's own mount namespace.
+//! The root file system of a container, assembled in its shim's own mount namespace.
 //!
-//! In goes a reference; out comes a tree at RUN_DIR/containers/ID/rootfs that libcontainer binds and pivots into.
-//! The mounts are not on the host: when the shim's namespace goes, they go. What the tree holds is
-//! untrusted, so that every path in it is opened as if the tree were `/` (openat2).
+//! The input is a reference; the output is a tree at RUN_DIR/root that libcontainer binds and pivots into. The mounts
+//! are not visible on the host and disappear with the shim's namespace. The tree is untrusted, so that every path in it
+//! is opened as if the tree were `/` (openat2).
 
 pub(crate) mod etc;
 mod host;
@@ -34,60 +34,62 @@ use crate::errors::{failed, plain};
 use crate::host::Host;
 use crate::ids::Ids;
 
-/// Directories that must be real ones: libcontainer follows a symbolic link there before it has pivoted, and
-/// creates and deletes what it points to on the host.
+/// Directories that must be real: libcontainer follows a symbolic link there before it has pivoted, and creates and
+/// deletes its target on the host.
 const REAL: [&str; 3] = ["dev", "proc", "sys"];
 /// Names and numbers of groups.
 const GROUP_FILE: &str = "/etc/group";
 
-/// A root file system that stands.
+/// An assembled root file system.
 ///
-/// A prepared directory may change while it is in use. What a name of the overlay was seen to be it stays, for as long
-/// as somebody has it open: keep the tree until libcontainer has mounted what belongs on the directories below.
+/// A prepared directory may change while it is in use. An overlay name keeps its resolved inode as long as that is
+/// open: keep the tree until libcontainer has mounted on the directories in it.
 #[derive(Debug)]
 pub(crate) struct Tree {
     root: OwnedFd,
-    /// [`REAL`], and what file systems in memory are mounted on, open.
+    /// Open descriptors of [`REAL`] and of the mount points of in-memory file systems.
     real: Vec<OwnedFd>,
-    /// Map of the owners of files to the host's.
+    /// Maps owners of files to the host's.
     ids: IdMap,
     /// Parts of the image that the root file system lacks.
     warnings: Vec<String>,
-    /// Views of the layers below it.
+    /// Views of the layers below the root.
     views: Vec<OwnedFd>,
-    /// Set where the files of names are there.
+    /// True if the files of [`etc`] are written.
     has_names: bool,
 }
 
-/// An overlay that was mounted.
+/// A mounted overlay.
 struct Overlay {
-    /// Views of its lower layers.
+    /// Views of the lower layers.
     views: Vec<OwnedFd>,
-    /// Set where the files of names are there.
+    /// True if the files of [`etc`] are written.
     has_names: bool,
 }
 
 impl Tree {
-    /// Returns the parts of its image that were left out, as warnings.
+    /// Returns the omitted parts of the image, as warnings.
     pub(crate) fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Takes the views of the layers below it, to be closed when nobody waits: the mounted root needs them no more.
+    /// Takes the views of the layers, which the mounted root does not need any more, to be closed later.
     pub(crate) fn take_views(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.views)
     }
 
-    /// Tells whether the files of names are there.
+    /// Returns true if the files of [`etc`] are written.
     pub(crate) fn has_names(&self) -> bool {
         self.has_names
     }
 
-    /// Puts it together at the shims' stage, an empty directory. A `dir:` must lie below one of the policy's `rootfs_dirs`,
-    /// where there are any. The files of names are written where they are known and that can be done ahead.
+    /// Assembles the root at the shims' stage, an empty directory. A `dir:` must lie below one of the policy's
+    /// `rootfs_dirs`, if there are any. The files of [`etc`] are written now if they are known and this is possible
+    /// before the mount.
     ///
     /// # Errors
-    /// The reference does not fit the host: a violation of `rootfs`. A full disk under the state directory.
+    /// Returns a violation of `rootfs` if the reference does not fit the host, and an error if the disk of the state
+    /// directory is full.
     pub(crate) fn assemble(
         of: &Host,
         plan: &Plan,
@@ -133,7 +135,7 @@ impl Tree {
                 }
                 Err(error) => return Err(failed(&format!("rootfs `{rootfs}`: /{name}"), &error)),
             }
-            // One that became a link meanwhile is not opened, and not overlooked.
+            // A directory that was replaced by a link meanwhile is not opened, and is reported.
             if violations.is_empty() {
                 let flags = OFlags::PATH | OFlags::DIRECTORY;
                 let dir = open_in_root(self.root.as_fd(), Path::new(name), flags, Mode::empty(), Follow::NoLinks);
@@ -143,11 +145,11 @@ impl Tree {
         if violations.is_empty() { Ok(()) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
     }
 
-    /// Makes the directories that the plan's file systems in memory are mounted on, but for those that lie in another fresh
-    /// one, and keeps them open: so they stay what they were seen to be until libcontainer has mounted there.
+    /// Makes the mount points of the plan's in-memory file systems, except those inside another fresh one, and keeps
+    /// them open, so that they stay unchanged until libcontainer has mounted there.
     ///
     /// # Errors
-    /// The tree has something else on the way: a violation of each entry.
+    /// Returns a violation for each entry if the tree has another entry in its path.
     pub(crate) fn make_room_for_tmpfs(&mut self, plan: &Plan) -> Result<(), Refused> {
         let fresh = spec::fresh_mounts(plan);
         let mut violations = Vec::new();
@@ -167,7 +169,7 @@ impl Tree {
         if violations.is_empty() { Ok(()) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
     }
 
-    /// Makes a directory and those above it where they are missing and may be made; else what is in the way.
+    /// Makes a directory and its missing parents, if permitted. Returns the obstacle otherwise.
     fn make_way(&self, path: &Path, may_make: bool) -> Result<Result<(), String>, Refused> {
         let mut above: Vec<&Path> = path.ancestors().filter(|path| path.parent().is_some()).collect();
         above.reverse();
@@ -176,7 +178,7 @@ impl Tree {
             match self.entry(path).map_err(|error| failed(&about(), &error))? {
                 Entry::Directory => {}
                 Entry::Missing if !may_make => {
-                    return Ok(Err(format!("{} does not exist in the volume around it", path.display())));
+                    return Ok(Err(format!("{} does not exist in the enclosing volume", path.display())));
                 }
                 Entry::Missing => match self.make_dir(path) {
                     Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
@@ -190,7 +192,7 @@ impl Tree {
         Ok(Ok(()))
     }
 
-    /// Makes an empty file, and the directories above it, where they are missing and may be made; else what is in the way.
+    /// Makes an empty file and its missing parents, if permitted. Returns the obstacle otherwise.
     fn make_way_to_file(&self, path: &Path, may_make: bool) -> Result<Result<(), String>, Refused> {
         if let Some(parent) = path.parent()
             && let Err(why) = self.make_way(parent, may_make)?
@@ -201,7 +203,7 @@ impl Tree {
         match self.entry(path).map_err(about)? {
             Entry::File => Ok(Ok(())),
             Entry::Missing if !may_make => {
-                Ok(Err(format!("{} does not exist in the volume around it", path.display())))
+                Ok(Err(format!("{} does not exist in the enclosing volume", path.display())))
             }
             Entry::Missing => match make(self.root.as_fd(), path, false, Some((self.ids.host(0), self.ids.host(0)))) {
                 Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
@@ -209,14 +211,14 @@ impl Tree {
                 }
                 made => made.map(Ok).map_err(about),
             },
-            _ => Ok(Err(format!("{} is not a regular file in the rootfs, and the volume is one", path.display()))),
+            _ => Ok(Err(format!("{} is not a regular file in the rootfs, but the volume is one", path.display()))),
         }
     }
 
-    /// Whom the plan's user is, by the tree's own files.
+    /// Resolves the plan's user by the tree's own files.
     ///
     /// # Errors
-    /// A name that they do not have: a violation of `action.run.user`.
+    /// Returns a violation of `action.run.user` if the name is unknown.
     pub(crate) fn resolve_user(&self, user: &UserRef, field: &str) -> Result<ResolvedUser, Refused> {
         let read = |path: &str| {
             read_small(self.root.as_fd(), Path::new(path)).map_err(|error| failed(&format!("rootfs: {path}"), &error))
@@ -227,15 +229,15 @@ impl Tree {
             .map_err(|unknown| violation(unknown.to_string()))?;
         let highest = self.ids.highest();
         match [user.uid, user.gid].iter().chain(&user.groups).find(|id| **id > highest) {
-            Some(id) => Err(violation(format!("`{asked}` has id {id}; {highest} is the last of a user namespace"))),
+            Some(id) => Err(violation(format!("`{asked}` has id {id}; {highest} is the highest in a user namespace"))),
             None => Ok(user),
         }
     }
 
-    /// Numbers of the supplementary groups that the plan adds, by the tree's own file.
+    /// Returns the numbers of the plan's supplementary groups, by the tree's own file.
     ///
     /// # Errors
-    /// A name that it does not have: a violation of the entry of `extra_groups`.
+    /// Returns a violation of the entry of `extra_groups` if the name is unknown.
     pub(crate) fn extra_groups(&self, plan: &Plan) -> Result<Vec<u32>, Refused> {
         if plan.extra_groups.is_empty() {
             return Ok(Vec::new());
@@ -251,16 +253,16 @@ impl Tree {
         match groups.iter().position(|gid| *gid > highest) {
             Some(index) => {
                 let (asked, gid) = (&plan.extra_groups[index], groups[index]);
-                Err(violation(index, format!("`{asked}` has id {gid}; {highest} is the last of a user namespace")))
+                Err(violation(index, format!("`{asked}` has id {gid}; {highest} is the highest in a user namespace")))
             }
             None => Ok(groups),
         }
     }
 
-    /// Numbers of the groups that the plan's files name, by the tree's own file.
+    /// Returns the numbers of the groups that the plan's files name, by the tree's own file.
     ///
     /// # Errors
-    /// A name that it does not have: a violation of the file's `group`.
+    /// Returns a violation of the file's `group` if the name is unknown.
     pub(crate) fn file_groups(&self, plan: &Plan) -> Result<BTreeMap<String, u32>, Refused> {
         let of_steps = plan.processes.iter().flat_map(|process| &process.files);
         let files: Vec<&PlannedFile> = plan.files.iter().chain(of_steps).collect();
@@ -270,7 +272,7 @@ impl Tree {
     /// Returns the users of the processes of a tree of actions.
     ///
     /// # Errors
-    /// A user that the tree does not have.
+    /// Returns a violation if the tree does not have a user.
     pub(crate) fn step_users(&self, plan: &Plan) -> Result<Vec<ResolvedUser>, Refused> {
         let of_actions = plan.actions.iter().flat_map(|_| &plan.processes);
         let user = |process: &PlannedProcess| {
@@ -279,10 +281,11 @@ impl Tree {
         of_actions.map(user).collect()
     }
 
-    /// Determines the mount points of the processes of a tree of actions; `mounts` are those of the container's own files.
+    /// Determines the mount points of the processes of a tree of actions; `mounts` are those of the container's own
+    /// files.
     ///
     /// # Errors
-    /// Paths that do not fit the tree: a violation each.
+    /// Returns a violation for each path that does not fit the tree.
     pub(crate) fn steps(
         &self,
         plan: &Plan,
@@ -310,10 +313,10 @@ impl Tree {
             .collect()
     }
 
-    /// Decides where files are mounted.
+    /// Determines the mount points of files.
     ///
     /// # Errors
-    /// Paths that do not fit the tree: a violation each.
+    /// Returns a violation for each path that does not fit the tree.
     pub(crate) fn place(
         &self,
         plan: &Plan,
@@ -335,11 +338,11 @@ impl Tree {
         })
     }
 
-    /// Decides where the file for a message about the end is mounted, and makes what it is mounted on; `mounts` are those of the
-    /// container's secret files.
+    /// Determines the mount point of the termination message file and makes it; `mounts` are those of the container's
+    /// secret files.
     ///
     /// # Errors
-    /// A path that does not fit the tree: a violation of `termination_message.path`.
+    /// Returns a violation of `termination_message.path` if the path does not fit the tree.
     pub(crate) fn termination_message(
         &self,
         plan: &Plan,
@@ -356,7 +359,7 @@ impl Tree {
         };
         if let Some(directory) = mounts.iter().find(holds) {
             let (path, directory) = (message.path.display(), directory.target.display());
-            return Err(violation(format!("`{path}` is in {directory}, which holds secret files alone")));
+            return Err(violation(format!("`{path}` is in {directory}, which holds only secret files")));
         }
         let point = place_file(&message.path, &spec::fresh_mounts(plan), self)
             .map_err(|(path, error)| failed(&about(&path), &error))?
@@ -374,11 +377,11 @@ impl Tree {
         Ok(Some(point))
     }
 
-    /// Makes what files are mounted on. All mount points are decided before any is made: one that is there is not one that the
-    /// tree has.
+    /// Makes the mount points of files. All mount points are determined before any is made, so that new ones are not
+    /// mistaken for entries of the tree.
     ///
     /// # Errors
-    /// The tree is read-only there: a violation of each file.
+    /// Returns a violation for each file if the tree is read-only there.
     pub(crate) fn make_targets<'a>(
         &self,
         mounts: impl Iterator<Item = &'a MountPoint>,
@@ -404,15 +407,15 @@ impl Tree {
 }
 
 impl Tree {
-    /// Root.
     pub(crate) fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
 
-    /// Makes a directory where there is nothing. What else is there, in the words of a violation: `a symbolic link`.
+    /// Makes a directory if the path does not exist. Returns the kind of any other entry in the words of a violation:
+    /// `a symbolic link`.
     ///
     /// # Errors
-    /// The tree cannot be read or written.
+    /// Returns a refusal if the tree cannot be read or written.
     pub(crate) fn require_dir(&self, path: &Path) -> Result<Option<&'static str>, Refused> {
         let about = || format!("rootfs: {}", path.display());
         match self.entry(path).map_err(|error| failed(&about(), &error))? {
@@ -423,7 +426,7 @@ impl Tree {
         Ok(None)
     }
 
-    /// Makes a directory in a directory that is there.
+    /// Makes a directory in an existing directory.
     pub(crate) fn make_dir(&self, path: &Path) -> io::Result<()> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(io::Error::from(io::ErrorKind::InvalidInput));
@@ -434,7 +437,7 @@ impl Tree {
         own(parent.as_fd(), Path::new(name), (self.ids.host(0), self.ids.host(0)))
     }
 
-    /// Shows the host's /sys, without what is mounted below it, read-only.
+    /// Mounts the host's /sys read-only, without the mounts below it.
     fn show_hosts_sys(&self) -> io::Result<()> {
         let view = clone_tree(open_dir(Path::new("/sys"))?.as_fd(), Path::new(""), false)?;
         let shown = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
@@ -462,8 +465,8 @@ impl RootfsView for Tree {
     }
 }
 
-/// Mounts the root of a `dir:/absolute/path`: an overlay of a prepared directory, which is never written to, where that is
-/// one that the operator allows.
+/// Mounts the root of a `dir:/absolute/path`: an overlay of a prepared directory that the operator allows, which is
+/// never written to.
 fn assemble_dir(
     lower: &Path,
     allowed: &[PathBuf],
@@ -473,8 +476,8 @@ fn assemble_dir(
 ) -> Result<Overlay, Refused> {
     let violation = |why: String| Refused::from_fields(Reason::Precondition, &[Violation::new("rootfs", why)]);
     let opened = open_dir(lower).map_err(|error| violation(format!("`dir:{}`: {}", lower.display(), plain(&error))))?;
-    // Where links lead is what the operator allowed, or not. From here on the directory is what was opened: whoever
-    // exchanges it for a link, or a directory above it, is too late.
+    // The resolved path decides whether the operator allows it. From here on the opened directory is used: replacing it
+    // or a parent by a link has no effect any more.
     let held = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
     let lower = &std::fs::read_link(&held).map_err(|error| failed("rootfs", &error))?;
     if !allowed.is_empty() && !allowed.iter().any(|root| lower.starts_with(root)) {
@@ -485,10 +488,10 @@ fn assemble_dir(
     overlay::assemble(&format!("dir:{}", lower.display()), &[opened.as_fd()], Some(&model), names, dirs, ids)
 }
 
-/// Adds to `known` what groups of files by their names are in a root, whose group file may be anything.
+/// Adds the groups that files name to `known`, by the group file of an untrusted root.
 ///
 /// # Errors
-/// A name that it does not have, or a number that the container does not: a violation of each file's `group`.
+/// Returns a violation of each file's `group` if the name is unknown or the number is not mapped in the container.
 pub(crate) fn file_groups<'a>(
     root: BorrowedFd<'_>,
     files: impl IntoIterator<Item = &'a PlannedFile>,
@@ -509,7 +512,7 @@ pub(crate) fn file_groups<'a>(
         match users::gid_of(name, content.as_deref().unwrap_or_default()) {
             Ok(gid) if gid <= ids.highest() => drop(known.insert(name.clone(), gid)),
             Ok(gid) => {
-                let why = format!("`{name}` has id {gid}; {} is the last of a user namespace", ids.highest());
+                let why = format!("`{name}` has id {gid}; {} is the highest in a user namespace", ids.highest());
                 violations.push(Violation::new(format!("{}.group", file.field), why));
             }
             Err(unknown) => violations.push(Violation::new(format!("{}.group", file.field), unknown.to_string())),
@@ -518,18 +521,17 @@ pub(crate) fn file_groups<'a>(
     if violations.is_empty() { Ok(known) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
 }
 
-/// Mount points of volumes of the pod.
+/// Returns the mount points of the pod's volumes.
 pub(crate) fn shared_mounts(plan: &Plan) -> impl Iterator<Item = &Path> {
     plan.volumes.iter().filter(|volume| volume.is_of_pod()).map(|volume| volume.path.as_path())
 }
 
-/// Makes the directory or the empty file that a mount goes onto, and the directories above it, where they are not there.
-/// The process's user owns them (0755): what lies around a secret file is for its program to write. Without an `owner` they
-/// stay the calling process's: in a volume of the pod another member can put its own entry in the place of a new one, which
-/// must not change its owner.
+/// Makes the directory or the empty file for a mount, and its missing parents. They belong to the process's user
+/// (0755): the surroundings of a secret file are the program's. Without an `owner` they keep the calling process's ids:
+/// in a volume of the pod another member could replace the new entry, whose owner must then not change.
 ///
 /// # Errors
-/// The tree is read-only, or changed under our hands.
+/// Returns an error if the tree is read-only or changed meanwhile.
 pub(crate) fn make_target(root: BorrowedFd<'_>, mount: &MountPoint, owner: Option<(u32, u32)>) -> io::Result<()> {
     let mut parents: Vec<&Path> = mount.target.ancestors().skip(1).filter(|path| path.parent().is_some()).collect();
     parents.reverse();
@@ -537,11 +539,12 @@ pub(crate) fn make_target(root: BorrowedFd<'_>, mount: &MountPoint, owner: Optio
     make(root, &mount.target, matches!(mount.content, Content::Directory(_)), owner)
 }
 
-/// Moves a view of secret files onto its place, with the calling process's root as `/`. Where that is in a file system that the
-/// container got empty, or in a volume of the pod, it is made ([`make_target`]); `owner` are ids as the calling process sees them.
+/// Moves a view of secret files to its mount point, with the calling process's root as `/`. A mount point in a fresh
+/// empty file system or in a volume of the pod is made ([`make_target`]); `owner` is in ids as the calling process sees
+/// them.
 ///
 /// # Errors
-/// The place is not there, or is something else.
+/// Returns an error if the mount point does not exist or has another type.
 pub(crate) fn place_view(point: &MountPoint, view: BorrowedFd<'_>, owner: Option<(u32, u32)>) -> io::Result<()> {
     let root = open_dir(Path::new("/"))?;
     if point.in_fresh_mount {
@@ -570,16 +573,16 @@ fn make(root: BorrowedFd<'_>, path: &Path, directory: bool, owner: Option<(u32, 
     }
 }
 
-/// Gives what was just made to a user and a group.
+/// Changes owner and group of a new entry.
 fn own(parent: BorrowedFd<'_>, name: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
     Ok(chownat(parent, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-/// A small file below a root; empty where it is not there.
+/// Reads a small file below a root; empty if it does not exist.
 ///
 /// # Errors
-/// Too large a file.
+/// Returns an error if the file is too large.
 pub(crate) fn read_small(root: BorrowedFd<'_>, path: &Path) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
     let fd = match open_in_root(root, path, flags, Mode::empty(), Follow::LinksWithinRoot) {
@@ -599,7 +602,7 @@ pub(crate) fn read_small(root: BorrowedFd<'_>, path: &Path) -> io::Result<Vec<u8
     Ok(bytes)
 }
 
-/// The request's field of the first file that a mount shows.
+/// Returns the request's field of the first file that a mount shows.
 fn field_of(files: &[PlannedFile], mount: &MountPoint) -> String {
     let index = match &mount.content {
         Content::File(index) => *index,
@@ -608,7 +611,7 @@ fn field_of(files: &[PlannedFile], mount: &MountPoint) -> String {
     files.get(index).map_or_else(|| "volume_mounted_files".to_owned(), PlannedFile::path_field)
 }
 
-/// Names an entry that stands in the place of a directory.
+/// Names an entry that exists instead of a directory.
 fn no_directory(kind: Entry) -> &'static str {
     if kind == Entry::Symlink { "a symbolic link" } else { "not a directory" }
 }

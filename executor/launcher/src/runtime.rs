@@ -1,8 +1,8 @@
-//! The way of a container with a runtime token to the daemon: one directory with one socket.
+//! The socket directory through which a container with a runtime token reaches the daemon.
 //!
-//! RUN_DIR/runtime is the daemon's, who listens in it; such containers get to see it, read-only, at /run/executor. The
-//! directory is mounted and not the socket, so that a daemon that is started later is found as well. Its place on the
-//! host is fixed by this process's own settings, and no request can name another.
+//! The daemon listens in RUN_DIR/runtime; such containers see this directory read-only at /run/executor. The directory
+//! is mounted and not the socket, so that a later daemon is reachable as well. Its path on the host is fixed by this
+//! process's own settings, and no request can name another one.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,17 +20,17 @@ use crate::files::ensure_dir;
 use crate::host::Host;
 use crate::rootfs::Tree;
 
-/// Attributes of the mount in a container: sockets in it can be connected to, and nothing else.
+/// Attributes of the mount in a container, which permit only connecting to sockets.
 const SHOWN: Attributes = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
 
-/// Makes the directory in the run directory, which the daemon is to listen in.
+/// Makes the directory in the run directory for the daemon to listen in.
 pub(crate) fn make_source(host: &Host) -> io::Result<()> {
     let path = host.run_dir.join(RUNTIME_SOURCE);
     ensure_dir(&path, 0o755)?;
     std::os::unix::fs::lchown(&path, Some(host.daemon_uid), Some(host.daemon_gid))
 }
 
-/// A detached view of the directory, as the host has it.
+/// Returns a detached view of the directory, as on the host.
 pub(crate) fn view(host: &Host) -> io::Result<OwnedFd> {
     let run = open_dir(&host.run_dir)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY;
@@ -40,7 +40,7 @@ pub(crate) fn view(host: &Host) -> io::Result<OwnedFd> {
     Ok(view)
 }
 
-/// Mounts what is given at the directory's place, one over the other, with the container's root as `/`.
+/// Mounts the views at the directory's path, one on top of the other, with the container's root as `/`.
 pub(crate) fn place(root: BorrowedFd<'_>, views: &[OwnedFd]) -> io::Result<()> {
     let (parent, name) = parent_and_name();
     let above = open_in_root(root, parent, OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), Follow::NoLinks)?;
@@ -57,10 +57,10 @@ pub(crate) fn place(root: BorrowedFd<'_>, views: &[OwnedFd]) -> io::Result<()> {
 }
 
 impl Tree {
-    /// Makes what the directory is mounted on, where the container does not get that empty.
+    /// Makes the mount point of the directory, if the container has not an empty directory there.
     ///
     /// # Errors
-    /// The tree has something else in its place: a violation of `runtime_token_path`.
+    /// Returns a violation of `runtime_token_path` if the tree has another entry at that path.
     pub(crate) fn make_runtime_dir(&self, plan: &Plan) -> Result<(), Refused> {
         let (parent, _) = parent_and_name();
         if spec::fresh_mounts(plan).iter().any(|fresh| fresh == parent) {
@@ -68,7 +68,8 @@ impl Tree {
         }
         for path in [parent, Path::new(RUNTIME_DIR)] {
             if let Some(what) = self.require_dir(path)? {
-                let why = format!("{} is {what} in the rootfs; the runtime socket goes there", path.display());
+                let why =
+                    format!("{} is {what} in the rootfs; the runtime socket needs a directory there", path.display());
                 return Err(Refused::from_fields(Reason::Precondition, &[Violation::new("runtime_token_path", why)]));
             }
         }

@@ -1,11 +1,12 @@
-//! The filter on system calls that every process of every container has.
+//! The system call filter of every process of every container.
 //!
-//! Allowed by default is what Docker's default profile allows to a container of the same capabilities, but for
-//! `io_setup`; all else is EPERM. `clone3` is ENOSYS so that libraries fall back to `clone`, whose flags can be looked at,
-//! and so is `io_setup`, because all containers and the host share one number of its requests (`fs.aio-max-nr`). The filter
-//! is compiled once, when the launcher starts, and inherited by every shim; init installs it as its last act before execve.
-//! Peers that have libseccomp compile it at each start spend more on that than on the container. A container with further
-//! capabilities, or with a profile of its own, has its filter compiled when it is made.
+//! The default filter allows what Docker's default profile allows to a container of the same capabilities, except
+//! `io_setup`; other calls return EPERM. `clone3` returns ENOSYS so that libraries fall back to `clone`, whose flags
+//! can be inspected. So does `io_setup`, because all containers and the host share one limit on its requests
+//! (`fs.aio-max-nr`). The filter is compiled once when the launcher starts, and inherited by every shim; init installs
+//! it as its last act before execve. Runtimes that compile it with libseccomp at each start spend more on that than on
+//! the container. For a container with further capabilities or its own profile the filter is compiled when the
+//! container is made.
 
 mod allowed;
 mod profile;
@@ -22,19 +23,20 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule, TargetArch, apply_filter,
 };
 
-/// The compiled filter: programs that are installed one after the other. The strictest of their answers counts, and
-/// among equally strict ones that of the program installed last.
+/// Compiled filter: programs that are installed one after the other. The strictest answer applies, and among equally
+/// strict ones that of the last installed program.
 #[derive(Clone, Debug)]
 pub(crate) struct Filter {
     programs: Vec<BpfProgram>,
-    /// Set where it denies a call that the default filter always denies, so that its being in force can be tried.
+    /// True if it denies a call that the default filter always denies, so that a test call can check that it is in
+    /// force.
     ours: bool,
 }
 
 /// A filter that could not be made or installed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FilterError {
-    /// A mistake in the table.
+    /// The table of rules is wrong.
     #[error("the seccomp filter cannot be compiled")]
     Compile(#[from] seccompiler::BackendError),
     /// The kernel refused it.
@@ -42,11 +44,11 @@ pub(crate) enum FilterError {
     Install(#[from] seccompiler::Error),
 }
 
-/// Rules of a program: any of a call's must hold, or the call alone where there are none.
+/// Rules of a program by call: any of the call's rules must match; an empty list matches the call itself.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 impl Filter {
-    /// Compiles the default filter for a process of these capabilities.
+    /// Compiles the default filter for a process with these capabilities.
     pub(crate) fn compile(held: &Held) -> Result<Self, FilterError> {
         let mut rules: Rules = allowed::PLAIN.iter().map(|call| (*call, Vec::new())).collect();
         rules.insert(libc::SYS_clone, vec![without_namespaces()?]);
@@ -62,20 +64,20 @@ impl Filter {
         let absent: &[i64] = if administers { &[libc::SYS_io_setup] } else { &[libc::SYS_io_setup, libc::SYS_clone3] };
         let actions = (SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow);
         let programs = vec![tree::compile(rules, absent, actions, arch()?)?];
-        Ok(Self { programs, ours: !administers }) // whoever administers may make the call that is tried
+        Ok(Self { programs, ours: !administers }) // CAP_SYS_ADMIN permits the test call
     }
 
-    /// Compiles a filter that allows these calls and no other, for one of the executor's own processes.
+    /// Compiles a filter that allows only these calls, for one of the executor's own processes.
     pub(crate) fn from_calls(calls: &[i64]) -> Result<Self, FilterError> {
         let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
         let denying = SeccompAction::Errno(libc::EPERM as u32);
         Ok(Self { programs: vec![program(rules, denying, SeccompAction::Allow)?], ours: true })
     }
 
-    /// The filter for a process of a container, and what of a profile this machine does not know.
+    /// Returns the filter for a process of a container, and the parts of a profile that this machine does not know.
     ///
     /// # Errors
-    /// A profile that is none: a violation of `seccomp_profile`.
+    /// Returns a violation of `seccomp_profile` if the profile is invalid.
     pub(crate) fn from_request(
         default: &Arc<Self>,
         isolation: &Isolation,
@@ -100,21 +102,21 @@ impl Filter {
         Ok((Arc::clone(default), Vec::new()))
     }
 
-    /// Installs it for the calling thread and all that it becomes. New privileges must be forbidden before.
+    /// Installs it for the calling thread and its descendants. no_new_privs must be set before.
     pub(crate) fn install(&self) -> Result<(), FilterError> {
         self.programs.iter().try_for_each(|program| apply_filter(program))?;
         Ok(())
     }
 
-    /// Returns whether a call that the default filter denies must be denied once this one is installed. A profile of the
-    /// request's own may allow any call, and deny any that would tell: there the kernel's word counts that took it. A
-    /// privileged container has none.
+    /// Returns true if a call that the default filter denies must fail once this filter is installed. A custom profile
+    /// may allow any call and deny any test call: then the success of the installation must be enough. A privileged
+    /// container has no filter.
     pub(crate) fn can_be_tried(&self) -> bool {
         self.ours
     }
 }
 
-/// A program of the filter: the answers to calls that match, and to all others.
+/// Compiles a program with one answer for matching calls and another for all others.
 fn program(rules: Rules, others: SeccompAction, matching: SeccompAction) -> Result<BpfProgram, FilterError> {
     tree::compile(rules, &[], (others, matching), arch()?)
 }
@@ -123,7 +125,7 @@ fn arch() -> Result<TargetArch, seccompiler::BackendError> {
     TargetArch::try_from(std::env::consts::ARCH)
 }
 
-/// `clone` without a flag that makes a namespace.
+/// Returns the rule for `clone` without a flag that makes a namespace.
 fn without_namespaces() -> Result<SeccompRule, seccompiler::BackendError> {
     let flags = libc::CLONE_NEWNS
         | libc::CLONE_NEWCGROUP
@@ -136,8 +138,8 @@ fn without_namespaces() -> Result<SeccompRule, seccompiler::BackendError> {
     SeccompRule::new(vec![SeccompCondition::new(0, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(flags), 0)?])
 }
 
-/// `socket` of any family but AF_VSOCK, which leads out of a virtual machine, and AF_ALG, which leads deep into the
-/// kernel's drivers.
+/// Returns the rules for `socket` of any family but AF_VSOCK, which leads out of a virtual machine, and AF_ALG, which
+/// exposes many kernel drivers.
 fn families() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     let family = |compare, family: i32| SeccompCondition::new(0, SeccompCmpArgLen::Dword, compare, family as u64);
     [
@@ -149,7 +151,7 @@ fn families() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     .collect()
 }
 
-/// `personality` to Linux, 32 bits, UTS 2.6 and their sum, and to ask which it is.
+/// Returns the rules for `personality` to Linux, 32 bits, UTS 2.6 and their sum, and to query it.
 fn personalities() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     [0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff]
         .into_iter()

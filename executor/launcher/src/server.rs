@@ -1,7 +1,7 @@
-//! The launcher's loop: requests of the daemon, shims that end, signals.
+//! The launcher's loop: requests of the daemon, exits of shims, signals.
 //!
-//! A single thread, a single `poll`, no other wait: a daemon that does not read is let go, a shim is watched by its
-//! descriptor, and a request that has to wait for a shim is put off. A shim that does not turn its loop is killed.
+//! One thread and one `poll` without other blocking: a daemon that does not read is disconnected, a shim is watched by
+//! its pidfd, and a request that must wait for a shim is deferred. A shim that does not turn its loop is killed.
 
 mod configuration;
 mod execs;
@@ -49,32 +49,31 @@ use crate::shim_handle::ShimHandle;
 use crate::sweep::{self, Swept, Unwiped};
 use idle::Idle;
 
-/// Daemons at a time: one, and one that takes over.
+/// Most daemons at a time: one, and one that replaces it.
 const DAEMONS_MAX: usize = 4;
 
-/// Time that the lock of a run directory may be another launcher's that only looks.
+/// Time for which another launcher may hold the lock of a run directory only to check it.
 const LOOKED_AT: Duration = Duration::from_millis(200);
 
-/// Time that a launcher which ends has for it, before the next one gives up.
+/// Time limit for the exit of the previous launcher, before this one gives up.
 const PREDECESSOR: Duration = Duration::from_secs(20);
 
-/// Time between attempts to wipe files on which some process has a lease.
+/// Interval between attempts to wipe files on which some process has a lease.
 const WIPE_AGAIN: Duration = Duration::from_secs(1);
 
-/// Time that a shim which was killed, or a shell which is let go, may take to end.
+/// Time limit for the exit of a killed shim or a dismissed warm container.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Time that a launcher which is to end gives shims that remove what their containers left.
+/// Time that an exiting launcher gives shims to complete their cleanup.
 const LEAVING: Duration = Duration::from_secs(2);
 
-/// A shim that was killed and has not ended.
+/// A killed shim that has not exited.
 struct Stuck {
     pid: i32,
     child: bool,
     pidfd: OwnedFd,
 }
 
-/// The launcher's state.
 struct Server {
     host: Host,
     args: Args,
@@ -86,29 +85,29 @@ struct Server {
     daemons: Vec<Rc<Seqpacket>>,
     shims: HashMap<ContainerId, ShimHandle>,
     layers: Layers,
-    /// Ranges of ids for user namespaces.
+    /// Pool of id ranges for user namespaces.
     pool: Pool,
-    /// The blocks of the pool that no other launcher has.
+    /// Blocks of the pool that this launcher has claimed.
     claims: Claims,
-    /// Those of containers that have no shim and could not be ended.
+    /// Ranges of containers without a shim that could not be ended.
     ranges_left: BTreeSet<u32>,
     execs: Vec<execs::Supervisor>,
-    /// Shells that wait for a launch.
+    /// The warm pool.
     warm_pool: warm_pool::WarmPool,
     /// Processes that sign certificates.
     signers: Vec<signers::Signer>,
     /// Requests that wait for a shim.
     deferred: Vec<requests::Deferred>,
-    /// Shims that were killed and do not end: the kernel holds them.
+    /// Killed shims that do not exit because the kernel blocks them.
     stuck: Vec<Stuck>,
-    /// Secret files of containers that have ended.
+    /// Secret files of ended containers that are not wiped yet.
     unwiped: Vec<Unwiped>,
     tag_key: Option<TagKey>,
-    /// A descriptor to give up where there is none left for a connection.
+    /// Reserved descriptor, closed to accept a connection when none is left.
     spare: Option<OwnedFd>,
-    /// Children that nobody waits for may have ended.
+    /// True if untracked children may have exited.
     unreaped: bool,
-    /// Asked to end by the daemon.
+    /// True after the daemon asked the launcher to exit.
     shutdown: bool,
 }
 
@@ -117,25 +116,25 @@ struct Server {
 enum Event {
     /// A daemon connects.
     Connection,
-    /// A signal came: a child has ended, or this process is to end.
+    /// A signal arrived: SIGCHLD, or one that ends this process.
     Signal,
-    /// A daemon asks for something, or is gone.
+    /// A daemon sent a request or disconnected.
     Daemon,
-    /// The shim of this pid has ended.
+    /// The shim with this pid has exited.
     ShimEnded(i32),
-    /// The shim of this pid tells something, or has closed its end.
+    /// The shim with this pid sent a message or closed its socket.
     Report(i32),
-    /// A process that unpacks or removes layers has ended.
+    /// A process that unpacks or removes layers has exited.
     Layer,
-    /// A supervisor of an executed process tells something, or has ended.
+    /// A supervisor of an exec process sent a message or exited.
     Exec,
-    /// A shell can be used, or has ended.
+    /// A warm container is ready or has exited.
     WarmContainer,
-    /// A process that signs has ended.
+    /// A signing process has exited.
     Signer,
 }
 
-/// Serves until asked to end.
+/// Serves until asked to exit.
 pub(crate) fn serve(host: Host, filter: Arc<Filter>, pool: Pool, args: Args) -> io::Result<()> {
     let signals = SignalEvents::take(&[Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP])?;
     make_run_dirs(&host)?;
@@ -157,7 +156,7 @@ pub(crate) fn serve(host: Host, filter: Arc<Filter>, pool: Pool, args: Args) -> 
     crate::warm::sweep(&host, || {
         shims.iter().filter_map(|shim| Some(Dirs::new(&host, &shim.id).read_record()?.cgroup)).collect()
     })?;
-    let layers = Layers::open(&host); // behind the sweep: it ended who was at work there
+    let layers = Layers::open(&host); // after the sweep, which ended earlier workers
     let ranges_left = sweep::ranges_left(&host, &shims)?;
     let used = shims
         .iter()
@@ -199,10 +198,10 @@ pub(crate) fn serve(host: Host, filter: Arc<Filter>, pool: Pool, args: Args) -> 
         unwiped,
         tag_key: None,
         spare: spare(),
-        unreaped: true, // by the sweep
+        unreaped: true, // left by the sweep
         shutdown: false,
     };
-    // What is left is what every shim begins with, and shares with all others as long as it writes nothing there.
+    // The remaining memory is inherited by every shim, and shared as long as the shim does not write to it.
     heap::trim();
     heap::fill_holes();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
@@ -240,7 +239,7 @@ impl Server {
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
             }
             if events.contains(&Event::Signal) && self.asked_to_end() {
-                return Ok(()); // the shims live on, and the next launcher finds them
+                return Ok(()); // the shims keep running, and the next launcher finds them
             }
             self.handle_events(&events);
             self.kill_silent_warm();
@@ -262,7 +261,7 @@ impl Server {
         }
     }
 
-    /// Takes connections and reports, and what has ended.
+    /// Handles connections, reports and exits.
     fn handle_events(&mut self, events: &[Event]) {
         let has = |event: Event| events.contains(&event);
         if has(Event::Connection) {
@@ -288,7 +287,7 @@ impl Server {
         self.unreaped |= has(Event::Signal) || has(Event::Exec) || has(Event::Layer);
     }
 
-    /// Waits until something happens, or is due.
+    /// Waits for an event or the next deadline.
     fn wait(&self, due: impl Iterator<Item = Instant>) -> io::Result<Vec<Event>> {
         let mut events = Events::default();
         self.listener.iter().for_each(|listener| events.read(listener.as_fd(), Event::Connection));
@@ -306,7 +305,7 @@ impl Server {
         events.wait()
     }
 
-    /// Takes the signals that came. Returns whether one asks this process to end.
+    /// Reads pending signals. Returns true if one asks this process to exit.
     fn asked_to_end(&self) -> bool {
         let mut asked = false;
         while let Some(Ok(Some(signal))) = self.signals.as_ref().map(SignalEvents::next) {
@@ -315,7 +314,8 @@ impl Server {
         asked
     }
 
-    /// Takes no connection any more. Where one was made in the last moment it goes on: who made it starts no other launcher.
+    /// Stops listening. Returns false, and listens again, if a client connected at the last moment: it will not start
+    /// another launcher.
     fn nobody_has_come(&mut self) -> io::Result<bool> {
         self.listener.iter().try_for_each(SeqpacketListener::refuse)?;
         self.accept();
@@ -330,11 +330,12 @@ impl Server {
         loop {
             let connection = match self.listener.as_ref().map(SeqpacketListener::accept) {
                 Some(Ok(connection)) => connection,
-                // A connection that cannot be taken would be told again and again: it is taken with the spare, and ended.
+                // A pending connection that cannot be accepted would be reported for ever: accept it with the spare
+                // descriptor and close it.
                 Some(Err(error)) if shortage::find(&error).is_some() && self.spare.take().is_some() => {
                     let ended = self.listener.as_ref().is_some_and(|listener| listener.accept().is_ok());
                     self.spare = spare();
-                    log::line(Level::Error, "", format_args!("a connection was not taken: {}", plain(&error)));
+                    log::line(Level::Error, "", format_args!("a connection was not accepted: {}", plain(&error)));
                     if ended { continue } else { return }
                 }
                 Some(Err(_)) | None => {
@@ -353,7 +354,7 @@ impl Server {
         }
     }
 
-    /// Processes of dead shims come to their sub-reaper; a shim itself is taken above.
+    /// Reaps orphans of exited shims, which become this subreaper's children; shims themselves are reaped above.
     fn reap_orphans(&self) {
         let children: BTreeSet<i32> = self.children().collect();
         while let Ok(Some((pid, _))) = process::reap_one(|pid| children.contains(&pid)) {
@@ -361,7 +362,7 @@ impl Server {
         }
     }
 
-    /// Returns the pids of children that are looked after one by one.
+    /// Returns the pids of children that are tracked individually.
     fn children(&self) -> impl Iterator<Item = i32> + '_ {
         let execs = self.execs.iter().map(|exec| exec.pid);
         let stuck = self.stuck.iter().map(|stuck| stuck.pid);
@@ -375,7 +376,7 @@ impl Server {
             .chain(self.signers.iter().map(|signer| signer.pid))
     }
 
-    /// Leaves the host as it was.
+    /// Removes everything that the launcher made on the host.
     fn end(&mut self, ephemeral: bool) {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         let _ = fs::remove_file(&self.socket_path);
@@ -383,7 +384,7 @@ impl Server {
         self.end_signers();
         while self.stop_one_warm() {}
         self.hear_shims();
-        // Their containers have ended: what is left of them is gone in a moment.
+        // Their containers have ended: cleanup takes a moment.
         let deadline = Instant::now() + LEAVING;
         let done = self.shims.values().filter(|shim| shim.done);
         let done: Vec<ContainerId> = done
@@ -394,7 +395,7 @@ impl Server {
             self.shim_has_ended(&id);
         }
         if !self.shims.is_empty() {
-            log::line(Level::Info, "", format_args!("ends; {} containers run on", self.shims.len()));
+            log::line(Level::Info, "", format_args!("exits; {} containers keep running", self.shims.len()));
             return;
         }
         self.host.hierarchies.remove_parent(&self.host.cgroup_parent);
@@ -405,7 +406,7 @@ impl Server {
             self.claims.end();
         }
         if ephemeral {
-            // A directory is not removed while this process has a mount on it.
+            // A directory cannot be removed while this process has a mount on it.
             if let Err(error) = self.host.hierarchies.unmount_view(&self.host.cgroup_view()) {
                 log::line(Level::Error, "", format_args!("the view of cgroups was not detached: {error}"));
             }
@@ -417,8 +418,8 @@ impl Server {
         }
     }
 
-    /// In a forked child: everything that belongs to the launcher is closed, and the memory for it given back. What is only
-    /// emptied stays in every shim: a table for a thousand containers in each of a thousand.
+    /// In a forked child: closes all resources of the launcher and frees their memory. A collection that is only
+    /// cleared would stay allocated in every shim: a table for a thousand containers in each of a thousand.
     fn abandon(&mut self) {
         self.listener = None;
         self.lock = None;
@@ -452,10 +453,10 @@ fn spare() -> Option<OwnedFd> {
     rustix::fs::open("/dev/null", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-/// The directory of containers, which the daemon may read.
+/// Makes the directory of containers, which the daemon may read.
 fn make_containers(host: &Host, dir: &Path) -> io::Result<()> {
     match make_dir(dir, 0o750, Some(host.daemon_gid)) {
-        // Another daemon user than last time.
+        // The daemon's user may have changed.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             std::os::unix::fs::lchown(dir, Some(0), Some(host.daemon_gid))
         }
@@ -463,7 +464,7 @@ fn make_containers(host: &Host, dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes what is missing of the state directory.
+/// Makes the missing parts of the state directory.
 fn make_state_dirs(host: &Host) -> io::Result<()> {
     fs::create_dir_all(&host.state_dir).map_err(|error| at(&host.state_dir, &error))?;
     make_containers(host, &host.containers_state())?;
@@ -485,21 +486,21 @@ fn make_run_dirs(host: &Host) -> io::Result<()> {
     crate::runtime::make_source(host).map_err(|error| at(&host.run_dir, &error))
 }
 
-/// Locks the run directory for this launcher. One that ends still has the lock while it ends its shells.
+/// Locks the run directory for this launcher. A previous launcher keeps the lock while it ends its warm containers.
 fn lock(run_dir: &Path, socket: &Path) -> io::Result<File> {
     let path = run_dir.join("launcher.lock");
     let file =
         File::options().create(true).truncate(false).write(true).open(&path).map_err(|error| at(&path, &error))?;
     let deadline = Instant::now() + PREDECESSOR;
-    // Another launcher that looks whether this one lives has it for an instant.
+    // Another launcher may hold it for an instant to check whether this one is running.
     while let Err(error) = files::lock(&file, LOOKED_AT) {
         let ends = Seqpacket::connect_to_living(socket).is_err();
         if !ends || Instant::now() >= deadline {
             let dir = run_dir.display();
             return Err(io::Error::other(if ends {
-                format!("another executor-launcher has {dir} and does not end: {error}")
+                format!("another executor-launcher holds {dir} and does not exit: {error}")
             } else {
-                format!("another executor-launcher serves {dir} already")
+                format!("another executor-launcher already serves {dir}")
             }));
         }
     }
@@ -507,7 +508,7 @@ fn lock(run_dir: &Path, socket: &Path) -> io::Result<File> {
 }
 
 fn listen(host: &Host, path: &Path) -> io::Result<SeqpacketListener> {
-    let _ = fs::remove_file(path); // of a launcher that is gone: the lock is ours
+    let _ = fs::remove_file(path); // left by an earlier launcher: this one holds the lock
     let listener = SeqpacketListener::bind(path).map_err(|error| at(path, &error))?;
     listener.set_nonblocking(true)?;
     std::os::unix::fs::lchown(path, None, Some(host.daemon_gid))?;

@@ -1,23 +1,23 @@
-//! The shim: one process a container, from its making to its exit record.
+//! The shim: one process per container, from creation to the exit record.
 //!
 //! ```text
-//! fork from the launcher, or a shell that waited                                   (shim/shell.rs, takeover.rs)
-//!   prepare    own mount namespace, directories, rootfs, user, places of files        (shim/prepare.rs)
+//! fork from the launcher, or a warm container                                      (shim/shell.rs, takeover.rs)
+//!   prepare    own mount namespace, directories, rootfs, user, file targets           (shim/prepare.rs)
 //!   create     libcontainer: namespaces, cgroup, pivot; init waits                    (shim/create.rs)
 //!   inject     a helper in the container's cgroup writes and mounts the secret files  (shim/inject.rs)
 //!   start      init gets its payload and executes                                     (shim/create.rs)
-//!   supervise  output to the log, signals, the end                                    (shim/supervise.rs)
+//!   supervise  output to the log, signals, exit                                       (shim/supervise.rs)
 //!              the steps of a tree of actions                                         (shim/steps.rs, starter.rs)
 //!              new secret files                                                       (shim/update.rs)
-//!              new rules of egress                                                    (shim/egress.rs)
-//!   capture    what the run declared as its outputs, into the state directory         (shim/outputs.rs)
-//!   finish     wipe, kill what is left, record; then the end is told                  (finish.rs)
-//!              before the record, the last of the output to whoever reads it          (shim/last.rs)
+//!              new egress rules                                                       (shim/egress.rs)
+//!   capture    copies the declared outputs into the state directory                   (shim/outputs.rs)
+//!   finish     wipe, kill leftover processes, record; then the exit is reported       (finish.rs)
+//!              before the record, attached clients get the last of the output         (shim/last.rs)
 //!   leave      remove cgroup, mounts, layer, directories                              (finish.rs)
 //! ```
-//! A shim is forked from a process that never saw a secret. Arguments, environment and the contents of its files
-//! stay in memory files that only init and the helper map; where output is to be masked, the shim keeps the values
-//! that it looks for, from after init was cloned until the end.
+//! A shim is forked from a process that never saw a secret. Arguments, environment and file contents stay in memory
+//! files that only init and the helper map. If output is masked, the shim holds the masked values from after the clone
+//! of init until exit.
 
 mod end;
 mod files;
@@ -60,68 +60,67 @@ use running::heartbeat::HeartbeatWriter;
 
 pub(crate) use warm::{BEGUN as WARM_STARTED, Order as WarmOrder, READY as WARM_READY, run as run_warm};
 
-/// Signals that a shim and its starter of steps take as events.
+/// Signals that a shim and its starter of steps receive as events.
 const SIGNALS: [Signal; 4] = [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
-/// Name of the process.
+/// Process name of a shim.
 pub(crate) const NAME: &CStr = c"executor-shim";
-/// Time that the making of a container may take beside its network: its init has a minute.
+/// Time limit for creating a container, without its network; init has a minute.
 const PREPARE: Duration = Duration::from_secs(60);
-/// Bytes that are overwritten and read back in a second, even by a machine that is slow and busy.
+/// Bytes per second that even a slow and busy machine overwrites and reads back.
 const WIPED_A_SECOND: u64 = 64 << 20;
-/// Time that its end may take beside its network: its processes have 10 s.
+/// Time limit for finishing, without the network; the container's processes have 10 s.
 const FINISH: Duration = Duration::from_secs(15);
-/// Time that the removal of what it leaves may take: each hierarchy of cgroups has 10 s.
+/// Time limit for cleanup; each cgroup hierarchy has 10 s.
 const REMOVAL: Duration = Duration::from_secs(60);
 
-/// Everything that a shim needs.
+/// Input of a shim.
 pub(crate) struct Launch {
-    /// Container, as the launcher knows it.
+    /// Container id, as the launcher knows it.
     pub id: ContainerId,
-    /// Keyed hash of the request.
     pub request_tag: String,
-    /// Time of its admission.
+    /// Admission time.
     pub created_at: Timestamp,
-    /// Ids of the host that are free for a user namespace; none where all are in use.
+    /// First host id of a free range for a user namespace; `None` if all ranges are in use.
     pub id_range: Option<u32>,
-    /// Ids of the host that the pod of the container has.
+    /// First host id of the range of the container's pod.
     pub pod_range: Option<u32>,
-    /// Pid of the launcher, which has claimed them.
+    /// Pid of the launcher, which has claimed the id ranges.
     pub launcher: u32,
-    /// To the daemon.
+    /// Connection to the daemon.
     pub connection: Seqpacket,
-    /// Signs of life.
+    /// Heartbeat of the shim.
     pub pulse: Heartbeat,
-    /// The plan, as JSON.
+    /// Plan, as JSON.
     pub plan: MemFile,
     /// Arguments and environment.
     pub process: MemFile,
-    /// Contents of the files.
+    /// File contents.
     pub files: MemFile,
 }
 
-/// A container that stands, with its init waiting to be started.
+/// A created container whose init waits to be started.
 struct Ready {
     record: ContainerRecord,
     remains: Remains,
     container: init::create::Created,
-    /// Keeps the container's ports of the host while the shim is there.
+    /// Reserves the container's host ports until the shim exits.
     ports: Option<network::Reserved>,
     log: output::container_log::Log,
     watch: output::redaction::MaskedValues,
-    /// Of the runtime token, where the container has one. The token itself is in the volume alone.
+    /// Digest of the runtime token, if any. The token itself is only in the volume.
     token: Option<TokenDigest>,
-    /// Steps of a tree of actions, where it runs one.
+    /// Steps of the tree of actions, if any.
     steps: Option<steps::Running>,
-    /// File for the process's message about its end.
+    /// File for the termination message.
     message: Option<termination_message::MessageFile>,
     interfaces: running::usage::Interfaces,
     begun: Timestamp,
     generations: files::update::Generations,
-    /// Set while the container is paused.
+    /// `Some` while the container is paused.
     paused: Option<steps::pause::Paused>,
 }
 
-/// Runs a container from beginning to end. Gives the exit status of the shim's process.
+/// Runs a container until it has ended. Returns the exit status of the shim's process.
 pub(crate) fn run(host: &Host, filter: &Arc<Filter>, launch: Launch, lifeline: Seqpacket) -> i32 {
     match settle(NAME) {
         Ok(signals) => live_through(host, filter, launch, lifeline, (None, signals)),
@@ -134,7 +133,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, launch: Launch, lifeline: S
     }
 }
 
-/// Runs a container, of a shell where there is one.
+/// Runs a container, from a warm container if there is one.
 fn live_through(
     host: &Host,
     filter: &Arc<Filter>,
@@ -170,14 +169,14 @@ fn live_through(
     0
 }
 
-/// Gives the calling process a mount namespace of its own: what is mounted in it goes when the shim goes, and the host never
-/// sees it.
+/// Moves the calling process into its own mount namespace. Its mounts disappear with the shim, and the host never
+/// sees them.
 fn isolate() -> std::io::Result<()> {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
     Ok(())
 }
 
-/// Becomes a process of its own: a session, a name, events instead of signals, orphans of the container.
+/// Sets up the process: its own session, a name, signals as events, child subreaper.
 fn settle(name: &CStr) -> std::io::Result<SignalEvents> {
     nix::unistd::setsid()?;
     rustix::thread::set_name(name)?;
@@ -186,12 +185,12 @@ fn settle(name: &CStr) -> std::io::Result<SignalEvents> {
     SignalEvents::take(&SIGNALS)
 }
 
-/// From a container that stands to one that has ended.
+/// Runs a created container until it has ended.
 fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &SignalEvents) {
     let id = ready.record.plan.id.clone();
     let ready_at = now();
     let prepare = ready_at.since(ready.begun);
-    // While init lives: what it had mounted is looked at when it has ended.
+    // Opened while init is alive, to inspect its mount namespace after its exit.
     let outputs = end::outputs::Source::from_process(&ready.record.plan, ready.container.pid());
     let mounts = hold_mounts(ready.container.pid());
     let mut stop_at = None;
@@ -203,15 +202,15 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
             }
             ready.log.start(&ready.record.plan);
             let (started_at, started) = (now(), Instant::now());
-            control.pace().turn(); // what its making may take has passed
-            // The program has its own copy now; ours are overwritten before anything else happens.
+            control.pace().turn(); // creation is complete
+            // The program has its own copy now; overwrite this process's copies first.
             for input in ready.remains.inputs.drain(..) {
                 if let Err(error) = input.wipe() {
                     log::line(Level::Error, id.as_str(), format_args!("a start payload was not wiped: {error}"));
                 }
             }
             ready.record.started_at = Some(started_at);
-            // The end of a program that has ended already tells of its beginning.
+            // If the program has already exited, the report of its exit is enough.
             if ready.steps.is_some() || !ready.container.has_ended() {
                 ready.record.state = State::Running;
                 save(&ready);
@@ -246,14 +245,14 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     };
     let ran = ready.record.started_at.is_some();
     outcome.network = ready.interfaces.usage();
-    ready.interfaces = running::usage::Interfaces::default(); // the namespace is to go
+    ready.interfaces = running::usage::Interfaces::default(); // releases the network namespace
     let message = take_message(&mut ready);
     ready.record.state = State::Wiping;
     ready.record.exit = outcome.exit;
     save(&ready);
     let Ready { record, mut remains, log: output, watch, ports, .. } = *ready;
     let log_path = output.path().to_owned();
-    // The values that were masked are gone before a helper is forked, and before the end is told.
+    // Drop the masked values before a helper is forked and before the exit is reported.
     let (mut clients, of_log) = output.end();
     outcome.log = Some(of_log);
     drop(watch);
@@ -279,11 +278,11 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     control.pace().start(FINISH + network::longest(host) + longest_wipe(&record));
     let deliver = || last.deliver(control, signals);
     let recorded = remains.complete(host, record, outcome, deliver);
-    drop(ports); // before who is told of the end asks for them
+    drop(ports); // released before a client learns of the exit and asks for them
     let reported = matches!(recorded, Recorded::Yes);
-    // Without room for the record it is not over: whoever waits learns that.
+    // Without disk space for the record the container is not completed; clients learn this from the state.
     control.reached(if reported { State::Completed } else { State::Wiping });
-    // Nobody waits for this but a deletion, and a container that needs the room.
+    // Only a deletion and containers that need the capacity wait for this.
     control.pace().start(REMOVAL);
     drop(mounts);
     setup::prepare::unmount(&remains.dirs);
@@ -293,13 +292,13 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     }
 }
 
-/// Holds the mount namespace of init, so that the kernel takes its mounts apart when the end has been told, and not before init
-/// has ended. Nothing else depends on it.
+/// Holds init's mount namespace open, so that the kernel unmounts it after the exit was reported and not before
+/// init has exited. Nothing else depends on this.
 fn hold_mounts(init: i32) -> Option<File> {
     File::open(format!("/proc/{init}/ns/mnt")).ok()
 }
 
-/// Takes the process's message about its end, masked.
+/// Reads and masks the termination message of the process.
 fn take_message(ready: &mut Ready) -> Option<String> {
     let file = ready.message.take()?;
     let planned = ready.record.plan.termination_message.as_ref()?;
@@ -313,27 +312,28 @@ fn take_message(ready: &mut Ready) -> Option<String> {
     }
 }
 
-/// Returns the time that the wipe of files may take that a process could write to.
+/// Returns the time limit for wiping the files that a process could write to.
 fn longest_wipe(record: &ContainerRecord) -> Duration {
     let bytes = record.plan.writable_files.map_or(0, |writable| writable.bytes_max);
     Duration::from_secs(bytes / WIPED_A_SECOND)
 }
 
-/// A shim waits for as long as its container lives: what it used to make the container is given back.
+/// Returns memory to the kernel that was needed only to create the container: the shim stays as long as the
+/// container.
 fn shrink(watch: &output::redaction::MaskedValues, id: &str) {
     if !watch.is_empty()
         && let Err(error) = executor_sys::privileges::allow_swap()
     {
-        log::line(Level::Warning, id, format_args!("unused memory is not given back: {error}"));
+        log::line(Level::Warning, id, format_args!("unused memory was not returned to the kernel: {error}"));
     }
     heap::trim();
     if let Err(error) = process::trim_stack() {
-        log::line(Level::Warning, "", format_args!("unused stack was not given back: {error}"));
+        log::line(Level::Warning, "", format_args!("unused stack was not returned to the kernel: {error}"));
     }
     keep_out_of_swap(watch, id);
 }
 
-/// Keeps the values that are to be masked out of swap, where there are any.
+/// Locks the masked values in memory, if there are any.
 fn keep_out_of_swap(watch: &output::redaction::MaskedValues, id: &str) {
     if watch.is_empty() {
         return;
@@ -341,15 +341,15 @@ fn keep_out_of_swap(watch: &output::redaction::MaskedValues, id: &str) {
     match executor_sys::privileges::keep_out_of_swap(true) {
         Ok(true) => {}
         Ok(false) => {
-            log::line(Level::Warning, id, "the values to be masked are not locked into memory: no CAP_IPC_LOCK");
+            log::line(Level::Warning, id, "the masked values are not locked into memory: no CAP_IPC_LOCK");
         }
         Err(error) => {
-            log::line(Level::Warning, id, format_args!("the values to be masked are not locked into memory: {error}"));
+            log::line(Level::Warning, id, format_args!("the masked values are not locked into memory: {error}"));
         }
     }
 }
 
-/// Writes the record; the run goes on without, because the container matters more.
+/// Writes the record. A failure does not stop the container, which matters more.
 fn save(ready: &Ready) {
     if let Err(error) = ready.remains.dirs.write_record(&ready.record) {
         log::line(Level::Warning, ready.record.plan.id.as_str(), format_args!("the record was not written: {error}"));

@@ -1,8 +1,9 @@
-//! A shim as the launcher sees it: what it watches, and what it holds for the case that the shim is lost.
+//! The launcher's view of a shim: its state, its heartbeat, and the handles that the launcher needs if the shim is
+//! lost.
 //!
-//! A shim writes into memory that both share how often it has turned its loop, and, while it is at work, by when it will
-//! be back. A look at that costs the shim nothing. One that rests is asked now and then to turn its loop once: it may be
-//! stopped, or held by the kernel.
+//! A shim writes to shared memory how often it has turned its loop, and while it works, by when it will be back.
+//! Reading this costs the shim nothing. An idle shim is asked now and then to turn its loop once, because it may be
+//! stopped or blocked in the kernel.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -21,54 +22,52 @@ use prost::Message;
 use crate::shim::WARM_STARTED;
 use crate::warm::Place;
 
-/// A shim that is watched.
+/// A watched shim.
 pub(crate) struct ShimHandle {
-    /// Container.
     pub id: ContainerId,
-    /// Time when the container was admitted.
+    /// Admission time of the container.
     pub created_at: Timestamp,
-    /// Pid.
     pub pid: i32,
-    /// Set for a child of this launcher, which is to be waited for.
+    /// True if it is a child of this launcher, which must reap it.
     pub child: bool,
-    /// Readable when it has ended.
+    /// pidfd, readable after the shim's exit.
     pub pidfd: OwnedFd,
-    /// Connection over which the shim tells its states and hands over its volume; `None` when the shim has closed its end.
+    /// Connection over which the shim reports its states and sends its volume; `None` after the shim has closed it.
     pub lifeline: Option<Seqpacket>,
-    /// Second handle on its secret files.
+    /// Second handle on the secret files.
     pub volume: Option<Volume>,
-    /// Start payloads of the container, until the shim has wiped them.
+    /// Payloads of the container's start, until the shim has wiped them.
     pub inputs: Vec<MemFile>,
-    /// The range of ids that it was given.
+    /// First id of the container's range.
     pub id_range: Option<u32>,
-    /// The range of ids of the pod that its container is a member of.
+    /// First id of the range of the container's pod.
     pub pod_range: Option<u32>,
-    /// Set when it listens for daemons.
+    /// True if it listens for daemons.
     pub(crate) listening: bool,
-    /// Set when it has told the end of its container: it removes what is left, and ends.
+    /// True after it has reported the container's end: it then cleans up and exits.
     pub(crate) done: bool,
-    /// Signs of life; none of a shim of an older version.
+    /// Heartbeat; `None` for a shim of an older version.
     pub(crate) watch: Option<HeartbeatMonitor>,
-    /// Set when it was killed because it gave none.
+    /// `Some` after the watchdog has killed the shim.
     pub(crate) killed: Option<Killed>,
-    /// Place of the shell that it was.
+    /// Place of the warm container that it was.
     pub(crate) warm: Option<Place>,
-    /// The launch that was handed to a shell, until the shell has acknowledged it.
+    /// Launch that was sent to a warm container, until it is acknowledged.
     pub(crate) offer: Option<Offer>,
 }
 
-/// A launch without its payloads, which are [`ShimHandle::inputs`]: enough to launch the container in another way.
+/// A launch without its payloads, which are [`Shim::inputs`]: enough to launch the container again.
 pub(crate) struct Offer {
     pub(crate) launch: Launch,
-    /// To the daemon.
+    /// Connection to the daemon.
     pub(crate) connection: Seqpacket,
     pub(crate) plan: MemFile,
-    /// Time by which the shell is to acknowledge the launch.
+    /// Deadline for the warm container to acknowledge the launch.
     pub(crate) until: Instant,
 }
 
 impl ShimHandle {
-    /// Begins to watch a child of this launcher: by its pid, its descriptor and the connection to it.
+    /// Starts to watch a child of this launcher.
     pub(crate) fn begun(
         id: ContainerId,
         created_at: Timestamp,
@@ -95,7 +94,7 @@ impl ShimHandle {
         }
     }
 
-    /// Takes what it has told. Its volume is of this kind.
+    /// Reads the messages of the shim. `kind` is the kind of its volume.
     pub(crate) fn recv(&mut self, kind: VolumeKind) {
         let mut buffer = [0; 4096];
         while let Some(lifeline) = &self.lifeline {
@@ -106,15 +105,15 @@ impl ShimHandle {
                         self.take(report, fds, kind);
                     }
                 }
-                // A line at its end would be readable for ever; the descriptor of the process tells of the shim's own end.
+                // A closed socket would stay readable for ever; the pidfd reports the shim's exit.
                 Ok(None) => self.lifeline = None,
-                Err(_) => return, // nothing more has come
+                Err(_) => return, // no more messages
             }
         }
     }
 
-    /// Takes what it tells, and the handles that come with that: on its volume, which is of this kind, and its signs of
-    /// life.
+    /// Handles a message of the shim and the descriptors that come with it: its volume, which is of this kind, and its
+    /// heartbeat.
     pub(crate) fn take(&mut self, report: ShimReport, fds: Vec<OwnedFd>, kind: VolumeKind) {
         let mut fds = fds.into_iter();
         match report.news {
@@ -138,22 +137,22 @@ impl ShimHandle {
     }
 }
 
-/// Time and reason of the killing of a shim.
+/// Time and reason of killing a shim.
 pub(crate) struct Killed {
     pub(crate) at: Instant,
     pub(crate) why: String,
 }
 
-/// Part of the time that a shim has for a turn of its loop, after which one that rests is asked for one.
+/// An idle shim is asked to turn its loop after this part of the time limit, as a divisor.
 const ASK_AFTER: u32 = 3;
 
-/// A shim's signs of life, and what was seen of them.
+/// Heartbeat of a shim, and its last observed state.
 pub(crate) struct HeartbeatMonitor {
     pulse: Heartbeat,
     turns: u64,
-    /// Time when its last turn was seen.
+    /// Time when the last turn was observed.
     seen: Instant,
-    /// Since when it is expected to turn.
+    /// Time when a turn was requested.
     asked: Option<Instant>,
 }
 
@@ -162,7 +161,7 @@ impl HeartbeatMonitor {
         Self { turns: pulse.turns(), pulse, seen: Instant::now(), asked: None }
     }
 
-    /// Looks at a shim that has `patience` for a turn of its loop. Tells what is wrong with it.
+    /// Checks a shim that has `patience` for a turn of its loop. Returns the fault if it is not alive.
     pub(crate) fn check(&mut self, patience: Duration, line: Option<&Seqpacket>) -> Option<String> {
         if let Some(late) = self.pulse.overdue() {
             return Some(format!("has not responded, {} s after its deadline", late.as_secs()));
@@ -178,7 +177,7 @@ impl HeartbeatMonitor {
             }
             (None, Some(line)) if self.seen.elapsed() >= patience / ASK_AFTER => {
                 let ping = ShimRequest { sequence: 0, call: Some(ShimCall::Ping(Ping {})) };
-                let _ = line.send(&ping.encode_to_vec(), &[]); // one that does not read has been asked before
+                let _ = line.send(&ping.encode_to_vec(), &[]); // if it does not read, an earlier ping is pending
                 self.asked = Some(Instant::now());
                 None
             }

@@ -1,7 +1,7 @@
-//! What a signal does to a process.
+//! Default effects of signals on a process.
 
-/// A process that has no handler ends when it gets the signal (signal(7)): it neither stops, nor goes on, nor passes it
-/// over.
+/// Returns true if the signal's default action ends a process (signal(7)): it neither stops, nor continues, nor ignores
+/// it.
 pub(crate) fn ends_without_handler(signal: i32) -> bool {
     const OTHERS: [i32; 8] = [
         libc::SIGCHLD,
@@ -16,7 +16,7 @@ pub(crate) fn ends_without_handler(signal: i32) -> bool {
     !OTHERS.contains(&signal)
 }
 
-/// The process of a /proc/PID/status neither catches nor ignores nor blocks a signal.
+/// Returns true if the process of a /proc/PID/status neither catches nor ignores nor blocks a signal.
 pub(crate) fn takes_no_notice(status: &str, signal: i32) -> bool {
     let mask = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));

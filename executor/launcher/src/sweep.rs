@@ -1,8 +1,8 @@
-//! Containers without a shim: finished by the launcher, from what is on disk and what the kernel still knows.
+//! Containers without a shim, finished by the launcher from their files and the state of the kernel.
 //!
-//! A shim that dies leaves its container's init to the launcher (its sub-reaper), the second handle on the secret
-//! files with the launcher, and the record on disk. A launcher that starts finds shims that live on and takes
-//! their handles again, and containers that lost everything, and ends them.
+//! When a shim exits unexpectedly, its container's init becomes a child of the launcher (its subreaper), the launcher
+//! has the second handle on the secret files, and the record is on disk. A starting launcher finds running shims and
+//! requests their handles again, and ends containers that have lost their shim.
 
 mod recover;
 
@@ -33,26 +33,26 @@ use crate::orphans;
 use crate::shim;
 use crate::shim_handle::ShimHandle;
 
-/// Time that the kernel is given to end processes that were killed, all together.
+/// Time limit for the kernel to end killed processes, for all of them together.
 const KILL_PATIENCE: Duration = Duration::from_secs(10);
-/// Time between two looks at children that have ended meanwhile.
+/// Interval between checks for exited children meanwhile.
 const KILL_LOOK: Duration = Duration::from_millis(5);
-/// The number of the question for a shim's handles.
+/// Sequence number of the request for a shim's handles.
 const SHARE: u64 = 1;
-/// Time until a shim that has begun has a record and listens, and the pause between two looks.
+/// Time limit for a new shim to have a record and listen, and the polling interval.
 const LISTEN_PATIENCE: Duration = Duration::from_secs(5);
 const LISTEN_PAUSE: Duration = Duration::from_millis(1);
-/// Time that shims are given to answer a launcher that has just started, all together.
+/// Time limit for shims to answer a new launcher, for all of them together.
 const SHARE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Secret files of a container that has ended, of which somebody outside of it may still have a lease.
+/// Secret files of an ended container on which some process outside of it may still have a lease.
 pub(crate) struct Unwiped {
     pub(crate) id: ContainerId,
     pub(crate) volume: Volume,
 }
 
 impl Unwiped {
-    /// Wipes what is still there. Tells whether that is to be done once more.
+    /// Wipes the remaining files. Returns true if another attempt is needed.
     pub(crate) fn is_still_leased(&self) -> bool {
         match self.volume.wipe() {
             Ok(receipt) => {
@@ -74,14 +74,14 @@ impl Unwiped {
 /// Result of a sweep.
 #[derive(Default)]
 pub(crate) struct Swept {
-    /// Shims that live.
+    /// Running shims.
     pub(crate) shims: Vec<ShimHandle>,
-    /// Secret files that are to be wiped again.
+    /// Secret files that must be wiped again.
     pub(crate) unwiped: Vec<Unwiped>,
 }
 
-/// Ends a container whose shim is gone. Nothing is done for one that ended in order. `living` are the shims that live:
-/// what they and their helpers do is left alone. Gives what is to be wiped again.
+/// Ends a container whose shim has exited; does nothing for one that ended regularly. `living` are the running shims,
+/// which are left alone with their helpers. Returns files that must be wiped again.
 pub(crate) fn finish(
     host: &Host,
     id: &ContainerId,
@@ -97,7 +97,7 @@ pub(crate) fn finish(
 
 fn remains(host: &Host, id: &ContainerId, volume: Option<Volume>, inputs: Vec<MemFile>) -> Remains {
     let dirs = Dirs::new(host, id);
-    // One that was a shell keeps the shell's.
+    // An activated warm container keeps its cgroup.
     let cgroup =
         dirs.read_record().map(|record| record.cgroup).filter(|cgroup| cgroup.starts_with(&host.cgroup_parent));
     Remains {
@@ -111,14 +111,14 @@ fn remains(host: &Host, id: &ContainerId, volume: Option<Volume>, inputs: Vec<Me
     }
 }
 
-/// A container without a shim, by what is on the disk.
+/// State of a container without a shim, by its files.
 #[derive(Debug)]
 enum Found {
-    /// The exit record is there: only leftovers are to be removed.
+    /// The exit record exists: only cleanup is left.
     Ended,
-    /// Making was not completed, or was being undone: nothing is to be kept.
+    /// It was not completed, or was being undone: nothing is kept.
     NeverWas,
-    /// The end is to be recorded.
+    /// Its exit must be recorded.
     Lost(Box<ContainerRecord>),
 }
 
@@ -130,10 +130,10 @@ impl Found {
             Ok(None) => {}
             Err(error) => {
                 let name = dirs.state.file_name().unwrap_or_default().to_string_lossy();
-                log::line(Level::Error, &name, format_args!("its exit record does not count: {error}"));
+                log::line(Level::Error, &name, format_args!("its exit record is ignored: {error}"));
             }
         }
-        // The state directory is made before the first record and goes first when a container is undone.
+        // The state directory is made before the first record, and removed first when a container is undone.
         match record.filter(|_| dirs.state.exists()) {
             Some(record) => Self::Lost(Box::new(record)),
             None => Self::NeverWas,
@@ -162,7 +162,7 @@ fn finish_remains(
         }
         Found::Lost(record) => *record,
     };
-    log::line(Level::Warning, id.as_str(), "its shim is gone: the container is ended");
+    log::line(Level::Warning, id.as_str(), "its shim has exited: ending the container");
     if remains.volumes.is_empty() {
         remains.volumes = recover::volumes(host, &record);
     }
@@ -171,7 +171,7 @@ fn finish_remains(
     remains.leave(host, id.as_str(), recorded);
 }
 
-/// Ends what still runs of a container, and tells what is known of its end.
+/// Ends the remaining processes of a container. Returns the known result.
 fn end(
     host: &Host,
     record: &ContainerRecord,
@@ -182,13 +182,13 @@ fn end(
     let init = record.prepared.as_ref().map(|prepared| prepared.init.clone());
     let this_boot = identity::boot_id().is_ok_and(|boot| boot == record.shim.boot_id);
     let kept: BTreeSet<i32> = living.iter().copied().chain(init.as_ref().map(|init| init.pid)).collect();
-    // Init is a child of this process now if its shim was. If it ended by itself, its status is still to be had.
+    // Init is a child of this process now if its shim was. If it exited by itself, its status is still available.
     let seen = init.as_ref().and_then(|init| {
         let by_itself = process::has_ended(init.pid).ok()?;
         if !by_itself && identity::alive(init) {
             kill_all(&[init.pid], &kept);
         }
-        // One that the kernel does not let end is not waited for.
+        // Do not wait for a process that the kernel does not end.
         let ended = process::has_ended(init.pid).ok()?.then(|| process::wait_for(init.pid).ok()).flatten()?;
         by_itself.then_some(ended)
     });
@@ -218,8 +218,8 @@ fn end(
     }
 }
 
-/// Returns what went wrong with a container that lost its shim; `exit` is that of its process, where it is known, and
-/// `killed` why the shim was killed, where it was.
+/// Returns the failure of a container that lost its shim. `exit` is that of its process, if known, and `killed` the
+/// reason why the shim was killed, if it was.
 fn failure(exit: Option<Exit>, this_boot: bool, killed: Option<String>) -> Option<Failure> {
     if exit.is_some() {
         return None;
@@ -234,13 +234,13 @@ fn failure(exit: Option<Exit>, this_boot: bool, killed: Option<String>) -> Optio
     Some(Failure { kind, message, errno: 0 })
 }
 
-/// Returns whether output may be missing from the log: the shim had not told yet that all of it was there.
+/// Returns true if output may be missing in the log: the shim had not reported yet that all of it was written.
 fn may_lack_output(record: &ContainerRecord) -> bool {
     let kept = record.plan.processes.iter().any(|process| !process.suppress_log_output);
     kept && record.started_at.is_some() && record.state < State::Wiping
 }
 
-/// Says in the log that output may be missing, where it may. Returns whether it may.
+/// Writes to the log that output may be missing, if so. Returns true if it may.
 fn say_what_is_missing(record: &ContainerRecord, dirs: &Dirs, this_boot: bool) -> bool {
     if !may_lack_output(record) {
         return false;
@@ -252,7 +252,7 @@ fn say_what_is_missing(record: &ContainerRecord, dirs: &Dirs, this_boot: bool) -
     true
 }
 
-/// Returns what is left of the outputs: all of them, where the shim had captured them before it was lost, else none.
+/// Returns the captured outputs: all of them if the shim had captured them before it was lost, else none.
 fn outputs(record: &ContainerRecord, remains: &Remains, this_boot: bool) -> OutputsRecord {
     if let Some(list) = remains.dirs.read_outputs() {
         return list.summary();
@@ -268,9 +268,9 @@ fn outputs(record: &ContainerRecord, remains: &Remains, this_boot: bool) -> Outp
     OutputsRecord { failure: Some(format!("{who} before the outputs were captured")), ..OutputsRecord::default() }
 }
 
-/// Kills processes and waits for their end: a helper of the shim's that is still writing must not write behind the wipe. The first
-/// process of a container ends when nobody else in its pid namespace is left to be waited for: steps of a tree of actions, which
-/// came to this process with the end of the one that started them, are taken meanwhile. Children that are `kept` are not.
+/// Kills processes and waits for their exit, because a shim's helper must not write after the wipe. The first process
+/// of a container exits only after all others in its pid namespace are reaped: steps of a tree of actions, which became
+/// children of this process with the exit of the step starter, are reaped meanwhile. Children in `kept` are not.
 fn kill_all(pids: &[i32], kept: &BTreeSet<i32>) {
     let processes: Vec<_> = pids.iter().filter_map(|pid| Some((pid, pidfd(*pid).ok()?))).collect();
     for (_, process) in &processes {
@@ -280,9 +280,9 @@ fn kill_all(pids: &[i32], kept: &BTreeSet<i32>) {
     for (pid, process) in &processes {
         while !readable_by(process, deadline.min(Instant::now() + KILL_LOOK)).unwrap_or(true) {
             if Instant::now() >= deadline {
-                // It is not waited for.
+                // Not waited for any longer.
                 let late =
-                    format_args!("process {pid} was killed and has not ended within {} s", KILL_PATIENCE.as_secs());
+                    format_args!("process {pid} was killed and has not exited within {} s", KILL_PATIENCE.as_secs());
                 log::line(Level::Warning, "", late);
                 break;
             }
@@ -291,10 +291,10 @@ fn kill_all(pids: &[i32], kept: &BTreeSet<i32>) {
     }
 }
 
-/// Looks at everything that earlier launchers left: ends what has no shim, and gives back the shims that live.
+/// Inspects all leftovers of earlier launchers: ends containers without a shim, and returns the running shims.
 ///
 /// # Errors
-/// The directories cannot be read.
+/// Returns an error if the directories cannot be read.
 pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
     finish_removals(host)?;
     await_records(host)?;
@@ -317,8 +317,8 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
         }
     }
     let mut living: BTreeSet<i32> = shims.iter().map(|shim| shim.pid).collect();
-    // An init of the executor's own is a program of its as well. It goes with its container: until then its mounts are the way
-    // to the secret files.
+    // An init of the executor's own runs the executor's program, too. It is ended with its container: until then the
+    // secret files are reached through its mounts.
     living.extend(
         lost.iter()
             .filter_map(|id| Some(Dirs::new(host, id).read_record()?.prepared?.init))
@@ -334,12 +334,13 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
             unwiped.extend(finish(host, &id, None, Vec::new(), None, &living));
         }
     }
-    // What is not one of these has no directory any more, and was to be taken off its network by a plugin that failed.
+    // Other containers have no directory any more, and are detached from their network, where a plugin had failed.
     crate::network::sweep(host, &shims.iter().map(|shim| shim.id.clone()).collect());
     Ok(Swept { shims, unwiped })
 }
 
-/// Waits for shims that have only just begun: each has a record soon, or ends because its launcher has. Nobody tells when.
+/// Waits for new shims: each has a record soon, or exits because its launcher has. There is no notification, so this
+/// polls.
 fn await_records(host: &Host) -> io::Result<()> {
     let deadline = Instant::now() + LISTEN_PATIENCE;
     loop {
@@ -352,28 +353,28 @@ fn await_records(host: &Host) -> io::Result<()> {
     }
 }
 
-/// A shim that is about to end, or hangs: it is ended as one that lost its launcher too early.
+/// A shim that is about to exit or hangs: it is ended like one that lost its launcher too early.
 fn not_adopted(id: ContainerId, error: &io::Error) -> ContainerId {
     log::line(Level::Warning, id.as_str(), format_args!("its shim cannot be adopted: {error}"));
     id
 }
 
-/// Ranges of ids of containers that could not be ended, so that their directories are still there.
+/// Returns the id ranges of containers that could not be ended, so that their directories still exist.
 ///
 /// # Errors
-/// The directory cannot be read.
+/// Returns an error if the directory cannot be read.
 pub(crate) fn ranges_left(host: &Host, shims: &[ShimHandle]) -> io::Result<BTreeSet<u32>> {
     let left = ids(&host.containers_run())?.into_iter().filter(|id| !shims.iter().any(|shim| shim.id == *id));
     let records = left.filter_map(|id| Dirs::new(host, &id).read_record());
     Ok(records.flat_map(|record| [record.id_range_start, record.pod_range_start]).flatten().collect())
 }
 
-/// Containers that have a directory here. What is no container's is left alone.
+/// Returns the containers that have a directory here. Other entries are ignored.
 pub(crate) fn ids(dir: &Path) -> io::Result<Vec<ContainerId>> {
     Ok(names(dir)?.iter().filter_map(|name| name.parse().ok()).collect())
 }
 
-/// Connects to a shim. One that has only just begun has a record before it listens.
+/// Connects to a shim. A new shim has a record before it listens.
 fn connect(socket: &Path, pidfd: &OwnedFd) -> io::Result<Seqpacket> {
     let deadline = Instant::now() + LISTEN_PATIENCE;
     loop {
@@ -391,7 +392,7 @@ fn connect(socket: &Path, pidfd: &OwnedFd) -> io::Result<Seqpacket> {
     }
 }
 
-/// Connects to a shim that an earlier launcher forked, and asks for its handles.
+/// Connects to a shim that an earlier launcher forked, and requests its handles.
 fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<ShimHandle> {
     let pidfd = pidfd(record.shim.pid)?;
     if !identity::alive(&record.shim) {
@@ -421,8 +422,8 @@ fn adopt(host: &Host, id: &ContainerId, record: &ContainerRecord) -> io::Result<
     })
 }
 
-/// Takes a shim's handles. One that listens and says nothing is watched all the same: its container is finished when it
-/// ends.
+/// Receives a shim's handles. A shim that listens but does not answer is watched as well: its container is finished
+/// after its exit.
 fn take_handles(host: &Host, shim: &mut ShimHandle, deadline: Instant) -> io::Result<()> {
     let kind = if host.noswap { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs };
     let mut buffer = [0; 4096];
@@ -523,7 +524,7 @@ mod tests {
         assert!(!may_lack_output(&silent));
     }
 
-    /// Whatever files a shim or a launcher had written when it was killed.
+    /// For each set of files that a killed shim or launcher can leave.
     #[test]
     fn a_container_without_a_shim_is_known_by_its_files() {
         let home = tempfile::tempdir().expect("a directory");
@@ -550,7 +551,7 @@ mod tests {
         let whole = serde_json::to_vec(&exit).expect("JSON");
         let mut holed = whole.clone();
         holed[40..].fill(0);
-        // It is not synced: what a power cut leaves of it.
+        // The record is not synced: these are states after a power failure.
         for torn in [&b""[..], &whole[..whole.len() / 2], &vec![0; whole.len()], &holed] {
             write(&dirs.state.join("exit.json"), torn);
             assert_eq!(found(), "lost", "a part of an exit record does not count");
@@ -559,7 +560,7 @@ mod tests {
         assert_eq!(found(), "ended");
     }
 
-    /// Also where the shim was killed between the making of the file and its next step.
+    /// Also if the shim was killed between creating the file and its next step.
     #[test]
     #[ignore = "needs root"]
     fn the_daemon_can_read_an_exit_record() {

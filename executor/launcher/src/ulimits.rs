@@ -1,18 +1,18 @@
-//! Limits of a container's processes, beside those on open files and core files.
+//! Resource limits of a container's processes, except those on open files and core files.
 //!
-//! They are set in two steps. With privilege, and only where a hard limit is above that of the launcher, it is raised; a
-//! process on its way to a program still has all that it needs then. Just before the program is executed, each limit gets the
-//! value that was asked for.
+//! They are set in two steps. First, with privilege, a hard limit above the launcher's is raised, so that the process
+//! still has all resources that it needs to start a program. Just before the program is executed, each limit gets the
+//! requested value.
 
 use std::io;
 
 use executor_core::plan::Ulimit;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the hard limits of the calling process that are below those asked for.
+/// Raises the hard limits of the calling process that are below the requested ones.
 ///
 /// # Errors
-/// The index of the limit, and why it was not raised (`PermissionDenied` without CAP_SYS_RESOURCE).
+/// Returns the index of the limit and the error (`PermissionDenied` without CAP_SYS_RESOURCE).
 pub(crate) fn raise(ulimits: &[Ulimit]) -> Result<(), (usize, io::Error)> {
     for (index, ulimit, resource) in known(ulimits) {
         let own = getrlimit(resource);
@@ -25,7 +25,7 @@ pub(crate) fn raise(ulimits: &[Ulimit]) -> Result<(), (usize, io::Error)> {
     Ok(())
 }
 
-/// Returns the indices of the hard limits that are above those of the calling process, with the latter (-1 for none).
+/// Returns the indices of the hard limits above those of the calling process, with the latter (-1 for none).
 pub(crate) fn above_own(ulimits: &[Ulimit]) -> impl Iterator<Item = (usize, i64)> {
     known(ulimits).filter_map(|(index, ulimit, resource)| {
         let own = getrlimit(resource).maximum;
@@ -37,7 +37,7 @@ pub(crate) fn above_own(ulimits: &[Ulimit]) -> impl Iterator<Item = (usize, i64)
 /// Sets the limits of the calling process.
 ///
 /// # Errors
-/// The name of the limit, and why it was not set.
+/// Returns the name of the limit and the error.
 pub(crate) fn set(ulimits: &[Ulimit]) -> Result<(), (&str, io::Error)> {
     for (_, ulimit, resource) in known(ulimits) {
         setrlimit(resource, Rlimit { current: value(ulimit.soft), maximum: value(ulimit.hard) })
@@ -46,7 +46,7 @@ pub(crate) fn set(ulimits: &[Ulimit]) -> Result<(), (&str, io::Error)> {
     Ok(())
 }
 
-/// The limits that are set here. Core files are never written, whether a request says so or not.
+/// Returns the limits that are set here. Core files are never written, even if a request asks for them.
 fn known(ulimits: &[Ulimit]) -> impl Iterator<Item = (usize, &Ulimit, Resource)> {
     ulimits.iter().enumerate().filter_map(|(index, ulimit)| Some((index, ulimit, resource(&ulimit.name)?)))
 }
@@ -71,7 +71,7 @@ fn resource(name: &str) -> Option<Resource> {
     })
 }
 
-/// -1 is no limit.
+/// Converts a limit; -1 means no limit.
 fn value(limit: i64) -> Option<u64> {
     u64::try_from(limit).ok()
 }

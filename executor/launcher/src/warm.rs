@@ -1,10 +1,10 @@
-//! The places of shells: what a shell has on the host beside its processes, and how that is found and removed.
+//! Files and cgroups of warm containers on the host, and the cleanup of leftovers.
 //!
 //! ```text
-//! RUN_DIR/skeleton/          0711   root file system of every shell: empty directories for what is mounted there
-//! RUN_DIR/shells/NAME/       0750   libcontainer's, and then the container's run directory, until that gets its name
-//! STATE_DIR/shells/NAME/     0750   the container's state directory, until that gets its name
-//! CGROUP_PARENT/.shell-NAME         cgroup of the shell, and later of its container
+//! RUN_DIR/skeleton/          0711   root file system of every warm container: empty directories as mount points
+//! RUN_DIR/shells/NAME/       0750   libcontainer's files, and then the container's run directory, until it is renamed
+//! STATE_DIR/shells/NAME/     0750   the container's state directory, until it is renamed
+//! CGROUP_PARENT/.shell-NAME         cgroup of the warm container, and later of its container
 //! ```
 
 mod premade;
@@ -21,16 +21,16 @@ use crate::log::{self, Level};
 
 pub(crate) use premade::{Opened, Premade};
 
-/// Directory of the skeleton on which the container's root is put.
+/// Directory of the skeleton on which the container's root is mounted.
 pub(crate) const STAGE: &str = "new";
 /// Directories of the skeleton, and of every root, whose mounts the container keeps.
 pub(crate) const KEPT: [&str; 3] = ["dev", "proc", "sys"];
-/// Prefix of the name of a shell's cgroup. No container's id begins so.
+/// Prefix of the name of a warm container's cgroup. No container id begins like this.
 const PREFIX: &str = ".shell-";
-/// Time that the kernel is given to let go of a cgroup whose processes were killed.
+/// Time limit for the kernel to release a cgroup whose processes were killed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The place of one shell.
+/// Paths of one warm container.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     /// Cgroup, relative to each hierarchy's mount.
@@ -42,7 +42,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Returns the place of the shell of this name.
+    /// Returns the paths of the warm container of this name.
     pub(crate) fn from_object(host: &Host, name: &str) -> Self {
         Self {
             cgroup: host.cgroup_parent.join(format!("{PREFIX}{name}")),
@@ -54,43 +54,42 @@ impl Place {
     /// Makes the directory below RUN_DIR.
     ///
     /// # Errors
-    /// `AlreadyExists`; a full disk.
+    /// Returns `AlreadyExists`, or an error if the disk is full.
     pub(crate) fn make(&self) -> io::Result<()> {
         make_dir(&self.dir, 0o700, None)
     }
 
-    /// Removes what libcontainer left in the directory, and needs no more.
+    /// Removes libcontainer's files from the directory, which are not needed any more.
     ///
     /// # Errors
-    /// The file system of the run directory.
+    /// Returns the error of the run directory's file system.
     pub(crate) fn empty(&self) -> io::Result<()> {
         fs::read_dir(&self.dir)?.try_for_each(|entry| remove_tree(&entry?.path()))
     }
 
-    /// Tells whether anything is left under the shell's name. A container that was a shell has its directories, and with them the
-    /// cgroup.
+    /// Returns true if anything is left under the warm container's name. An activated container owns its directories,
+    /// and with them the cgroup.
     pub(crate) fn is_there(&self) -> bool {
         self.dir.exists() || self.state.exists()
     }
 
-    /// Removes the directories.
     fn remove_dirs(&self) -> io::Result<()> {
         remove_tree(&self.state).and_then(|()| remove_tree(&self.dir))
     }
 
-    /// Ends what is in the cgroup, and removes it and the directories. Faults are told in the log.
+    /// Kills the processes in the cgroup, and removes it and the directories. Errors are logged.
     pub(crate) fn clear(&self, host: &Host) {
         let removed = host.hierarchies.remove(&self.cgroup, PATIENCE).and_then(|()| self.remove_dirs());
         if let Err(error) = removed {
-            log::line(Level::Error, "", format_args!("a shell was not removed: {error}"));
+            log::line(Level::Error, "", format_args!("a warm container was not removed: {error}"));
         }
     }
 }
 
-/// Makes the directories that shells need.
+/// Makes the directories for warm containers.
 ///
 /// # Errors
-/// The file system of the run directory.
+/// Returns the error of the run directory's file system.
 pub(crate) fn make_dirs(host: &Host) -> io::Result<()> {
     ensure_dir(&host.warm_pool(), 0o700)?;
     let skeleton = host.skeleton();
@@ -98,13 +97,13 @@ pub(crate) fn make_dirs(host: &Host) -> io::Result<()> {
     KEPT.iter().chain([&STAGE]).try_for_each(|name| ensure_dir(&skeleton.join(name), 0o755))
 }
 
-/// Removes what shells of earlier launchers left, whose processes have ended; `used` gives the cgroups of containers, where
-/// something is left.
+/// Removes leftovers of earlier launchers' warm containers whose processes have exited; `used` returns the cgroups of
+/// containers, and is called only if there are leftovers.
 ///
 /// # Errors
-/// The directory cannot be read.
+/// Returns an error if the directory cannot be read.
 pub(crate) fn sweep(host: &Host, used: impl FnOnce() -> BTreeSet<PathBuf>) -> io::Result<()> {
-    // The two have the same names; after a start of the machine there are those of the state directory alone.
+    // Both have the same names; after a reboot only those of the state directory are left.
     let left: BTreeSet<_> = names(&host.warm_pool())?.into_iter().chain(names(&host.warm_state())?).collect();
     let used = if left.is_empty() { BTreeSet::new() } else { used() };
     for name in left {

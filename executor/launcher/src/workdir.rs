@@ -1,9 +1,10 @@
-//! A working directory that the root file system lacks.
+//! Creates a working directory that the root file system lacks.
 //!
-//! A process changes to its working directory as the container's user, who may not create directories. If the directory is
-//! missing, the process sends a request over its start socket ([`request`]). Its supervisor is root of the host and has a helper
-//! create the directory ([`Within::create_and_reply`]): in the container's mount namespace, as root of the container, with mode 0755. Container
-//! content is untrusted, so the path is opened as if the container's root were `/`.
+//! A process changes to its working directory as the container's user, who may not create directories. If the directory
+//! is missing, the process sends a request over its start socket ([`request`]). Its supervisor is root of the host and
+//! has a helper create the directory ([`Within::create_and_reply`]): in the container's mount namespace, as root of the
+//! container, with mode 0755. Container content is untrusted, so the path is opened as if the container's root were
+//! `/`.
 
 use std::ffi::{CStr, OsStr};
 use std::io;
@@ -17,7 +18,7 @@ use executor_sys::seqpacket::Seqpacket;
 use rustix::fs::{Mode, OFlags, mkdirat};
 use rustix::io::Errno;
 
-/// Start of a request. No error number looks like it, so that it is not taken for a failure.
+/// Prefix of a request. No error number looks like it, so that it is not mistaken for a failure.
 const REQUEST: &[u8] = b"workdir:";
 
 /// Asks the supervisor to create a directory, and waits for the result.
@@ -42,11 +43,11 @@ pub(crate) fn requested(message: &[u8]) -> Option<&Path> {
 
 /// Container in which a directory is created.
 pub(crate) struct Within<'a> {
-    /// Descriptor of the container's init.
+    /// pidfd of the container's init.
     pub(crate) init: BorrowedFd<'a>,
-    /// True if the container has a user namespace of its own.
+    /// True if the container has its own user namespace.
     pub(crate) is_mapped: bool,
-    /// Root file system in the calling process's mount namespace. It is writable if the container's view of it is not.
+    /// Root file system in the calling process's mount namespace. It is writable even if the container's view is not.
     pub(crate) stage: Option<&'a Path>,
 }
 
@@ -57,7 +58,7 @@ impl Within<'_> {
             Ok(()) => 0,
             Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
         };
-        let _ = requester.send(&errno.to_le_bytes(), &[]); // the requester may have ended
+        let _ = requester.send(&errno.to_le_bytes(), &[]); // the requester may have exited
     }
 
     /// Creates a directory in a helper process.
@@ -77,7 +78,7 @@ impl Within<'_> {
         }
     }
 
-    /// Enters the container for good, and creates a directory there.
+    /// Enters the container for good and creates a directory there.
     fn create_here(&self, dir: &Path) -> io::Result<()> {
         let stage = self.stage.map(open_dir).transpose()?;
         process::enter_namespaces(self.init, true, false)?;
@@ -87,7 +88,7 @@ impl Within<'_> {
         let root = open_dir(Path::new("/"))?;
         match (create_below(root.as_fd(), dir), stage) {
             (Err(error), Some(stage)) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-                // A mount of the container's own, such as its /sys, hides what is created there.
+                // A mount in the container, such as its /sys, hides directories created below it.
                 create_below(stage.as_fd(), dir).and_then(|()| open(root.as_fd(), dir).map(drop)).map_err(|_| error)
             }
             (created, _) => created,

@@ -118,7 +118,7 @@ fn a_plan_of_a_daemon_that_was_taken_over_is_refused() {
         assert_eq!(refused(&launcher, &plan, &payload).reason, Reason::Invalid as i32);
     }
     let wrong_size = forge(|plan| plan.files[0].size = 2);
-    assert!(refused(&launcher, &wrong_size, &payload).message.contains("do not fit one another"));
+    assert!(refused(&launcher, &wrong_size, &payload).message.contains("do not match the plan"));
 }
 
 /// Secret files count against the container's own memory limit: files that do not fit are refused with the limit's

@@ -18,7 +18,7 @@ fn a_faulty_plugin_is_named_and_everything_is_taken_back() {
         ("hangs-and-ignores", "trap '' TERM INT HUP; while :; do sleep 1000; done", "no answer within 3 s"),
         ("garbage", "echo hello", "plugin `faulty`, ADD: its answer is not a JSON object: expected value"),
         ("nothing", ":", "its answer is not a JSON object: EOF"),
-        ("list", "echo '[1]'", "its answer is not a JSON object: it is something else"),
+        ("list", "echo '[1]'", "its answer is not a JSON object: it is of another type"),
         ("endless", "yes", "plugin `faulty`, ADD: its answer has more than 1048576 bytes"),
         ("complains", "yes >&2", "no answer within 3 s"),
         (
@@ -27,7 +27,7 @@ fn a_faulty_plugin_is_named_and_everything_is_taken_back() {
             "no such range: 10.0.0.0/33 (code 7)",
         ),
         ("dies", "echo 'cannot open shared object' >&2; exit 127", "ADD: cannot open shared object"),
-        ("killed", "kill -9 $$", "was ended by signal 9"),
+        ("killed", "kill -9 $$", "was killed by signal 9"),
         (
             "wrong",
             "echo '{\"cniVersion\":\"1.0.0\",\"ips\":[{\"address\":\"x\"}]}'",
@@ -106,7 +106,7 @@ fn versions_are_agreed_upon() {
     daemon.api.delete("agreed", true).unwrap();
     speaks("old", "\"0.1.0\"");
     let refused = daemon.api.run(sleeping("none", &rootfs)).unwrap_err();
-    assert!(refused.message().contains("have no version of CNI in common"), "{refused:?}");
+    assert!(refused.message().contains("support no common version of CNI"), "{refused:?}");
     daemon.wait_until_back_at(&before);
 }
 

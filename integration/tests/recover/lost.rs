@@ -264,7 +264,7 @@ fn a_launcher_that_starts_is_not_taken_for_an_orphan() {
     let ended = second.wait_with_output().unwrap();
     let reported = String::from_utf8_lossy(&ended.stderr);
     assert!(
-        ended.status.code().is_some() && reported.contains("another executor-launcher serves"),
+        ended.status.code().is_some() && reported.contains("another executor-launcher already serves"),
         "{}: {reported}",
         ended.status
     );

@@ -370,7 +370,7 @@ fn without_the_shim_everything_ends_and_is_told() {
     assert_eq!(bytes, vec![0; SECRET.len()]);
     // Init waits for the steps, and the steps wait for the launcher, which does not wait only for init.
     let logged = daemon.setup().logged();
-    assert!(logged.contains("its shim is gone") && !logged.contains("has not ended within"), "{logged}");
+    assert!(logged.contains("its shim has exited") && !logged.contains("has not exited within"), "{logged}");
 }
 
 /// The process that starts the steps is killed: running steps are killed, no further step is started, and the shim
@@ -385,7 +385,7 @@ fn without_the_starter_the_tree_ends() {
     kill(starter, 9);
     let container = daemon.api.wait("starter").unwrap();
     let failure = ending(&container).failure.clone().unwrap();
-    assert!(failure.message.contains("the process that starts the steps has ended"), "{failure:?}");
+    assert!(failure.message.contains("the step starter has exited"), "{failure:?}");
     assert_eq!(step(&container, "action.serial.actions[0].try.action").state(), step::State::Failed);
     assert!(!daemon.api.output("starter").text().contains("never"));
 }

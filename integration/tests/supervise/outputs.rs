@@ -266,7 +266,7 @@ fn entries_are_bounded() {
     let many = "import os\nos.mkdir('/tmp/o')\nfor i in range(10050): open(f'/tmp/o/{i}', 'w').close()\n";
     let (_, fetched) = captured(&daemon, with_outputs(directory("/tmp/o"), program("/usr/bin/python3", &["-c", many])));
     assert_eq!(fetched.files.len(), 10_000);
-    assert_eq!(fetched.skipped, [("/tmp/o".into(), "more than 10000 entries: the rest was not looked at".into())]);
+    assert_eq!(fetched.skipped, [("/tmp/o".into(), "more than 10000 entries: the rest was skipped".into())]);
     let links = "import os\nos.mkdir('/tmp/o')\nfor i in range(1005): os.symlink('x', f'/tmp/o/{i}')\n";
     let (container, fetched) =
         captured(&daemon, with_outputs(directory("/tmp/o"), program("/usr/bin/python3", &["-c", links])));
@@ -276,7 +276,7 @@ fn entries_are_bounded() {
         open('f', 'w').close()\n";
     let (_, fetched) = captured(&daemon, with_outputs(directory("/tmp/o"), program("/usr/bin/python3", &["-c", deep])));
     assert_eq!(fetched.files.len(), 0);
-    assert_eq!(fetched.skipped[0].1, "more than 128 directories below one another");
+    assert_eq!(fetched.skipped[0].1, "more than 128 nested directories");
     let wide = "import os\nos.mkdir('/tmp/o'); os.chdir('/tmp/o')\nfor i in range(20):\n os.mkdir('d' * 250); os.chdir('d' * 250)\n\
         \x20open('f', 'w').close()\n";
     let (_, fetched) = captured(&daemon, with_outputs(directory("/tmp/o"), program("/usr/bin/python3", &["-c", wide])));

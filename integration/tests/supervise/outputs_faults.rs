@@ -55,7 +55,7 @@ fn a_full_disk_costs_what_does_not_fit() {
     let container = daemon.api.run_to_end(with_outputs(directory("/tmp/o"), sh(script).id("some")));
     let fetched = fetch(&daemon.api, "some", "").unwrap();
     assert_eq!(fetched.paths(), ["/tmp/o/a", "/tmp/o/c"]);
-    assert_eq!(fetched.reason("/tmp/o/b"), "no room on the executor's disk");
+    assert_eq!(fetched.reason("/tmp/o/b"), "no space on the executor's disk");
     assert_eq!(std::fs::read_dir(outputs_dir(&daemon, "some")).unwrap().count(), 3, "no half");
     assert_wiped(&container, "shim");
 

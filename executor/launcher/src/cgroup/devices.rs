@@ -1,4 +1,4 @@
-//! Rules of a cgroup of version 1 on devices.
+//! Device rules of a version 1 cgroup.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
@@ -8,10 +8,10 @@ use executor_core::spec::DeviceNode;
 
 use crate::errors::at;
 
-/// Every device, in each way.
+/// Every device with every access.
 const ALL: &str = "a";
-/// Devices that every container may use: the nodes that libcontainer makes below /dev, and terminals. A node may be made
-/// for any device, which only a privileged process can do.
+/// Devices that every container may use: the nodes that libcontainer makes below /dev, and terminals. A node may be
+/// made for any device, which only a privileged process can do.
 const OF_EVERY_CONTAINER: [&str; 12] = [
     "c *:* m",
     "b *:* m",
@@ -30,14 +30,14 @@ const OF_EVERY_CONTAINER: [&str; 12] = [
 /// Devices of a container.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Devices<'a> {
-    /// All of the host.
+    /// All devices of the host.
     All,
-    /// Those of every container, and these.
+    /// The default devices and these.
     These(&'a [DeviceNode]),
 }
 
 impl Devices<'_> {
-    /// Opens them to a new cgroup, which has its parent's.
+    /// Permits the devices in a new cgroup, which has its parent's rules.
     pub(super) fn open(&self, dir: &Path) -> io::Result<()> {
         match self {
             Self::All => write(dir, "devices.allow", &[ALL]),
@@ -51,13 +51,13 @@ impl Devices<'_> {
     }
 }
 
-/// Returns the rule that opens a device, as the kernel spells it.
+/// Returns the rule that permits a device, in the kernel's syntax.
 fn rule(node: &DeviceNode) -> String {
     let kind = if node.block { 'b' } else { 'c' };
     format!("{kind} {}:{} {}", node.major, node.minor, node.permissions)
 }
 
-/// Writes rules, each by a call of its own.
+/// Writes rules, each with its own call.
 fn write(dir: &Path, file: &str, rules: &[impl AsRef<str>]) -> io::Result<()> {
     if rules.is_empty() {
         return Ok(());

@@ -1,9 +1,9 @@
-//! A hierarchy of version 1, mounted where libcontainer does not look for it.
+//! A version 1 hierarchy, mounted where libcontainer does not find it.
 //!
-//! libcontainer makes and joins a cgroup in every hierarchy that it finds mounted under the name of a controller, each by the pid
-//! of the process, for which the kernel waits through a grace period: 5 ms and more. So the launcher mounts what is in use
-//! under other names, in its own mount namespace. The shim makes the container's cgroup itself, and is in it while libcontainer makes
-//! the container's processes, which come into being there.
+//! libcontainer makes and joins a cgroup in every hierarchy that it finds mounted under the name of a controller, each
+//! by the pid of the process, for which the kernel waits for a grace period of 5 ms and more. So the launcher mounts
+//! the used hierarchies under other names, in its own mount namespace. The shim makes the container's cgroup itself,
+//! and is in it while libcontainer makes the container's processes, which inherit it.
 
 use std::fs;
 use std::io;
@@ -17,25 +17,22 @@ use rustix::mount::MountAttrFlags;
 use super::{Devices, ROOT, USED};
 use crate::errors::at;
 
-/// Largest size of the file system that holds the mount points.
+/// Maximum size of the file system that holds the mount points.
 const SIZE: &str = "64k";
-/// A hierarchy in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hierarchy {
-    /// Names of its controllers.
     pub(super) controllers: Vec<String>,
-    /// Mount point.
     pub(super) mount: PathBuf,
     /// Directory of the launcher's own cgroup.
     home: PathBuf,
 }
 
 impl Hierarchy {
-    /// Mounts hierarchies under other names, and detaches them and what is `unused` from where they are. `own` is the text of
-    /// /proc/self/cgroup. Returns the hierarchies in use, and the mount point of the one of processors.
+    /// Mounts hierarchies under other names, and detaches them and the `unused` ones from their original mount points.
+    /// `own` is the text of /proc/self/cgroup. Returns the hierarchies in use, and the mount point of cpuset.
     ///
     /// # Errors
-    /// A mount, and why it cannot be made.
+    /// Returns the mount that cannot be made, with the reason.
     pub(super) fn take(used: &[Mount], unused: &[Mount], own: &str) -> io::Result<(Vec<Self>, Option<PathBuf>)> {
         let clone = |mount: &Mount| clone_tree(open_dir(&mount.point)?.as_fd(), Path::new(""), false);
         let trees: Vec<OwnedFd> = used.iter().map(clone).collect::<io::Result<_>>()?;
@@ -60,7 +57,7 @@ impl Hierarchy {
         Ok((all, cpuset.transpose()?))
     }
 
-    /// Names the place of a hierarchy below a directory.
+    /// Determines the mount point of a hierarchy below a directory.
     fn named(below: &Path, mount: &Mount, own: &str) -> Self {
         let controllers: Vec<String> =
             USED.iter().filter(|name| mount.has_option(name)).map(|name| (*name).to_owned()).collect();
@@ -69,7 +66,7 @@ impl Hierarchy {
             let (names, path) = line.split_once(':')?.1.split_once(':')?;
             names.split(',').any(|name| controllers.iter().any(|one| one == name)).then_some(path)
         });
-        // A path outside of what is mounted cannot be entered: the root of the mount is the nearest that can.
+        // A path outside of the mount cannot be entered: the root of the mount is the nearest accessible one.
         let home = own.and_then(|path| Path::new(path).strip_prefix(&mount.root).ok()).unwrap_or(Path::new(""));
         let home = if home.components().all(|part| matches!(part, std::path::Component::Normal(_))) {
             point.join(home)
@@ -79,19 +76,19 @@ impl Hierarchy {
         Self { controllers, mount: point, home }
     }
 
-    /// A hierarchy of the controllers that its mount point is named after.
+    /// Returns a hierarchy of the controllers that its mount point is named after.
     #[cfg(test)]
     pub(super) fn from_mount(mount: PathBuf) -> Self {
         let names = mount.file_name().unwrap().to_str().unwrap();
         Self { controllers: names.split(',').map(str::to_owned).collect(), home: mount.clone(), mount }
     }
 
-    /// Moves the calling process, which has one thread, back into the launcher's own cgroup.
+    /// Moves the calling, single-threaded process back into the launcher's own cgroup.
     pub(super) fn leave(&self) -> io::Result<()> {
         enter(&self.home)
     }
 
-    /// Makes a cgroup, with its rules on devices in their hierarchy.
+    /// Makes a cgroup, with its device rules in the devices hierarchy.
     pub(super) fn make(&self, path: &Path, devices: &Devices<'_>) -> io::Result<()> {
         let dir = self.mount.join(path);
         fs::create_dir(&dir).map_err(|error| at(&dir, &error))?;
@@ -99,7 +96,7 @@ impl Hierarchy {
     }
 }
 
-/// Mounts a small file system for mount points, of a name and with a mode in octal digits.
+/// Mounts a small file system for mount points, with a name and a mode in octal digits.
 pub(super) fn mount_points(name: &str, mode: &str, place: &Path) -> io::Result<OwnedFd> {
     let flags =
         MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
@@ -108,7 +105,7 @@ pub(super) fn mount_points(name: &str, mode: &str, place: &Path) -> io::Result<O
     Ok(points)
 }
 
-/// Moves the calling process into a directory's cgroup. It is the one thread that moves: for a process the kernel waits.
+/// Moves the calling process into a directory's cgroup, by its single thread: moving a process makes the kernel wait.
 pub(super) fn enter(dir: &Path) -> io::Result<()> {
     let tasks = dir.join("tasks");
     fs::write(&tasks, "0").map_err(|error| at(&tasks, &error))
@@ -120,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// Under another name than its controllers', and with the way back as far as the mount shows it.
+    /// The mount has another name than its controllers', and `home` is limited to what the mount shows.
     #[test]
     fn a_hierarchy_is_found_where_libcontainer_does_not_look() {
         let own = "4:memory:/a/b\n2:cpuacct,cpu:/\n1:name=systemd:/x\n0::/y\n";

@@ -10,23 +10,23 @@ use executor_sys::kernel_file;
 use super::Hierarchies;
 use crate::errors::at;
 
-/// Period in which a container uses its share of the processors, in microseconds.
+/// Period of the processor quota, in microseconds.
 const CPU_PERIOD_US: u64 = 100_000;
 
-/// File of version 2 with the limit on swap.
+/// Version 2 file of the swap limit.
 pub(super) const SWAP_MAX: &str = "memory.swap.max";
 
-/// A controller of version 1, a file, and what is written into it.
+/// Version 1 controller, file, and value to write.
 type Setting = (&'static str, &'static str, String);
 
-/// What the files had before an update of limits, in the order in which they were written.
+/// Former contents of files after an update of limits, in the order of writing.
 pub(crate) struct Replaced(Vec<(PathBuf, String)>);
 
 impl Replaced {
-    /// Puts everything back, the last one first.
+    /// Restores all files, the last one first.
     ///
     /// # Errors
-    /// The first file that could not be written. The others are written in any case.
+    /// Returns the first file that could not be written. The others are written in any case.
     pub(crate) fn undo(self) -> io::Result<()> {
         let mut result = Ok(());
         for (file, value) in self.0.into_iter().rev() {
@@ -37,17 +37,17 @@ impl Replaced {
 }
 
 impl Hierarchies {
-    /// Replaces the limits `old` of a container's cgroup and of its workers', which the host can hold, by `new`. Returns what they
-    /// were.
+    /// Replaces the limits `old` of a container's cgroup and of its workers' by `new`, which the host can enforce.
+    /// Returns the former values.
     ///
     /// # Errors
-    /// The file, and why the kernel refused; all limits are the old ones then.
+    /// Returns the file that the kernel refused, with the reason; all limits are the old ones then.
     pub(crate) fn replace_limits(&self, path: &Path, old: &Limits, new: &Limits) -> io::Result<Replaced> {
         let mut files = Vec::new();
         for (controller, file, value) in self.changed_settings(path, old, new) {
             files.push((self.controller_dir(controller, path)?.join(file), value));
         }
-        // They exist while a transfer's worker is there.
+        // It exists while a transfer's worker runs.
         if let Ok(workers) = self.workers_dir(path) {
             for (_, file, value) in self.changed_settings(path, &old.processors(), &new.processors()) {
                 files.extend(workers.exists().then(|| (workers.join(file), value)));
@@ -62,7 +62,7 @@ impl Hierarchies {
                     return Err(match replaced.undo() {
                         Ok(()) => error,
                         Err(more) => {
-                            io::Error::other(format!("{error}; and the old limits could not be put back: {more}"))
+                            io::Error::other(format!("{error}; and the old limits could not be restored: {more}"))
                         }
                     });
                 }
@@ -71,8 +71,8 @@ impl Hierarchies {
         Ok(replaced)
     }
 
-    /// The settings that differ, in an order in which the kernel takes them: version 1 has no limit on memory above that on memory
-    /// and swap together.
+    /// Returns the settings that differ, in an order that the kernel accepts: in version 1 the memory limit may not
+    /// exceed that of memory and swap together.
     fn changed_settings(&self, path: &Path, old: &Limits, new: &Limits) -> Vec<Setting> {
         let settings = |limits: &Limits| match self {
             Self::V1 { .. } => of_version_1(limits, self.swap_limit(), self.socket_limit()),
@@ -92,11 +92,11 @@ impl Hierarchies {
         changed
     }
 
-    /// Sets these limits, which the host can hold; what is 0 stays as it is. Swap on version 2 is apart: see
-    /// [`Self::limit_swap`].
+    /// Sets these limits, which the host can enforce; 0 leaves a limit unchanged. The swap limit of version 2 is
+    /// separate: see [`Self::limit_swap`].
     ///
     /// # Errors
-    /// The file, and why the kernel refused.
+    /// Returns the file that the kernel refused, with the reason.
     pub(crate) fn limit(&self, path: &Path, limits: &Limits) -> io::Result<()> {
         let settings = match self {
             Self::V1 { .. } => of_version_1(limits, self.swap_limit(), self.socket_limit()),
@@ -109,14 +109,14 @@ impl Hierarchies {
     }
 }
 
-/// Writes a file of the kernel, and returns what it had before.
+/// Writes a kernel file, and returns its former contents.
 fn replace(file: &Path, value: &str) -> io::Result<String> {
     let before = kernel_file::read_to_string(file)?;
     fs::write(file, value)?;
     Ok(before)
 }
 
-/// Returns the limit on swap of version 2.
+/// Returns the swap limit of version 2.
 pub(super) fn swap_limit(bytes: Option<i64>) -> String {
     match bytes {
         Some(-1) => "max".to_owned(),
@@ -130,7 +130,7 @@ fn of_version_1(limits: &Limits, swap_limit: bool, socket_limit: bool) -> Vec<Se
         let bytes = limits.memory_bytes.to_string();
         all.push(("memory", "memory.limit_in_bytes", bytes.clone()));
         if swap_limit {
-            // Never below the limit on memory alone, which comes first.
+            // Never below the limit on memory alone, which is set first.
             let both = i64::try_from(limits.memory_bytes).unwrap_or(i64::MAX);
             let both = memory_and_swap(both, limits.swap_bytes).to_string();
             all.push(("memory", "memory.memsw.limit_in_bytes", both));
@@ -172,7 +172,7 @@ fn of_version_2(limits: &Limits) -> Vec<Setting> {
     is_set.map(|(_, controller, file, value)| (controller, file, value)).collect()
 }
 
-/// Returns the time on the processors that a container has in each [`CPU_PERIOD_US`], in microseconds.
+/// Returns the processor time of a container in each [`CPU_PERIOD_US`], in microseconds.
 fn cpu_quota(cpu_millis: u64) -> u64 {
     cpu_millis.saturating_mul(CPU_PERIOD_US) / 1000
 }
@@ -185,13 +185,13 @@ fn memory_and_swap(memory_bytes: i64, swap_bytes: Option<i64>) -> i64 {
     }
 }
 
-/// Returns a weight of cgroup v2 (1 to 10000, 100 where nobody says otherwise) in the shares of v1 (2 to 262144, 1024): the most
-/// shares that OCI runtimes turn into this weight, by a quadratic function of logarithms that leads the limits and the
-/// defaults to one another.
+/// Converts a weight of cgroup v2 (1 to 10000, default 100) to shares of v1 (2 to 262144, default 1024): the largest
+/// number of shares that OCI runtimes convert to this weight, by a quadratic function of logarithms that maps limits
+/// and defaults to each other.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // from 2 to 262144
 fn shares(weight: u32) -> u64 {
     let exponent = ((15_625.0 + 2448.0 * (f64::from(weight).log10() + 7.0 / 34.0)).sqrt() - 125.0) / 2.0;
-    // What is a whole number but for the error of the calculation shall be that number.
+    // Compensate the rounding error of a whole number.
     (exponent.exp2() * (1.0 + 1e-12)) as u64
 }
 
@@ -277,8 +277,8 @@ mod tests {
         }
     }
 
-    /// A weight survives the way through shares and back, as runc and libcgroups turn shares into weights; what is usual in one
-    /// version of cgroups is so in the other.
+    /// A weight survives the conversion to shares and back, as runc and libcgroups do it; the default of one version
+    /// maps to that of the other.
     #[test]
     fn every_weight_comes_out_as_it_went_in() {
         let turned_back = |shares: u64| {

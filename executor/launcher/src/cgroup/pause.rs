@@ -1,8 +1,8 @@
-//! Stopping all processes of a cgroup until they go on, by signals.
+//! Stops and continues all processes of a cgroup, by signals.
 //!
-//! Not by the freezer: on version 1 a frozen process does not die of SIGKILL before it is thawed, and the wipe of secrets must never
-//! wait for that ([ADR 50](../../../../docs/adr/0050-a-pause-stops-processes-by-signals.md)). A process can neither block SIGSTOP nor
-//! make another process once it is pending.
+//! The freezer is not used: on version 1 SIGKILL does not end a frozen process before it is thawed, and the wipe of
+//! secrets must never wait for that ([ADR 50](../../../../docs/adr/0050-a-pause-stops-processes-by-signals.md)). A
+//! process can neither block SIGSTOP nor make another process while it is pending.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,15 +19,15 @@ const SIGSTOP_BIT: u64 = 1 << (libc::SIGSTOP - 1);
 /// Processes that were stopped.
 #[derive(Debug)]
 pub(crate) struct Stopped {
-    /// Those that were stopped before, by job control or a debugger: they stay so.
+    /// Processes that were stopped before, by job control or a debugger, and stay stopped.
     before: BTreeSet<i32>,
 }
 
 impl Hierarchies {
-    /// Stops all processes of a cgroup and of those below it, also those that they make meanwhile.
+    /// Stops all processes of a cgroup and its descendants, including new ones.
     ///
     /// # Errors
-    /// They make new ones faster for all of `patience`. They go on then.
+    /// Returns an error if new processes keep appearing for all of `patience`. All processes are then continued.
     pub(crate) fn stop_processes(&self, path: &Path, patience: Duration) -> io::Result<Stopped> {
         let deadline = Instant::now() + patience;
         let mut stopped = Stopped { before: BTreeSet::new() };
@@ -55,7 +55,7 @@ impl Hierarchies {
         }
     }
 
-    /// Lets processes go on that were stopped: the newest first, so that a shell finds its children running.
+    /// Continues stopped processes, the newest first, so that a shell program finds its children running.
     pub(crate) fn continue_processes(&self, path: &Path, stopped: &Stopped) {
         let mut pids = self.pids(path);
         pids.sort_unstable_by(|one, other| other.cmp(one));
@@ -63,7 +63,7 @@ impl Hierarchies {
     }
 }
 
-/// Returns the status file of a process; empty for one that has ended.
+/// Returns the status file of a process; empty if it has exited.
 fn status(pid: i32) -> String {
     kernel_file::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default()
 }
@@ -72,12 +72,12 @@ fn value<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"))
 }
 
-/// True for a process that runs nothing: it is stopped, or has ended.
+/// Returns true if a process runs nothing: it is stopped or has exited.
 fn is_stopped(status: &str) -> bool {
     value(status, "State").is_none_or(|state| state.starts_with(['T', 't', 'Z', 'X']))
 }
 
-/// True for a process that will stop before it runs anything of its own: it waits in the kernel, as for a child of vfork.
+/// Returns true if a process will stop before it runs user code: it waits in the kernel, as for a child of vfork.
 fn has_pending_stop(status: &str) -> bool {
     ["SigPnd", "ShdPnd"].into_iter().any(|name| {
         let mask = value(status, name).and_then(|mask| u64::from_str_radix(mask, 16).ok());

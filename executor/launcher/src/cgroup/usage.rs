@@ -1,6 +1,6 @@
-//! Counters of a container's cgroup, of both versions.
+//! Counters of a container's cgroup, for both versions.
 //!
-//! A file that is missing, or says something else, leaves its counter unset or 0: counters are told as far as they are there.
+//! If a file is missing or malformed, its counter stays unset or 0: available counters are still reported.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use executor_sys::kernel_file;
 use super::Hierarchies;
 
 impl Hierarchies {
-    /// Reads the counters of a cgroup; `None` where there is no such cgroup.
+    /// Reads the counters of a cgroup; `None` if the cgroup does not exist.
     pub(crate) fn usage(&self, path: &Path) -> Option<Usage> {
         let mut usage = match self {
             Self::V1 { .. } => self.usage_of_v1(path)?,

@@ -1,15 +1,16 @@
 //! The read-only view of a container's cgroup at its /sys/fs/cgroup.
 //!
-//! Programs size themselves by the limits there. On version 1 a shim mounts the container's directory of each hierarchy below
-//! [`crate::host::Host::cgroup_view`] in its own mount namespace, and libcontainer binds the whole into the container:
+//! Programs size themselves by the limits there. On version 1 a shim mounts the container's directory of each hierarchy
+//! below [`crate::host::Host::cgroup_view`] in its own mount namespace, and libcontainer binds the whole tree into the
+//! container:
 //!
 //! ```text
 //! RUN_DIR/cgroup/             tmpfs, read-only, mounted by the launcher and shared by all containers
 //! RUN_DIR/cgroup/v1-memory/   the container's directory of the hierarchy
-//! RUN_DIR/cgroup/memory       link to it, the name that programs use
-//! RUN_DIR/cgroup/v1-cpuset/   that of a container with processors of its own; else an empty cgroup that all others share
+//! RUN_DIR/cgroup/memory       link to it, by the name that programs use
+//! RUN_DIR/cgroup/v1-cpuset/   the directory of a container with its own processors; else a shared empty cgroup
 //! ```
-//! libcontainer would take a mount point with the name of a controller for the hierarchy itself: hence the links.
+//! libcontainer would mistake a mount point with the name of a controller for the hierarchy itself: hence the links.
 //!
 //! On version 2 libcontainer mounts the file system in the container's cgroup namespace.
 
@@ -25,11 +26,11 @@ use super::Hierarchies;
 use super::hierarchy::mount_points;
 use crate::errors::at;
 
-/// Name of the hierarchy of processors. A JVM recognizes no version 1 without it.
+/// Name of the cpuset hierarchy. A JVM does not recognize version 1 without it.
 const CPUSET: &str = "cpuset";
 
 impl Hierarchies {
-    /// Mount points of the hierarchies, and the names of their controllers.
+    /// Returns the mount points of the hierarchies, and their controllers.
     fn views(&self) -> impl Iterator<Item = (&Path, Vec<&str>)> {
         let (all, cpuset) = match self {
             Self::V1 { all, cpuset, .. } => (all.as_slice(), cpuset.as_deref()),
@@ -65,7 +66,8 @@ impl Hierarchies {
         set_attributes(points.as_fd(), Attributes { read_only: true, ..Attributes::default() })
     }
 
-    /// Mounts a container's directories in the calling process's own mount namespace. `cpuset` is its cgroup of processors.
+    /// Mounts a container's directories in the calling process's own mount namespace. `cpuset` is its cgroup of
+    /// processors.
     ///
     /// # Errors
     /// Returns the directory that cannot be mounted.
@@ -73,7 +75,7 @@ impl Hierarchies {
         if !self.has_view() {
             return Ok(());
         }
-        // A mount of this process's own, so that one call detaches all of them.
+        // Makes one mount, so that a single call detaches all of them.
         let points = open_dir(view).and_then(|points| {
             let own = clone_tree(points.as_fd(), Path::new(""), false)?;
             attach(own.as_fd(), points.as_fd())
@@ -98,7 +100,7 @@ impl Hierarchies {
         Ok(())
     }
 
-    /// Detaches the mounts of [`Self::mount_view`]. Only a process that makes another container has to.
+    /// Detaches the mounts of [`Self::mount_view`]. Needed only in a process that makes another container.
     ///
     /// # Errors
     /// Returns an error if they were not mounted.

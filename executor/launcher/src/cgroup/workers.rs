@@ -1,11 +1,11 @@
-//! Cgroups of the workers of transfers, which are executord's processes and work for a container.
+//! Cgroups of transfer workers, which are executord's processes but work for a container.
 //!
 //! ```text
 //! CGROUP_PARENT/ID             cgroup of the container
-//! CGROUP_PARENT/.workers-ID    cgroup of its workers: the processor limits of the container, no limit on memory
+//! CGROUP_PARENT/.workers-ID    cgroup of its workers: the processor limits of the container, no memory limit
 //! ```
-//! It is beside the container's cgroup, so that the container's own view, counters and end do not include the workers. Version 1 has it in
-//! the hierarchy of processor time alone. The dot keeps the name apart from container ids.
+//! It is next to the container's cgroup, so that the container's own view, counters and end do not include the workers.
+//! On version 1 it exists only in the cpu hierarchy. The dot separates the name from container ids.
 
 use std::fs;
 use std::io;
@@ -27,11 +27,12 @@ fn workers_of(container: &Path) -> PathBuf {
 }
 
 impl Hierarchies {
-    /// Moves a worker into the cgroup of its container's workers, which is made if it is missing. Its processor limits are those of the
-    /// container. A host without the controller has no such limits, and the worker stays where it is.
+    /// Moves a worker into the cgroup of its container's workers, which is made if it is missing. Its processor limits
+    /// are those of the container. On a host without the controller there are no such limits, and the worker is not
+    /// moved.
     ///
     /// # Errors
-    /// Returns the file, and why the kernel refused.
+    /// Returns the file that the kernel refused, with the reason.
     pub(crate) fn admit_worker(&self, container: &Path, limits: &Limits, worker: i32) -> io::Result<()> {
         if !self.controllers().contains(CPU) {
             return Ok(());
@@ -47,10 +48,10 @@ impl Hierarchies {
         fs::write(&procs, worker.to_string()).map_err(|error| at(&procs, &error))
     }
 
-    /// The directory of the cgroup of a container's workers, which may be missing.
+    /// Returns the directory of the cgroup of a container's workers, which may not exist.
     ///
     /// # Errors
-    /// The host has no controller of processor time.
+    /// Returns an error if the host has no cpu controller.
     pub(super) fn workers_dir(&self, container: &Path) -> io::Result<PathBuf> {
         self.controller_dir(CPU, &workers_of(container))
     }
@@ -114,7 +115,7 @@ mod tests {
             assert_eq!(written, files);
         }
         assert!(!dir.path().join("memory/e/.workers-c").exists());
-        // A version 1 host without the controller.
+        // A version 1 host without the cpu controller.
         let without = Hierarchies::at(&[dir.path().join("memory")]);
         without.admit_worker(Path::new("e/c"), &limits, 13).unwrap();
         without.remove_workers(Path::new("e/c"), Duration::ZERO).unwrap();

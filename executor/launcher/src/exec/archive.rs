@@ -1,17 +1,16 @@
-//! Files out of a container that runs and into it, as a tar archive.
+//! Copies files out of and into a running container, as a tar archive.
 //!
 //! ```text
-//!  get   stdout: what the path is, and then it and what is below it as an archive             (archive/get.rs)
-//!  put   stdin: an archive, which is unpacked below a directory; stdout: how much it was      (archive/put.rs)
+//!  get   stdout: the kind of the path, and then the path with everything below it as an archive   (archive/get.rs)
+//!  put   stdin: an archive, which is unpacked below a directory; stdout: its size                 (archive/put.rs)
 //! ```
-//! A process does it that came into the container like one that is executed there, and that executes nothing: it is
-//! this program, so that no program and no library of the image has a part in it (CVE-2019-14271). It has the container's
-//! root, mounts, user, capabilities, filter and limits from its first step on, so that no link and no rename while it works
-//! leads to anything of the host's (CVE-2018-15664), and it reads and writes what the container's own user may. Nobody in
-//! the container may look into it.
+//! This is done by a process that enters the container like an exec process but executes nothing: it runs this program,
+//! so that no program or library of the image is involved (CVE-2019-14271). It has the container's root, mounts, user,
+//! capabilities, filter and limits from its first step on, so that no link or rename leads to a file of the host
+//! (CVE-2018-15664), and its access is that of the container's user. No process in the container may inspect it.
 //!
-//! A failure at the beginning is told like that of a program that cannot be executed, a later one on standard error, in one
-//! line, with the exit status 1. Files of the secret volume and of the kernel's file systems are left out.
+//! An early failure is reported like that of a program that cannot be executed, a later one as one line on standard
+//! error with exit status 1. Files of the secret volume and of pseudo file systems are left out.
 
 mod get;
 mod put;
@@ -34,22 +33,22 @@ use rustix::fs::Mode;
 use crate::errors::plain;
 use crate::program::{Confinement, StartFailure, confine};
 
-/// Longest account of a failure, in bytes.
+/// Longest failure report, in bytes.
 const TOLD_MAX: usize = 4096;
 
 /// A request to copy files.
 pub(super) struct ArchiveRequest {
     work: ArchiveWork,
     path: PathBuf,
-    /// A link at the end of the path is followed.
+    /// True if a link at the end of the path is followed.
     follow: bool,
-    /// Set where only the kind of the path is asked for.
+    /// True if only the kind of the path is requested.
     stat: bool,
-    /// The directory is made where it is missing, and device nodes are refused.
+    /// True for a download: a missing directory is made, and device nodes are refused.
     download: bool,
 }
 
-/// Why it was given up, in one line.
+/// Reason for the failure, in one line.
 struct Failed(String);
 
 impl Failed {
@@ -58,7 +57,7 @@ impl Failed {
     }
 }
 
-/// Entries that are not copied, each with the reason.
+/// Entries that are not copied, with reasons.
 #[derive(Default)]
 struct LeftOut {
     reported: Vec<String>,
@@ -66,7 +65,7 @@ struct LeftOut {
 }
 
 impl LeftOut {
-    /// Entries that are told, and bytes of them.
+    /// Maximum number and total bytes of reported entries.
     const MAX: (usize, usize) = (50, TOLD_MAX - 128);
 
     fn add(&mut self, path: &Path, error: impl Into<io::Error>) {
@@ -78,7 +77,7 @@ impl LeftOut {
         }
     }
 
-    /// Returns all entries in one line, as an error, if there are any.
+    /// Returns all entries in one line as an error, if there are any.
     fn end(self) -> Result<(), Failed> {
         let more = self.count - self.reported.len();
         match (self.count, more) {
@@ -89,7 +88,7 @@ impl LeftOut {
     }
 }
 
-/// A path in a message: whatever is in it, one line.
+/// Returns a path for a message, escaped to one line.
 fn shown(path: &Path) -> String {
     path.as_os_str().as_encoded_bytes().iter().take(1024).copied().collect::<Vec<u8>>().escape_ascii().to_string()
 }
@@ -98,11 +97,11 @@ impl ArchiveRequest {
     /// Reads a payload: the path, and flags as arguments.
     ///
     /// # Errors
-    /// A malformed payload.
+    /// Returns an error if the payload is malformed.
     pub(super) fn read(work: ArchiveWork, payload: &MemFile) -> Result<Self, StartFailure> {
         let asked = payload.read(|bytes| {
             let payload = ProcessPayload::decode(bytes)
-                .map_err(|error| StartFailure::new("read what to copy", io::Error::other(error.to_string())))?;
+                .map_err(|error| StartFailure::new("read the copy request", io::Error::other(error.to_string())))?;
             let has = |flag: &str| payload.args.contains(&flag.as_bytes());
             let path = String::from_utf8_lossy(payload.path).into_owned().into();
             Ok(Self {
@@ -113,10 +112,10 @@ impl ArchiveRequest {
                 download: has(ARCHIVE_DOWNLOAD),
             })
         });
-        asked.map_err(|error| StartFailure::new("map what to copy", error))?
+        asked.map_err(|error| StartFailure::new("map the copy request", error))?
     }
 
-    /// Does it. Comes back only with why it did not begin; what is told on `socket` ends when it has begun.
+    /// Copies the files. Returns only if it could not start; `socket` is closed once it has started.
     pub(super) fn execute(
         &self,
         socket: &Seqpacket,
@@ -130,7 +129,8 @@ impl ArchiveRequest {
         let root = open_dir(Path::new("/")).map_err(failed)?;
         let done = match self.work {
             ArchiveWork::Put => {
-                // Whoever sent the archive is gone: its input ends then, and it takes away what is not whole.
+                // Block SIGHUP, which is sent when the sender of the archive is gone: the input ends then, and a
+                // partial entry is removed.
                 let mut hangup = SigSet::empty();
                 hangup.add(Signal::SIGHUP);
                 hangup.thread_block().map_err(|error| StartFailure::new("block SIGHUP", io::Error::from(error)))?;
@@ -144,21 +144,21 @@ impl ArchiveRequest {
                 begun(&kept)?;
                 source.send(self.stat)
             }
-            ArchiveWork::Nothing => Err(Failed("neither get nor put is named".into())), // the server refuses it
+            ArchiveWork::Nothing => Err(Failed("the request names neither get nor put".into())), // refused earlier
         };
         let Err(Failed(mut why)) = done else { process::exit_now(0) };
         why.truncate(why.floor_char_boundary(TOLD_MAX));
-        let _ = own(rustix::stdio::stderr()).and_then(|mut stderr| stderr.write_all(why.as_bytes())); // nobody listens
+        let _ = own(rustix::stdio::stderr()).and_then(|mut stderr| stderr.write_all(why.as_bytes())); // best effort
         process::exit_now(1)
     }
 }
 
-/// Closes the socket, which says that it has begun.
+/// Closes the socket, which reports that copying has started.
 fn begun(kept: &[BorrowedFd<'_>]) -> Result<(), StartFailure> {
     process::close_all_but(kept).map_err(|error| StartFailure::new("close descriptors", error))
 }
 
-/// Returns a standard descriptor, to be read or written.
+/// Duplicates a standard descriptor as a file.
 fn own(standard: BorrowedFd<'_>) -> io::Result<File> {
     let fd: OwnedFd = standard.try_clone_to_owned()?;
     Ok(fd.into())

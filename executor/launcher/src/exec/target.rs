@@ -1,7 +1,7 @@
-//! The container that a process is executed in, and whom the process is to be there.
+//! The container of an exec process, and the user that the process runs as.
 //!
-//! Everything is looked up by the container's first process, which its record names by pid, start time and boot: never by
-//! a bare pid, which could be another process' by now.
+//! Everything is looked up through the container's first process, which its record identifies by pid, start time and
+//! boot: a bare pid could belong to another process by now.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -28,26 +28,25 @@ use crate::errors::failed;
 use crate::host::Host;
 use crate::rootfs::read_small;
 
-/// A container that runs.
+/// A running container.
 pub(crate) struct Target {
     pub(crate) record: ContainerRecord,
     pub(crate) prepared: Prepared,
-    /// Of its first process.
+    /// pidfd of its first process.
     pub(crate) init: OwnedFd,
     pub(crate) namespaces: Namespaces,
-    /// Root directory.
     root: OwnedFd,
     /// Maps of its ids to the host's: `/proc/PID/uid_map` and `gid_map`.
     maps: [String; 2],
-    /// Score of its first process, so that the kernel chooses among all of them as before when memory runs out.
+    /// Score of its first process, so that the OOM killer's choice among the processes does not change.
     pub(crate) oom_score_adj: String,
 }
 
 impl Target {
-    /// Finds it.
+    /// Finds a running container.
     ///
     /// # Errors
-    /// Does not exist, or not running.
+    /// Returns a refusal if it does not exist or is not running.
     pub(super) fn find(host: &Host, id: &ContainerId, created_at: Timestamp) -> Result<Self, Refused> {
         let record = Dirs::new(host, id).read_record().filter(|record| record.created_at == created_at);
         let record = record.ok_or_else(|| Refused::new(Reason::NotFound, format!("no container {id} is running")))?;
@@ -57,7 +56,7 @@ impl Target {
         let ended = || not_running(id, "is ending");
         let prepared = record.prepared.clone().ok_or_else(ended)?;
         let pid = prepared.init.pid;
-        // The descriptor first: what it stands for cannot change any more, and the record says whether it is meant.
+        // Open the pidfd first: it cannot change any more, and the record then shows whether it is the right process.
         let init = process::pidfd(pid).map_err(|_| ended())?;
         if identity::read(pid).ok().as_ref() != Some(&prepared.init) {
             return Err(ended());
@@ -65,18 +64,18 @@ impl Target {
         let looked = Self::new(record, prepared, init);
         let gone = |error: &std::io::Error| matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH));
         match looked {
-            // All of that was this process' own, if it has not ended meanwhile.
+            // All of the above belongs to this process if it has not exited meanwhile.
             Ok(target) if is_readable(&target.init) => Err(ended()),
             Ok(target) => Ok(target),
-            Err(error) if gone(&error) => Err(ended()), // it has given up what it had, and not ended yet
+            Err(error) if gone(&error) => Err(ended()), // it is exiting and has released its resources
             Err(error) => Err(failed("init", &error)),
         }
     }
 
-    /// Looks at the container of this record, whose first process the descriptor is of.
+    /// Reads the properties of the container of this record; `init` is the pidfd of its first process.
     ///
     /// # Errors
-    /// The process is ending.
+    /// Returns an error if the process is exiting.
     pub(crate) fn new(record: ContainerRecord, prepared: Prepared, init: OwnedFd) -> std::io::Result<Self> {
         let pid = prepared.init.pid;
         let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
@@ -86,10 +85,10 @@ impl Target {
         Ok(Self { namespaces: Namespaces::other_than_own(pid)?, record, prepared, init, root, maps, oom_score_adj })
     }
 
-    /// Whom the process runs as, by the container's own files.
+    /// Resolves the user of the process by the container's own files.
     ///
     /// # Errors
-    /// No such user; it is not allowed at all.
+    /// Returns a refusal if the user does not exist or is not allowed.
     pub(super) fn user(&self, host: &Host, user: &str) -> Result<ResolvedUser, Refused> {
         let invalid = |violation| Refused::from_fields(Reason::Invalid, &[violation]);
         let Some(user) = exec_user(user, &host.policy).map_err(invalid)? else {
@@ -106,10 +105,10 @@ impl Target {
         Ok(user)
     }
 
-    /// Returns the credentials of a process of this user: those that the container's own processes have.
+    /// Returns the credentials of a process of this user, like those of the container's own processes.
     ///
     /// # Errors
-    /// A capability that this program does not know.
+    /// Returns an error for a capability that this program does not know.
     pub(crate) fn credentials(user: &ResolvedUser, held: &Held) -> std::io::Result<Credentials> {
         Ok(Credentials {
             uid: user.uid,
@@ -120,17 +119,17 @@ impl Target {
         })
     }
 
-    /// File systems of its secret files, by where these are mounted.
+    /// Returns the devices of the container's secret file systems, by their mount points.
     ///
     /// # Errors
-    /// A place cannot be looked at.
+    /// Returns an error if a mount point cannot be inspected.
     pub(super) fn secret_devices(&self) -> std::io::Result<Vec<u64>> {
         let targets = self.prepared.mounts.iter().map(|mount| mount.target.as_path());
         let generations = std::iter::once(Path::new(GENERATIONS_DIR));
         let mut devices = Vec::new();
         for path in targets.chain(generations.filter(|_| !self.prepared.mounts.is_empty())) {
             match open_in_root(self.root.as_fd(), path, OFlags::PATH, Mode::empty(), Follow::LinksWithinRoot) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {} // files alone have no generations
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {} // single files have no generations
                 opened => devices.push(fstat(opened?)?.st_dev),
             }
         }
@@ -138,10 +137,10 @@ impl Target {
         Ok(devices)
     }
 
-    /// User and group of the host that these of the container are.
+    /// Maps a user and group of the container to the host's.
     ///
     /// # Errors
-    /// None are.
+    /// Returns a refusal if they are not mapped.
     pub(super) fn on_host(&self, user: &ResolvedUser) -> Result<(u32, u32), Refused> {
         let one = |map: &str, id: u32| {
             mapped(map, id).ok_or_else(|| {
@@ -153,12 +152,12 @@ impl Target {
     }
 }
 
-/// A container that is not there to execute anything in.
+/// Returns the refusal for a container that is not running.
 pub(super) fn not_running(id: &ContainerId, how: &str) -> Refused {
-    Refused::new(Reason::Precondition, format!("container {id} {how}: a process is executed in one that runs"))
+    Refused::new(Reason::Precondition, format!("container {id} {how}; exec needs a running container"))
 }
 
-/// An id of a user namespace on the host, by lines of `inside outside count`.
+/// Maps an id of a user namespace to the host's, by lines of `inside outside count`.
 fn mapped(map: &str, id: u32) -> Option<u32> {
     map.lines().find_map(|line| {
         let mut numbers = line.split_whitespace().map(str::parse::<u32>);

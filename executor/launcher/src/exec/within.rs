@@ -1,9 +1,9 @@
 //! The two short-lived processes that make a process in a container.
 //!
-//! The first one joins the container's cgroups, enters its namespaces and gives up what the container does not have. The
-//! second one, made by it, is the first that the container can see. It has nothing of the executor's but its program, a sealed
-//! memory file, the socket over which it tells why it failed, and what it is to run; and the container's processes may
-//! look at none of that, for it allows no tracing until it has become the program.
+//! The first one joins the container's cgroups, enters its namespaces and drops what the container does not have. Its
+//! child, the second one, is the first process that the container can see. The second process has only the executor's
+//! program (a sealed memory file), the socket for reporting a failure, and the payload. The container's processes
+//! cannot inspect any of that, because it allows no tracing until it has become the program.
 
 use std::convert::Infallible;
 use std::io;
@@ -31,40 +31,40 @@ use crate::rootfs::place_view;
 use crate::seccomp::Filter;
 use crate::ulimits;
 
-/// Message of the first process about the second one: the pid follows. No error number looks like it.
+/// Message of the first process about the second one; the pid follows. No error number looks like it.
 pub(crate) const MADE: &[u8; 4] = b"made";
-/// Returns the pid in a message of the first process, if that is about the second one.
+/// Returns the pid of the second process if the message is [`MADE`].
 pub(crate) fn made_pid(message: &[u8]) -> Option<i32> {
     let pid = message.strip_prefix(MADE)?;
     pid.try_into().ok().map(i32::from_le_bytes)
 }
 
-/// Message of the second one with its terminal.
+/// Message of the second process that carries its terminal.
 pub(super) const TERMINAL: &[u8] = b"tty";
-/// Message that the second one waits for: the supervisor has a hold on it.
+/// Message that the second process waits for: the supervisor tracks it.
 pub(crate) const GO: &[u8] = b"go";
 
-/// Everything that is needed to make a process in a container.
+/// Input for making a process in a container.
 pub(crate) struct Entrant<'a> {
     pub(crate) host: &'a Host,
     pub(crate) filter: &'a Filter,
     pub(crate) target: &'a Target,
     pub(crate) credentials: &'a Credentials,
     pub(crate) home: &'a Path,
-    /// Limit on its open files.
+    /// Limit on open files.
     pub(crate) nofile: u64,
-    /// The size of its terminal, where it gets one.
+    /// Size of its terminal, if it gets one.
     pub(crate) terminal: Option<Window>,
     pub(crate) supervisor: u32,
-    /// Environment of the container's process, where this one gets it.
+    /// Environment of the container's process, if this one gets it.
     pub(crate) environment: Option<&'a Stored>,
-    /// Set where files are copied and nothing is executed.
+    /// `Some` if files are copied and nothing is executed.
     pub(crate) archive: Option<ArchiveWork>,
-    /// File systems of the container's secret files.
+    /// Devices of the container's secret file systems.
     pub(crate) secret_devices: &'a [u64],
-    /// Views of secret files that this process alone sees, and their places.
+    /// Views of secret files that only this process sees, and their mount points.
     pub(crate) mounts: &'a [(&'a MountPoint, BorrowedFd<'a>)],
-    /// Part of the container's cgroup with limits of its own.
+    /// Part of the container's cgroup with its own limits.
     pub(crate) part: Option<&'a Path>,
 }
 
@@ -94,7 +94,7 @@ impl Entrant<'_> {
     ) -> Result<Fork, (&'static str, io::Error)> {
         let Target { record, init, namespaces, oom_score_adj, .. } = self.target;
         process::die_with(self.supervisor).map_err(|error| ("supervisor", error))?;
-        // First of all: whatever is done from here on, the container's limits hold, and its end ends it.
+        // First of all: from here on the container's limits apply, and the container's end ends this process.
         self.host.hierarchies.join(&record.cgroup).map_err(|error| ("cgroup", error))?;
         let options = &record.plan.host_options;
         if let Some(cpusets) = self.host.cpusets.as_ref().filter(|_| options.has_cpuset()) {
@@ -129,12 +129,12 @@ impl Entrant<'_> {
         entry::enter(init.as_fd(), *namespaces, self.credentials, within).map_err(|error| (what, error))
     }
 
-    /// Runs the second process. Returns only with a failure.
+    /// Runs the second process. Returns only on failure.
     fn execute(&self, socket: &Seqpacket, payload: &MemFile) -> Result<Infallible, StartFailure> {
         let kept = [socket.as_fd(), payload.as_fd()].into_iter().chain(self.environment.map(Stored::as_fd));
         process::close_all_but(&kept.collect::<Vec<_>>())
             .map_err(|error| StartFailure::new("close descriptors", error))?;
-        // Asked for first: a supervisor that is gone before says no `go`.
+        // Before waiting: if the supervisor has already exited, `go` never arrives.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
             .map_err(|error| StartFailure::new("supervisor", error))?;
         let go = socket.recv(&mut [0; 8]).map_err(|error| StartFailure::new("supervisor", error))?;

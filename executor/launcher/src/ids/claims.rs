@@ -1,13 +1,14 @@
-//! The blocks of ids that this launcher has claimed, so that no other one on the host gives them to its containers.
+//! Blocks of ids that this launcher has claimed, so that no other launcher on the host assigns them to its containers.
 //!
 //! ```text
 //! /run/executor-ids/      0700 root
 //!    lock                 held while claims are read and changed
-//!    HASH.json            a launcher's: its run directory, and its blocks (replaced by rename)
+//!    HASH.json            one launcher's run directory and blocks (replaced by rename)
 //! ```
-//! A claim counts while its launcher lives, which holds the lock of its run directory, and for as long after that as a
-//! container of it has a directory there: a launcher that comes back finds its blocks. One that has ended and left nothing
-//! loses its claim to whoever looks next. Claims are changed a block at a time, not for each container.
+//! A claim is valid while its launcher runs, which holds the lock of its run directory, and afterwards as long as one
+//! of its containers has a directory there: a restarted launcher finds its blocks. The claim of a launcher that has
+//! exited without leftovers is removed by the next launcher that checks. Claims change by whole blocks, not for each
+//! container.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -28,12 +29,12 @@ use crate::log::{self, Level};
 
 /// Directory of the claims of all launchers of a host.
 const DIR: &str = "/run/executor-ids";
-/// Largest file of claims.
+/// Largest claim file in bytes.
 const CLAIM_MAX: u64 = 1 << 20;
-/// Time that the lock may be another launcher's: it is held for a few system calls.
+/// Time limit for acquiring the lock, which is held for a few system calls.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Claim of a launcher, as the others read it.
+/// Claim of a launcher, as others read it.
 #[derive(Serialize, Deserialize)]
 struct Claim {
     run_dir: PathBuf,
@@ -49,11 +50,11 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
-    /// Takes up what an earlier launcher of the run directory claimed, as far as it lies in the pool or has ids of a
-    /// container that is still there. `used` are the ranges of those.
+    /// Adopts the claim of an earlier launcher of the run directory, as far as it lies in the pool or has ids of
+    /// existing containers. `used` are the ranges of those.
     ///
     /// # Errors
-    /// The directory cannot be used.
+    /// Returns an error if the directory cannot be used.
     pub(crate) fn open(run_dir: &Path, pool: &Pool, used: &BTreeSet<u32>) -> io::Result<Self> {
         Self::open_in(Path::new(DIR), run_dir, pool, used)
     }
@@ -66,7 +67,7 @@ impl Claims {
         let mut blocks = read(&claims.path()).map(|claim| claim.blocks).unwrap_or_default();
         let pool: BTreeSet<Block> = pool.blocks().collect();
         blocks.retain(|block| pool.contains(block) || used.iter().any(|used| used.overlaps(block)));
-        // Of a version that claimed nothing.
+        // Ranges of a version that claimed nothing.
         let unclaimed = used.into_iter().filter(|used| !blocks.iter().any(|block| block.contains(used)));
         blocks.extend(unclaimed.collect::<Vec<_>>());
         for (other, block) in claims.others()? {
@@ -80,15 +81,14 @@ impl Claims {
         Ok(claims)
     }
 
-    /// Returns the claimed blocks.
     pub(crate) fn blocks(&self) -> &[Block] {
         &self.blocks
     }
 
-    /// Claims one more block of the pool, where there is one that no other launcher has.
+    /// Claims one more block of the pool, if there is one that no other launcher has. Returns false if not.
     ///
     /// # Errors
-    /// The directory cannot be used.
+    /// Returns an error if the directory cannot be used.
     pub(crate) fn more(&mut self, pool: &Pool) -> io::Result<bool> {
         let _lock = self.lock()?;
         let others = self.others()?;
@@ -101,17 +101,17 @@ impl Claims {
         self.write(blocks).map(|()| true)
     }
 
-    /// Run directories of other launchers that have claimed ids of the pool.
+    /// Returns the run directories of other launchers that have claimed ids of the pool.
     pub(crate) fn other_launchers(&self, pool: &Pool) -> BTreeSet<PathBuf> {
         let others = self.lock().and_then(|_lock| self.others()).unwrap_or_default();
         let of_pool = |block: &Block| pool.blocks().any(|own| own.overlaps(block));
         others.into_iter().filter(|(_, block)| of_pool(block)).map(|(run_dir, _)| run_dir).collect()
     }
 
-    /// Gives back blocks that no container has ids of, but for one: the next container needs a range.
+    /// Gives back blocks without ids of a container, except one: the next container needs a range.
     ///
     /// # Errors
-    /// The directory cannot be used: the blocks stay claimed.
+    /// Returns an error if the directory cannot be used; the blocks stay claimed.
     pub(crate) fn give_back(&mut self, used: &BTreeSet<u32>) -> io::Result<()> {
         if self.blocks.len() < 2 {
             return Ok(());
@@ -125,7 +125,7 @@ impl Claims {
         self.write(self.blocks.iter().filter(|block| !unused.contains(block)).copied().collect())
     }
 
-    /// Gives everything back: no container is left.
+    /// Gives back all blocks: no container is left.
     pub(crate) fn end(&self) {
         if let Err(error) = fs::remove_file(self.path()) {
             log::line(Level::Warning, "", at(&self.path(), &error));
@@ -146,7 +146,8 @@ impl Claims {
         Ok(file)
     }
 
-    /// Blocks of other launchers, each with its run directory. Claims of those that have left nothing are removed.
+    /// Returns the blocks of other launchers with their run directories. Claims of launchers without leftovers are
+    /// removed.
     fn others(&self) -> io::Result<Vec<(PathBuf, Block)>> {
         let mut others = Vec::new();
         for entry in fs::read_dir(&self.dir).map_err(|error| at(&self.dir, &error))? {
@@ -160,7 +161,7 @@ impl Claims {
                 }
                 Ok(_) => fs::remove_file(&path).map_err(|error| at(&path, &error))?,
                 Err(error) => {
-                    log::line(Level::Error, "", format_args!("a claim of ids cannot be read: {}", at(&path, &error)));
+                    log::line(Level::Error, "", format_args!("an id claim cannot be read: {}", at(&path, &error)));
                 }
             }
         }
@@ -183,7 +184,8 @@ fn read(path: &Path) -> io::Result<Claim> {
     Ok(serde_json::from_slice(&bytes)?)
 }
 
-/// A launcher serves the run directory, or a container has a directory in it. What cannot be told counts as in use.
+/// Returns true if a launcher serves the run directory or a container has a directory in it, or if this cannot be
+/// determined.
 fn is_in_use(run_dir: &Path) -> bool {
     let absent = |error: &io::Error| matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
     let mut options = OpenOptions::new();
@@ -210,7 +212,7 @@ mod tests {
         policy.userns_pool().expect("a pool")
     }
 
-    /// A run directory that a launcher serves, while the file lives.
+    /// Returns a run directory that a launcher serves while the file is open.
     fn served(home: &Path, name: &str) -> (PathBuf, File) {
         let run_dir = home.join(name);
         fs::create_dir_all(run_dir.join("containers")).expect("mkdir");
@@ -235,7 +237,7 @@ mod tests {
         assert!(!first.blocks().iter().any(|own| second.blocks().iter().any(|other| own.overlaps(other))));
         assert_eq!(second.other_launchers(&pool), BTreeSet::from([a.clone()]));
 
-        // One that has ended keeps them for its containers, and has them again when it comes back.
+        // A launcher that has exited keeps the blocks for its containers, and has them again when it restarts.
         fs::create_dir(a.join("containers/left")).expect("mkdir");
         let had = first.blocks().to_vec();
         drop((first, lock));
@@ -249,7 +251,7 @@ mod tests {
         assert_eq!(again.blocks().len(), 1);
         assert!(second.more(&pool).expect("claims") && !second.more(&pool).expect("claims"));
 
-        // With the last container its claim ends, wherever it was killed.
+        // Its claim ends with the last container, wherever it was killed.
         drop((again, lock));
         fs::remove_dir(a.join("containers/left")).expect("rmdir");
         assert!(second.more(&pool).expect("claims"));
@@ -263,14 +265,14 @@ mod tests {
         let home = tempfile::tempdir().expect("a directory");
         let dir = home.path().join("ids");
         let ((a, _a), (b, _b)) = (served(home.path(), "a"), served(home.path(), "b"));
-        // Of a version that claimed nothing, and of a pool that began elsewhere.
+        // Ranges of a version that claimed nothing, and of a pool that began elsewhere.
         let used = BTreeSet::from([START + 7]);
         let first = Claims::open_in(&dir, &a, &pool(2), &used).expect("claims");
         assert_eq!(first.blocks(), [Block::from_range(START + 7)]);
         let mut second = Claims::open_in(&dir, &b, &pool(3), &BTreeSet::new()).expect("claims");
         assert!(second.more(&pool(3)).expect("claims") && !second.more(&pool(3)).expect("claims"));
         assert_eq!(second.blocks(), [Block::from_range(START + 2 * RANGE)]);
-        // A file that says nothing stands in nobody's way.
+        // A malformed file blocks no other launcher.
         fs::write(dir.join("x.json"), "{").expect("write");
         assert!(!second.more(&pool(3)).expect("claims"));
     }

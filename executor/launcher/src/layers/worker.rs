@@ -1,9 +1,9 @@
-//! The process that unpacks a layer: it reads what anybody may have written, and can do little else.
+//! The process that unpacks a layer: it reads untrusted input and has few rights.
 //!
-//! Open are the blob, its own directory and the layers below. The process has no network, no other process's memory, no
-//! mount but its own, and of root's capabilities those to make files of any owner, mode and attribute. `CAP_SYS_ADMIN` is
-//! among them, because the kernel asks for it where an attribute of the overlay is set; a filter takes from it
-//! everything else that it would open.
+//! It has open only the blob, its own directory and the layers below. It has no network, no access to other processes'
+//! memory, only its own mounts, and of root's capabilities those to make files with any owner, mode and attribute.
+//! `CAP_SYS_ADMIN` is among them, because the kernel requires it to set overlay attributes; a filter blocks everything
+//! else that it would permit.
 
 use executor_core::limits::processor_seconds;
 use executor_core::protocol::Refused;
@@ -19,12 +19,12 @@ use prost::Message;
 use super::{Work, limits, refused};
 use crate::seccomp::Filter;
 
-/// Address space, in bytes: the largest window of zstd twice, and what the program has.
+/// Limit on the address space in bytes: twice the largest zstd window, and the program.
 const MEMORY_MAX: u64 = 1 << 30;
-/// Descriptors: the layers below, and a few.
+/// Limit on open descriptors: the layers below, and a few.
 const FILES_MAX: u64 = 256;
 
-/// Capabilities that are left.
+/// Capabilities that are kept.
 const KEPT: [Capability; 6] = [
     Capability::CAP_CHOWN,
     Capability::CAP_DAC_OVERRIDE,
@@ -34,7 +34,7 @@ const KEPT: [Capability; 6] = [
     Capability::CAP_SYS_ADMIN,
 ];
 
-/// System calls that are left: files by descriptor, memory, and the end.
+/// Allowed system calls: files by descriptor, memory, and exit.
 const CALLS: [i64; 67] = [
     libc::SYS_brk,
     libc::SYS_clock_gettime,
@@ -105,7 +105,7 @@ const CALLS: [i64; 67] = [
     libc::SYS_fchmodat2,
 ];
 
-/// Does the work and tells what went wrong. Gives the status to end with.
+/// Does the work and reports failures. Returns the exit status.
 pub(super) fn run(store: &Store, work: Work, parent: u32, devices: bool, reported: &Seqpacket) -> i32 {
     match act(store, work, parent, devices) {
         Ok(()) => 0,
@@ -123,7 +123,7 @@ fn act(store: &Store, work: Work, parent: u32, devices: bool) -> Result<(), Unpa
         process::be_expendable()?;
         rustix::thread::set_name(c"executor-layer")?;
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC)?;
-        // An address space that is used up is an error that a library may go on after, over and over; this ends the process.
+        // On an exhausted address space a library may continue and fail repeatedly; this ends the process.
         if let Work::Unpack { bytes_max, .. } = &work {
             let seconds = processor_seconds(*bytes_max);
             setrlimit(Resource::RLIMIT_CPU, seconds, seconds)?;
@@ -147,7 +147,7 @@ fn act(store: &Store, work: Work, parent: u32, devices: bool) -> Result<(), Unpa
     }
 }
 
-/// Gives up what is not needed from here on, for good.
+/// Permanently drops all privileges that are not needed any more.
 fn confine(devices: bool) -> std::io::Result<()> {
     let kept = KEPT.into_iter().chain(devices.then_some(Capability::CAP_MKNOD)).collect();
     keep_root_with(&kept)?;

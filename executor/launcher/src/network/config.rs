@@ -1,4 +1,4 @@
-//! The operator's networks: files of a directory, the first one in the order of their names unless one is named.
+//! The operator's networks: files of a directory. The first one by name is used unless the request names one.
 
 use crate::errors::plain;
 use std::fs::{self, File};
@@ -11,10 +11,10 @@ use executor_core::cni::{CONFIG_MAX, Network, is_config_name};
 /// Most entries of the directory.
 const ENTRIES_MAX: usize = 1000;
 
-/// The network of a name; the first one where it is empty.
+/// Returns the named network, or the first one if the name is empty.
 ///
 /// # Errors
-/// No such network, with the files that could not be read: any of them may be the one.
+/// Returns an error if there is no such network, with the unreadable files, any of which may define it.
 pub(super) fn find(dir: &Path, name: &str) -> Result<Network, String> {
     let shown = dir.display();
     let mut faulty = Vec::new();
@@ -23,7 +23,7 @@ pub(super) fn find(dir: &Path, name: &str) -> Result<Network, String> {
         match read.and_then(|bytes| Network::parse(&bytes).map_err(|bad| bad.to_string())) {
             Ok(network) if name.is_empty() || network.name == name => return Ok(network),
             Ok(_) => {}
-            // Which network is the first one must not depend on which files can be read.
+            // The choice of the first network must not depend on which files are readable.
             Err(why) if name.is_empty() => return Err(format!("{shown}/{file}: {why}")),
             Err(why) => faulty.push(format!("{file}: {why}")),
         }
@@ -49,7 +49,7 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Reads a file that only root may have written: the plugins in it run as root.
+/// Reads a file that only root may have written: its plugins run as root.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(path)?;
     let meta = file.metadata()?;

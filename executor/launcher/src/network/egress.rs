@@ -1,12 +1,13 @@
-//! No connections to beyond the container's own network, where the request did not ask for them, or none but those that its
+//! Blocks connections beyond the container's own network if the request did not ask for them, or all but those that its
 //! rules allow.
 //!
-//! In the container's network namespace, before anything runs in it, a table of nf_tables is made that lets out: what
-//! belongs to connections that others opened, what goes to the networks of the container's own addresses, and neighbour
-//! discovery. Not let out is what goes to the gateways and to the host's own addresses in those networks: the host is no
-//! peer. Rules of the request come before that, so that one of them may name the host, or a name server on a gateway. The whole
-//! table is replaced in one transaction: a packet is judged by all of the old rules or by all of the new ones. Changing the table needs CAP_NET_ADMIN over the namespace, and passing it by needs CAP_NET_RAW; without egress,
-//! and with rules, no container gets either (core's validation).
+//! Before anything runs in the container's network namespace, an nf_tables table is made there that lets out: packets
+//! of connections that others opened, packets to the networks of the container's own addresses, and neighbour
+//! discovery. Packets to the gateways and to the host's own addresses in those networks are blocked: the host is no
+//! peer. Rules of the request come before that, so that a rule may name the host or a name server on a gateway. The
+//! whole table is replaced in one transaction: a packet meets either all of the old rules or all of the new ones.
+//! Changing the table needs CAP_NET_ADMIN over the namespace, and bypassing it needs CAP_NET_RAW; without egress, and
+//! with rules, no container gets either (core's validation).
 
 use std::io;
 use std::net::IpAddr;
@@ -20,26 +21,25 @@ use super::netns;
 use super::nft::{self, ESTABLISHED, Hook, IPV4, IPV6, RELATED, Step};
 use crate::host::Host;
 
-/// Name of the table.
 const TABLE: &str = "executor-egress";
-/// The first interface of every network namespace.
+/// Interface index of the loopback device in every network namespace.
 const LOOPBACK: u32 = 1;
 const ICMP: u8 = 1;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
-/// Place of the destination in the network header.
+/// Offset of the destination in the network header.
 const IPV4_DESTINATION: u32 = 16;
 const IPV6_DESTINATION: u32 = 24;
-/// Lines of the kernel's log for each element of a rule.
+/// Maximum kernel log lines per second for each element of a rule.
 const LOGGED_A_SECOND: u64 = 10;
-/// Without these there is no IPv6 on a link: router and neighbour solicitation, advertisement, multicast membership.
+/// ICMPv6 types that IPv6 on a link needs: router and neighbour solicitation, advertisement, multicast membership.
 const NEIGHBOURS: [u8; 4] = [133, 135, 136, 143];
 
-/// Brings into force what a plan says of egress.
+/// Applies the egress settings of a plan.
 ///
 /// # Errors
-/// The kernel has no nf_tables, or does not take the rules: nothing is changed then.
+/// Returns an error if the kernel has no nf_tables or refuses the rules; nothing is changed then.
 pub(super) fn limit(host: &Host, plan: &Plan, addresses: &Addresses) -> io::Result<()> {
     let (asked, id) = (&plan.connectivity, &plan.id);
     let is_open = asked.egress && asked.egress_rules.is_empty();
@@ -51,11 +51,11 @@ pub(super) fn limit(host: &Host, plan: &Plan, addresses: &Addresses) -> io::Resu
         let allowed = asked.egress_rules.iter().flat_map(|rule| allowed(rule, &log_prefix(id)));
         rules(&addresses.own, &hosts, allowed.collect())
     };
-    // The rules are about the container's own connections; it forwards for others only where it is open.
+    // The rules are for the container's own connections; it forwards for others only if egress is open.
     let forwarded = if is_open { rules.clone() } else { Vec::new() };
     netns::inside(host, id, || {
         let chains = |rules| [("output", Hook::Output, rules), ("forward", Hook::Forward, forwarded.clone())];
-        // What is dropped without a word is dropped all the same, where the kernel cannot reject.
+        // If the kernel cannot reject, drop without a reply.
         nft::commit(TABLE, &chains(rules.clone())).or_else(|_| {
             let quiet = rules.iter().filter(|rule| !rule.contains(&Step::Reject)).cloned().collect();
             nft::commit(TABLE, &chains(quiet))
@@ -63,7 +63,7 @@ pub(super) fn limit(host: &Host, plan: &Plan, addresses: &Addresses) -> io::Resu
     })
 }
 
-/// Addresses of the host's interfaces.
+/// Returns the addresses of the host's interfaces.
 fn host_addresses() -> io::Result<Vec<IpAddr>> {
     let all = nix::ifaddrs::getifaddrs()?.filter_map(|interface| interface.address);
     let address = |address: nix::sys::socket::SockaddrStorage| match address.family()? {
@@ -74,19 +74,19 @@ fn host_addresses() -> io::Result<Vec<IpAddr>> {
     Ok(all.filter_map(address).collect())
 }
 
-/// Those of the host that lie in the container's networks.
+/// Returns the host's addresses in the container's networks.
 fn own_addresses(host: Vec<IpAddr>, own: &[Address]) -> impl Iterator<Item = IpAddr> {
     host.into_iter().filter(|ip| own.iter().any(|address| address.network_has(*ip)))
 }
 
-/// Returns the text before a line of the kernel's log. The kernel takes 127 bytes.
+/// Returns the prefix of a kernel log line. The kernel accepts 127 bytes.
 fn log_prefix(id: &ContainerId) -> String {
     const ID_MAX: usize = 100;
     let id = id.as_str();
     format!("{TABLE} {}: ", &id[..id.len().min(ID_MAX)])
 }
 
-/// Returns what lets out the connections that a rule of the request allows.
+/// Returns the nf_tables rules for a rule of the request.
 fn allowed(rule: &EgressRule, log_prefix: &str) -> Vec<Vec<Step>> {
     let kind = match rule.protocol {
         EgressProtocol::All => None,
@@ -118,7 +118,7 @@ fn allowed(rule: &EgressRule, log_prefix: &str) -> Vec<Vec<Step>> {
     rules
 }
 
-/// Returns the steps that hold for what goes to these addresses.
+/// Returns the steps that match these destination addresses.
 fn destination(range: &AddressRange) -> Vec<Step> {
     match (range.first, range.last) {
         (IpAddr::V4(first), IpAddr::V4(last)) => {
@@ -129,12 +129,12 @@ fn destination(range: &AddressRange) -> Vec<Step> {
             let (first, last) = (first.octets().to_vec(), last.octets().to_vec());
             vec![Step::Family(IPV6), Step::HeaderRange { offset: IPV6_DESTINATION, first, last }]
         }
-        // Validation refuses it; it lets nothing out.
+        // Refused by validation; it matches nothing.
         _ => vec![Step::Family(IPV4), Step::Family(IPV6)],
     }
 }
 
-/// Returns the rules for what is let out, in this order. `allowed` are those of the request.
+/// Returns the rules in order. `allowed` are those of the request.
 fn rules(own: &[Address], hosts: &[IpAddr], allowed: Vec<Vec<Step>>) -> Vec<Vec<Step>> {
     let mut rules =
         vec![vec![Step::Interface(LOOPBACK), Step::Accept], vec![Step::State(ESTABLISHED | RELATED), Step::Accept]];
@@ -148,7 +148,7 @@ fn rules(own: &[Address], hosts: &[IpAddr], allowed: Vec<Vec<Step>>) -> Vec<Vec<
     }
     for address in own {
         if let Some(everybody) = broadcast(*address) {
-            rules.push(to(everybody, Step::Drop)); // the host hears it too
+            rules.push(to(everybody, Step::Drop)); // the host receives it too
         }
         rules.push(to(*address, Step::Accept));
     }
@@ -156,7 +156,7 @@ fn rules(own: &[Address], hosts: &[IpAddr], allowed: Vec<Vec<Step>>) -> Vec<Vec<
     rules
 }
 
-/// Returns a rule for what goes to the network of an address.
+/// Returns a rule for packets to the network of an address.
 fn to(network: Address, then: Step) -> Vec<Step> {
     let (family, offset, value) = match network.ip {
         IpAddr::V4(ip) => (IPV4, IPV4_DESTINATION, ip.octets().to_vec()),
@@ -170,7 +170,7 @@ fn to(network: Address, then: Step) -> Vec<Step> {
     vec![Step::Family(family), Step::Header { offset, value, mask }, then]
 }
 
-/// The address that all of a network hear, where it has one.
+/// Returns the broadcast address of a network, if it has one.
 fn broadcast(network: Address) -> Option<Address> {
     match network.ip {
         IpAddr::V4(ip) if network.prefix < 31 => {
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(broadcast(address("fd00::5", 64)), None);
     }
 
-    /// The host's addresses are refused before their network is let through, and everything else is refused last.
+    /// The host's addresses are refused before their network is allowed, and everything else is refused last.
     #[test]
     fn the_host_is_no_peer() {
         let own = [address("10.1.0.5", 16)];

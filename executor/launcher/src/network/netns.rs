@@ -1,7 +1,7 @@
 //! A name for a container's network namespace: RUN_DIR/netns/ID, in the host's own mount namespace.
 //!
-//! Plugins are given it as a path, and it holds the namespace when init is gone: what a plugin made in there can be
-//! taken back, whoever of us is left. It is the one thing that a container has mounted on the host.
+//! Plugins get it as a path, and it keeps the namespace after init's exit: a plugin's changes there can be undone by
+//! any later process. It is the only mount of a container on the host.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -16,25 +16,23 @@ use executor_sys::process::{self, Ended, Fork};
 use crate::files;
 use crate::host::Host;
 
-/// Path.
 pub(super) fn path(host: &Host, id: &ContainerId) -> PathBuf {
     host.run_dir.join("netns").join(id.as_str())
 }
 
-/// Makes the directory.
 pub(super) fn make_dir(host: &Host) -> io::Result<()> {
     files::ensure_dir(&host.run_dir.join("netns"), 0o700)
 }
 
-/// Gives the network namespace of a process its name.
+/// Mounts the network namespace of a process at its name.
 pub(super) fn pin(host: &Host, id: &ContainerId, init: i32) -> io::Result<()> {
     let path = path(host, id);
     OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path)?;
-    // By the same path in the other mount namespace: it is the host's /proc in both.
+    // The same path works in the other mount namespace: it is the host's /proc in both.
     in_host_mounts(host, || Ok(rustix::mount::mount_bind(format!("/proc/{init}/ns/net"), &path)?))
 }
 
-/// Returns whether there is a namespace behind the name.
+/// Returns true if a namespace is mounted at the name.
 pub(super) fn is_pinned(host: &Host, id: &ContainerId) -> bool {
     let path = path(host, id);
     in_host_mounts(host, || {
@@ -44,12 +42,12 @@ pub(super) fn is_pinned(host: &Host, id: &ContainerId) -> bool {
     .is_ok()
 }
 
-/// Takes the name away, and with it the namespace, unless somebody lives in it.
+/// Removes the name, and with it the namespace, unless a process uses it.
 pub(super) fn unpin(host: &Host, id: &ContainerId) -> io::Result<()> {
     let path = path(host, id);
     in_host_mounts(host, || {
         while mount::detach(&path).is_ok() {}
-        // With the file, mounts on it that other mount namespaces were copied with go too.
+        // Removing the file also removes mounts on it in copied mount namespaces.
         match fs::remove_file(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed,
@@ -57,7 +55,7 @@ pub(super) fn unpin(host: &Host, id: &ContainerId) -> io::Result<()> {
     })
 }
 
-/// Does something in a process that sees the mounts of the host.
+/// Runs `act` in a process that sees the host's mounts.
 fn in_host_mounts(host: &Host, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     in_child(|| {
         process::enter_namespaces(host.mounts.as_fd(), true, false)?;
@@ -65,7 +63,7 @@ fn in_host_mounts(host: &Host, act: impl FnOnce() -> io::Result<()>) -> io::Resu
     })
 }
 
-/// Does something in a process whose network namespace is the container's.
+/// Runs `act` in a process in the container's network namespace.
 pub(super) fn inside(host: &Host, id: &ContainerId, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     in_host_mounts(host, || {
         let namespace = fs::File::open(path(host, id))?;
@@ -74,7 +72,7 @@ pub(super) fn inside(host: &Host, id: &ContainerId, act: impl FnOnce() -> io::Re
     })
 }
 
-/// Does something in a child, which tells its error by its exit status.
+/// Runs `act` in a child, which returns its error in its exit status.
 fn in_child(act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let parent = std::process::id();
     let child = match process::fork()? {
@@ -87,6 +85,6 @@ fn in_child(act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     match process::wait_for(child)? {
         Ended::Code(0) => Ok(()),
         Ended::Code(errno) => Err(io::Error::from_raw_os_error(errno)),
-        Ended::Signal(signal) => Err(io::Error::other(format!("a helper was ended by signal {signal}"))),
+        Ended::Signal(signal) => Err(io::Error::other(format!("a helper was killed by signal {signal}"))),
     }
 }

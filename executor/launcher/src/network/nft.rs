@@ -1,7 +1,7 @@
-//! The few words of nf_tables that [`super::egress`] needs, spoken to the kernel over netlink.
+//! The subset of nf_tables that [`super::egress`] needs, over netlink.
 //!
-//! Neither `nft` nor `iptables` need be installed for it, and the rules come into force together or not at all. Numbers
-//! are those of `linux/netfilter/nf_tables.h`.
+//! Neither `nft` nor `iptables` need be installed, and the rules come into force together or not at all. Numbers are
+//! those of `linux/netfilter/nf_tables.h`.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -11,85 +11,92 @@ use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
 use rustix::net::sockopt::set_socket_send_buffer_size_force;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 
-/// Time that the kernel is given to answer.
+/// Time limit for the kernel to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// `AF_INET`, `AF_INET6` as nf_tables counts families.
+/// `AF_INET` and `AF_INET6` as nf_tables numbers families.
 pub(super) const IPV4: u8 = 2;
 pub(super) const IPV6: u8 = 10;
-/// Both of them in one table.
+/// Family of a table for both.
 const INET: u8 = 1;
-/// The register that everything goes through.
+/// The only register in use.
 const REGISTER: u32 = 1;
 const SUBSYSTEM: u16 = 10;
 const NESTED: u16 = 0x8000;
 /// Flags of messages.
 const ACKNOWLEDGE: u16 = 0x4;
 const CREATE_APPEND: u16 = 0x400 | 0x800;
-/// Packets that a limit lets pass at once.
+/// Burst of a rate limit, in packets.
 const BURST: u32 = 5;
-/// Bytes of a socket's send buffer beside the batch.
+/// Bytes of a socket's send buffer in addition to the batch.
 const SEND_ROOM: usize = 64 << 10;
 
-/// A hook that a chain hangs on.
+/// Hook of a chain.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Hook {
-    /// Packets that are forwarded.
+    /// Forwarded packets.
     Forward,
-    /// Packets from processes.
+    /// Packets of local processes.
     Output,
 }
 
-/// A step of a rule: it is left at the first one that does not hold.
+/// A step of a rule; the rule ends at the first step that does not match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The outgoing interface has this index.
+    /// Matches the outgoing interface by its index.
     Interface(u32),
-    /// The family is this one.
+    /// Matches the family.
     Family(u8),
-    /// The transport protocol is this one.
+    /// Matches the transport protocol.
     Transport(u8),
-    /// The state of the connection is one of these bits.
+    /// Matches if the connection's state is one of these bits.
     State(u32),
-    /// These bytes of the network header are these, as far as the mask goes.
-    Header { offset: u32, value: Vec<u8>, mask: Vec<u8> },
-    /// The first byte of the transport header is this one.
+    /// Matches bytes of the network header under a mask.
+    Header {
+        offset: u32,
+        value: Vec<u8>,
+        mask: Vec<u8>,
+    },
+    /// Matches the first byte of the transport header.
     Kind(u8),
-    /// The second byte of the transport header is this one.
+    /// Matches the second byte of the transport header.
     Code(u8),
-    /// These bytes of the network header are between the two, or one of them.
-    HeaderRange { offset: u32, first: Vec<u8>, last: Vec<u8> },
-    /// The port of the destination is between the two, or one of them.
+    /// Matches if bytes of the network header are in this range, inclusive.
+    HeaderRange {
+        offset: u32,
+        first: Vec<u8>,
+        last: Vec<u8>,
+    },
+    /// Matches if the destination port is in this range, inclusive.
     Ports(u16, u16),
-    /// It is one of so many a second.
+    /// Matches at most this many packets per second.
     Limit(u64),
-    /// Write it to the kernel's log behind these words, and go on.
+    /// Writes the packet to the kernel log with this prefix, and continues.
     Log(String),
-    /// Let it go.
     Accept,
-    /// Do not, and say nothing.
+    /// Drops the packet without a reply.
     Drop,
-    /// Do not, and tell the process at once that it is prohibited.
+    /// Rejects the packet with an error to the process: administratively prohibited.
     Reject,
 }
 
-/// Of a connection that was there before.
+/// Packets of an established connection.
 pub(super) const ESTABLISHED: u32 = 1 << 1;
-/// Of an error about such a connection.
+/// Errors about such a connection.
 pub(super) const RELATED: u32 = 1 << 2;
 
-/// Makes a table with these chains, whose policy is to drop, in the network namespace of the calling process, in place of
-/// the rules that they have, if they are there.
+/// Makes a table with these chains, whose policy is drop, in the network namespace of the calling process, or replaces
+/// the rules of the existing chains.
 ///
 /// # Errors
-/// The kernel's, for the first thing that it does not take: then nothing is changed.
+/// Returns the kernel's first error; nothing is changed then.
 pub(super) fn commit(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> io::Result<()> {
     let batch = encode(table, chains);
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(NETFILTER))?;
-    // A batch is sent as a whole, however large it is.
+    // A batch is sent as a whole, whatever its size.
     set_socket_send_buffer_size_force(&socket, batch.len() + SEND_ROOM)?;
     sendto(&socket, &batch, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
     let mut buffer = vec![0; 64 << 10];
-    // The last message alone asks to be acknowledged. What is refused is told before it, whether it asks or not.
+    // Only the last message asks for an acknowledgement. Errors come before it in any case.
     let mut seen = 0;
     while seen == 0 {
         if !readable_by(&socket, Instant::now() + PATIENCE)? {
@@ -104,7 +111,7 @@ pub(super) fn commit(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> io
 /// Counts acknowledgements.
 ///
 /// # Errors
-/// The first refusal among them.
+/// Returns the first error among them.
 fn acknowledged(mut bytes: &[u8]) -> io::Result<usize> {
     const ERROR: u16 = 2;
     let malformed = || io::Error::from(io::ErrorKind::InvalidData);
@@ -122,7 +129,6 @@ fn acknowledged(mut bytes: &[u8]) -> io::Result<usize> {
     if bytes.is_empty() { Ok(count) } else { Err(malformed()) }
 }
 
-/// Encodes the batch.
 fn encode(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> Vec<u8> {
     const NEW_TABLE: u16 = 0;
     const NEW_CHAIN: u16 = 3;
@@ -138,7 +144,7 @@ fn encode(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> Vec<u8> {
         let drop = number_be(5, 0);
         messages.push((NEW_CHAIN, [text(1, table), text(3, name), place, drop, text(7, "filter")].concat()));
     }
-    // All rules of the chain, as no single one is named.
+    // Deletes all rules of the chain, because no rule is named.
     messages.extend(chains.iter().map(|(name, ..)| (DELETE_RULE, [text(1, table), text(2, name)].concat())));
     for (name, _, rules) in chains {
         for rule in rules {
@@ -157,7 +163,6 @@ fn encode(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> Vec<u8> {
     batch
 }
 
-/// Encodes a message with its sequence, family and resource.
 fn message(kind: u16, flags: u16, (sequence, family, resource): (u32, u8, u16), body: &[u8]) -> Vec<u8> {
     const REQUEST: u16 = 0x1;
     let flags = REQUEST | flags;
@@ -228,7 +233,7 @@ fn expressions(step: &Step) -> Vec<Vec<u8>> {
         Step::Log(prefix) => vec![expression("log", &[text(2, prefix)])],
         Step::Accept => verdict(1),
         Step::Drop => verdict(0),
-        // Of either family, administratively prohibited.
+        // Works for both families: administratively prohibited.
         Step::Reject => vec![expression("reject", &[number_be(1, 2), attribute(2, &[3])])],
     }
 }
@@ -237,7 +242,7 @@ fn expression(name: &str, parts: &[Vec<u8>]) -> Vec<u8> {
     [text(1, name), nested(2, parts)].concat()
 }
 
-/// An attribute, filled up to the next boundary of four bytes.
+/// Encodes an attribute, padded to four bytes.
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = 4 + value.len() as u16;
     let mut bytes = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat();

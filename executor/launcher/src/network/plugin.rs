@@ -1,8 +1,8 @@
-//! A call of a plugin: a program of the operator's, run as root on the host's side of things, within bounds.
+//! Calls a CNI plugin: a program of the operator that runs as root in the host's namespaces, within limits.
 //!
-//! In go what it is asked and its configuration; out comes its answer as JSON, or a [`Fault`]. It gets a clean
-//! environment, no descriptor but its three, the host's mounts, and a cgroup by which it can be ended with everything
-//! that it started. It dies with the process that waits for it.
+//! The input is a command and its configuration; the output is its answer as JSON, or a [`Fault`]. The plugin gets a
+//! clean environment, only its three standard descriptors, the host's mounts, and a cgroup by which it can be killed
+//! with all of its children. It is killed if the process that waits for it exits.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -27,30 +27,30 @@ use crate::host::Host;
 
 /// Longest answer, in bytes.
 const ANSWER_MAX: usize = 1 << 20;
-/// Bytes of its standard error that are kept.
+/// Bytes of a plugin's standard error that are kept.
 const STDERR_KEPT: usize = 16 << 10;
-/// PATH for it, with programs like iptables.
+/// PATH of a plugin, with programs such as iptables.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Why a call was no success.
+/// Failure of a call.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
-    /// No directory of plugins has it.
+    /// No plugin directory contains it.
     #[error("there is no such program in {0}")]
     Missing(String),
-    /// Others than root could have put their own there.
+    /// Users other than root could have replaced it.
     #[error("{0} can be written by others than root")]
     NotTrusted(PathBuf),
-    /// It was killed.
+    /// It was killed after the time limit.
     #[error("no answer within {} s", .0.as_secs())]
     Late(Duration),
-    /// It was killed.
+    /// It was killed after too much output.
     #[error("its answer has more than {ANSWER_MAX} bytes")]
     Flood,
     /// The plugin reported a failure.
     #[error("{}{}", .0.message, if .0.code == 0 { String::new() } else { format!(" (code {})", .0.code) })]
     Failed(PluginFailure),
-    /// The plugin succeeded with an answer that is not an object.
+    /// The plugin succeeded, but its answer is not an object.
     #[error("its answer is not a JSON object: {0}")]
     Garbage(String),
     /// The plugin could not be run.
@@ -65,17 +65,17 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> Fault {
 /// A call about a container.
 pub(super) struct Call<'a> {
     pub(super) host: &'a Host,
-    /// Of the plugins for this container.
+    /// Cgroup of the plugins for this container.
     pub(super) cgroup: &'a Path,
     pub(super) verb: Verb,
     pub(super) attachment: &'a Attachment,
-    /// Unset where the network namespace is gone.
+    /// `None` if the network namespace is gone.
     pub(super) netns: Option<&'a Path>,
     pub(super) until: Instant,
 }
 
 impl Call<'_> {
-    /// Makes it. Gives the result of ADD; nothing but null of DEL.
+    /// Calls the plugin. Returns the result of ADD; null for DEL.
     pub(super) fn execute(&self, plugin: &Plugin, previous: Option<&Value>) -> Result<Value, Fault> {
         let Attachment { network, version, asked, cni_id, .. } = self.attachment;
         let config = stdin(network, plugin, *version, asked, previous);
@@ -93,7 +93,7 @@ impl Call<'_> {
     }
 }
 
-/// Asks a plugin which versions it speaks.
+/// Asks a plugin for its supported versions.
 pub(super) fn versions(host: &Host, cgroup: &Path, plugin: &Plugin, until: Instant) -> Result<Value, Fault> {
     let config = json!({ "cniVersion": Version::ALL[Version::ALL.len() - 1].name() });
     object(&run(host, cgroup, plugin, Verb::Version, &[], &config, until)?)
@@ -102,12 +102,12 @@ pub(super) fn versions(host: &Host, cgroup: &Path, plugin: &Plugin, until: Insta
 fn object(answer: &[u8]) -> Result<Value, Fault> {
     match serde_json::from_slice(answer) {
         Ok(answer @ Value::Object(_)) => Ok(answer),
-        Ok(_) => Err(Fault::Garbage("it is something else".into())),
+        Ok(_) => Err(Fault::Garbage("it is of another type".into())),
         Err(error) => Err(Fault::Garbage(error.to_string())),
     }
 }
 
-/// The program of a plugin.
+/// Finds the program of a plugin.
 fn find(dirs: &[PathBuf], kind: &str) -> Result<PathBuf, Fault> {
     for path in dirs.iter().map(|dir| dir.join(kind)) {
         let Ok(meta) = fs::metadata(&path) else { continue };
@@ -176,7 +176,7 @@ fn run(
         let _ = host.hierarchies.kill_all(cgroup, KILL_PATIENCE);
     }
     if !has_ended(child, Instant::now() + KILL_PATIENCE) {
-        // It cannot be killed now. It is taken when it ends, or with this process.
+        // It cannot be killed now. It is reaped after its exit, or with this process.
         return Err(Fault::Late(began.elapsed()));
     }
     let ended = process::wait_for(child).map_err(system("wait"))?;
@@ -185,12 +185,12 @@ fn run(
     evaluate(ended, answer, &complaint, late)
 }
 
-/// Waits until a child has ended; false where it has not by then.
+/// Waits for the exit of a child. Returns false if it is still running at `until`.
 fn has_ended(child: i32, until: Instant) -> bool {
     process::pidfd(child).is_ok_and(|pidfd| readable_by(&pidfd, until).unwrap_or(true))
 }
 
-/// Returns the answer of a plugin that has ended, unless it failed, wrote too much, or was killed because it was late.
+/// Returns the answer of a plugin that has exited, unless it failed, wrote too much, or was killed at the time limit.
 fn evaluate(ended: Ended, answer: Vec<u8>, complaint: &[u8], late: Option<Duration>) -> Result<Vec<u8>, Fault> {
     match (ended, late) {
         _ if answer.len() > ANSWER_MAX => Err(Fault::Flood),
@@ -198,12 +198,13 @@ fn evaluate(ended: Ended, answer: Vec<u8>, complaint: &[u8], late: Option<Durati
         (Ended::Code(0), None) => Ok(answer),
         (Ended::Code(_), None) => Err(Fault::Failed(plugin_failure(&answer, complaint))),
         (Ended::Signal(signal), None) => {
-            Err(Fault::Failed(PluginFailure { code: 0, message: format!("was ended by signal {signal}") }))
+            Err(Fault::Failed(PluginFailure { code: 0, message: format!("was killed by signal {signal}") }))
         }
     }
 }
 
-/// A memory file with its configuration, at its beginning: no plugin can block us by not reading.
+/// Returns a memory file with the configuration, positioned at its start: a plugin that does not read cannot block this
+/// process.
 fn input(config: &Value) -> io::Result<File> {
     let mut file = File::from(memfd_create("cni", MemfdFlags::CLOEXEC)?);
     file.write_all(&serde_json::to_vec(config)?)?;
@@ -214,13 +215,13 @@ fn input(config: &Value) -> io::Result<File> {
 /// Events while a plugin runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Event {
-    /// The plugin has ended.
+    /// The plugin has exited.
     Ended,
     /// The plugin has written something, or closed its output.
     Output,
 }
 
-/// Reads until the process has ended, says too much, or is late: the last is told by `false`.
+/// Reads output until the process has exited, writes too much, or is late; the returned flag is false if it was late.
 fn collect(child: i32, stdout: OwnedFd, stderr: OwnedFd, until: Instant) -> io::Result<(Vec<u8>, Vec<u8>, bool)> {
     let pidfd = process::pidfd(child)?;
     let (mut answer, mut complaint) = (Vec::new(), Vec::new());
@@ -230,14 +231,14 @@ fn collect(child: i32, stdout: OwnedFd, stderr: OwnedFd, until: Instant) -> io::
     let (mut stdout, mut stderr) = (Some(File::from(stdout)), Some(File::from(stderr)));
     loop {
         if Instant::now() >= until {
-            return Ok((answer, complaint, false)); // also where it never stops to say something
+            return Ok((answer, complaint, false)); // even if it writes without a pause
         }
         let mut events = Events::default();
         events.read(pidfd.as_fd(), Event::Ended);
         [&stdout, &stderr].into_iter().flatten().for_each(|end| events.read(end.as_fd(), Event::Output));
         events.due([until]);
-        // Seen before the last look at its output, so that nothing it wrote is missed. A child of its own that holds
-        // the pipes is not waited for.
+        // Check this before the last read, so that no output is missed. A child of the plugin that holds the pipes is
+        // not waited for.
         let ended = events.wait()?.contains(&Event::Ended);
         drain(&mut stdout, &mut answer, ANSWER_MAX + 1)?;
         drain(&mut stderr, &mut complaint, STDERR_KEPT)?;
@@ -250,10 +251,10 @@ fn collect(child: i32, stdout: OwnedFd, stderr: OwnedFd, until: Instant) -> io::
     }
 }
 
-/// Takes what is there, keeps up to `most` of it, and lets go of an end that is closed.
+/// Reads available output, keeps up to `most` bytes of it, and drops a closed pipe.
 fn drain(end: &mut Option<File>, kept: &mut Vec<u8>, most: usize) -> io::Result<()> {
     let mut buffer = [0; 16 << 10];
-    // Within bounds even if it writes faster than this reads.
+    // Bounded, even if it writes faster than this reads.
     for _ in 0..256 {
         let Some(file) = end else { return Ok(()) };
         match file.read(&mut buffer) {
@@ -287,7 +288,7 @@ mod tests {
             (Ended::Code(1), json, "ignored", None, Err("no: range is full (code 7)")),
             (Ended::Code(1), "no JSON", "its last words\n", None, Err("its last words")),
             (Ended::Code(127), "", "", None, Err("it said nothing")),
-            (Ended::Signal(11), "{}", "", None, Err("was ended by signal 11")),
+            (Ended::Signal(11), "{}", "", None, Err("was killed by signal 11")),
             (Ended::Signal(9), "{}", "", late, Err("no answer within 5 s")),
             (Ended::Code(0), "{}", "", late, Err("no answer within 5 s")),
             (Ended::Signal(9), &flood, "", late, Err("its answer has more than 1048576 bytes")),

@@ -1,9 +1,9 @@
-//! Published ports of the host: one that something on the host uses is refused, and one that a container has is kept from
-//! everybody else.
+//! Published host ports: a port that a service on the host uses is refused, and a container's port is reserved.
 //!
-//! CNI's portmap plugin takes what arrives at a port before any socket sees it: without this, a container could take the
-//! port of a service that is there, and a service could start beside a container and get nothing. A socket is bound to
-//! each port and never listened on or read; it goes with the shim that holds it. (Podman keeps ports the same way.)
+//! CNI's portmap plugin redirects packets before any socket sees them: without this, a container could take over the
+//! port of a running service, and a service could start next to a container and receive nothing. A socket is bound to
+//! each port and never listened on or read; it is closed with the shim that holds it. (Podman keeps ports the same
+//! way.)
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -14,17 +14,17 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_
 
 use super::Trouble;
 
-/// Sockets that hold a container's ports.
+/// Sockets that reserve a container's ports.
 #[derive(Debug, Default)]
 pub(crate) struct Reserved {
     _sockets: Vec<OwnedFd>,
 }
 
 impl Reserved {
-    /// Takes every port, on its address or on all of them.
+    /// Reserves every port, on its address or on all addresses.
     ///
     /// # Errors
-    /// A port is in use, or its address is not one of the host's.
+    /// Returns an error if a port is in use or its address is not one of the host's.
     pub(super) fn from_ports(ports: &[PublishedPort]) -> Result<Self, Trouble> {
         let mut sockets = Vec::new();
         for port in ports {
@@ -35,7 +35,7 @@ impl Reserved {
             for ip in addresses {
                 match taken(SocketAddr::new(ip, port.host_port), port.protocol) {
                     Ok(socket) => sockets.push(socket),
-                    // The host does without that family or protocol, so nothing of it can have the port.
+                    // The host does not support that family or protocol, so no process can use the port.
                     Err(Errno::AFNOSUPPORT | Errno::PROTONOSUPPORT | Errno::SOCKTNOSUPPORT) => {}
                     Err(Errno::ADDRNOTAVAIL) if port.host_ip.is_none() => {}
                     Err(error) => return Err(refused(port, error)),
@@ -56,7 +56,7 @@ fn refused(port: &PublishedPort, error: Errno) -> Trouble {
     }
 }
 
-/// A socket that has the port alone.
+/// Returns a socket that is bound to the port exclusively.
 fn taken(address: SocketAddr, protocol: Protocol) -> Result<OwnedFd, Errno> {
     let (kind, protocol) = match protocol {
         Protocol::Tcp => (SocketType::STREAM, ipproto::TCP),
@@ -68,7 +68,7 @@ fn taken(address: SocketAddr, protocol: Protocol) -> Result<OwnedFd, Errno> {
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
-    // Nothing reads it: what the plugin does not take away is dropped early.
+    // Nothing reads it: packets that the plugin does not redirect are dropped early.
     sockopt::set_socket_recv_buffer_size(&socket, 0)?;
     bind(&socket, &address)?;
     Ok(socket)

@@ -1,7 +1,7 @@
-//! Records to take containers off their networks: STATE_DIR/networks/ID.json, root's alone.
+//! Records for detaching containers from their networks: STATE_DIR/networks/ID.json, for root only.
 //!
-//! Beside the containers' own directories and not in them: a plugin that fails at a container's end must not keep the
-//! container, and is tried again when that is long gone.
+//! They lie next to the containers' directories and not in them: a plugin that fails at a container's end must not keep
+//! the container, and is called again when the container is long gone.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,7 +15,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::files;
 use crate::host::Host;
 
-/// Largest file. A configuration and a result, which have less.
+/// Largest file in bytes; a configuration and a result are smaller.
 const BYTES_MAX: u64 = 8 << 20;
 const ENDING: &str = ".json";
 
@@ -27,21 +27,20 @@ fn path(host: &Host, id: &ContainerId) -> PathBuf {
     dir(host).join(format!("{id}{ENDING}"))
 }
 
-/// Makes the directory.
 pub(super) fn make_dir(host: &Host) -> io::Result<()> {
     files::ensure_dir(&dir(host), 0o700)
 }
 
-/// Looks whether a port that is asked for is another container's already. Until the lock that comes back is let go,
-/// nobody else looks.
+/// Checks whether a requested port already belongs to another container. Returns a lock that excludes other checks
+/// until it is dropped.
 ///
 /// # Errors
-/// The disk.
+/// Returns the error of the disk.
 pub(super) fn look_at_ports(host: &Host, own: &Attachment) -> io::Result<Result<File, (String, ContainerId)>> {
     let lock = File::open(dir(host))?;
     flock(&lock, FlockOperation::LockExclusive)?;
     for id in ids(host).into_iter().filter(|id| *id != own.id) {
-        // One that cannot be read is about to go.
+        // A record that cannot be read is about to be removed.
         let other = read(host, &id).ok().flatten();
         if let Some(port) = other.and_then(|other| own.asked.published_by_both(&other.asked)) {
             return Ok(Err((port, id)));
@@ -50,17 +49,17 @@ pub(super) fn look_at_ports(host: &Host, own: &Attachment) -> io::Result<Result<
     Ok(Ok(lock))
 }
 
-/// Writes it for the first time, so that it survives the machine, as what plugins keep on disk may.
+/// Writes a record for the first time and syncs it, because plugins' own data may survive a reboot as well.
 pub(super) fn write_first(host: &Host, attachment: &Attachment) -> io::Result<()> {
     Replacement::from_path(&path(host, &attachment.id)).durable().write(&serde_json::to_vec(attachment)?).map(drop)
 }
 
-/// Writes it, replacing what was there.
+/// Writes a record, replacing the previous one.
 pub(super) fn write(host: &Host, attachment: &Attachment) -> io::Result<()> {
     Replacement::from_path(&path(host, &attachment.id)).write(&serde_json::to_vec(attachment)?).map(drop)
 }
 
-/// Reads it; nothing where the container is on no network.
+/// Reads a record; `None` if the container is on no network.
 pub(super) fn read(host: &Host, id: &ContainerId) -> io::Result<Option<Attachment>> {
     match files::read_json(&path(host, id), BYTES_MAX) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -68,12 +67,11 @@ pub(super) fn read(host: &Host, id: &ContainerId) -> io::Result<Option<Attachmen
     }
 }
 
-/// Removes it.
 pub(super) fn remove(host: &Host, id: &ContainerId) -> io::Result<()> {
     fs::remove_file(path(host, id))
 }
 
-/// Containers that there is one of.
+/// Returns the containers that have a record.
 pub(super) fn ids(host: &Host) -> Vec<ContainerId> {
     let entries = fs::read_dir(dir(host)).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.strip_suffix(ENDING)?.parse().ok()).collect()

@@ -1,8 +1,8 @@
 //! /etc/hostname, /etc/hosts and /etc/resolv.conf in a writable layer that is not mounted yet.
 //!
-//! Once it is mounted, each of them costs a copy of /etc's attributes, a whiteout and a file in the layer's place; before, one write. It
-//! can be done where what is mounted would be the same: /etc is a directory of the lower layers, or is in none, and nothing in it
-//! bears a mark of the file system's that would have to be copied, or is a directory where a file is to be.
+//! After the mount, each file costs a copy of /etc's attributes, a whiteout and a file in the layer; before the mount,
+//! one write. This is possible if the result is the same: /etc is a directory in the lower layers or in none of them,
+//! none of its entries has extended attributes that would have to be copied, and no directory exists at a file's path.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -16,7 +16,6 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, statat};
 
 use crate::files::remove_tree;
 
-/// Names of the files.
 pub(crate) const NAMES: [&str; 3] = ["hostname", "hosts", "resolv.conf"];
 /// Contents of the files, in the order of [`NAMES`].
 pub(crate) type Contents = [String; 3];
@@ -24,7 +23,7 @@ const ETC: &str = "etc";
 const FILE: u32 = 0o644;
 const DIRECTORY: u32 = 0o755;
 
-/// Mode and owner, on the host.
+/// Mode and owner, as host ids.
 #[derive(Clone, Copy)]
 struct Owned {
     mode: u32,
@@ -32,10 +31,10 @@ struct Owned {
     gid: u32,
 }
 
-/// Makes the directory with empty files, which belong to this user and group of the host.
+/// Makes the directory with empty files that belong to this user and group of the host.
 ///
 /// # Errors
-/// A full disk.
+/// Returns an error if the disk is full.
 pub(crate) fn make_ahead(upper: &Path, root: u32) -> io::Result<()> {
     let owned = |mode| Owned { mode, uid: root, gid: root };
     let dir = upper.join(ETC);
@@ -43,11 +42,11 @@ pub(crate) fn make_ahead(upper: &Path, root: u32) -> io::Result<()> {
     NAMES.iter().try_for_each(|name| open(&dir.join(name), owned(FILE)).map(drop))
 }
 
-/// Writes the files into the upper layer of an overlay of `lower`, bottom first. Where that would not be the same as writing them
-/// when it is mounted, it leaves nothing there, and gives false.
+/// Writes the files into the upper layer of an overlay of `lower`, bottom first. If the result would differ from
+/// writing after the mount, writes nothing and returns false.
 ///
 /// # Errors
-/// A full disk.
+/// Returns an error if the disk is full.
 pub(super) fn write(
     lower: &[BorrowedFd<'_>],
     upper: &Path,
@@ -61,13 +60,13 @@ pub(super) fn write(
     let dir = upper.join(ETC);
     make(&dir, etc)?;
     for (name, content) in NAMES.iter().zip(contents) {
-        // Of whom the directory is.
+        // The file gets the owner of the directory.
         open(&dir.join(name), Owned { mode: FILE, ..etc })?.write_all(content.as_bytes())?;
     }
     Ok(true)
 }
 
-/// Returns what /etc is among layers; none where it is more than a directory with files.
+/// Returns mode and owner of /etc in the layers; `None` if it is more than a directory with files.
 fn of_lower(lower: &[BorrowedFd<'_>], ids: IdMap) -> io::Result<Option<Owned>> {
     let mut topmost = None;
     for layer in lower.iter().rev() {
@@ -92,7 +91,7 @@ fn of_lower(lower: &[BorrowedFd<'_>], ids: IdMap) -> io::Result<Option<Owned>> {
     Ok(Some(topmost.unwrap_or(Owned { mode: DIRECTORY, uid: ids.host(0), gid: ids.host(0) })))
 }
 
-/// Tells whether a directory has extended attributes.
+/// Returns true if a directory has extended attributes.
 fn is_marked(dir: &OwnedFd) -> io::Result<bool> {
     match rustix::fs::flistxattr_query(dir) {
         Err(rustix::io::Errno::NOTSUP) => Ok(false),
@@ -107,7 +106,7 @@ fn has_directory(etc: &OwnedFd) -> bool {
     })
 }
 
-/// Makes a directory, or takes one that was made ahead, and gives it mode and owner.
+/// Makes a directory, or uses one that was made ahead, and sets mode and owner.
 fn make(path: &Path, owned: Owned) -> io::Result<()> {
     match fs::DirBuilder::new().mode(DIRECTORY).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -125,14 +124,14 @@ fn open(path: &Path, owned: Owned) -> io::Result<File> {
     Ok(file)
 }
 
-/// Gives mode and owner where they are others: the file system writes for each.
+/// Sets mode and owner only if they differ: each change is a write of the file system.
 fn own(file: &File, owned: Owned) -> io::Result<()> {
     let found = file.metadata()?;
     if (found.uid(), found.gid()) != (owned.uid, owned.gid) {
         fchown(file, Some(owned.uid), Some(owned.gid))?;
     }
     if found.mode() & 0o7777 != owned.mode || found.uid() != owned.uid {
-        file.set_permissions(fs::Permissions::from_mode(owned.mode))?; // a new owner takes bits away
+        file.set_permissions(fs::Permissions::from_mode(owned.mode))?; // chown clears mode bits
     }
     Ok(())
 }
@@ -148,7 +147,7 @@ mod tests {
 
     const START: u32 = 1 << 20;
 
-    /// Layers, bottom first, and an upper one.
+    /// Lower layers, bottom first, and an upper one.
     struct Layers {
         home: tempfile::TempDir,
         lower: Vec<PathBuf>,
@@ -166,7 +165,7 @@ mod tests {
             self.home.path().join("upper")
         }
 
-        /// Writes, and returns whether it did, with what is there then: mode and owner of each, and contents.
+        /// Writes the files. Returns whether it did, and the resulting entries: mode and owner of each, and contents.
         fn write(&self) -> (bool, Vec<String>) {
             let opened: Vec<OwnedFd> = self.lower.iter().map(|dir| open_dir(dir).unwrap()).collect();
             let lower: Vec<_> = opened.iter().map(AsFd::as_fd).collect();

@@ -1,7 +1,7 @@
 //! `host`: a read-only view of the host's programs, for local debugging without an image.
 //!
-//! A tmpfs with `/usr` and what belongs to it bound read-only, and an `/etc` with only what programs need
-//! to run: no host name, no password file, no configuration of the host is in it.
+//! A tmpfs with read-only binds of `/usr` and related directories, and a minimal `/etc` for running programs: no host
+//! name, password file or configuration of the host is in it.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use crate::ids::Ids;
 
 /// Directories of programs and libraries. A symbolic link (`/bin -> usr/bin`) becomes the same link.
 const PROGRAMS: [&str; 7] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"];
-/// Entries of `/etc` that programs need, if the host has them: links of alternatives, the linker's cache, certificates.
+/// Entries of `/etc` that programs need, if they exist on the host: alternatives, the linker's cache, certificates.
 const ETC: [&str; 4] = ["alternatives", "ld.so.cache", "ld.so.conf.d", "ssl/certs"];
 /// Empty directories and their modes.
 const EMPTY: [(&str, u32); 11] = [
@@ -39,7 +39,7 @@ const NSSWITCH: &str = "passwd: files\ngroup: files\nhosts: files dns\n";
 const FILES: [(&str, &str); 3] = [("etc/passwd", PASSWD), ("etc/group", GROUP), ("etc/nsswitch.conf", NSSWITCH)];
 const LINKS: [(&str, &str); 3] = [("/proc/mounts", "etc/mtab"), ("/tmp", "var/tmp"), ("/run", "var/run")];
 
-/// Puts it together at `at`.
+/// Assembles the root at `at`.
 pub(super) fn assemble(at: &Path, ids: &Ids) -> io::Result<()> {
     let own = |path: &Path, id: u32| lchown(path, Some(ids.map().host(id)), Some(ids.map().host(id)));
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
@@ -71,7 +71,7 @@ pub(super) fn assemble(at: &Path, ids: &Ids) -> io::Result<()> {
     Ok(())
 }
 
-/// Shows what the host has at `source`, read-only: a link as a link, a file or a directory by a bind mount.
+/// Shows a host path read-only: a link as a link, a file or a directory by a bind mount.
 fn show(source: &Path, target: &Path, ids: &Ids) -> io::Result<()> {
     let meta = match fs::symlink_metadata(source) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -88,7 +88,7 @@ fn show(source: &Path, target: &Path, ids: &Ids) -> io::Result<()> {
     }
     let root = open_dir(Path::new("/"))?;
     let view = clone_tree(root.as_fd(), source.strip_prefix("/").unwrap_or(source), true)?;
-    // A file system that cannot show other owners shows nobody: what everybody may read is read all the same.
+    // If the file system does not support id maps, owners show as nobody: world-readable files can still be read.
     let _ = ids.map_mount(view.as_fd(), true);
     let read_only = Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: false, recursive: true };
     set_attributes(view.as_fd(), read_only)?;

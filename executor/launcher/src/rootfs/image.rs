@@ -1,4 +1,4 @@
-//! An image: overlayfs over its layers, which it shares with every other container that has them.
+//! An image: overlayfs over its layers, which are shared with every other container of the image.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -16,8 +16,7 @@ use crate::dirs::Dirs;
 use crate::errors::failed;
 use crate::ids::Ids;
 
-/// Mounts the overlay of the image's layers, which must have been unpacked into the store. Tells what was left out of
-/// them.
+/// Mounts the overlay of the image's layers, which must be unpacked in the store. Returns the parts omitted from them.
 pub(super) fn assemble(
     image: &PlannedImage,
     store: &Path,
@@ -41,16 +40,16 @@ pub(super) fn assemble(
 }
 
 impl Tree {
-    /// Makes the directories that the image declares as volumes, where it does not have them. What it has there is in the
-    /// container's own layer as soon as it is written to, also where the rest of the root is `read_only`: each is a mount
-    /// of its own then.
+    /// Makes the directories that the image declares as volumes, if they are missing. Their content goes to the
+    /// container's own layer when it is written to, even if the rest of the root is `read_only`: each is then a
+    /// separate mount.
     pub(super) fn make_volumes(&self, image: &PlannedImage, read_only: bool) -> Result<(), Refused> {
         for volume in &image.volumes {
             let above: Vec<&Path> = volume.ancestors().filter(|path| path.parent().is_some()).collect();
             for path in above.into_iter().rev() {
                 if let Some(what) = self.require_dir(path)? {
                     let (image, path) = (&image.reference, path.display());
-                    let why = format!("`{image}`: {path} is {what}, on the way to a volume of the image");
+                    let why = format!("`{image}`: {path} is {what}, but a volume of the image lies below it");
                     return Err(Refused::from_fields(Reason::Precondition, &[Violation::new("rootfs", why)]));
                 }
             }
@@ -61,7 +60,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Mounts a directory on itself.
+    /// Bind-mounts a directory on itself.
     fn set_apart(&self, path: &Path) -> io::Result<()> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let dir = open_in_root(self.root(), path, flags, Mode::empty(), Follow::NoLinks)?;

@@ -1,7 +1,7 @@
-//! The root of a container as an overlay: lower directories that are shared and never written to, and an upper one of
-//! the container's own, which goes with it.
+//! The root of a container as an overlay: shared lower directories that are never written to, and the container's own
+//! upper directory, which is removed with the container.
 //!
-//! In go opened directories, bottom first: those of a `dir:` and of the layers of an image alike.
+//! Its inputs are opened directories, bottom first: a `dir:` or the layers of an image.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -19,14 +19,14 @@ use crate::errors::failed;
 use crate::files::ensure_dir;
 use crate::ids::Ids;
 
-/// Mounts the overlay of `lower` at the container's stage. The root itself has the mode and the owner of `model`, as the
-/// container sees them, or is root's where there is none. The upper layer lies in the container's state directory, so
-/// that nothing of it needs to reach the disk. Gives the views of `lower` that were made for the container's ids: the kernel waits
-/// where one is closed, so that is better done when nobody waits for this process.
+/// Mounts the overlay of `lower` at the container's stage. The root directory gets the mode and owner of `model`, as
+/// the container sees them, or belongs to root if there is none. The upper layer lies in the container's state
+/// directory, and need not reach the disk. Returns the views of `lower` that were made for the container's ids: closing
+/// one makes the kernel wait, so close them when no client waits for this process.
 ///
 /// # Errors
-/// The kernel has no overlayfs, or does not take one of these directories; a full disk. `about` is what the root is
-/// made of, as the request names it.
+/// Returns an error if the kernel has no overlayfs or refuses one of these directories, or if the disk is full. `about`
+/// is the source of the root as the request names it.
 pub(super) fn assemble(
     about: &str,
     lower: &[BorrowedFd<'_>],
@@ -40,7 +40,7 @@ pub(super) fn assemble(
     let views: Option<Vec<_>> = made.as_ref().map(|views| views.iter().map(AsFd::as_fd).collect());
     let (upper, work) = dirs.layers();
     for layer in [&upper, &work] {
-        ensure_dir(layer, 0o700).map_err(|error| failed("state directory", &error))?; // a shell has made them
+        ensure_dir(layer, 0o700).map_err(|error| failed("state directory", &error))?; // a warm container has made them
     }
     let alike = || {
         let (uid, gid) = model.map_or((0, 0), |model| (model.uid(), model.gid()));
@@ -53,7 +53,7 @@ pub(super) fn assemble(
     let mounted = match views {
         None => mount(lower, &upper, &work, at),
         Some(views) => match mount(&views, &upper, &work, at) {
-            // Before Linux 6.15 a layer must stand somewhere.
+            // Before Linux 6.15 a layer must be attached.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 renew(dirs, &work).and_then(|()| attached(&views, dirs, || mount(&views, &upper, &work, at)))
             }
@@ -71,7 +71,7 @@ pub(super) fn assemble(
     })
 }
 
-/// Mounts a read-only overlay of `lower`, two directories at least, at `at`.
+/// Mounts a read-only overlay of `lower`, which has at least two directories, at `at`.
 ///
 /// # Errors
 /// As [`assemble`].
@@ -97,20 +97,20 @@ pub(super) fn read_only(
     mounted.map_err(|error| failed(&format!("overlay of `{about}`"), &error))
 }
 
-/// Empties the work directory: a mount that was refused has left its mark there before it was, and `volatile` makes that
-/// a reason to refuse every further one.
+/// Empties the work directory: a refused mount leaves a mark there, and with `volatile` the mark makes every further
+/// mount fail.
 fn renew(dirs: &Dirs, work: &Path) -> io::Result<()> {
     fs::remove_dir_all(work)?;
     dirs.private(work)
 }
 
-/// Does something while the views stand one over the other on a directory of the container's. An overlay keeps what it
-/// needs of them.
+/// Runs `act` while the views are attached one on top of the other to a directory of the container. An overlay keeps
+/// what it needs of them.
 fn attached(views: &[BorrowedFd<'_>], dirs: &Dirs, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let place = dirs.run.join("lower");
     ensure_dir(&place, 0o700)?;
     let done = views.iter().try_for_each(|view| attach(*view, open_dir(&place)?.as_fd())).and_then(|()| act());
-    while detach(&place).is_ok() {} // before anybody removes the directory with what is in it
+    while detach(&place).is_ok() {} // before the directory is removed recursively
     done
 }
 

@@ -1,4 +1,4 @@
-//! `pod`: the root of a pod, which runs no program. An empty tmpfs, with the directories that mounts go onto.
+//! `pod`: the root of a pod, which runs no program: an empty tmpfs with mount points.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use rustix::mount::MountAttrFlags;
 
 use crate::ids::Ids;
 
-/// Puts it together at `at`.
+/// Assembles the root at `at`.
 pub(super) fn assemble(at: &Path, ids: &Ids) -> io::Result<()> {
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     let options = [("mode", Some("0755")), ("size", Some("64k")), ("nr_inodes", Some("256"))];

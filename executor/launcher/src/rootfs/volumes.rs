@@ -1,18 +1,18 @@
-//! Volumes, mounted into the root of a container before libcontainer takes it: so their attributes are locked in a
-//! container with a user namespace of its own, whatever its processes may do.
+//! Volumes, mounted into the root of a container before libcontainer uses it, so that their attributes are locked in a
+//! container with its own user namespace, whatever its processes may do.
 //!
 //! ```text
 //! empty, in memory    a new tmpfs
-//! empty, on a disk    a new directory of the state directory, held to its limit (`disk`)
+//! empty, on a disk    a new directory of the state directory, with a limit (`disk`)
 //! host                a view of a directory that the operator's list names, or of a directory or a file in it, with the
 //!                     container's ids
-//! image               an overlay of the layers, or a view of the only one, with the container's ids
-//! device of CDI       a view of a directory or a file of the host that a CDI file names, as of a volume of the host
+//! image               an overlay of the layers, or a view of a single layer, with the container's ids
+//! device of CDI       a view of a directory or a file of the host that a CDI file names, like a volume of the host
 //! pod                 a view of an empty volume of the pod that the container is a member of
 //! ```
-//! Volumes of the host are shared with other containers, which can change everything in them at any time. So each path in
-//! one is opened beneath its root, without links and other mounts, and what was opened is what is mounted. Nothing is made
-//! there. Where a container has volumes, its tmpfs file systems are mounted here too, outer ones first.
+//! Host volumes are shared with other containers, which can change their contents at any time. So each path in one is
+//! opened beneath its root, without links and other mounts, and the opened entry is mounted. Nothing is made there. If
+//! a container has volumes, its tmpfs file systems are mounted here too, outer ones first.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -43,14 +43,14 @@ use crate::host::Host;
 use crate::ids::Ids;
 use crate::pods::Pod;
 
-/// Directory in a container's run directory on which an image is mounted until a view of it was taken.
+/// Directory in a container's run directory on which an image is mounted until a view of it is made.
 const IMAGE_PLACE: &str = "image";
 
 /// A mount that is made here.
 enum Content<'a> {
     Tmpfs(InMemory),
     Volume(usize, &'a Volume),
-    /// Mount of a device of CDI.
+    /// Mount of a CDI device.
     Device(&'a Edit<HostMount>),
 }
 
@@ -63,7 +63,7 @@ impl Content<'_> {
         }
     }
 
-    /// Directories can be made in it: it is the container's own.
+    /// Returns true if it is the container's own, so that directories can be made in it.
     fn is_own(&self) -> bool {
         match self {
             Self::Tmpfs(_) => true,
@@ -81,11 +81,11 @@ impl Content<'_> {
     }
 }
 
-/// Why a volume is not mounted.
+/// Reason for not mounting a volume.
 enum NotMounted {
     /// A field of the request does not fit the host.
     Unfit(Violation),
-    /// Something failed, or was judged already.
+    /// Something failed, or was already checked and refused.
     Failed(Refused),
 }
 
@@ -95,15 +95,15 @@ impl From<Refused> for NotMounted {
     }
 }
 
-/// What the operator lends of the host for a volume.
+/// A host directory that the operator offers for a volume.
 struct Lent<'a> {
     /// Field of the request that names it.
     field: String,
-    /// What the request calls it.
+    /// Name in the request.
     name: &'a str,
-    /// Directory of the host that the operator's list has.
+    /// Host directory on the operator's list.
     root: &'a Path,
-    /// What is mounted of it, relative to it; all of it when empty.
+    /// Mounted path relative to the root; empty for the whole root.
     below: &'a Path,
     read_only: bool,
     no_exec: bool,
@@ -118,7 +118,7 @@ impl Lent<'_> {
     }
 }
 
-/// The refusal of what the launcher's own configuration does not have.
+/// Returns the refusal of a name that the launcher's own configuration does not have.
 fn not_listed(field: &str, shown: &str) -> NotMounted {
     NotMounted::Unfit(Violation::new(
         field,
@@ -126,17 +126,17 @@ fn not_listed(field: &str, shown: &str) -> NotMounted {
     ))
 }
 
-/// Returns whether the root of a mount is a file.
+/// Returns true if the root of a mount is a file.
 fn is_file(mount: &OwnedFd) -> io::Result<bool> {
     Ok(FileType::from_raw_mode(fstat(mount)?.st_mode) != FileType::Directory)
 }
 
-/// Parts of the host and of the container that volumes are made of.
+/// Inputs for making volumes.
 struct Maker<'a> {
     host: &'a Host,
     dirs: &'a Dirs,
     ids: &'a Ids,
-    /// Owner of empty volumes, as ids of the host.
+    /// Owner of empty volumes, as host ids.
     owner: (u32, u32),
     projects: Option<u32>,
     /// Pod that the container is a member of.
@@ -145,11 +145,11 @@ struct Maker<'a> {
 }
 
 impl Tree {
-    /// Mounts the volumes of a plan and the directories and files of its devices of CDI, and its tmpfs file systems with them.
-    /// Gives warnings. Does nothing if the plan has neither volumes nor such devices.
+    /// Mounts the volumes of a plan, the directories and files of its CDI devices, and its tmpfs file systems. Returns
+    /// warnings. Does nothing if the plan has neither volumes nor such devices.
     ///
     /// # Errors
-    /// A violation of each volume that does not fit the tree or the host; a full disk.
+    /// Returns a violation for each volume that does not fit the tree or the host, and an error if the disk is full.
     pub(crate) fn mount_volumes(
         &self,
         host: &Host,
@@ -171,7 +171,7 @@ impl Tree {
         let mut violations = Vec::new();
         for (position, content) in all.iter().enumerate() {
             let path = content.path();
-            // In the order of their paths the last one around it is the innermost.
+            // The paths are sorted, so the last enclosing one is the innermost.
             let around = all[..position].iter().rfind(|outer| path.starts_with(outer.path()));
             let about = || format!("rootfs: {}", path.display());
             let made = match content {
@@ -213,7 +213,7 @@ impl Maker<'_> {
         in_memory(&tmpfs.size, tmpfs.mode, owner, tmpfs.exec).map_err(|error| failed("tmpfs", &error).into())
     }
 
-    /// Makes the mount of a volume, attached nowhere.
+    /// Makes the detached mount of a volume.
     fn volume(&mut self, index: usize, volume: &Volume) -> Result<OwnedFd, NotMounted> {
         match &volume.source {
             VolumeSource::Empty(EmptyVolume { medium: Medium::Memory, bytes, mode, gid }) => {
@@ -242,7 +242,7 @@ impl Maker<'_> {
                 let listed = self.host.policy.host_path_around(path);
                 let root = listed.ok_or_else(|| not_listed(&field, &format!("`{shown}`")))?;
                 let below = path.strip_prefix(root).unwrap_or(path).join(&volume.sub_path);
-                // `join` ends with a slash where there is no sub-path, which a file may not have.
+                // Without a sub-path `join` leaves a trailing slash, which is invalid for a file.
                 let below: PathBuf = below.components().collect();
                 let read_only = volume.read_only;
                 let lent = Lent { field, name: &shown, root, below: &below, read_only, no_exec: false };
@@ -256,7 +256,7 @@ impl Maker<'_> {
         }
     }
 
-    /// Returns the owner of an empty volume, as ids of the host.
+    /// Returns the owner of an empty volume, as host ids.
     fn owner(&self, index: usize, gid: Option<u32>) -> Result<(u32, u32), NotMounted> {
         let (uid, own) = self.owner;
         let highest = self.ids.map().highest();
@@ -264,17 +264,17 @@ impl Maker<'_> {
             None => Ok((uid, own)),
             Some(gid) if gid <= highest => Ok((uid, self.ids.map().host(gid))),
             Some(gid) => {
-                let why = format!("is {gid}; {highest} is the last of a user namespace");
+                let why = format!("is {gid}; {highest} is the highest in a user namespace");
                 Err(NotMounted::Unfit(Violation::new(format!("volumes[{index}].empty.gid"), OutOfRange.because(why))))
             }
         }
     }
 
-    /// Makes the mount of a device of CDI.
+    /// Makes the mount of a CDI device.
     fn mount_device(&self, name: &str, Edit { device, of: mount }: &Edit<HostMount>) -> Result<OwnedFd, NotMounted> {
         let HostMount { host_path, read_only, no_exec, .. } = mount;
         let field = format!("devices[{device}].name");
-        // A file is opened in its directory.
+        // A file is opened through its directory.
         let whole = (host_path.as_path(), Path::new(""));
         let in_parent = || Some((host_path.parent()?, Path::new(host_path.file_name()?)));
         let (root, below) = if host_path.is_dir() { whole } else { in_parent().unwrap_or(whole) };
@@ -284,7 +284,7 @@ impl Maker<'_> {
         self.mount_host(&lent, |error| lent.unfit(error))
     }
 
-    /// Makes a mount of a path of the host. `unfit_below` makes the fault of the part below the root.
+    /// Makes a mount of a host path. `unfit_below` returns the fault of the part below the root.
     fn mount_host(
         &self,
         lent: &Lent<'_>,
@@ -319,7 +319,7 @@ impl Maker<'_> {
         Ok(view)
     }
 
-    /// Shows a volume of the pod, whose files have the pod's ids already.
+    /// Makes a view of a pod's volume, whose files already have the pod's ids.
     fn mount_pod(&self, index: usize, volume: &Volume, name: &str) -> Result<OwnedFd, NotMounted> {
         let about = || format!("volume `{name}` of the pod");
         let pod = self.pod.ok_or_else(|| failed(&about(), &io::ErrorKind::NotFound.into()))?;
@@ -352,7 +352,7 @@ impl Maker<'_> {
         let lower: Vec<_> = opened.dirs.iter().map(AsFd::as_fd).collect();
         let place = self.dirs.run.join(IMAGE_PLACE);
         ensure_dir(&place, 0o700).map_err(failed)?;
-        // A view can only be taken of what is mounted somewhere.
+        // A view can only be made of an attached mount.
         let view = self.mounted_at(reference, &lower, &place).and_then(|()| {
             let root = open_dir(&place).map_err(failed)?;
             let dir = beneath(&root, volume, index, reference)?;
@@ -385,8 +385,8 @@ impl Maker<'_> {
     }
 }
 
-/// Tells whether no user of the host but root can run what a container leaves in a directory with root's id and a
-/// set-user-id bit: its file system is mounted nosuid, or a directory above it lets nobody else pass.
+/// Returns true if no user of the host but root can run set-user-id files of root that a container leaves in a
+/// directory: its file system is mounted nosuid, or a directory above it is closed to other users.
 fn is_out_of_reach(opened: &OwnedFd, path: &Path) -> io::Result<bool> {
     if fstatvfs(opened)?.f_flag.contains(StatVfsMountFlags::NOSUID) {
         return Ok(true);
@@ -401,30 +401,30 @@ fn is_out_of_reach(opened: &OwnedFd, path: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Opens the directory of a volume that is mounted: its root, or the sub-path in it.
+/// Opens the directory of a mounted volume: its root, or the sub-path in it.
 fn beneath(root: &OwnedFd, volume: &Volume, index: usize, name: &str) -> Result<OwnedFd, NotMounted> {
     open_dir_beneath(root.as_fd(), &volume.sub_path).map_err(|error| unfit_sub_path(volume, index, name, &error))
 }
 
-/// Says why the sub-path of a volume cannot be mounted.
+/// Returns the violation for a sub-path of a volume that cannot be mounted.
 fn unfit_sub_path(volume: &Volume, index: usize, name: &str, error: &io::Error) -> NotMounted {
     let reason = if error.kind() == io::ErrorKind::NotFound { NotFound } else { Unsuitable };
     let why = format!("`{}` in the volume `{name}`: {}", volume.sub_path.display(), explain(error));
     NotMounted::Unfit(Violation::new(format!("volumes[{index}].sub_path"), reason.because(why)))
 }
 
-/// Says why a directory was not opened.
+/// Returns the reason for a failure to open a directory.
 fn explain(error: &io::Error) -> String {
     match error.raw_os_error() {
-        Some(libc::ELOOP) => "a symbolic link is on the way; none is followed".to_owned(),
+        Some(libc::ELOOP) => "the path contains a symbolic link, which is not followed".to_owned(),
         Some(libc::EXDEV) => {
-            "another mount is on the way; a volume is one directory without the mounts in it".to_owned()
+            "the path contains another mount; a volume is one directory without the mounts in it".to_owned()
         }
         _ => plain(error),
     }
 }
 
-/// Makes a tmpfs that is mounted nowhere.
+/// Makes a detached tmpfs.
 fn in_memory(size: &str, mode: u32, (uid, gid): (u32, u32), exec: bool) -> io::Result<OwnedFd> {
     let (mode, uid, gid) = (format!("{mode:o}"), uid.to_string(), gid.to_string());
     let options = [("size", Some(size)), ("mode", Some(&*mode)), ("uid", Some(&*uid)), ("gid", Some(&*gid))];
@@ -435,15 +435,15 @@ fn in_memory(size: &str, mode: u32, (uid, gid): (u32, u32), exec: bool) -> io::R
     detached("tmpfs", "tmpfs", &options, flags)
 }
 
-/// Gives the root of a new directory to its owner.
+/// Sets owner and mode of the root of a new directory.
 fn own(view: &OwnedFd, (uid, gid): (u32, u32), mode: u32) -> io::Result<()> {
-    // By its name in /proc: what is open without a mode cannot be changed otherwise.
+    // Through /proc: a path descriptor cannot be changed otherwise.
     let held = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(view)));
     std::os::unix::fs::chown(&held, Some(uid), Some(gid))?;
     std::fs::set_permissions(&held, std::fs::Permissions::from_mode(mode))
 }
 
-/// Makes a detached mount fit for a container.
+/// Sets the attributes of a detached mount for a container.
 fn lend(view: &OwnedFd, read_only: bool) -> io::Result<()> {
     lend_with(view, read_only, false)
 }

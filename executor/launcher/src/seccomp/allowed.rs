@@ -1,8 +1,8 @@
-//! System calls that are allowed whatever their arguments are.
+//! System calls that are allowed with any arguments.
 //!
-//! Held against Docker's default profile, for a container whose capabilities are a subset of the default ones (none of which
-//! opens further calls there). `io_setup` alone is missing on purpose. Calls newer than the libc crate stand with their
-//! numbers, which are the same on every architecture from 424 on.
+//! Checked against Docker's default profile, for a container whose capabilities are a subset of the default ones (none
+//! of which allows further calls there). Only `io_setup` is omitted on purpose. Calls newer than the libc crate are
+//! listed by number, which is the same on every architecture from 424 on.
 
 /// Allowed on every architecture.
 const COMMON: &[i64] = &[
@@ -269,7 +269,7 @@ const COMMON: &[i64] = &[
     466, // removexattrat
 ];
 
-/// Calls that only this architecture has: newer ones have only the forms above.
+/// Calls of this architecture only: newer architectures have only the calls above.
 #[cfg(target_arch = "x86_64")]
 const ARCH: &[i64] = &[
     333, // io_pgetevents
@@ -317,14 +317,14 @@ const ARCH: &[i64] = &[
     libc::SYS_vfork,
 ];
 
-/// Calls that only this architecture has.
+/// Calls of this architecture only.
 #[cfg(not(target_arch = "x86_64"))]
 const ARCH: &[i64] = &[];
 
 /// Every allowed call.
 pub(super) static PLAIN: std::sync::LazyLock<Vec<i64>> = std::sync::LazyLock::new(|| [COMMON, ARCH].concat());
 
-/// Calls that a capability opens, as in Docker's profile: the kernel would refuse these calls without it anyway.
+/// Calls that a capability allows, as in Docker's profile: the kernel would refuse them without it anyway.
 pub(super) const BY_CAPABILITY: &[(&str, &[i64])] = &[
     ("CAP_DAC_READ_SEARCH", &[libc::SYS_open_by_handle_at]),
     (

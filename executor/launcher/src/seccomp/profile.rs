@@ -1,8 +1,9 @@
-//! A filter that comes with a request: JSON in the form of the OCI runtime specification (`linux.seccomp`), or of
-//! Docker's profiles, which is the same with conditions on capabilities, machines and kernels.
+//! A filter from a request: JSON in the form of the OCI runtime specification (`linux.seccomp`), or of Docker's
+//! profiles, which add conditions on capabilities, architectures and kernels.
 //!
-//! In goes the text, which the caller has bounded, and what the process will hold; out come programs. Rules of one call
-//! add up: a call passes what any of them allows, and where a rule forbids and another allows, it is forbidden.
+//! The input is the text, whose size the caller has limited, and the capabilities of the process; the output is
+//! programs. Rules of one call add up: a call passes if any rule allows it, but if one rule forbids it and another
+//! allows it, it is forbidden.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -14,42 +15,41 @@ use syscalls::Sysno;
 
 use super::{Filter, Rules, program};
 
-/// Most rules.
 const RULES_MAX: usize = 1024;
-/// Most names in all of them.
+/// Most names in all rules.
 const NAMES_MAX: usize = 8192;
-/// Most conditions, each counted for each of its rule's calls: a program has 4,096 instructions, and what could never be
-/// one is not worked on.
+/// Most conditions, each counted once per call of its rule: a program has at most 4,096 instructions, and larger input
+/// is refused early.
 const CONDITIONS_MAX: usize = 8192;
-/// Most names that are told in a warning.
+/// Most names listed in a warning.
 const TOLD_MAX: usize = 20;
-/// Largest error number that the kernel takes.
+/// Largest error number that the kernel accepts.
 const ERRNO_MAX: u32 = 4095;
 
-/// Why a text is no filter.
+/// Fault of a profile.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProfileError {
-    /// No JSON of this form.
+    /// Not JSON of this form.
     #[error("not a seccomp profile: {0}")]
     Form(#[from] serde_json::Error),
-    /// Too much of something.
+    /// A limit was exceeded.
     #[error("has {0} {1}; at most {2}")]
     Size(usize, &'static str, usize),
-    /// An action that needs somebody who listens, or none that is known.
+    /// An action that needs a listener, or an unknown one.
     #[error(
-        "the action {0:?} is not carried out; SCMP_ACT_ALLOW, _ERRNO, _LOG, _TRAP, _KILL, _KILL_THREAD, _KILL_PROCESS are"
+        "the action {0:?} is not supported; use SCMP_ACT_ALLOW, _ERRNO, _LOG, _TRAP, _KILL, _KILL_THREAD, _KILL_PROCESS"
     )]
     Action(String),
-    /// A number beyond the kernel's.
+    /// An error number above the kernel's maximum.
     #[error("the error number {0} is larger than {ERRNO_MAX}")]
     Errno(u32),
-    /// A condition on an argument that there is not.
-    #[error("a condition names argument {0}; 0 to 5 are there")]
+    /// A condition on an argument that does not exist.
+    #[error("a condition names argument {0}; valid are 0 to 5")]
     Argument(u32),
-    /// A comparison that is not known.
+    /// An unknown comparison.
     #[error("the comparison {0:?} is not known")]
     Comparison(String),
-    /// Programs cannot be made of it.
+    /// The rules cannot be compiled.
     #[error("{0}")]
     Compile(String),
 }
@@ -59,7 +59,7 @@ pub(super) enum ProfileError {
 struct Profile {
     default_action: String,
     default_errno_ret: Option<u32>,
-    /// Programs are made for this machine alone: calls of another word size are none that the process can make.
+    /// Programs are compiled only for this machine: a process cannot make calls of another word size.
     #[serde(default, rename = "architectures")]
     _architectures: serde::de::IgnoredAny,
     #[serde(default, rename = "archMap")]
@@ -84,7 +84,7 @@ struct Rule {
 }
 
 impl Rule {
-    /// Conditions, once for each call that they are of.
+    /// Returns the number of conditions, counted once per call.
     fn conditions(&self) -> usize {
         (self.names.len() + usize::from(self.name.is_some())) * self.args.as_ref().map_or(0, Vec::len)
     }
@@ -110,7 +110,7 @@ struct When {
     min_kernel: Option<String>,
 }
 
-/// Compiles a profile. Gives the filter, and what of the profile this machine does not know.
+/// Compiles a profile. Returns the filter, and the parts of the profile that this machine does not know.
 pub(super) fn compile(text: &str, held: &Held) -> Result<(Filter, Vec<String>), ProfileError> {
     let profile: Profile = serde_json::from_str(text)?;
     let names: usize = profile.syscalls.iter().map(|rule| rule.names.len()).sum();
@@ -147,8 +147,8 @@ pub(super) fn compile(text: &str, held: &Held) -> Result<(Filter, Vec<String>), 
     Ok((Filter { programs, ours: false }, warnings(&unknown)))
 }
 
-/// Where not everything is allowed, one program lets through what any rule names. For each action but that there is one
-/// more, which takes its calls out again.
+/// Unless the default is to allow, one program allows all calls that any rule names. For each other action, a further
+/// program applies it to its calls.
 fn programs(
     default: &SeccompAction,
     by_action: Vec<(SeccompAction, Calls)>,
@@ -165,7 +165,7 @@ fn programs(
     Ok(programs)
 }
 
-/// Calls, and under which conditions: any of the alternatives; no alternative at all for whatever the arguments are.
+/// Calls with their alternative conditions; `None` matches any arguments.
 #[derive(Default)]
 struct Calls(BTreeMap<i64, Option<Vec<Conditions>>>);
 
@@ -210,7 +210,7 @@ fn action(name: &str, errno: Option<u32>) -> Result<SeccompAction, ProfileError>
     }
 }
 
-/// The conditions of a rule hold together, but for several on one argument, of which any will do (as runc has it).
+/// All conditions of a rule must hold, except that of several on one argument any is enough (as in runc).
 fn alternatives(args: &[Argument]) -> Result<Vec<Conditions>, ProfileError> {
     let conditions = args.iter().map(condition).collect::<Result<Vec<_>, _>>()?;
     let indices: BTreeSet<u32> = args.iter().map(|arg| arg.index).collect();
@@ -229,7 +229,7 @@ fn condition(arg: &Argument) -> Result<SeccompCondition, ProfileError> {
         "SCMP_CMP_EQ" => (SeccompCmpOp::Eq, arg.value),
         "SCMP_CMP_GE" => (SeccompCmpOp::Ge, arg.value),
         "SCMP_CMP_GT" => (SeccompCmpOp::Gt, arg.value),
-        // The mask comes first in the profile, then what is compared.
+        // In the profile the mask comes first, then the value to compare.
         "SCMP_CMP_MASKED_EQ" => (SeccompCmpOp::MaskedEq(arg.value), arg.value_two),
         other => return Err(ProfileError::Comparison(other.chars().take(64).collect())),
     };
@@ -260,7 +260,7 @@ fn kernel() -> (u32, u32) {
     numbers(&rustix::system::uname().release().to_string_lossy())
 }
 
-/// The first two numbers of a version.
+/// Returns the first two numbers of a version.
 fn numbers(version: &str) -> (u32, u32) {
     let mut parts = version.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))

@@ -1,4 +1,4 @@
-//! Answers of the filters, worked out by running their programs: every call of this machine, without making one.
+//! Checks the filters' answers to every call of this machine by interpreting their programs, without making a call.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use seccompiler::sock_filter;
 
 use super::*;
 
-/// Calls that Docker's default profile denies to a container with its default capabilities, on x86_64. From the
-/// documentation of the profile and the table of system calls of Linux 6.16.
+/// Calls that Docker's default profile denies to a container with its default capabilities, on x86_64, by the
+/// documentation of the profile and the system call table of Linux 6.16.
 const DENIED: &[&str] = &[
     "_sysctl",
     "acct",
@@ -87,7 +87,7 @@ const DENIED: &[&str] = &[
     "uprobe",
 ];
 
-/// Returns the answer of a classic BPF program to a call: the few instructions that seccomp programs are made of.
+/// Returns the answer of a classic BPF program to a call. Supports only the instructions of seccomp programs.
 pub(super) fn run(program: &[sock_filter], call: i64, args: [u64; 6]) -> u32 {
     const AUDIT_ARCH: u32 = if cfg!(target_arch = "x86_64") { 0xc000_003e } else { 0xc000_00b7 };
     let word = |offset: u32| match offset {
@@ -120,7 +120,7 @@ pub(super) fn run(program: &[sock_filter], call: i64, args: [u64; 6]) -> u32 {
 const ALLOW: u32 = 0x7fff_0000;
 const ERRNO: u32 = 0x0005_0000;
 
-/// Returns the answer of the kernel: the strictest one, of equally strict ones the last program's.
+/// Returns the kernel's answer: the strictest one, and among equally strict ones the last program's.
 fn answer(filter: &Filter, call: i64, args: [u64; 6]) -> u32 {
     let answers = filter.programs.iter().rev().map(|program| run(program, call, args));
     let strictness = |answer: &u32| (answer & 0xffff_0000).cast_signed(); // kill is negative, as in the kernel
@@ -135,11 +135,11 @@ fn held(names: &[&'static str]) -> Held {
     Held { names: names.iter().copied().collect(), ambient: false }
 }
 
-/// Every call that Docker's profile denies is denied, and every other is allowed, but for `io_setup`.
+/// Every call that Docker's profile denies is denied, and every other one is allowed, except `io_setup`.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn every_call_is_answered_as_dockers_default_profile_answers_it() {
-    // Allowed there at all times or for arguments that the tests below look at.
+    // Allowed there always, or for arguments that the tests below check.
     let by_argument = ["clone", "personality", "socket"];
     let filter = Filter::compile(&held(&[])).unwrap();
     let (mut denied, mut wrong) = (BTreeSet::new(), Vec::new());
@@ -180,7 +180,7 @@ fn some_calls_depend_on_their_arguments() {
     }
 }
 
-/// A capability opens its calls, and no others.
+/// A capability allows its calls and no others.
 #[test]
 fn a_capability_opens_what_belongs_to_it() {
     let plain = Filter::compile(&held(&[])).unwrap();
@@ -281,9 +281,9 @@ fn what_is_no_profile_is_told() {
         (arg(r#"{"index": 6, "value": 0, "op": "SCMP_CMP_EQ"}"#), "argument 6"),
         (arg(r#"{"index": 0, "value": 0, "op": "EQ"}"#), "EQ"),
         (rule(&vec![r#"{"names": [], "action": "SCMP_ACT_ALLOW"}"#; 1025].join(",")), "1025"),
-        // The largest that a request has room for: 24 million conditions of one call.
+        // The largest that fits into a request: 24 million conditions of one call.
         (multiplied(8192, 3000), "24576000 conditions; at most 8192"),
-        (multiplied(8192, 1), "too many BPF instructions"), // so many are tried
+        (multiplied(8192, 1), "too many BPF instructions"), // accepted up to the limit, and compiled
     ];
     for (text, word) in cases {
         let reported = profile(&text, &held(&[])).unwrap_err();
@@ -291,7 +291,7 @@ fn what_is_no_profile_is_told() {
     }
 }
 
-/// A profile of a request's own may allow what ours does not.
+/// A custom profile may allow calls that the default filter denies.
 #[test]
 fn a_profile_may_allow_asynchronous_io() {
     let text = r#"{"defaultAction": "SCMP_ACT_ERRNO",

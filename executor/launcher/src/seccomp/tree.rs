@@ -1,9 +1,10 @@
-//! A program that finds a call's answer by halving, where seccompiler's asks for one call after the other.
+//! Compiles programs that find a call's answer by binary search, where seccompiler's programs test one call after the
+//! other.
 //!
-//! When a filter is installed, the kernel translates it, compiles it to machine code, and runs it for the number of every call
-//! there is, to know which are allowed whatever their arguments are. Each of the three costs as much as the program is long, and
-//! the last one as much as its longest way. Most calls stand beside calls of the same answer: ranges of them are asked for, and
-//! seccompiler's programs only for calls whose arguments count.
+//! When a filter is installed, the kernel translates it, compiles it to machine code, and runs it for every call number
+//! to find calls that are allowed with any arguments. Each of the three costs in proportion to the program's length,
+//! and the last one to its longest path. Most calls are next to calls with the same answer: the search is over ranges,
+//! and seccompiler's programs are used only for calls whose arguments matter.
 
 use std::collections::BTreeSet;
 
@@ -13,9 +14,9 @@ use super::{FilterError, Rules};
 
 /// Most instructions of a program (BPF_MAXINSNS).
 const INSTRUCTIONS_MAX: usize = 4096;
-/// Instructions by which each program of seccompiler's asks for the architecture.
+/// Number of instructions with which each of seccompiler's programs checks the architecture.
 const ARCHITECTURE: usize = 3;
-/// `ld [0]`: the number of the call.
+/// `ld [0]`: loads the call number.
 const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 /// `jge #k`.
 const AT_LEAST: u16 = (libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K) as u16;
@@ -24,16 +25,16 @@ const JUMP: u16 = (libc::BPF_JMP | libc::BPF_JA) as u16;
 /// `ret #k`.
 const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
 
-/// Calls of one answer, from the first of them to where the next ones begin.
+/// A range of calls with the same answer, which ends at the next range.
 struct Range {
     first: u32,
     answer: BpfProgram,
 }
 
-/// Compiles rules. Calls that are `absent` are answered as by a kernel that does not have them, whatever the rules say.
+/// Compiles rules. Calls in `absent` are answered as by a kernel that does not have them, whatever the rules say.
 ///
 /// # Errors
-/// A mistake in the rules; more than a program may have.
+/// Returns an error if the rules are wrong or the program is too long.
 pub(super) fn compile(
     rules: Rules,
     absent: &[i64],
@@ -53,7 +54,7 @@ pub(super) fn compile(
     let calls: BTreeSet<i64> = rules.keys().chain(absent).copied().collect();
     for call in calls {
         let conditions = rules.get(&call).unwrap_or(&no_rule);
-        // A number of more than 32 bits is no call: seccompiler's own answer.
+        // A number of more than 32 bits is not a call: use seccompiler's own answer.
         let Ok(number) = u32::try_from(call) else {
             debug_assert!(absent.is_empty(), "the table of calls");
             return linear(rules);
@@ -75,11 +76,11 @@ pub(super) fn compile(
     program.truncate(ARCHITECTURE);
     program.push(instruction(LOAD_NUMBER, (0, 0), 0));
     program.extend(tree(&ranges));
-    // Where calls are absent the kernel refuses one that is too long: no other program answers so.
+    // With absent calls the kernel refuses a program that is too long: no other program gives these answers.
     if program.len() > INSTRUCTIONS_MAX && absent.is_empty() { linear(rules) } else { Ok(program) }
 }
 
-/// Ranges in their order, and what finds the right one.
+/// Returns the program that searches the sorted ranges.
 fn tree(ranges: &[Range]) -> BpfProgram {
     if let [only] = ranges {
         return only.answer.clone();
@@ -110,7 +111,7 @@ mod tests {
     use super::super::tests::run;
     use super::*;
 
-    /// The same answer as without the tree, to every number and to those at its ends.
+    /// The same answer as without the tree, for every number including the boundaries.
     #[test]
     fn the_tree_answers_as_the_list_does() {
         let arch = TargetArch::try_from(std::env::consts::ARCH).unwrap();
@@ -154,7 +155,7 @@ mod tests {
         }
     }
 
-    /// What installing costs goes by its length.
+    /// The cost of installing grows with the length.
     #[test]
     fn the_default_filter_is_short() {
         let held = executor_core::spec::held(&executor_core::plan::Isolation::default(), 1000);

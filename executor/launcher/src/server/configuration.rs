@@ -1,7 +1,7 @@
-//! Reads the configuration file again when a daemon connects whose configuration is another one.
+//! Reads the configuration file again if a daemon connects with a different configuration.
 //!
-//! The daemon has no privilege: its digests decide when the file is read, and nothing else. The launcher reads its own file, by the path
-//! it was started with, and takes it over as a whole or not at all. Containers that run keep what they were made with.
+//! The daemon has no privilege: its digests decide only when the file is read. The launcher reads the path that it was
+//! started with, and adopts the file as a whole or not at all. Running containers keep their settings.
 
 use executor_core::protocol::{ConfigurationDigests, Hello};
 use executor_core::settings::differing_sections;
@@ -11,8 +11,8 @@ use crate::cli;
 use crate::log::{self, Level};
 
 impl Server {
-    /// Compares configurations with a daemon, and reads this one again if they differ. Returns the reason if the file was not taken
-    /// over, or an empty text.
+    /// Compares configurations with a daemon, and reads the file again if they differ. Returns the reason if the file
+    /// was not adopted, or an empty text.
     pub(super) fn compare_configuration(&mut self, hello: &Hello) -> String {
         let Some(theirs) = &hello.configuration else { return String::new() };
         if theirs.sections == self.host.configuration {
@@ -38,7 +38,7 @@ impl Server {
             format!("the launcher keeps its configuration: {} changed; restart executor-launcher", keys.join(", "))
         })?;
         log::line(Level::Info, "", format_args!("the configuration was read again; changed: {}", changed.join(", ")));
-        // Shells and processes that sign began with the former configuration.
+        // Warm containers and signing processes started with the former configuration.
         while self.stop_one_warm() {}
         if has_other_identity {
             self.end_signers();

@@ -1,5 +1,4 @@
-//! Processes that are executed in containers, as the launcher sees them: a supervisor each, whom it counts and takes, and
-//! whose process it ends when the supervisor did not.
+//! Supervisors of exec processes: the launcher counts and reaps them, and ends a process whose supervisor did not.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,18 +19,17 @@ use super::Server;
 use crate::errors::failed;
 use crate::exec;
 
-/// A supervisor.
 pub(super) struct Supervisor {
     container: ContainerId,
     pub(super) pid: i32,
     pidfd: OwnedFd,
-    /// Connection over which the supervisor hands over its process.
+    /// Connection over which the supervisor sends the pidfd of its process.
     lifeline: Option<Seqpacket>,
     process: Option<OwnedFd>,
 }
 
 impl Supervisor {
-    /// Descriptors to wait for.
+    /// Returns the descriptors to wait for.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.pidfd.as_fd()).chain(self.lifeline.iter().map(AsFd::as_fd))
     }
@@ -42,14 +40,14 @@ impl Supervisor {
             match lifeline.recv(&mut buffer) {
                 Ok(Some((_, fds))) => self.process = fds.into_iter().next().or(self.process.take()),
                 Ok(None) => self.lifeline = None,
-                Err(_) => return, // nothing more has come
+                Err(_) => return, // no more messages
             }
         }
     }
 }
 
 impl Server {
-    /// Has files copied, like a process that is executed.
+    /// Copies files, through a supervisor like an exec process.
     pub(super) fn archive(&mut self, archive: Archive, fds: Vec<OwnedFd>) -> Result<LauncherAnswer, Refused> {
         let work = ArchiveWork::try_from(archive.work).ok();
         match (work.filter(|work| *work != ArchiveWork::Nothing), archive.exec) {
@@ -58,7 +56,7 @@ impl Server {
         }
     }
 
-    /// Forks a supervisor. What becomes of it, it tells itself.
+    /// Forks a supervisor, which reports the result itself.
     pub(super) fn exec(
         &mut self,
         exec: Exec,
@@ -102,7 +100,7 @@ impl Server {
         Ok(LauncherAnswer::Done(Done {}))
     }
 
-    /// Opens the environment that a container keeps, by the launcher's handle of its volume. It is not read here.
+    /// Opens the environment that a container keeps, through the launcher's handle of its volume, without reading it.
     fn environment(&mut self, id: &ContainerId, created_at: u64) -> Result<Stored, Refused> {
         let shim = self.hear_shim(id).filter(|shim| shim.created_at == Timestamp(created_at));
         let volume = shim.and_then(|shim| shim.volume.as_ref()).ok_or_else(|| exec::no_environment(id))?;
@@ -112,16 +110,16 @@ impl Server {
         })
     }
 
-    /// Takes supervisors that have ended. One that was killed leaves its process to be ended.
+    /// Reaps supervisors that have exited. If one was killed, its process is ended.
     pub(super) fn look_after_execs(&mut self) {
         self.execs.retain_mut(|exec| {
             exec.recv();
             if !is_readable(&exec.pidfd) {
                 return true;
             }
-            exec.recv(); // its last words
+            exec.recv(); // its last messages
             if let Some(process) = &exec.process {
-                let _ = process::pidfd_signal(process.as_fd(), libc::SIGKILL); // it has ended before, as a rule
+                let _ = process::pidfd_signal(process.as_fd(), libc::SIGKILL); // it has usually exited before
             }
             let _ = process::wait_for(exec.pid);
             false

@@ -1,16 +1,16 @@
-//! Decides when a launcher that executord started ends: a moment after its last daemon, its last container and all other work
-//! are gone.
+//! Decides when a launcher that executord started exits: a moment after its last daemon, its last container and all
+//! other work are gone.
 
 use std::time::{Duration, Instant};
 
-/// Time from then to the launcher's end, in which the next daemon may connect.
+/// Time until the launcher's exit, in which another daemon may connect.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Time from the launcher's start in which the first daemon may connect.
+/// Time after the launcher's start for the first daemon to connect.
 const FIRST_DAEMON: Duration = Duration::from_secs(30);
 
-/// The launcher's end, as long as nothing comes.
+/// Idle timeout of the launcher.
 pub(super) struct Idle {
-    /// Time of the end; `None` while there is something to do.
+    /// Exit time; `None` while there is work.
     until: Option<Instant>,
 }
 
@@ -19,7 +19,7 @@ impl Idle {
         Self { until: Some(now + FIRST_DAEMON) }
     }
 
-    /// Takes whether there is nothing to do now. Returns the time at which the launcher ends if that stays so.
+    /// Records whether the launcher is idle. Returns the exit time if it stays idle.
     pub(super) fn check(&mut self, nothing: bool, now: Instant) -> Option<Instant> {
         self.until = nothing.then(|| self.until.unwrap_or(now + PATIENCE));
         self.until
@@ -30,7 +30,7 @@ impl Idle {
 mod tests {
     use super::*;
 
-    /// However long the last daemon was quiet, the next one has the whole time.
+    /// However long the last daemon was silent, the next one has the full time.
     #[test]
     fn the_time_begins_when_the_last_thing_is_gone() {
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Ranges of ids: which containers, pods and shells have them, and the next one that is free.
+//! Id ranges: those in use by containers, pods and warm containers, and the next free one.
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,13 @@ use crate::log::{self, Level};
 use crate::shim_handle::ShimHandle;
 
 impl Server {
-    /// A range of ids that no container has, if there is one.
+    /// Returns a range of ids that no container has, if there is one.
     pub(super) fn free_range(&mut self) -> Option<u32> {
         let all = self.ranges(|_| true);
         let mut pool = self.pool.clone();
         let mut free = pool.free(&all, self.claims.blocks());
         if free.is_none() {
-            // A shim that has removed everything is about to end: nothing has its ids any more.
+            // A shim that has removed everything is about to exit: its ids are not in use any more.
             let held = self.ranges(|shim| !self.has_removed(shim));
             free = pool.free(&held, self.claims.blocks());
         }
@@ -46,7 +46,7 @@ impl Server {
         free
     }
 
-    /// Ranges of ids that these shims were given, and of containers without one.
+    /// Returns the ranges of these shims, and those of containers without one.
     pub(super) fn ranges(&self, of: impl Fn(&ShimHandle) -> bool) -> BTreeSet<u32> {
         let shims = self.shims.values().filter(|shim| of(shim));
         shims
@@ -57,7 +57,7 @@ impl Server {
             .collect()
     }
 
-    /// Claims one more block where a launch would find no range of ids: it is to wait for one only where there are no others.
+    /// Claims one more block if a launch would find no free range: launches wait for a range only if no block is left.
     pub(super) fn claim_for_a_launch(&mut self) {
         if !self.has_range()
             && let Err(error) = self.claims.more(&self.pool)
@@ -66,13 +66,14 @@ impl Server {
         }
     }
 
-    /// No range of ids is free, no shell could give its own, and some shim removes what a container left that has ended.
+    /// Returns true if no range is free, no warm container could give up its own, and some shim is cleaning up an ended
+    /// container.
     pub(super) fn ids_are_about_to_be_free(&self) -> bool {
         let leaving = |shim: &ShimHandle| shim.done && !self.has_removed(shim) && !is_readable(&shim.pidfd);
         !self.has_range() && self.shims.values().any(leaving)
     }
 
-    /// Returns whether a launch would find a range of ids in the blocks that are claimed.
+    /// Returns true if a launch would find a range in the claimed blocks.
     fn has_range(&self) -> bool {
         let free = |held: BTreeSet<u32>| self.pool.clone().free(&held, self.claims.blocks()).is_some();
         self.warm_pool.ranges().next().is_some()
@@ -80,8 +81,7 @@ impl Server {
             || free(self.ranges(|shim| !self.has_removed(shim)))
     }
 
-    /// Returns the ids of the pod that a container is to be a member of. They stay the pod's for as long as any of its members
-    /// has a shim.
+    /// Returns the range of the pod that a container joins. It stays the pod's as long as any member has a shim.
     pub(super) fn pod_range(&self, pod: &str) -> Result<Option<u32>, Refused> {
         if pod.is_empty() {
             return Ok(None);

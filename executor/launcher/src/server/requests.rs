@@ -29,20 +29,21 @@ use crate::network::{self, Patience};
 use crate::shim;
 use crate::shim_handle::{Killed, Offer, ShimHandle};
 
-/// Largest request: ids, a tag and a key, or the digests of 127 layers. On the stack, so that a shim, which is forked in
-/// the middle of one, does not keep it for as long as its container lives.
+/// Largest request in bytes: ids, a digest and a key, or the digests of 127 layers. On the stack, so that a shim, which
+/// is forked while one is handled, does not keep it for the life of its container.
 const REQUEST_MAX: usize = 8192;
-/// Time that a shim may take from its last word to its end.
+/// Time limit from a shim's last message to its exit.
 const LAST_STEPS: Duration = Duration::from_secs(5);
-/// And to the end of the removal of what its container left.
+/// Time limit for cleanup after a container.
 const REMOVAL: Duration = Duration::from_secs(30);
-/// And from its fork until it listens, before a daemon is welcomed all the same.
+/// Time limit from a shim's fork until it listens, before a daemon is accepted in any case.
 const SHIM_PATIENCE: Duration = Duration::from_secs(20);
-/// Time in which a shell acknowledges a launch: it only receives it and sends a word.
+/// Time limit for a warm container to acknowledge a launch.
 const ACKNOWLEDGE: Duration = Duration::from_secs(1);
-/// Requests that wait with descriptors, of all daemons.
+/// Most deferred requests with descriptors, for all daemons.
 const LAUNCHES_MAX: usize = 64;
-/// Requests that wait without, most of them for the removal of a container that is to be deleted. They leave launches alone.
+/// Most deferred requests without descriptors, most of them for the removal of a container that is to be deleted. They
+/// do not block launches.
 const REMOVALS_MAX: usize = 2048;
 
 /// A request that waits for a shim.
@@ -54,7 +55,7 @@ pub(super) struct Deferred {
 }
 
 impl Server {
-    /// Answers every request that has come.
+    /// Answers every pending request.
     pub(super) fn serve_daemons(&mut self) {
         let mut index = 0;
         while index < self.daemons.len() {
@@ -68,7 +69,7 @@ impl Server {
         }
     }
 
-    /// Answers one request of one daemon. Tells whether there was one.
+    /// Answers one request of one daemon. Returns true if there was one.
     fn serve(&mut self, index: usize) -> Result<bool, Gone> {
         let mut buffer = [0; REQUEST_MAX];
         let (length, fds) = match self.daemons[index].recv_or_tell(&mut buffer) {
@@ -88,7 +89,7 @@ impl Server {
         };
         let unknown = || Refused::new(Reason::Invalid, "unknown request: this launcher is older than the daemon");
         if let Some(LauncherCall::Launch(_)) = call {
-            self.hear_shims(); // a refusal is told here first: who heard of it may ask for the same id again
+            self.hear_shims(); // read refusals first: the client may already ask for the same id again
             self.claim_for_a_launch();
         }
         let asked = call.ok_or_else(unknown).and_then(|call| {
@@ -96,7 +97,7 @@ impl Server {
             let bare = fds.is_empty();
             let max = if bare { REMOVALS_MAX } else { LAUNCHES_MAX };
             if self.deferred.iter().filter(|other| other.fds.is_empty() == bare).count() >= max {
-                let why = format!("{max} requests wait for shims that are about to begin or to end");
+                let why = format!("{max} requests already wait for shims to start or exit; try again");
                 return Err(Refused::new(Reason::Busy, why));
             }
             let client = Client::new(&self.daemons[index], sequence);
@@ -111,7 +112,7 @@ impl Server {
         if is_there { Ok(true) } else { Err(Gone) }
     }
 
-    /// Carries out the requests whose time has come. One by one: a child that is forked meanwhile closes the others.
+    /// Carries out deferred requests that are ready. One at a time: a child that is forked meanwhile closes the others.
     pub(super) fn serve_deferred(&mut self) {
         let is_due = |server: &Self, deferred: &Deferred| {
             deferred.until <= Instant::now() || server.waits_for_a_shim(&deferred.call).is_none()
@@ -122,25 +123,23 @@ impl Server {
         }
     }
 
-    /// Returns the time that a request may wait for a shim that is about to listen, or to end; `None` where it need not
-    /// wait.
+    /// Returns the time that a request may wait for a shim that is about to listen or exit; `None` if it need not wait.
     fn waits_for_a_shim(&self, call: &LauncherCall) -> Option<Duration> {
         let shim = |id: &str| self.shims.get(&id.parse::<ContainerId>().ok()?).filter(|shim| !is_readable(&shim.pidfd));
         match call {
-            // It takes a shim a moment from its fork to there, and a daemon that is welcomed meanwhile would take it for
-            // lost.
+            // A new shim listens after a moment; a daemon that is accepted before would consider it lost.
             LauncherCall::Hello(_) => {
                 self.shims.values().any(|shim| !shim.listening && !shim.done).then_some(SHIM_PATIENCE)
             }
-            // Of this id, on its way out, or it has closed its end. Or every range of ids is in use, and some shim still removes
-            // what its container left.
+            // Wait if a shim of this id is exiting or has closed its socket, or if every id range is in use and some
+            // shim is still cleaning up.
             LauncherCall::Launch(launch) => shim(&launch.container_id)
                 .map_or_else(
                     || self.ids_are_about_to_be_free(),
                     |shim| shim.lifeline.is_none() || self.has_finished(shim),
                 )
                 .then_some(LAST_STEPS),
-            // The daemon told the end, and what the container left is still being removed.
+            // The daemon has seen the exit, and cleanup is in progress.
             LauncherCall::Remove(remove) => shim(&remove.container_id)
                 .is_some_and(|shim| Dirs::new(&self.host, &shim.id).has_exit())
                 .then_some(REMOVAL),
@@ -148,7 +147,7 @@ impl Server {
         }
     }
 
-    /// Carries a request out and answers it. Tells whether the daemon is still there.
+    /// Carries out a request and answers it. Returns true if the daemon is still connected.
     fn execute(&mut self, client: &Client, call: LauncherCall, fds: Vec<OwnedFd>) -> bool {
         let answer = match call {
             LauncherCall::Hello(hello) => self.hello(&hello),
@@ -162,7 +161,7 @@ impl Server {
                 self.shutdown = true;
                 Ok(LauncherAnswer::Done(Done {}))
             }
-            // What takes its time is answered when it is done.
+            // Long operations are answered when they are done.
             LauncherCall::UnpackLayer(unpack) => {
                 let later = client.again();
                 let unpacked = self
@@ -248,7 +247,7 @@ impl Server {
         Ok(LauncherAnswer::Done(Done {}))
     }
 
-    /// Forks a shim that makes a container without a shell.
+    /// Forks a shim that makes a container without a warm container.
     fn launch_without_shell(
         &mut self,
         id: ContainerId,
@@ -296,20 +295,21 @@ impl Server {
         Ok(())
     }
 
-    /// Gives up shells that have not acknowledged their launch in time, and launches their containers without one. Such a
-    /// shell has changed nothing for the container, and after its SIGKILL never will.
+    /// Gives up warm containers that have not acknowledged their launch in time, and launches their containers without
+    /// one. Such a warm container has changed nothing for the container, and never will after its SIGKILL.
     pub(super) fn kill_silent_warm(&mut self) {
         let is_late = |shim: &&ShimHandle| shim.offer.as_ref().is_some_and(|offer| offer.until <= Instant::now());
         let late: Vec<ContainerId> = self.shims.values().filter(is_late).map(|shim| shim.id.clone()).collect();
         for id in late {
             let Some(shim) = self.hear_shim(&id).filter(|shim| shim.offer.is_some()) else { continue };
-            let _ = process::pidfd_signal(shim.pidfd.as_fd(), libc::SIGKILL); // it may have ended just now
+            let _ = process::pidfd_signal(shim.pidfd.as_fd(), libc::SIGKILL); // it may have just exited
             if !readable_by(&shim.pidfd, Instant::now() + DEATH_PATIENCE).unwrap_or(false) {
-                shim.offer = None; // the kernel holds it: left to the watchdog
+                shim.offer = None; // the kernel blocks it: left to the watchdog
                 continue;
             }
             let Some(shim) = self.hear_shim(&id) else { continue };
-            // One that has acknowledged in the last moment may have changed something: its end is that of a shim.
+            // If it has acknowledged at the last moment it may have changed something: its exit is handled as that of a
+            // shim.
             let Some(Offer { launch, connection, plan, .. }) = shim.offer.take() else { continue };
             let (pid, place) = (shim.pid, shim.warm.take());
             let again = |input: &MemFile| {
@@ -320,7 +320,7 @@ impl Server {
             log::line(
                 Level::Warning,
                 id.as_str(),
-                "a shell did not acknowledge the launch: the container is made without one",
+                "a warm container did not acknowledge the launch: the container is made without one",
             );
             let _ = process::wait_for(pid);
             self.unreaped = true;
@@ -336,7 +336,7 @@ impl Server {
             let launched =
                 inputs.and_then(|inputs| self.launch_without_shell(id.clone(), launch, (connection, plan), inputs));
             if let (Err(refused), Some(lost)) = (launched, lost) {
-                // The daemon was answered when the launch was handed over: it learns of a lost shim.
+                // The daemon already has the answer to its launch: it learns of a lost shim.
                 let killed = Some(Killed { at: Instant::now(), why: refused.message });
                 self.shims.insert(id.clone(), ShimHandle { killed, ..lost });
                 self.shim_has_ended(&id);
@@ -344,7 +344,7 @@ impl Server {
         }
     }
 
-    /// Directories that found no room when this launcher started.
+    /// Makes directories for which there was no space when this launcher started.
     fn make_what_is_missing(&self) -> Result<(), Refused> {
         if self.host.layers().is_dir() {
             return Ok(()); // made last
@@ -354,7 +354,7 @@ impl Server {
 
     fn remove_layer(&mut self, remove: &RemoveLayer, client: Client) -> Result<Option<LauncherAnswer>, Refused> {
         self.hear_shims();
-        // Whose shim has not told of itself yet may have no record, and be about to mount any layer.
+        // A shim that has not reported yet may have no record and may be about to mount any layer.
         if let Some(shim) = self.shims.values().find(|shim| !shim.listening && !shim.done) {
             return Err(Refused::new(Reason::Busy, format!("the container {} is being made", shim.id)));
         }
@@ -371,7 +371,7 @@ impl Server {
             let why = if Dirs::new(&self.host, &id).has_exit() { "is still being removed" } else { "is not completed" };
             return Err(Refused::new(Reason::Precondition, format!("container {id} {why}")));
         }
-        // One more try, where a plugin failed at its end.
+        // One more try, in case a plugin failed at the container's end.
         if let Err(why) = network::detach(&self.host, &id, Patience::brief(&self.host)) {
             log::line(Level::Error, id.as_str(), format_args!("not detached from its network: {why}"));
         }
@@ -385,5 +385,5 @@ impl Server {
     }
 }
 
-/// A daemon that is gone, or speaks something else.
+/// The daemon has disconnected or sent an invalid message.
 struct Gone;

@@ -1,4 +1,4 @@
-//! The shims of containers: what they tell, their ends, and those that no longer turn their loop.
+//! The shims of containers: their messages, their exits, and the watchdog.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -15,17 +15,17 @@ use crate::log::{self, Level};
 use crate::shim_handle::{Killed, ShimHandle};
 use crate::sweep::{self, Unwiped};
 
-/// Number of looks at a shim within the time that it has.
+/// Number of checks of a shim within its time limit.
 const WATCHES: u32 = 6;
 
 impl Server {
-    /// Takes what every shim has told.
+    /// Reads pending messages of every shim.
     pub(super) fn hear_shims(&mut self) {
         let kind = self.volume_kind();
         self.shims.values_mut().for_each(|shim| shim.recv(kind));
     }
 
-    /// Takes what the shim of this container, if it has one, has told.
+    /// Reads pending messages of the container's shim, if it has one.
     pub(super) fn hear_shim(&mut self, id: &ContainerId) -> Option<&mut ShimHandle> {
         let kind = self.volume_kind();
         let shim = self.shims.get_mut(id)?;
@@ -33,12 +33,12 @@ impl Server {
         Some(shim)
     }
 
-    /// Returns the kind of file system that secret files are in on this host.
+    /// Returns the kind of file system for secret files on this host.
     pub(super) fn volume_kind(&self) -> VolumeKind {
         if self.host.noswap { VolumeKind::TmpfsNoswap } else { VolumeKind::Ramfs }
     }
 
-    /// Finishes the containers of shims that have ended.
+    /// Finishes the containers of shims that have exited.
     pub(super) fn look_after_shims(&mut self, has_ended: impl Fn(&ShimHandle) -> bool) {
         let ended: Vec<ContainerId> =
             self.shims.values().filter(|shim| has_ended(shim)).map(|shim| shim.id.clone()).collect();
@@ -48,15 +48,15 @@ impl Server {
         if !ended.is_empty()
             && let Err(error) = self.claims.give_back(&self.ranges(|_| true))
         {
-            log::line(Level::Warning, "", format_args!("unused ids were not given back: {error}"));
+            log::line(Level::Warning, "", format_args!("unused ids were not released: {error}"));
         }
     }
 
-    /// Takes a shim that has ended, and finishes its container if it did not.
+    /// Reaps a shim that has exited, and finishes its container if the shim did not.
     pub(super) fn shim_has_ended(&mut self, id: &ContainerId) {
-        // To finish a container can take a while, of each of several.
+        // Finishing a container can take a while, and there can be several.
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
-        self.hear_shim(id); // its last words may not have been heard yet
+        self.hear_shim(id); // its last messages may still be unread
         let Some(shim) = self.shims.remove(id) else { return };
         self.unreaped = true;
         if !is_readable(&shim.pidfd) {
@@ -67,10 +67,10 @@ impl Server {
         if let Some(place) = &shim.warm {
             self.clear(place);
         }
-        // One that died before it had a directory has left nothing but its inputs, and a daemon that waits.
+        // A shim that exited before it had a directory has left only its inputs, and a waiting daemon.
         if shim.done && !self.host.containers_run().join(id.as_str()).exists() {
-            // It recorded and removed everything itself, and wiped what it could: a file that the container's process made, and
-            // on which somebody outside of it has a lease, is still there.
+            // The shim recorded and removed everything itself, and wiped all it could: a file that the container's
+            // process made, and on which a process outside has a lease, is still there.
             let volume = shim.volume.map(|volume| Unwiped { id: id.clone(), volume });
             self.unwiped.extend(volume.filter(Unwiped::is_still_leased));
             return;
@@ -85,21 +85,21 @@ impl Server {
             &living,
         ));
         if self.host.containers_run().join(id.as_str()).exists() {
-            self.ranges_left.extend(shim.id_range.into_iter().chain(shim.pod_range)); // something of it is left: told in the log
+            self.ranges_left.extend(shim.id_range.into_iter().chain(shim.pod_range)); // cleanup is incomplete
         }
         let lost = LauncherAnswer::ShimLost(ShimLost { container_id: id.to_string(), created_at: shim.created_at.0 });
         let reply = LauncherReply { sequence: 0, answer: Some(lost) }.encode_to_vec();
         self.daemons.retain(|daemon| daemon.send(&reply, &[]).is_ok());
     }
 
-    /// Returns the time between two looks at the shims; `None` while no shim lives, or where the watchdog is off.
+    /// Returns the interval between two checks of the shims; `None` while no shim runs or if the watchdog is off.
     pub(super) fn watch_period(&self) -> Option<Duration> {
         let patience = self.host.watchdog.filter(|_| !self.shims.is_empty() || !self.stuck.is_empty())?;
         Some(patience / WATCHES)
     }
 
-    /// Kills shims that do not turn their loop. What they leave is finished when they have ended; one that the kernel does
-    /// not let end is not waited for: it comes no more to any step of its own.
+    /// Kills shims that do not turn their loop. Their containers are finished after their exit. A shim that the kernel
+    /// does not end is not waited for: it never runs another step of its own.
     pub(super) fn watch_shims(&mut self) {
         let Some(patience) = self.host.watchdog else { return };
         let mut given_up = Vec::new();
@@ -110,8 +110,8 @@ impl Server {
                 None => {
                     let why = shim.watch.as_mut().and_then(|watch| watch.check(patience, shim.lifeline.as_ref()));
                     if let Some(why) = why {
-                        log::line(Level::Error, shim.id.as_str(), format_args!("its shim is killed: it {why}"));
-                        let _ = process::pidfd_signal(shim.pidfd.as_fd(), libc::SIGKILL); // it may have ended just now
+                        log::line(Level::Error, shim.id.as_str(), format_args!("killing its shim, which {why}"));
+                        let _ = process::pidfd_signal(shim.pidfd.as_fd(), libc::SIGKILL); // it may have just exited
                         shim.killed = Some(Killed { at: Instant::now(), why });
                     }
                 }
@@ -135,13 +135,13 @@ impl Server {
         });
     }
 
-    /// The end of a shim's container is told, and what is left of that is being removed. The daemon may have heard so before
-    /// this process did.
+    /// Returns true if the end of a shim's container is reported and cleanup is in progress. The daemon may have
+    /// received that before this process did.
     pub(super) fn has_finished(&self, shim: &ShimHandle) -> bool {
         shim.done || self.has_removed(shim)
     }
 
-    /// A shim has removed the directory of its container, which comes last.
+    /// Returns true if a shim has removed the directory of its container, which is the last step.
     pub(super) fn has_removed(&self, shim: &ShimHandle) -> bool {
         shim.listening && !self.host.containers_run().join(shim.id.as_str()).exists()
     }

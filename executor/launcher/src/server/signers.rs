@@ -1,5 +1,5 @@
-//! Processes that sign certificates, as the launcher sees them: it forks and takes them, and gives each the end of a connection whose other
-//! end executord has.
+//! Signing processes: the launcher forks and reaps them, and gives each one end of a connection whose other end
+//! executord has.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -13,14 +13,14 @@ use super::Server;
 use crate::errors::failed;
 use crate::identity;
 
-/// A process that signs.
+/// A signing process.
 pub(super) struct Signer {
     pub(super) pid: i32,
     pub(super) pidfd: OwnedFd,
 }
 
 impl Server {
-    /// Starts a process that signs. Whether it can, it tells itself.
+    /// Starts a signing process, which reports by itself whether it can sign.
     pub(super) fn open_signer(&mut self, fds: Vec<OwnedFd>) -> Result<LauncherAnswer, Refused> {
         if !self.host.identity.is_on() {
             let why = "the launcher's configuration has no identity.ca_certificate: it was started with another one";
@@ -33,7 +33,10 @@ impl Server {
             .map_err(|error| Refused::new(Reason::Invalid, format!("connection of a signer: {error}")))?;
         self.look_after_signers();
         if self.signers.len() >= SIGNERS_MAX {
-            return Err(Refused::new(Reason::Busy, format!("{SIGNERS_MAX} processes sign already")));
+            return Err(Refused::new(
+                Reason::Busy,
+                format!("{SIGNERS_MAX} signing processes are running, which is the maximum"),
+            ));
         }
         let parent = std::process::id();
         let reported = |error: io::Error| failed("signer", &error);
@@ -53,7 +56,7 @@ impl Server {
         Ok(LauncherAnswer::Done(Done {}))
     }
 
-    /// Takes those that have ended.
+    /// Reaps signing processes that have exited.
     pub(super) fn look_after_signers(&mut self) {
         self.signers.retain(|signer| {
             let ended = is_readable(&signer.pidfd);
@@ -64,10 +67,10 @@ impl Server {
         });
     }
 
-    /// Ends all of them, for a launcher that ends.
+    /// Ends all signing processes when the launcher exits.
     pub(super) fn end_signers(&mut self) {
         for signer in self.signers.drain(..) {
-            let _ = process::pidfd_signal(signer.pidfd.as_fd(), libc::SIGKILL); // it may have ended just now
+            let _ = process::pidfd_signal(signer.pidfd.as_fd(), libc::SIGKILL); // it may have just exited
             let _ = process::wait_for(signer.pid);
         }
     }

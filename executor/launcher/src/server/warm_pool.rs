@@ -1,7 +1,7 @@
-//! The launcher's shells: made when there is time, handed a launch, and let go.
+//! The warm pool: warm containers are made when there is time, receive a launch, or are dismissed.
 //!
-//! A shell counts in no capacity, and its range of ids is given back as soon as a container needs it. One that is used is
-//! replaced a moment later, so that a burst of launches does not wait for the making of shells.
+//! A warm container counts in no capacity, and its id range is given up as soon as a container needs it. A used one is
+//! replaced a moment later, so that a burst of launches does not wait for new warm containers.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,19 +20,19 @@ use crate::log::{self, Level};
 use crate::shim::{self, WARM_READY, WarmOrder};
 use crate::warm::Place;
 
-/// Time from the last use of a shell to the making of the next one: a container is about to begin.
+/// Time from the last use of a warm container to making the next one: a container is about to start.
 const REFILL_AFTER: Duration = Duration::from_millis(10);
-/// At most this long after the first use of many.
+/// Maximum delay after the first use in a burst.
 const REFILL_BY: Duration = Duration::from_millis(40);
-/// And after one that ended without a container, or could not be made; twice as long after the next one, up to the longest.
+/// Delay after a warm container failed or could not be made. It doubles with each further failure, up to a maximum.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 const RETRY_LONGEST: Duration = Duration::from_secs(30);
-/// Longest time that a shell waits.
+/// Maximum age of a warm container.
 const AGE_MAX: Duration = Duration::from_secs(3600);
-/// Part of the memory that must be available where shells are to wait, in percent.
+/// Share of memory that must be available to keep warm containers, in percent.
 const MEMORY_PERCENT: u64 = 5;
 
-/// A shell that waits, or is being made.
+/// A warm container, ready or being made.
 pub(super) struct WarmContainer {
     pub(super) pid: i32,
     pub(super) pidfd: OwnedFd,
@@ -44,42 +44,40 @@ pub(super) struct WarmContainer {
     ready: bool,
 }
 
-/// The shells of this launcher.
+/// The warm pool of this launcher.
 #[derive(Default)]
 pub(super) struct WarmPool {
     all: Vec<WarmContainer>,
-    /// Time when the next one is to be made.
+    /// Time when the next one is made.
     next_at: Option<Instant>,
     /// Time by which it is made, however many are used meanwhile.
     refill_by: Option<Instant>,
-    /// Number of shells in a row that were not made, or ended without a container.
+    /// Number of consecutive failures to make or keep a warm container.
     failed: u32,
-    /// Number of shells that were made: gives each a name.
+    /// Number of warm containers made, used for their names.
     made: u64,
-    /// Number of launches that found one.
+    /// Number of launches that used a warm container.
     used: u64,
     /// Number of launches that found none.
     missed: u64,
 }
 
 impl WarmPool {
-    /// Returns what becomes readable when a shell tells something or ends.
+    /// Returns the descriptors that become readable when a warm container sends a message or exits.
     pub(super) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.all.iter().flat_map(|warm| [warm.pidfd.as_fd(), warm.lifeline.as_fd()])
     }
 
-    /// Returns the pids.
     pub(super) fn pids(&self) -> impl Iterator<Item = i32> + '_ {
         self.all.iter().map(|warm| warm.pid)
     }
 
-    /// Returns the ranges of ids.
     pub(super) fn ranges(&self) -> impl Iterator<Item = u32> + '_ {
         self.all.iter().map(|warm| warm.id_range)
     }
 
-    /// Gives a launch to a shell that waits, and returns that; none where no shell takes it. One that cannot be reached is about
-    /// to end, or is ended: it stays until it has, because what it has on the host is removed then.
+    /// Sends a launch to a warm container and returns that; `None` if there is none. An unreachable one is about to
+    /// exit or is killed: it stays until its exit, when its files on the host are removed.
     pub(super) fn hand_over(&mut self, launch: &Launch, fds: &[BorrowedFd<'_>]) -> Option<WarmContainer> {
         while let Some(index) = self.all.iter().position(|warm| warm.ready && !is_readable(&warm.pidfd)) {
             let warm = &mut self.all[index];
@@ -89,20 +87,20 @@ impl WarmPool {
                 return Some(self.all.remove(index));
             }
             warm.ready = false;
-            let _ = process::pidfd_signal(warm.pidfd.as_fd(), libc::SIGKILL); // it may have ended just now
+            let _ = process::pidfd_signal(warm.pidfd.as_fd(), libc::SIGKILL); // it may have just exited
         }
         self.missed += 1;
         None
     }
 
-    /// Puts the making of the next one off after one that failed.
+    /// Delays the next one after a failure.
     fn retry_later(&mut self) {
         let pause = RETRY_AFTER.saturating_mul(1 << self.failed.min(16)).min(RETRY_LONGEST);
         self.failed += 1;
         self.next_at = Some(Instant::now() + pause);
     }
 
-    /// Puts the making of the next one off. One that failed has its own time.
+    /// Delays the next one, unless it is already delayed after a failure.
     fn refill_later(&mut self) {
         let now = Instant::now();
         let by = *self.refill_by.get_or_insert(now + REFILL_BY);
@@ -113,20 +111,20 @@ impl WarmPool {
 }
 
 impl Server {
-    /// Returns the number of shells that are to wait: as configured, where at least half of the ids are left to containers.
+    /// Returns the wanted number of warm containers: as configured, if at least half of the ids are left to containers.
     fn warm_pool_size(&self) -> usize {
         let half = self.host.policy.userns_pool_ranges as usize / 2;
         self.host.warm_pool_size.min(half.saturating_sub(self.shims.len() + self.ranges_left.len()))
     }
 
-    /// Returns the time of the next thing to do for shells.
+    /// Returns the deadlines of the warm pool.
     pub(super) fn warm_pool_due(&self) -> impl Iterator<Item = Instant> {
         let lacks = self.warm_pool.all.len() < self.warm_pool_size();
         let next = self.warm_pool.next_at.filter(|_| lacks);
         next.into_iter().chain(self.warm_pool.all.first().map(|warm| warm.made_at + AGE_MAX))
     }
 
-    /// Counts the shells.
+    /// Returns the counters of the warm pool.
     pub(super) fn count_warm_pool(&self) -> protocol::WarmPool {
         let WarmPool { all, used, missed, .. } = &self.warm_pool;
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
@@ -135,7 +133,7 @@ impl Server {
         protocol::WarmPool { configured, ready: number(ready), used: *used, missed: *missed }
     }
 
-    /// Takes what shells have told, and those that have ended.
+    /// Reads messages of warm containers, and reaps those that have exited.
     pub(super) fn check_warm_pool(&mut self) {
         let mut ended = Vec::new();
         for (index, warm) in self.warm_pool.all.iter_mut().enumerate() {
@@ -155,7 +153,7 @@ impl Server {
         }
     }
 
-    /// Removes what a shell may have left beside its container.
+    /// Removes leftovers of a warm container that are not its container's.
     pub(super) fn clear(&self, place: &Place) {
         if place.is_there() {
             crate::orphans::end(&self.host.run_dir, &self.children().collect());
@@ -163,7 +161,7 @@ impl Server {
         }
     }
 
-    /// Makes a shell where one is due, and lets go of one that is old, or of all where memory is short.
+    /// Makes a warm container if one is due, and dismisses an old one, or all if memory is short.
     pub(super) fn fill_warm_pool(&mut self) {
         if self.warm_pool.all.first().is_some_and(|oldest| oldest.made_at.elapsed() >= AGE_MAX) {
             self.stop_one_warm();
@@ -182,13 +180,13 @@ impl Server {
             Ok(true) => self.warm_pool.next_at = Some(Instant::now() + REFILL_AFTER),
             Ok(false) => self.warm_pool.retry_later(),
             Err(error) => {
-                log::line(Level::Warning, "", format_args!("a shell was not made: {error}"));
+                log::line(Level::Warning, "", format_args!("a warm container was not made: {error}"));
                 self.warm_pool.retry_later();
             }
         }
     }
 
-    /// Forks a shell. Returns false where there are no ids for one.
+    /// Forks a warm container. Returns false if there are no ids for one.
     fn start_warm(&mut self) -> io::Result<bool> {
         let Some(id_range) = self.free_range() else { return Ok(false) };
         let pulse = Heartbeat::create()?;
@@ -219,13 +217,13 @@ impl Server {
         Ok(true)
     }
 
-    /// Ends one shell at once, so that its ids are free. Returns false where there is none.
+    /// Ends one warm container at once, so that its ids are free. Returns false if there is none.
     pub(super) fn stop_one_warm(&mut self) -> bool {
         if self.warm_pool.all.is_empty() {
             return false;
         }
         let WarmContainer { pid, pidfd, lifeline, place, .. } = self.warm_pool.all.remove(0);
-        drop(lifeline); // it ends itself, and leaves nothing
+        drop(lifeline); // it exits and cleans up by itself
         if !readable_by(&pidfd, Instant::now() + DEATH_PATIENCE).unwrap_or(false) {
             process::kill(pid);
         }
@@ -236,7 +234,7 @@ impl Server {
     }
 }
 
-/// Returns whether too little memory is available for what only waits.
+/// Returns true if too little memory is available to keep warm containers.
 fn is_memory_short() -> bool {
     let text = kernel_file::read_to_string("/proc/meminfo").unwrap_or_default();
     let of = |name: &str| {
@@ -250,7 +248,7 @@ fn is_memory_short() -> bool {
 mod tests {
     use super::*;
 
-    /// A shell that ends while it is handed a launch is not lost sight of: its place is on the host, and is to be cleared.
+    /// A warm container that exits while it receives a launch stays tracked: its files on the host must be removed.
     #[test]
     fn a_shell_that_takes_no_launch_is_taken_care_of() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();

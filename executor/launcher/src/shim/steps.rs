@@ -1,9 +1,9 @@
-//! The steps of a tree of actions, carried out: what [`executor_core::steps`] orders, on processes, files and the log.
+//! Carries out the orders of [`executor_core::steps`] for a tree of actions, on processes, files and the log.
 //!
-//! A step's arguments, environment and files wait in the container's volume. When it begins, the shim copies its payload into a
-//! memory file for the process that starts it ([`super::steps::starter`]), with views of its files that only the new process sees. What
-//! waited is wiped as soon as the program runs, the files when it has ended, before anybody is told of the end. Where a restart
-//! policy may have the process run again, all of that stays until its last end.
+//! Arguments, environment and files of a step wait in the container's volume. When the step begins, the shim copies its
+//! payload into a memory file for the step starter ([`super::starter`]), with views of its files that only the new
+//! process sees. The waiting payload is wiped as soon as the program runs, and the files after its exit, before the
+//! exit is reported. If a restart policy may run the process again, all of that is kept until the last exit.
 
 pub(crate) mod pause;
 pub(crate) mod starter;
@@ -37,55 +37,55 @@ use crate::log::{self, Level};
 use crate::seccomp::Filter;
 use crate::signals::ends_without_handler;
 
-/// Why a step is not started when nobody is there to start it.
-const NO_STARTER: &str = "the process that starts the steps has ended";
+/// Reason for not starting a step if the step starter has exited.
+const NO_STARTER: &str = "the step starter has exited";
 
-/// Time that processes that are left behind before a restart may take to end after SIGKILL.
+/// Time limit for leftover processes to exit after SIGKILL, before a restart.
 const LEFTOVERS_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The steps of a container that runs.
+/// The steps of a running container.
 pub(super) struct Running {
     steps: Steps,
-    /// Set until it has ended, with the container or before.
+    /// `None` after the step starter has exited, with the container or earlier.
     starter: Option<Starter>,
-    /// Processes that were ordered and have not ended, by their indices.
+    /// Processes that were ordered and have not exited, by index.
     processes: BTreeMap<usize, Process>,
-    /// Processes that have ended, and whose secrets are still there.
+    /// Processes that have exited and whose secrets are not wiped yet.
     ended: BTreeSet<usize>,
     /// Transfers that have ended and whose URLs are not wiped yet.
     ended_transfers: BTreeSet<usize>,
-    /// Times of steps.
+    /// Timers of steps.
     timers: Vec<(Instant, Timer)>,
     /// Time from the stop signal to SIGKILL.
     grace: Duration,
-    /// Signal that cancelled processes get.
+    /// Stop signal for cancelled processes.
     stop_signal: i32,
-    /// Processes that the kernel killed for want of memory, as far as they are told, by their cgroups.
+    /// Reported OOM kills by cgroup.
     oom_kills: BTreeMap<PathBuf, u64>,
 }
 
 /// A process of a step.
 struct Process {
-    /// Set once it is in the container.
+    /// Pid and pidfd, once it is in the container.
     pid: Option<(i32, OwnedFd)>,
-    /// Its payload, until it runs.
+    /// Payload, until the program runs.
     payload: Option<MemFile>,
-    /// It runs its program.
+    /// True if it runs its program.
     runs: bool,
     cancelled: bool,
-    /// It was sent the stop signal, or its grace period is zero.
+    /// True if it was sent the stop signal or its grace period is zero.
     reported: bool,
     /// Time of SIGKILL.
     kill_at: Option<Instant>,
-    /// It got SIGKILL at the end of its grace period.
+    /// True if it got SIGKILL at the end of its grace period.
     killed: bool,
 }
 
 impl Running {
-    /// Makes the steps, and the process that starts them.
+    /// Creates the steps and forks the step starter.
     ///
     /// # Errors
-    /// No process or descriptor is left.
+    /// Returns a refusal if no process or descriptor is left.
     pub(super) fn prepare(
         host: &Host,
         filter: &Arc<Filter>,
@@ -112,40 +112,40 @@ impl Running {
         self.steps.records()
     }
 
-    /// Returns the record of restarts, where there is a restart policy.
+    /// Returns the record of restarts, if there is a restart policy.
     pub(super) fn restarts(&self) -> Option<&RestartRecord> {
         self.steps.restarts()
     }
 
-    /// Descriptor on which news come.
+    /// Returns the descriptor for messages of the step starter.
     pub(super) fn news(&self) -> Option<BorrowedFd<'_>> {
         self.starter.as_ref().map(Starter::as_fd)
     }
 
-    /// The shim has taken a child that has ended.
+    /// Notes that the shim has reaped a child.
     pub(super) fn taken(&mut self, pid: i32) {
         if let Some(starter) = &mut self.starter {
             starter.taken(pid);
         }
     }
 
-    /// Returns when something is due.
+    /// Returns the next deadline.
     pub(super) fn due(&self) -> Option<Instant> {
         let kills = self.processes.values().filter_map(|process| process.kill_at);
         kills.chain(self.timers.iter().map(|(at, _)| *at)).min()
     }
 
-    /// True while a process was ordered that does not run its program yet.
+    /// Returns true if a process was ordered that does not run its program yet.
     pub(super) fn is_starting(&self) -> bool {
         self.processes.values().any(|process| !process.runs)
     }
 
-    /// Moves all times, by that of a pause.
+    /// Delays all timers by the duration of a pause.
     pub(super) fn delay(&mut self, time: Duration) {
         self.timers.iter_mut().for_each(|(at, _)| *at += time);
     }
 
-    /// Signals one process by its path, or all that run. Returns whether there was any.
+    /// Signals one process by its path, or all running ones. Returns true if there was any.
     pub(super) fn signal(&self, processes: &[PlannedProcess], id: Option<&str>, signal: i32) -> bool {
         let named = |index: usize| id.is_none_or(|id| processes.get(index).is_some_and(|process| process.id == id));
         let mut found = false;
@@ -156,14 +156,14 @@ impl Running {
         found
     }
 
-    /// Returns how the tree has ended, when it has: the exit status of the container, and the failure.
+    /// Returns the result of the tree once it has ended: the exit status of the container, and the failure.
     pub(super) fn conclusion(&self) -> Option<(Option<Exit>, Option<Failure>)> {
         let conclusion = self.steps.conclusion().filter(|_| self.processes.is_empty())?;
         let failure = |message| Failure { kind: FailureKind::Action, message, errno: 0 };
         Some((conclusion.exit, conclusion.failure.map(failure)))
     }
 
-    /// Ends the process that starts steps.
+    /// Ends the step starter.
     pub(super) fn end(&mut self) {
         if let Some(starter) = self.starter.take() {
             starter.end();
@@ -174,21 +174,21 @@ impl Running {
 impl Process {
     fn signal(&self, signal: i32) {
         if let Some((_, pidfd)) = &self.pid {
-            let _ = process::pidfd_signal(pidfd.as_fd(), signal); // it may have ended
+            let _ = process::pidfd_signal(pidfd.as_fd(), signal); // it may have exited
         }
     }
 
-    /// Kills the process, and what is in its group.
+    /// Kills the process and its process group.
     fn kill(&mut self) {
         self.killed = self.reported;
         self.signal(libc::SIGKILL);
         if let Some((pid, _)) = self.pid {
-            // Its number is its own until its parent has taken it, and that tells first.
+            // The pid is valid until its parent has reaped it, and the parent reports that first.
             let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL);
         }
     }
 
-    /// Tells the process to end.
+    /// Sends the stop signal and sets the time of SIGKILL, which is now if the grace period is zero.
     fn end_by(&mut self, signal: i32, grace: Duration) {
         self.reported = true;
         if grace.is_zero() {
@@ -200,7 +200,7 @@ impl Process {
     }
 }
 
-/// What is changed while steps are carried out: everything of the container but its steps.
+/// The container's state that steps change, without the steps themselves.
 struct StepContext<'a> {
     host: &'a Host,
     record: &'a ContainerRecord,
@@ -215,7 +215,7 @@ impl Ready {
         self.drive(host, |running, _| running.steps.start(now()));
     }
 
-    /// Takes what the starter tells.
+    /// Handles the messages of the step starter.
     pub(super) fn take_news(&mut self, host: &Host) {
         loop {
             let Some(running) = &mut self.steps else { return };
@@ -232,7 +232,7 @@ impl Ready {
         }
     }
 
-    /// Ends the steps for the record: their processes are gone, and nobody tells how they ended.
+    /// Ends the steps for the record: their processes are gone, and their exit statuses are unknown.
     pub(super) fn abandon_steps(&mut self, host: &Host) {
         self.drive(host, |running, _| {
             running.steps.forbid_restarts(now());
@@ -251,12 +251,12 @@ impl Ready {
         }
     }
 
-    /// Does what is due.
+    /// Handles expired timers.
     pub(super) fn attend_steps(&mut self, host: &Host) {
         let (now, at) = (Instant::now(), now());
         let Some(running) = &mut self.steps else { return };
         for process in running.processes.values_mut().filter(|process| process.kill_at.is_some_and(|at| at <= now)) {
-            // Once it is in the container; one that is being made is killed when it is.
+            // A process that is still being made is killed once it is in the container.
             if process.pid.is_some() {
                 process.kill_at = None;
                 process.kill();
@@ -269,7 +269,8 @@ impl Ready {
         }
     }
 
-    /// Ends the present run as a failure for this reason, to begin again. `false` where the restart policy permits no further run.
+    /// Ends the present run as a failure for this reason, to run again. Returns `false` if the restart policy permits
+    /// no further run.
     pub(super) fn run_again_for(&mut self, host: &Host, reason: &str) -> bool {
         let mut permitted = false;
         self.drive(host, |running, _| {
@@ -280,7 +281,7 @@ impl Ready {
         permitted
     }
 
-    /// Cancels the tree, with a signal at the first time. A second time can only shorten the time that the processes have.
+    /// Cancels the tree. Only the first call sends the signal; later calls can only shorten the grace period.
     pub(super) fn cancel_steps(&mut self, host: &Host, grace: Duration, signal: Option<i32>) {
         let Some(running) = &mut self.steps else { return };
         running.stop_signal = signal.unwrap_or(running.stop_signal);
@@ -292,12 +293,12 @@ impl Ready {
         self.drive(host, |running, _| running.steps.cancel(now()));
     }
 
-    /// A transfer has ended, or was given up.
+    /// Handles the end of a transfer, or its abandonment.
     pub(super) fn end_transfer(&mut self, host: &Host, transfer: usize, end: TransferEnd) {
         self.drive(host, |running, site| running.transferred(transfer, end, site));
     }
 
-    /// Has something happen to the steps, and carries out what follows.
+    /// Applies an event to the steps and carries out the resulting orders.
     fn drive(&mut self, host: &Host, happen: impl FnOnce(&mut Running, &mut StepContext<'_>) -> Vec<Order>) {
         let Some(running) = &mut self.steps else { return };
         let mut site = StepContext {
@@ -348,9 +349,9 @@ impl Running {
                     }
                 }
             }
-            // executord sees it in the record, and begins.
+            // executord sees this in the record and begins.
             Order::Transfer(_) => {}
-            // It sees that likewise, and gives up what it does.
+            // executord sees this in the record as well and abandons the transfer.
             Order::CancelTransfer(transfer) => return self.transferred(transfer, TransferEnd::Cancelled, site),
             Order::Expire(timer, after) => self.timers.push((Instant::now() + after, timer)),
             Order::Clear(text) => {
@@ -369,12 +370,12 @@ impl Running {
         Vec::new()
     }
 
-    /// Returns when a transfer began that has not ended.
+    /// Returns when a running transfer began.
     pub(super) fn transfer_began(&self, transfer: usize) -> Option<Timestamp> {
         self.steps.transfer_began(transfer)
     }
 
-    /// Goes on after the end of a transfer.
+    /// Continues after the end of a transfer.
     fn transferred(&mut self, transfer: usize, end: TransferEnd, site: &StepContext<'_>) -> Vec<Order> {
         if self.transfer_began(transfer).is_none() {
             return Vec::new();
@@ -387,7 +388,7 @@ impl Running {
         self.steps.transferred(transfer, end, now())
     }
 
-    /// Orders a process. Gives the copy of its payload, to be wiped when it runs.
+    /// Orders a process. Returns the copy of its payload, to be wiped when the program runs.
     fn start(&self, index: usize, site: &mut StepContext<'_>) -> io::Result<MemFile> {
         let missing = || io::Error::other("the container has no such process");
         let plan = site.record.plan.processes.get(index).ok_or_else(missing)?;
@@ -420,8 +421,8 @@ impl Running {
                     if process.cancelled && ends_without_handler(signal) {
                         process.end_by(signal, grace);
                     } else if process.cancelled {
-                        // Before its program runs, this signal would be lost. If the next news says that it runs, it gets the
-                        // signal after all.
+                        // Before its program runs, this signal would be lost. If the next message says that it runs,
+                        // the signal is sent after all.
                         process.kill_at = Some(Instant::now());
                     }
                 }
@@ -476,7 +477,7 @@ impl Running {
         self.steps.ended(index, RunEnd::NotStarted(why), now())
     }
 
-    /// Wipes the secrets of processes that have ended for good.
+    /// Wipes the secrets of processes that will not run again.
     fn wipe_done(&mut self, site: &mut StepContext<'_>) {
         let (done, ended) = std::mem::take(&mut self.ended).into_iter().partition(|index| self.steps.is_done(*index));
         self.ended = ended;
@@ -499,14 +500,14 @@ impl Running {
         }
     }
 
-    /// Wipes the copy of a payload that was made for the starter.
+    /// Wipes the copy of a payload that was made for the step starter.
     fn forget_copy(&mut self, index: usize, site: &StepContext<'_>) {
         if let Some(payload) = self.processes.get_mut(&index).and_then(|process| process.payload.take()) {
             wipe(&payload, site.record);
         }
     }
 
-    /// Wipes the payload of a process that waits in the volume.
+    /// Wipes the payload of a process in the volume.
     fn forget_payload(index: usize, site: &StepContext<'_>) {
         if let Some(Err(error)) = site.volume.map(|volume| volume.wipe_step_payload(index)) {
             let id = site.record.plan.id.as_str();

@@ -1,4 +1,4 @@
-//! A running container: its output goes to the log, commands come in, and one day its process ends.
+//! Supervises a running container until its process exits: copies its output to the log and carries out commands.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -28,36 +28,36 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::signals::{ends_without_handler, takes_no_notice};
 
-/// Longest wait in one go, so that a deadline that was computed wrongly cannot matter for ever.
+/// Longest single wait, so that a wrong deadline cannot block for ever.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// A container that lives for so long may live long: its shim takes the time to become small.
+/// Age at which the shim of a container trims its memory: the container is probably long-lived.
 const SETTLED: Duration = Duration::from_millis(50);
-/// Time that steps may take to end after they were killed.
+/// Time limit for steps to exit after SIGKILL.
 const STEPS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Events of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
-    /// The container's first process has ended.
+    /// Init has exited.
     InitEnded,
-    /// A signal came: a child of the shim has ended, or the shim is to end.
+    /// A signal arrived: SIGCHLD, or one that ends the shim.
     Signal,
-    /// The process has written something.
+    /// Output of the process is readable.
     Output,
-    /// The daemon or the launcher says something, or connects.
+    /// A message or connection of the daemon or the launcher.
     Control,
-    /// An attached client sends, can be sent to, or is gone.
+    /// An attached client is readable, writable or gone.
     Client,
-    /// Something has become of a step.
+    /// A message of the step starter.
     Steps,
 }
 
-/// End of a container's process, or of its tree of actions.
+/// Exit of a container's process or of its tree of actions.
 pub(super) type End = (Option<Exit>, Option<Failure>);
 
-/// Stays until the container's processes have ended and all that they printed was taken. Returns how that was and, where the
-/// container was stopped, when its time is over.
+/// Runs until the container's processes have exited and all their output is read. Returns the exit and, if the
+/// container was stopped, the end of the grace period.
 pub(super) fn until_the_end(
     host: &Host,
     ready: &mut Ready,
@@ -79,13 +79,13 @@ pub(super) fn until_the_end(
         if has(Event::Signal) {
             while let Ok(Some(signal)) = signals.next() {
                 if signal == libc::SIGTERM || signal == libc::SIGINT {
-                    // Somebody ends the shim itself: the machine is going down. Its container ends in order.
+                    // A signal to the shim means host shutdown; stop the container gracefully.
                     let grace = ready.record.plan.grace;
                     stop(host, ready, control, (grace, 0), &mut kill_at);
                 }
             }
-            // None but init is left for later: what the starter of steps leaves behind when it is killed becomes the shim's, and
-            // the container's pid namespace ends only when all of it is taken.
+            // Reap everything but init: if the step starter is killed, its children become the shim's, and the kernel
+            // ends the container's pid namespace only after all of them are reaped.
             while let Ok(Some((pid, _))) = process::reap_one(|pid| pid == ready.container.pid()) {
                 if let Some(steps) = &mut ready.steps {
                     steps.taken(pid);
@@ -123,12 +123,12 @@ pub(super) fn until_the_end(
         }
         tell_of_steps(ready, control, &mut reported);
         if !ending && ready.steps.as_ref().is_some_and(|steps| steps.conclusion().is_some()) {
-            // What the processes left behind ends with the first one of the container.
+            // Leftover processes end with the container's init.
             signal_init(ready, libc::SIGKILL);
             ending = true;
         }
         if kill_at.is_some_and(|at| Instant::now() >= at) {
-            // The steps have been killed one by one; the container ends where one does not.
+            // The steps were killed one by one; kill the container if one of them does not exit.
             let waits = ready.steps.is_some() && !late;
             if !waits {
                 signal_init(ready, libc::SIGKILL);
@@ -145,16 +145,21 @@ pub(super) fn until_the_end(
         ready.abandon_steps(host);
     }
     if ready.record.plan.member_of().is_some() && ready.record.plan.shares_processes() {
-        // No pid namespace ends with it: what it has left behind must not outlive the wipe of its secrets.
+        // The pid namespace is shared and does not end here: leftover processes must not outlive the wipe of the
+        // secrets.
         if let Err(error) = host.hierarchies.kill_all(&ready.record.cgroup, STEPS_PATIENCE) {
-            log::line(Level::Error, ready.record.plan.id.as_str(), format_args!("its processes: {error}"));
+            log::line(
+                Level::Error,
+                ready.record.plan.id.as_str(),
+                format_args!("its processes were not killed: {error}"),
+            );
         }
     }
     ready.log.pump_rest();
     let exit = match process::wait_for(ready.container.pid()) {
         Ok(ended) => ended.into(),
         Err(error) => {
-            log::line(Level::Error, ready.record.plan.id.as_str(), format_args!("init was not waited for: {error}"));
+            log::line(Level::Error, ready.record.plan.id.as_str(), format_args!("init was not reaped: {error}"));
             Exit::Signal(libc::SIGKILL)
         }
     };
@@ -169,12 +174,12 @@ pub(super) fn until_the_end(
     (end, stop_at)
 }
 
-/// Waits until something happens, or is due.
+/// Waits for an event or the next deadline.
 fn wait(ready: &Ready, control: &Control, signals: &SignalEvents, due: [Option<Instant>; 2]) -> Vec<Event> {
     let mut events = Events::default();
     events.read(ready.container.pidfd().as_fd(), Event::InitEnded);
     events.read(signals.as_fd(), Event::Signal);
-    // While the container is paused nothing is started, and no time of a step is due.
+    // While the container is paused, nothing is started and no timer of a step expires.
     let steps = ready.steps.as_ref().filter(|_| ready.paused.is_none());
     if let Some(news) = steps.and_then(Running::news) {
         events.read(news, Event::Steps);
@@ -221,7 +226,7 @@ fn execute(
         Command::LimitWorker(worker) => transfers::limit(host, &worker, ready).map(|()| None),
         Command::NoteHealth(asked) => checks::note(asked, ready).map(|()| None),
         Command::EndUnhealthy(_) if ready.paused.is_some() => {
-            let why = format!("container {} is paused: its checks rest", ready.record.plan.id);
+            let why = format!("container {} is paused: its checks are suspended", ready.record.plan.id);
             Err(Refused::new(Reason::Precondition, why))
         }
         Command::EndUnhealthy(asked) => {
@@ -241,10 +246,8 @@ fn execute(
         Command::Signal(Signal { process_id, signal }) => {
             is_signal(signal)?;
             if ready.paused.is_some() && signal == libc::SIGCONT {
-                let why = format!(
-                    "container {} is paused: SIGCONT would let some of its processes go on",
-                    ready.record.plan.id
-                );
+                let why =
+                    format!("container {} is paused: SIGCONT would resume some of its processes", ready.record.plan.id);
                 return Err(Refused::new(Reason::Precondition, why));
             }
             signal_process(ready, &process_id, signal)?;
@@ -286,7 +289,7 @@ fn execute(
     }
 }
 
-/// Checks the number of a signal.
+/// Checks a signal number.
 fn is_signal(signal: i32) -> Result<(), Refused> {
     if u32::try_from(signal).is_ok_and(|number| (1..=SIGNAL_MAX).contains(&number)) {
         return Ok(());
@@ -294,14 +297,14 @@ fn is_signal(signal: i32) -> Result<(), Refused> {
     Err(Refused::new(Reason::Invalid, format!("signal {signal} is not between 1 and {SIGNAL_MAX}")))
 }
 
-/// Stops the container for a client.
+/// Stops the container on behalf of a client.
 fn stop(host: &Host, ready: &mut Ready, control: &mut Control, by: (Duration, i32), kill_at: &mut Option<Instant>) {
     ready.record.stopped |= ready.record.state < State::Stopping;
     end(host, ready, control, by, kill_at);
 }
 
-/// A signal now, the container's own stop signal where it is 0; SIGKILL after the grace period. A second stop sends no signal, and
-/// can only shorten the first one's grace.
+/// Sends `signal` now, or the container's own stop signal if it is 0, and SIGKILL after the grace period. A second stop
+/// sends no signal and can only shorten the grace period.
 fn end(
     host: &Host,
     ready: &mut Ready,
@@ -325,18 +328,18 @@ fn end(
     }
 }
 
-/// The kernel keeps a signal from the first process of a pid namespace that has no handler for it, where any other
-/// process would end. Where that process is the container's only one, nobody is left who could end in order, and
-/// the grace period would only be waited for.
+/// True if the kernel drops this signal because init has no handler for it, as it does for the first process of a pid
+/// namespace. If init is the container's only process, no process could exit gracefully, and waiting for the grace
+/// period is useless.
 fn is_kept_from_init(host: &Host, ready: &Ready, signal: i32) -> bool {
-    // In a pid namespace that it shares it is not the first one.
+    // In a shared pid namespace the process is not the first one.
     let first = ready.record.plan.member_of().is_none() || !ready.record.plan.shares_processes();
     let alone = first && host.hierarchies.pids(&ready.record.cgroup).len() == 1;
     let status = std::fs::read_to_string(format!("/proc/{}/status", ready.container.pid())).unwrap_or_default();
     alone && ends_without_handler(signal) && takes_no_notice(&status, signal)
 }
 
-/// Signals a process of the container; [`MAIN_PROCESS`] is every one that runs, in a tree of actions.
+/// Signals a process of the container; [`MAIN_PROCESS`] means every running one in a tree of actions.
 fn signal_process(ready: &Ready, id: &str, signal: i32) -> Result<(), Refused> {
     let is_main = id == MAIN_PROCESS;
     let found = match &ready.steps {
@@ -348,11 +351,11 @@ fn signal_process(ready: &Ready, id: &str, signal: i32) -> Result<(), Refused> {
         }
         Some(steps) => steps.signal(&ready.record.plan.processes, (!is_main).then_some(id), signal) || is_main,
     };
-    let why = || format!("there is no process `{id}` in this container, or it does not run");
+    let why = || format!("there is no process `{id}` in this container, or it is not running");
     if found { Ok(()) } else { Err(Refused::new(Reason::NotFound, why())) }
 }
 
-/// Has the daemon read the record when a step has begun or ended, or a restart is waited for.
+/// Has the daemon read the record after a step began or ended, or a restart is scheduled.
 fn tell_of_steps(ready: &Ready, control: &mut Control, reported: &mut (Vec<StepRecord>, Option<RestartRecord>)) {
     if (&ready.record.steps, &ready.record.restarts) != (&reported.0, &reported.1) {
         *reported = (ready.record.steps.clone(), ready.record.restarts.clone());

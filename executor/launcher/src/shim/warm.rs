@@ -1,14 +1,14 @@
-//! A shell: a shim with an init that waits, in a cgroup and in namespaces of their own, for a container to become.
+//! A warm container: a shim with a waiting init, in its own cgroup and namespaces, that can become any container.
 //!
 //! ```text
 //! fork from the launcher
-//!   make       ids, cgroup, libcontainer on the skeleton of a root; init waits       Shell
-//!   wait       for a launch over the lifeline; its end is the shell's                (wait)
+//!   make       ids, cgroup, libcontainer on a skeleton root; init waits              Shell
+//!   wait       for a launch over the lifeline; ends with the lifeline                (wait)
 //!   become     limits, root file system, user; init is the container's              (Shell::become_container)
 //! ```
-//! A shell knows nothing of what it will run, and is used once. What cannot use it ends it. A directory in RUN_DIR/shells has
-//! its name for as long as no container's record has: whoever finds it there without a process removes what is left
-//! ([`crate::warm`]).
+//! A warm container knows nothing of the program that it will run, and is used once. A launch that cannot use it ends
+//! it. Its directory in RUN_DIR/shells keeps its name until the container's record exists: a launcher that finds such a
+//! directory without a process removes the leftovers ([`crate::shells`]).
 
 use std::ffi::CStr;
 use std::io;
@@ -53,53 +53,52 @@ use crate::orphans::children;
 use crate::seccomp::Filter;
 use crate::warm::{Place, Premade};
 
-/// Name of the process until it is a container's shim.
+/// Process name until it becomes a container's shim.
 const NAME: &CStr = c"executor-warm";
-/// Longest launch in bytes.
+/// Longest launch message in bytes.
 const LAUNCH_MAX: usize = 8192;
-/// Word of a shell that can be used.
+/// Message of a warm container that is ready for use.
 pub(crate) const READY: &[u8] = b"ready";
-/// Word of a shell that has received a launch, sent before anything is changed for the container.
+/// Message that acknowledges a launch, sent before anything is changed for the container.
 pub(crate) const BEGUN: &[u8] = b"begun";
 
-/// Everything that a shell is made of.
+/// Input of a warm container.
 pub(crate) struct Order {
     /// Cgroup and directory.
     pub place: Place,
-    /// Ids of the host for its user namespace.
+    /// First host id of the range for its user namespace.
     pub id_range: u32,
-    /// Pid of the launcher, which has claimed them.
+    /// Pid of the launcher, which has claimed the range.
     pub launcher: u32,
-    /// Signs of life, once it is a container's.
+    /// Heartbeat, used once it is a container.
     pub pulse: Heartbeat,
 }
 
-/// A shell whose init waits.
+/// A warm container with a waiting init.
 pub(super) struct WarmContainer {
     place: Place,
     ids: Rc<Ids>,
     created: Created,
-    /// Of this process.
+    /// Identity of this process.
     identity: ProcessIdentity,
-    /// Directories of the container that it will be, until they are.
+    /// Directories of the future container, until they are taken.
     premade: Option<Premade>,
 }
 
-/// A container's own, for a shell to take on.
+/// Properties of the container that a warm container becomes.
 pub(super) struct Activation<'a> {
     pub(super) plan: &'a Plan,
     pub(super) part: InitSpec,
-    /// Limit on open files.
     pub(super) nofile: u64,
     pub(super) held: &'a Held,
     pub(super) stdio: [OwnedFd; 3],
-    /// Path of its root file system in this mount namespace.
+    /// Path of the root file system in this mount namespace.
     pub(super) rootfs: &'a Path,
-    /// Mount points of its secret files, and the views of these, where init shows them.
+    /// Mount points and views of the secret files, if init mounts them.
     pub(super) shown: Option<(&'a [MountPoint], Views)>,
 }
 
-/// Makes a shell, waits, and runs the container that it is given. Gives the exit status of the process.
+/// Makes a warm container, waits for a launch, and runs the container. Returns the exit status of the process.
 pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: Seqpacket) -> i32 {
     let Order { place, id_range, launcher, pulse } = order;
     host.show_role(&["warm"]);
@@ -110,7 +109,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: Seq
     let (signals, warm) = match made {
         Ok(made) => made,
         Err(refused) => {
-            log::line(Level::Error, "", format_args!("a shell was not made: {}", refused.message));
+            log::line(Level::Error, "", format_args!("a warm container was not made: {}", refused.message));
             place.clear(host);
             return 1;
         }
@@ -123,27 +122,27 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: Seq
             match acknowledge(&lifeline).and_then(|()| launch(&call, fds, (id_range, launcher, pulse))) {
                 Ok(launch) => super::live_through(host, filter, launch, lifeline, (Some(warm), signals)),
                 Err(error) => {
-                    log::line(Level::Error, "", format_args!("a shell was given no launch: {error}"));
+                    log::line(Level::Error, "", format_args!("a warm container received no launch: {error}"));
                     warm.end(host);
                     1
                 }
             }
         }
-        // The launcher has no use for it any more, or is gone.
+        // The launcher does not need it any more, or has exited.
         Ok(None) => {
             warm.end(host);
             0
         }
         Err(error) => {
-            log::line(Level::Error, "", format_args!("a shell ends: {error}"));
+            log::line(Level::Error, "", format_args!("a warm container exits: {error}"));
             warm.end(host);
             1
         }
     }
 }
 
-/// Reads and judges a plan, and writes a record, as those of a container are: so that the kernel has given this process the memory for
-/// that when it is needed.
+/// Rehearses reading and checking a plan and writing a record, so that the kernel has already allocated the memory for
+/// that.
 #[inline(never)] // as in [`super::setup::prepare::prepare`]
 fn rehearse(host: &Host) {
     let draft = Draft { id: "rehearsal", path: "/", rootfs: "dir:/", ..Draft::default() };
@@ -156,14 +155,13 @@ fn rehearse(host: &Host) {
     drop(std::hint::black_box((judged, serde_json::to_vec(&record))));
 }
 
-/// Events of a shell that waits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Event {
     Launch,
     InitEnded,
 }
 
-/// Tells the launcher, and waits for a launch. `None` when there will be none.
+/// Reports readiness to the launcher and waits for a launch. Returns `None` if there will be none.
 fn wait(lifeline: &Seqpacket, warm: &WarmContainer) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     lifeline.send(READY, &[])?;
     loop {
@@ -184,7 +182,7 @@ fn wait(lifeline: &Seqpacket, warm: &WarmContainer) -> io::Result<Option<(Vec<u8
     }
 }
 
-/// Acknowledges a launch. A launcher that has ended needs no acknowledgement.
+/// Acknowledges a launch. Ignores a launcher that has exited.
 fn acknowledge(lifeline: &Seqpacket) -> io::Result<()> {
     match lifeline.send(BEGUN, &[]) {
         Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => Ok(()),
@@ -215,7 +213,7 @@ fn launch(call: &[u8], fds: Vec<OwnedFd>, (id_range, launcher, pulse): (u32, u32
 }
 
 impl WarmContainer {
-    /// Makes one at the lowest priority: what somebody waits for goes first.
+    /// Makes a warm container at the lowest priority, so that launches go first.
     #[inline(never)] // as in [`super::setup::prepare::prepare`]
     fn make(host: &Host, filter: &Arc<Filter>, place: &Place, id_range: u32) -> Result<Self, Refused> {
         let own = process::lower_priority().map_err(|error| failed("priority", &error))?;
@@ -266,7 +264,7 @@ impl WarmContainer {
             created.kill();
             return Err(refused);
         }
-        // Who made the user namespace: it has ended, or is about to.
+        // The process that made the user namespace: it has exited or is about to.
         for pid in children().into_iter().filter(|pid| *pid != created.pid()) {
             let _ = process::wait_for(pid);
         }
@@ -283,43 +281,43 @@ impl WarmContainer {
         }
     }
 
-    /// Ids of the host, and the user namespace that maps them.
+    /// Returns the host ids and the user namespace that maps them.
     pub(super) fn ids(&self) -> Rc<Ids> {
         Rc::clone(&self.ids)
     }
 
-    /// Cgroup, relative to each hierarchy's mount.
+    /// Returns the cgroup, relative to each hierarchy's mount.
     pub(super) fn cgroup(&self) -> PathBuf {
         self.place.cgroup.clone()
     }
 
-    /// Identity of its shim.
+    /// Returns the identity of the shim.
     pub(super) fn identity(&self) -> ProcessIdentity {
         self.identity.clone()
     }
 
-    /// Takes the directories that it brings along.
+    /// Takes the premade directories.
     pub(super) fn take_premade(&mut self) -> Option<Premade> {
         self.premade.take()
     }
 
-    /// Init, in the host's pid namespace.
+    /// Returns the pid of init in the host's pid namespace.
     pub(super) fn init(&self) -> i32 {
         self.created.pid()
     }
 
-    /// Limits it as a container.
+    /// Sets the container's limits.
     ///
     /// # Errors
-    /// A limit that cannot be set.
+    /// Returns a refusal if a limit cannot be set.
     pub(super) fn limit(&self, host: &Host, limits: &Limits) -> Result<(), Refused> {
         host.hierarchies.limit(&self.place.cgroup, limits).map_err(|error| failed("limits", &error))
     }
 
-    /// Makes it a container whose init waits to be started: with all that the container is, or `at_once` to be told that then.
+    /// Makes it a container whose init waits to be started. With `at_once` init gets the order together with its start.
     ///
     /// # Errors
-    /// A step of init's.
+    /// Returns a refusal if a step of init fails.
     pub(super) fn become_container(mut self, on: Activation<'_>, at_once: bool) -> Result<Created, Refused> {
         let Activation { plan, part, nofile, held, stdio, rootfs, shown } = on;
         let root = open_dir(rootfs).and_then(|root| {
@@ -337,17 +335,17 @@ impl WarmContainer {
         Ok(self.created)
     }
 
-    /// Returns whether a user's groups are few enough for an order.
+    /// Returns true if a user's groups fit into an order.
     pub(super) fn has_room_for(groups: usize) -> bool {
         groups <= GROUPS_MAX
     }
 
-    /// Ends it, and leaves nothing of it.
+    /// Ends the warm container and removes everything of it.
     pub(super) fn end(self, host: &Host) {
         self.created.kill();
         self.place.clear(host);
         if let Err(error) = host.hierarchies.unmount_view(&host.cgroup_view()) {
-            log::line(Level::Error, "", format_args!("the view of a shell's cgroup was not detached: {error}"));
+            log::line(Level::Error, "", format_args!("the cgroup view of a warm container was not detached: {error}"));
         }
     }
 }

@@ -1,8 +1,8 @@
-//! The secret files of a container that lost its shim and its launcher: a way to them through the container.
+//! Recovers the secret files of a container that has lost its shim and its launcher, through the container's mounts.
 //!
-//! The file system lives as long as the container's mount namespace. A helper enters it, takes a second mount of
-//! each place where the files or their generations show, makes that writable (it is another mount; the container's own
-//! stay as they are), and hands it back. What is wiped through it is the very same file system.
+//! The file system exists as long as the container's mount namespace. A helper enters the namespace, makes a second
+//! mount of each mount point of the files or their generations, makes this mount writable (the container's own mounts
+//! stay unchanged), and returns it. Wiping through it wipes the same file system.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -23,14 +23,15 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, statx};
 use crate::host::Host;
 use crate::log::{self, Level};
 
-/// Looks at the container's mounts, where it moves them while they are looked at.
+/// Most attempts to read the container's mounts, if the container moves them meanwhile.
 const ATTEMPTS: u32 = 100;
 
-/// Time that the way through the container may take: its root may be on a server that does not answer.
+/// Time limit for opening the mounts: the container's root may be on a server that does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Handles on the volume of a container whose init still lives. Empty where there is none, or it cannot be reached:
-/// then the memory goes, unwritten, with the container's namespace, and the exit record has no receipt.
+/// Returns handles on the volume of a container whose init is still running. Empty if there is none or it cannot be
+/// reached: the memory is then freed with the container's namespace without being overwritten, and the exit record has
+/// no receipt.
 pub(super) fn volumes(host: &Host, record: &ContainerRecord) -> Vec<Volume> {
     let has_files = |prepared: &&Prepared| !prepared.mounts.is_empty() || record.plan.has_hidden_secrets();
     let Some(prepared) = record.prepared.as_ref().filter(has_files) else {
@@ -73,7 +74,7 @@ fn handles(init: i32) -> io::Result<Vec<OwnedFd>> {
         }
     };
     if let Err(error) = received {
-        super::kill_all(&[helper], &BTreeSet::from([helper])); // it is taken with the orphans, if the kernel holds it
+        super::kill_all(&[helper], &BTreeSet::from([helper])); // reaped with the orphans if the kernel blocks it
         return Err(error);
     }
     match process::wait_for(helper)? {
@@ -82,10 +83,10 @@ fn handles(init: i32) -> io::Result<Vec<OwnedFd>> {
     }
 }
 
-/// In the helper: as the container's mount namespace shows it. The places are the kernel's word and not the record's: the
-/// container may have renamed the directories on the way to a file that is mounted by itself.
+/// Sends the handles from the helper. The paths come from the kernel's mount table and not from the record: the
+/// container may have renamed parents of a single mounted file.
 fn send_handles(init: i32, socket: &Seqpacket) -> io::Result<()> {
-    // Opened before: the namespace that is entered has a /proc of its own, or none.
+    // Open before entering: the container's namespace has its own /proc, or none.
     let mut table = File::open(format!("/proc/{init}/mountinfo"))?;
     process::enter_namespaces(process::pidfd(init)?.as_fd(), true, false)?;
     let root = open_dir(Path::new("/"))?;
@@ -97,21 +98,21 @@ fn send_handles(init: i32, socket: &Seqpacket) -> io::Result<()> {
         let places = mountinfo::parse(&text).into_iter().filter(|mount| mount.source == SOURCE);
         match places.map(|place| open(&place, root.as_fd())).collect::<io::Result<Vec<_>>>() {
             Ok(shown) => return shown.iter().try_for_each(|shown| send(shown.as_fd(), socket)),
-            // It was moved or covered meanwhile: what covers it is taken away, and the table is read again.
+            // It was moved or covered meanwhile: the covering mount is removed and the table is read again.
             Err(error) if attempts.next().is_none() => return Err(error),
             Err(_) => {}
         }
     }
 }
 
-/// Opens a place where secret files, their generations or what the container may ask for again are mounted. Takes away
-/// what is mounted over it, as the runtime socket's directory is.
+/// Opens a mount point of secret files, of their generations or of the inputs that the container may ask for. Unmounts
+/// mounts on top of it, such as the runtime socket's directory.
 ///
 /// # Errors
-/// Does not exist any more, or was covered.
+/// Returns an error if it does not exist any more or was covered.
 fn open(place: &Mount, root: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let shown = open_in_root(root, &place.point, OFlags::PATH, Mode::empty(), Follow::NoLinks)?;
-    // Not by the device: what covers the secrets of steps is of the same file system.
+    // The device is not enough: the mount that covers the secrets of steps is of the same file system.
     let seen = statx(&shown, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?;
     if seen.stx_mnt_id == place.id {
         return Ok(shown);
@@ -120,7 +121,7 @@ fn open(place: &Mount, root: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Err(io::Error::other(format!("{} is covered", place.point.display())))
 }
 
-/// A second mount of what is shown, writable.
+/// Sends a second, writable mount of a shown one.
 fn send(shown: BorrowedFd<'_>, socket: &Seqpacket) -> io::Result<()> {
     const { assert!(FDS_MAX > 0) };
     let handle = clone_tree(shown, Path::new(""), false)?;

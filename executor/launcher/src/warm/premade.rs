@@ -1,7 +1,8 @@
-//! The directories of a container before anybody knows the container: a shell makes them while nobody waits, with all that does not
-//! depend on the request, and gives them the container's names in two renames.
+//! Directories for a container that is not known yet: a warm container makes them ahead, with everything that does not
+//! depend on the request, and moves them to the container's names with two renames.
 //!
-//! Each container gets new ones. They appear among the directories of containers only when the records in them are complete.
+//! Each container gets new directories. They appear among the directories of containers only when their records are
+//! complete.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -18,7 +19,7 @@ use crate::errors::at;
 use crate::host::Host;
 use crate::rootfs::etc;
 
-/// Directories with their files, below a shell's names.
+/// Directories and files below a warm container's names.
 pub(crate) struct Premade {
     dirs: Dirs,
     /// The record, in the state directory and in the run directory.
@@ -26,19 +27,19 @@ pub(crate) struct Premade {
     opened: Opened,
 }
 
-/// Files and sockets of the directories that stay open.
+/// Files and sockets in the directories that stay open.
 pub(crate) struct Opened {
-    /// The log, empty.
+    /// The empty log.
     pub(crate) log: File,
     /// Socket on which the shim listens for daemons.
     pub(crate) listener: SeqpacketListener,
 }
 
 impl Premade {
-    /// Makes them, for a container whose root is this user and group of the host.
+    /// Makes the directories for a container whose root is this user and group of the host.
     ///
     /// # Errors
-    /// A full disk.
+    /// Returns an error if the disk is full.
     pub(crate) fn make(host: &Host, place: &Place, root: u32) -> io::Result<Self> {
         let dirs = Dirs::from_warm(host, place.dir.clone(), place.state.clone());
         dirs.share_dir(&dirs.run)?;
@@ -56,10 +57,10 @@ impl Premade {
         Ok(Self { dirs, records, opened })
     }
 
-    /// Writes the container's record, and gives the directories its names.
+    /// Writes the container's record, and renames the directories to the container's names.
     ///
     /// # Errors
-    /// `AlreadyExists`, with nothing changed; a full disk.
+    /// Returns `AlreadyExists` with nothing changed, or an error if the disk is full.
     pub(crate) fn move_to(self, dirs: &Dirs, record: &ContainerRecord) -> io::Result<Opened> {
         let bytes = serde_json::to_vec(record)?;
         if Dirs::exit_room(record, bytes.len()) > EXIT_ROOM_AHEAD {
@@ -74,10 +75,10 @@ impl Premade {
     }
 }
 
-/// Gives a directory a name that nothing has.
+/// Renames a directory to a name that must not exist.
 fn rename(from: &Path, to: &Path) -> io::Result<()> {
     let renamed = match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // This file system cannot see to that: the name is taken by an empty directory first, which a rename replaces.
+        // This file system does not support that: claim the name with an empty directory, which the rename replaces.
         Err(rustix::io::Errno::INVAL) => fs::create_dir(to).and_then(|()| fs::rename(from, to)),
         renamed => renamed.map_err(Into::into),
     };

@@ -172,13 +172,13 @@ fn exchanged_nodes_lead_nowhere() {
     };
     expect("fuse", "No such file or directory");
     symlink("/dev/loop-control", nodes.path("fuse")).unwrap();
-    expect("fuse", "a symbolic link is on the way");
+    expect("fuse", "the path contains a symbolic link");
     std::fs::remove_file(nodes.path("fuse")).unwrap();
     std::fs::write(nodes.path("fuse"), "x").unwrap();
     expect("fuse", "is not a device node");
     std::fs::rename(&other, nodes.path("moved")).unwrap();
     symlink(nodes.path("moved"), &other).unwrap();
-    expect("below", "a symbolic link is on the way");
+    expect("below", "the path contains a symbolic link");
     daemon.wait_until_back_at(&before);
     std::fs::remove_file(nodes.path("fuse")).unwrap();
     nodes.make("fuse", LOOP_CONTROL);

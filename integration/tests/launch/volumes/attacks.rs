@@ -29,7 +29,7 @@ fn planted_links_lead_nowhere() {
     for sub_path in ["out", "up", "in", "in/dir", "magic", "up/etc", "out/ssl"] {
         let (code, violations) = refused(&daemon, with(&[below(sub_path, named("shared", "/data"))], run("true")));
         assert_eq!((code, &*violations[0].0), (Code::FailedPrecondition, "volumes[0].sub_path"), "{sub_path}");
-        assert!(violations[0].1.contains("a symbolic link is on the way"), "{violations:?}");
+        assert!(violations[0].1.contains("the path contains a symbolic link"), "{violations:?}");
         // The same with the path as the mount point of another volume within the shared volume.
         let target = format!("/data/{sub_path}");
         let nested = [named("shared", "/data"), new(&target, 1, 0)];
@@ -45,7 +45,7 @@ fn planted_links_lead_nowhere() {
     // Missing paths are not created in a volume of the host.
     let missing = [named("shared", "/data"), new("/data/made/by/root", 1, 0)];
     let (_, violations) = refused(&daemon, with(&missing, run("true")));
-    assert!(violations[0].1.contains("does not exist in the volume around it"), "{violations:?}");
+    assert!(violations[0].1.contains("does not exist in the enclosing volume"), "{violations:?}");
     assert_eq!(names(&lent.path("shared")), ["file", "in", "magic", "out", "real", "up"]);
     daemon.wait_until_back_at(&before);
     let nested = [below("real", named("shared", "/data")), new("/data/dir", 1, 0)];
@@ -72,7 +72,7 @@ fn links_in_the_place_of_directories() {
     let request = || with(&[named("shared", "/data")], sh("ls /data").rootfs(&rootfs.reference()));
     let (code, violations) = refused(&daemon, request());
     assert_eq!((code, &*violations[0].0), (Code::FailedPrecondition, "volumes[0].host.name"));
-    assert!(violations[0].1.contains("a symbolic link is on the way"), "{violations:?}");
+    assert!(violations[0].1.contains("the path contains a symbolic link"), "{violations:?}");
     fs::remove_file(lent.path("shared")).unwrap();
     fs::rename(lent.path("moved"), lent.path("shared")).unwrap();
     said(&daemon, request());

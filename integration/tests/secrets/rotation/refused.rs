@@ -39,7 +39,7 @@ fn what_does_not_fit_is_told_and_changes_nothing() {
         (update("c", &[("a", &big)]), Code::InvalidArgument, "files", "at most 1048576"),
         (removed("nope"), Code::InvalidArgument, "removed_paths[0]", "not one of the container's secret files"),
         (removed("a"), Code::InvalidArgument, "removed_paths[0]", "is also in `files`"),
-        (removed("/etc/executor-key"), Code::FailedPrecondition, "removed_paths", "mounted by itself"),
+        (removed("/etc/executor-key"), Code::FailedPrecondition, "removed_paths", "mounted as a single file"),
         (update("c", &[("/srv/x", b"")]), Code::FailedPrecondition, "files[0].path", ROOT),
         (UpdateFilesRequest { signal: 65, ..update("c", &[("a", b"")]) }, Code::InvalidArgument, "signal", "is 65"),
     ];

@@ -166,7 +166,7 @@ fn it_is_the_containers_user_who_reads_and_writes() {
     for (source, destination, words) in [
         ("c:/closed", &*out, "Permission denied"),
         ("c:/nope", &out, "/nope: No such file or directory"),
-        ("c:/proc/version", &out, "shows the kernel"),
+        ("c:/proc/version", &out, "pseudo file system of the kernel"),
         (&file, "c:/etc", "Permission denied"),
         (&file, "c:/nope/x", "/nope: No such file or directory"),
         (&file, "c:/nope/", "is not a directory"),

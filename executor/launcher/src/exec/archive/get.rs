@@ -1,7 +1,8 @@
-//! Out of a container: what a path is, and it and what is below it as an archive in GNU's form.
+//! Copies out of a container: sends the kind of a path, and then the path with everything below it as a GNU tar
+//! archive.
 //!
-//! The tree may change meanwhile. A file that became shorter is filled up with zeros, one that became longer is cut; what
-//! vanished is left out. Links are links, and other names of one file are told as such.
+//! The tree may change meanwhile. A file that became shorter is padded with zeros, a longer one is cut, and vanished
+//! entries are left out. Links are sent as links, and further names of a file as hard links.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -20,20 +21,20 @@ use rustix::io::Errno;
 use super::{ArchiveRequest, Failed, LeftOut, own};
 use crate::kernel_files::is_of_the_kernel;
 
-/// Bytes of a block of an archive.
+/// Block size of an archive in bytes.
 const BLOCK: usize = 512;
-/// Other names of files that are remembered; beyond that each is sent as a file of its own.
+/// Most further names of files that are remembered; beyond that each is sent as a separate file.
 const LINKS_MAX: usize = 100_000;
-/// Name in an archive of a path that has no name of its own.
+/// Name in an archive of a path without a file name.
 const NAMELESS: &[u8] = b".";
 
-/// Why a secret file is not sent.
+/// Reason for not sending a secret file.
 const SECRET: &str = "is on the volume of secret files, which is not copied";
 
 /// The opened source of an archive.
 pub(super) struct Source<'a> {
     found: Found,
-    /// The place, where there is no content to be read.
+    /// Path descriptor, if there is no content to read.
     place: Option<OwnedFd>,
     name: Vec<u8>,
     path: PathBuf,
@@ -41,10 +42,10 @@ pub(super) struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Opens what is asked for.
+    /// Opens the requested path.
     ///
     /// # Errors
-    /// Does not exist, or must not be read.
+    /// Returns an error if it does not exist or must not be read.
     pub(super) fn open(root: BorrowedFd<'_>, asked: &ArchiveRequest, secret_devices: &'a [u64]) -> io::Result<Self> {
         let at_end = if asked.follow { OFlags::empty() } else { OFlags::NOFOLLOW };
         let open =
@@ -56,12 +57,12 @@ impl<'a> Source<'a> {
         }
         let kind = FileType::from_raw_mode(stat.st_mode);
         if !asked.stat && is_of_the_kernel(place.as_fd())? {
-            return Err(io::Error::other("is on a file system that shows the kernel, which is not copied"));
+            return Err(io::Error::other("is on a pseudo file system of the kernel, which is not copied"));
         }
         let readable = match kind {
             FileType::Directory => Some(OFlags::RDONLY | OFlags::DIRECTORY),
             FileType::RegularFile => Some(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY),
-            FileType::Socket if !asked.stat => return Err(io::Error::other("is a socket, which no archive holds")),
+            FileType::Socket if !asked.stat => return Err(io::Error::other("is a socket, which tar cannot store")),
             _ => None,
         };
         let content = readable.filter(|_| !asked.stat).map(open).transpose()?;
@@ -80,12 +81,12 @@ impl<'a> Source<'a> {
         Ok(Self { found: Found { content, stat, link }, place, name, path: asked.path.clone(), secret_devices })
     }
 
-    /// The one descriptor that it needs.
+    /// Returns the only descriptor that it needs.
     pub(super) fn kept(&self) -> Option<BorrowedFd<'_>> {
         self.found.content.as_ref().or(self.place.as_ref()).map(AsFd::as_fd)
     }
 
-    /// Sends it: what it is, and then, unless that is all that is wanted, the archive.
+    /// Sends the kind of the path, and the archive unless only the kind is requested.
     pub(super) fn send(self, stat_only: bool) -> Result<(), Failed> {
         let failed = |error: io::Error| Failed::new(&self.path, error);
         let stdout = own(rustix::stdio::stdout()).map_err(failed)?;
@@ -109,11 +110,11 @@ impl<'a> Source<'a> {
     }
 }
 
-/// An archive on its way.
+/// An archive being sent.
 struct Archive<'a> {
     out: BufWriter<File>,
     secret_devices: &'a [u64],
-    /// Under which name a file of several was sent.
+    /// First sent name of files with several names.
     known: HashMap<(u64, u64), Vec<u8>>,
     left_out: LeftOut,
 }
@@ -124,7 +125,7 @@ impl<'a> Archive<'a> {
         Self { out, secret_devices, known: HashMap::new(), left_out: LeftOut::default() }
     }
 
-    /// Sends an entry and all below it.
+    /// Sends an entry and everything below it.
     fn entry(&mut self, found: &Found, name: &[u8], path: &Path, depth: usize) -> Result<(), Failed> {
         let Found { content, stat, link } = found;
         let failed = |error: io::Error| Failed::new(path, error);
@@ -135,7 +136,7 @@ impl<'a> Archive<'a> {
             FileType::Fifo => (b'6', 0),
             FileType::CharacterDevice => (b'3', 0),
             FileType::BlockDevice => (b'4', 0),
-            FileType::Socket | FileType::Unknown => return Ok(()), // no archive holds one
+            FileType::Socket | FileType::Unknown => return Ok(()), // not representable in an archive
         };
         if kind == b'0' && stat.st_nlink > 1 {
             let file = (stat.st_dev, stat.st_ino);
@@ -159,7 +160,7 @@ impl<'a> Archive<'a> {
         }
     }
 
-    /// Sends what is in a directory.
+    /// Sends the entries of a directory.
     fn below(&mut self, directory: &OwnedFd, name: &[u8], path: &Path, depth: usize) -> Result<(), Failed> {
         let failed = |error: io::Error| Failed::new(path, error);
         if is_of_the_kernel(directory.as_fd()).map_err(failed)? {
@@ -182,19 +183,19 @@ impl<'a> Archive<'a> {
         Ok(())
     }
 
-    /// Sends so many bytes, whatever the file has by now.
+    /// Sends exactly this many bytes, whatever the file's present size.
     fn content(&mut self, file: &OwnedFd, size: u64) -> io::Result<()> {
         let file = File::from(file.try_clone()?);
         io::copy(&mut file.take(size).chain(io::repeat(0)).take(size), &mut self.out)?;
         self.fill(size)
     }
 
-    /// Fills up the last block.
+    /// Pads the last block.
     fn fill(&mut self, size: u64) -> io::Result<()> {
         self.out.write_all(&[0; BLOCK][..(size.wrapping_neg() % BLOCK as u64) as usize])
     }
 
-    /// Sends a header, with what is too long for it before it.
+    /// Sends a header, preceded by entries for values that are too long for it.
     fn header(&mut self, name: &[u8], link: &[u8], kind: u8, size: u64, stat: &Stat) -> io::Result<()> {
         for (long, kind) in [(link, b'K'), (name, b'L')] {
             if long.len() > 100 {
@@ -214,15 +215,15 @@ impl<'a> Archive<'a> {
     }
 }
 
-/// A file, directory, link or device that was found.
+/// A file, directory, link or device.
 struct Found {
-    /// A file or a directory, open.
+    /// Open descriptor of a file or directory.
     content: Option<OwnedFd>,
     stat: Stat,
     link: Vec<u8>,
 }
 
-/// Looks at a name; `None` where nothing is that is sent.
+/// Inspects a name; `None` if it is not sent.
 fn inspect(directory: &OwnedFd, name: &CStr, secret_devices: &[u64]) -> io::Result<Option<Found>> {
     let mut stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(None),
@@ -233,7 +234,7 @@ fn inspect(directory: &OwnedFd, name: &CStr, secret_devices: &[u64]) -> io::Resu
         FileType::RegularFile => OFlags::NONBLOCK | OFlags::NOCTTY,
         FileType::Symlink => {
             return match readlinkat(directory, name, Vec::new()) {
-                Err(Errno::NOENT | Errno::INVAL) => Ok(None), // gone, or something else by now
+                Err(Errno::NOENT | Errno::INVAL) => Ok(None), // removed or replaced meanwhile
                 link => Ok(Some(Found { content: None, stat, link: link?.into_bytes() })),
             };
         }
@@ -257,7 +258,7 @@ fn inspect(directory: &OwnedFd, name: &CStr, secret_devices: &[u64]) -> io::Resu
     Ok(Some(Found { content: Some(content), stat, link: Vec::new() }))
 }
 
-/// A block before a content.
+/// An archive header block.
 struct Header<'a> {
     name: &'a [u8],
     link: &'a [u8],
@@ -292,7 +293,7 @@ impl Header<'_> {
     }
 }
 
-/// Octal digits and a byte 0, or, where they do not fit, GNU's binary form.
+/// Writes octal digits and a zero byte, or GNU's binary form if they do not fit.
 fn number(field: &mut [u8], value: u64) {
     let digits = field.len() - 1;
     let text = format!("{value:0digits$o}");
@@ -313,7 +314,7 @@ mod tests {
     use executor_layers::Limits;
     use executor_layers::archive::{Kind, Reader};
 
-    /// What is written is read again, by a reader that is strict.
+    /// Written archives are read back by a strict reader.
     #[test]
     fn entries_of_any_length_are_read_again() {
         let home = tempfile::tempdir().unwrap();

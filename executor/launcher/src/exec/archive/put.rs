@@ -1,8 +1,8 @@
-//! Into a container: an archive, unpacked below a directory.
+//! Copies into a container: unpacks an archive below a directory.
 //!
-//! Each entry is made under a name of its own and then renamed, so that a file is there whole or not at all. What is below
-//! the directory is reached through no link, whoever made that: the archive or the container. A directory that is there
-//! stays as it is; what is none gives way to another that is none.
+//! Each entry is made under a temporary name and then renamed, so that a file exists whole or not at all. No link is
+//! followed below the directory, whether the archive or the container made it. An existing directory stays; any other
+//! entry is replaced by a new entry that is not a directory.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -24,20 +24,21 @@ use rustix::io::Errno;
 
 use super::{Failed, LeftOut, own, shown};
 
-/// Bytes that are written at a time.
+/// Bytes written at a time.
 const PIECE: usize = 64 << 10;
-/// Prefix of the name of an entry that is not whole yet.
+/// Prefix of the name of an incomplete entry.
 const PARTIAL: &str = ".executor-archive-";
 /// Permissions of a directory that no entry describes.
 const DIR_MODE: u32 = 0o755;
 
-/// The directory that is unpacked below, open.
+/// The open directory to unpack below.
 pub(super) struct Target {
     root: OwnedFd,
     path: PathBuf,
-    /// The archive is a download: device nodes are refused.
+    /// True if the archive is a download: device nodes are refused.
     download: bool,
-    /// Directories that were made and are not marked yet, each below the one before: what comes into them is made first.
+    /// New directories whose permissions and times are not set yet, each below the one before: their contents are made
+    /// first.
     unmarked: Vec<(PathBuf, u32, Time)>,
     done: ArchiveDone,
     left_out: LeftOut,
@@ -64,10 +65,10 @@ impl executor_layers::archive::Source for Input {
 }
 
 impl Target {
-    /// Opens it. For a download it is made where it is missing.
+    /// Opens the directory. For a download a missing one is made.
     ///
     /// # Errors
-    /// Does not exist, or no directory.
+    /// Returns an error if it does not exist or is not a directory.
     pub(super) fn open(root: BorrowedFd<'_>, path: &Path, download: bool) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let open = || open_in_root(root, path, flags, Mode::empty(), Follow::LinksWithinRoot);
@@ -88,7 +89,7 @@ impl Target {
         })
     }
 
-    /// Unpacks standard input, and tells how much it was.
+    /// Unpacks standard input and reports its size.
     pub(super) fn unpack(mut self) -> Result<(), Failed> {
         let input = own(rustix::stdio::stdin()).map_err(|error| Failed::new(&self.path, error))?;
         let mut reader = Reader::new(Input(input), Limits::default());
@@ -113,7 +114,7 @@ impl Target {
         reported.map_err(|error| Failed::new(&self.path, error))
     }
 
-    /// Makes what an entry describes. An error of the archive's is the inner one.
+    /// Makes an entry. The inner error is one of the archive.
     fn entry(
         &mut self,
         path: &Path,
@@ -131,7 +132,7 @@ impl Target {
         Ok(())
     }
 
-    /// The directory that an entry lies in; what it lacks is made.
+    /// Returns the parent directory of an entry; missing parts are made.
     fn parent(&self, path: &Path) -> io::Result<OwnedFd> {
         let open = |path: &Path| {
             open_in_root(self.root.as_fd(), path, OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), Follow::NoLinks)
@@ -152,7 +153,7 @@ impl Target {
         open(path).map_err(behind_a_link)
     }
 
-    /// Makes a directory, which only its owner may enter until it is marked; `false` where one is there.
+    /// Makes a directory that only its owner may enter until its permissions are set. Returns false if it exists.
     fn directory(&self, parent: &OwnedFd, name: &Path) -> io::Result<bool> {
         match mkdirat(parent, name, Mode::RWXU) {
             Ok(()) => Ok(true),
@@ -167,7 +168,7 @@ impl Target {
         }
     }
 
-    /// Makes what is no directory in the place of what is there. An error of the archive's is the inner one.
+    /// Makes an entry that is not a directory in place of an existing one. The inner error is one of the archive.
     fn replace(
         &self,
         parent: &OwnedFd,
@@ -176,14 +177,14 @@ impl Target {
         reader: &mut Reader<Input>,
     ) -> Result<(), Result<io::Error, UnpackError>> {
         let partial = format!("{PARTIAL}{}", std::process::id());
-        let _ = unlinkat(parent, &*partial, AtFlags::empty()); // of one that was killed
+        let _ = unlinkat(parent, &*partial, AtFlags::empty()); // leftover of a killed process
         let made = self.make(parent, &partial, entry, reader).and_then(|()| {
             renameat(parent, &*partial, parent, name).map_err(|error| match error {
                 Errno::ISDIR => Ok(io::Error::other("is there and is a directory")),
                 error => Ok(error.into()),
             })
         });
-        // Two names of one file are left alone by a rename.
+        // A rename does nothing between two names of the same file.
         if made.is_err() || entry.kind == Kind::HardLink {
             let _ = unlinkat(parent, &*partial, AtFlags::empty());
         }
@@ -206,7 +207,7 @@ impl Target {
                 let mut buffer = vec![0; PIECE];
                 while let Some((at, length)) = reader.content(&mut buffer).map_err(Err)? {
                     let piece = &buffer[..length];
-                    // Zeros become a hole: a sparse file takes no more room here than it did.
+                    // Zeros become a hole: a sparse file needs no more space than before.
                     if piece.iter().any(|byte| *byte != 0) {
                         file.write_all_at(piece, at).map_err(Ok)?;
                     }
@@ -245,7 +246,7 @@ impl Target {
         utimensat(parent, name, &times(entry.mtime), AtFlags::SYMLINK_NOFOLLOW).map_err(failed)
     }
 
-    /// Gives directories their permissions and times, the lowest first, but those that `path` lies below.
+    /// Sets permissions and times of directories, the deepest first, except those above `path`.
     fn mark_but_above(&mut self, path: &Path) {
         while let Some((made, mode, mtime)) = self.unmarked.pop_if(|(made, ..)| !path.starts_with(made)) {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -261,7 +262,7 @@ impl Target {
     }
 }
 
-/// Makes the directories of a path that are missing. Links on the way are followed, within the root.
+/// Makes the missing directories of a path. Links are followed within the root.
 fn make(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let mut above: Vec<&Path> = path.ancestors().filter(|path| path.file_name().is_some()).collect();
     above.reverse();
@@ -277,7 +278,7 @@ fn make(root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// No other entry could be made, either.
+/// Returns true if no other entry could be made, either.
 fn is_of_all(error: &io::Error) -> bool {
     use io::ErrorKind::{OutOfMemory, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     matches!(error.kind(), OutOfMemory | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
@@ -289,8 +290,7 @@ fn times(Time { seconds, nanoseconds }: Time) -> Timestamps {
     Timestamps { last_access: at, last_modification: at }
 }
 
-/// A path of an archive from the directory on; `None` for one that leads out of it. Nothing is left of the directory
-/// itself.
+/// Returns a path of an archive relative to the directory; `None` if it leads outside. Empty for the directory itself.
 fn names(path: &[u8]) -> Option<PathBuf> {
     let mut names = PathBuf::new();
     for name in path.split(|byte| *byte == b'/') {
@@ -307,7 +307,7 @@ fn outside(path: &[u8]) -> Failed {
     Failed(format!("{}: leads out of the directory", shown(Path::new(std::ffi::OsStr::from_bytes(path)))))
 }
 
-/// Explains an error where a link is on the way.
+/// Explains an error caused by a link in the path.
 fn behind_a_link(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ELOOP) => io::Error::other("is behind a symbolic link"),

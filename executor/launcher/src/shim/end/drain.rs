@@ -1,8 +1,8 @@
-//! The last of a container's output, to clients who read more slowly than the process wrote: it has ended, and its secrets
-//! may be wiped already, but its end is not told before lossless clients have everything.
+//! Delivers the last output to clients that read more slowly than the process wrote. The process has exited, and its
+//! secrets may already be wiped, but its exit is not reported before lossless clients have everything.
 //!
-//! Clients have as much time as they need. After a Stop they have what is left of its grace period, [`LAST_WORDS`] at
-//! least; so have all other clients.
+//! Clients have as much time as they need. After a Stop they have the rest of its grace period, but at least
+//! [`LAST_WORDS`]; so have all other clients.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -14,34 +14,34 @@ use executor_sys::process::SignalEvents;
 use crate::shim::output::attach::Attached;
 use crate::shim::running::control::{Command, Control};
 
-/// For the last of the output to be taken, when the process has ended.
+/// Minimum time for clients to read the last output after the process has exited.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Longest wait in one go.
+/// Longest single wait.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// The time between the end of a process and the end of its container.
+/// Loop between the exit of the process and the end of its container.
 pub(crate) struct OutputDrain<'a> {
     clients: &'a mut Attached,
     grace: Duration,
     stop_at: Option<Instant>,
-    /// A stop that came when the process had ended already.
+    /// Deadline of a stop that arrived after the process had exited.
     stop_asked: Option<Instant>,
     ended: Instant,
 }
 
 impl<'a> OutputDrain<'a> {
-    /// Of a container with this grace period, whose process has just ended; `stop_at` is when the time of an earlier stop
-    /// is over.
+    /// Starts the loop for a container with this grace period, whose process has just exited. `stop_at` is the deadline
+    /// of an earlier stop.
     pub(crate) fn new(clients: &'a mut Attached, grace: Duration, stop_at: Option<Instant>) -> Self {
         Self { clients, grace, stop_at, stop_asked: None, ended: Instant::now() }
     }
 
-    /// Returns when the time of a stop is over that came since the process ended.
+    /// Returns the deadline of a stop that arrived after the process had exited.
     pub(crate) fn stop_asked(&self) -> Option<Instant> {
         self.stop_asked
     }
 
-    /// Registers signals, commands, clients and what is due for a turn of a loop.
+    /// Registers signals, commands, clients and deadlines for one turn of a loop.
     pub(crate) fn register<'fd>(
         &'fd self,
         events: &mut Events<'fd, ()>,
@@ -54,7 +54,7 @@ impl<'a> OutputDrain<'a> {
         events.due(self.clients.due().into_iter().chain(self.stop_asked));
     }
 
-    /// Attends to clients, commands, and the end of the machine. Never waits.
+    /// Handles clients, commands and host shutdown. Never waits.
     pub(crate) fn poll(&mut self, control: &mut Control, signals: &SignalEvents) {
         control.pace().turn();
         while let Ok(Some(signal)) = signals.next() {
@@ -83,7 +83,7 @@ impl<'a> OutputDrain<'a> {
         self.stop_asked = Some(self.stop_asked.map_or(at, |earlier| earlier.min(at)));
     }
 
-    /// Waits until clients have the last of the output, or their time is over.
+    /// Waits until clients have the last output or their deadline has passed.
     pub(crate) fn deliver(mut self, control: &mut Control, signals: &SignalEvents) {
         loop {
             self.poll(control, signals);
@@ -98,7 +98,7 @@ impl<'a> OutputDrain<'a> {
             events.due(stop.into_iter().chain(self.clients.is_settled().then_some(least)));
             events.due([now + WAIT_MAX]);
             control.pace().rest();
-            let _ = events.wait(); // what happened is looked at
+            let _ = events.wait(); // the next turn polls all sources
         }
     }
 }

@@ -1,19 +1,19 @@
-//! Outputs of a run: captured when its process has ended, before its secrets are wiped.
+//! Outputs of a run: captured after its process has exited and before its secrets are wiped.
 //!
 //! ```text
-//!  walk    a forked helper: enters the container's mount namespace, becomes the process's user, looks at what was
-//!          declared and passes each file on as a descriptor                                       (outputs/walk.rs)
-//!  store   the shim: judges each descriptor again and copies it into the state directory           (outputs/store.rs)
+//!  walk    a forked helper: enters the container's mount namespace, becomes the process's user, opens the declared
+//!          paths and passes each file on as a descriptor                                          (outputs/walk.rs)
+//!  store   the shim: checks each descriptor again and copies it into the state directory           (outputs/store.rs)
 //! ```
-//! The process that looks at what the container made has no privilege, and the one that writes never enters the container.
-//! Nothing of the container lives any more while that goes on, so that nothing it looks at changes. Never captured:
-//! symbolic links, and what is behind one on the way; secret files, by the device of their file system, whatever name leads
-//! there; what is no regular file; what the process's user may not read; what exceeds the bounds (core's `outputs`). Each
-//! is told with its reason.
+//! The process that reads the container's tree has no privilege, and the process that writes never enters the
+//! container. All processes of the container have exited, so that the tree cannot change. Never captured: symbolic
+//! links and paths through one; secret files, recognized by the device of their file system under any name; anything
+//! but regular files; files that the process's user may not read; files beyond the limits (core's `outputs`). Each is
+//! reported with its reason.
 //!
-//! The end of a container waits for this, for [`PATIENCE`] at most, and after a Stop for its grace period at most; what
-//! is not captured then is told as skipped. The namespace is held by a descriptor that is closed when this is done, before
-//! the wipe: nothing keeps the secret files' memory beyond it.
+//! The container's end waits for this for at most [`PATIENCE`], and after a Stop for at most its grace period; files
+//! that are not captured by then are reported as skipped. The namespace is held by a descriptor that is closed before
+//! the wipe, so that it does not keep the memory of the secret files.
 
 mod store;
 mod walk;
@@ -43,29 +43,29 @@ use crate::shim::running::control::Control;
 use store::Store;
 use walk::{Found, Walk};
 
-/// Time that the end of a container waits for its outputs.
+/// Time limit for capturing outputs.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Time that what is left of a container is given to die.
+/// Time limit for leftover processes of a container to exit.
 const DEATH_PATIENCE: Duration = Duration::from_secs(10);
-/// And a helper that was killed.
+/// Time limit for a killed helper to exit.
 const HELPER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Source of the outputs: taken while init lives.
+/// Source of the outputs, opened while init is alive.
 pub(crate) struct Source {
     planned: PlannedOutputs,
     namespaces: io::Result<Namespaces>,
 }
 
-/// Of the container whose outputs they are.
+/// Namespaces of the container whose outputs are captured.
 pub(crate) struct Namespaces {
-    /// Files.
+    /// Mount namespace.
     pub(crate) mount: OwnedFd,
-    /// Ids, where they are not the host's.
+    /// User namespace, if it is not the host's.
     pub(crate) user: Option<OwnedFd>,
 }
 
 impl Source {
-    /// Of a container whose outputs are declared.
+    /// Opens the source of a container that declares outputs.
     pub(crate) fn from_process(plan: &Plan, init: i32) -> Option<Self> {
         let planned = plan.outputs.clone()?;
         let own = plan.isolation.user_namespace == UserNamespace::Own;
@@ -77,7 +77,7 @@ impl Source {
     }
 }
 
-/// Captures, and tells what came of it. That nothing could be captured stops nothing else.
+/// Captures the outputs and returns the result. A failure stops nothing else.
 pub(crate) fn capture(
     host: &Host,
     record: &ContainerRecord,
@@ -118,14 +118,14 @@ fn attempt(
         Store::create(&remains.dirs, planned.bytes_max, &secret_devices).map_err(failed("state directory"))?;
     let walk = Walk { outputs: &planned.source, user: &prepared.user, secret_devices: &secret_devices };
     let helper = Helper::fork(&walk, &namespaces).map_err(failed("helper"))?;
-    drop(namespaces); // the helper's alone from here on
+    drop(namespaces); // from here on only the helper holds them
     let taken = take_all(&helper, &planned.source, &mut store, attention);
     helper.end(record.plan.id.as_str());
     taken?;
     store.finish()
 }
 
-/// The file systems of which nothing is captured: those of the secret files, and the one of memory files.
+/// Returns the devices of file systems that are never captured: those of the secret files and that of memory files.
 fn secret_devices(remains: &Remains) -> io::Result<Vec<u64>> {
     let mut devices = vec![fstat(MemFile::create("outputs", 1)?.as_fd())?.st_dev];
     for volume in &remains.volumes {
@@ -134,7 +134,7 @@ fn secret_devices(remains: &Remains) -> io::Result<Vec<u64>> {
     Ok(devices)
 }
 
-/// Takes what the helper finds, until it has found everything or time is up.
+/// Stores the files that the helper finds, until it is done or time is up.
 fn take_all(
     helper: &Helper,
     declared: &OutputSource,
@@ -170,7 +170,7 @@ fn take_all(
     Ok(())
 }
 
-/// The helper and the line to it. It sends one message, waits for one byte, sends the next.
+/// The helper and its socket. It sends one message, waits for one byte, sends the next.
 struct Helper {
     pid: i32,
     socket: Seqpacket,
@@ -191,7 +191,7 @@ impl Helper {
         }
     }
 
-    /// Returns the next message; `None` where there is none yet.
+    /// Returns the next message, or `None` if there is none yet.
     fn recv(&self) -> Result<Option<(Found, Option<OwnedFd>)>, String> {
         if !is_readable(&self.socket) {
             return Ok(None);
@@ -204,10 +204,10 @@ impl Helper {
     }
 
     fn go_on(&self) {
-        let _ = self.socket.send(b"+", &[]); // its end is seen when it is heard
+        let _ = self.socket.send(b"+", &[]); // its exit is noticed by the next receive
     }
 
-    /// Ends it, whatever it is doing, so that the namespace is free.
+    /// Kills and reaps the helper, so that the namespace is released.
     fn end(self, id: &str) {
         let Ok(pidfd) = process::pidfd(self.pid) else { return };
         let _ = process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
@@ -219,7 +219,7 @@ impl Helper {
     }
 }
 
-/// Everything that is attended to meanwhile: commands, clients, the end of the machine, the clock.
+/// Events that are handled meanwhile: commands, clients, host shutdown, the time limit.
 struct CaptureEvents<'a, 'b> {
     control: &'a mut Control,
     signals: &'a SignalEvents,
@@ -228,18 +228,18 @@ struct CaptureEvents<'a, 'b> {
 }
 
 impl CaptureEvents<'_, '_> {
-    /// Waits until the helper speaks or something else happens. Says why it is over, where it is.
+    /// Waits for the helper or another event. Returns the reason if capturing must stop.
     fn wait(&mut self, helper: &Seqpacket) -> Option<&'static str> {
         let mut events = Events::default();
         events.read(helper.as_fd(), ());
         self.last.register(&mut events, self.control, self.signals);
         events.due([self.ends]);
         self.control.pace().rest();
-        let _ = events.wait(); // what happened is looked at
+        let _ = events.wait(); // the next turn polls all sources
         self.poll()
     }
 
-    /// Never waits.
+    /// Handles pending events without waiting. Returns the reason if capturing must stop.
     fn poll(&mut self) -> Option<&'static str> {
         self.last.poll(self.control, self.signals);
         let now = Instant::now();

@@ -1,7 +1,7 @@
-//! Work that needs another cgroup or other namespaces than the shim's: done by a forked process, which ends with it.
+//! Work that needs another cgroup or other namespaces than the shim's, done by a forked process that exits afterwards.
 //!
-//! Out comes that it was done, or what failed and on what. A helper does not outlive its shim: what it would still
-//! write then nobody would wipe. The secret files that it writes it passes to the shim while they are open.
+//! The result is success, or the failed step with its reason. A helper does not outlive its shim: files that it still
+//! wrote would never be wiped. It passes the secret files that it writes to the shim while they are open.
 
 use crate::errors::plain;
 use std::io;
@@ -12,33 +12,33 @@ use executor_secrets::volume::Pass;
 use executor_sys::process::{self, Ended, Fork};
 use executor_sys::seqpacket::Seqpacket;
 
-/// Longest account of a failure, in bytes.
+/// Longest report of a failure, in bytes.
 const TOLD_MAX: usize = 8192;
-/// Comes with a file.
+/// Message that accompanies a file.
 const PASSED: &[u8] = b"file";
 
-/// A step that failed, on what.
+/// The failed step and its error.
 pub(crate) struct Failed(pub(crate) String, pub(crate) io::Error);
 
-/// Why something was not done.
+/// Failure of a helper.
 pub(crate) enum NotDone {
     /// A step failed.
     Failed {
-        /// The system's error number; 0 where there is none.
+        /// errno, or 0 if there is none.
         errno: i32,
         /// The whole failure in one line.
         words: String,
     },
-    /// The kernel killed the helper, which it does when the cgroup's memory is used up.
+    /// The helper was killed, which the kernel does when the cgroup's memory is used up.
     Killed,
 }
 
-/// Does something in a helper, and gives what it has to tell: a few bytes, or none.
+/// Runs `act` in a helper and returns its result: a few bytes, or none.
 pub(crate) fn run(act: impl FnOnce() -> Result<Vec<u8>, Failed>) -> Result<Vec<u8>, NotDone> {
     run_passing(|_| act(), drop)
 }
 
-/// As [`run`]; what the helper passes is taken while it works.
+/// As [`run`], but also receives the files that the helper passes while it works.
 pub(crate) fn run_passing(
     act: impl FnOnce(&mut Pass<'_>) -> Result<Vec<u8>, Failed>,
     take: impl FnMut(OwnedFd),
@@ -78,10 +78,10 @@ pub(crate) fn run_passing(
             received => break received,
         }
     };
-    drop(ours); // a helper that still passes something waits for nobody
+    drop(ours); // unblocks a helper that still passes a file
     match (process::wait_for(helper).map_err(|error| failed("helper", &error))?, received) {
         (Ended::Signal(libc::SIGKILL), _) => Err(NotDone::Killed),
-        (_, Err(error)) => Err(failed("what a helper passed", &error)),
+        (_, Err(error)) => Err(failed("files from a helper", &error)),
         (Ended::Code(0), Ok(received)) => {
             reported.truncate(received.map_or(0, |(length, _)| length));
             Ok(reported)
@@ -92,13 +92,13 @@ pub(crate) fn run_passing(
             Err(NotDone::Failed { errno: i32::from_le_bytes(*errno), words })
         }
         (ended, _) => {
-            Err(NotDone::Failed { errno: 0, words: format!("a helper process ended unexpectedly ({ended:?})") })
+            Err(NotDone::Failed { errno: 0, words: format!("a helper process exited unexpectedly ({ended:?})") })
         }
     }
 }
 
 impl NotDone {
-    /// The memory that the helper's pages are charged to is used up.
+    /// Returns true if the cgroup that the helper's pages are charged to is out of memory.
     pub(crate) fn is_for_want_of_memory(&self) -> bool {
         matches!(self, Self::Killed | Self::Failed { errno: libc::ENOMEM, .. })
     }

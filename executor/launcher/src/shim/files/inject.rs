@@ -1,14 +1,15 @@
-//! The secret files, written and mounted by a helper process.
+//! Writes and mounts the secret files in a helper process.
 //!
-//! The helper is forked from the shim, joins the container's memory accounting (so that the files' pages count
-//! against the container's own limit), writes the files into the detached volume straight from the memory file,
-//! enters the container's namespaces and moves the views, read-only where nothing else is asked for, into place. It is gone
-//! before the container starts. It also writes the kernel's settings, which need the same namespaces.
+//! The helper is forked from the shim and joins the container's memory cgroup, so that the files' pages count against
+//! the container's limit. It writes the files into the detached volume straight from the memory file, enters the
+//! container's namespaces, and moves the views into place, read-only unless the request says otherwise. It exits before
+//! the container starts. It also writes sysctls, which need the same namespaces.
 //!
-//! Where the container has a runtime token, the helper makes it, writes it as one of the files and hands its digest back:
-//! no process that lives on has ever held it. It then keeps the other secret inputs in the volume, and shows the
-//! container the way to the daemon. A view of those inputs lies below that mount, where only root of the host reaches it:
-//! a launcher that finds a container without its shim and without a handle takes the handle from there.
+//! If the container has a runtime token, the helper generates it, writes it as one of the files and returns its digest:
+//! no process that keeps running has ever held the token. The helper then keeps the other secret inputs in the volume
+//! and mounts the directory of the daemon's socket in the container. A view of those inputs lies below that mount,
+//! accessible only to root of the host: a launcher that finds a container without its shim and without a handle gets
+//! the handle from there.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -44,36 +45,37 @@ use crate::shim::output::termination_message::Placing;
 
 const DEV: &str = "/dev";
 const CONSOLE: &str = "/dev/console";
-/// Relative to /dev.
+/// First terminal, relative to /dev.
 const FIRST_TERMINAL: &str = "pts/0";
 
-/// Everything that is carried into a container.
+/// Input of the injection.
 pub(crate) struct Injection<'a> {
     pub(crate) host: &'a Host,
     pub(crate) plan: &'a Plan,
     pub(crate) cgroup: &'a Path,
-    /// Descriptor of init.
+    /// pidfd of init.
     pub(crate) init: BorrowedFd<'a>,
-    /// Set where [`begin_network`] has been called: a shell's.
+    /// True if [`begin_network`] was already called, as for a warm container.
     pub(crate) network_begun: bool,
-    /// User of the container and places of its files.
+    /// User and file targets of the container.
     pub(crate) prepared: &'a Prepared,
-    /// Map of its users and groups to the host's.
+    /// Maps the container's users and groups to the host's.
     pub(crate) id_map: IdMap,
     pub(crate) volume: Option<&'a Volume>,
-    /// File for a message about the end.
+    /// Termination message file.
     pub(crate) message: Option<Placing<'a>>,
-    /// View of the /dev/shm of its pod, where it is a member of one.
+    /// View of the pod's /dev/shm, if the container is a member of a pod.
     pub(crate) shm: Option<&'a OwnedFd>,
     pub(crate) process: &'a MemFile,
     pub(crate) files: &'a MemFile,
-    /// A directory in the shim's namespace where the volume can be attached on kernels that need that.
+    /// Directory in the shim's namespace to attach the volume on kernels that need that.
     pub(crate) staging: &'a Path,
-    /// Devices of the host.
+    /// Host devices.
     pub(crate) devices: &'a [DeviceNode],
 }
 
-/// Owner of a user's files, and mode and group of each, on the host. `groups` are those that files name.
+/// Returns the owner of a user's files, and mode and group of each file, as host ids. `groups` are the groups named by
+/// files.
 pub(crate) fn ownership(
     files: &[PlannedFile],
     user: &ResolvedUser,
@@ -85,8 +87,8 @@ pub(crate) fn ownership(
     (owner, files.iter().map(access).collect())
 }
 
-/// Lets `write` have a copy of the contents of files, if they have these sizes. The copy is charged to where the calling
-/// process is before; `write` is what joins the container.
+/// Calls `write` with a copy of the contents if they have these sizes. The copy is charged to the cgroup that the
+/// calling process is in; `write` joins the container's.
 pub(crate) fn with_contents(
     payload: &MemFile,
     sizes: impl Iterator<Item = u64>,
@@ -96,14 +98,14 @@ pub(crate) fn with_contents(
     let written = payload.read(|bytes| {
         let contents = payload::decode(bytes).map_err(|error| failed(malformed(error)))?;
         if !contents.iter().map(|content| content.len() as u64).eq(sizes) {
-            return Err(failed(malformed("contents and plan do not fit one another")));
+            return Err(failed(malformed("the contents do not match the plan")));
         }
         write(&contents)
     });
     written.map_err(failed)?
 }
 
-/// Sets up what every network namespace of a container has. `init` is in it.
+/// Sets up the network namespace of a container, which `init` is in.
 pub(crate) fn begin_network(host: &Host, init: BorrowedFd<'_>) -> Result<(), Refused> {
     let start = || {
         executor_sys::netif::loopback_up()?;
@@ -113,7 +115,7 @@ pub(crate) fn begin_network(host: &Host, init: BorrowedFd<'_>) -> Result<(), Ref
 }
 
 impl Injection<'_> {
-    /// Begins the network, and does the rest in a helper. Gives the digest of the runtime token, where there is one.
+    /// Sets up the network and does the rest in a helper. Returns the digest of the runtime token, if there is one.
     pub(crate) fn execute(&self) -> Result<Option<TokenDigest>, Refused> {
         let plan = self.plan;
         if plan.makes_network() && !self.network_begun {
@@ -152,12 +154,12 @@ impl Injection<'_> {
         }
     }
 
-    /// True if a mount point lies in a volume of the pod.
+    /// True if a mount point is in a volume of the pod.
     fn is_shared(&self, target: &Path) -> bool {
         shared_mounts(self.plan).any(|volume| target.starts_with(volume))
     }
 
-    /// The files are charged to the container, and it has no room for them.
+    /// Returns the refusal if the files exceed the container's memory limit, which they are charged to.
     fn too_small(&self) -> Refused {
         let bytes: u64 = self.plan.files.iter().map(|file| file.size).sum();
         let why = format!("{} does not hold the {bytes} bytes of volume mounted files", self.plan.limits.memory_bytes);
@@ -192,7 +194,7 @@ impl Injection<'_> {
             process::enter_ipc(init).map_err(|error| Failed("namespace of IPC".into(), error))?;
         }
         if self.id_map.is_mapped() {
-            // What is made in the container from here on belongs to its own root.
+            // From here on, new files and mounts in the container belong to its own root.
             process::become_root_of(init).map_err(|error| Failed("user namespace".into(), error))?;
         }
         if let Some(settings) = settings {
@@ -212,7 +214,7 @@ impl Injection<'_> {
         if let Some(steps) = &views.steps {
             show_in_dev(STEPS_DIR, steps)?;
         }
-        // By now the container's own ids are those that this process sees.
+        // From here on, this process sees the container's own ids.
         let owner = (self.prepared.user.uid, self.prepared.user.gid);
         let owner_at = |target: &Path| (!self.is_shared(target)).then_some(owner);
         show(&self.prepared.mounts, &views.mounts, views.generations.as_ref(), owner_at)?;
@@ -228,7 +230,7 @@ impl Injection<'_> {
         Ok(token)
     }
 
-    /// Writes the files, as a part of the container as far as memory goes, and what else is kept with them.
+    /// Writes the files and the other kept inputs, charged to the container's memory.
     fn fill(&self, volume: &Volume, pass: &mut Pass<'_>) -> Result<Option<TokenDigest>, Failed> {
         let Prepared { user, file_groups, .. } = self.prepared;
         let (owner, access) = ownership(&self.plan.files, user, file_groups, self.id_map);
@@ -238,7 +240,7 @@ impl Injection<'_> {
         let sizes = self.plan.given_files().iter().chain(of_steps).map(|file| file.size);
         let write = |values: Option<&[u8]>| {
             with_contents(self.files, sizes, |contents| {
-                // Rather this process than the container's init, if the kernel has to choose.
+                // If the kernel must choose, the OOM killer takes this process and not the container's init.
                 process::be_expendable().map_err(|error| Failed("oom_score_adj".into(), error))?;
                 self.host
                     .hierarchies
@@ -275,7 +277,7 @@ impl Injection<'_> {
         Ok(token.map(|token| TokenDigest::from_token(token.as_bytes())))
     }
 
-    /// Writes what the steps of a tree of actions are given, for each to wait until it begins.
+    /// Writes the inputs of the steps of a tree of actions, each kept until its step begins.
     fn fill_steps(
         &self,
         volume: &Volume,
@@ -284,7 +286,7 @@ impl Injection<'_> {
         pass: &mut Pass<'_>,
     ) -> io::Result<()> {
         if payloads.len() != self.plan.processes.len() + self.plan.transfers.len() {
-            return Err(malformed("payloads and plan do not fit one another"));
+            return Err(malformed("the payloads do not match the plan"));
         }
         let steps = volume.make_steps()?;
         let (payloads, urls) = payloads.split_at(self.plan.processes.len());
@@ -311,7 +313,7 @@ impl Injection<'_> {
         Ok(())
     }
 
-    /// Keeps the environment of the one process.
+    /// Keeps the environment of the single process.
     fn keep_environment(&self, volume: &Volume, process: &[u8]) -> io::Result<()> {
         let process = ProcessPayload::decode(process).map_err(malformed)?;
         volume.keep_environment(volume.make_steps()?.as_fd(), &process.env)
@@ -325,8 +327,8 @@ impl Injection<'_> {
         volume.keep_inputs(&process.secrets(main).map_err(malformed)?, files)
     }
 
-    /// Returns the container's views of the volume; attached in the shim's namespace first where the kernel cannot clone
-    /// it detached.
+    /// Returns the container's views of the volume, which is attached in the shim's namespace first if the kernel
+    /// cannot clone a detached mount.
     fn views(&self, volume: &Volume) -> Result<Views, Failed> {
         let views = || -> io::Result<Views> {
             Ok(Views {
@@ -341,20 +343,19 @@ impl Injection<'_> {
     }
 }
 
-/// Views of a volume.
 #[derive(Default)]
 struct Views {
-    /// Views, one for each mount point.
+    /// One view per mount point.
     mounts: Vec<OwnedFd>,
-    /// Of the generations that their links lead to, where there are any.
+    /// View of the generations that the links lead to, if any.
     generations: Option<OwnedFd>,
-    /// Of the inputs that the container may ask for, where there are any.
+    /// View of the inputs that the container may ask for, if any.
     inputs: Option<OwnedFd>,
-    /// Of the secrets of steps or the environment, and of what covers them, where there are any.
+    /// View of the secrets of steps or of the environment, and of the mount that covers them, if any.
     steps: Option<[OwnedFd; 2]>,
 }
 
-/// Makes views of a volume; it is attached at `staging` first where the kernel cannot clone it detached.
+/// Makes views of a volume, which is attached at `staging` first if the kernel cannot clone a detached mount.
 pub(crate) fn attached_if_need_be<T>(
     volume: &Volume,
     staging: &Path,
@@ -368,8 +369,9 @@ pub(crate) fn attached_if_need_be<T>(
     }
 }
 
-/// Mounts views of secret files, and of their generations, where the program sees them. The calling process is root of the
-/// container's user namespace, in its mount namespace; `owner` returns the owner of what is made on the way to a target.
+/// Mounts views of secret files, and of their generations, at the program's mount points. The calling process is root
+/// of the container's user namespace and in its mount namespace. `owner` returns the owner of directories made for a
+/// target.
 pub(crate) fn show(
     mounts: &[MountPoint],
     views: &[OwnedFd],
@@ -386,7 +388,7 @@ pub(crate) fn show(
     Ok(())
 }
 
-/// Mounts views in a new directory of the container's /dev, one over the other.
+/// Mounts views in a new directory of the container's /dev, one on top of the other.
 fn show_in_dev<'a>(path: &str, views: impl IntoIterator<Item = &'a OwnedFd>) -> Result<(), Failed> {
     let show = || -> io::Result<()> {
         let dev = dev()?;
@@ -402,28 +404,28 @@ fn show_in_dev<'a>(path: &str, views: impl IntoIterator<Item = &'a OwnedFd>) -> 
     show().map_err(|error| Failed(format!("mount at {path}"), error))
 }
 
-/// Mounts the shared memory of the pod over the container's own.
+/// Mounts the pod's shared memory over the container's own.
 fn cover_shm(shm: &OwnedFd) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let target = open_in_root(dev()?.as_fd(), Path::new("shm"), flags, Mode::empty(), Follow::NoLinks)?;
     mount::attach(shm.as_fd(), target.as_fd())
 }
 
-/// Makes `/dev/console` in the fresh /dev, as the OCI runtime specification has it for a container with a terminal: that is
-/// the first, and so far the only one, of the container's own devpts. A link says so without a mount over a name that
-/// others could have exchanged.
+/// Makes `/dev/console` in the fresh /dev, as the OCI runtime specification requires for a container with a terminal:
+/// the first and so far only terminal of the container's own devpts. A symbolic link avoids a mount over a name that
+/// other processes could have replaced.
 fn console() -> io::Result<()> {
     Ok(rustix::fs::symlinkat(FIRST_TERMINAL, dev()?, "console")?)
 }
 
-/// The container's /dev, seen from within.
+/// Opens the container's /dev from within.
 fn dev() -> io::Result<OwnedFd> {
     let root = open_dir(Path::new("/"))?;
     open_in_root(root.as_fd(), Path::new(DEV), OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), Follow::NoLinks)
 }
 
-/// Returns whether a container may ask for inputs that are not files, or for files that it may change: these are kept in
-/// its volume.
+/// Returns true if a container may ask for inputs that are not files, or for files that it may change: these are kept
+/// in its volume.
 pub(crate) fn keeps_inputs(plan: &Plan) -> bool {
     let manifest = Manifest::from_plan(plan);
     let more = manifest.inputs() > 0 || (plan.layout() == Layout::Writable && !manifest.files.is_empty());

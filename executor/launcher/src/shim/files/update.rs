@@ -1,14 +1,14 @@
-//! New secret files for a container that runs: judged, written beside the old ones, swapped in, recorded.
+//! New secret files for a running container: validated, written next to the old ones, swapped in, recorded.
 //!
 //! ```text
-//!   take      the list and the contents, by descriptor; the whole plan is judged again with the new list
-//!   write     a helper in the container's memory accounting writes the new generation, which nobody sees
-//!   swap      one rename for each directory; a file that is mounted by itself is replaced by a mount beneath it,
+//!   take      the list and the contents, by descriptor; the whole plan is validated with the new list
+//!   write     a helper in the container's memory cgroup writes the new generation, still invisible
+//!   swap      one rename for each directory; a single mounted file is replaced by a mount beneath it,
 //!             by a helper in the container's mount namespace
-//!   record    the new list and generation are on disk, and the daemon is told
-//!   linger    the old generation stays for a moment, for whoever has just looked it up, and is wiped
+//!   record    the new list and generation are on disk, and the daemon is informed
+//!   linger    the old generation stays for a moment, for programs that have just looked it up, and is wiped
 //! ```
-//! A step that fails leaves the old generation in force, and nothing of the new one.
+//! If a step fails, the old generation stays in force and nothing of the new one is left.
 
 mod swap;
 
@@ -43,36 +43,36 @@ use crate::shim::output::redaction::MaskedValues;
 use swap::Swap;
 
 /// Time that an old generation stays. A program that opens two files through one directory of it does so within
-/// microseconds; half a second lets one through that is not scheduled meanwhile, and is short enough for an old
-/// credential to be gone before anybody counts on it.
+/// microseconds; half a second covers a program that is not scheduled meanwhile, and an old credential is gone before
+/// anyone relies on that.
 const LINGER: Duration = Duration::from_millis(500);
-/// Time until a generation is wiped again of which some process has a lease on a file.
+/// Retry interval for wiping a generation while some process has a lease on one of its files.
 const LEASED: Duration = Duration::from_secs(1);
-/// Most old generations at a time: with [`LINGER`], 64 updates a second can go on for ever.
+/// Most old generations at a time: with [`LINGER`], this allows a constant 64 updates per second.
 const LINGERING_MAX: usize = 32;
-/// Part of its memory that old generations of a container may hold, as a divisor.
+/// Share of a container's memory that old generations may hold, as a divisor.
 const LINGERING_SHARE: u64 = 8;
-/// Bytes that the kernel takes for a file beside its pages, rounded up: inode, entry, links.
+/// Kernel memory in bytes for a file in addition to its pages, rounded up: inode, entry, links.
 const FILE_OVERHEAD: u64 = 2048;
 
 /// Most warnings that a container's record collects over its updates.
 const WARNINGS_MAX: usize = 20;
 
-/// An update as it came.
+/// An update as received.
 pub(crate) struct Update {
-    /// Sent to init afterwards; 0 for none.
+    /// Signal sent to init afterwards; 0 for none.
     pub(crate) signal: i32,
-    /// As `UPDATE_FDS` say.
+    /// Descriptors as listed by `UPDATE_FDS`.
     pub(crate) fds: Vec<OwnedFd>,
 }
 
-/// Old generations that are still there.
+/// Old generations that are not wiped yet.
 #[derive(Default)]
 pub(crate) struct Generations(Vec<Lingering>);
 
 struct Lingering {
     replaced: Replaced,
-    /// Of what only it has.
+    /// Bytes of files that only this generation has.
     bytes: u64,
     due: Instant,
 }
@@ -88,7 +88,7 @@ impl Generations {
     }
 }
 
-/// Wipes the old generations whose time has come.
+/// Wipes the old generations that are due.
 pub(crate) fn wipe_due(ready: &mut Ready) {
     let now = Instant::now();
     let Some(volume) = ready.remains.volumes.first() else { return };
@@ -107,7 +107,7 @@ pub(crate) fn wipe_due(ready: &mut Ready) {
             Err(error) => log::line(
                 Level::Error,
                 ready.record.plan.id.as_str(),
-                format_args!("old secret files were not wiped, and will be at the end: {error}"),
+                format_args!("old secret files could not be wiped now; they are wiped at the container's end: {error}"),
             ),
         }
         false
@@ -117,7 +117,7 @@ pub(crate) fn wipe_due(ready: &mut Ready) {
     }
 }
 
-/// Carries an update out, but for the signal.
+/// Carries out an update, except for the signal.
 pub(crate) fn execute(host: &Host, ready: &mut Ready, update: Update) -> Result<(), Refused> {
     let Update { signal, fds } = update;
     let (list, contents) = take(fds)?;
@@ -133,7 +133,7 @@ pub(crate) fn execute(host: &Host, ready: &mut Ready, update: Update) -> Result<
     result
 }
 
-/// The list as JSON, and the contents.
+/// Returns the list as JSON, and the contents.
 fn take(fds: Vec<OwnedFd>) -> Result<(MemFile, MemFile), Refused> {
     let Ok([list, contents]) = <[OwnedFd; UPDATE_FDS.len()]>::try_from(fds) else {
         return Err(Refused::new(Reason::Invalid, "an update needs two descriptors: list and contents"));
@@ -143,15 +143,15 @@ fn take(fds: Vec<OwnedFd>) -> Result<(MemFile, MemFile), Refused> {
     Ok((MemFile::from_fd(list, PLAN_MAX).map_err(invalid)?, contents))
 }
 
-/// An update that may be carried out.
+/// A validated update.
 struct Judged {
     update: FileUpdate,
     placed: Placed,
-    /// The record as it is to be.
+    /// The new record.
     record: ContainerRecord,
 }
 
-/// Judges an update by what there is, and by the policy that the launcher read: whatever the daemon said of it.
+/// Validates an update against the present state and the launcher's own policy, not the daemon's.
 fn evaluate(host: &Host, ready: &Ready, list: &MemFile) -> Result<Judged, Refused> {
     let record = &ready.record;
     may_be_updated(record)?;
@@ -181,13 +181,17 @@ fn invalid(error: &dyn std::fmt::Display) -> Refused {
 /// Refuses updates of a container that is not running, or whose files are never updated.
 fn may_be_updated(record: &ContainerRecord) -> Result<(), Refused> {
     if record.state != State::Running {
-        let why = format!("container {} is {}: files are replaced while it runs", record.plan.id, record.state.name());
+        let why = format!(
+            "container {} is {}: files can be replaced only while it runs",
+            record.plan.id,
+            record.state.name()
+        );
         return Err(Refused::new(Reason::Precondition, why));
     }
     forbidden(&record.plan).map_or(Ok(()), |why| Err(Refused::new(Reason::Precondition, why)))
 }
 
-/// Returns the plan with the new list of files, and where they are placed.
+/// Returns the plan with the new list of files, and their targets.
 fn place(
     record: &ContainerRecord,
     update: &FileUpdate,
@@ -214,14 +218,14 @@ fn place(
     Ok((plan, placed))
 }
 
-/// A violation for each file that is mounted by itself, on a kernel that cannot replace one.
+/// Returns a violation for each single mounted file if the kernel cannot replace such a mount.
 fn singles(update: &FileUpdate, placed: &Placed) -> Vec<Violation> {
     let single =
         |next: &Next| if let Next::File(payload) = next { update.changed.get(*payload).copied() } else { None };
     let files = placed.changes.iter().filter_map(|change| update.files.get(single(&change.next)?));
     let violation = |file: &PlannedFile| {
         let why = format!(
-            "`{}` is mounted by itself, and this kernel cannot replace such a mount (Linux 6.5 or later can)",
+            "`{}` is mounted as a single file, and this kernel cannot replace such a mount (Linux 6.5 or later can)",
             file.path.display()
         );
         Violation::new(format!("{}.path", file.field), why)
@@ -229,7 +233,7 @@ fn singles(update: &FileUpdate, placed: &Placed) -> Vec<Violation> {
     files.map(violation).collect()
 }
 
-/// Writes, swaps and records a new generation.
+/// Writes, swaps in and records a new generation.
 fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) -> Result<(), Refused> {
     let Judged { update, placed, record } = judged;
     let old = update.replaced_bytes(&ready.record.plan, host.page);
@@ -258,7 +262,7 @@ fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) 
         discard(id, rotation);
         return Err(if not_done.is_for_want_of_memory() { no_memory(record, new) } else { not_done.into() });
     }
-    // Masked before it is there to be printed; and no longer where it does not come into force.
+    // Mask the values before they can be printed, and stop if they do not come into force.
     let masked = announce(&mut ready.watch, &mut ready.log, judged, contents);
     let masked = match masked.and_then(|masked| keep_records(ready, &masked).map(|()| masked)) {
         Ok(masked) => masked,
@@ -283,7 +287,7 @@ fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) 
                 log::line(
                     Level::Error,
                     id,
-                    format_args!("the old secret files could not be put back: {}", error.message),
+                    format_args!("the old secret files could not be restored: {}", error.message),
                 );
             }
         }
@@ -303,8 +307,8 @@ fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) 
     Ok(())
 }
 
-/// Masks the new values from now on, beside those in force: the process may print one the moment that it is there. Gives
-/// the record with what is to be said of that.
+/// Masks the new values in addition to those in force: the process may print one as soon as it is visible. Returns the
+/// record with the resulting warnings.
 fn announce(
     watch: &mut MaskedValues,
     log: &mut Log,
@@ -322,7 +326,7 @@ fn announce(
     Ok(record)
 }
 
-/// Adds warnings to a record, as far as they are new and there is room. Returns whether any was added.
+/// Adds new warnings to a record, up to the limit. Returns true if any was added.
 pub(crate) fn warn(record: &mut ContainerRecord, warnings: &[String]) -> bool {
     let Some(Prepared { warnings: reported, .. }) = &mut record.prepared else { return false };
     let news: Vec<String> = warnings.iter().filter(|warning| !reported.contains(warning)).cloned().collect();
@@ -331,13 +335,13 @@ pub(crate) fn warn(record: &mut ContainerRecord, warnings: &[String]) -> bool {
     reported.len() > before
 }
 
-/// Forgets values that did not come into force.
+/// Stops masking values that did not come into force.
 fn withdraw(watch: &mut MaskedValues, log: &mut Log) {
     watch.withdraw();
     log.mask(watch.masking());
 }
 
-/// Refuses an update for which there is no room: among the generations that linger, or in the container's memory.
+/// Refuses an update if there is no room among the lingering generations or in the container's memory.
 fn make_room(host: &Host, ready: &Ready, old: u64, new: u64) -> Result<(), Refused> {
     let record = &ready.record;
     let lingering = (ready.generations.0.len(), ready.generations.bytes());
@@ -346,8 +350,8 @@ fn make_room(host: &Host, ready: &Ready, old: u64, new: u64) -> Result<(), Refus
         Room::None => Err(no_memory(record, new)),
         Room::Later => {
             let why = format!(
-                "{} earlier generations of the files of container {} are still there for programs that have just \
-                 looked them up; they go within {} ms",
+                "{} earlier generations of the files of container {} are kept for programs that have just opened \
+                 them; they are wiped within {} ms",
                 lingering.0,
                 record.plan.id,
                 LINGER.as_millis()
@@ -361,14 +365,14 @@ fn make_room(host: &Host, ready: &Ready, old: u64, new: u64) -> Result<(), Refus
 #[derive(Debug, PartialEq, Eq)]
 enum Room {
     Enough,
-    /// Enough, when generations that linger have gone.
+    /// Enough, after lingering generations are wiped.
     Later,
-    /// None in the container's memory.
+    /// The container's memory has no room.
     None,
 }
 
-/// Looks for room for `new` bytes, beside the generations that linger (their number and bytes) and `old` bytes that will
-/// linger next. `memory` is the container's limit, `free` what is free of it, where there is one.
+/// Checks the room for `new` bytes, given the lingering generations (their number and bytes) and `old` bytes that will
+/// linger next. `memory` is the container's limit; `free` returns the free part of it, if known.
 fn room(lingering: (usize, u64), old: u64, new: u64, memory: u64, free: impl FnOnce() -> Option<u64>) -> Room {
     let (count, bytes) = lingering;
     if count >= LINGERING_MAX || (count > 0 && bytes + old > memory / LINGERING_SHARE) {
@@ -383,23 +387,23 @@ fn room(lingering: (usize, u64), old: u64, new: u64, memory: u64, free: impl FnO
 
 fn no_memory(record: &ContainerRecord, new: u64) -> Refused {
     let why = format!(
-        "is {}, and what the container's processes leave of it does not hold another {new} bytes of secret files",
+        "is {}, and its free part does not hold another {new} bytes of secret files",
         record.plan.limits.memory_bytes
     );
     Refused::from_fields(Reason::Exhausted, &[Violation::new("limits.memory_bytes", why)])
 }
 
-/// The record must be readable, and the exit record must find room that is kept for it, whatever happens next.
+/// Checks that the record is readable and that the exit record still fits into the space reserved for it.
 pub(crate) fn keep_records(ready: &Ready, record: &ContainerRecord) -> Result<(), Refused> {
     let size = serde_json::to_vec(record).map_or(u64::MAX, |json| json.len() as u64);
     if size > RECORD_MAX {
-        let why = format!("make a record of {size} bytes of this container; at most {RECORD_MAX}");
+        let why = format!("the container's record would have {size} bytes; at most {RECORD_MAX}");
         return Err(Refused::from_fields(Reason::Exhausted, &[Violation::new("files", why)]));
     }
     ready.remains.dirs.keep_more_room(record).map_err(|error| failed("state directory", &error))
 }
 
-/// Room in the volume for another generation, beside all that is in it.
+/// Grows the volume to hold another generation in addition to its contents.
 fn grow(host: &Host, volume: &Volume, plan: &Plan) -> Result<(), Refused> {
     let error = |error| failed("secret file system", &error);
     let Some((now, used)) = volume.size().map_err(error)? else { return Ok(()) };
@@ -412,7 +416,7 @@ fn grow(host: &Host, volume: &Volume, plan: &Plan) -> Result<(), Refused> {
     if wanted == now { Ok(()) } else { volume.resize(wanted).map_err(error) }
 }
 
-/// In the helper: as a part of the container, as far as memory goes.
+/// Writes the generation in the helper, charged to the container's memory.
 fn write(
     host: &Host,
     record: &ContainerRecord,
@@ -425,7 +429,7 @@ fn write(
         let what = what.to_owned();
         |error| Failed(what, error)
     };
-    // Rather this process than one of the container's, if the kernel has to choose.
+    // If the kernel must choose, the OOM killer takes this process and not one of the container's.
     process::be_expendable().map_err(failed("oom_score_adj"))?;
     let ids = record.id_map();
     let prepared = record.prepared.as_ref().ok_or_else(|| Failed("user".into(), io::ErrorKind::NotFound.into()))?;
@@ -435,7 +439,7 @@ fn write(
         host.hierarchies.join_memory(&record.cgroup).map_err(failed("memory cgroup"))?;
         rotation.write(contents, &access, owner, pass).map_err(failed("secret files"))
     })?;
-    // A daemon that gave up meanwhile has overwritten them, from the beginning on: then what was copied may not be whole.
+    // A daemon that gave up meanwhile has overwritten them from the beginning on: the copy may then be incomplete.
     let mut head = [0; payload::HEAD];
     contents.read_start(&mut head).map_err(failed("contents"))?;
     if head == payload::head(update.changed.len()) {

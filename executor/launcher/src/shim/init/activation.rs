@@ -1,10 +1,11 @@
-//! The moment when a shell becomes a container: what its shim tells its init, and what that does then.
+//! Activation of a warm container: the order that the shim sends to init, and how init carries it out.
 //!
-//! Init is root of its own user namespace and has every capability over its namespaces, on a skeleton of a root. It gets the
-//! container's root file system as a detached mount, and puts it in the place of the skeleton; it mounts the views of secret files
-//! that come along, where a helper would otherwise ([`super::warm_files`]); it takes the host name, the limits and the standard
-//! descriptors, and then the container's user and capabilities, for good. From then on it is what libcontainer would have made
-//! for the same plan, and waits to be started. It reads no secret meanwhile, and no file of the root file system.
+//! Init is root of its own user namespace and has every capability over its namespaces, on a skeleton root. It receives
+//! the container's root file system as a detached mount and puts it in place of the skeleton. It mounts the views of
+//! secret files that come with the order ([`super::early`]), which a helper does otherwise. It then takes the host
+//! name, the limits, the standard descriptors, and finally the container's user and capabilities. From then on it is
+//! the same as an init that libcontainer made for this plan, and waits to be started. It reads no secret and no file of
+//! the root file system.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,42 +32,39 @@ use crate::shim::files::helper::Failed;
 use crate::shim::files::inject;
 use crate::warm::{KEPT, STAGE};
 
-/// Init's word when it is the container's.
+/// Message of init after it became the container's.
 const TAKEN: &[u8] = b"taken";
-/// Init's word before it tells why it did not become the container's, where it was given what to run as well.
+/// Message of init before it reports why it did not become the container's, if the payload came with the order.
 pub(crate) const NOT_TAKEN: &[u8] = b"not taken";
 /// Longest order in bytes.
 const ORDER_MAX: usize = 64 << 10;
-/// Most groups of a user that an order has room for, of at most 11 bytes each.
+/// Most groups of a user in an order, at most 11 bytes each.
 pub(crate) const GROUPS_MAX: usize = 4096;
 
-/// An order to begin a container.
+/// An order to activate a container.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ActivateOrder {
-    /// Part of init.
     pub(crate) part: InitSpec,
-    /// Host name.
     pub(crate) host_name: String,
-    /// Limit on open files.
     pub(crate) nofile: u64,
     /// Capabilities, in the kernel's spelling.
     pub(crate) capabilities: Vec<String>,
-    /// Set where they are inheritable and ambient, too.
+    /// True if the capabilities are inheritable and ambient, too.
     pub(crate) ambient: bool,
-    /// Mount points of the secret files that come along.
+    /// Mount points of the secret files whose views come with the order.
     pub(crate) mounts: Vec<MountPoint>,
-    /// Set where a view of the generations comes before theirs.
+    /// True if a view of the generations comes before the other views.
     pub(crate) generations: bool,
 }
 
 impl ActivateOrder {
-    /// Returns the order of a container whose process has these capabilities.
+    /// Returns the order for a container whose process holds these capabilities.
     pub(crate) fn new(part: InitSpec, host_name: String, nofile: u64, held: &Held, mounts: Vec<MountPoint>) -> Self {
         let capabilities = held.names.iter().map(|name| (*name).to_owned()).collect();
         Self { part, host_name, nofile, capabilities, ambient: held.ambient, mounts, generations: false }
     }
 
-    /// Returns the order as it goes to init, with the container's root file system, standard descriptors and views of secret
+    /// Serializes the order for init, with the container's root file system, standard descriptors and views of secret
     /// files.
     ///
     /// # Errors
@@ -85,17 +83,17 @@ impl ActivateOrder {
     }
 }
 
-/// An order on its way to init.
+/// An order that is ready to be sent to init.
 pub(crate) struct Order {
     words: Vec<u8>,
     fds: Vec<OwnedFd>,
 }
 
 impl Order {
-    /// Gives it to init, and waits until it is carried out.
+    /// Sends the order to init and waits until it is carried out.
     ///
     /// # Errors
-    /// The step that init failed at; its end.
+    /// Returns the step that failed in init, or the exit of init.
     pub(crate) fn execute(self, init: &Seqpacket) -> Result<(), Refused> {
         let error = |error: io::Error| failed("shell", &error);
         self.send(init, None).map_err(error)?;
@@ -107,11 +105,11 @@ impl Order {
         }
     }
 
-    /// Gives it to init together with what it is to run, and does not wait. Where a step of it fails, [`NOT_TAKEN`] comes before the
-    /// failure.
+    /// Sends the order to init together with the payload, and does not wait. If a step fails, init sends [`NOT_TAKEN`]
+    /// before the failure.
     ///
     /// # Errors
-    /// Init has ended.
+    /// Returns an error if init has exited.
     pub(crate) fn send(self, init: &Seqpacket, payload: Option<BorrowedFd<'_>>) -> io::Result<()> {
         const { assert!(1 + 3 + VIEWS_MAX < FDS_MAX) };
         let fds: Vec<BorrowedFd<'_>> = self.fds.iter().map(AsFd::as_fd).chain(payload).collect();
@@ -119,10 +117,10 @@ impl Order {
     }
 }
 
-/// Waits for the order, in init, and carries it out. What it is to run comes along where it need not wait for a word to start.
+/// Waits for the order, in init, and carries it out. Returns the payload as well if it came with the order.
 ///
 /// # Errors
-/// The step that failed. The caller must end: it may be privileged still.
+/// Returns the step that failed. The caller must exit: it may still be privileged.
 pub(crate) fn execute(socket: &Seqpacket) -> Result<(InitSpec, Option<OwnedFd>), StartFailure> {
     let step = |what: &'static str| move |error: io::Error| StartFailure::new(what, error);
     ready(socket);
@@ -136,7 +134,7 @@ pub(crate) fn execute(socket: &Seqpacket) -> Result<(InitSpec, Option<OwnedFd>),
     let payload = (fds.len() > 1 + 3 + views).then(|| fds.pop()).flatten();
     let taken = order.take(fds).and_then(|part| {
         if payload.is_none() {
-            socket.send(TAKEN, &[]).map_err(step("tell"))?;
+            socket.send(TAKEN, &[]).map_err(step("report the activation"))?;
         }
         Ok(part)
     });
@@ -144,15 +142,15 @@ pub(crate) fn execute(socket: &Seqpacket) -> Result<(InitSpec, Option<OwnedFd>),
         Ok(part) => Ok((part, payload)),
         Err(failure) => {
             if payload.is_some() {
-                let _ = socket.send(NOT_TAKEN, &[]); // the shim is gone otherwise
+                let _ = socket.send(NOT_TAKEN, &[]); // fails only if the shim has exited
             }
             Err(failure)
         }
     }
 }
 
-/// Gets ready while nobody waits: closes what the launcher has open, gives back what memory libcontainer has used, and reads an order as
-/// a container's is read, so that the kernel has given this process the memory for that.
+/// Prepares for an order while there is time: closes the launcher's descriptors, returns the memory that libcontainer
+/// has used, and parses a sample order, so that the kernel has already allocated the memory for that.
 fn ready(socket: &Seqpacket) {
     let _ = process::close_all_but(&[socket.as_fd()]); // done again before the program
     heap::trim();
@@ -173,7 +171,7 @@ fn ready(socket: &Seqpacket) {
 }
 
 impl ActivateOrder {
-    /// Becomes the container's, with its root file system, standard descriptors and views.
+    /// Becomes the container's init, with its root file system, standard descriptors and views.
     fn take(self, fds: Vec<OwnedFd>) -> Result<InitSpec, StartFailure> {
         let step = |what: &'static str| move |error: io::Error| StartFailure::new(what, error);
         let Self { part, host_name, nofile, capabilities, ambient, mounts, generations } = self;
@@ -185,7 +183,7 @@ impl ActivateOrder {
         let generations = if generations { fds.next() } else { None };
         let views: Vec<OwnedFd> = fds.collect();
         pty::stdio(stdin.as_fd(), stdout.as_fd(), stderr.as_fd()).map_err(step("standard descriptors"))?;
-        root::exchange(root.as_fd(), &Path::new("/").join(STAGE), &KEPT).map_err(step("exchange the root"))?;
+        root::exchange(root.as_fd(), &Path::new("/").join(STAGE), &KEPT).map_err(step("replace the root"))?;
         let owner = (part.user.uid, part.user.gid);
         inject::show(&mounts, &views, generations.as_ref(), |_| Some(owner))
             .map_err(|Failed(what, error)| StartFailure::new(what, error))?;

@@ -1,4 +1,4 @@
-//! The container itself, through libcontainer: created with its init waiting, started later with what it runs.
+//! Creates the container through libcontainer with a waiting init, and starts its program later.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,57 +29,57 @@ use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
 use crate::seccomp::Filter;
 use crate::workdir;
 
-/// The name of every container to libcontainer, each below a directory of its own.
+/// Name of every container in libcontainer, each below its own directory.
 const NAME: &str = "c";
 
 /// A container whose init waits to be started.
 pub(crate) struct Created {
-    /// Until it is started: libcontainer has nothing more to do then, and its memory is given back.
+    /// `None` after the start: libcontainer is not needed any more, and its memory is returned.
     container: Option<Container>,
     pid: i32,
     pidfd: OwnedFd,
     socket: Seqpacket,
-    /// Set where its init waited for its part.
+    /// True if it was a warm container.
     was_warm: bool,
-    /// Order that makes its init the container's, where that goes with what it is to run.
+    /// Order that activates init, if it is sent together with the payload.
     order: Option<Order>,
 }
 
-/// Why a program did not start.
+/// Reason for not starting a program.
 pub(crate) enum NotStarted {
     /// The program was not executed: the container has failed.
     Failed {
-        /// Step that failed, and why.
+        /// The failed step and the reason.
         message: String,
-        /// Number of the system call's error, or 0.
+        /// errno of the system call, or 0.
         errno: i32,
     },
-    /// Init did not become the container's first process: there is no container.
+    /// The warm init was not activated: there is no container.
     Refused(Refused),
 }
 
-/// What a container is created of.
+/// Input for creating a container.
 pub(crate) struct Creation<'a> {
-    /// Directory for the files that libcontainer keeps of it.
+    /// Directory for libcontainer's files.
     pub(crate) dir: &'a Path,
-    /// Its cgroup, relative to each hierarchy's mount, and its devices.
+    /// Cgroup, relative to each hierarchy's mount, and devices.
     pub(crate) cgroup: (&'a Path, Devices<'a>),
-    /// Cgroup of processors that it sees.
+    /// Cgroup of the processors that the container sees.
     pub(crate) cpuset: &'a Path,
     pub(crate) spec: &'a Spec,
     pub(crate) filter: Arc<Filter>,
     pub(crate) stdio: [OwnedFd; 3],
-    /// Part of its init; one without waits to be told.
+    /// Part of init; `None` for a warm container, whose init gets it later.
     pub(crate) part: Option<InitSpec>,
 }
 
-/// Creates a container in a cgroup of its own, which has no limits yet.
+/// Creates a container in its own cgroup, which has no limits yet.
 pub(crate) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Refused> {
     let Creation { dir, cgroup: (cgroup, devices), cpuset, spec, filter, stdio: [stdin, stdout, stderr], part } =
         creation;
     let (bundle, state) = (dir.join("bundle"), dir.join("oci"));
     let config = serde_json::to_vec(spec).map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
-    ensure_dir(&bundle, 0o700) // one that was to be a shell has it
+    ensure_dir(&bundle, 0o700) // exists for a warm container
         .and_then(|()| std::fs::write(bundle.join("config.json"), config))
         .and_then(|()| make_dir(&state, 0o700, None))
         .map_err(|error| failed("run directory", &error))?;
@@ -107,16 +107,16 @@ pub(crate) fn create(host: &Host, creation: Creation<'_>) -> Result<Created, Ref
 }
 
 impl Created {
-    /// Lets the init of a shell go on to where it waits for its part.
+    /// Lets the init of a warm container continue until it waits for its part.
     pub(crate) fn release(&mut self) -> Result<(), Refused> {
         let Some(mut container) = self.container.take() else { return Ok(()) };
         container.start().map_err(|error| failed_by(format!("libcontainer: {}", log::chain(&error))))
     }
 
-    /// Has init become what the order says: now, or `at_once` when it is started.
+    /// Activates init according to the order: now, or with `at_once` when it is started.
     ///
     /// # Errors
-    /// The step that init failed at; its end.
+    /// Returns the step that failed in init, or the exit of init.
     pub(crate) fn order(&mut self, order: Order, at_once: bool) -> Result<(), Refused> {
         if at_once {
             self.order = Some(order);
@@ -125,23 +125,23 @@ impl Created {
         order.execute(&self.socket)
     }
 
-    /// Tells whether it was a shell before it was a container.
+    /// Returns true if it was a warm container.
     pub(crate) fn was_warm(&self) -> bool {
         self.was_warm
     }
 
-    /// Init, in the host's pid namespace.
+    /// Returns the pid of init in the host's pid namespace.
     pub(crate) fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Readable when init has ended.
+    /// Returns the pidfd of init, readable after its exit.
     pub(crate) fn pidfd(&self) -> &OwnedFd {
         &self.pidfd
     }
 
-    /// Hands init what it is to run, if it runs a program, and waits until it runs or has told why not. Gives its terminal, if it has one.
-    /// `stage` is the root file system in the shim's mount namespace.
+    /// Sends init its payload, if it runs a program, and waits until the program runs or init reports a failure.
+    /// Returns its terminal, if it has one. `stage` is the root file system in the shim's mount namespace.
     pub(crate) fn start(&mut self, payload: Option<&MemFile>, stage: &Path) -> Result<Option<OwnedFd>, NotStarted> {
         let mut is_taken = true;
         let failed = |what: &str, error: &dyn std::fmt::Display| NotStarted::Failed {
@@ -162,7 +162,7 @@ impl Created {
             self.await_word().map_err(|error| failed("init", &error))?;
             let mut reported = vec![0; FAILURE_MAX];
             match self.socket.recv(&mut reported) {
-                // Its end was closed by a successful execve, or by its death: the wait tells.
+                // The socket closes on execve or exit; waitpid tells them apart.
                 Ok(None) => return Ok(terminal),
                 Ok(Some((length, fds))) if &reported[..length] == TERMINAL => terminal = fds.into_iter().next(),
                 Ok(Some((length, _))) if &reported[..length] == NOT_TAKEN => is_taken = false,
@@ -177,7 +177,7 @@ impl Created {
                     return Err(if is_taken {
                         NotStarted::Failed { message, errno }
                     } else {
-                        NotStarted::Refused(failed_by(format!("shell: {message}")))
+                        NotStarted::Refused(failed_by(format!("warm container: {message}")))
                     });
                 }
                 Err(error) => return Err(failed("init", &error)),
@@ -185,7 +185,7 @@ impl Created {
         }
     }
 
-    /// Waits until init says something, or nothing more.
+    /// Waits until init sends a message or closes the socket.
     fn await_word(&self) -> io::Result<()> {
         if readable_by(&self.socket, Instant::now() + START_PATIENCE)? {
             return Ok(());
@@ -193,24 +193,24 @@ impl Created {
         Err(io::Error::other(format!("no answer within {} s", START_PATIENCE.as_secs())))
     }
 
-    /// Tells whether init has ended already.
+    /// Returns true if init has exited.
     pub(crate) fn has_ended(&self) -> bool {
         is_readable(&self.pidfd)
     }
 
-    /// Ends init, if it has not ended, and takes it.
+    /// Kills init if it is running, and reaps it.
     pub(crate) fn kill(&self) {
         kill(self.pid);
     }
 }
 
-/// Ends a child and takes it.
+/// Kills and reaps a child.
 pub(crate) fn kill(pid: i32) {
     process::kill(pid);
     let _ = process::wait_for(pid);
 }
 
-/// Takes every child that has ended.
+/// Reaps every child that has exited.
 pub(crate) fn reap() {
     while let Ok(Some(_)) = process::reap_one(|_| false) {}
 }

@@ -1,10 +1,10 @@
-//! The last steps of a container's init, after libcontainer and before the program: what this project's
-//! `Executor` does.
+//! The last steps of a container's init, after libcontainer and before the program: this project's implementation of
+//! libcontainer's `Executor`.
 //!
 //! `Init` runs in the cloned process, inside the container, without privilege. It waits for the process payload on a
-//! socket, takes its terminal where it is to have one, and becomes the program ([`crate::program`]). What fails is told
-//! over the same socket; its end of it closes when execve succeeds. In a shell it has privilege over its own namespaces until it is
-//! told which container it begins ([`super::activation`]).
+//! socket, opens its terminal if it has one, and becomes the program ([`crate::program`]). Failures are reported over
+//! the same socket, which closes when execve succeeds. In a warm container init has privilege over its own namespaces
+//! until it receives the order to activate ([`super::takeover`]).
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -28,9 +28,9 @@ use crate::seccomp::Filter;
 
 /// Name of the executor's own init, as `ps` in the container shows it.
 const INIT: &CStr = c"init";
-/// Command line of an init that stays: without it the container would see the launcher's, with paths of the host.
+/// Command line of an init that stays; otherwise the container would see the launcher's, with host paths.
 const INIT_TITLE: &str = "executor-init";
-/// Message of init with its terminal. Shorter than any failure.
+/// Message of init that carries its terminal. Shorter than any failure.
 pub(crate) const TERMINAL: &[u8] = b"tty";
 
 /// Becomes the container's process.
@@ -38,14 +38,14 @@ pub(crate) const TERMINAL: &[u8] = b"tty";
 pub(crate) struct Init {
     /// Init's end of the start socket.
     pub socket: Arc<Seqpacket>,
-    /// Filter on its system calls.
+    /// System call filter.
     pub filter: Arc<Filter>,
-    /// Its part in a container. None in a shell, which is told later.
+    /// Role and settings in the container; `None` in a warm container, which receives them later.
     pub part: Option<Arc<InitSpec>>,
 }
 
 impl Init {
-    /// Comes back only with a failure.
+    /// Returns only on failure.
     fn become_program(&self) -> StartFailure {
         let (part, payload) = match &self.part {
             Some(part) => (Arc::clone(part), None),
@@ -58,7 +58,7 @@ impl Init {
             title::set(INIT_TITLE);
             return match self.await_start().and_then(|_| process::hold_signals()) {
                 Ok(()) => self.serve(None),
-                Err(error) => StartFailure::new("begin as an init", error),
+                Err(error) => StartFailure::new("set up the init", error),
             };
         }
         let program = self.receive(payload).and_then(|payload| {
@@ -80,13 +80,13 @@ impl Init {
         }
     }
 
-    /// Comes back in a child. The first process itself has read nothing of what is run, closes all that it has, is
-    /// confined like the program, and its memory, which is a copy of the shim's, can be looked at by nobody in the
+    /// Returns in a child. The first process itself has read nothing of the payload, closes all its descriptors, is
+    /// confined like the program, and its memory, a copy of the shim's, cannot be inspected by any process in the
     /// container.
     fn stay(&self) -> Result<(), StartFailure> {
-        let failed = |error: io::Error| StartFailure::new("begin as an init", error);
+        let failed = |error: io::Error| StartFailure::new("set up the init", error);
         process::hold_signals().map_err(failed)?;
-        // Before there is a child to see it, which gets its own name when it becomes the program.
+        // Before a child exists that could inherit the name; the child gets its own name when it becomes the program.
         rustix::thread::set_name(INIT).map_err(|error| failed(error.into()))?;
         title::set(INIT_TITLE);
         let child = match process::fork().map_err(failed)? {
@@ -96,7 +96,7 @@ impl Init {
         self.serve(Some(child))
     }
 
-    /// Looks after its child, or after processes that others start.
+    /// Waits for its child, or for processes that others start.
     fn serve(&self, child: Option<i32>) -> ! {
         let serve = || child.map_or_else(process::serve_as_reaper, process::serve_as_init);
         let served = rustix::thread::set_name(INIT)
@@ -106,7 +106,7 @@ impl Init {
             .map_err(drop)
             .and_then(|()| self.filter.install().map_err(drop))
             .and_then(|()| serve().map_err(drop));
-        // What lives beside the child ends with the first process.
+        // Other processes end with the first process of the pid namespace.
         process::exit_now(match served {
             Ok(Ended::Code(code)) => code,
             Ok(Ended::Signal(signal)) => 128 + signal,
@@ -114,9 +114,9 @@ impl Init {
         })
     }
 
-    /// Takes what is to be run, which comes with the order to start where it has not come.
+    /// Receives the payload, with the order to start if it has not come before.
     fn receive(&self, come: Option<OwnedFd>) -> Result<MemFile, StartFailure> {
-        let failed = |error: io::Error| StartFailure::new("receive what to run", error);
+        let failed = |error: io::Error| StartFailure::new("receive the payload", error);
         let fd = match come {
             Some(fd) => fd,
             None => {
@@ -127,13 +127,13 @@ impl Init {
         MemFile::from_fd(fd, BYTES_MAX as u64).map_err(failed)
     }
 
-    /// Waits for the order to start, and what comes with it.
+    /// Waits for the order to start and returns its descriptors.
     fn await_start(&self) -> io::Result<Vec<OwnedFd>> {
         let (_, fds) = self.socket.recv(&mut [0; 8])?.ok_or(io::ErrorKind::UnexpectedEof)?;
         Ok(fds)
     }
 
-    /// Of the container's own devpts. Its other end goes to the shim.
+    /// Opens a terminal in the container's own devpts and sends the other end to the shim.
     fn take_terminal(&self, window: Window) -> io::Result<()> {
         let master = Terminal::open()?.control()?;
         pty::resize(master.as_fd(), window)?;
@@ -148,12 +148,12 @@ impl Executor for Init {
         process::exit_now(127)
     }
 
-    /// Accepts everything: what to run is not known yet when libcontainer asks.
+    /// Accepts everything: the program is not known yet when libcontainer asks.
     fn validate(&self, _: &Spec) -> Result<(), ExecutorValidationError> {
         Ok(())
     }
 
-    /// The environment is made in one piece with the arguments, just before execve.
+    /// Does nothing: the environment is built together with the arguments, just before execve.
     fn setup_envs(&self, _: HashMap<String, String>) -> Result<(), ExecutorSetEnvsError> {
         Ok(())
     }

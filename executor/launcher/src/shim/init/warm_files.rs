@@ -1,9 +1,10 @@
-//! The secret files of a container that was a shell, where they are all that is to be carried into it: without a helper.
+//! Warm files: secret files of an activated warm container that needs nothing but files, mounted without a helper.
 //!
-//! The init of a shell may still mount in its own namespaces, so it shows the files when it takes the container's root
-//! ([`super::activation`]). The shim writes them, before that, while it is in the container's memory accounting: their pages count
-//! against the container's limit, as those that a helper writes ([`crate::shim::files::inject`]). What needs more than files, a container
-//! with little memory, and a host on which moving between cgroups is slow, go the helper's way.
+//! The init of a warm container may still mount in its own namespaces, so it mounts the files when it takes the
+//! container's root ([`super::takeover`]). The shim writes them before that while it is in the container's memory
+//! cgroup: their pages count against the container's limit, like those written by a helper ([`super::inject`]). The
+//! helper is still used for containers that need more than files or have little memory, and on hosts where moving
+//! between cgroups is slow.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -25,12 +26,13 @@ use crate::shim::files::inject::{attached_if_need_be, ownership, with_contents};
 use crate::shim::running::control::Control;
 use crate::shim::running::limits;
 
-/// Most views that an order to an init carries, that of the generations among them.
+/// Most views in an order to init, including the view of the generations.
 pub(crate) const VIEWS_MAX: usize = 4;
-/// Memory that a container has room for besides its files, in bytes: where the limit is nearer, a helper meets it and not the shim.
+/// Memory in bytes that a container must have free in addition to its files; with less, a helper meets the limit and
+/// not the shim.
 const ROOM: u64 = 16 << 20;
 
-/// Facts about the files.
+/// Input for writing the files.
 pub(crate) struct Files<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) cgroup: &'a Path,
@@ -38,21 +40,21 @@ pub(crate) struct Files<'a> {
     pub(crate) user: &'a ResolvedUser,
     pub(crate) file_groups: &'a BTreeMap<String, u32>,
     pub(crate) id_map: IdMap,
-    /// A directory where the volume can be attached on kernels that need that.
+    /// Directory to attach the volume on kernels that need that.
     pub(crate) staging: &'a Path,
 }
 
-/// Views of files that are written, for init to show.
+/// Views of the written files, for init to mount.
 pub(crate) struct Views {
     pub(crate) mounts: Vec<OwnedFd>,
     pub(crate) generations: Option<OwnedFd>,
 }
 
 impl Files<'_> {
-    /// Writes them. `None` where a helper is to do it. The volume is among `remains` from its making on.
+    /// Writes the files. Returns `None` if a helper must do it. The volume is in `remains` as soon as it exists.
     ///
     /// # Errors
-    /// No room; a payload that does not fit the plan.
+    /// Returns a refusal if there is no space or a payload does not match the plan.
     pub(crate) fn write(
         &self,
         host: &Host,
@@ -78,7 +80,7 @@ impl Files<'_> {
         attached_if_need_be(volume, self.staging, views).map(Some).map_err(system)
     }
 
-    /// Nothing but files is to be carried in, and their views are few.
+    /// Returns true if only files are injected and their views are few.
     fn are_all(&self) -> bool {
         let layout = self.plan.layout();
         let views = self.mounts.len() + usize::from(placement::shows_generations_dir(self.mounts, layout));
@@ -105,7 +107,7 @@ impl Files<'_> {
     }
 }
 
-/// Tells whether nothing but files, if anything, is to be carried into a container of this plan.
+/// Returns true if at most files are injected into a container of this plan.
 pub(crate) fn carries_files_at_most(plan: &Plan) -> bool {
     !plan.terminal
         && plan.surroundings.sysctls.is_empty()

@@ -1,15 +1,14 @@
-//! Clients that are attached to the container's process: they get what it writes, masked, and one of them sends what it
-//! reads.
+//! Clients attached to the container's process: they receive its masked output, and one of them may send its input.
 //!
-//! A client that is lossless is to the process what the reader of a pipe is: while it does not read, nothing more is read
-//! from the process ([`Attached::holds_up`]), which waits when its pipes are full. So does a process whose run asked for
-//! its reader to be awaited, for [`RETURN_TIME`] at most. Nothing else waits: commands, signals and other clients are
-//! attended to all the while. A client that goes away lets the process go on; one whose daemon went away is expected back
-//! for the same time, and goes on where it was.
+//! A lossless client acts like the reader of a pipe: while it does not read, nothing more is read from the process
+//! ([`Attached::holds_up`]), which blocks when its pipes are full. A process whose run asked to await a reader is
+//! blocked in the same way, for [`RETURN_TIME`] at most. Nothing else waits: commands, signals and other clients are
+//! still served. When a client disconnects, the process continues; a client whose daemon exited is expected back for
+//! the same time, and resumes at its position.
 //!
-//! Any other client never holds the process up: what it has not read is kept for it up to a bound, and beyond that it is
-//! told how much it missed. Input goes to one place and is kept nowhere: while the process does not read, nothing more
-//! is taken from the client.
+//! Other clients never block the process: unread output is kept up to a limit, and beyond that the client is informed
+//! how many bytes it missed. Input goes to one destination and is not stored: while the process does not read, nothing
+//! more is read from the client.
 
 mod window;
 
@@ -26,49 +25,48 @@ use executor_sys::seqpacket::Seqpacket;
 use window::Window;
 use zeroize::Zeroizing;
 
-/// Clients at a time.
+/// Most clients at a time.
 const CLIENTS_MAX: usize = 16;
-/// Most bytes that are kept for a client beyond what its socket holds. A lossless one holds the process up then.
+/// Most bytes that are kept for a client in addition to its socket buffer. Beyond this, a lossless client blocks the
+/// process.
 const QUEUE_MAX: u64 = 256 << 10;
-/// Bytes that are kept of what a client that may come back was sent: all that can be on its way to it. Sockets, the
-/// daemon's and its HTTP/2 library's queues hold about 1.2 MiB.
+/// Bytes kept of the output already sent to a client that may come back: everything that can be in flight. Sockets and
+/// the queues of the daemon and its HTTP/2 library hold about 1.2 MiB.
 const REPLAY_MAX: u64 = 2 << 20;
-/// Time that a reader is awaited: a new one, or one whose daemon went away. Clients give up on a daemon after 30 s.
+/// Time to wait for a reader: a new one, or one whose daemon exited. Clients give up on a daemon after 30 s.
 const RETURN_TIME: Duration = Duration::from_secs(30);
 /// Bytes of output that are kept for the first client.
 const BACKLOG_MAX: u64 = 64 << 10;
-/// Packets of a client that are read in one go: others wait, too.
+/// Packets of a client that are read at a time, so that others are served as well.
 const ROUND_MAX: usize = 8;
 
-/// The clients, and where input goes.
+/// The attached clients and the destination of their input.
 #[derive(Default)]
 pub(crate) struct Attached {
     clients: Vec<Client>,
     sink: Sink,
     /// Input that the process has not read yet.
     pending: Zeroizing<Vec<u8>>,
-    /// The process's input ends behind it.
+    /// True if the process's input ends after `pending`.
     end_of_input: bool,
     window: Window,
-    /// Some output is kept for the first client.
+    /// True if some output is kept for the first client.
     expected: bool,
-    /// Until then everything is kept for the reader that the run asked to be awaited.
+    /// Time until which all output is kept for the reader that the run asked to await.
     awaited: Option<Instant>,
-    /// Clients whose daemon went away.
+    /// Clients whose daemon exited.
     absent: Vec<Absent>,
-    /// The process has ended, and all its output is in the window.
+    /// True after the process has exited and all its output is in the window.
     over: bool,
 }
 
 /// Destination of input.
 #[derive(Default)]
 pub(crate) enum Sink {
-    /// Nowhere: the process takes none, or takes no more.
+    /// No destination: the process takes no input, or no more.
     #[default]
     None,
-    /// Terminal.
     Terminal(OwnedFd),
-    /// A pipe.
     Pipe(OwnedFd),
 }
 
@@ -78,15 +76,15 @@ struct Client {
     output: bool,
     lossless: bool,
     resumable: bool,
-    /// The place of the next byte that it is to be sent.
+    /// Position of the next byte to send.
     next: u64,
-    /// Bytes that the client missed, where it must be told so and where it is.
+    /// Missed bytes, if the client must be informed of them and of its position.
     untold: Option<u64>,
-    /// Set when the client was told that the output has ended.
+    /// True after the client was informed of the end of the output.
     ended: bool,
-    /// Set when the client said that it has what it wants.
+    /// True after the client said that it is done.
     left: bool,
-    /// Set when nothing can be sent to the client. What it sent is still heard.
+    /// True if nothing can be sent to the client. Its earlier messages are still read.
     broken: bool,
 }
 
@@ -97,7 +95,7 @@ struct Absent {
 }
 
 impl Client {
-    /// Sends what there is for it, as far as its socket takes it.
+    /// Sends the available output, as far as the socket accepts it.
     fn deliver(&mut self, window: &Window, over: bool) {
         if self.output && self.next < window.start() {
             *self.untold.get_or_insert(0) += window.start() - self.next;
@@ -127,21 +125,21 @@ impl Client {
 }
 
 impl Attached {
-    /// The process takes input there, and somebody may want to see what it wrote before.
+    /// Sets the destination of input, and keeps early output for the first client.
     pub(crate) fn expect(&mut self, sink: Sink) {
         self.sink = sink;
         self.expected = true;
     }
 
-    /// The process begins, and everything that it writes is for a reader that is to come.
+    /// Starts to keep all output for a reader that is expected.
     pub(crate) fn await_reader(&mut self) {
         self.awaited = Some(Instant::now() + RETURN_TIME);
     }
 
-    /// Takes a client.
+    /// Accepts a client.
     ///
     /// # Errors
-    /// Too many clients; another one sends input; there is no such place in the output.
+    /// Returns a refusal if there are too many clients, another client sends input, or the output has no such position.
     pub(crate) fn take(&mut self, asked: &Attach, fds: Vec<OwnedFd>) -> Result<(), Refused> {
         let fd = fds.into_iter().next().ok_or_else(|| Refused::new(Reason::Invalid, "an attach needs a descriptor"))?;
         let socket = Seqpacket::from_peer(fd).map_err(|error| Refused::new(Reason::Invalid, error.to_string()))?;
@@ -150,7 +148,7 @@ impl Attached {
             return Err(Refused::new(Reason::Invalid, why));
         }
         if self.clients.len() >= CLIENTS_MAX {
-            let why = format!("{CLIENTS_MAX} clients are attached; no more may be");
+            let why = format!("{CLIENTS_MAX} clients are attached, which is the maximum");
             return Err(Refused::new(Reason::Exhausted, why));
         }
         if asked.input && self.clients.iter().any(|client| client.input) {
@@ -159,7 +157,7 @@ impl Attached {
             }
             self.clients.retain(|client| {
                 if client.input {
-                    let _ = client.socket.send(&[FromShim::TakenOver as u8], &[]); // its connection ends in any case
+                    let _ = client.socket.send(&[FromShim::TakenOver as u8], &[]); // best effort
                 }
                 !client.input
             });
@@ -178,7 +176,7 @@ impl Attached {
             self.awaited = None;
         }
         if let Some(place) = asked.resume_at.filter(|_| lossless) {
-            // The one that it is: of those that were sent this much, the one that was sent least.
+            // Identify the returning client: of those that were sent this much, the one that was sent least.
             let sent = self.absent.iter().enumerate().filter(|(_, absent)| absent.next >= place);
             if let Some((index, _)) = sent.min_by_key(|(_, absent)| absent.next) {
                 self.absent.remove(index);
@@ -201,7 +199,7 @@ impl Attached {
         Ok(())
     }
 
-    /// Output that was masked.
+    /// Queues masked output for the clients.
     pub(crate) fn output(&mut self, stream: Stream, bytes: &[u8]) {
         let mark = match stream {
             Stream::Stdout => FromShim::Stdout,
@@ -222,11 +220,11 @@ impl Attached {
         self.clients.iter_mut().for_each(|client| client.deliver(&self.window, self.over));
     }
 
-    /// Forgets what nobody is to get any more.
+    /// Drops output that no client needs any more.
     fn trim(&mut self) {
         let end = self.window.end();
         if self.awaited.is_some() {
-            return; // nothing is read from the process when it has become too much
+            return; // back-pressure applies if the window is full
         }
         let held = self.clients.iter().filter(|client| client.lossless).map(|client| client.next);
         let needed = held.chain(self.absent.iter().map(|absent| absent.next)).min().unwrap_or(end);
@@ -237,12 +235,12 @@ impl Attached {
         let replayed = replayed.map(|next| next.saturating_sub(REPLAY_MAX));
         let firm = backlog.into_iter().chain(replayed).min().unwrap_or(end).min(needed);
         self.window.forget_before(watched.min().unwrap_or(end).min(firm));
-        // Of what only slow watchers want the newest stays.
+        // Keep only the newest output for lossy clients.
         self.window.shrink(QUEUE_MAX, firm);
         self.window.shrink(REPLAY_MAX + QUEUE_MAX, needed);
     }
 
-    /// A client has not read what there is, or is awaited: the process waits for it.
+    /// True if a lossless client has unread output or is awaited: the process is not read.
     pub(crate) fn holds_up(&self) -> bool {
         let full = |place| self.window.cost_from(place) >= QUEUE_MAX;
         self.awaited.is_some() && full(self.window.start())
@@ -255,7 +253,7 @@ impl Attached {
         self.awaited.into_iter().chain(self.absent.iter().map(|absent| absent.until)).min()
     }
 
-    /// Registers the clients, and where their input goes, for a turn of a loop.
+    /// Registers the clients and the destination of their input for one turn of a loop.
     pub(crate) fn register<'fd, T: Copy>(&'fd self, events: &mut Events<'fd, T>, token: T) {
         for client in &self.clients {
             let socket = client.socket.as_fd();
@@ -272,7 +270,7 @@ impl Attached {
         }
     }
 
-    /// Sends what was kept, takes what came, forgets who did not come back. Never waits.
+    /// Sends queued output, reads input, and drops clients that did not come back. Never waits.
     pub(crate) fn poll_clients(&mut self) {
         self.write();
         let mut index = 0;
@@ -293,7 +291,7 @@ impl Attached {
         self.trim();
     }
 
-    /// Takes what one client sent. Tells whether it stays.
+    /// Reads the messages of one client. Returns true if the client stays.
     fn recv(&mut self, index: usize) -> bool {
         let mut buffer = Zeroizing::new([0; ATTACHED_PACKET_MAX]);
         for _ in 0..ROUND_MAX {
@@ -316,7 +314,7 @@ impl Attached {
                         Some(ToShim::EndOfInput) if client.input => self.end_input(),
                         Some(ToShim::Window) => self.resize(bytes),
                         Some(ToShim::Leave) => client.left = true,
-                        _ => {} // not its business, or of a newer daemon
+                        _ => {} // not permitted for it, or from a newer daemon
                     }
                 }
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
@@ -328,11 +326,11 @@ impl Attached {
         true
     }
 
-    /// Gives the process what it has not read yet.
+    /// Writes pending input to the process.
     fn write(&mut self) {
         while !self.pending.is_empty() {
             let written = match self.sink.fd() {
-                None => Ok(self.pending.len()), // it reads no more
+                None => Ok(self.pending.len()), // it has closed its input
                 Some(fd) => rustix::io::write(fd, &self.pending),
             };
             match written {
@@ -346,7 +344,7 @@ impl Attached {
         }
     }
 
-    /// A pipe ends. On a terminal a character ends input.
+    /// Ends the process's input: closes a pipe, or sends the end-of-file character to a terminal.
     fn end_input(&mut self) {
         self.end_of_input = matches!(self.sink, Sink::Pipe(_));
         self.write();
@@ -355,11 +353,11 @@ impl Attached {
     fn resize(&self, sides: &[u8]) {
         if let (Sink::Terminal(terminal), &[a, b, c, d]) = (&self.sink, sides) {
             let size = TerminalSize { rows: u16::from_le_bytes([a, b]), columns: u16::from_le_bytes([c, d]) };
-            let _ = pty::resize(terminal.as_fd(), size); // its process may have ended
+            let _ = pty::resize(terminal.as_fd(), size); // its process may have exited
         }
     }
 
-    /// The process has ended, and all its output has come: every client is told behind the last of it.
+    /// Informs every client of the end of the output, after the last of it: the process has exited.
     pub(crate) fn end(&mut self) {
         self.sink = Sink::None;
         self.pending = Zeroizing::default();
@@ -368,13 +366,13 @@ impl Attached {
         self.trim();
     }
 
-    /// Returns whether no client must still get something: lossless clients have gone, with all of it where they could have
-    /// it.
+    /// Returns true if no client must still receive output: lossless clients have disconnected, with all of it if they
+    /// could receive it.
     pub(crate) fn is_settled(&self) -> bool {
         self.awaited.is_none() && self.absent.is_empty() && !self.clients.iter().any(|client| client.lossless)
     }
 
-    /// Returns whether no client could still get something.
+    /// Returns true if no client could still receive output.
     pub(crate) fn is_delivered(&self) -> bool {
         self.is_settled() && self.clients.iter().all(|client| client.ended || client.broken)
     }
@@ -389,14 +387,14 @@ impl Sink {
     }
 }
 
-/// A client whose connection has ended is expected back, where it may come back and did not say goodbye.
+/// Returns a disconnected client as absent if it may come back and did not say goodbye.
 fn client_is_gone(client: &Client) -> Option<Absent> {
     let returns = client.resumable && !client.left;
     returns.then(|| Absent { next: client.next, until: Instant::now() + RETURN_TIME })
 }
 
-/// Looks for a goodbye among what a client sent that is gone. What it sent as input before goes nowhere: the process does
-/// not read it.
+/// Searches the remaining messages of a disconnected client for a goodbye. Its remaining input is dropped: the process
+/// does not read it.
 fn hear_the_last(client: &mut Client) {
     let mut buffer = Zeroizing::new([0; ATTACHED_PACKET_MAX]);
     while let Ok(Some((1.., _))) = client.socket.recv(&mut *buffer) {

@@ -1,12 +1,12 @@
-//! The output of a container, masked, into its log file.
+//! Copies the container's output, masked, into its log file.
 //!
-//! Secrets are masked before a byte leaves this process (see [`super::redaction`]). What may be the beginning of one is
-//! held back until it is decided, or until nothing came for a moment.
+//! Secrets are masked before a byte leaves this process (see [`super::watch`]). The possible beginning of a secret is
+//! held back until it is decided, or until no output came for a moment.
 //!
-//! The file is bounded: at its limit it becomes `log.1` and a new one begins, which says how much came before it. A file
-//! has its name only when its owner and mode are right: executord opens it at any time. A disk that is full loses output
-//! and says so in the log when there is room again; it never stops the container. What attached clients get does not go
-//! through the file (see [`super::attach`]).
+//! The file is bounded: at its limit it becomes `log.1` and a new file begins, which records how many bytes came before
+//! it. A file gets its name only after its owner and mode are set: executord opens it at any time. If the disk is full,
+//! output is lost, and the log says so when there is space again; the container never stops. Output to attached clients
+//! does not go through the file (see [`super::attach`]).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -32,21 +32,21 @@ use crate::errors::plain;
 use crate::finish::now;
 use crate::log::{self, Level};
 
-/// After this long without output, what was held back is written. Long enough for the parts of one line that a
-/// program writes one by one, short for somebody who follows the log.
+/// Held-back output is written after this time without output. Long enough for the parts of a line that a program
+/// writes one by one, short for a client that follows the log.
 const IDLE: Duration = Duration::from_millis(200);
 
-/// The container's output on its way.
+/// Output pipes and log file of a container.
 pub(crate) struct Log {
     id: String,
     dirs: Dirs,
     path: PathBuf,
     file: File,
-    /// Bytes of the file, and how many of them tell where it begins.
+    /// Size of the file in bytes, and the part of it that records the position of its beginning.
     size: u64,
     header: u64,
     size_max: u64,
-    /// Place of the log's end in the whole of the output.
+    /// Position of the log's end in the whole output.
     place: Place,
     source: Rc<Source>,
     pipes: Vec<Pipe>,
@@ -54,37 +54,37 @@ pub(crate) struct Log {
     terminal: bool,
     stdin: bool,
     masking: Masking,
-    /// Bytes that could not be written, and are not told yet.
+    /// Bytes that could not be written and are not reported in the log yet.
     lost: u64,
     usage: LogUsage,
-    /// Limits on the rate at which output is kept, if there are any.
+    /// Rate limits of the log, if any.
     limiter: Option<LogLimiter>,
     begun: Instant,
-    /// True when output was dropped since the last line, and no line tells the place yet.
+    /// True if output was dropped since the last line and no line records the position yet.
     untold: bool,
 }
 
-/// What output is marked with.
+/// Label of output in the log.
 #[derive(Default)]
 struct Source {
     name: String,
-    /// The output is not kept.
+    /// True if the output is not kept.
     suppressed: bool,
 }
 
-/// An output of the container.
+/// An output pipe of the container.
 struct Pipe {
     stream: Stream,
     source: Rc<Source>,
-    /// Index of the process that it belongs to, in a tree of actions.
+    /// Index of its process in a tree of actions.
     process: Option<usize>,
     file: File,
     masked: redact::Stream,
-    /// The beginning of a character whose rest has not come yet. Clients have it already.
+    /// Incomplete character at the end of the last read. Clients have these bytes already.
     torn: Vec<u8>,
-    /// Time when what is held back goes out, if nothing comes.
+    /// Time when held-back output is written if nothing more comes.
     flush_at: Option<Instant>,
-    /// The end of the pipe was read: this is dropped after the turn.
+    /// True after end of file; the pipe is dropped after this turn of the loop.
     ended: bool,
 }
 
@@ -100,11 +100,12 @@ impl Pipe {
         Self { stream, source, process, file, masked, torn: Vec::new(), flush_at: None, ended: false }
     }
 
-    /// Reads as much as there is and no more: a shim whose container is silent holds no buffer. `None` where nothing more comes.
+    /// Reads what is available into a buffer of that size: the shim of a silent container holds no buffer. Returns
+    /// `None` at end of file.
     fn read(&mut self) -> Option<Vec<u8>> {
         let waiting = rustix::io::ioctl_fionread(&self.file)
             .map_or(CHUNK_MAX, |bytes| usize::try_from(bytes).unwrap_or(CHUNK_MAX));
-        let mut buffer = vec![0; waiting.clamp(1, CHUNK_MAX)]; // one byte sees the end
+        let mut buffer = vec![0; waiting.clamp(1, CHUNK_MAX)]; // one byte detects end of file
         let length = match self.file.read(&mut buffer) {
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => 0,
             Ok(length) if length > 0 => length,
@@ -119,7 +120,7 @@ impl Pipe {
 }
 
 impl Log {
-    /// Begins a log, in an empty file that is there or in a new one.
+    /// Begins a log in an existing empty file or in a new one.
     pub(crate) fn create(dirs: &Dirs, plan: &Plan, size_max: u64, file: Option<File>) -> io::Result<Self> {
         let path = dirs.log();
         let main = plan.main();
@@ -146,13 +147,13 @@ impl Log {
         })
     }
 
-    /// The container's ends: standard input, output and error. The pipes belong to its user, so that the process
-    /// can open /dev/stdout again. Output that is not kept has pipes, too: attached clients see it, and libcontainer opens
-    /// a /dev/null that it finds there anew, for reading only.
+    /// Returns the container's standard input, output and error. The pipes belong to the container's user, so that the
+    /// process can reopen /dev/stdout. Output that is not kept has pipes as well: attached clients see it, and
+    /// libcontainer would reopen a /dev/null read-only.
     pub(crate) fn ends(&mut self, uid: u32, gid: u32) -> io::Result<[OwnedFd; 3]> {
         let null = || rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         if self.terminal {
-            return Ok([null()?, null()?, null()?]); // until it has opened its terminal
+            return Ok([null()?, null()?, null()?]); // used until it has opened its terminal
         }
         let stdin = if self.stdin { self.input(uid, gid)? } else { null()? };
         let source = Rc::clone(&self.source);
@@ -160,7 +161,7 @@ impl Log {
         Ok([stdin, stdout, self.end_of(Stream::Stderr, &source, None, (uid, gid))?])
     }
 
-    /// The ends of a process of a tree of actions: standard input, output and error.
+    /// Returns standard input, output and error for a process of a tree of actions.
     pub(crate) fn ends_of(
         &mut self,
         process: usize,
@@ -173,7 +174,7 @@ impl Log {
         Ok([stdin, stdout, self.end_of(Stream::Stderr, &source, Some(process), owner)?])
     }
 
-    /// A process's end of a pipe whose other end is read here.
+    /// Returns the process's end of a pipe that this process reads.
     fn end_of(
         &mut self,
         stream: Stream,
@@ -188,7 +189,7 @@ impl Log {
         Ok(theirs)
     }
 
-    /// The process's end of a pipe that attached clients write into.
+    /// Returns the process's end of a pipe that attached clients write to.
     fn input(&mut self, uid: u32, gid: u32) -> io::Result<OwnedFd> {
         let (theirs, ours) = pipe_with(PipeFlags::CLOEXEC)?;
         rustix::io::ioctl_fionbio(&ours, true)?;
@@ -197,7 +198,7 @@ impl Log {
         Ok(theirs)
     }
 
-    /// The process has opened a terminal: what it writes there is its output, and its input comes from there.
+    /// Keeps the terminal that the process has opened, for its output and its input.
     pub(crate) fn keep_terminal(&mut self, terminal: OwnedFd) {
         match terminal.try_clone() {
             Ok(sink) => self.attached.expect(Sink::Terminal(sink)),
@@ -206,7 +207,7 @@ impl Log {
         self.pipes.push(Pipe::new(Stream::Stdout, &self.source, None, File::from(terminal)));
     }
 
-    /// Takes a client that wants to see what the process writes, or to send what it reads.
+    /// Accepts a client that reads the process's output or sends its input.
     pub(crate) fn take_client(&mut self, asked: &Attach, fds: Vec<OwnedFd>) -> Result<(), Refused> {
         if asked.input && !self.stdin {
             return Err(Refused::new(Reason::Precondition, "the process takes no input: it was not run with `stdin`"));
@@ -214,45 +215,45 @@ impl Log {
         self.attached.take(asked, fds)
     }
 
-    /// Sends clients what waits for them, takes what they sent.
+    /// Sends queued output to clients and reads their input.
     pub(crate) fn attend_clients(&mut self) {
         self.attached.poll_clients();
     }
 
-    /// Returns when a client has had its time.
+    /// Returns the next deadline of a client.
     pub(crate) fn clients_due(&self) -> Option<Instant> {
         self.attached.due()
     }
 
-    /// Registers the clients for a turn of a loop.
+    /// Registers the clients for one turn of a loop.
     pub(crate) fn register_clients<'fd, T: Copy>(&'fd self, events: &mut Events<'fd, T>, token: T) {
         self.attached.register(events, token);
     }
 
-    /// Registers the process's output for a turn of a loop, unless a client holds it up.
+    /// Registers the process's output for one turn of a loop, unless a client blocks it.
     pub(crate) fn register_output<'fd, T: Copy>(&'fd self, events: &mut Events<'fd, T>, token: T) {
         let pipes = if self.attached.holds_up() { &[] } else { &self.pipes[..] };
         pipes.iter().for_each(|pipe| events.read(pipe.file.as_fd(), token));
     }
 
-    /// Takes some of what is there, of each stream, unless a client holds it up.
+    /// Reads some of the available output of each stream, unless a client blocks it.
     pub(crate) fn pump(&mut self) {
         if !self.attached.holds_up() {
             self.take_some(|_| true);
         }
     }
 
-    /// Takes all that a process of a tree of actions has written, unless a client holds it up.
+    /// Reads everything that a process of a tree of actions has written, unless a client blocks it.
     pub(crate) fn drain(&mut self, process: usize) {
         while !self.attached.holds_up() && self.take_some(|of| of == Some(process)) {}
     }
 
-    /// Takes all that is there: nothing more comes, and nobody is waited for.
+    /// Reads all remaining output, without waiting for clients: no more will be written.
     pub(crate) fn pump_rest(&mut self) {
         while self.take_some(|_| true) {}
     }
 
-    /// Takes some of each stream of the processes that are meant. Returns whether there may be more.
+    /// Reads some output of each stream of the processes that `meant` selects. Returns true if there may be more.
     fn take_some(&mut self, meant: impl Fn(Option<usize>) -> bool) -> bool {
         let mut more = false;
         let mut pipes = std::mem::take(&mut self.pipes);
@@ -260,7 +261,7 @@ impl Log {
             if !meant(of_one[0].process) {
                 continue;
             }
-            // Standard error is read first and taken last: what was printed before an error is there by then.
+            // Read standard error first and log it last: output printed before an error is then read as well.
             let read: Vec<_> = of_one.iter_mut().rev().map(Pipe::read).collect();
             for (pipe, bytes) in of_one.iter_mut().zip(read.into_iter().rev()) {
                 match bytes {
@@ -278,22 +279,22 @@ impl Log {
         more
     }
 
-    /// Masks from now on. What is held back is judged by the new values, too.
+    /// Masks from now on. Held-back output is checked for the new values, too.
     pub(crate) fn mask(&mut self, masking: Masking) {
         self.masking = masking;
     }
 
-    /// Returns what has turned out about masking since it was told last.
+    /// Returns warnings of masking that were not returned before.
     pub(crate) fn news_of_masking(&mut self) -> Vec<String> {
         self.masking.news()
     }
 
-    /// Masks words that are not on their way to the log.
+    /// Masks text that does not go through the log.
     pub(crate) fn masked(&self, words: &str) -> String {
         self.masking.redactor().text(words)
     }
 
-    /// Masks bytes that are not on their way to the log.
+    /// Masks bytes that do not go through the log.
     pub(crate) fn masked_bytes(&self, bytes: &[u8]) -> Vec<u8> {
         self.masking.redactor().masked(bytes)
     }
@@ -303,12 +304,12 @@ impl Log {
         &self.path
     }
 
-    /// Returns when something that is held back is due.
+    /// Returns when held-back output is due.
     pub(crate) fn flush_at(&self) -> Option<Instant> {
         self.pipes.iter().filter_map(|pipe| pipe.flush_at).min()
     }
 
-    /// Writes what was held back for long enough.
+    /// Writes output that was held back for [`IDLE`].
     pub(crate) fn flush_idle(&mut self) {
         let mut pipes = std::mem::take(&mut self.pipes);
         let now = Instant::now();
@@ -318,15 +319,14 @@ impl Log {
         self.pipes = pipes;
     }
 
-    /// The process begins. What it writes may have to wait for its reader.
+    /// Marks the start of the process. From now on output may wait for a reader.
     pub(crate) fn start(&mut self, plan: &Plan) {
         if plan.await_reader {
             self.attached.await_reader();
         }
     }
 
-    /// Writes what is held back: nothing more comes. Gives the clients, who may not have all of it yet, and the
-    /// counters.
+    /// Writes held-back output at the end. Returns the clients, which may not have all of it yet, and the counters.
     pub(crate) fn end(mut self) -> (Attached, LogUsage) {
         for mut pipe in std::mem::take(&mut self.pipes) {
             self.flush(&mut pipe);
@@ -336,7 +336,7 @@ impl Log {
         (self.attached, self.usage)
     }
 
-    /// Returns what was kept of the output, and what was not.
+    /// Returns counters of kept and dropped output.
     pub(crate) fn usage(&self) -> LogUsage {
         self.usage
     }
@@ -353,8 +353,8 @@ impl Log {
         pipe.flush_at = is_held.then(|| Instant::now() + IDLE);
     }
 
-    /// Passes output on to clients and to the log, but for a character of which only the beginning has come: no entry of the
-    /// log ends within one.
+    /// Passes output on to clients and to the log, except an incomplete character at its end: no log entry ends within
+    /// a character.
     fn pass_on(&mut self, pipe: &mut Pipe, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -380,13 +380,13 @@ impl Log {
         self.log(pipe.stream, &pipe.source, &rest);
     }
 
-    /// Words of the executor's own, on a stream of their own.
+    /// Logs text of the executor, on its own stream.
     pub(crate) fn own_words(&mut self, words: &str) {
         let source = Rc::clone(&self.source);
         self.write_message(Stream::Executor, &source.name, words);
     }
 
-    /// Words with this source: of the request, as if a process had written them, or of the executor's own.
+    /// Logs text with this source: of the request, as if a process had written it, or of the executor.
     pub(crate) fn write_message(&mut self, stream: Stream, source: &str, words: &str) {
         let words = format!("{}\n", self.masked(words));
         self.attached.output(stream, words.as_bytes());
@@ -394,14 +394,14 @@ impl Log {
         self.log(stream, &source, words.as_bytes());
     }
 
-    /// Notes the exit of a process that has a log source, where the plan has exits noted.
+    /// Logs the exit of a process that has a log source, if the plan asks for it.
     pub(crate) fn note_exit(&mut self, plan: &Plan, process: &PlannedProcess, line: &str) {
         if plan.notes_exits() && !process.log_source.is_empty() && !process.suppress_log_output {
             self.write_message(Stream::Executor, &process.log_source, line);
         }
     }
 
-    /// Writes output to the log, as far as its limits allow.
+    /// Writes output to the log, within its limits.
     fn log(&mut self, stream: Stream, source: &Source, bytes: &[u8]) {
         if bytes.is_empty() || (source.suppressed && stream != Stream::Executor) {
             return;
@@ -456,7 +456,7 @@ impl Log {
                     let why = format_args!("output was lost: {}: {}", self.path.display(), plain(&error));
                     log::line(Level::Warning, &self.id, why);
                 }
-                // What told of earlier losses is written again.
+                // Lines that reported earlier losses are written again.
                 self.place.bytes += place.bytes - before.bytes;
                 self.place.entries += place.entries - before.entries;
                 self.lost += kept;
@@ -466,7 +466,7 @@ impl Log {
         }
     }
 
-    /// Writes the place of the log's end, where output was dropped before it.
+    /// Writes the position of the log's end if output was dropped before it.
     fn tell_place(&mut self) {
         if !std::mem::take(&mut self.untold) {
             return;
@@ -489,7 +489,7 @@ impl Log {
         match self.file.write_all(lines) {
             Ok(()) => self.size += lines.len() as u64,
             Err(error) => {
-                // Half a line would spoil the next one.
+                // A partial line would corrupt the next one.
                 self.file.set_len(self.size)?;
                 io::Seek::seek(&mut self.file, io::SeekFrom::Start(self.size))?;
                 return Err(error);
@@ -498,8 +498,8 @@ impl Log {
         Ok(())
     }
 
-    /// Begins a new file; the one before is kept as `log.1`. That one goes first, because a full disk needs its room. Where
-    /// the new one cannot be made, it is tried again with the next output.
+    /// Begins a new file and keeps the previous one as `log.1`. The old `log.1` is removed first, because a full disk
+    /// needs the space. If the new file cannot be created, the next output tries again.
     fn rotate(&mut self) -> io::Result<()> {
         match std::fs::rename(&self.path, self.path.with_extension("1")) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -1,9 +1,9 @@
-//! Values of a container's secrets, which its shim must know in order to mask them in its output.
+//! Masked values: the values of a container's secrets, which its shim must know in order to mask them in the output.
 //!
-//! Values are read out of the memory files that the container is started with, after its init was cloned, and stay
-//! in this process until the container has ended: secret variables, secret arguments, files that are not public, the
+//! Values are read from the memory files that the container is started with, after its init was cloned, and stay in
+//! this process until the container has ended: secret variables, secret arguments, files that are not public, the
 //! runtime token. Output that is not kept is masked as well, because attached clients see it. A container without such
-//! inputs costs nothing, and one that prints nothing no search for them.
+//! inputs costs nothing, and a container without output builds no matcher.
 
 use std::cell::{Cell, OnceCell};
 use std::collections::BTreeSet;
@@ -17,27 +17,26 @@ use executor_secrets::redact::{self, Redactor, Watched};
 use executor_sys::memfile::MemFile;
 use zeroize::Zeroizing;
 
-/// For so many updates a value that was replaced or removed is masked on: the process may still print it.
+/// Number of updates for which a replaced or removed value is still masked: the process may still print it.
 const UPDATES: u64 = 8;
 
-/// The values that are masked.
+/// The masked values.
 pub(crate) struct MaskedValues {
     mode: Redaction,
-    /// Root of relative paths of files.
+    /// Root of relative file paths.
     root: PathBuf,
     inputs: Vec<Rc<Value>>,
     files: Vec<Rc<Value>>,
-    /// Of files that are about to come into force.
+    /// Values of files that are about to come into force.
     announced: Vec<Rc<Value>>,
-    /// Number of updates.
     updates: u64,
 }
 
-/// A value and the name that stands in its place.
+/// A value and the name that replaces it.
 struct Value {
     name: String,
     value: Zeroizing<Vec<u8>>,
-    /// In force no longer, since this update.
+    /// Update that put the value out of force, if any.
     replaced: Cell<Option<u64>>,
 }
 
@@ -47,14 +46,14 @@ impl Value {
     }
 }
 
-/// A search for values, made when there is something to be searched: it takes as long as a whole start where values are many.
+/// A matcher for values, built when there is output: with many values that takes as long as a whole start.
 pub(crate) struct Masking {
     mode: Redaction,
     values: Vec<Rc<Value>>,
     search: OnceCell<Redactor>,
-    /// Warnings that are known without it.
+    /// Warnings that are known without building the matcher.
     warnings: Vec<String>,
-    /// Set when what the search adds to them was told.
+    /// True after the warnings of the matcher were reported.
     reported: bool,
 }
 
@@ -64,23 +63,23 @@ impl Masking {
         Self::new(Redaction::None, Vec::new())
     }
 
-    /// Of two values with one name the one that comes first gives its name to what is masked.
+    /// Of two equal values, the name of the first is used in masked output.
     fn new(mode: Redaction, values: Vec<Rc<Value>>) -> Self {
         let warnings = redact::warnings(mode, watched(&values));
         Self { mode, values, search: OnceCell::new(), warnings, reported: false }
     }
 
-    /// Returns the search.
+    /// Returns the matcher.
     pub(crate) fn redactor(&self) -> &Redactor {
         self.search.get_or_init(|| Redactor::new(self.mode, watched(&self.values)))
     }
 
-    /// Returns what is to be told of the values before anything is searched.
+    /// Returns the warnings that are known before anything is searched.
     pub(crate) fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// Returns what the making of the search adds to that, once it is made; nothing the next time.
+    /// Returns further warnings once the matcher is built; empty on later calls.
     pub(crate) fn news(&mut self) -> Vec<String> {
         let Some(search) = self.search.get().filter(|_| !std::mem::replace(&mut self.reported, true)) else {
             return Vec::new();
@@ -94,10 +93,10 @@ fn watched(values: &[Rc<Value>]) -> impl Iterator<Item = Watched<'_>> {
 }
 
 impl MaskedValues {
-    /// Reads what a container is started with.
+    /// Reads the secret inputs of a container's start.
     ///
     /// # Errors
-    /// The memory files do not fit the plan, or cannot be mapped.
+    /// Returns an error if the memory files do not match the plan or cannot be mapped.
     pub(crate) fn start(
         plan: &Plan,
         root: &Path,
@@ -132,7 +131,8 @@ impl MaskedValues {
         Ok(watch)
     }
 
-    /// Takes the contents of files, in this order, that are about to come into force. What is in force is masked on.
+    /// Adds the contents of files, in this order, that are about to come into force. The present values are still
+    /// masked.
     ///
     /// # Errors
     /// As [`MaskedValues::start`].
@@ -148,7 +148,7 @@ impl MaskedValues {
         Ok(())
     }
 
-    /// Puts the announced values in force. These are all the files that there are.
+    /// Puts the announced values in force. `all` lists all present files.
     pub(crate) fn confirm(&mut self, all: &[PlannedFile]) {
         if self.mode == Redaction::None {
             return;
@@ -170,24 +170,24 @@ impl MaskedValues {
         self.announced.clear();
     }
 
-    /// Returns whether there is nothing to be masked.
+    /// Returns true if there is nothing to mask.
     pub(crate) fn is_empty(&self) -> bool {
         self.inputs.is_empty() && self.files.is_empty() && self.announced.is_empty()
     }
 
-    /// Returns the masking of these values. Of two values with one name the newer one comes first.
+    /// Returns the masking of these values. Newer ones come first.
     pub(crate) fn masking(&self) -> Masking {
         let values = self.inputs.iter().chain(self.announced.iter().rev()).chain(self.files.iter().rev());
         Masking::new(self.mode, values.cloned().collect())
     }
 
-    /// Returns the name of a file in the log: its path, without the root that relative paths lie below.
+    /// Returns the name of a file in the log: its path relative to the root of relative paths.
     fn name(&self, file: &PlannedFile) -> String {
         file.path.strip_prefix(&self.root).unwrap_or(&file.path).display().to_string()
     }
 }
 
-/// Secret arguments and variables.
+/// Returns secret arguments and variables.
 fn inputs(plan: &Plan, process: &MemFile) -> io::Result<Vec<Rc<Value>>> {
     if plan.actions.is_some() {
         return inputs_of_steps(plan, process);
@@ -199,7 +199,7 @@ fn inputs(plan: &Plan, process: &MemFile) -> io::Result<Vec<Rc<Value>>> {
     process.read(|bytes| of_process(main, "", bytes))?
 }
 
-/// Secret arguments and variables of the processes of a tree of actions.
+/// Returns secret arguments and variables of the processes of a tree of actions.
 fn inputs_of_steps(plan: &Plan, payloads: &MemFile) -> io::Result<Vec<Rc<Value>>> {
     payloads.read(|bytes| {
         let payloads = payload::decode(bytes).map_err(invalid)?;
@@ -211,7 +211,7 @@ fn inputs_of_steps(plan: &Plan, payloads: &MemFile) -> io::Result<Vec<Rc<Value>>
     })?
 }
 
-/// The secret parts of a URL: the query, and the name and password before the host.
+/// Returns the secret parts of a URL: the query, and the user name and password before the host.
 fn of_url(transfer: &PlannedTransfer, url: &[u8]) -> Vec<Rc<Value>> {
     let direction = transfer.direction;
     let name = |part: &str| format!("{}.{}.{} ({part})", transfer.id, direction.kind(), direction.url_field());
@@ -227,7 +227,7 @@ fn of_url(transfer: &PlannedTransfer, url: &[u8]) -> Vec<Rc<Value>> {
     parts.into_iter().filter(|(_, part)| !part.is_empty()).map(|(part, value)| Value::new(name(part), value)).collect()
 }
 
-/// Secret arguments and variables of one process, whose arguments are named below `parent`.
+/// Returns secret arguments and variables of one process, with argument names below `parent`.
 fn of_process(process: &PlannedProcess, parent: &str, payload: &[u8]) -> io::Result<Vec<Rc<Value>>> {
     let values = ProcessPayload::decode(payload).and_then(|payload| payload.secrets(process)).map_err(invalid)?;
     let variables = process.secret_environment_names.iter().cloned();

@@ -1,8 +1,9 @@
-//! The message that a container's process leaves about its end.
+//! The termination message of a container's process.
 //!
-//! It is written to a file on a tmpfs of its own, made detached: the container sees that one file, the shim holds it open and
-//! reads it when no process of the container lives any more. Nothing is looked up by a name that the container could
-//! exchange. What is kept is masked as the log is, and the file is overwritten before it goes.
+//! The process writes it to a file on a separate tmpfs that was made detached: the container sees only that file. The
+//! shim holds the file open and reads it after the last process of the container has exited. Nothing is looked up by a
+//! name that the container could replace. The kept message is masked like the log, and the file is overwritten before
+//! it is removed.
 
 use std::fs::File;
 use std::io;
@@ -21,20 +22,20 @@ use rustix::mount::MountAttrFlags;
 
 /// Source of the mount in /proc/PID/mountinfo.
 const SOURCE: &str = "executor-message";
-/// Name of the file on its file system.
 const NAME: &str = "message";
-/// Size of the file system: bytes that a container's processes can write there.
+/// Size of the file system in bytes: the most that the container's processes can write.
 const BYTES_MAX: u64 = 1 << 20;
-/// Zeros that are written over it, so many at a time. Not on the stack, which a shim keeps as long as its container lives.
+/// Zeros that overwrite the file, this many at a time. Static, because the stack of a shim stays as long as the
+/// container.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-/// Maximum bytes of the end of a log that takes the place of a message, as in Kubernetes.
+/// Maximum bytes of the end of the log when it replaces a message, as in Kubernetes.
 const LOG_BYTES_MAX: usize = 2048;
-/// Maximum lines of it.
+/// Maximum lines of the end of the log when it replaces a message, as in Kubernetes.
 const LOG_LINES_MAX: usize = 80;
-/// Bytes of a log file that are looked at for it: some entries of the longest kind.
+/// Bytes at the end of a log file that are read for this: a few entries of maximum size.
 const LOG_LOOK: u64 = 4 * CHUNK_MAX as u64;
 
-/// A file for a message.
+/// File for a termination message.
 #[derive(Debug)]
 pub(crate) struct MessageFile {
     root: OwnedFd,
@@ -42,10 +43,11 @@ pub(crate) struct MessageFile {
 }
 
 impl MessageFile {
-    /// Makes an empty one, which everybody in the container can write to. `noswap` where the kernel's tmpfs has it.
+    /// Makes an empty file that every process in the container can write to. Pass `noswap` if the kernel's tmpfs
+    /// supports it.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Returns an error if no memory is left.
     pub(crate) fn create((uid, gid): (u32, u32), noswap: bool) -> io::Result<Self> {
         let flags =
             MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
@@ -59,11 +61,11 @@ impl MessageFile {
         Ok(Self { root, file: file.into() })
     }
 
-    /// Returns a detached view of the file, to be mounted. `staging` is a directory of the calling process's own mount namespace,
-    /// for kernels that cannot clone a mount that is detached.
+    /// Returns a detached view of the file, to be mounted. `staging` is a directory in the calling process's own mount
+    /// namespace, for kernels that cannot clone a detached mount.
     ///
     /// # Errors
-    /// No privilege.
+    /// Returns an error if the process lacks the privilege.
     pub(crate) fn view(&self, staging: &Path) -> io::Result<OwnedFd> {
         let view = match clone_tree(self.root.as_fd(), Path::new(NAME), false) {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
@@ -77,12 +79,12 @@ impl MessageFile {
         Ok(view)
     }
 
-    /// Takes what was written, and overwrites it. No process of the container lives any more.
+    /// Reads the message and overwrites the file. No process of the container may be running.
     ///
     /// # Errors
-    /// The file cannot be read or overwritten.
+    /// Returns an error if the file cannot be read or overwritten.
     pub(crate) fn take(self) -> io::Result<Vec<u8>> {
-        // Of a file with holes, which can be of any length, its end.
+        // Read only the end: a sparse file can be of any length.
         let length = self.file.metadata()?.len();
         let from = length.saturating_sub(BYTES_MAX);
         let mut content = vec![0; usize::try_from(length - from).map_err(io::Error::other)?];
@@ -100,7 +102,7 @@ impl MessageFile {
     }
 }
 
-/// A file for a message on its way into a container.
+/// A termination message file to be mounted into a container.
 pub(crate) struct Placing<'a> {
     pub(crate) file: &'a MessageFile,
     pub(crate) point: &'a MountPoint,
@@ -110,24 +112,24 @@ pub(crate) struct Placing<'a> {
 pub(crate) fn last_bytes(masked: &[u8], planned: &TerminationMessage) -> String {
     let most = planned.bytes_max as usize;
     let from = masked.len().saturating_sub(most);
-    // Not in the middle of a character.
+    // Do not begin in the middle of a character.
     let torn = masked[from..].iter().take(3).take_while(|byte| from > 0 && (**byte & 0xc0) == 0x80).count();
     let mut text = String::from_utf8_lossy(&masked[from + torn..]).into_owned();
-    // A byte that is no text is replaced by three.
+    // An invalid byte becomes three bytes.
     let surplus = text.len().saturating_sub(most);
     text.drain(..text.ceil_char_boundary(surplus));
     text
 }
 
-/// Tells whether the end of the log takes the place of a message.
+/// Returns true if the end of the log replaces the message.
 pub(crate) fn falls_back(planned: &TerminationMessage, message: &str, exit: Option<Exit>) -> bool {
     planned.fallback_to_logs && message.is_empty() && exit.is_some_and(|exit| exit != Exit::Code(0))
 }
 
-/// Reads the end of what processes wrote to a log.
+/// Reads the end of the process output in a log.
 ///
 /// # Errors
-/// It cannot be read.
+/// Returns an error if the log cannot be read.
 pub(crate) fn end_of_log(path: &Path) -> io::Result<String> {
     let mut written = Vec::new();
     for path in [path.with_extension("1"), path.to_owned()] {
@@ -139,7 +141,7 @@ pub(crate) fn end_of_log(path: &Path) -> io::Result<String> {
         let from = length.saturating_sub(LOG_LOOK);
         let mut lines = vec![0; usize::try_from(length - from).map_err(io::Error::other)?];
         file.read_exact_at(&mut lines, from)?;
-        // What the first line lacks makes it one in another format.
+        // Skip the first line: a partial entry could parse as a different one.
         for line in lines.split(|byte| *byte == b'\n').skip(usize::from(from > 0)) {
             if let Some(Line::Entry(entry)) = logline::parse(line)
                 && entry.stream != Stream::Executor
@@ -152,7 +154,7 @@ pub(crate) fn end_of_log(path: &Path) -> io::Result<String> {
     Ok(last_lines(&written))
 }
 
-/// Returns the last lines of what was written.
+/// Returns the last lines of the output.
 fn last_lines(written: &[u8]) -> String {
     let mut from = written.len().saturating_sub(LOG_BYTES_MAX);
     let whole = written.strip_suffix(b"\n").unwrap_or(written);

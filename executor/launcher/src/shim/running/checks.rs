@@ -1,5 +1,5 @@
-//! A container's checks, as far as the shim is needed for them: sockets in the container's network namespace, and the end
-//! of a container that is not healthy. executord makes the checks: nothing that a container sends is read here.
+//! The shim's part of a container's checks: sockets in the container's network namespace, and stopping an unhealthy
+//! container. executord runs the checks: the shim reads nothing that a container sends.
 
 use std::os::fd::AsFd;
 
@@ -16,7 +16,7 @@ use crate::errors::failed;
 use crate::host::Host;
 use crate::shim::Ready;
 
-/// Makes a socket for a check. A container without checks that connect has no use for one, and executord gets none.
+/// Makes a socket for a check. Refused for a container without checks that connect.
 pub(crate) fn socket(asked: &MakeSocket, ready: &Ready) -> Result<AnswerPayload, Refused> {
     if !ready.record.plan.checks.as_ref().is_some_and(Checks::connect) {
         return Err(Refused::new(Reason::Denied, "the container has no checks that connect"));
@@ -25,8 +25,8 @@ pub(crate) fn socket(asked: &MakeSocket, ready: &Ready) -> Result<AnswerPayload,
     socket.map(AnswerPayload::Socket).map_err(|error| failed("socket for a check", &error))
 }
 
-/// Takes the reason of a container's end into its log and its record. `false` of a container that is ending already, and of one
-/// whose restart policy has its action begin again.
+/// Writes the unhealthy reason to the log and the record. Returns `false` for a container that is already ending, or
+/// whose restart policy runs its action again.
 pub(crate) fn end(asked: &EndUnhealthy, host: &Host, ready: &mut Ready) -> Result<bool, Refused> {
     let EndUnhealthy { reason, outputs, run } = asked;
     let Some(checks) = &ready.record.plan.checks else {
@@ -39,13 +39,13 @@ pub(crate) fn end(asked: &EndUnhealthy, host: &Host, ready: &mut Ready) -> Resul
         && outputs.len() <= checks.all().count()
         && outputs.iter().all(is_of_check);
     if !fits || reason.chars().any(executor_core::text::is_harmful) {
-        return Err(Refused::new(Reason::Invalid, "the reason or the output of a check is not in its bounds"));
+        return Err(Refused::new(Reason::Invalid, "the reason or the output of a check is invalid or too long"));
     }
     if ready.record.state != State::Running {
         return Ok(false);
     }
     if ready.record.restarts.as_ref().is_some_and(|restarts| restarts.count != *run) {
-        return Ok(false); // the run that was checked has ended
+        return Ok(false); // the checked run has ended
     }
     let main = ready.record.plan.main();
     let keeps_output = !main.is_some_and(|main| main.suppress_log_output);
@@ -64,7 +64,7 @@ pub(crate) fn end(asked: &EndUnhealthy, host: &Host, ready: &mut Ready) -> Resul
     Ok(true)
 }
 
-/// Notes in the log that the checks begin or that the container became healthy, in Diego's words.
+/// Logs that the checks begin or that the container became healthy, worded as by Diego.
 pub(crate) fn note(asked: NoteHealth, ready: &mut Ready) -> Result<(), Refused> {
     let NoteHealth { healthy, run } = asked;
     if !ready.record.plan.checks.as_ref().is_some_and(Checks::decide_start) {

@@ -1,7 +1,7 @@
-//! A shim's connections: to the daemon that launched it, to later daemons, to the launcher.
+//! Connections of a shim: to the daemon that launched it, to later daemons, to the launcher.
 //!
-//! Whoever connects is told the state at once and at every change; a peer that does not read is let go and may
-//! connect again. Root and the daemon's user are served, others are not.
+//! A new peer gets the state at once and after every change. A peer that does not read is disconnected and may connect
+//! again. Only root and the daemon's user are served.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,93 +24,89 @@ use super::heartbeat::HeartbeatWriter;
 use crate::log::{self, Level};
 use crate::shim::files::update::Update;
 
-/// Most connections at a time: the daemon, one that is being replaced, the launcher, one more.
+/// Most connections at a time: the daemon, a daemon that is being replaced, the launcher, and one spare.
 const CONNECTIONS_MAX: usize = 6;
 
-/// Most commands of a connection that are read in one go: they may bring descriptors, and others wait, too.
+/// Most commands of a connection that are read at a time: they may carry descriptors, and other peers wait.
 const ROUND_MAX: usize = 8;
 
-/// The connections of a shim.
 pub(crate) struct Control {
     listener: Option<SeqpacketListener>,
     connections: Vec<Connection>,
-    /// To the launcher that forked this shim; gone when that is gone.
+    /// Connection to the launcher that forked this shim; `None` after the launcher has exited.
     lifeline: Option<Seqpacket>,
-    /// Second handle on the secret file system, to be given to a later launcher.
+    /// Second handle on the secret file system, for a later launcher.
     volume: Option<OwnedFd>,
     state: State,
     daemon_uid: u32,
     pace: HeartbeatWriter,
 }
 
-/// A peer.
+/// A connected peer.
 struct Connection {
     socket: Seqpacket,
-    /// The peer is gone, or does not read. Commands that it sent before still count, unanswered.
+    /// True if the peer is gone or does not read. Its earlier commands are still carried out, unanswered.
     gone: bool,
-    /// Set where the peer connected as root. Never set for a socket that was passed: its credentials may be those of
-    /// whoever bound the other end.
+    /// True if the peer connected as root. Never set for a socket that was passed: its credentials may be those of the
+    /// process that bound the other end.
     root: bool,
 }
 
 /// A command of a peer.
 pub(crate) enum Command {
-    /// End it.
+    /// Stop the container.
     Stop(Stop),
-    /// Signal one of its processes.
+    /// Signal one of the container's processes.
     Signal(Signal),
-    /// Answer with its secret inputs.
+    /// Answer with the secret inputs.
     ReadSecrets(ReadSecrets),
-    /// Connect a client to its process.
+    /// Attach a client to the process.
     Attach(Attach, Vec<OwnedFd>),
-    /// Replace its files.
+    /// Replace the secret files.
     UpdateFiles(Update),
-    /// Replace its egress, as `EGRESS_FDS` say.
+    /// Replace the egress rules; descriptors as listed by `EGRESS_FDS`.
     UpdateEgress(Vec<OwnedFd>),
     /// Replace limits.
     UpdateLimits(UpdateLimits),
-    /// Stop its processes until they go on.
+    /// Freeze the container's processes.
     Pause,
-    /// Let them go on.
+    /// Thaw the container's processes.
     Resume,
-    /// End it because of its checks.
+    /// Stop the container because of its checks.
     EndUnhealthy(EndUnhealthy),
-    /// Note in its log how far its checks are.
+    /// Log the progress of the container's checks.
     NoteHealth(NoteHealth),
-    /// Answer with a socket in its network namespace.
+    /// Answer with a socket in the container's network namespace.
     MakeSocket(MakeSocket),
-    /// Answer with its counters.
+    /// Answer with the container's counters.
     ReadUsage(ReadUsage),
     /// Answer with the URL of a transfer.
     ReadTransfer(ReadTransfer),
-    /// Go on after the end of a transfer.
+    /// Continue after the end of a transfer.
     EndTransfer(EndTransfer),
     /// Move a worker of a transfer into the cgroup of the container's workers.
     LimitWorker(Worker),
 }
 
-/// A worker as a peer names it.
+/// A worker process as named by a peer.
 pub(crate) struct Worker {
     pub(crate) asked: LimitWorker,
-    /// Descriptor of its process.
+    /// pidfd of the worker.
     pub(crate) fds: Vec<OwnedFd>,
-    /// Pid of the peer, which is no worker.
+    /// Pid of the peer, which is not a worker.
     pub(crate) peer: Option<i32>,
 }
 
-/// What an answer carries.
-#[allow(clippy::large_enum_variant)] // one at a time, on its way
+/// Content of an answer.
+#[allow(clippy::large_enum_variant)] // short-lived, one at a time
 pub(crate) enum AnswerPayload {
-    /// Secrets, which are wiped if the answer does not arrive.
+    /// Secrets, wiped if the answer does not arrive.
     Secrets(MemFile),
-    /// A socket.
     Socket(OwnedFd),
-    /// Counters.
     Usage(Usage),
 }
 
 impl AnswerPayload {
-    /// Returns the descriptor.
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Self::Secrets(file) => Some(file.as_fd()),
@@ -120,7 +116,7 @@ impl AnswerPayload {
     }
 }
 
-/// A command, to be answered.
+/// A command that needs an answer.
 pub(crate) struct PendingCommand {
     command: Command,
     answer: Answer,
@@ -133,7 +129,7 @@ pub(crate) struct Answer {
 }
 
 impl PendingCommand {
-    /// The command, and where its answer goes.
+    /// Returns the command and the destination of its answer.
     pub(crate) fn split(self) -> (Command, Answer) {
         (self.command, self.answer)
     }
@@ -155,46 +151,46 @@ impl Control {
         }
     }
 
-    /// Returns the shim's pace.
     pub(crate) fn pace(&self) -> &HeartbeatWriter {
         &self.pace
     }
 
-    /// Listens for later daemons and launchers. The launcher is told: a daemon that it welcomes finds every shim.
+    /// Listens for later daemons and launchers. Reports this to the launcher, so that a daemon that the launcher
+    /// accepts finds every shim.
     pub(crate) fn listen(&mut self, listener: SeqpacketListener) {
         self.listener = Some(listener);
-        // Not the daemon, which has known the state since the launcher's answer, and would wake for nothing.
+        // Do not report to the daemon: it knows the state since the launcher's answer and would wake up for nothing.
         self.tell_launcher(&reached_report(self.state));
     }
 
-    /// Takes on a state that is told with the next one: it lasts for a moment, and who is told reads the record.
+    /// Sets a state that is reported with the next one: it is short, and peers read the record.
     pub(crate) fn pass(&mut self, state: State) {
         self.state = state;
     }
 
-    /// Tells everyone of a state, also whoever has connected but was not heard yet.
+    /// Reports a state to every peer, including new connections whose commands were not read yet.
     pub(crate) fn reached(&mut self, state: State) {
         self.accept();
         self.state = state;
         let bytes = reached_report(state);
         if state != State::Wiping {
-            self.tell_launcher(&bytes); // which does nothing then
+            self.tell_launcher(&bytes); // a no-op for this state
         }
         for connection in &mut self.connections {
             connection.gone |= connection.socket.send(&bytes, &[]).is_err();
         }
     }
 
-    /// Gives the launcher its handle on the secret files.
+    /// Sends the launcher its handle on the secret files.
     pub(crate) fn share_volume(&mut self, volume: &Volume) {
         self.volume = volume.handle().try_clone_to_owned().ok();
         let report = ShimReport { sequence: 0, news: Some(ShimNews::Done(Done {})) }.encode_to_vec();
         if let Some(lifeline) = &self.lifeline {
-            let _ = lifeline.send(&report, &[volume.handle()]); // without a launcher the next one asks
+            let _ = lifeline.send(&report, &[volume.handle()]); // a later launcher asks for it
         }
     }
 
-    /// Tells the daemon that there is no container.
+    /// Reports to the daemon that there is no container.
     pub(crate) fn refuse(&mut self, refused: Refused) {
         self.accept();
         let report = ShimReport { sequence: 0, news: Some(ShimNews::Refused(refused)) }.encode_to_vec();
@@ -204,14 +200,14 @@ impl Control {
         }
     }
 
-    /// The launcher is told first: what the daemon asks of it next may presume that it knows.
+    /// Report to the launcher before the daemon: the next request of the daemon may rely on it.
     fn tell_launcher(&mut self, report: &[u8]) {
         if self.lifeline.as_ref().is_some_and(|lifeline| lifeline.send(report, &[]).is_err()) {
             self.lifeline = None;
         }
     }
 
-    /// Registers the connections for a turn of a loop.
+    /// Registers the connections for one turn of a loop.
     pub(crate) fn register<'fd, T: Copy>(&'fd self, events: &mut Events<'fd, T>, token: T) {
         let listener = self.listener.iter().map(AsFd::as_fd);
         let connections = self.connections.iter().filter(|connection| !connection.gone);
@@ -220,7 +216,7 @@ impl Control {
         all.for_each(|fd| events.read(fd, token));
     }
 
-    /// Takes connections and reads what came. Never waits.
+    /// Accepts connections and reads pending requests. Never waits.
     pub(crate) fn read(&mut self) -> Vec<PendingCommand> {
         self.accept();
         self.look_at_lifeline();
@@ -231,7 +227,7 @@ impl Control {
                     Ok(Some((request, fds))) => asked.extend(self.take(index, request, fds)),
                     Ok(None) => break,
                     Err(Gone) => {
-                        // It keeps its place, so that the indices in `asked` stay right until they are answered.
+                        // Keep the entry, so that the indices in `asked` stay valid until they are answered.
                         self.connections[index].gone = true;
                         break;
                     }
@@ -241,7 +237,7 @@ impl Control {
         asked
     }
 
-    /// Answers a command. A memory file of secrets is the peer's to wipe, if it comes to the peer.
+    /// Answers a command. If a memory file of secrets arrives, the peer must wipe it.
     pub(crate) fn answer(&mut self, to: &Answer, result: Result<Option<AnswerPayload>, Refused>) {
         let (news, carried) = match result {
             Ok(Some(AnswerPayload::Usage(usage))) => (ShimNews::Usage(usage), None),
@@ -251,7 +247,7 @@ impl Control {
         let report = ShimReport { sequence: to.sequence, news: Some(news) }.encode_to_vec();
         let fds: Vec<BorrowedFd<'_>> = carried.iter().filter_map(AnswerPayload::fd).collect();
         let connection = self.connections.get(to.connection);
-        // One that is gone asks again.
+        // A peer that is gone asks again.
         let sent = connection.is_some_and(|peer| !peer.gone && peer.socket.send(&report, &fds).is_ok());
         if let Some(AnswerPayload::Secrets(file)) = carried.filter(|_| !sent)
             && let Err(error) = file.wipe()
@@ -260,7 +256,7 @@ impl Control {
         }
     }
 
-    /// Forgets connections that are gone. To be called when nothing is left to answer.
+    /// Removes connections that are gone. Call this when no answer is pending.
     pub(crate) fn tidy(&mut self) {
         self.connections.retain(|connection| !connection.gone);
     }
@@ -280,7 +276,7 @@ impl Control {
         }
     }
 
-    /// The launcher asks for nothing but a turn of the loop on its line, and that is one.
+    /// Drains the lifeline: the launcher only wakes the loop over it.
     fn look_at_lifeline(&mut self) {
         let Some(lifeline) = &self.lifeline else { return };
         let mut buffer = [0; 64];
@@ -288,7 +284,7 @@ impl Control {
             match lifeline.recv(&mut buffer) {
                 Ok(Some(_)) => {}
                 Ok(None) => return self.lifeline = None,
-                Err(_) => return, // nothing more has come
+                Err(_) => return, // no more messages
             }
         }
     }
@@ -329,7 +325,7 @@ impl Control {
         Some(PendingCommand { command, answer: Answer { sequence: request.sequence, connection } })
     }
 
-    /// The handle goes to root alone: the daemon must not be able to read the files.
+    /// Sends the handle to root only: the daemon must not be able to read the files.
     fn share_with(&self, connection: usize, sequence: u64) {
         let Connection { socket, root, .. } = &self.connections[connection];
         let (news, fds) = match &self.volume {
@@ -348,10 +344,10 @@ fn reached_report(state: State) -> Vec<u8> {
     ShimReport { sequence: 0, news: Some(ShimNews::Reached(Reached { state: state_number(state) })) }.encode_to_vec()
 }
 
-/// The peer is gone, or speaks something else.
+/// The peer is gone or sent an invalid message.
 struct Gone;
 
-/// The next request, if one is there, and what came with it.
+/// Returns the next request, if there is one, with its descriptors.
 fn receive(connection: &Seqpacket) -> Result<Option<(ShimRequest, Vec<OwnedFd>)>, Gone> {
     let mut buffer = [0; 4096];
     const { assert!(PACKET_MAX >= 4096) };

@@ -1,7 +1,7 @@
-//! The secret inputs, for the holder of the container's runtime token.
+//! Returns the secret inputs to the holder of the container's runtime token.
 //!
-//! In goes the digest of a token that somebody presented to the daemon; out comes a memory file with the values, read
-//! straight from the volume into it. The shim knows the token by its digest alone: a daemon that was taken over gets
+//! The input is the digest of the token that a client presented to the daemon; the output is a memory file with the
+//! values, read directly from the volume. The shim knows only the digest of the token: a compromised daemon gets
 //! nothing without a token that a container gave it.
 
 use crate::errors::failed;
@@ -16,8 +16,8 @@ use executor_secrets::TokenDigest;
 use executor_secrets::volume::{Stored, Volume};
 use executor_sys::memfile::MemFile;
 
-/// Answers with what the container has now: its files are those of the generation in force; those that its process may
-/// change, as they came.
+/// Answers with the container's present inputs: its files are those of the generation in force, but files that its
+/// process may change have their initial contents.
 pub(crate) fn answer(
     asked: &ReadSecrets,
     token: Option<&TokenDigest>,
@@ -25,7 +25,7 @@ pub(crate) fn answer(
     volume: Option<&Volume>,
 ) -> Result<MemFile, Refused> {
     let presented = TokenDigest::from_bytes(&asked.token_digest);
-    // Both sides are digests, and they are compared in constant time.
+    // Both sides are digests and are compared in constant time.
     let (Some(volume), true) = (volume, token.is_some() && presented.as_ref() == token) else {
         return Err(Refused::new(Reason::Denied, "this is not the container's runtime token"));
     };

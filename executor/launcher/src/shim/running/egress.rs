@@ -1,6 +1,6 @@
-//! New rules of egress for a container that runs: judged, brought into force in one step, recorded.
+//! New egress rules for a running container: validated, applied in one step, recorded.
 //!
-//! Where they cannot be recorded the old rules are put back, so that the record says what is in force.
+//! If they cannot be recorded, the old rules are restored, so that the record matches the rules in force.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::network;
 use crate::shim::Ready;
 use crate::shim::files::update::keep_records;
 
-/// Time that the kernel may take: for new rules, and for the old ones where the new ones cannot be recorded.
+/// Time limit for the kernel to apply new rules, and to restore the old ones if the new ones cannot be recorded.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Carries an update out.
+/// Carries out an update of the egress rules.
 pub(crate) fn execute(host: &Host, ready: &mut Ready, fds: Vec<OwnedFd>) -> Result<(), Refused> {
     let record = evaluate(host, &ready.record, fds)?;
     keep_records(ready, &record)?;
@@ -30,7 +30,7 @@ pub(crate) fn execute(host: &Host, ready: &mut Ready, fds: Vec<OwnedFd>) -> Resu
     network::replace_egress(host, plan)?;
     if let Err(error) = ready.remains.dirs.write_record(&record) {
         if let Err(refused) = network::replace_egress(host, &ready.record.plan) {
-            let why = format_args!("the old rules of egress could not be put back: {}", refused.message);
+            let why = format_args!("the old egress rules could not be restored: {}", refused.message);
             log::line(Level::Error, plan.id.as_str(), why);
         }
         return Err(failed("run directory", &error));
@@ -39,10 +39,14 @@ pub(crate) fn execute(host: &Host, ready: &mut Ready, fds: Vec<OwnedFd>) -> Resu
     Ok(())
 }
 
-/// Returns the record as it is to be, judged by the policy that the launcher read: whatever the daemon said of it.
+/// Returns the new record, validated by the launcher's own policy and not by the daemon's.
 fn evaluate(host: &Host, record: &ContainerRecord, fds: Vec<OwnedFd>) -> Result<ContainerRecord, Refused> {
     if record.state != State::Running {
-        let why = format!("container {} is {}: egress is replaced while it runs", record.plan.id, record.state.name());
+        let why = format!(
+            "container {} is {}: egress can be replaced only while it runs",
+            record.plan.id,
+            record.state.name()
+        );
         return Err(Refused::new(Reason::Precondition, why));
     }
     let invalid = |error: &dyn std::fmt::Display| Refused::new(Reason::Invalid, format!("update: {error}"));
@@ -56,7 +60,7 @@ fn evaluate(host: &Host, record: &ContainerRecord, fds: Vec<OwnedFd>) -> Result<
         .map_err(|violations| Refused::from_fields(Reason::Invalid, &violations))?;
     let mut prepared = record.prepared.clone();
     if let Some(prepared) = &mut prepared {
-        // Those of the rules that were in force are outdated.
+        // Warnings about the replaced rules are outdated.
         prepared.warnings.retain(|warning| !warning.starts_with("egress_rules["));
         prepared.warnings.extend(network::log_warning(&plan));
     }

@@ -1,8 +1,8 @@
-//! Limits and privileges of a plan that this host can enforce or give.
+//! Limits and privileges of a plan that this host can enforce or grant.
 //!
-//! Others are refused by the field's name, or told as a warning where the operator wants that
-//! (`unenforceable_limits`). Limits of a container that runs can be replaced. A number of open files above the host's own limit is lowered to it, and told: the container
-//! gets less than it asked for, never more.
+//! Others are refused by field name, or reported as a warning if the operator chose that (`unenforceable_limits`).
+//! Limits of a running container can be replaced. A limit on open files above the host's own is lowered to it, with a
+//! warning: the container gets less than it asked for, never more.
 
 use std::io;
 use std::path::Path;
@@ -22,13 +22,13 @@ use crate::log::{self, Level};
 use crate::shim::Ready;
 use crate::shim::files::update::keep_records;
 
-/// Descriptors of a shim beside its container's files: connections, clients, pipes.
+/// Descriptors of a shim in addition to the container's files: connections, clients, pipes.
 const DESCRIPTORS: u64 = 256;
 
-/// Beginning of a warning about a limit of the request.
+/// Prefix of a warning about a limit of the request.
 const WARNING: &str = "limits.";
 
-/// Limits in force, with 0 for what is not set, and what to tell.
+/// Returns the limits in force, with 0 for unset ones, and warnings.
 pub(crate) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>), Refused> {
     let mut limits = plan.limits;
     let mut lacking = Vec::new();
@@ -48,7 +48,7 @@ pub(crate) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
     limits.cpu_millis = if held("cpu", "limits.cpu_millis", asked.cpu_millis) { asked.cpu_millis } else { 0 };
     limits.cpu_weight = if held("cpu", "limits.cpu_weight", asked.cpu_weight.into()) { asked.cpu_weight } else { 0 };
     limits.io_weight = if held("io", "limits.io_weight", asked.io_weight.into()) { asked.io_weight } else { 0 };
-    // Nothing is to be held where any amount of swap may be used.
+    // With unlimited swap there is nothing to enforce.
     let bounded = asked.swap_bytes != Some(-1);
     if limits.memory_bytes > 0 && bounded && !host.hierarchies.holds_swap() {
         let why = "cannot be enforced: this host has swap and does not account it (boot with swapaccount=1, or use cgroup v2)";
@@ -73,16 +73,16 @@ pub(crate) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
     Ok((limits, warnings))
 }
 
-/// Replaces limits of the container. Where the record cannot be written the old limits are put back, so that it says what is in
-/// force.
+/// Replaces limits of the container. If the record cannot be written, the old limits are restored, so that the record
+/// matches the limits in force.
 pub(crate) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> Result<(), Refused> {
     let before = &ready.record;
     let id = &before.plan.id;
     if before.state != State::Running {
-        let why = format!("container {id} is {}: limits are replaced while it runs", before.state.name());
+        let why = format!("container {id} is {}: limits can be replaced only while it runs", before.state.name());
         return Err(Refused::new(Reason::Precondition, why));
     }
-    // By the policy that the launcher read: whatever the daemon says of it.
+    // Checked by the launcher's own policy and not by the daemon's.
     let plan = validate_limits(update, &before.plan, &host.policy)
         .map_err(|violations| Refused::from_fields(Reason::Invalid, &violations))?;
     let (old, _) = in_force(host, &before.plan)?;
@@ -98,13 +98,13 @@ pub(crate) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> R
         fits(host, &record.cgroup, &old, &new)?;
     }
     let replaced = host.hierarchies.replace_limits(&record.cgroup, &old, &new).map_err(|error| match error.kind() {
-        // Memory that the kernel could not take back.
+        // The kernel could not reclaim the memory.
         io::ErrorKind::ResourceBusy => Refused::new(Reason::Precondition, format!("limits of container {id}: {error}")),
         _ => failed("limits", &error),
     })?;
     if let Err(error) = ready.remains.dirs.write_record(&record) {
         if let Err(error) = replaced.undo() {
-            log::line(Level::Error, id.as_str(), format_args!("the old limits could not be put back: {error}"));
+            log::line(Level::Error, id.as_str(), format_args!("the old limits could not be restored: {error}"));
         }
         return Err(failed("run directory", &error));
     }
@@ -112,8 +112,8 @@ pub(crate) fn update(host: &Host, ready: &mut Ready, update: &UpdateLimits) -> R
     Ok(())
 }
 
-/// Checks that the memory in use, without what the kernel can take back, is below a new limit: version 2 of cgroups would kill a
-/// process at once.
+/// Checks that the memory in use, without reclaimable memory, is below a new limit: cgroup v2 would kill a process at
+/// once.
 fn fits(host: &Host, cgroup: &Path, old: &Limits, new: &Limits) -> Result<(), Refused> {
     let Some(room) = host.hierarchies.memory_room(cgroup) else { return Ok(()) };
     let used = old.memory_bytes.saturating_sub(room);
@@ -124,8 +124,8 @@ fn fits(host: &Host, cgroup: &Path, old: &Limits, new: &Limits) -> Result<(), Re
     Err(Refused::from_fields(Reason::Precondition, &[Violation::new("limits.memory_bytes", why)]))
 }
 
-/// Lets this shim hold a container's files open, however many there are: those in force, those that replace them, and
-/// some generations that linger. Where the host does not, an update says so.
+/// Raises this shim's limit on open files to hold a container's files: those in force, their replacements, and some
+/// lingering generations. If the host does not permit this, an update reports it.
 pub(crate) fn allow_descriptors(files: usize) {
     let wanted = DESCRIPTORS + 4 * files as u64;
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
@@ -136,8 +136,8 @@ pub(crate) fn allow_descriptors(files: usize) {
     }
 }
 
-/// Capabilities that the shim cannot give because it has not got them itself: the unit that it runs under says so. In a
-/// user namespace of its own a container has the whole set.
+/// Checks capabilities that the shim cannot grant because it lacks them itself, depending on its systemd unit. In its
+/// own user namespace a container has the whole set.
 pub(crate) fn can_be_given(plan: &Plan, held: &Held) -> Result<(), Refused> {
     if plan.isolation.user_namespace == UserNamespace::Own {
         return Ok(());

@@ -1,8 +1,9 @@
 //! Downloads and uploads of a tree of actions, which executord carries out.
 //!
-//! The shim has no network and reads no tenant's bytes. It keeps a transfer's URL in the volume and gives it out while the
-//! transfer's step runs, so that a later executord can begin the transfer again; and it goes on with the tree when it is told
-//! the end. It limits the processor time of the workers that executord starts, which executord has no privilege for. What executord says of a transfer counts while that transfer's step runs.
+//! The shim has no network and reads no tenant data. It keeps a transfer's URL in the volume and returns it while the
+//! transfer's step runs, so that a later executord can start the transfer again. It continues with the tree when the
+//! end of the transfer is reported. It limits the processor time of executord's workers, which executord has no
+//! privilege for. Messages of executord about a transfer are accepted only while that transfer's step runs.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -21,10 +22,10 @@ use crate::errors::failed;
 use crate::host::Host;
 use crate::shim::Ready;
 
-/// Returns the index of a transfer whose step runs, and when that began.
+/// Returns the index of a transfer whose step runs, and when the step began.
 ///
 /// # Errors
-/// There is no such transfer.
+/// Returns a refusal if there is no such transfer.
 fn running(transfer: u32, ready: &Ready) -> Result<(usize, Timestamp), Refused> {
     let transfer = transfer as usize;
     let began = ready.steps.as_ref().and_then(|steps| steps.transfer_began(transfer));
@@ -35,7 +36,7 @@ fn running(transfer: u32, ready: &Ready) -> Result<(usize, Timestamp), Refused> 
 /// Copies the URL of a transfer into a memory file.
 ///
 /// # Errors
-/// The transfer does not run; no memory is left.
+/// Returns a refusal if the transfer does not run or no memory is left.
 pub(crate) fn url(asked: &ReadTransfer, ready: &Ready) -> Result<MemFile, Refused> {
     let (transfer, _) = running(asked.transfer, ready)?;
     let number = ready.record.plan.processes.len() + transfer;
@@ -50,11 +51,11 @@ pub(crate) fn url(asked: &ReadTransfer, ready: &Ready) -> Result<MemFile, Refuse
     copy().map_err(|error| failed("URL of a transfer", &error))
 }
 
-/// Moves a worker into the cgroup of the container's workers, with the processor limits of the container. The peer is not trusted with
-/// other processes: a worker is a process of the daemon's user, and not the peer.
+/// Moves a worker into the cgroup of the container's workers, with the processor limits of the container. The peer
+/// cannot name arbitrary processes: a worker must run as the daemon's user and must not be the peer.
 ///
 /// # Errors
-/// The transfer does not run; the process is no worker or has ended; the kernel's refusal.
+/// Returns a refusal if the transfer does not run, the process is no worker or has exited, or the kernel refuses.
 pub(crate) fn limit(host: &Host, worker: &Worker, ready: &Ready) -> Result<(), Refused> {
     let Worker { asked, fds, peer } = worker;
     running(asked.transfer, ready)?;
@@ -77,16 +78,16 @@ pub(crate) fn limit(host: &Host, worker: &Worker, ready: &Ready) -> Result<(), R
     Ok(())
 }
 
-/// Returns true if a process has no user id but this one, by its status file.
+/// Returns true if all user ids in a process's status file are `uid`.
 fn is_of_user(status: &str, uid: u32) -> bool {
     let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     ids.is_some_and(|ids| ids.split_whitespace().count() == 4 && ids.split_whitespace().all(|id| id.parse() == Ok(uid)))
 }
 
-/// Goes on after the end of a transfer.
+/// Continues the tree after the end of a transfer.
 ///
 /// # Errors
-/// The transfer does not run; the reason is too long.
+/// Returns a refusal if the transfer does not run or the reason is too long.
 pub(crate) fn end(host: &Host, asked: EndTransfer, ready: &mut Ready) -> Result<(), Refused> {
     let (transfer, began) = running(asked.transfer, ready)?;
     if began.0 != asked.began {

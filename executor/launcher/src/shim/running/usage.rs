@@ -1,4 +1,4 @@
-//! Counters of a running container: of its cgroup, and of its own network.
+//! Counters of a running container's cgroup and network.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,26 +9,26 @@ use executor_core::usage::{NetworkUsage, Usage};
 use crate::finish::now;
 use crate::host::Host;
 
-/// Maximum bytes of a table of interfaces that are read. Only a privileged container can have more than a few.
+/// Maximum bytes that are read of the table of interfaces. Only a privileged container can have more than a few.
 const TABLE_MAX: usize = 256 << 10;
 
-/// The counters of a container's interfaces. The open table stays readable when the container's processes have ended.
+/// Counters of a container's interfaces. The open table stays readable after the container's processes have exited.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces(Option<File>);
 
 impl Interfaces {
-    /// Opens those of a container on a network of CNI, whose first process this is.
+    /// Opens the counters of a container on a CNI network, given the pid of its init.
     pub(crate) fn new(plan: &Plan, init: i32) -> Self {
         let on_network = plan.network == Network::Cni;
         Self(on_network.then(|| File::open(format!("/proc/{init}/net/dev")).ok()).flatten())
     }
 
-    /// Reads them.
+    /// Reads the counters.
     pub(crate) fn usage(&self) -> Option<NetworkUsage> {
         let file = self.0.as_ref()?;
         let mut table = vec![0; 4096];
         let mut length = 0;
-        // The kernel gives whole lines, as many as fit.
+        // The kernel returns whole lines, as many as fit.
         loop {
             match file.read_at(&mut table[length..], length as u64) {
                 Ok(0) => break,
@@ -46,7 +46,7 @@ impl Interfaces {
     }
 }
 
-/// Reads the counters of a container; `None` where its cgroup is gone.
+/// Reads the counters of a container; `None` if its cgroup is gone.
 pub(crate) fn read(host: &Host, cgroup: &std::path::Path, interfaces: &Interfaces) -> Option<Usage> {
     let usage = host.hierarchies.usage(cgroup)?;
     Some(Usage { at: now().0, network: interfaces.usage(), ..usage })

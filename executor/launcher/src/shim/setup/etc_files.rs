@@ -1,9 +1,9 @@
 //! /etc/hostname, /etc/hosts and /etc/resolv.conf of a container, written into its root before it runs.
 //!
-//! The files are its own: whatever the image has in their places, a symbolic link to outside among it, is replaced in the
-//! container's writable layer, and the container may change them. The root is untrusted, so that every path is opened as
-//! if it were `/`. /etc itself may be a link within the root, and is followed if it leads to no other mount: a volume of the
-//! host stays as it is. What an image has that cannot be replaced stays, with a warning.
+//! The files are the container's own: whatever the image has at these paths, even a symbolic link to outside, is
+//! replaced in the container's writable layer, and the container may change them. The root is untrusted, so that every
+//! path is opened as if the root were `/`. /etc itself may be a link within the root, and is followed if it leads to no
+//! other mount: a host volume stays unchanged. An entry of the image that cannot be replaced stays, with a warning.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -25,7 +25,7 @@ use crate::rootfs::etc::{Contents, NAMES};
 
 const ETC: &str = "/etc";
 
-/// Makes what they lie in, where the root has nothing there.
+/// Makes the directory of the files if the root has none.
 pub(crate) fn make_dir(tree: &Tree) -> Result<(), Refused> {
     let missing = tree.entry(Path::new(ETC)).map_err(|error| failed("rootfs: /etc", &error))? == Entry::Missing;
     if !missing {
@@ -37,10 +37,10 @@ pub(crate) fn make_dir(tree: &Tree) -> Result<(), Refused> {
     }
 }
 
-/// Returns their contents, in the order of [`NAMES`]. A network of CNI has given these addresses.
+/// Returns the contents in the order of [`NAMES`], with the addresses that a CNI network has assigned.
 ///
 /// # Errors
-/// A file of the host that is too long.
+/// Returns a refusal if a file of the host is too long.
 pub(crate) fn contents(plan: &Plan, addresses: Option<&Addresses>) -> Result<Contents, Refused> {
     let none = Addresses::default();
     let addresses = addresses.unwrap_or(&none);
@@ -56,7 +56,7 @@ pub(crate) fn contents(plan: &Plan, addresses: Option<&Addresses>) -> Result<Con
     Ok([names::hostname(plan) + "\n", hosts, names::resolv_conf(plan, dns, &resolv_conf)])
 }
 
-/// Returns their contents where these are known before there is a network.
+/// Returns the contents if they are known before there is a network.
 ///
 /// # Errors
 /// As [`contents`].
@@ -65,10 +65,10 @@ pub(crate) fn contents_ahead(plan: &Plan) -> Result<Option<Contents>, Refused> {
     known.then(|| contents(plan, None)).transpose()
 }
 
-/// Writes them.
+/// Writes the files.
 ///
 /// # Errors
-/// A full disk.
+/// Returns a refusal if the disk is full.
 pub(crate) fn write(tree: &Tree, plan: &Plan, contents: &Contents, warnings: &mut Vec<String>) -> Result<(), Refused> {
     let dir = open_dir(tree, plan);
     for (name, content) in NAMES.iter().zip(contents) {
@@ -83,7 +83,7 @@ pub(crate) fn write(tree: &Tree, plan: &Plan, contents: &Contents, warnings: &mu
             Err(error) if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) => {
                 return Err(failed(&format!("rootfs: /etc/{name}"), &error));
             }
-            Err(error) => warnings.push(format!("rootfs: /etc/{name} is the image's: {}", plain(&error))),
+            Err(error) => warnings.push(format!("rootfs: /etc/{name} of the image was kept: {}", plain(&error))),
             Ok(()) => {}
         }
     }
@@ -111,7 +111,7 @@ fn open_dir(tree: &Tree, plan: &Plan) -> io::Result<OwnedFd> {
     }
 }
 
-/// Puts a new file in the place of whatever has this name, except a directory.
+/// Puts a new file in place of any entry with this name except a directory.
 fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
     match unlinkat(dir, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}
@@ -120,13 +120,13 @@ fn replace(dir: BorrowedFd<'_>, name: &str, content: &[u8]) -> io::Result<()> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(dir, name, flags, Mode::from_raw_mode(0o644))?;
     fchmod(&file, Mode::from_raw_mode(0o644))?;
-    // Of whom the directory is: root of the container.
+    // The owner of the directory is root of the container.
     let owner = rustix::fs::fstat(dir)?;
     fchown(&file, Some(rustix::fs::Uid::from_raw(owner.st_uid)), Some(rustix::fs::Gid::from_raw(owner.st_gid)))?;
     File::from(file).write_all(content)
 }
 
-/// A file of the host; empty where there is none.
+/// Reads a file of the host; empty if it does not exist.
 fn of_host(path: &str) -> io::Result<String> {
     let file = match File::open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(String::new()),

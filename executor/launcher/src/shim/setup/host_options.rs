@@ -1,5 +1,5 @@
-//! Processors, devices, confinement and attributes of processes: what this host can give, and what is set from outside
-//! while the container's init waits.
+//! Processors, devices, confinement and process attributes: checks what this host supports, and sets options from
+//! outside while the container's init waits.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ use crate::errors::{failed, plain};
 use crate::host::Host;
 use crate::{apparmor, devices, ulimits};
 
-/// Out-of-memory score adjustment of a container that asks for none.
+/// Out-of-memory score adjustment of a container that does not ask for one.
 const OOM_SCORE_DEFAULT: i32 = 0;
 
-/// Checks that the host has what the plan asks for, and raises the hard limits of this process that the container's are above.
-/// Gives the devices, and adds to the warnings.
+/// Checks that the host supports the plan's options, and raises hard limits of this process that are below the
+/// container's. Returns the devices and adds to the warnings.
 ///
 /// # Errors
-/// Every violation.
+/// Returns every violation.
 pub(crate) fn check(host: &Host, plan: &Plan, warnings: &mut Vec<String>) -> Result<Vec<DeviceNode>, Refused> {
     let options = &plan.host_options;
     let mut violations = Vec::new();
@@ -36,7 +36,7 @@ pub(crate) fn check(host: &Host, plan: &Plan, warnings: &mut Vec<String>) -> Res
         if !host.policy.ulimits_max.contains_key(&ulimit.name) {
             let (name, hard) = (&ulimit.name, ulimit.hard);
             let why = format!(
-                "is {hard}; the launcher's own hard limit is {own}, and this daemon's configuration has no higher one \
+                "is {hard}; the launcher's own hard limit is {own}, and the daemon's configuration has no higher one \
                  (ulimits_max.{name})"
             );
             violations.push(Violation::new(format!("ulimits[{index}].hard"), NotAllowed.because(why)));
@@ -88,13 +88,13 @@ fn cpusets(host: &Host, options: &HostOptions, warnings: &mut Vec<String>) -> Re
 }
 
 fn unavailable(what: &str, missing: u32, available: &CpuList) -> FieldFault {
-    OutOfRange.because(format!("{what} {missing} is not available to containers on this host; {available} is"))
+    OutOfRange.because(format!("{what} {missing} is not available to containers on this host; available: {available}"))
 }
 
-/// Returns the cgroup of processors that a container sees, and makes it if it is the container's own.
+/// Returns the cgroup of the processors that a container sees, and makes it if it is the container's own.
 ///
 /// # Errors
-/// The cgroup cannot be made.
+/// Returns a refusal if the cgroup cannot be made.
 pub(crate) fn cpuset(host: &Host, options: &HostOptions, cgroup: &Path) -> Result<PathBuf, Refused> {
     match host.cpusets.as_ref().filter(|_| options.has_cpuset()) {
         Some(cpusets) => {
@@ -105,15 +105,15 @@ pub(crate) fn cpuset(host: &Host, options: &HostOptions, cgroup: &Path) -> Resul
     }
 }
 
-/// Limits the processors and sets the out-of-memory score of a container whose init waits.
+/// Sets the processors and the out-of-memory score of a container whose init waits.
 ///
 /// # Errors
-/// A score that cannot be lowered: a violation of its field.
+/// Returns a violation of its field if the score cannot be lowered.
 pub(crate) fn set(host: &Host, options: &HostOptions, cgroup: &Path, init: i32) -> Result<(), Refused> {
     if let Some(cpusets) = host.cpusets.as_ref().filter(|_| options.has_cpuset()) {
         cpusets.confine(cgroup, init, options).map_err(|error| failed("cpuset", &error))?;
     }
-    // The launcher's own score may be a protected one, and is inherited.
+    // Set the default explicitly: the launcher's own score may be a protected one and is inherited.
     let score = options.oom_score_adj.unwrap_or(OOM_SCORE_DEFAULT);
     if score == host.oom_score_adj {
         return Ok(());

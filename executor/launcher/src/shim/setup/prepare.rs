@@ -1,15 +1,15 @@
-//! From a plan to a container that stands: each step undone when a later one fails, so that a refusal leaves
-//! nothing and the id is free.
+//! Creates a container from a plan. If a step fails, all earlier steps are undone, so that a refusal leaves nothing
+//! behind and the id is free.
 //!
 //! ```text
-//!  admit      the plan judged, the id taken                                          Admitted
+//!  admit      plan validated, id claimed                                             Admitted
 //!  record     record, control socket, log                                            Recorded
-//!  assemble   root file system, user, places of files                                Assembled
+//!  assemble   root file system, user, file targets                                   Assembled
 //!  create     specification, libcontainer, network, names                            Waiting
 //!  inject     secret files, runtime token                                            Injected
-//!  finish     what is masked in the output; the record says that it is created       Built
+//!  finish     masked values for the output; the record says that it is created       Built
 //! ```
-//! Each stage is a type, and the step to the next consumes it. What is to be undone is kept beside them, in [`Undo`].
+//! Each stage is a type, and the step to the next one consumes it. The undo actions are kept separately, in [`Site`].
 
 mod admit;
 
@@ -73,11 +73,11 @@ use crate::shim::steps::Running;
 use crate::shim::warm::{Activation, WarmContainer};
 use crate::warm::Opened;
 
-/// Warning of a member that shares processes where the kernel cannot separate them.
+/// Warning for a pod member that shares processes if the kernel cannot separate them.
 const PEERS_READ_SECRETS: &str = "share_processes: this kernel has no Landlock of Linux 5.19 or newer among its security modules; \
      members of the pod that run as the same user can read this container's secret files, variables and memory";
 
-/// A request for a container, without the secrets.
+/// A request for a container, without secrets.
 pub(crate) struct Request {
     pub(crate) id: ContainerId,
     pub(crate) plan: MemFile,
@@ -89,9 +89,9 @@ pub(crate) struct Request {
     pub(crate) begun: Timestamp,
 }
 
-/// Prepares a container: stage after stage, and back where one fails. A shell that stays is of no use.
+/// Prepares a container stage by stage, and undoes everything if a stage fails. An unused warm container is ended.
 ///
-/// Never a part of its caller: the caller's frame stays as long as the container lives.
+/// Never inlined: the caller's stack frame stays as long as the container.
 #[inline(never)]
 pub(crate) fn prepare(
     host: &Host,
@@ -140,9 +140,9 @@ pub(crate) fn prepare(
     }
 }
 
-/// Everything that is to be undone after a failure.
+/// Undo actions for a failure.
 struct Undo {
-    /// Pid of init, once there is one.
+    /// Pid of init, after it was cloned.
     init: Option<i32>,
     remains: Remains,
 }
@@ -153,7 +153,7 @@ impl Undo {
     }
 }
 
-/// Undoes what was made of a container, so that it never was.
+/// Undoes everything that was made for a container, as if it had never existed.
 pub(crate) fn undo(host: &Host, id: &str, init: Option<i32>, remains: &mut Remains) {
     if let Some(init) = init {
         create::kill(init);
@@ -162,7 +162,7 @@ pub(crate) fn undo(host: &Host, id: &str, init: Option<i32>, remains: &mut Remai
     remains.discard(host, id);
 }
 
-/// The Docker daemon's socket, where the container asked for it. Which one that is is the launcher's own configuration.
+/// Returns the Docker daemon's socket if the container asked for it. Its path is the launcher's own configuration.
 fn docker_socket<'a>(host: &'a Host, plan: &Plan) -> Result<Option<&'a Path>, Refused> {
     if !plan.isolation.docker_socket {
         return Ok(None);
@@ -188,7 +188,7 @@ struct Recorded {
     log: container_log::Log,
 }
 
-/// Stage 3: its root file system stands.
+/// Stage 3: a container with its root file system.
 struct Assembled {
     recorded: Recorded,
     tree: Tree,
@@ -197,14 +197,14 @@ struct Assembled {
     extra_groups: Vec<u32>,
     file_groups: BTreeMap<String, u32>,
     mounts: Vec<MountPoint>,
-    /// Mount point of the file for a message about the end.
+    /// Mount point of the termination message file.
     message: Option<MountPoint>,
     steps: Vec<PreparedStep>,
-    /// Warnings of limits on its disk that cannot be enforced.
+    /// Warnings of disk limits that cannot be enforced.
     unheld: Vec<String>,
 }
 
-/// Stage 4: its init waits to be started, on its network.
+/// Stage 4: init waits to be started, on its network.
 struct Waiting {
     record: ContainerRecord,
     dirs: Dirs,
@@ -215,11 +215,11 @@ struct Waiting {
     prepared: Prepared,
     devices: Vec<DeviceNode>,
     message: Option<MountPoint>,
-    /// View of the /dev/shm of its pod.
+    /// View of the pod's /dev/shm.
     shm: Option<OwnedFd>,
 }
 
-/// Stage 5: its secret files are in place.
+/// Stage 5: the secret files are in place.
 struct Injected {
     waiting: Waiting,
     token: Option<TokenDigest>,
@@ -227,7 +227,7 @@ struct Injected {
     interfaces: Interfaces,
 }
 
-/// Stage 6: a container that can be started.
+/// Stage 6: a container that is ready to be started.
 struct Built {
     record: ContainerRecord,
     container: create::Created,
@@ -249,7 +249,7 @@ impl Admitted {
         control: &mut Control,
     ) -> Result<Built, Refused> {
         let waiting = self.record(host, control)?.assemble(host)?.create(host, filter, site, control)?;
-        // Only now, with init cloned, is there a descriptor through which a secret can be reached.
+        // No descriptor leads to a secret before this point, when init has been cloned.
         waiting.inject(host, site, control)?.finish(host, filter, site, control)
     }
 
@@ -282,7 +282,7 @@ impl Recorded {
         if !plan.has_ordered_mounts() {
             tree.make_room_for_tmpfs(plan)?;
         }
-        // By the root's own files, not by a volume's.
+        // By the files of the root, not of a volume.
         let field = match plan.actions.as_ref().and_then(Actions::first_process) {
             Some(first) => format!("{}.run.user", plan.processes[first].id),
             None => "action.run.user".to_owned(),
@@ -374,7 +374,7 @@ impl Assembled {
         }
         let container = match warm {
             Some(warm) => {
-                // Where some kernels need a place to attach the secret files.
+                // A place to attach the secret files on kernels that need one.
                 let staging = &dirs.staging();
                 warm.limit(host, &limits)?;
                 let (plan, cgroup) = (&record.plan, &*record.cgroup);
@@ -382,7 +382,8 @@ impl Assembled {
                 let files = Files { plan, cgroup, mounts, user, file_groups, id_map, staging };
                 // Init was cloned long ago: no secret that this process reads is in its memory.
                 let views = files.write(host, &mut site.remains, control)?;
-                // Where nothing more is to be done in the container's namespaces, init becomes the container on its way to the program.
+                // If nothing more is done in the container's namespaces, init is activated together with the start of
+                // the program.
                 let at_once =
                     carries_files_at_most(plan) && (views.is_some() || mounts.is_empty()) && plan.actions.is_none();
                 let shown = views.map(|views| (mounts, views));
@@ -466,7 +467,7 @@ impl Assembled {
 
 impl Waiting {
     fn inject(mut self, host: &Host, site: &mut Undo, control: &mut Control) -> Result<Injected, Refused> {
-        let is_filled = !site.remains.volumes.is_empty(); // by way of the shell
+        let is_filled = !site.remains.volumes.is_empty(); // by the warm container
         let message = self.message_file(host)?;
         let volume = if is_filled { None } else { self.volume(host, site, control)? };
         site.remains.volumes.extend(volume);
@@ -498,7 +499,7 @@ impl Waiting {
         Ok(Injected { waiting: self, token, message, interfaces })
     }
 
-    /// Makes the file for a message about the end, where there is to be one.
+    /// Makes the termination message file, if the plan has one.
     fn message_file(&self, host: &Host) -> Result<Option<MessageFile>, Refused> {
         let user = &self.prepared.user;
         let owner = (self.id_map.host(user.uid), self.id_map.host(user.gid));
@@ -506,7 +507,7 @@ impl Waiting {
         file.transpose().map_err(|error| failed("termination message", &error))
     }
 
-    /// Makes the file system of the secret files, where there are any, and gives the launcher its handle.
+    /// Makes the file system of the secret files, if there are any, and sends the launcher its handle.
     fn volume(&self, host: &Host, site: &Undo, control: &mut Control) -> Result<Option<Volume>, Refused> {
         let plan = &self.record.plan;
         if self.prepared.mounts.is_empty() && !plan.has_hidden_secrets() {
@@ -514,7 +515,7 @@ impl Waiting {
         }
         let mut size = placement::volume_size(&plan.files, host.page);
         if inject::keeps_inputs(plan) {
-            // Their number and their names are known, their sizes are not: together they are less than the payload.
+            // Their number and names are known, their sizes are not: their sum is less than the payload.
             size = size.and_a_file_of(site.remains.inputs[0].len() as u64, host.page);
         }
         if plan.keep_environment {
@@ -543,7 +544,7 @@ impl Injected {
         let [process, files] = &site.remains.inputs[..] else {
             return Err(Refused::new(Reason::Internal, "a launch has two payloads"));
         };
-        // Before this process reads a secret.
+        // Must happen before this process reads a secret.
         let steps = match &record.plan.actions {
             None => None,
             Some(actions) => Some(
@@ -569,7 +570,7 @@ impl Injected {
     }
 }
 
-/// Reads the runtime token, where the container has one: the last of its files.
+/// Reads the runtime token, if the container has one: the last of its files.
 fn read_token(
     plan: &Plan,
     prepared: &Prepared,
@@ -582,7 +583,7 @@ fn read_token(
     Ok(Some(token))
 }
 
-/// Takes the container's root and its layer out of this shim's namespace, so that their places are empty directories
+/// Unmounts the container's root and layer in this shim's namespace, so that their mount points are empty directories
 /// again.
 pub(crate) fn unmount(dirs: &Dirs) {
     while executor_sys::mount::detach(&dirs.stage).is_ok() {}

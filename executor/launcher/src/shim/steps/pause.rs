@@ -1,7 +1,7 @@
-//! Pauses: all processes of the container are stopped until they go on.
+//! Pauses: all processes of the container are frozen until they are resumed.
 //!
-//! Times of a tree of actions stand still meanwhile, and no step starts. A stop lets the processes go on first, so that they can end
-//! in order.
+//! The timers of a tree of actions stand still meanwhile, and no step starts. A stop resumes the processes first, so
+//! that they can exit gracefully.
 
 use std::time::{Duration, Instant};
 
@@ -15,17 +15,17 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::shim::Ready;
 
-/// Time that a container's processes may take to stop.
+/// Time limit for freezing a container's processes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A pause that lasts.
+/// A pause in progress.
 pub(crate) struct Paused {
     stopped: Stopped,
     since: Instant,
 }
 
 impl Ready {
-    /// Stops the container's processes. Again is no harm.
+    /// Freezes the container's processes. Idempotent.
     pub(crate) fn pause(&mut self, host: &Host) -> Result<(), Refused> {
         if self.paused.is_some() {
             return Ok(());
@@ -40,7 +40,7 @@ impl Ready {
         let is_busy =
             |steps: &Running| steps.is_starting() || transfers.any(|transfer| steps.transfer_began(transfer).is_some());
         if self.steps.as_ref().is_some_and(is_busy) {
-            let why = format!("container {id} starts a process or transfers a file at the moment: ask again");
+            let why = format!("container {id} is starting a process or transferring a file: try again");
             return Err(Refused::new(Reason::Busy, why));
         }
         let stopped = host
@@ -58,7 +58,8 @@ impl Ready {
         Ok(())
     }
 
-    /// Lets the processes go on, if they are paused. What cannot be recorded is logged: they go on in any case.
+    /// Thaws the processes if they are paused. If this cannot be recorded, it is logged, and the processes continue in
+    /// any case.
     pub(crate) fn resume(&mut self, host: &Host) {
         let Some(paused) = self.paused.take() else { return };
         self.record.paused = false;

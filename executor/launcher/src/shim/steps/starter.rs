@@ -1,14 +1,15 @@
-//! The process that starts the steps of a tree of actions.
+//! The step starter: the process that starts the steps of a tree of actions.
 //!
-//! It is forked from the shim before that knows a secret, because its children, which enter the container, have its memory.
-//! The shim tells it what to start; payload, output and the views of secret files come with the order as descriptors. It is the
-//! parent of the processes, tells how each ended, and ends with the shim; the processes end with it.
+//! It is forked from the shim before the shim knows a secret, because its children, which enter the container, inherit
+//! its memory. The shim sends it orders; payload, output and the views of secret files come with an order as
+//! descriptors. It is the parent of the processes, reports their exits, and exits with the shim; the processes are
+//! killed with it.
 //!
 //! ```text
-//! shim ── order ──> starter ── fork ──> first process: joins the cgroup, enters, places the files, gives up privilege
+//! shim ── order ──> starter ── fork ──> first process: joins the cgroup, enters, places the files, drops privileges
 //!   <── made, started, ended ──┘          └── clone ──> second process, a child of the starter: becomes the program
 //! ```
-//! One step is started at a time; the others go on meanwhile.
+//! One step is started at a time; running steps continue meanwhile.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -36,63 +37,45 @@ use crate::seccomp::Filter;
 use crate::shim::SIGNALS;
 use crate::workdir::{self, Within};
 
-/// Longest message of either side.
+/// Longest message in either direction, in bytes.
 const MESSAGE_MAX: usize = FAILURE_MAX + 1024;
-/// Descriptors that come with an order: payload, and standard input, output and error.
+/// Number of descriptors of an order: payload, and standard input, output and error.
 const ORDER_FDS: usize = 4;
 
-/// An order of the shim. The views of secret files follow in messages of their own.
+/// An order of the shim. The views of secret files follow in separate messages.
 #[derive(Serialize, Deserialize)]
 struct Order {
     process: usize,
-    /// Number of views.
+    /// Number of views that follow.
     views: usize,
 }
 
-/// What becomes of a process.
+/// A change in the state of a process.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum StarterEvent {
-    /// It is in the container, and has not executed its program; its descriptor comes with this.
-    Made {
-        /// Index of the process.
-        process: usize,
-        /// Pid on the host.
-        pid: i32,
-    },
-    /// It has executed its program.
-    Started {
-        /// Index of the process.
-        process: usize,
-    },
-    /// It has not.
-    NotStarted {
-        /// Index of the process.
-        process: usize,
-        /// Reason.
-        why: String,
-    },
-    /// It has ended.
-    Ended {
-        /// Index of the process.
-        process: usize,
-        /// Status.
-        exit: Exit,
-    },
+    /// The process is in the container and has not executed its program; its pidfd comes with this message.
+    Made { process: usize, pid: i32 },
+    /// The process has executed its program.
+    Started { process: usize },
+    /// The process has not executed its program.
+    NotStarted { process: usize, why: String },
+    /// The process has exited.
+    Ended { process: usize, exit: Exit },
 }
 
-/// The process, as the shim sees it.
+/// The step starter as the shim sees it.
 pub(crate) struct Starter {
     pid: i32,
     socket: Seqpacket,
-    /// It has ended, and the shim has taken it with its other children: the pid may be another process's.
+    /// True if the shim has reaped it with its other children: the pid may now belong to another process.
     is_taken: bool,
 }
 
 impl Starter {
-    /// Forks it. It has the memory of the calling process.
+    /// Forks the step starter, which inherits the memory of the calling process.
     ///
     /// # Errors
-    /// No process or descriptor is left.
+    /// Returns an error if no process or descriptor is left.
     pub(crate) fn fork(
         host: &Host,
         filter: &Arc<Filter>,
@@ -124,10 +107,10 @@ impl Starter {
         }
     }
 
-    /// Orders a start.
+    /// Orders the start of a process.
     ///
     /// # Errors
-    /// It has ended; its socket is full.
+    /// Returns an error if the step starter has exited or its socket is full.
     pub(crate) fn start(
         &self,
         process: usize,
@@ -150,10 +133,10 @@ impl Starter {
         sent
     }
 
-    /// Returns the next news, with the descriptor of a process that was made. `None` where nothing more has come.
+    /// Returns the next message, with the pidfd of a process that was made, or `None` if there is none yet.
     ///
     /// # Errors
-    /// It has ended.
+    /// Returns an error if the step starter has exited.
     pub(crate) fn news(&self) -> io::Result<Option<(StarterEvent, Option<OwnedFd>)>> {
         let mut buffer = [0; MESSAGE_MAX];
         match self.socket.recv(&mut buffer) {
@@ -164,25 +147,25 @@ impl Starter {
         }
     }
 
-    /// Its end of the socket.
+    /// Returns this end of the socket.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Ends it, and with it the processes that it started.
+    /// Kills the step starter, and with it the processes that it started.
     pub(crate) fn end(self) {
         if !self.is_taken {
             crate::shim::init::create::kill(self.pid);
         }
     }
 
-    /// The shim has taken a child that has ended.
+    /// Notes that the shim has reaped a child.
     pub(crate) fn taken(&mut self, pid: i32) {
         self.is_taken |= self.pid == pid;
     }
 }
 
-/// Becomes a process of its own, with no descriptor but its socket, that of init, and the cgroups that its children join.
+/// Sets up the process: closes all descriptors but its socket, init's pidfd, and the cgroups that its children join.
 fn settle(host: &Host, parent: u32, socket: &Seqpacket, init: BorrowedFd<'_>) -> io::Result<SignalEvents> {
     process::die_with(parent)?;
     let kept = [socket.as_fd(), init].into_iter().chain(host.cpusets.as_ref().map(AsFd::as_fd));
@@ -190,20 +173,20 @@ fn settle(host: &Host, parent: u32, socket: &Seqpacket, init: BorrowedFd<'_>) ->
     rustix::thread::set_name(c"executor-steps")?;
     process::forbid_dumps()?;
     heap::trim();
-    SignalEvents::take(&SIGNALS) // it ends with its shim, not by a signal to all processes
+    SignalEvents::take(&SIGNALS) // it exits with its shim, not by a signal to all processes
 }
 
-/// The process itself.
+/// State of the step starter itself.
 struct Service<'a> {
     host: &'a Host,
     filter: &'a Arc<Filter>,
     target: Target,
     socket: &'a Seqpacket,
-    /// Indices of processes by their pids.
+    /// Process indices by pid.
     running: BTreeMap<i32, usize>,
 }
 
-/// Events of its loop.
+/// Events of the loop.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Event {
     Order,
@@ -211,7 +194,7 @@ enum Event {
 }
 
 impl Service<'_> {
-    /// Serves until the shim has ended.
+    /// Serves until the shim has exited.
     fn run(mut self, signals: &SignalEvents) -> io::Result<()> {
         loop {
             let mut events = Events::default();
@@ -239,7 +222,7 @@ impl Service<'_> {
         Ok(views)
     }
 
-    /// Takes children that have ended.
+    /// Reaps children that have exited.
     fn take_ended(&mut self) -> io::Result<()> {
         while let Some((pid, ended)) = process::reap_one(|_| false)? {
             if let Some(process) = self.running.remove(&pid) {
@@ -314,14 +297,14 @@ impl Service<'_> {
             None if ended == Ended::Signal(libc::SIGKILL) => {
                 return Err("the container has no memory left for another process".into());
             }
-            None => return Err(format!("a helper process ended unexpectedly ({ended:?})")),
+            None => return Err(format!("a helper process exited unexpectedly ({ended:?})")),
         };
         let pidfd = process::pidfd(pid).map_err(reported("process"))?;
         self.send(&StarterEvent::Made { process, pid }, &[pidfd.as_fd()]).map_err(reported("shim"))?;
-        let _ = socket.send(GO, &[]); // its end is heard
+        let _ = socket.send(GO, &[]); // its exit is noticed below
         loop {
             return match recv(&socket, deadline) {
-                // Its end was closed by a successful execve, or by its death: the wait tells.
+                // The socket closes on execve or exit; waitpid tells them apart.
                 Ok(None) => Ok(pid),
                 Ok(Some(ref word)) if let Some(dir) = workdir::requested(word) => {
                     let Target { init, namespaces, .. } = &self.target;
@@ -345,7 +328,7 @@ impl Service<'_> {
     }
 }
 
-/// Returns the next message of one of the two processes; `None` at their end.
+/// Returns the next message of one of the two processes, or `None` if the socket was closed.
 fn recv(socket: &Seqpacket, deadline: Instant) -> Result<Option<Vec<u8>>, String> {
     let mut buffer = vec![0; FAILURE_MAX];
     match socket.recv_by(&mut buffer, deadline) {

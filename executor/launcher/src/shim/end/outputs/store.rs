@@ -1,7 +1,7 @@
-//! The captured files: from descriptors that the helper passed to numbered files in the state directory.
+//! Copies captured files from the helper's descriptors to numbered files in the state directory.
 //!
-//! A descriptor is judged again here, by the side that has the privilege to write. What cannot be copied whole is
-//! removed and told; the others go on. The list is written last, so that what is listed is there.
+//! Each descriptor is checked again here, by the side that has the privilege to write. A file that cannot be copied
+//! whole is removed and reported; the other files continue. The list is written last, so that listed files exist.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -13,13 +13,13 @@ use rustix::fs::{FileType, fstat};
 use crate::dirs::Dirs;
 use crate::errors::{is_full, plain};
 
-/// Bytes that are copied between two looks at the clock.
+/// Bytes copied between two checks of the clock.
 const PIECE: u64 = 1 << 20;
-/// Most files that are synced one by one; more are synced with all of the file system.
+/// Most files that are synced one by one; with more, the whole file system is synced.
 const SYNCED_ALONE_MAX: usize = 32;
-const NO_ROOM: &str = "no room on the executor's disk";
+const NO_ROOM: &str = "no space on the executor's disk";
 
-/// Outputs being captured.
+/// Outputs that are being captured.
 pub(super) struct Store<'a> {
     dirs: &'a Dirs,
     directory: PathBuf,
@@ -30,11 +30,11 @@ pub(super) struct Store<'a> {
     secret_devices: &'a [u64],
 }
 
-/// Why a file was not copied.
+/// Reason for not copying a file.
 enum Uncopied {
-    /// Time is up.
+    /// The time limit was reached.
     Over(&'static str),
-    /// The system.
+    /// I/O error.
     Failed(io::Error),
 }
 
@@ -45,19 +45,19 @@ impl From<io::Error> for Uncopied {
 }
 
 impl<'a> Store<'a> {
-    /// Begins with nothing.
+    /// Creates an empty store.
     pub(super) fn create(dirs: &'a Dirs, bytes_max: u64, secret_devices: &'a [u64]) -> io::Result<Self> {
         let directory = dirs.make_outputs()?;
         let list = OutputsList::default();
         Ok(Self { dirs, directory, list, next: 0, bytes_max, bytes_left: bytes_max, secret_devices })
     }
 
-    /// Takes note of what is not captured.
+    /// Records a file that is not captured.
     pub(super) fn skip(&mut self, path: impl Into<String>, reason: impl Into<String>) {
         self.list.skip(path, reason);
     }
 
-    /// Copies a file. `over` is asked again and again whether time is up.
+    /// Copies a file. `over` is called repeatedly to check the time limit.
     pub(super) fn take(
         &mut self,
         path: String,
@@ -88,7 +88,7 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// Size, where it may be captured.
+    /// Returns the size of a file if it may be captured.
     fn evaluate(&self, path: &str, file: &File) -> Result<u64, String> {
         let stat = fstat(file).map_err(|error| plain(&error.into()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -102,10 +102,10 @@ impl<'a> Store<'a> {
             let (left, max) = (self.bytes_left, self.bytes_max);
             return Err(format!("it has {size} bytes; {left} are left of {max}"));
         }
-        // Asked before, because a disk that is full for a moment only stops others already.
+        // Check first: filling the disk even for a moment would stop other containers.
         let disk = rustix::fs::statvfs(&self.directory).map_err(|error| plain(&error.into()))?;
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
-        // File systems without a fixed number of inodes say 0 of both.
+        // File systems without a fixed number of inodes report 0 for both.
         let inodes = disk.f_files == 0 || disk.f_favail > DISK_RESERVE.1;
         if free < size.saturating_add(DISK_RESERVE.0) || !inodes {
             return Err(NO_ROOM.into());
@@ -116,7 +116,7 @@ impl<'a> Store<'a> {
         Ok(size)
     }
 
-    /// At most `size` bytes; how many it were.
+    /// Copies at most `size` bytes. Returns the number of bytes copied.
     fn copy(
         &self,
         number: u32,
@@ -143,7 +143,7 @@ impl<'a> Store<'a> {
         let _ = fs::remove_file(self.directory.join(number.to_string())); // not in the list, and deleted with the rest
     }
 
-    /// Syncs the files and writes the list. Where the disk has no room for that, the largest file makes it.
+    /// Syncs the files and writes the list. If the disk has no space for the list, the largest file is removed.
     pub(super) fn finish(mut self) -> Result<OutputsList, String> {
         self.sync();
         loop {
@@ -165,7 +165,7 @@ impl<'a> Store<'a> {
         self.list.skip(file.path, reason);
     }
 
-    /// Syncs the files. A file that cannot be synced is taken off the list.
+    /// Syncs the files. A file that cannot be synced is removed from the list.
     fn sync(&mut self) {
         if self.list.files.len() > SYNCED_ALONE_MAX {
             let synced = File::open(&self.directory).and_then(|directory| Ok(rustix::fs::syncfs(directory)?));

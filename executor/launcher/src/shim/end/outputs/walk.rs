@@ -1,8 +1,8 @@
-//! The helper that looks for outputs: inside the container's mount namespace, as the process's user.
+//! The helper that searches for outputs: inside the container's mount namespace, as the process's user.
 //!
-//! In go the declared paths; out go messages over a socket, for each file one with a descriptor to read it by. It looks
-//! at a tree that the container made as it liked, after everything of the container has ended. Every path is opened as
-//! if the container's root were `/`, and no symbolic link is followed anywhere (openat2).
+//! The input is the list of declared paths; the output is one message per file over a socket, with a descriptor to read
+//! the file. The helper walks a tree that the container controlled, after all processes of the container have exited.
+//! Every path is opened as if the container's root were `/`, and no symbolic link is followed (openat2).
 
 use std::ffi::OsStr;
 use std::io;
@@ -25,49 +25,43 @@ use super::Namespaces;
 use crate::errors::plain;
 use crate::kernel_files::is_of_the_kernel;
 
-/// Largest message: a path, each byte written with six, and a few words.
+/// Largest message: a path whose bytes are each escaped with six, and a short text.
 pub(super) const MESSAGE_MAX: usize = 6 * PATH_MAX + 1024;
-const TOO_MANY: &str = "more than 10000 entries: the rest was not looked at";
+const TOO_MANY: &str = "more than 10000 entries: the rest was skipped";
 const _: () = assert!(ENTRIES_MAX == 10_000);
 
 /// A message of the helper.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Found {
-    /// A file; its descriptor comes along.
+    /// A file; its descriptor comes with the message.
     File {
-        /// Path.
         path: String,
         /// Permission bits.
         mode: u32,
     },
-    /// Something that is not captured.
-    Skipped {
-        /// Path.
-        path: String,
-        /// Why not.
-        reason: String,
-    },
+    /// A path that is not captured.
+    Skipped { path: String, reason: String },
     /// End of the list.
     Done,
-    /// The helper cannot begin.
+    /// The helper cannot start.
     Failed(String),
 }
 
-/// Says it. Nobody is left to be told where that fails: the shim is gone, or has killed this helper.
+/// Sends a message. Returns false if the shim has exited or has killed this helper.
 pub(super) fn send(socket: &Seqpacket, found: &Found, file: Option<&OwnedFd>) -> bool {
     let Ok(message) = serde_json::to_vec(found) else { return false };
     let fds: Vec<_> = file.into_iter().map(AsFd::as_fd).collect();
     socket.send(&message, &fds).is_ok()
 }
 
-/// Outputs to look for, and how.
+/// The declared outputs and the options of the search.
 pub(super) struct Walk<'a> {
     pub(super) outputs: &'a OutputSource,
     pub(super) user: &'a ResolvedUser,
     pub(super) secret_devices: &'a [u64],
 }
 
-/// The shim listens no more.
+/// The shim does not receive any more.
 struct RecvError;
 
 /// Entry at a path.
@@ -77,7 +71,7 @@ enum Entry {
 }
 
 impl Walk<'_> {
-    /// In the helper. Comes back with an error only where it cannot begin.
+    /// Runs the walk in the helper. Returns an error only if it cannot start.
     pub(super) fn execute(&self, namespaces: &Namespaces, socket: &Seqpacket, parent: i32) -> io::Result<()> {
         process::be_expendable()?;
         if let Some(user) = &namespaces.user {
@@ -100,12 +94,12 @@ impl Walk<'_> {
     }
 }
 
-/// At work.
+/// State of a walk.
 struct OutputWalker<'a> {
     walk: &'a Walk<'a>,
     root: OwnedFd,
     socket: &'a Seqpacket,
-    /// Entries below the declared directory so far.
+    /// Entries seen so far below the declared directory.
     seen: usize,
 }
 
@@ -143,7 +137,7 @@ impl OutputWalker<'_> {
                 match self.inspect(&path) {
                     Ok(Entry::File(file, mode)) => self.file(&path, &file, mode)?,
                     Ok(Entry::Directory) if depth == DEPTH_MAX => {
-                        self.skip(&path, &format!("more than {DEPTH_MAX} directories below one another"))?;
+                        self.skip(&path, &format!("more than {DEPTH_MAX} nested directories"))?;
                     }
                     Ok(Entry::Directory) => below.push((path, depth + 1)),
                     Err(reason) => self.skip(&path, &reason)?,
@@ -154,7 +148,7 @@ impl OutputWalker<'_> {
         Ok(())
     }
 
-    /// The names in a directory, in order; one more than may be looked at, where there are more.
+    /// Returns the sorted names in a directory, cut off at one more than the limit.
     fn names(&self, directory: &Path) -> io::Result<Vec<Vec<u8>>> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
         let opened = open_in_root(self.root.as_fd(), directory, flags, Mode::empty(), Follow::NoLinks)?;
@@ -205,7 +199,7 @@ impl OutputWalker<'_> {
         let file = open(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)?;
         let opened = fstat(&file).map_err(|error| reason(&error.into()))?;
         if (opened.st_dev, opened.st_ino) != (stat.st_dev, stat.st_ino) {
-            return Err("it changed while it was looked at".into());
+            return Err("it changed while it was inspected".into());
         }
         Ok(Entry::File(file, opened.st_mode & 0o7777))
     }
@@ -221,7 +215,7 @@ impl OutputWalker<'_> {
         self.send(&Found::Skipped { path: escaped(path.as_os_str().as_bytes()), reason: reason.to_owned() }, None)
     }
 
-    /// Says it and waits until the shim has taken it.
+    /// Sends a message and waits until the shim has received it.
     fn send(&self, found: &Found, file: Option<&OwnedFd>) -> Result<(), RecvError> {
         let heard = send(self.socket, found, file) && matches!(self.socket.recv(&mut [0; 1]), Ok(Some(_)));
         if heard { Ok(()) } else { Err(RecvError) }

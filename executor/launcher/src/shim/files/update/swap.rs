@@ -1,8 +1,8 @@
-//! The moment of an update: every mount point shows the new generation, or every one the old.
+//! The swap of an update: either every mount point shows the new generation, or every one shows the old.
 //!
-//! A directory is one rename in the volume. A file that is mounted by itself has a mount of its own to be replaced: the
-//! new one goes beneath the old one, and the old one goes away, in the container's mount namespace. All of it follows
-//! one another at once, in one process. What comes out of it half done is taken back by looking at what there is.
+//! A directory needs one rename in the volume. A single file has its own mount, which is replaced: the new mount goes
+//! beneath the old one, and then the old one is removed, in the container's mount namespace. All of this happens in one
+//! process without a pause. A partial swap is undone by inspecting the present state.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -20,7 +20,6 @@ use rustix::fs::{Mode, OFlags, fstat};
 use crate::errors::failed;
 use crate::shim::files::helper::{self, Failed, NotDone};
 
-/// The swap, at every mount point.
 pub(super) struct Swap<'a> {
     pub(super) volume: &'a Volume,
     pub(super) rotation: &'a Rotation<'a>,
@@ -38,14 +37,14 @@ impl Swap<'_> {
         self.in_the_container(&views, || self.rotation.swap().map_err(|error| Failed("secret files".into(), error)))
     }
 
-    /// Puts the old generation in force again, wherever it is not.
+    /// Puts the old generation back in force at every mount point that does not show it.
     pub(super) fn back(&self) -> Result<(), Refused> {
         self.rotation.swap_back().map_err(|error| failed("secret files", &error))?;
         let views = self.views(|mount| mount.to_string().into())?;
         if views.is_empty() { Ok(()) } else { self.in_the_container(&views, || Ok(())) }
     }
 
-    /// Views of the single files that change, each with its mount point.
+    /// Returns views of the changed single files, each with its mount point.
     fn views(&self, path: impl Fn(usize) -> PathBuf) -> Result<Vec<(&MountPoint, OwnedFd)>, Refused> {
         let singles = self.placed.changes.iter().filter(|change| matches!(change.next, Next::File(_)));
         let view = |change: &Change| {
@@ -56,7 +55,7 @@ impl Swap<'_> {
         singles.map(view).collect()
     }
 
-    /// Shows these views, and does what is to be done right after it.
+    /// Mounts these views in the container, then runs the follow-up at once.
     fn in_the_container(
         &self,
         views: &[(&MountPoint, OwnedFd)],
@@ -73,14 +72,14 @@ impl Swap<'_> {
         };
         helper::run(act).map(drop).map_err(|not_done| match not_done {
             NotDone::Failed { errno: libc::ENOENT | libc::ENOTDIR | libc::ELOOP, words } => {
-                Refused::new(Reason::Precondition, format!("the container has moved what it was given: {words}"))
+                Refused::new(Reason::Precondition, format!("the container has moved the mounted files: {words}"))
             }
             not_done => not_done.into(),
         })
     }
 }
 
-/// Shows a view in place of another one of the same volume, with no moment at which neither shows.
+/// Replaces a view by another one of the same volume, with no moment at which neither is visible.
 fn show(target: &Path, view: &OwnedFd) -> io::Result<()> {
     let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
         return Err(io::ErrorKind::InvalidInput.into());

@@ -31,7 +31,7 @@ fn received(client: &Seqpacket) -> Vec<u8> {
     heard(client).0
 }
 
-/// Output alone, until nothing more comes.
+/// Reads output until nothing more comes.
 fn drained(attached: &mut Attached, client: &Seqpacket) -> (Vec<u8>, Vec<(u64, u64)>) {
     let (mut all, mut positions) = (Vec::new(), Vec::new());
     let mut buffer = vec![0; ATTACHED_PACKET_MAX];
@@ -57,7 +57,7 @@ const INPUT: Attach = Attach { input: true, ..WATCH };
 const LOSSLESS: Attach = Attach { lossless: true, ..WATCH };
 const RESUMABLE: Attach = Attach { resumable: true, ..LOSSLESS };
 
-/// Bytes that tell their place.
+/// Bytes that encode their position.
 fn numbered(range: std::ops::Range<u64>) -> Vec<u8> {
     range.map(|at| (at.wrapping_mul(2_654_435_761) >> 11) as u8).collect()
 }
@@ -91,7 +91,8 @@ fn the_backlog_is_bounded() {
     assert_eq!(got.last(), Some(&99));
 }
 
-/// A client that only watches is told what it missed, a lossless one is waited for; nobody else notices.
+/// A client that only watches is informed of missed output, a lossless one is waited for; other clients are not
+/// affected.
 #[test]
 fn a_client_that_does_not_read_misses_output_or_is_waited_for() {
     let mut attached = Attached::default();
@@ -142,7 +143,7 @@ fn a_reader_that_goes_away_holds_nothing_up() {
     assert_eq!(attached.window.cost_from(0), 0, "nothing is kept for nobody");
 }
 
-/// A run that asked for its reader to be awaited: nothing is lost, and nothing waits for ever.
+/// For a run that awaits its reader nothing is lost, and nothing waits for ever.
 #[test]
 fn an_awaited_reader_gets_everything_from_the_first_byte() {
     let mut attached = Attached::default();
@@ -170,7 +171,7 @@ fn an_awaited_reader_gets_everything_from_the_first_byte() {
     assert!(!nobody.holds_up() && nobody.is_settled() && nobody.window.cost_from(0) == 0);
 }
 
-/// A daemon that dies takes along what was on its way. Its client goes on at the byte that it has.
+/// Output in flight is lost with an exiting daemon. Its client resumes at its last byte.
 #[test]
 fn a_client_goes_on_where_it_was() {
     let mut attached = Attached::default();
@@ -182,7 +183,7 @@ fn a_client_goes_on_where_it_was() {
         got.extend(drained(&mut attached, &first).0);
     }
     assert!(attached.window.cost_from(0) <= REPLAY_MAX + QUEUE_MAX);
-    got.truncate(got.len() - 777_777); // on its way when the daemon died
+    got.truncate(got.len() - 777_777); // in flight when the daemon exited
     drop(first);
     attached.poll_clients();
     while !attached.holds_up() {
@@ -201,7 +202,7 @@ fn a_client_goes_on_where_it_was() {
     got.extend(rest);
     assert!(got == numbered(0..written));
 
-    // One that comes too late is told what it missed.
+    // A client that comes back too late is informed of missed output.
     let late = client(&mut attached, &Attach { resume_at: Some(1000), ..LOSSLESS }).unwrap();
     let (rest, positions) = drained(&mut attached, &late);
     let [(place, missed)] = positions[..] else { panic!("{positions:?}") };
@@ -235,7 +236,7 @@ fn one_client_sends_input_until_it_is_taken_over() {
     assert_eq!(read, b"ab");
 }
 
-/// What a process does not read stays with the client, and is neither lost nor kept here.
+/// Input that the process does not read stays with the client, and is neither lost nor stored here.
 #[test]
 fn input_waits_for_the_process() {
     let (process, sink) = pipe();

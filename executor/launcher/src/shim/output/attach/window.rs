@@ -1,25 +1,25 @@
-//! The newest output, for clients that have not got it yet. Each of them is at a place of its own in it.
+//! The newest output, for clients that have not received it yet. Each client has its own position in it.
 //!
-//! A place is the number of bytes that the process had written before, to both of its streams: the same number in whatever
-//! process counts it, so that a client can go on where it was when its connection broke.
+//! A position is the number of bytes that the process had written before to both streams. It is the same number in
+//! every process that counts it, so that a client can resume at its position after its connection broke.
 
 use std::collections::VecDeque;
 
 use executor_core::protocol::{ATTACHED_PACKET_MAX, FromShim};
 
-/// Cost of a packet beyond its bytes: a process that writes byte by byte, to two streams in turn, is bounded, too.
+/// Cost of a packet in addition to its bytes, which also limits a process that writes single bytes to two streams in
+/// turn.
 const PACKET_COST: u64 = 64;
 
-/// Output that is kept.
 #[derive(Default)]
 pub(super) struct Window {
     packets: VecDeque<Packet>,
     end: u64,
 }
 
-/// Bytes of one stream as they are sent, behind their mark.
+/// Bytes of one stream as they are sent, after their mark.
 struct Packet {
-    /// The place of its first byte.
+    /// Position of its first byte.
     at: u64,
     bytes: Vec<u8>,
 }
@@ -31,17 +31,17 @@ impl Packet {
 }
 
 impl Window {
-    /// The place behind all output.
+    /// Returns the position after all output.
     pub(super) fn end(&self) -> u64 {
         self.end
     }
 
-    /// The first place that is kept.
+    /// Returns the first position that is kept.
     pub(super) fn start(&self) -> u64 {
         self.packets.front().map_or(self.end, |packet| packet.at)
     }
 
-    /// Takes output.
+    /// Adds output.
     pub(super) fn push(&mut self, mark: FromShim, mut bytes: &[u8]) {
         if let Some(last) = self.packets.back_mut().filter(|last| last.bytes[0] == mark as u8) {
             let (fits, rest) = bytes.split_at(bytes.len().min(ATTACHED_PACKET_MAX - last.bytes.len()));
@@ -55,14 +55,14 @@ impl Window {
         }
     }
 
-    /// Lets output go that nobody is told of.
+    /// Counts output that is not kept.
     pub(super) fn pass(&mut self, bytes: &[u8]) {
         debug_assert!(self.packets.is_empty());
         self.end += bytes.len() as u64;
     }
 
-    /// Returns the output at a place, as a packet with its mark, and how many bytes of output it has. The place must be
-    /// kept.
+    /// Returns the output at a position, as a packet with its mark, and its number of output bytes. The position must
+    /// be kept.
     pub(super) fn packet(&self, place: u64) -> Option<(std::borrow::Cow<'_, [u8]>, u64)> {
         let packet = self.packets.get(self.index(place))?;
         let passed = place.saturating_sub(packet.at) as usize;
@@ -73,13 +73,13 @@ impl Window {
         Some(([&packet.bytes[..1], &packet.bytes[1 + passed..]].concat().into(), length))
     }
 
-    /// Returns the cost of everything from a place on.
+    /// Returns the cost of all output from a position on.
     pub(super) fn cost_from(&self, place: u64) -> u64 {
         let packets = self.packets.len() - self.index(place);
         self.end.saturating_sub(place.max(self.start())) + packets as u64 * PACKET_COST
     }
 
-    /// Forgets what lies before a place.
+    /// Drops output before a position.
     pub(super) fn forget_before(&mut self, place: u64) {
         while self.packets.front().is_some_and(|packet| packet.end() <= place) {
             self.packets.pop_front();
@@ -89,7 +89,7 @@ impl Window {
         }
     }
 
-    /// Forgets the oldest output, as far as a place, until the rest costs no more than this.
+    /// Drops the oldest output, up to a position, until the rest costs at most `cost_max`.
     pub(super) fn shrink(&mut self, cost_max: u64, place: u64) {
         let mut cost = self.cost_from(self.start());
         while let Some(first) = self.packets.front().filter(|first| cost > cost_max && first.end() <= place) {
@@ -118,7 +118,7 @@ mod tests {
         all
     }
 
-    /// Whatever is pushed in whatever parts: from each place that is kept, all that came after it is read.
+    /// However output is pushed, reading from any kept position returns all output after it.
     #[test]
     fn from_every_place_the_rest_is_read() {
         let (mut window, mut all) = (Window::default(), Vec::new());

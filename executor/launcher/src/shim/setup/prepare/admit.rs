@@ -1,4 +1,4 @@
-//! Stage 1 of preparing a container: the plan is judged, and the id is taken.
+//! Stage 1 of preparing a container: the plan is validated and the id is claimed.
 
 use std::rc::Rc;
 
@@ -19,10 +19,10 @@ use crate::shim::isolate;
 use crate::shim::warm::WarmContainer;
 use crate::warm::Opened;
 
-/// Stage 1: a plan that the policy allows, and an id that is taken.
+/// Stage 1: a plan that the policy allows, and a claimed id.
 pub(super) struct Admitted {
     pub(super) record: ContainerRecord,
-    /// Log and socket that a shell brought along; none where the directories are empty.
+    /// Log and socket of a warm container; `None` if the directories are empty.
     pub(super) brought: Option<Opened>,
     pub(super) dirs: Dirs,
     pub(super) ids: Rc<Ids>,
@@ -30,8 +30,8 @@ pub(super) struct Admitted {
     pub(super) warm: Option<WarmContainer>,
 }
 
-/// Reads and judges the plan, and takes the id. A shell that the plan cannot use ends; after a refusal it is the caller's, who tells
-/// of that first.
+/// Reads and validates the plan and claims the id. A warm container that the plan cannot use is ended. After a refusal
+/// the caller ends it, after it has reported the refusal.
 pub(super) fn admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>) -> Result<Admitted, Refused> {
     let admitted = try_to_admit(host, request, warm)?;
     if let Some(unused) = warm.take() {
@@ -40,7 +40,7 @@ pub(super) fn admit(host: &Host, request: &Request, warm: &mut Option<WarmContai
     Ok(admitted)
 }
 
-/// Takes the shell where the container is admitted with it.
+/// Uses the warm container if the container is admitted with it.
 fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>) -> Result<Admitted, Refused> {
     let internal =
         |what: &str, error: &dyn std::fmt::Display| Refused::new(Reason::Internal, format!("{what}: {error}"));
@@ -66,7 +66,7 @@ fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>
         (None, Some(pod)) => Rc::new(Ids::from_pod(pod.ids()?)),
     };
     if warm.is_none() {
-        isolate().map_err(|error| failed("mount namespace", &error))?; // a shell has one
+        isolate().map_err(|error| failed("mount namespace", &error))?; // a warm container has one
     }
     let shim = match used {
         Some(warm) => warm.identity(),
@@ -91,18 +91,20 @@ fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>
         }
         _ => failed("", &error),
     })?;
-    // From here on the directory keeps the claim on its ids. Without it, a launcher that is gone may have lost them already.
+    // From here on the directory holds the claim on its ids. Without it, a launcher that has exited may already have
+    // lost them.
     if ids.map().is_mapped() && std::os::unix::process::parent_id() != request.launcher {
         let _ = dirs.remove_run();
         let _ = dirs.remove_state();
-        let why = format!("the launcher ended before container {} had a directory", record.plan.id);
+        let why = format!("the launcher exited before container {} had a directory", record.plan.id);
         return Err(Refused::new(Reason::Busy, why));
     }
     Ok(Admitted { record, brought, dirs, ids, pod, warm: if fits { warm.take() } else { None } })
 }
 
-/// ramfs, which takes the place of a tmpfs without `noswap`, has neither a size nor a way to tell a hole from zeros.
+/// Returns the refusal of ramfs, which replaces a tmpfs without `noswap`: it has no size limit and cannot distinguish a
+/// hole from zeros.
 fn no_bound() -> Refused {
-    let why = "needs a tmpfs that is never swapped, which this kernel does not have (Linux 6.4 or later does)";
+    let why = "needs a tmpfs with `noswap`, which this kernel lacks (Linux 6.4 or later has it)";
     Refused::from_fields(Reason::Precondition, &[Violation::new("writable_files", why)])
 }
