@@ -8,7 +8,6 @@
 //! `exit` are errors and exit statuses.
 
 #![forbid(unsafe_code)]
-#![allow(missing_docs)] // the users of this library are the related programs; error and help texts describe the fields
 
 mod actions;
 mod attach;

@@ -31,6 +31,7 @@
 //! The library prints nothing and starts no process.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod address;
 mod attach;

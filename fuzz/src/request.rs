@@ -5,7 +5,7 @@
 
 use executor_core::validate::Policy;
 use executor_proto::v1::{File, RunAction, RunRequest};
-use executord::run::admit::plan_request;
+use executord::run::plan::plan_request;
 use prost::Message;
 
 use crate::rules;

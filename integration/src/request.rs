@@ -53,7 +53,6 @@ pub fn update(id: &str, files: &[(&str, &[u8])]) -> UpdateFilesRequest {
     UpdateFilesRequest { id: id.into(), files: files.iter().map(file).collect(), ..UpdateFilesRequest::default() }
 }
 
-#[allow(missing_docs)] // the names are those of the interface
 pub trait RequestBuilder: Sized {
     fn id(self, id: &str) -> Self;
     fn rootfs(self, reference: &str) -> Self;

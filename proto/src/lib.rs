@@ -6,6 +6,7 @@
 //! secret have no derived `Debug`; see [`v1`]'s hand-written ones, which print names and sizes.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod actions;
 mod redact;

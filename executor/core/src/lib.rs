@@ -7,6 +7,7 @@
 //! with the very code that the daemon admitted it with.
 
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 pub mod archive;
 pub mod backoff;

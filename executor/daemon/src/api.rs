@@ -32,7 +32,7 @@ use crate::operations::egress;
 use crate::operations::limits;
 use crate::operations::pause;
 use crate::operations::rotate;
-use crate::run::admit;
+use crate::run::{admit, dry_run};
 use crate::server::RUNTIME_MESSAGE_MAX;
 use crate::server::wire::conversation::{Answers, Conversation, Requests};
 use crate::telemetry::traces::TraceParent;
@@ -112,7 +112,7 @@ impl Executor for Service {
 
     async fn validate(&self, request: Request<v1::ValidateRequest>) -> Result<Response<v1::ValidateResponse>, Status> {
         let client = request.extensions().get::<Client>().cloned();
-        admit::dry_run(&self.node, request.into_inner(), client.as_ref())?;
+        dry_run::validate(&self.node, request.into_inner(), client.as_ref())?;
         Ok(Response::new(v1::ValidateResponse {}))
     }
 

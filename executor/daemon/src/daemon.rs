@@ -18,10 +18,10 @@ use crate::background::renewal;
 use crate::background::retention;
 use crate::background::self_test;
 use crate::config::Config;
+use crate::model::container::Handle;
 use crate::model::status::ContainerStatus;
 use crate::node::{Node, NodeError};
 use crate::operations::reserve;
-use crate::run::admit;
 use crate::run::recover;
 use crate::scrape::Scraper;
 use crate::server::{self, CertificateError, Certificates, Endpoint, Listeners};
@@ -132,7 +132,7 @@ pub async fn serve(
     stop.await;
     tracing::info!(ephemeral = config.ephemeral, "stopping");
     node.stopping.send_replace(true);
-    if config.ephemeral && timeout(CONTAINERS_END, admit::end_all(&node)).await.is_err() {
+    if config.ephemeral && timeout(CONTAINERS_END, kill_all(&node)).await.is_err() {
         tracing::error!(
             "some containers did not end within {} s; the launcher will end them",
             CONTAINERS_END.as_secs()
@@ -158,4 +158,30 @@ pub async fn serve(
     }
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Kills all containers of an ephemeral daemon that stops, and waits until they have ended.
+async fn kill_all(node: &Arc<Node>) {
+    loop {
+        // Looked for again: a container may have been admitted just before the daemon began to stop.
+        let living: Vec<_> = node.registry.all().into_iter().filter(|handle| !handle.is_over()).collect();
+        if living.is_empty() {
+            return;
+        }
+        kill(living).await;
+    }
+}
+
+async fn kill(handles: Vec<Arc<Handle>>) {
+    for handle in &handles {
+        if let Some(link) = handle.shim() {
+            tokio::spawn(async move {
+                let kill = executor_core::protocol::Stop { grace_ms: 0, signal: 0 };
+                let _ = link.call(executor_core::protocol::ShimCall::Stop(kill)).await;
+            });
+        }
+    }
+    for handle in handles {
+        let _ = handle.completed().await;
+    }
 }

@@ -1,5 +1,10 @@
 //! New containers and pods: admission, and recovery of those that an earlier daemon started.
 
-pub mod admit;
+pub(crate) mod admit;
+pub(crate) mod dry_run;
+mod launch;
+mod payload;
+pub mod plan;
 pub(crate) mod pods;
 pub mod recover;
+mod wiped;

@@ -5,7 +5,6 @@
 //! [`finish`]). It never maps a secret: it only passes descriptors on and overwrites their memory.
 
 #![forbid(unsafe_code)]
-#![allow(missing_docs)] // a binary: what is public here is public to itself
 
 mod apparmor;
 mod cdi;

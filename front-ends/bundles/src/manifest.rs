@@ -14,7 +14,6 @@ const PLAYED: [&str; 9] =
 
 /// Reason why a bundle is not played.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages document the variants
 pub enum ManifestError {
     #[error("it needs parts that are not provided here:\n{}\n--partial installs the rest", list(.0))]
     NotProvided(Vec<NotProvided>),

@@ -29,7 +29,6 @@ pub struct VersionError {
 
 /// Reason why a text is not a range of versions.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs)] // the messages document the variants
 pub enum RangeError {
     #[error("has {0} bytes; at most {TEXT_MAX}")]
     TooLong(usize),

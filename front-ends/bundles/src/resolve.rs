@@ -115,7 +115,6 @@ pub struct Deprecation {
 
 /// Reason why there is no step.
 #[derive(Clone, Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages document the variants
 pub enum ResolveError {
     #[error("the catalog has no package {0:?}")]
     NoPackage(String),

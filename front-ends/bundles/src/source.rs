@@ -27,7 +27,6 @@ const NAME_MAX: usize = 1024;
 
 /// Error of reading a source.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages document the variants
 pub enum SourceError {
     #[error("{}: cannot be read", .0.display())]
     Read(PathBuf, #[source] io::Error),

@@ -30,7 +30,6 @@ const LAYOUT: &str = "artifacts/layout/";
 
 /// Fault of an archive.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages document the variants
 pub enum ArchiveError {
     #[error("cannot read the thick bundle")]
     Read(#[source] io::Error),

@@ -51,7 +51,6 @@ pub struct Claim {
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-#[allow(missing_docs)] // the names are the specification's
 pub enum Status {
     Canceled,
     Failed,

@@ -33,7 +33,6 @@ pub const OUTPUT_MAX: u64 = 256 << 20;
 
 /// Error of the store.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages document the variants
 pub enum StoreError {
     #[error("{}: cannot {doing}", .path.display())]
     Io { path: PathBuf, doing: &'static str, source: io::Error },

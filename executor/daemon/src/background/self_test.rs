@@ -17,7 +17,7 @@ use crate::model::cell::SelfTestResult;
 use crate::node::Node;
 use crate::operations::delete;
 use crate::operations::members;
-use crate::run::admit;
+use crate::run::pods;
 
 /// Longest time until a failed test is repeated.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -58,7 +58,7 @@ async fn test(node: &Arc<Node>, limit: Duration) -> Result<(), String> {
         remove(node).await?;
         step = "cannot make a container";
         let request = v1::CreatePodRequest { id: SELF_TEST_ID.to_owned(), ..v1::CreatePodRequest::default() };
-        let (handle, _) = admit::self_test(node, request).await?;
+        let (handle, _) = pods::create_for_self_test(node, request).await?;
         handle.started().await?;
         step = "cannot stop the container";
         members::stop(&handle, Some(Duration::ZERO)).await?;

@@ -77,7 +77,6 @@ pub enum LogFormat {
 /// Least level that is logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[allow(missing_docs)] // the names say it
 pub enum LogLevel {
     Error,
     Warn,

@@ -7,15 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use executor_core::ident::ContainerId;
+use executor_core::plan::Plan;
 use executor_proto::v1;
 
+use super::launch::{Origin, fill_in_id, launch, same_container, tag_key};
+use super::payload;
+use super::plan::validated;
 use crate::api_error::{ApiError, Kind};
 use crate::model::container::Handle;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::operations::delete;
 use crate::operations::members;
-use crate::run::admit;
+use crate::requests::{digest, draft};
 
 /// Maximum number of members that an error names.
 const NAMES_SHOWN: usize = 20;
@@ -30,12 +34,51 @@ pub(crate) async fn create(
 ) -> Result<(Arc<ContainerStatus>, bool), ApiError> {
     node.until_found().await;
     let explain = |problem| node.launcher.explain(problem);
-    let (handle, created) = admit::pod(node, request).await.map_err(explain)?;
+    let (handle, created) = admit(node, request).await.map_err(explain)?;
     let facts = tokio::select! {
         facts = handle.started() => facts.map_err(explain)?,
         () = node.until_stopping() => return Err(ApiError::stopping()),
     };
     Ok((facts, created))
+}
+
+/// Admits a pod, and starts the task that drives it.
+async fn admit(node: &Arc<Node>, mut request: v1::CreatePodRequest) -> Result<(Arc<Handle>, bool), ApiError> {
+    fill_in_id(&mut request.id);
+    let plan = plan_of_pod(node, &request)?;
+    Node::check_id(&plan.id)?;
+    make_pod(node, plan, &request).await
+}
+
+/// Makes the pod of the self-test.
+pub(crate) async fn create_for_self_test(
+    node: &Arc<Node>,
+    request: v1::CreatePodRequest,
+) -> Result<(Arc<Handle>, bool), ApiError> {
+    let plan = plan_of_pod(node, &request)?;
+    make_pod(node, plan, &request).await
+}
+
+pub(super) fn plan_of_pod(node: &Node, request: &v1::CreatePodRequest) -> Result<Plan, ApiError> {
+    let (draft, violations) = draft::pod(request);
+    validated(None, &draft, violations, &node.config.policy)
+}
+
+async fn make_pod(
+    node: &Arc<Node>,
+    plan: Plan,
+    request: &v1::CreatePodRequest,
+) -> Result<(Arc<Handle>, bool), ApiError> {
+    let tag = digest::pod_digest(&tag_key(node).await?, request);
+    if let Some(handle) = node.registry.get(&plan.id) {
+        return same_container(handle, &tag);
+    }
+    let session = node.launcher.session()?;
+    node.check_room()?;
+    let payload = payload::of_pod(&plan).map_err(|error| {
+        ApiError::new(Kind::Exhausted, format!("no memory or descriptors for pod {}: {error}", plan.id))
+    })?;
+    launch(node, plan, Origin::default(), &tag, session, payload).await
 }
 
 /// Stops a pod: its members with this grace period or their own, then what they shared.

@@ -20,7 +20,6 @@ const IGNORE_MAX: u64 = 1 << 20;
 
 /// Error of finding the files of a catalog.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages document the variants
 pub enum FilesError {
     #[error("{} cannot be read", .0.display())]
     Read(PathBuf, #[source] io::Error),

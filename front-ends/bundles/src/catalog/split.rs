@@ -23,7 +23,6 @@ pub struct Document {
 
 /// Error of reading documents.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages document the variants
 pub enum SplitError {
     #[error("cannot be read")]
     Read(#[source] io::Error),

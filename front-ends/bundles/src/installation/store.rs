@@ -17,7 +17,6 @@ const NO_FOLLOW: i32 = if cfg!(target_arch = "aarch64") { 0o100_000 } else { 0o4
 
 /// Error of the store.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages document the variants
 pub enum StoreError {
     #[error("{}: cannot be {doing}", .path.display())]
     Io { path: PathBuf, doing: &'static str, source: io::Error },

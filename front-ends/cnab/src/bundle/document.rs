@@ -8,7 +8,6 @@ use crate::paths::rooted;
 
 /// Descriptive fields.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[allow(missing_docs)] // the names are the specification's
 pub struct About {
     #[serde(default)]
     pub description: String,
@@ -22,7 +21,6 @@ pub struct About {
 
 /// Maintainer of a bundle.
 #[derive(Clone, Debug, Deserialize)]
-#[allow(missing_docs)] // the names are the specification's
 pub struct Maintainer {
     pub name: String,
     #[serde(default)]

@@ -8,7 +8,10 @@ use executor_core::plan::Plan;
 use executor_core::validate::{Violation, ViolationReason};
 use executor_proto::v1;
 
-use super::{Wiped, check_request, fill_in_id, plan_of_pod, pod_of};
+use super::admit::{check_request, pod_of};
+use super::launch::fill_in_id;
+use super::pods::plan_of_pod;
+use super::wiped::Wiped;
 use crate::access::Client;
 use crate::api_error::{ApiError, Kind};
 use crate::node::Node;

@@ -1,0 +1,113 @@
+//! Launch of a container or a pod: its id and capacity are reserved together, and the task that drives it is started.
+
+use std::sync::Arc;
+
+use executor_core::lifecycle::State;
+use executor_core::plan::Plan;
+use executor_secrets::TagKey;
+
+use crate::actor::forwarding;
+use crate::actor::{self, LaunchPayload};
+use crate::api_error::{ApiError, Kind};
+use crate::launcher::Session;
+use crate::model::container::Handle;
+use crate::model::identity::IdentityRecord;
+use crate::model::reservation::Reservation;
+use crate::model::sources::SourceRecord;
+use crate::model::status::{ContainerStatus, TraceContext};
+use crate::node::Node;
+use crate::operations::reserve;
+use crate::store::registry::Admission;
+
+/// What a container has of its request beside its plan.
+#[derive(Default)]
+pub(super) struct Origin {
+    pub(super) sources: Vec<SourceRecord>,
+    pub(super) identity: Option<IdentityRecord>,
+    pub(super) trace: Option<TraceContext>,
+    pub(super) needs_reservation: bool,
+}
+
+/// Takes id and capacity for a container, and starts the task that drives it.
+pub(super) async fn launch(
+    node: &Arc<Node>,
+    plan: Plan,
+    origin: Origin,
+    tag: &str,
+    session: Arc<Session>,
+    payload: LaunchPayload,
+) -> Result<(Arc<Handle>, bool), ApiError> {
+    let guard = WipeGuard(Some(&payload));
+    let pod = plan.member_of().map(ToString::to_string).unwrap_or_default();
+    let Origin { sources, identity, trace, needs_reservation } = origin;
+    let facts = ContainerStatus {
+        sources,
+        identity,
+        trace,
+        ..ContainerStatus::admitted(plan, tag.to_owned(), crate::now(), node.boot_id.clone())
+    };
+    let id = facts.plan.id.clone();
+    let taken = |reservation: &Reservation| node.ledger.forget_reservation(&reservation.id);
+    match node.registry.admit_when_removed(&facts, needs_reservation, taken).await {
+        Ok(Admission::New(handle)) => {
+            guard.disarm();
+            handle.set_shim(Some(Arc::clone(&payload.ours)));
+            forwarding::start(node, &handle, &facts, false);
+            tokio::spawn(actor::launch(Arc::clone(node), Arc::clone(&handle), facts, session, payload));
+            Ok((handle, true))
+        }
+        Ok(Admission::Used(handle)) => same_container(handle, tag),
+        Ok(Admission::PodEnds) => Err(ApiError::pod_unavailable(&pod)),
+        Ok(Admission::Closed) => Err(node.check_open().err().unwrap_or_else(ApiError::stopping)),
+        Ok(Admission::NotReserved) => Err(reserve::missing(node, &id)),
+        Ok(Admission::BeyondReservation(short)) => {
+            let why = format!("{id} needs more than its reservation holds: {short}");
+            Err(ApiError::new(Kind::Precondition, why))
+        }
+        Err(exhausted) => Err(ApiError::new(Kind::Exhausted, exhausted.to_string())),
+    }
+}
+
+/// Overwrites the payload of a container that is not admitted, after an error or when the caller goes away.
+struct WipeGuard<'a>(Option<&'a LaunchPayload>);
+
+impl WipeGuard<'_> {
+    /// Leaves the payload to the container's task.
+    fn disarm(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for WipeGuard<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|payload| payload.wipe());
+    }
+}
+
+/// Returns the key of request tags, which comes with the launcher's first greeting.
+pub(super) async fn tag_key(node: &Node) -> Result<TagKey, ApiError> {
+    node.launcher.first_heard().await;
+    node.launcher.tag_key().ok_or_else(|| {
+        let none = || ApiError::new(Kind::Unavailable, "the launcher gave no usable key for request tags");
+        node.launcher.session().err().unwrap_or_else(none)
+    })
+}
+
+/// Gives a request without an id a random one.
+pub(super) fn fill_in_id(id: &mut String) {
+    if id.is_empty() {
+        *id = uuid::Uuid::new_v4().to_string();
+    }
+}
+
+/// Returns the container of a used id, if the same request made it.
+pub(super) fn same_container(handle: Arc<Handle>, tag: &str) -> Result<(Arc<Handle>, bool), ApiError> {
+    if handle.request_tag() == tag {
+        return Ok((handle, false));
+    }
+    let state = handle.state().map_or("deleted", State::name);
+    Err(ApiError::new(
+        Kind::Exists,
+        format!("container {} ({state}) was made by a different request with the same id", handle.id()),
+    ))
+}

@@ -1,0 +1,35 @@
+//! Run requests that are overwritten when they are dropped.
+
+use executor_proto::v1;
+use zeroize::Zeroize as _;
+
+/// A request that is overwritten when it is dropped, as when its caller goes away while its image is fetched.
+pub(super) struct Wiped(pub(super) v1::RunRequest);
+
+impl Drop for Wiped {
+    fn drop(&mut self) {
+        wipe(&mut self.0);
+    }
+}
+
+/// Overwrites the secrets in a request.
+fn wipe(request: &mut v1::RunRequest) {
+    request.for_each_run(wipe_run);
+    // Those of a monitor have no place for secrets, and are refused with any.
+    request.monitor.iter_mut().for_each(|monitor| monitor.for_each_run(wipe_run));
+    request.for_each_url(|url| url.zeroize());
+    request.environment.iter_mut().for_each(|variable| variable.value.zeroize());
+    request.volume_mounted_files.iter_mut().for_each(|file| file.content.zeroize());
+    if let Some(credentials) = request.registry_credentials.as_mut() {
+        credentials.password.zeroize();
+        credentials.identity_token.zeroize();
+    }
+}
+
+fn wipe_run(run: &mut v1::RunAction) {
+    run.args.zeroize();
+    let v1::RunAction { env, secret_environment, secret_arguments, .. } = run;
+    env.iter_mut().chain(secret_environment).for_each(|variable| variable.value.zeroize());
+    secret_arguments.iter_mut().for_each(|argument| argument.value.zeroize());
+    run.volume_mounted_files.iter_mut().for_each(|file| file.content.zeroize());
+}
