@@ -1,0 +1,112 @@
+//! Plain language, as far as it can be counted: words, openings of sentences and names of functions that readers stumble over.
+//!
+//! Each kind has a limit, which is the number that is left. It only goes down: after a rewrite, lower it to the number that the
+//! test prints. The rules are in CONTRIBUTING.md, "Language".
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A kind of phrase, and how often it may occur in the workspace.
+struct Kind {
+    name: &'static str,
+    limit: usize,
+    /// Counts the phrases in a line.
+    count: fn(&str) -> usize,
+}
+
+const KINDS: [Kind; 4] = [
+    Kind { name: "told, tell, tells, whoever, nobody, somebody", limit: 0, count: words },
+    Kind { name: "comments that begin with Of, And or For", limit: 0, count: openings },
+    Kind { name: "comments that begin a condition with Where or Set where", limit: 0, count: conditions },
+    Kind { name: "functions of, told, tell, hear, attend, look, keep, carry_out, judge", limit: 0, count: functions },
+];
+
+/// Files whose text is not ours to choose, or that list the words.
+const EXCEPT: [&str; 2] = ["xtask/tests/language.rs", "CONTRIBUTING.md"];
+
+/// Returns the words of a line that nobody... are counted.
+fn words(line: &str) -> usize {
+    const WORDS: [&str; 6] = ["told", "tell", "tells", "whoever", "nobody", "somebody"];
+    // Users and groups of that name, and PAX's or URLs' spelling, are quoted.
+    let unquoted = line.split(['"', '`', '\'', ':']).step_by(2);
+    let words = unquoted.flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric()));
+    words.filter(|word| WORDS.contains(&word.to_ascii_lowercase().as_str())).count()
+}
+
+/// Returns the text of a comment line.
+fn comment(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    ["/// ", "//! ", "// "].iter().find_map(|marker| line.strip_prefix(marker))
+}
+
+fn openings(line: &str) -> usize {
+    comment(line).is_some_and(|text| ["Of ", "And ", "For "].iter().any(|word| text.starts_with(word))).into()
+}
+
+fn conditions(line: &str) -> usize {
+    comment(line).is_some_and(|text| ["Where ", "Set where ", "Set when "].iter().any(|word| text.starts_with(word))).into()
+}
+
+fn functions(line: &str) -> usize {
+    const NAMES: [&str; 9] = ["of", "told", "tell", "hear", "attend", "look", "keep", "carry_out", "judge"];
+    let name = line.split_once("fn ").map(|(_, rest)| rest.split(['(', '<']).next().unwrap_or_default());
+    name.is_some_and(|name| NAMES.contains(&name)).into()
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned()
+}
+
+/// Returns the files that people wrote: sources, interface files and pages.
+fn files(dir: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(dir).expect("a directory").flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        let name = name.to_string_lossy();
+        if name.starts_with('.') || name == "target" || name == "node_modules" {
+            continue;
+        }
+        if path.is_dir() {
+            files(&path, found);
+        } else if [".rs", ".proto", ".md"].iter().any(|end| name.ends_with(end)) {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn odd_phrases_become_fewer() {
+    let mut all = Vec::new();
+    files(&root(), &mut all);
+    let texts: Vec<(PathBuf, String)> = all
+        .into_iter()
+        .filter(|path| !EXCEPT.iter().any(|except| path.ends_with(except)))
+        .map(|path| (path.clone(), fs::read_to_string(&path).expect("a text")))
+        .collect();
+    assert!(texts.len() > 1000, "the control: {} files are read", texts.len());
+    let mut wrong = Vec::new();
+    for kind in KINDS {
+        let mut places = Vec::new();
+        for (path, text) in &texts {
+            for (index, line) in text.lines().enumerate().filter(|(_, line)| (kind.count)(line) > 0) {
+                places.push(format!("{}:{}: {}", path.display(), index + 1, line.trim()));
+            }
+        }
+        if places.len() > kind.limit {
+            wrong.push(format!("{}: {} lines, {} allowed\n{}", kind.name, places.len(), kind.limit, places.join("\n")));
+        } else if places.len() < kind.limit {
+            wrong.push(format!("{}: lower the limit from {} to {}", kind.name, kind.limit, places.len()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+/// The control: the phrases of each kind are found.
+#[test]
+fn odd_phrases_are_found() {
+    let found = |line: &str| KINDS.map(|kind| (kind.count)(line));
+    assert_eq!(found("/// Nobody tells when."), [2, 0, 0, 0]);
+    assert_eq!(found("/// Of its process."), [0, 1, 0, 0]);
+    assert_eq!(found("// Where there is none, the default applies."), [0, 0, 1, 0]);
+    assert_eq!(found("pub fn of(path: &Path) -> Self {"), [0, 0, 0, 1]);
+    assert_eq!(found("/// Process id of the container's init."), [0; 4]);
+}
