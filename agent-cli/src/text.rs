@@ -1,3 +1,8 @@
 //! Sanitizes untrusted text for a terminal.
 
-pub use executor_core::text::visible as plain;
+use executor_core::text::printable;
+
+/// Returns untrusted text as one line without harmful characters, of any length.
+pub fn plain(text: &str) -> String {
+    printable(text, usize::MAX)
+}

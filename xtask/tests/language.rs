@@ -44,7 +44,9 @@ fn openings(line: &str) -> usize {
 }
 
 fn conditions(line: &str) -> usize {
-    comment(line).is_some_and(|text| ["Where ", "Set where ", "Set when "].iter().any(|word| text.starts_with(word))).into()
+    comment(line)
+        .is_some_and(|text| ["Where ", "Set where ", "Set when "].iter().any(|word| text.starts_with(word)))
+        .into()
 }
 
 fn functions(line: &str) -> usize {

@@ -3,6 +3,7 @@
 //! executord checks a request with this code, and the process that signs checks it again with the settings that the launcher has read
 //! itself. A list that is empty allows nothing.
 
+use crate::text::printable;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -286,7 +287,7 @@ fn check_dns_name(name: &str) -> Result<(), FieldFault> {
         false => {
             let why = format!(
                 "{:?} is not a DNS name: labels of [a-z0-9-] between dots, at most {DNS_NAME_MAX} bytes",
-                shown(name)
+                printable(name, 64)
             );
             Err(InvalidFormat.because(why))
         }
@@ -315,7 +316,7 @@ fn trust_domain(id: &str) -> Result<&str, FieldFault> {
 }
 
 fn address(text: &str) -> Result<IpAddr, FieldFault> {
-    text.parse().map_err(|_| InvalidFormat.because(format!("{:?} is not an IP address", shown(text))))
+    text.parse().map_err(|_| InvalidFormat.because(format!("\"{}\" is not an IP address", printable(text, 64))))
 }
 
 fn network(text: &str) -> Result<(IpAddr, u32), FieldFault> {
@@ -338,11 +339,6 @@ fn contains((base, bits): (IpAddr, u32), address: IpAddr) -> bool {
         }
         _ => false,
     }
-}
-
-/// The beginning of a text, for a message.
-fn shown(text: &str) -> String {
-    text.chars().take(64).collect()
 }
 
 #[cfg(test)]

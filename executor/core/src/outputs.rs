@@ -8,11 +8,11 @@
 //! Names come from the container and are arbitrary: no file here is called as the container called it, and what a
 //! path has that is no text is told escaped ([`escaped`]).
 
+use crate::text::printable;
 use serde::{Deserialize, Serialize};
 
 use crate::limits::PATH_MAX;
 use crate::record::OutputsRecord;
-use crate::text::visible;
 
 /// The directory, below the container's state directory.
 pub const DIRECTORY: &str = "outputs";
@@ -121,20 +121,7 @@ pub fn tellable(path: &[u8]) -> Option<&str> {
 
 /// A path of a container for people: what is no text as `\xff`, harmful characters escaped, and the end of one that is too long left out.
 pub fn escaped(path: &[u8]) -> String {
-    const SHOWN_MAX: usize = 1024;
-    let mut shown = String::with_capacity(path.len().min(SHOWN_MAX));
-    for chunk in path.utf8_chunks() {
-        shown.push_str(&visible(chunk.valid()));
-        for byte in chunk.invalid() {
-            shown.push_str(&format!("\\x{byte:02x}"));
-        }
-        if shown.len() > SHOWN_MAX {
-            shown.truncate(shown.floor_char_boundary(SHOWN_MAX));
-            shown.push_str("...");
-            break;
-        }
-    }
-    shown
+    printable(path, 1024)
 }
 
 #[cfg(test)]

@@ -14,13 +14,38 @@ pub fn is_harmful(c: char) -> bool {
         )
 }
 
-/// Returns the text with each harmful character as Rust escapes it, such as `\n` and `\u{202e}`.
-pub fn visible(text: &str) -> String {
-    let mut visible = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_harmful(c) { visible.extend(c.escape_default()) } else { visible.push(c) }
+/// Returns untrusted text for a message: one line, with each harmful character as Rust escapes it, such as `\n` and `\u{202e}`,
+/// and bytes that are not UTF-8 as `\xff`. Text of more than `max` bytes is cut, and ends with `...`.
+///
+/// This is the only function of its kind in the workspace. A value that is a secret is never passed to it.
+pub fn printable(text: impl AsRef<[u8]>, max: usize) -> String {
+    let text = text.as_ref();
+    let mut line = String::with_capacity(text.len().min(max));
+    for chunk in text.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if is_harmful(c) {
+                line.extend(c.escape_default())
+            } else {
+                line.push(c)
+            }
+            if line.len() > max {
+                return cut(line, max);
+            }
+        }
+        for byte in chunk.invalid() {
+            line.push_str(&format!("\\x{byte:02x}"));
+        }
+        if line.len() > max {
+            return cut(line, max);
+        }
     }
-    visible
+    line
+}
+
+fn cut(mut line: String, max: usize) -> String {
+    line.truncate(line.floor_char_boundary(max));
+    line.push_str("...");
+    line
 }
 
 /// Returns the text with another character in place of each harmful one.
@@ -33,8 +58,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn harmful_characters_become_visible() {
-        assert_eq!(visible("a\u{1b}[2Jb\nc\td\u{9b}e\u{202e}f"), "a\\u{1b}[2Jb\\nc\\td\\u{9b}e\\u{202e}f");
+    fn hostile_text_becomes_printable() {
+        const CASES: [(&[u8], &str); 11] = [
+            (b"", ""),
+            (b"plain", "plain"),
+            ("größe 20€".as_bytes(), "größe 20€"),
+            (b"a\x1b[2Jb", "a\\u{1b}[2Jb"),
+            (b"a\nb\rc\td", "a\\nb\\rc\\td"),
+            ("a\u{9b}b\u{202e}c\u{2028}".as_bytes(), "a\\u{9b}b\\u{202e}c\\u{2028}"),
+            (b"\xff\xfe-\xc3", "\\xff\\xfe-\\xc3"),
+            (b"0123456789abcdefghij", "0123456789abcdefghij"),
+            (b"0123456789abcdefghijk", "0123456789abcdefghij..."),
+            ("0123456789abcdefgh€".as_bytes(), "0123456789abcdefgh..."),
+            (b"\xff\xff\xff\xff\xff\xff", "\\xff\\xff\\xff\\xff\\xff..."),
+        ];
+        for (text, line) in CASES {
+            let max = if text.contains(&0x9b) || text.contains(&0xe2) && text[0] == b'a' { 40 } else { 20 };
+            assert_eq!(printable(text, max), line, "{text:?}");
+        }
+        assert_eq!(printable([b'x'; 1 << 20], 100).len(), 103);
+    }
+
+    #[test]
+    fn harmful_characters_are_found() {
         assert_eq!(replaced("a\u{1b}b\u{2069}c\u{2028}", '?'), "a?b?c?");
         let all =
             ['\0', '\u{1f}', '\u{7f}', '\u{80}', '\u{9f}', '\u{61c}', '\u{200e}', '\u{200f}', '\u{2028}', '\u{2029}'];
@@ -47,6 +93,6 @@ mod tests {
     #[test]
     fn ordinary_text_is_unchanged() {
         let text = "größe 20€ \u{a0}עברית 日本 \u{200d}\u{61b}\u{202f}\u{206a}";
-        assert_eq!((visible(text), replaced(text, '?')), (text.to_owned(), text.to_owned()));
+        assert_eq!((printable(text, 1000), replaced(text, '?')), (text.to_owned(), text.to_owned()));
     }
 }

@@ -31,6 +31,7 @@ mod transfers;
 mod update;
 mod volumes;
 
+use crate::text::printable;
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
@@ -253,7 +254,7 @@ fn pairs(field: &str, pairs: &BTreeMap<String, String>, most: usize, report: &mu
         let safe = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'/'));
         if name.is_empty() || name.len() > 63 || !safe {
             let why =
-                format!("the name {:?} is not valid: use 1 to 63 letters, digits, `.`, `_`, `-`, `/`", shorten(name));
+                format!("the name \"{}\" is not valid: use 1 to 63 letters, digits, `.`, `_`, `-`, `/`", shorten(name));
             report.add(field, InvalidFormat.because(why));
         }
         if value.len() > 256 || value.contains('\0') {
@@ -279,7 +280,7 @@ fn parse_rootfs(draft: &Draft<'_>) -> Result<Rootfs, FieldFault> {
         return Ok(Rootfs::Host);
     }
     let Some(path) = text.strip_prefix("dir:") else {
-        let why = format!("{:?} is not valid: use `host`, `dir:/absolute/path` or an image", shorten(text));
+        let why = format!("\"{}\" is not valid: use `host`, `dir:/absolute/path` or an image", shorten(text));
         return Err(InvalidFormat.because(why));
     };
     check_path(path)?;
@@ -331,7 +332,9 @@ fn parse_principal(text: &str, what: &str) -> Result<Principal, FieldFault> {
     }
     let safe = text.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'/' | b',' | b':'));
     if text.is_empty() || text.len() > 256 || !safe || text.starts_with('-') {
-        return Err(InvalidFormat.because(format!("{:?} is not a valid {what}: use a name or a number", shorten(text))));
+        return Err(
+            InvalidFormat.because(format!("\"{}\" is not a valid {what}: use a name or a number", shorten(text)))
+        );
     }
     Ok(Principal::Name(text.to_owned()))
 }
@@ -361,11 +364,7 @@ pub(crate) fn is_nested(one: &Path, other: &Path) -> bool {
 
 /// Shortens a value that is not secret for a message.
 fn shorten(text: &str) -> String {
-    const MOST: usize = 80;
-    match text.char_indices().nth(MOST) {
-        None => text.to_owned(),
-        Some((end, _)) => format!("{}...", &text[..end]),
-    }
+    printable(text, 80)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! The images of a node: what the rest of the daemon sees of this crate.
 
+use executor_core::text::printable;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -240,9 +241,9 @@ impl<L: LayerStore> Images<L> {
         match (named, &by_digest[..]) {
             (Some(record), _) => Ok(record.clone()),
             (None, [record]) => Ok((*record).clone()),
-            (None, []) => Err(ImageError::NotFound { what: format!("image {:?}", shown(text)) }),
+            (None, []) => Err(ImageError::NotFound { what: format!("image \"{}\"", printable(text, 100)) }),
             (None, _) => Err(ImageError::NotFound {
-                what: format!("single image {:?}: {} images match", shown(text), by_digest.len()),
+                what: format!("single image \"{}\": {} images match", printable(text, 100), by_digest.len()),
             }),
         }
     }
@@ -332,8 +333,4 @@ fn is_referred_to(record: &ImageRecord, reference: &ImageReference) -> bool {
         Some(digest) => record.digest == *digest || record.index_digest.as_ref() == Some(digest),
         None => record.references.contains_key(&reference.to_string()),
     }
-}
-
-fn shown(text: &str) -> String {
-    text.chars().take(100).collect()
 }

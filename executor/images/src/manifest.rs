@@ -4,6 +4,7 @@
 //! kinds is refused: whoever looked at it before us may have read it as the other one.
 
 use executor_core::image::{Algorithm, Digest, LAYERS_MAX, read_configuration};
+use executor_core::text::printable;
 use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest};
 use serde::Deserialize;
 
@@ -61,7 +62,7 @@ pub(crate) fn parse(bytes: &[u8], content_type: &str, what: &str) -> Result<Mani
         // Some serve documents without saying what they are.
         "" | "application/json" | "application/octet-stream" | "text/plain" => true,
         other => {
-            let why = format!("media type {:?} is not supported", shown(other));
+            let why = format!("media type \"{}\" is not supported", printable(other, 100));
             return Err(ImageError::Unsupported { what: what.to_owned(), why });
         }
     };
@@ -118,7 +119,7 @@ pub(crate) fn layers(
         let media_type = layer_type(descriptor.media_type().as_ref()).ok_or_else(|| {
             let why = format!(
                 "its layer {digest} has the unsupported media type {:?}",
-                shown(descriptor.media_type().as_ref())
+                printable(descriptor.media_type().as_ref(), 100)
             );
             ImageError::Unsupported { what: what.to_owned(), why }
         })?;
@@ -180,10 +181,6 @@ pub(crate) fn configuration(bytes: &[u8], host: &Host, what: &str) -> Result<Ima
         });
     }
     Ok(configuration)
-}
-
-fn shown(text: &str) -> String {
-    text.chars().take(100).collect()
 }
 
 #[cfg(test)]

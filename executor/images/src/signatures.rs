@@ -109,8 +109,3 @@ fn unsigned(what: &str, reasons: &[String]) -> ImageError {
     }
     ImageError::Unsigned { what: what.to_owned(), why }
 }
-
-/// Shortens and escapes a registry's text for a message.
-fn shown(text: &str) -> String {
-    text.chars().take(100).flat_map(char::escape_debug).collect()
-}

@@ -1,5 +1,6 @@
 //! Errors of unpacking a layer.
 
+use executor_core::text::printable;
 use std::io;
 
 use crate::DiffId;
@@ -95,12 +96,7 @@ impl UnpackError {
 
 /// A name of an archive in a message: whatever is in it, one line.
 pub(crate) fn shown(name: &[u8]) -> String {
-    let cut = &name[..name.len().min(NAME_MAX)];
-    let mut text = cut.escape_ascii().to_string();
-    if cut.len() < name.len() {
-        text.push_str("...");
-    }
-    text
+    printable(name, NAME_MAX)
 }
 
 /// Adds to an error of the system what it was about.

@@ -26,11 +26,11 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+use executor_core::text::printable;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use executor_core::plan::Redaction;
-use executor_core::text::is_harmful;
 use zeroize::Zeroizing;
 
 use matcher::Matcher;
@@ -222,18 +222,8 @@ impl Marker {
     fn new(name: &str) -> Self {
         let mut hasher = DefaultHasher::new();
         name.hash(&mut hasher);
-        Self { text: format!("[REDACTED:{}]", shown(name)), id: hasher.finish() }
+        Self { text: format!("[REDACTED:{}]", printable(name, NAME_MAX)), id: hasher.finish() }
     }
-}
-
-/// A name fit for a line of a log.
-fn shown(name: &str) -> String {
-    let plain = name.chars().map(|c| if is_harmful(c) { '?' } else { c });
-    if name.len() <= NAME_MAX {
-        return plain.collect();
-    }
-    let end = name.floor_char_boundary(NAME_MAX - '…'.len_utf8());
-    plain.take(name[..end].chars().count()).chain(['…']).collect()
 }
 
 /// Names of what is not masked as one might think.
@@ -264,7 +254,7 @@ impl Warnings<'_> {
 fn warning(mut names: Vec<&str>, what: &str) -> Option<String> {
     names.sort_unstable();
     names.dedup();
-    let mut reported: Vec<_> = names.iter().take(NAMES_MAX).map(|name| shown(name)).collect();
+    let mut reported: Vec<_> = names.iter().take(NAMES_MAX).map(|name| printable(name, NAME_MAX)).collect();
     if names.len() > NAMES_MAX {
         reported.push(format!("and {} more", names.len() - NAMES_MAX));
     }

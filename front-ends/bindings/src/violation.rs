@@ -1,11 +1,10 @@
 //! Violations of bindings, in Cloud Controller's own words where it has any (cloud_controller_ng,
 //! `ServiceBindingFilesBuilder` and the recipe builder that wraps it).
 //!
-//! No message contains a value. Names are escaped for terminals and cut to 300 characters.
+//! No message contains a value. Names are escaped for terminals and cut to 300 bytes.
 
+use executor_core::text::printable;
 use std::fmt::{self, Write as _};
-
-use executor_core::text::visible;
 
 use crate::names::BINDING_RULE;
 use crate::{BYTES_MAX, DEPTH_MAX, INPUT_MAX};
@@ -18,13 +17,13 @@ const SHOWN_MAX: usize = 300;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// Invalid name of a binding, which is its directory name and must match over its whole length.
-    #[error("Invalid binding name: '{}'. Name must match {BINDING_RULE}", shown(.0))]
+    #[error("Invalid binding name: '{}'. Name must match {BINDING_RULE}", printable(.0, SHOWN_MAX))]
     BindingName(String),
     /// Two bindings have the same name and would share a directory.
-    #[error("Duplicate binding name: {}", shown(.0))]
+    #[error("Duplicate binding name: {}", printable(.0, SHOWN_MAX))]
     DuplicateBinding(String),
     /// Invalid name of a credential or an attribute, which is its file name.
-    #[error("Invalid file name: {}", shown(.0))]
+    #[error("Invalid file name: {}", printable(.0, SHOWN_MAX))]
     FileName(String),
     /// Total size of paths and contents, in bytes, above the limit.
     #[error("Bindings exceed the maximum allowed bytesize of {BYTES_MAX}: {0}")]
@@ -46,10 +45,10 @@ pub enum Violation {
     #[error("VCAP_SERVICES is not an object of lists of bindings")]
     NoServices,
     /// The value of a label is not a list.
-    #[error("VCAP_SERVICES: '{}' is not a list of bindings", shown(.0))]
+    #[error("VCAP_SERVICES: '{}' is not a list of bindings", printable(.0, SHOWN_MAX))]
     NoList(String),
     /// An element of such a list is not an object.
-    #[error("VCAP_SERVICES: binding {number} of '{}' is not an object", shown(.service))]
+    #[error("VCAP_SERVICES: binding {number} of '{}' is not an object", printable(.service, SHOWN_MAX))]
     NoBinding {
         /// The key of the list.
         service: String,
@@ -57,10 +56,10 @@ pub enum Violation {
         number: usize,
     },
     /// `credentials` is neither an object nor null.
-    #[error("VCAP_SERVICES: the credentials of '{}' are not an object", shown(.0))]
+    #[error("VCAP_SERVICES: the credentials of '{}' are not an object", printable(.0, SHOWN_MAX))]
     NoCredentials(String),
     /// A directory without the entry `type`, which every consumer requires (Service Binding specification 1.1).
-    #[error("Binding without an entry 'type': {}", shown(.0))]
+    #[error("Binding without an entry 'type': {}", printable(.0, SHOWN_MAX))]
     NoType(String),
 }
 
@@ -94,14 +93,6 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// Returns a name without terminal control characters, cut to 300 characters.
-fn shown(name: &str) -> String {
-    match name.char_indices().nth(SHOWN_MAX) {
-        None => visible(name),
-        Some((end, _)) => visible(&name[..end]) + "...",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,7 +105,7 @@ mod tests {
             format!(
                 "Cannot build service binding files for app - Invalid binding name: 'a\\u{{1b}}[2J\\nb\\u{{202e}}'. Name must \
                  match /^[a-z0-9\\-.]{{1,253}}$/\nCannot build service binding files for app - Invalid file name: {}...",
-                "ä".repeat(300)
+                "ä".repeat(150)
             )
         );
     }

@@ -5,6 +5,7 @@
 //! devices and names that lead outside are refused, not skipped, and so are two names that a file system could treat as
 //! equal: all accepted names are ASCII, so that other spellings can differ only in case, not in Unicode form.
 
+use executor_core::text::printable;
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
 
@@ -180,7 +181,7 @@ fn each<R: Read>(
             continue;
         }
         if !seen.insert(Sha256::digest(name.to_lowercase()).into()) {
-            return Err(ArchiveError::Twice(shown(&path)));
+            return Err(ArchiveError::Twice(printable(&path, SHOWN_MAX)));
         }
         visit(name, &mut entry)?;
     }
@@ -194,9 +195,9 @@ fn each<R: Read>(
 /// file nor a directory.
 fn checked_name(path: &[u8], kind: EntryType) -> Result<&str, ArchiveError> {
     if path.len() > NAME_MAX {
-        return Err(ArchiveError::Name { bytes: path.len(), shown: shown(path) });
+        return Err(ArchiveError::Name { bytes: path.len(), shown: printable(path, SHOWN_MAX) });
     }
-    let refused = |why| Err(ArchiveError::Entry(shown(path), why));
+    let refused = |why| Err(ArchiveError::Entry(printable(path, SHOWN_MAX), why));
     let Ok(name) = std::str::from_utf8(path) else { return refused("is not UTF-8") };
     let name = name.strip_prefix("./").unwrap_or(name);
     let name = if kind == EntryType::Directory { name.strip_suffix('/').unwrap_or(name) } else { name };
@@ -214,9 +215,4 @@ fn checked_name(path: &[u8], kind: EntryType) -> Result<&str, ArchiveError> {
         EntryType::Directory | EntryType::Regular | EntryType::Continuous | EntryType::XGlobalHeader => Ok(name),
         _ => refused("is neither a file nor a directory"),
     }
-}
-
-/// Returns the beginning of a name, for an error.
-fn shown(path: &[u8]) -> String {
-    String::from_utf8_lossy(path).chars().take(SHOWN_MAX).collect()
 }

@@ -2,6 +2,7 @@
 //!
 //! A message never repeats a value of a template or of an answer, which may be secret.
 
+use executor_core::text::printable;
 use std::fmt;
 
 use serde::Serialize;
@@ -112,10 +113,5 @@ impl std::error::Error for Violations {}
 
 /// Quotes foreign text for a message: of limited length, on one line.
 pub(crate) fn shown(text: &str) -> String {
-    const SHOWN: usize = 80;
-    let mut shown: String = text.chars().take(SHOWN).collect();
-    if text.chars().nth(SHOWN).is_some() {
-        shown.push('…');
-    }
-    format!("{shown:?}")
+    format!("\"{}\"", printable(text, 80))
 }

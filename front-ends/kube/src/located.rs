@@ -1,8 +1,8 @@
 //! Streams of documents, split into located objects (P1, P4).
 
+use executor_core::text::printable;
 use std::sync::Arc;
 
-use executor_core::text::is_harmful;
 use executor_yaml::{FaultKind, Limits, Node, Value, decode, parse, parts};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
@@ -122,5 +122,5 @@ fn flatten(mut origin: Origin, node: Node, found: &mut Vec<Located>, report: &mu
 }
 
 pub(crate) fn shown(text: &str) -> String {
-    text.chars().filter(|c| !is_harmful(*c)).take(100).collect()
+    printable(text, 100)
 }

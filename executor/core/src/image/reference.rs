@@ -9,6 +9,7 @@
 //! The grammar of the first is the distribution project's, with Docker's short names: `debian` is
 //! `docker.io/library/debian:latest`. What is printed is always the long form, and parses to the same again.
 
+use crate::text::printable;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -295,7 +296,7 @@ fn registry(text: &str) -> Result<ImageReference, BadReference> {
         None => (rest, None),
     };
     if let Some(tag) = tag.filter(|tag| !is_tag(tag)) {
-        faults.push(Fault::Tag(shown(tag)));
+        faults.push(Fault::Tag(printable(tag, 80)));
     }
     let (host, path) = match name.split_once('/') {
         Some((host, path)) if is_host_like(host) => (canonical_registry(host), path.to_owned()),
@@ -306,12 +307,14 @@ fn registry(text: &str) -> Result<ImageReference, BadReference> {
         false => path,
     };
     if !is_registry(&host) {
-        faults.push(Fault::Registry(shown(&host)));
+        faults.push(Fault::Registry(printable(&host, 80)));
     }
     if path.is_empty() {
         faults.push(Fault::NoRepository);
     } else {
-        faults.extend(path.split('/').filter(|part| !is_component(part)).map(|part| Fault::Component(shown(part))));
+        faults.extend(
+            path.split('/').filter(|part| !is_component(part)).map(|part| Fault::Component(printable(part, 80))),
+        );
     }
     if host.len() + 1 + path.len() > NAME_MAX {
         faults.push(Fault::NameLength(host.len() + 1 + path.len()));
@@ -381,22 +384,13 @@ fn file(text: &str) -> Result<(PathBuf, Option<String>), BadReference> {
     let mut faults = Vec::new();
     let safe = path.starts_with('/') && path.len() < PATH_MAX && !path.contains(['\0', '\n']);
     if !safe || path.split('/').any(|part| part == "." || part == "..") {
-        faults.push(Fault::Path(shown(path)));
+        faults.push(Fault::Path(printable(path, 80)));
     }
     let inner = |name: &&str| (1..=INNER_MAX).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic());
     if let Some(name) = name.filter(|name| !inner(name)) {
-        faults.push(Fault::Inner(shown(name)));
+        faults.push(Fault::Inner(printable(name, 80)));
     }
     if faults.is_empty() { Ok((path.into(), name.map(str::to_owned))) } else { Err(BadReference(faults)) }
-}
-
-/// Enough of a value to find it by, without what could upset a terminal.
-fn shown(text: &str) -> String {
-    let mut shown: String = text.chars().take(80).flat_map(char::escape_debug).collect();
-    if text.chars().nth(80).is_some() {
-        shown.push('…');
-    }
-    shown
 }
 
 #[cfg(test)]

@@ -172,7 +172,7 @@ fn http(field: &str, asked: &HttpProbe, report: &mut Report) -> HttpProbe {
         report.add(of("path"), TooLong.because(why));
     } else if !(asked.path.is_empty() || asked.path.starts_with('/') && asked.path.bytes().all(in_path)) {
         let why = format!(
-            "{:?} is not valid: it begins with `/` and has the characters of a URI, others as %XX",
+            "\"{}\" is not valid: it begins with `/` and has the characters of a URI, others as %XX",
             shorten(&asked.path)
         );
         report.add(of("path"), InvalidFormat.because(why));
@@ -208,7 +208,7 @@ fn headers(field: &str, headers: &[(String, String)], report: &mut Report) {
         let in_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
         let lower = name.to_ascii_lowercase();
         if name.is_empty() || name.len() > HEADER_NAME_MAX || !name.bytes().all(in_token) {
-            let why = format!("{:?} is not a header's name of 1 to {HEADER_NAME_MAX} characters", shorten(name));
+            let why = format!("\"{}\" is not a header's name of 1 to {HEADER_NAME_MAX} characters", shorten(name));
             report.add(of("name"), InvalidFormat.because(why));
         } else if CONNECTION_HEADERS.contains(&&*lower) {
             report.add(of("name"), Reserved.because(format!("{name:?} belongs to the connection")));

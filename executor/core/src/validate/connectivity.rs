@@ -160,7 +160,7 @@ fn check_network_name(name: &str, report: &mut Report) {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
     if name.len() > NETWORK_NAME_MAX || name.starts_with('.') || !name.bytes().all(allowed) {
         let why = format!(
-            "{:?} is not a valid network name: at most {NETWORK_NAME_MAX} letters, digits, `.`, `_`, `-`, not beginning with `.`",
+            "\"{}\" is not a valid network name: at most {NETWORK_NAME_MAX} letters, digits, `.`, `_`, `-`, not beginning with `.`",
             shorten(name)
         );
         report.add("network_name", InvalidFormat.because(why));
@@ -182,7 +182,7 @@ fn check_hostname(hostname: &str, network: Network, report: &mut Report) {
             && !part.ends_with('-')
     };
     if hostname.len() > HOSTNAME_MAX || !hostname.split('.').all(label) {
-        let why = format!("{:?} is not a valid host name of at most {HOSTNAME_MAX} bytes", shorten(hostname));
+        let why = format!("\"{}\" is not a valid host name of at most {HOSTNAME_MAX} bytes", shorten(hostname));
         report.add("hostname", InvalidFormat.because(why));
     }
 }

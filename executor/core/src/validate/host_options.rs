@@ -98,7 +98,7 @@ fn check_ulimits(asked: &[Ulimit], policy: &Policy, report: &mut Report) {
             continue;
         }
         if !ULIMITS.contains(&&**name) {
-            let why = format!("{:?} is not a limit; {} are", shorten(name), ULIMITS.join(", "));
+            let why = format!("\"{}\" is not a limit; {} are", shorten(name), ULIMITS.join(", "));
             report.add(field("name"), UnknownValue.because(why));
             continue;
         }
@@ -176,7 +176,7 @@ fn check_devices(asked: &[Device], policy: &Policy, report: &mut Report) -> Vec<
         let text = if device.permissions.is_empty() { &known.permissions } else { &device.permissions };
         let permissions = match text.parse::<DevicePermissions>() {
             Err(why) => {
-                let why = format!("{:?} is not valid: {why}", shorten(text));
+                let why = format!("\"{}\" is not valid: {why}", shorten(text));
                 report.add(field("permissions"), InvalidFormat.because(why));
                 String::new()
             }
@@ -205,7 +205,7 @@ fn check_cdi_device(
     let name = &device.name;
     match QualifiedName::parse(name) {
         Err(why) => {
-            report.add(field("name"), InvalidFormat.because(format!("{:?} is not valid: {why}", shorten(name))));
+            report.add(field("name"), InvalidFormat.because(format!("\"{}\" is not valid: {why}", shorten(name))));
         }
         Ok(_) if others.iter().any(|other| other.name == *name) => {
             report.add(field("name"), Duplicate.because(format!("`{name}` is given twice")));
@@ -291,7 +291,7 @@ pub fn check_host_devices(devices: &[HostDevice]) -> Result<(), String> {
         below_dev(path).map_err(|why| format!("the path of `{name}`: {why}"))?;
         let written: DevicePermissions = permissions
             .parse()
-            .map_err(|why| format!("the permissions of `{name}`: {:?} is not valid: {why}", shorten(permissions)))?;
+            .map_err(|why| format!("the permissions of `{name}`: \"{}\" is not valid: {why}", shorten(permissions)))?;
         if written.to_string() != *permissions {
             return Err(format!("the permissions of `{name}`: write {permissions:?} as \"{written}\""));
         }
@@ -310,7 +310,7 @@ pub fn check_cdi_devices(devices: &[String]) -> Result<(), String> {
     devices.iter().try_for_each(|pattern| {
         let whole_class = pattern.strip_suffix("=*").map(|kind| format!("{kind}=a"));
         let parsed = QualifiedName::parse(whole_class.as_deref().unwrap_or(pattern));
-        parsed.map(drop).map_err(|why| format!("{:?} is not valid: {why}", shorten(pattern)))
+        parsed.map(drop).map_err(|why| format!("\"{}\" is not valid: {why}", shorten(pattern)))
     })
 }
 
@@ -339,7 +339,7 @@ pub fn check_apparmor_profiles(profiles: &[String]) -> Result<(), String> {
         }
         let plain = name.trim() == name && !name.chars().any(crate::text::is_harmful);
         (!plain || name.len() > APPARMOR_PROFILE_MAX).then(|| {
-            let why = format!("{:?} is not a name of at most {APPARMOR_PROFILE_MAX} bytes", shorten(name));
+            let why = format!("\"{}\" is not a name of at most {APPARMOR_PROFILE_MAX} bytes", shorten(name));
             InvalidCharacter.because(why)
         })
     };
@@ -353,7 +353,7 @@ pub fn check_apparmor_profiles(profiles: &[String]) -> Result<(), String> {
 pub fn check_ulimit_max(name: &str, most: i64) -> Result<(), String> {
     if name == "core" || !ULIMITS.contains(&name) {
         let others: Vec<&str> = ULIMITS.into_iter().filter(|name| *name != "core").collect();
-        return Err(format!("{:?} is not a limit that can be raised; {} are", shorten(name), others.join(", ")));
+        return Err(format!("\"{}\" is not a limit that can be raised; {} are", shorten(name), others.join(", ")));
     }
     if most < -1 {
         return Err(format!("{name} is {most}; 0 or more is allowed, or -1 for none"));

@@ -15,7 +15,7 @@ const LABEL_BYTES_MAX: usize = 256 << 10;
 /// Checks an image, which is `text` in the request.
 pub(super) fn check(text: &str, image: &PlannedImage) -> Result<(), FieldFault> {
     if text != image.reference {
-        return Err(InvalidFormat.because(format!("{:?} is not the image that was resolved", shorten(text))));
+        return Err(InvalidFormat.because(format!("\"{}\" is not the image that was resolved", shorten(text))));
     }
     check_parts(text, &image.digest, &image.layers)?;
     if image.volumes.len() > VOLUMES_MAX {
@@ -49,7 +49,7 @@ pub(super) fn check_parts(reference: &str, digest: &str, layers: &[String]) -> R
         return Err(InvalidFormat.because(why));
     }
     if !is_sha256(digest) {
-        let why = format!("the manifest's digest {:?} is not of the form `sha256:HEX`", shorten(digest));
+        let why = format!("the manifest's digest \"{}\" is not of the form `sha256:HEX`", shorten(digest));
         return Err(InvalidFormat.because(why));
     }
     if layers.is_empty() || layers.len() > LAYERS_MAX {
@@ -58,7 +58,7 @@ pub(super) fn check_parts(reference: &str, digest: &str, layers: &[String]) -> R
     }
     if let Some(layer) = layers.iter().find(|layer| !is_sha256(layer)) {
         return Err(
-            InvalidFormat.because(format!("the layer's digest {:?} is not of the form `sha256:HEX`", shorten(layer)))
+            InvalidFormat.because(format!("the layer's digest \"{}\" is not of the form `sha256:HEX`", shorten(layer)))
         );
     }
     Ok(())

@@ -107,7 +107,7 @@ fn names(field: &str, asked: &[String], report: &mut Report) -> Vec<String> {
         if full == ALL || CAPABILITIES.contains(&&*full) {
             names.insert(full);
         } else {
-            let why = format!("{:?} is not a capability", shorten(name));
+            let why = format!("\"{}\" is not a capability", shorten(name));
             report.add(format!("{field}[{index}]"), UnknownValue.because(why));
         }
     }

@@ -79,7 +79,7 @@ pub fn check_pod_volume_name(name: &str) -> Result<(), FieldFault> {
         return Ok(());
     }
     let why = format!(
-        "{:?} is not a valid name: 1 to {NAME_MAX} of [A-Za-z0-9._-], beginning with a letter or a digit, are allowed",
+        "\"{}\" is not a valid name: 1 to {NAME_MAX} of [A-Za-z0-9._-], beginning with a letter or a digit, are allowed",
         shorten(name)
     );
     Err(InvalidFormat.because(why))
@@ -125,7 +125,7 @@ fn unknown(name: &str, pod: &Plan) -> FieldFault {
         (shown, all) if shown < all => format!("has {} and {} more", names.join(", "), all - shown),
         _ => format!("has {}", names.join(", ")),
     };
-    UnknownValue.because(format!("{:?} is not a volume of the pod {}, which {has}", shorten(name), pod.id))
+    UnknownValue.because(format!("\"{}\" is not a volume of the pod {}, which {has}", shorten(name), pod.id))
 }
 
 #[cfg(test)]

@@ -328,7 +328,7 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
         return Ok(());
     }
     let why = format!("1 to {NAME_MAX} of [A-Za-z0-9._-], beginning with a letter or a digit, are allowed");
-    Err(format!("the name {:?} is not valid: {why}", shorten(name)))
+    Err(format!("the name \"{}\" is not valid: {why}", shorten(name)))
 }
 
 /// Checks the operator's list of volumes. `reserved` are directories of the executor.

@@ -1,6 +1,7 @@
 //! sigstore's bundles (protobuf-specs, `sigstore_bundle.proto`, 0.3): what was signed and by whom in one JSON document. Of who
 //! signed only the signature itself is looked at.
 
+use executor_core::text::printable;
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
@@ -8,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use executor_core::image::{Algorithm, Digest};
 use serde::Deserialize;
 
-use super::{Signed, shown};
+use super::Signed;
 use crate::hash;
 
 /// Beginning of the media types of bundles: `.v0.3+json`, `+json;version=0.3`.
@@ -76,7 +77,10 @@ struct Subject {
 pub(super) fn read(bundle: &[u8], (of, manifest): (&Digest, &[u8])) -> Result<Signed, String> {
     let bundle: Bundle = serde_json::from_slice(bundle).map_err(|error| format!("it is malformed: {error}"))?;
     if !bundle.media_type.starts_with(MEDIA_TYPE) {
-        return Err(format!("its media type {:?} is not that of a sigstore bundle", shown(&bundle.media_type)));
+        return Err(format!(
+            "its media type \"{}\" is not that of a sigstore bundle",
+            printable(&bundle.media_type, 100)
+        ));
     }
     match (bundle.dsse_envelope, bundle.message_signature) {
         (Some(envelope), None) => of_envelope(&envelope, of),
@@ -100,7 +104,7 @@ fn of_message(signed: &MessageSignature, manifest: &[u8]) -> Result<Signed, Stri
 fn of_envelope(envelope: &Envelope, of: &Digest) -> Result<Signed, String> {
     let Envelope { payload, payload_type, signatures } = envelope;
     if payload_type != STATEMENT {
-        return Err(format!("its envelope has a payload of the unsupported type {:?}", shown(payload_type)));
+        return Err(format!("its envelope has a payload of the unsupported type \"{}\"", printable(payload_type, 100)));
     }
     if signatures.len() > SIGNATURES_MAX {
         return Err(format!("its envelope has {} signatures; at most {SIGNATURES_MAX}", signatures.len()));
@@ -109,7 +113,7 @@ fn of_envelope(envelope: &Envelope, of: &Digest) -> Result<Signed, String> {
     let statement: Statement =
         serde_json::from_slice(&payload).map_err(|error| format!("its statement is malformed: {error}"))?;
     if !statement.kind.starts_with("https://in-toto.io/Statement/v") || statement.predicate_type != SIGNS {
-        let kind = shown(&statement.predicate_type);
+        let kind = printable(&statement.predicate_type, 100);
         return Err(format!("its statement has the type {kind:?}, not that of a signature of an image"));
     }
     if statement.subject.len() > SUBJECTS_MAX {

@@ -4,12 +4,13 @@
 //! then what refers to the digest (distribution specification 1.1), by the API or, where a registry has none, by the tag
 //! `sha256-HEX`.
 
+use executor_core::text::printable;
 use std::collections::BTreeMap;
 
 use executor_core::image::{Digest, Repository};
 use serde::Deserialize;
 
-use super::{SignatureRule, Signed, TrustedKey, bundle, shown, simple, unsigned};
+use super::{SignatureRule, Signed, TrustedKey, bundle, simple, unsigned};
 use crate::error::ImageError;
 use crate::hash;
 use crate::record::Evidence;
@@ -258,5 +259,5 @@ fn digest_of(entry: &Entry, what: &str) -> Result<Digest, ImageError> {
 
 /// The begin of a digest.
 fn brief(digest: &str) -> String {
-    shown(digest).chars().take("sha256:".len() + 12).collect()
+    printable(digest, 100).chars().take("sha256:".len() + 12).collect()
 }

@@ -1,6 +1,7 @@
 //! cosign's simple signing: a payload that names a manifest's digest, with its signature in an annotation of the layer that it
 //! is kept as (cosign, `specs/SIGNATURE_SPEC.md`).
 
+use executor_core::text::printable;
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
@@ -8,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use executor_core::image::Digest;
 use serde::Deserialize;
 
-use super::{Signed, shown};
+use super::Signed;
 
 /// Kind of the layer that a payload is kept as.
 pub(super) const MEDIA_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
@@ -52,7 +53,7 @@ pub(super) fn read(payload: Vec<u8>, annotations: &BTreeMap<String, String>, of:
         return Err("its payload is not a signature of an image".into());
     }
     if critical.image.digest != of.to_string() {
-        return Err(format!("its payload names another image, {:?}", shown(&critical.image.digest)));
+        return Err(format!("its payload names another image, \"{}\"", printable(&critical.image.digest, 100)));
     }
     let name = Some(critical.identity.reference).filter(|name| !name.is_empty());
     Ok(Signed { message: payload, signatures: vec![signature], name })

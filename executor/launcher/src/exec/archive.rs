@@ -15,6 +15,7 @@
 mod get;
 mod put;
 
+use executor_core::text::printable;
 use std::convert::Infallible;
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -90,7 +91,7 @@ impl LeftOut {
 
 /// Returns a path for a message, escaped to one line.
 fn shown(path: &Path) -> String {
-    path.as_os_str().as_encoded_bytes().iter().take(1024).copied().collect::<Vec<u8>>().escape_ascii().to_string()
+    printable(path.as_os_str().as_encoded_bytes(), 1024)
 }
 
 impl ArchiveRequest {

@@ -10,7 +10,7 @@ use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use executor_core::text::visible;
+use executor_core::text::printable;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
@@ -155,7 +155,7 @@ impl Running {
         let said = self.errors.take().and_then(|errors| errors.join().ok()).unwrap_or_default();
         let said = String::from_utf8_lossy(&said);
         let line = said.lines().last().unwrap_or_default().trim().chars().take(300).collect::<String>();
-        if line.is_empty() { status.to_string() } else { visible(&line) }
+        if line.is_empty() { status.to_string() } else { printable(&line, usize::MAX) }
     }
 
     fn end(&mut self) -> io::Result<(ExitStatus, bool)> {
