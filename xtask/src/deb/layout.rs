@@ -16,7 +16,7 @@ use crate::{dist, generate};
 
 const UNITS: [&str; 4] =
     ["executord.service", "executord.socket", "executor-launcher.service", "executor-drain.service"];
-const DOCUMENTS: [&str; 26] = [
+const DOCUMENTS: [&str; 30] = [
     "README.md",
     "CHANGELOG.md",
     "SECURITY.md",
@@ -34,7 +34,11 @@ const DOCUMENTS: [&str; 26] = [
     "docs/guides/catalogs.md",
     "docs/guides/kube.md",
     "docs/guides/kube-rules.md",
+    "docs/guides/first-call.md",
+    "docs/api-stability.md",
+    "docs/glossary.md",
     "docs/operations.md",
+    "docs/troubleshooting.md",
     "docs/configuration.md",
     "docs/limits.md",
     "docs/networks.md",
