@@ -42,6 +42,7 @@ pub mod model;
 pub mod node;
 pub mod operations;
 pub mod paths;
+pub mod program;
 pub mod requests;
 pub mod run;
 pub mod scrape;

@@ -222,7 +222,7 @@ impl Marker {
     fn new(name: &str) -> Self {
         let mut hasher = DefaultHasher::new();
         name.hash(&mut hasher);
-        Self { text: format!("[REDACTED:{}]", printable(name, NAME_MAX)), id: hasher.finish() }
+        Self { text: format!("[REDACTED:{}]", printable(name, NAME_MAX - "...".len())), id: hasher.finish() }
     }
 }
 
@@ -254,7 +254,8 @@ impl Warnings<'_> {
 fn warning(mut names: Vec<&str>, what: &str) -> Option<String> {
     names.sort_unstable();
     names.dedup();
-    let mut reported: Vec<_> = names.iter().take(NAMES_MAX).map(|name| printable(name, NAME_MAX)).collect();
+    let mut reported: Vec<_> =
+        names.iter().take(NAMES_MAX).map(|name| printable(name, NAME_MAX - "...".len())).collect();
     if names.len() > NAMES_MAX {
         reported.push(format!("and {} more", names.len() - NAMES_MAX));
     }

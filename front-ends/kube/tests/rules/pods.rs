@@ -566,7 +566,7 @@ fn p49_p50_resources() {
     assert_eq!(limits("{limits: {cpu: 1}}").cpu_weight, 100);
     refuses(
         &pod("resources: {limits: {cpu: 1}, requests: {cpu: 2}}", ""),
-        "P50 spec.containers[0].resources.requests: `cpu` is more",
+        "P50 spec.containers[0].resources.requests: `cpu` exceeds its limit",
     );
     refuses(&pod("resources: {limits: {memory: 1Q}}", ""), "P50 spec.containers[0].resources.limits['memory']");
     refuses(&pod("resources: {limits: {memory: -1}}", ""), "P50");
