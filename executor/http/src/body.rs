@@ -9,16 +9,15 @@ use std::task::{Context, Poll};
 use hyper::body::{Body, Bytes, Frame, SizeHint};
 use tokio::sync::mpsc;
 
-/// Body of a request.
 #[derive(Debug)]
 pub enum RequestBody {
-    /// Bytes.
+    /// Complete body.
     Full(Bytes),
-    /// Pieces as they come.
+    /// Body that is sent piece by piece.
     Stream(Pieces),
 }
 
-/// Pieces of a body, with its size where that is known.
+/// Stream of a body's pieces, with its size if known.
 #[derive(Debug)]
 pub struct Pieces {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
@@ -26,24 +25,24 @@ pub struct Pieces {
     taken: BytesSent,
 }
 
-/// Bytes of a body that were taken by the connection.
+/// Counts the bytes of a body that the connection has accepted.
 #[derive(Clone, Debug, Default)]
 pub struct BytesSent(Arc<AtomicU64>);
 
 impl BytesSent {
-    /// Returns their number.
+    /// Returns the number of bytes.
     pub fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 impl RequestBody {
-    /// Makes a body without any bytes.
+    /// Creates an empty body.
     pub fn empty() -> Self {
         Self::Full(Bytes::new())
     }
 
-    /// Makes a body of pieces. An error among them breaks the request off. Counts what is taken.
+    /// Creates a body from a stream of pieces. An error in the stream aborts the request. The counter shows the accepted bytes.
     pub fn stream(pieces: mpsc::Receiver<io::Result<Bytes>>, size: Option<u64>) -> (Self, BytesSent) {
         let taken = BytesSent::default();
         (Self::Stream(Pieces { pieces, size, taken: taken.clone() }), taken)

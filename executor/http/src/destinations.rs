@@ -1,4 +1,4 @@
-//! Addresses that a connection may be made to.
+//! Rules for the addresses that a connection may be made to.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
@@ -6,30 +6,28 @@ use executor_core::plan::AddressRange;
 
 use crate::{Reach, forms};
 
-/// Rule for the addresses of a request's host, applied to each address after the name was resolved.
+/// Rule for the addresses of a request's host, applied to each address after name resolution.
 #[derive(Clone, Copy, Debug)]
 pub enum Destinations<'a> {
-    /// Every address.
     Any,
-    /// The host was named by a server of this reach: it may be public, or as near as that server.
+    /// The host was named by a server with this reach: it may be public, or as near as that server.
     NamedBy(Reach),
-    /// The host answered at this reach before: it may have become public, and nothing else.
+    /// The host had this reach before: it may have become public, but nothing else.
     AnsweredAt(Reach),
-    /// Lists of the operator's.
+    /// The operator's lists.
     Listed(&'a AddressLists),
 }
 
-/// Addresses that are denied, and exceptions. This machine's own addresses are denied, too.
+/// Denied addresses with exceptions. This machine's own addresses are denied, too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressLists {
-    /// Denied addresses.
     pub denied: Vec<AddressRange>,
-    /// Exceptions from these, and from this machine's own addresses.
+    /// Exceptions from `denied` and from the denial of this machine's own addresses.
     pub allowed: Vec<AddressRange>,
 }
 
 impl Destinations<'_> {
-    /// Judges an address.
+    /// Checks whether an address is allowed.
     pub(crate) fn admit(self, address: IpAddr) -> Result<(), &'static str> {
         match self {
             Self::Any => Ok(()),
@@ -67,7 +65,7 @@ fn contains(range: &AddressRange, address: IpAddr) -> bool {
     range.first.is_ipv4() == address.is_ipv4() && (range.first..=range.last).contains(&address)
 }
 
-/// Returns whether the address is one of this machine: what is sent there comes from the same address. Nothing is sent.
+/// Returns true if the address belongs to this machine: the kernel would use the same source address. Sends nothing.
 fn is_own(address: IpAddr) -> bool {
     // Linux connects the unspecified address to loopback.
     if address.is_unspecified() {
@@ -107,7 +105,7 @@ mod tests {
     #[test]
     fn own_address_in_every_form_needs_an_exception() {
         for own in ["127.0.0.1", "0.0.0.0"] {
-            // A place for local translation that holds zeros holds no address.
+            // An address of the prefix for local translation whose embedded part is zero represents no IPv4 address.
             let forms = forms::forms(own.parse().unwrap()).into_iter();
             for form in forms.filter(|form| own != "0.0.0.0" || !form.starts_with("64:ff9b:1:")) {
                 assert!(lists(&[], &[]).admit(form.parse().unwrap()).is_err(), "{own} as {form}");
@@ -139,7 +137,7 @@ mod tests {
     fn this_machines_own_addresses_need_an_exception() {
         for own in ["127.0.0.1", "127.9.9.9"] {
             let own: IpAddr = own.parse().unwrap();
-            // Loopback answers from the address that is asked.
+            // Loopback uses the destination address as the source.
             let expected = is_own(own);
             assert_eq!(lists(&[], &[]).admit(own).is_err(), expected, "{own}");
         }

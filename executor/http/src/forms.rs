@@ -1,12 +1,12 @@
-//! IPv4 addresses that an IPv6 address stands for, so that a rule for one form holds for all of them.
+//! IPv4 addresses that an IPv6 address represents, so that a rule for one form applies to all of them.
 //!
-//! Packets to such an address may leave as IPv4 packets: the kernel maps or tunnels them, or a translator of the network
-//! does. [`Reach`](crate::Reach) and [`AddressLists`](crate::AddressLists) judge every address of [`judged`]. The network
-//! may have further prefixes for translation (RFC 6052); the operator has to deny these.
+//! Packets to such an address may leave as IPv4 packets: the kernel maps or tunnels them, or a translator of the
+//! network does. [`Reach`](crate::Reach) and [`AddressLists`](crate::AddressLists) check every address of [`judged`].
+//! The network may have further prefixes for translation (RFC 6052); the operator must deny these.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Returns an address and the IPv4 addresses that it stands for.
+/// Returns an address and the IPv4 addresses that it represents.
 pub(crate) fn judged(address: IpAddr) -> Vec<IpAddr> {
     let mut judged = vec![address];
     if let IpAddr::V6(v6) = address {
@@ -21,7 +21,7 @@ fn embedded(address: Ipv6Addr) -> Vec<Ipv4Addr> {
         Ipv4Addr::new(a, b, c, d)
     };
     match address.segments() {
-        // The unspecified address and loopback are addresses of IPv6.
+        // The unspecified address and loopback represent no IPv4 address.
         [0, 0, 0, 0, 0, 0, 0, 0 | 1] => Vec::new(),
         // Compatible (RFC 4291, 2.5.5.1), mapped (2.5.5.2), translated (RFC 2765, 2.1).
         [0, 0, 0, 0, 0, 0 | 0xffff, high, low] | [0, 0, 0, 0, 0xffff, 0, high, low] => vec![of(high, low)],
@@ -38,17 +38,17 @@ fn embedded(address: Ipv6Addr) -> Vec<Ipv4Addr> {
     }
 }
 
-/// Returns the addresses that an address of the prefix for local translators (RFC 8215) may stand for: the lengths of the
-/// site's prefixes are unknown, and each has a place of its own (RFC 6052, 2.2).
+/// Returns the addresses that an address of the prefix for local translators (RFC 8215) may represent: the lengths of
+/// the site's prefixes are unknown, and each places the IPv4 address differently (RFC 6052, 2.2).
 fn translated_locally(address: Ipv6Addr) -> Vec<Ipv4Addr> {
     const PLACES: [[usize; 4]; 4] = [[6, 7, 9, 10], [7, 9, 10, 11], [9, 10, 11, 12], [12, 13, 14, 15]];
     let octets = address.octets();
     let found = PLACES.map(|place| Ipv4Addr::from(place.map(|at| octets[at])));
-    // A place that does not hold the address begins with zeros.
+    // Positions that do not hold the address begin with zeros.
     found.into_iter().filter(|found| found.octets()[0] != 0).collect()
 }
 
-/// Each form of an IPv4 address.
+/// Returns an IPv4 address in each form.
 #[cfg(test)]
 pub(crate) fn forms(address: Ipv4Addr) -> Vec<String> {
     let [a, b, c, d] = address.octets();

@@ -1,9 +1,9 @@
-//! One HTTP request on a connection of its own, with bounds on its time and without implicit further requests.
+//! Sends one HTTP request on its own connection, with time limits and without implicit further requests.
 //!
-//! In goes an origin, a path and headers; out comes an answer whose body is read piece by piece. No redirect is followed,
-//! no proxy is used unless the client has one, no cookie kept, nothing decompressed. Where the address of a host that somebody else named would be
-//! of this machine or its surroundings, the connection is not made: the address is judged that is connected to, so that
-//! no name can stand for one and lead to another.
+//! Input: an origin, a path and headers; output: a response whose body is read piece by piece. Redirects are not
+//! followed, a proxy is used only if the client has one, cookies are not stored, nothing is decompressed. A host that
+//! another party named is not contacted if its address is of this machine or its surroundings. The check applies to the
+//! address of the connection, so a name cannot resolve to one address for the check and to another for the connection.
 
 #![forbid(unsafe_code)]
 
@@ -37,11 +37,11 @@ pub use proxy::Proxy;
 pub use reach::Reach;
 pub use tls::{ClientCertificate, Trust, count_certificates};
 
-/// Maximum bytes of an answer's head, and of what is read ahead of its body.
+/// Most bytes of a response's head, and of read-ahead of its body.
 const BUFFER_MAX: usize = 256 << 10;
-/// Maximum number of headers of an answer.
+/// Most headers of a response.
 const HEADERS_MAX: usize = 100;
-/// Longest path with its query: signed addresses of blobs are long.
+/// Longest path with query, in bytes: signed URLs of blobs are long.
 const PATH_MAX: usize = 16 << 10;
 
 /// Scheme, host and port.
@@ -49,9 +49,8 @@ const PATH_MAX: usize = 16 << 10;
 pub struct Origin {
     /// True for https.
     pub secure: bool,
-    /// Host, without brackets.
+    /// Host name or address, without brackets.
     pub host: String,
-    /// Port.
     pub port: u16,
 }
 
@@ -67,7 +66,7 @@ impl Origin {
         Self { secure, host: host.trim_matches(['[', ']']).to_ascii_lowercase(), port }
     }
 
-    /// Origin and path of an absolute address; the path alone of one that begins with a slash.
+    /// Parses an absolute URL into origin and path, or a path that begins with a slash, relative to `base`.
     pub fn parse(address: &str, base: &Self) -> Option<(Self, String)> {
         if address.len() > PATH_MAX {
             return None;
@@ -82,7 +81,7 @@ impl Origin {
             "http" => false,
             _ => return None,
         };
-        // A name or password in an address is nobody's we know.
+        // Credentials in a URL are not supported.
         if authority.as_str().contains('@') {
             return None;
         }
@@ -94,18 +93,19 @@ impl Origin {
         self.host == "localhost" || self.host.ends_with(".localhost")
     }
 
-    /// Checks that the host may have an address. Plain text is allowed to `localhost`, so that no name server may say what it is.
+    /// Checks that the host may have an address. Plain text to `localhost` is allowed, so a name server must not decide
+    /// which address `localhost` has.
     ///
     /// # Errors
-    /// The reason why not.
+    /// Returns the reason if not.
     fn admit(&self, address: IpAddr, destinations: Destinations<'_>) -> Result<(), &'static str> {
         if self.is_localhost() && Reach::from_address(address) != Reach::Loopback {
-            return Err("its name is this machine's own, and its address is not");
+            return Err("its name is this machine's own, but its address is not");
         }
         destinations.admit(address)
     }
 
-    /// Returns host and port, the latter where it is not the scheme's own.
+    /// Returns host and port, without the port if it is the scheme's default.
     pub fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         match (self.secure, self.port) {
@@ -121,57 +121,50 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A request.
 #[derive(Debug)]
 pub struct HttpRequest<'a> {
-    /// Method.
     pub method: Method,
-    /// Server.
     pub origin: &'a Origin,
     /// Path and query.
     pub path: &'a str,
-    /// Headers beside `Host` and `User-Agent`.
+    /// Headers in addition to `Host` and `User-Agent`.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// Body.
     pub body: RequestBody,
-    /// Addresses that the server may have.
+    /// Rule for the server's addresses.
     pub destinations: Destinations<'a>,
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub struct Answer {
-    /// Status.
     pub status: StatusCode,
-    /// Headers.
     pub headers: HeaderMap,
     /// Reach of the server.
     pub reach: Reach,
-    /// Body, to be read.
+    /// Body, still to be read.
     pub body: Body,
 }
 
-/// Error of a request.
 #[derive(Debug)]
 pub enum HttpError {
-    /// The host may not be reached; why.
+    /// The host must not be contacted; holds the reason.
     Forbidden(&'static str),
-    /// Too slow: what came, and in which time.
+    /// Too few bytes arrived in time.
     Slow {
-        /// Bytes that came.
+        /// Bytes received.
         bytes: u64,
-        /// Time.
+        /// Waiting time in which they were received.
         within: Duration,
     },
     /// The connection failed or broke.
     Broken(String),
-    /// A secure connection cannot be established, now or later.
+    /// A secure connection cannot be established, and a retry will not help.
     Untrusted(String),
-    /// The connection failed because this host is short of a resource.
+    /// The connection failed because a resource of this host is exhausted.
     Exhausted(std::io::Error),
 }
 
-/// The connection, for as long as its answer is read.
+/// Task that drives the connection; aborted on drop.
 #[derive(Debug)]
 struct Connection(JoinHandle<()>);
 
@@ -181,7 +174,7 @@ impl Drop for Connection {
     }
 }
 
-/// Makes connections.
+/// An HTTP client.
 #[derive(Debug)]
 pub struct Client {
     tls: tls::Tls,
@@ -199,40 +192,41 @@ struct Link {
     forwarded: Option<Forwarded>,
 }
 
-/// A request that a proxy forwards.
+/// Marks a request that a proxy forwards.
 struct Forwarded {
     /// Credentials for the proxy.
     authorization: Option<HeaderValue>,
 }
 
 impl Client {
-    /// Makes a client that trusts the system's certificates and those of a file, and waits `patience` for `least` bytes.
+    /// Creates a client that trusts the system's certificates and those of a file, and requires `least` bytes in every
+    /// `patience`.
     pub fn new(ca_file: Option<PathBuf>, patience: Duration, least: u64) -> Self {
         Self::trusting(Trust::System(ca_file), patience, least)
     }
 
-    /// Makes a client that trusts certificates of its own choice, and waits `patience` for `least` bytes.
+    /// Creates a client with custom trusted certificates, which requires `least` bytes in every `patience`.
     pub fn trusting(trust: Trust, patience: Duration, least: u64) -> Self {
         Self { tls: tls::Tls::new(trust, None), proxy: None, patience, least }
     }
 
-    /// Makes a client likewise that shows a certificate of its own where a server asks for one.
+    /// As [`Self::new`], with a client certificate for servers that request one.
     pub fn with_certificate(ca_file: Option<PathBuf>, own: ClientCertificate, patience: Duration, least: u64) -> Self {
         Self { tls: tls::Tls::new(Trust::System(ca_file), Some(own)), proxy: None, patience, least }
     }
 
-    /// Connects through a proxy from now on.
+    /// Sets the proxy for connections.
     #[must_use]
     pub fn with_proxy(self, proxy: Option<Proxy>) -> Self {
         Self { proxy, ..self }
     }
 
-    /// Returns the minimum number of bytes in the waiting time.
+    /// Returns the minimum number of bytes per waiting time.
     pub fn least(&self) -> u64 {
         self.least
     }
 
-    /// Asks, and waits for the head of the answer.
+    /// Sends a request and waits for the head of the response.
     ///
     /// # Errors
     /// See [`HttpError`].
@@ -248,8 +242,8 @@ impl Client {
         Ok(self.answer(response, link.connection, link.reach))
     }
 
-    /// Asks with a body that takes long to send, and waits for the head of the answer. Too slow is a body of which nothing is
-    /// taken within the waiting time, and an answer that does not come within it.
+    /// Sends a request with a large body and waits for the head of the response. Fails as too slow if no byte of the
+    /// body is accepted within the waiting time, or if the response does not begin within it.
     ///
     /// # Errors
     /// See [`HttpError`].
@@ -276,7 +270,7 @@ impl Client {
             Some(proxy) => {
                 let proxied = proxy.connect(ask.origin, ask.destinations).await?;
                 forwarded = (!ask.origin.secure).then_some(Forwarded { authorization: proxied.authorization });
-                // Its address is not known here: what it names must be public.
+                // The proxy resolves the name, so the address is unknown here: hosts that it names must be public.
                 (proxied.stream, Reach::Public)
             }
         };
@@ -295,7 +289,7 @@ impl Client {
     }
 }
 
-/// Makes a request; in absolute form where a proxy forwards it.
+/// Builds a request, in absolute form if a proxy forwards it.
 fn request(ask: HttpRequest<'_>, forwarded: Option<Forwarded>) -> Result<Request<RequestBody>, HttpError> {
     let target = if forwarded.is_some() { format!("{}{}", ask.origin, ask.path) } else { ask.path.to_owned() };
     let host = HeaderValue::from_str(&ask.origin.authority());
@@ -343,18 +337,18 @@ where
     builder.max_buf_size(BUFFER_MAX).max_headers(HEADERS_MAX);
     let (sender, connection) =
         builder.handshake(TokioIo::new(stream)).await.map_err(|error| HttpError::Broken(reported(&error)))?;
-    // How it ends is told by what is read of it.
+    // Errors of the connection are reported through its response.
     let connection = tokio::spawn(async move { drop(connection.await) });
     Ok((Connection(connection), sender))
 }
 
-/// An error of hyper's with its causes, which its own words leave out.
+/// Formats a hyper error with its causes, which its `Display` omits.
 fn reported(error: &hyper::Error) -> String {
     use std::error::Error as _;
     error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }
 
-/// The rest of an answer.
+/// The unread body of a response.
 #[derive(Debug)]
 pub struct Body {
     incoming: Incoming,
@@ -362,7 +356,7 @@ pub struct Body {
     _connection: Connection,
 }
 
-/// Counts what comes in the time that is spent with waiting, so that a slow disk of ours is not held against a registry.
+/// Measures the receive rate over time spent waiting, so that a slow local disk does not count against the server.
 #[derive(Debug)]
 struct Meter {
     patience: Duration,
@@ -371,22 +365,21 @@ struct Meter {
     bytes: u64,
 }
 
-/// Error of reading a body.
 #[derive(Debug)]
 pub enum BodyError {
-    /// Too slow: what came, and in which time.
+    /// Too few bytes arrived in time.
     Slow {
-        /// Bytes that came.
+        /// Bytes received.
         bytes: u64,
-        /// Time.
+        /// Waiting time in which they were received.
         within: Duration,
     },
-    /// The connection ended before the body did.
+    /// The connection ended before the end of the body.
     Ended,
 }
 
 impl Body {
-    /// The next piece; `None` at the end.
+    /// Returns the next piece; `None` at the end.
     ///
     /// # Errors
     /// See [`BodyError`].

@@ -1,8 +1,7 @@
-//! Connections through an HTTP proxy: CONNECT for https, requests in absolute form for http (RFC 9110, 9.3.6; RFC 9112,
-//! 3.2.2).
+//! Connections through an HTTP proxy: CONNECT for https, requests in absolute form for http (RFC 9110, 9.3.6; RFC 9112, 3.2.2).
 //!
-//! The proxy resolves the names of hosts, so that only a host that is an address is judged here. This machine's own names
-//! and addresses are always connected to directly.
+//! The proxy resolves host names, so only hosts given as addresses are checked here. This machine's own names and
+//! addresses are always contacted directly.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -22,10 +21,10 @@ use zeroize::Zeroizing;
 
 use crate::{Destinations, HttpError, Origin};
 
-/// Maximum size of the file with credentials, in bytes.
+/// Largest credentials file in bytes.
 const CREDENTIALS_MAX: u64 = 4096;
 
-/// An HTTP proxy, and the hosts that are connected to without it.
+/// An HTTP proxy, and the hosts that are contacted without it.
 #[derive(Clone, Debug)]
 pub struct Proxy {
     address: Uri,
@@ -36,16 +35,16 @@ pub struct Proxy {
 /// A connection to a proxy, or through it.
 pub(crate) struct Proxied {
     pub(crate) stream: TcpStream,
-    /// Header that requests for http bring.
+    /// Header for forwarded http requests.
     pub(crate) authorization: Option<HeaderValue>,
 }
 
 impl Proxy {
-    /// Makes a proxy of `http://HOST[:PORT]`, a file with `USER:PASSWORD` that is read for each connection, and hosts that are
-    /// connected to directly: names with all names below them, addresses, networks, or `*`.
+    /// Creates a proxy from `http://HOST[:PORT]`, a file with `USER:PASSWORD` that is read for each connection, and
+    /// hosts that are contacted directly: names including all subdomains, addresses, networks, or `*`.
     ///
     /// # Errors
-    /// The reason why the address cannot be used. It repeats no part of the address, which may hold a password.
+    /// Returns the reason if the address is invalid. It repeats no part of the address, which may contain a password.
     pub fn new(address: &str, credentials_file: Option<PathBuf>, direct: &[String]) -> Result<Self, &'static str> {
         let uri: Uri = address.parse().map_err(|_| "must be http://HOST[:PORT]")?;
         let authority = uri.authority().ok_or("must be http://HOST[:PORT]")?;
@@ -61,7 +60,7 @@ impl Proxy {
         }
     }
 
-    /// Tells whether connections to a host go through the proxy.
+    /// Returns true if connections to a host use the proxy.
     pub(crate) fn is_for(&self, origin: &Origin) -> bool {
         let own = match origin.host.parse::<IpAddr>() {
             Ok(address) => address.is_loopback() || address.is_unspecified(),
@@ -70,10 +69,10 @@ impl Proxy {
         !own && origin.to_string().parse().is_ok_and(|uri| self.matcher.intercept(&uri).is_some())
     }
 
-    /// Connects to the proxy; for https through it to the host.
+    /// Connects to the proxy and, for https, through it to the host.
     ///
     /// # Errors
-    /// The host is an address that may not be reached; the proxy cannot be reached, or refuses.
+    /// Fails if the host is a forbidden address, or if the proxy cannot be reached or refuses.
     pub(crate) async fn connect(&self, origin: &Origin, to: Destinations<'_>) -> Result<Proxied, HttpError> {
         if let Ok(address) = origin.host.parse() {
             to.admit(address).map_err(HttpError::Forbidden)?;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::forms;
 
-/// Reach of an address, which decides by which servers it may be named. Ordered from far to near.
+/// Reach of an address, which determines the servers that may name it. Ordered from far to near.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reach {
     /// An address of the Internet.
@@ -13,12 +13,12 @@ pub enum Reach {
     Private,
     /// An address of this machine.
     Loopback,
-    /// A link-local address, such as those of clouds' metadata services, or an address of no host.
+    /// A link-local address, such as those of cloud metadata services, or an address of no host.
     LinkLocal,
 }
 
 impl Reach {
-    /// Returns the reach of an address: the nearest one of the address and of the IPv4 addresses that it stands for.
+    /// Returns the reach of an address: the nearest one of the address and of the IPv4 addresses that it represents.
     pub fn from_address(address: IpAddr) -> Self {
         let reach = |one| match one {
             IpAddr::V4(address) => of_v4(address),
@@ -30,7 +30,7 @@ impl Reach {
     /// Checks that a server with the reach `by` may name a host with this reach.
     ///
     /// # Errors
-    /// The reason why not.
+    /// Returns the reason if not.
     pub fn may_be_named_by(self, by: Self) -> Result<(), &'static str> {
         match self {
             Self::Public => Ok(()),
@@ -47,7 +47,7 @@ fn of_v4(address: Ipv4Addr) -> Reach {
         [127 | 0, ..] => Reach::Loopback,
         [169, 254, ..] | [224..=255, ..] => Reach::LinkLocal,
         [10, ..] | [192, 168, ..] | [172, 16..=31, ..] => Reach::Private,
-        // Carriers' own (RFC 6598), protocol assignments (RFC 6890), benchmarks (RFC 2544).
+        // Carrier-grade NAT (RFC 6598), protocol assignments (RFC 6890), benchmarks (RFC 2544).
         [100, 64..=127, ..] | [192, 0, 0, _] | [198, 18..=19, ..] => Reach::Private,
         _ => Reach::Public,
     }
@@ -60,7 +60,7 @@ fn of_v6(address: Ipv6Addr) -> Reach {
         [0x64, 0xff9b, 1, ..] => Reach::Private,
         [first, ..] if first & 0xffc0 == 0xfe80 || first & 0xff00 == 0xff00 => Reach::LinkLocal,
         [first, ..] if first & 0xfe00 == 0xfc00 => Reach::Private,
-        // Site-local of old.
+        // Deprecated site-local addresses.
         [first, ..] if first & 0xffc0 == 0xfec0 => Reach::Private,
         _ => Reach::Public,
     }
@@ -108,7 +108,7 @@ mod tests {
         ];
         for (address, reach) in table {
             for form in forms::forms(address.parse().unwrap()) {
-                // The prefix itself is the site's.
+                // The prefix itself is private.
                 let reach = if form.starts_with("64:ff9b:1:") { reach.max(Reach::Private) } else { reach };
                 assert_eq!(Reach::from_address(form.parse().unwrap()), reach, "{address} as {form}");
             }

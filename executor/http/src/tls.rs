@@ -1,4 +1,4 @@
-//! Encryption, and whom it is believed.
+//! TLS connections and trusted authorities.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,21 +13,20 @@ use tokio_rustls::client::TlsStream;
 
 use crate::HttpError;
 
-/// Files of a client's certificate with its chain, and of its private key, in PEM.
+/// PEM files of a client certificate with its chain, and of its private key.
 #[derive(Clone, Debug)]
 pub struct ClientCertificate {
-    /// Certificate, and those between it and the authority.
+    /// Certificate and intermediate certificates.
     pub certificate: PathBuf,
-    /// Private key.
     pub key: PathBuf,
 }
 
-/// Authorities that certificates of servers may be by.
+/// Authorities that are trusted to certify servers.
 #[derive(Clone)]
 pub enum Trust {
-    /// The system's, and those of a file (PEM).
+    /// The system's, and those of a PEM file.
     System(Option<PathBuf>),
-    /// These alone (PEM).
+    /// Only these (PEM).
     Only(Vec<u8>),
 }
 
@@ -40,10 +39,10 @@ impl std::fmt::Debug for Trust {
     }
 }
 
-/// Returns the number of certificates in PEM, each of which an authority can have.
+/// Returns the number of certificates in PEM, and checks that each can be used as an authority.
 ///
 /// # Errors
-/// One of them cannot be used.
+/// Fails if one of them is invalid.
 pub fn count_certificates(pem: &[u8]) -> Result<usize, String> {
     let mut roots = RootCertStore::empty();
     add_certificates(&mut roots, pem)?;
@@ -58,7 +57,7 @@ fn add_certificates(roots: &mut RootCertStore, pem: &[u8]) -> Result<(), String>
     Ok(())
 }
 
-/// Makes connections secure. The certificates are read when the first one is made.
+/// Establishes TLS connections. The certificates are read for the first one.
 pub(super) struct Tls {
     trust: Trust,
     own: Option<ClientCertificate>,
@@ -76,11 +75,10 @@ impl Tls {
         Self { trust, own, connector: OnceCell::new() }
     }
 
-    /// Makes a connection secure.
+    /// Establishes TLS on a connection.
     ///
     /// # Errors
-    /// [`HttpError::Untrusted`] where it never will be: by the certificate, by what the other side speaks, or by the
-    /// certificates here.
+    /// [`HttpError::Untrusted`] if a retry will not help: because of the server's certificate, its protocol, or the local certificates.
     pub(super) async fn connect(&self, host: &str, stream: TcpStream) -> Result<TlsStream<TcpStream>, HttpError> {
         let name = ServerName::try_from(host.to_owned()).map_err(|error| HttpError::Untrusted(error.to_string()))?;
         let connector = self.connector.get_or_try_init(|| async {
@@ -91,7 +89,7 @@ impl Tls {
         let connector = connector.await.map_err(HttpError::Untrusted)?;
         connector.connect(name, stream).await.map_err(|error| {
             let why = format!("cannot establish a TLS connection: {error}");
-            // Everything else is the connection's: it was closed, or reset.
+            // Other errors are of the connection: it was closed or reset.
             match error.get_ref().is_some_and(|cause| cause.is::<rustls::Error>()) {
                 true => HttpError::Untrusted(why),
                 false => HttpError::Broken(why),

@@ -1,4 +1,4 @@
-//! The CA: its certificate and its key, checked before anything is signed with it.
+//! The CA: its certificate and key, checked before anything is signed.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -21,20 +21,20 @@ use zeroize::Zeroizing;
 use crate::certificate::{self, Algorithm, Leaf};
 use crate::pem;
 
-/// Largest file of the CA, in bytes. The chain goes into one packet.
+/// Largest CA file in bytes. The chain must fit in one packet.
 const FILE_MAX: u64 = 32 << 10;
-/// Time by which a certificate begins before it is signed, for peers whose clock is behind.
+/// Certificates start this long before they are signed, for peers whose clock is behind.
 const SKEW: Duration = Duration::from_secs(300);
-/// Bytes of a serial number: 127 bits of them are random (RFC 5280, section 4.1.2.2).
+/// Bytes of a serial number; 126 bits of it are random (RFC 5280, section 4.1.2.2).
 const SERIAL_LENGTH: usize = 16;
 
-/// Why the CA cannot be used. No error has anything of the key in it.
+/// Why the CA cannot be used. Errors contain no part of the key.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     /// A file cannot be read.
     #[error("{}: {}", .0.display(), .1)]
     Read(PathBuf, io::Error),
-    /// A file is not what it should be.
+    /// A file has invalid content.
     #[error("{}: {}", .0.display(), .1)]
     Unsuitable(PathBuf, String),
 }
@@ -43,15 +43,15 @@ pub enum AuthorityError {
 #[derive(Debug, thiserror::Error)]
 pub enum SignError {
     /// The request is not allowed.
-    #[error("the names or the life are not allowed")]
+    #[error("the names or the validity period are not allowed")]
     Invalid(Vec<Violation>),
-    /// The public key has another form.
+    /// The public key has an unsupported form.
     #[error("the public key is not an uncompressed point of P-256")]
     PublicKey,
     /// The CA's certificate is not valid at this time.
     #[error("{0}")]
     Time(String),
-    /// The system gave no random numbers, or the key cannot sign.
+    /// The system returned no random numbers, or the key failed to sign.
     #[error("cannot sign")]
     Failed,
 }
@@ -63,14 +63,14 @@ enum SigningKey {
     Rsa(RsaKeyPair),
 }
 
-/// A CA that can sign.
+/// A CA that is ready to sign.
 pub struct Authority {
     settings: IdentitySettings,
     key: Box<SigningKey>,
     random: SystemRandom,
-    /// Subject of the CA's certificate, DER.
+    /// DER-encoded subject of the CA's certificate.
     issuer: Vec<u8>,
-    /// Its subject key identifier, if it has one.
+    /// Subject key identifier of the CA's certificate, if it has one.
     key_id: Option<Vec<u8>>,
     not_before: u64,
     not_after: u64,
@@ -82,8 +82,8 @@ impl Authority {
     /// Reads and checks the CA's files.
     ///
     /// # Errors
-    /// A file cannot be read; the key's file can be read by others; the certificate is not one of a CA, is not valid now, or has another
-    /// key.
+    /// Fails if a file cannot be read, the key file is readable by others, or the certificate is not a CA's, is not
+    /// valid now, or does not match the key.
     pub fn load(settings: &IdentitySettings, now: SystemTime) -> Result<Self, AuthorityError> {
         let path = &settings.ca_certificate;
         let unsuitable = |why: String| AuthorityError::Unsuitable(path.clone(), why);
@@ -128,12 +128,12 @@ impl Authority {
         })
     }
 
-    /// Returns what is told of the CA.
+    /// Returns the CA's properties for executord.
     pub fn ready(&self) -> SignerReady {
         SignerReady { subject: self.subject.clone(), not_after: self.not_after, chain: self.chain.clone() }
     }
 
-    /// Signs a certificate. It does not outlive the CA's.
+    /// Signs a certificate. It expires no later than the CA's.
     ///
     /// # Errors
     /// See [`SignError`].
@@ -160,7 +160,7 @@ impl Authority {
         let not_after = now.saturating_add(ttl).min(self.not_after);
         let mut serial = vec![0; SERIAL_LENGTH];
         self.random.fill(&mut serial).map_err(|_| SignError::Failed)?;
-        // Positive, and of the same length each time.
+        // Positive, and always of the same length.
         serial[0] = (serial[0] & 0x7f) | 0x40;
         let leaf = Leaf {
             serial: &serial,
@@ -219,11 +219,11 @@ fn key_id(ca: &X509Certificate<'_>) -> Option<Vec<u8>> {
     })
 }
 
-/// Reads a file of the CA; one with a secret is root's (or this user's) alone.
+/// Reads a file of the CA; a secret file must be accessible only to root (or this user).
 fn read(path: &Path, is_secret: bool) -> Result<Zeroizing<Vec<u8>>, AuthorityError> {
     let failed = |error| AuthorityError::Read(path.to_owned(), error);
     let unsuitable = |why: String| AuthorityError::Unsuitable(path.to_owned(), why);
-    // A pipe would be waited for.
+    // Opening a pipe would block.
     if !std::fs::metadata(path).map_err(failed)?.is_file() {
         return Err(unsuitable("is not a regular file".into()));
     }
@@ -275,7 +275,7 @@ impl SigningKey {
         let kinds = "ECDSA P-256 or P-384, Ed25519, or RSA of 2048 to 4096 bits";
         match found {
             None => Err(unsuitable("has no private key (PRIVATE KEY)")),
-            Some(None) => Err(unsuitable(&format!("has no key of a kind that can sign: {kinds}"))),
+            Some(None) => Err(unsuitable(&format!("has no supported key; supported are {kinds}"))),
             Some(Some(key)) => Ok(key),
         }
     }
@@ -357,7 +357,7 @@ mod tests {
         SignRequest { container_id: id.into(), public_key, organizational_units: units, ..SignRequest::default() }
     }
 
-    /// Each kind of key signs what it says; several units are in the subject, in their order.
+    /// Each kind of key signs a correct certificate; several units are in the subject, in order.
     #[test]
     fn a_certificate_is_signed_by_the_ca_with_each_kind_of_key() {
         let kinds: [(KeyPair, &dyn VerificationAlgorithm); 3] = [
@@ -396,7 +396,7 @@ mod tests {
         assert!(matches!(authority.sign(short, now), Err(SignError::PublicKey)));
     }
 
-    /// A certificate does not outlive its CA, and after that nothing is signed.
+    /// A certificate expires no later than its CA, and an expired CA signs nothing.
     #[test]
     fn the_ca_is_the_end_of_what_it_signs() {
         let dir = tempfile::tempdir().unwrap();

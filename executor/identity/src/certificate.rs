@@ -1,4 +1,4 @@
-//! A certificate of a container in DER (RFC 5280): for digital signatures alone, of clients and servers.
+//! DER encoding of container certificates (RFC 5280): for digital signatures only, for clients and servers.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use time::OffsetDateTime;
 use yasna::models::{GeneralizedTime, ObjectIdentifier, UTCTime};
 use yasna::{DERWriter, DERWriterSeq, Tag};
 
-/// Last year that is written with two digits (RFC 5280, section 4.1.2.5).
+/// Last year that is encoded with two digits (RFC 5280, section 4.1.2.5).
 const UTC_TIME_YEAR_MAX: i32 = 2049;
 
 const COMMON_NAME: &[u64] = &[2, 5, 4, 3];
@@ -50,10 +50,10 @@ impl Algorithm {
     }
 }
 
-/// What is certified.
+/// Content of a certificate.
 pub(crate) struct Leaf<'a> {
     pub(crate) serial: &'a [u8],
-    /// Subject of the issuer, DER.
+    /// DER-encoded subject of the issuer.
     pub(crate) issuer: &'a [u8],
     pub(crate) issuer_key_id: Option<&'a [u8]>,
     /// Seconds since the epoch.
@@ -66,7 +66,7 @@ pub(crate) struct Leaf<'a> {
     pub(crate) public_key: &'a [u8],
 }
 
-/// Encodes what the signature is over; `None` where a time or an address has no form in a certificate.
+/// Encodes the signed part; `None` if a time or an address cannot be represented.
 pub(crate) fn to_be_signed(leaf: &Leaf<'_>, algorithm: Algorithm) -> Option<Vec<u8>> {
     let (not_before, not_after) = (date(leaf.not_before)?, date(leaf.not_after)?);
     let addresses: Vec<IpAddr> = leaf.names.ip_addresses.iter().map(|text| text.parse().ok()).collect::<Option<_>>()?;
@@ -89,7 +89,7 @@ pub(crate) fn to_be_signed(leaf: &Leaf<'_>, algorithm: Algorithm) -> Option<Vec<
     }))
 }
 
-/// Puts the signature behind what it is over.
+/// Encodes the complete certificate: signed part, algorithm and signature.
 pub(crate) fn signed(to_be_signed: &[u8], algorithm: Algorithm, signature: &[u8]) -> Vec<u8> {
     yasna::construct_der(|writer| {
         writer.write_sequence(|writer| {
@@ -112,7 +112,7 @@ fn write_time(writer: DERWriter<'_>, time: OffsetDateTime) {
     }
 }
 
-/// Organizational units first, each a part of its own, then the common name.
+/// Writes organizational units first, each as a separate part, then the common name.
 fn write_subject(writer: DERWriter<'_>, leaf: &Leaf<'_>) {
     let part = |writer: DERWriter<'_>, id: &[u64], text: &str| {
         writer.write_set(|writer| {
@@ -141,7 +141,7 @@ fn write_public_key(writer: DERWriter<'_>, point: &[u8]) {
 }
 
 fn write_extensions(writer: &mut DERWriterSeq<'_>, leaf: &Leaf<'_>, addresses: &[IpAddr]) {
-    // Not a CA: the default, so that the sequence is empty.
+    // Not a CA, which is the default, so the sequence is empty.
     extension(writer, BASIC_CONSTRAINTS, true, |writer| writer.write_sequence(|_| ()));
     // digitalSignature is the first bit.
     extension(writer, KEY_USAGE, true, |writer| writer.write_bitvec_bytes(&[0x80], 1));

@@ -1,8 +1,8 @@
-//! Certificates of containers, signed by the operator's CA.
+//! Signs container certificates with the operator's CA.
 //!
-//! In goes the table `identity` of the configuration, then public keys with names; out come certificates. This crate is for the one
-//! process that may read the CA's key: it starts no process, opens the two files of the CA and no other, and gives the key
-//! to nobody. Names are judged here as executord has judged them.
+//! Input: the table `identity` of the configuration, then public keys with names; output: certificates. This crate is
+//! for the one process that may read the CA's key: it starts no process, opens only the two files of the CA, and never
+//! passes the key on. Names are checked here with the same rules as in executord.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,6 @@ mod certificate;
 
 pub use authority::{Authority, AuthorityError, SignError};
 
-/// Encodes DER as PEM.
 fn pem(label: &str, der: &[u8]) -> String {
     use base64::Engine as _;
     let text = base64::engine::general_purpose::STANDARD.encode(der);

@@ -1,8 +1,7 @@
-//! Work that may wait for the disk, on a thread of tokio's pool for it.
+//! Blocking disk work on tokio's blocking thread pool.
 
 use crate::error::ImageError;
 
-/// Runs `work` on a thread that may block.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, ImageError> + Send + 'static,
 ) -> Result<T, ImageError> {

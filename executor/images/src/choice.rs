@@ -1,8 +1,8 @@
-//! Search of an index for the image that runs on this host.
+//! Finds the image of an index that runs on this host.
 //!
-//! The image specification makes `platform` optional in an entry and lets an index list indexes. Entries with a platform are
-//! chosen by it. If none of them fits, the entries without a platform are read in order, and the configuration of each says
-//! what it is for. The search is depth first, and bounded in depth and in documents.
+//! The image specification makes `platform` optional in an entry and lets an index list indexes. Entries with a
+//! platform are selected by it. If none fits, the entries without a platform are read in order, and each one's
+//! configuration names its platform. The search is depth first, with limits on depth and documents.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::error::ImageError;
 use crate::manifest::digest_and_size;
 use crate::platform::{self, Host};
 
-/// Maximum number of images of an index.
+/// Most images of an index.
 const MANIFESTS_MAX: usize = 1000;
-/// Maximum number of indexes on the way to a manifest.
+/// Deepest nesting of indexes.
 const DEPTH_MAX: usize = 3;
-/// Maximum number of entries that are read to learn their platform.
+/// Most entries that are read to learn their platform.
 const CANDIDATES_MAX: usize = 32;
-/// Maximum number of platforms in an error.
+/// Most platforms listed in an error.
 const SHOWN_MAX: usize = 32;
 
 /// Verified documents of an image: indexes and manifest.
@@ -31,18 +31,18 @@ pub(crate) type Chain = Vec<(Digest, Vec<u8>)>;
 pub(crate) struct Candidate {
     pub(crate) digest: Digest,
     pub(crate) size: u64,
-    /// Verified indexes on the way to the entry, the outermost first.
+    /// Verified indexes that lead to the entry, outermost first.
     pub(crate) indexes: Arc<Chain>,
 }
 
-/// A search that goes on until a document is an image for this host.
+/// A search that continues until it finds an image for this host.
 pub(crate) struct Search<'a> {
     host: Host,
     what: &'a str,
-    /// The next candidate is the last.
+    /// Stack of candidates; the next one is last.
     waiting: Vec<Candidate>,
     read: usize,
-    /// Platforms of the images that are for other hosts.
+    /// Platforms of the images for other hosts.
     there: BTreeSet<String>,
 }
 
@@ -67,7 +67,7 @@ impl<'a> Search<'a> {
         }
         let chosen: Vec<&Descriptor> = match best(manifests.iter(), &self.host) {
             Some(best) => vec![best],
-            // What has a type of its own is no image: a signature or a list of contents.
+            // An entry with an artifact type is not an image, but a signature or an SBOM, for example.
             None => manifests
                 .iter()
                 .filter(|descriptor| platform_of(descriptor).is_none() && descriptor.artifact_type().is_none())
@@ -84,10 +84,10 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Passes over an image that is for another host.
+    /// Skips an image that is for another host.
     ///
     /// # Errors
-    /// Returns `error` if it is about something else.
+    /// Returns any `error` other than [`ImageError::NoPlatform`].
     pub(crate) fn pass_over(&mut self, error: ImageError) -> Result<(), ImageError> {
         match error {
             ImageError::NoPlatform { there, .. } => {
@@ -116,14 +116,14 @@ impl<'a> Search<'a> {
         self.read += 1;
         if self.read > CANDIDATES_MAX {
             let (is, most) = (self.read as u64, CANDIDATES_MAX as u64);
-            let unit = "entries that name no platform and must be read";
+            let unit = "entries without a platform that must be read";
             return Err(ImageError::TooLarge { what: what(), is, most, unit });
         }
         Ok(next)
     }
 }
 
-/// Chooses among entries that all have a platform.
+/// Selects among entries that all have a platform.
 ///
 /// # Errors
 /// Returns [`ImageError::NoPlatform`] if none of them is for this host.
@@ -139,7 +139,7 @@ pub(crate) fn by_platform<'a>(
     })
 }
 
-/// The entry that fits a host best by its platform.
+/// Returns the entry whose platform fits a host best.
 fn best<'a>(entries: impl Iterator<Item = &'a Descriptor>, host: &Host) -> Option<&'a Descriptor> {
     let rank = |descriptor: &Descriptor| {
         let platform = platform_of(descriptor)?;
@@ -149,12 +149,12 @@ fn best<'a>(entries: impl Iterator<Item = &'a Descriptor>, host: &Host) -> Optio
     ranked.min_by_key(|(rank, _)| *rank).map(|(_, descriptor)| descriptor)
 }
 
-/// Platforms of entries. Signatures and attestations have `unknown/unknown`, and are left out.
+/// Returns the platforms of entries, without `unknown/unknown`, which marks signatures and attestations.
 fn platforms<'a>(entries: impl Iterator<Item = &'a Descriptor>) -> impl Iterator<Item = String> {
     entries.filter_map(platform_of).map(platform::from_index).filter(|platform| !platform.contains("unknown"))
 }
 
-/// The platform of an entry; `None` if it names none, or an empty one.
+/// Returns the platform of an entry; `None` if it has none or an empty one.
 fn platform_of(descriptor: &Descriptor) -> Option<&Platform> {
     let is_empty =
         |platform: &&Platform| platform.os().to_string().is_empty() && platform.architecture().to_string().is_empty();
@@ -188,7 +188,7 @@ mod tests {
         json!({"platform": {"os": "linux", "architecture": "s390x"}})
     }
 
-    /// Entries without a platform are read only if no platform fits, in order; artifacts and attestations never.
+    /// Entries without a platform are read only if no platform fits, in order; artifacts and attestations are never read.
     #[test]
     fn entries_without_platform_are_read_in_order() {
         let host = Host::here();

@@ -1,4 +1,4 @@
-//! Credentials for registries from the operator's file.
+//! Registry credentials from the operator's file.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::blocking::blocking;
 use crate::error::ImageError;
 use crate::registry::Identity;
 
-/// Credentials for a repository from the file that the operator configured.
+/// Reads the credentials for a repository from the configured file.
 pub(crate) async fn configured(
     docker_config: Option<&PathBuf>,
     repository: &Repository,

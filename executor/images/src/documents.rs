@@ -1,4 +1,4 @@
-//! The documents of one image: manifest and configuration, verified and judged, from wherever they came.
+//! The documents of one image, manifest and configuration, verified and checked regardless of their source.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(crate) struct Documents {
 }
 
 impl Documents {
-    /// Judges a manifest with its configuration.
+    /// Checks a manifest with its configuration.
     pub(crate) fn new(
         (digest, manifest): (Digest, Vec<u8>),
         index_digest: Option<Digest>,
@@ -35,7 +35,7 @@ impl Documents {
             return Err(ImageError::Malformed { what: what.to_owned(), why });
         };
         let config = manifest::configuration(&configuration, &Host::here(), what)?;
-        // Reported now rather than at the first run.
+        // Invalid defaults are reported now rather than at the first run.
         ImageDefaults::from_configuration(&config)?;
         let layers = manifest::layers(&parsed, &config, image_bytes_max, what)?;
         let size = layers.iter().map(|layer| layer.size).sum::<u64>() + configuration.len() as u64;

@@ -1,6 +1,6 @@
-//! Errors of images, by kind, so that the daemon can tell faults of the caller, the registry and the host apart.
+//! Image errors by kind, so that the daemon can distinguish faults of the caller, the registry and the host.
 //!
-//! Nothing here holds a credential: headers and query strings (which can hold signatures) are in no error.
+//! Errors never contain credentials: headers and query strings (which can contain signatures) are left out.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,14 +11,12 @@ use executor_registry_auth::AuthFileError;
 /// Error of an operation on images.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// A registry gave other content than its name says.
-    #[error("{what} is {declared} by its name, but its content is {got}")]
+    /// The content does not match the requested digest.
+    #[error("{what}: expected digest {declared}, but the content has {got}")]
     WrongDigest {
         /// Document or blob.
         what: String,
-        /// Digest in its name.
         declared: Digest,
-        /// Digest of its content.
         got: Digest,
     },
     /// The content is shorter than declared.
@@ -32,7 +30,7 @@ pub enum ImageError {
         got: u64,
     },
     /// The content is longer than declared.
-    #[error("{what} goes on beyond its declared {declared} bytes")]
+    #[error("{what} is longer than its declared {declared} bytes")]
     Longer {
         /// Document or blob.
         what: String,
@@ -44,21 +42,19 @@ pub enum ImageError {
     TooLarge {
         /// Document, blob or archive.
         what: String,
-        /// Size or number.
+        /// Actual size or number.
         is: u64,
-        /// The limit.
         most: u64,
         /// Unit of both numbers.
         unit: &'static str,
     },
-    /// A registry sent us where it must not.
+    /// The registry redirects to a destination that is not allowed.
     #[error("{what}: the redirect to {to} is not followed: {why}")]
     Redirect {
         /// Object that was requested.
         what: String,
-        /// Scheme, host and port alone.
+        /// Scheme, host and port only.
         to: String,
-        /// Reason.
         why: &'static str,
     },
     /// A registry is too slow.
@@ -68,23 +64,19 @@ pub enum ImageError {
         what: String,
         /// Origin of the connection.
         origin: String,
-        /// Bytes received.
         bytes: u64,
-        /// Time in which they were received.
         within: Duration,
-        /// Minimum number of bytes for that time.
+        /// Minimum number of bytes in that time.
         least: u64,
     },
-    /// The registry does not let the caller read it.
+    /// The registry denies read access.
     #[error("registry {registry} refuses {who}: {why}: {what}")]
     Unauthorized {
-        /// The registry.
         registry: String,
         /// Object that was requested.
         what: String,
         /// Refused credentials, and their source: the request or the operator.
         who: String,
-        /// Reason.
         why: &'static str,
     },
     /// A secure connection to the registry cannot be established.
@@ -110,9 +102,7 @@ pub enum ImageError {
     NoPlatform {
         /// The image.
         what: String,
-        /// Platform of this machine.
         wanted: String,
-        /// Platforms of the image.
         there: Vec<String>,
     },
     /// The object has an unsupported type.
@@ -120,7 +110,7 @@ pub enum ImageError {
     Unsupported {
         /// Object.
         what: String,
-        /// Its type, and the supported ones.
+        /// Type of the object, and the supported types.
         why: String,
     },
     /// The object is malformed.
@@ -128,30 +118,29 @@ pub enum ImageError {
     Malformed {
         /// Object.
         what: String,
-        /// Fault.
         why: String,
     },
-    /// The archive has another form than the request says.
-    #[error("{what} is an archive of the form {is}, not {declared}")]
+    /// The archive has another format than the request says.
+    #[error("{what} is an archive in the format {is}, not {declared}")]
     OtherForm {
         /// The archive.
         what: String,
-        /// Form of the archive, as the scheme of a reference names it.
+        /// Actual format, as the scheme of a reference.
         is: &'static str,
-        /// Form that the request says.
+        /// Format in the request.
         declared: &'static str,
     },
     /// The image's configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The registry answers with an error of its own.
+    /// The registry answers with an error status.
     #[error("{what}: {origin} answers with status {status}")]
     Status {
         /// Object that was requested.
         what: String,
         /// Origin that answered.
         origin: String,
-        /// HTTP's number.
+        /// HTTP status.
         status: u16,
     },
     /// The connection failed or broke.
@@ -159,27 +148,24 @@ pub enum ImageError {
     Connection {
         /// Object that was requested.
         what: String,
-        /// Origin.
+        /// Scheme, host and port.
         origin: String,
         /// Reason on one line.
         why: String,
     },
-    /// The file with credentials.
-    #[error("the file with credentials for registries {}", .path.display())]
+    /// The credentials file cannot be used.
+    #[error("the registry credentials file {}", .path.display())]
     AuthFile {
-        /// Path of the file.
         path: PathBuf,
-        /// Cause.
         #[source]
         source: AuthFileError,
     },
-    /// The file is not readable for executord.
+    /// executord may not read the file.
     #[error(
         "{} cannot be read by executord's user (uid {uid}): let that user read it, or send the image: `agent-cli run` and `agent-cli image pull` do so for what their caller can read",
         .path.display()
     )]
     NotReadable {
-        /// Path of the file.
         path: PathBuf,
         /// User id of executord.
         uid: u32,
@@ -187,37 +173,32 @@ pub enum ImageError {
     /// The disk is full.
     #[error("no space is left for {what} in {}", .dir.display())]
     NoSpace {
-        /// Object that was to be written.
+        /// Object that could not be written.
         what: String,
-        /// Directory.
         dir: PathBuf,
     },
-    /// The disk.
+    /// A file operation failed.
     #[error("cannot {what} {}", .path.display())]
     Io {
-        /// Operation.
         what: &'static str,
-        /// Path.
         path: PathBuf,
-        /// Cause.
         #[source]
         source: std::io::Error,
     },
     /// The image is in use.
     #[error("image {image} is in use by {by}")]
     InUse {
-        /// Image.
         image: String,
         /// User of the image.
         by: String,
     },
-    /// The image is not present, and must not be fetched.
+    /// The image is not present, and fetching is not allowed.
     #[error("{reference} is not present on this node, and the pull policy is never")]
     NotHere {
         /// Reference in the request.
         reference: String,
     },
-    /// The image is present, but from a source that the policy does not allow, and must not be fetched.
+    /// The image is present but from a source that the policy does not allow, and fetching is not allowed.
     #[error(
         "{reference} is present, but did not come from a source that this daemon's configuration allows (images.allow, images.signed), and \
          the pull policy is never"
@@ -226,36 +207,34 @@ pub enum ImageError {
         /// Reference in the request.
         reference: String,
     },
-    /// The operator's policy does not allow it.
+    /// The operator's policy does not allow the image.
     #[error(transparent)]
     Forbidden(#[from] Forbidden),
     /// The image has no signature that satisfies the operator's rules.
-    #[error("{what} has no valid signature that this daemon's configuration asks for (images.signed): {why}")]
+    #[error("{what} has no valid signature that this daemon's configuration requires (images.signed): {why}")]
     Unsigned {
         /// The image.
         what: String,
-        /// Reasons why the signatures do not count.
+        /// Reasons why the found signatures do not count.
         why: String,
     },
     /// A layer could not be unpacked.
     #[error("layer {diff_id}")]
     Unpack {
-        /// Layer.
         diff_id: Digest,
-        /// Cause.
         #[source]
         source: UnpackError,
     },
-    /// The store of layers does not answer.
+    /// The layer store does not answer.
     #[error("the store of layers")]
     Layers(#[source] UnpackError),
-    /// The client of an import disconnected before the end.
-    #[error("the archive ended after {got} bytes: its sender went away")]
+    /// The client of an import disconnected before sending everything.
+    #[error("the archive ended after {got} bytes: the client disconnected")]
     Gone {
         /// Bytes received.
         got: u64,
     },
-    /// A fault of ours.
+    /// A bug in the executor.
     #[error("{0}")]
     Internal(String),
 }
@@ -263,28 +242,28 @@ pub enum ImageError {
 /// Error of unpacking a layer, from the implementer of the layer store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnpackError {
-    /// The layer itself is at fault.
+    /// The layer is invalid.
     #[error("{0}")]
     Refused(String),
-    /// The layer has what the operator does not allow.
+    /// The layer contains entries that the operator does not allow.
     #[error("{0}")]
     NotAllowed(String),
     /// The disk is full.
     #[error("{0}")]
     NoSpace(String),
-    /// Unpacking is not possible at the moment.
+    /// Unpacking is temporarily impossible.
     #[error("{0}")]
     Unavailable(String),
     /// The layer is in use.
     #[error("{0}")]
     InUse(String),
-    /// A fault of ours.
+    /// A bug in the executor.
     #[error("{0}")]
     Internal(String),
 }
 
 impl ImageError {
-    /// Makes the error of a file operation; a full disk is a kind of its own.
+    /// Creates the error of a file operation; a full disk has its own variant.
     pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Self {
         let path = path.into();
         match source.kind() {
@@ -296,7 +275,7 @@ impl ImageError {
         }
     }
 
-    /// Makes the error of an operation on a file that the caller named.
+    /// Creates the error of an operation on a file that the caller named.
     pub(crate) fn caller_io(what: &'static str, path: &std::path::Path, source: std::io::Error) -> Self {
         match source.kind() {
             std::io::ErrorKind::PermissionDenied => {
@@ -306,8 +285,8 @@ impl ImageError {
         }
     }
 
-    /// Returns true if the registry or the connection to it is at fault, so that a mirror may succeed: every error but those of the
-    /// caller, the policy and this host.
+    /// Returns true if the registry or the connection to it is at fault, so that a mirror may succeed: all errors
+    /// except those of the caller, the policy and this host.
     pub(crate) fn is_of_registry(&self) -> bool {
         !matches!(
             self,
@@ -326,18 +305,18 @@ impl ImageError {
         )
     }
 
-    /// Tells whether the same operation could succeed shortly after.
+    /// Returns true if a retry could succeed shortly after.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Truncated { .. } | Self::Connection { .. } => true,
-            // Too late, too early, too many; and what a server says of itself, but for what it cannot do at all.
+            // Timeout, too early, too many requests, and server errors other than 501 and 505.
             Self::Status { status: 408 | 425 | 429 | 500 | 502..=504 | 506..=599, .. } => true,
             _ => false,
         }
     }
 }
 
-/// The platforms of an image, as the end of a sentence; an index may name none.
+/// Lists the platforms of an image as the end of a sentence; an index may name none.
 fn only_for(there: &[String]) -> String {
     if there.is_empty() { String::new() } else { format!(", only for {}", there.join(", ")) }
 }

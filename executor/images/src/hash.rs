@@ -1,11 +1,11 @@
-//! Digests of bytes, and the checks of documents against what refers to them.
+//! Digests, and checks of documents against the descriptors that refer to them.
 
 use executor_core::image::{Algorithm, Digest};
 use sha2::{Digest as _, Sha256, Sha512};
 
 use crate::error::ImageError;
 
-/// A running computation of a digest.
+/// An incremental digest computation.
 pub(crate) enum Hasher {
     Sha256(Sha256),
     Sha512(Box<Sha512>),

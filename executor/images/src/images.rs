@@ -1,4 +1,4 @@
-//! The images of a node: what the rest of the daemon sees of this crate.
+//! The images of a node: this crate's interface to the daemon.
 
 use executor_core::text::printable;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use crate::sharing::{Pull, Pulls, Watcher};
 use crate::signatures::SignaturePolicy;
 use crate::store::Held;
 
-/// Fewest digits of a digest that an image is found by.
+/// Fewest digits of a digest that identify an image.
 const PREFIX_MIN: usize = 8;
 
 /// The images of a node.
@@ -37,23 +37,21 @@ impl<L> std::fmt::Debug for Images<L> {
     }
 }
 
-/// An image that is about to be used: it stays while this lives.
+/// An image about to be used. It is not removed while this value exists.
 pub struct Resolved {
-    /// Record of the image.
     pub record: ImageRecord,
-    /// Defaults for the process in its configuration.
+    /// Defaults for the process, from the image's configuration.
     pub defaults: ImageDefaults,
     _held: Held,
 }
 
-/// Rule for fetching an image.
+/// When to fetch an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Fetch the image if it is not present.
+    /// Fetch if the image is not present.
     IfMissing,
-    /// HttpRequest the registry each time.
+    /// Ask the registry each time.
     Always,
-    /// Never fetch the image.
     Never,
 }
 
@@ -61,12 +59,12 @@ impl<L: LayerStore> Images<L> {
     /// Opens the store.
     ///
     /// # Errors
-    /// It cannot be made or read.
+    /// Fails if it cannot be created or read.
     pub fn open(settings: Settings, layers: L) -> Result<Arc<Self>, ImageError> {
         Ok(Arc::new(Self { intake: Arc::new(Intake::open(settings, layers)?), pulls: Pulls::default() }))
     }
 
-    /// Fetches an image, or joins who is fetching it, or reads it from a layout or an archive on this machine's disk.
+    /// Fetches an image or joins a running pull of it, or reads it from a layout or archive on local disk.
     pub fn pull(self: &Arc<Self>, reference: &ImageReference, credentials: Option<Credentials>) -> Watcher {
         let (watcher, begun) = self.pulls.join(reference, credentials);
         if let Some(pull) = begun {
@@ -80,14 +78,14 @@ impl<L: LayerStore> Images<L> {
         let report = Arc::new(Reporter::new(Arc::clone(&sender)));
         let outcome = tokio::select! {
             outcome = self.fetch(&reference, pull.credentials.clone(), &report) => outcome.map_err(Arc::new),
-            // Nobody waits any more.
+            // No client is waiting any more.
             () = sender.closed() => return,
         };
         match &outcome {
             Ok(record) => tracing::info!(%reference, digest = %record.digest, bytes = record.size, "image is present"),
             Err(error) => tracing::warn!(%reference, "cannot fetch the image: {error}"),
         }
-        // Whoever learns of the end may count on the credentials being gone.
+        // When clients receive the outcome, the credentials must already be dropped.
         drop(pull);
         sender.send_modify(|state| state.outcome = Some(outcome));
     }
@@ -129,10 +127,10 @@ impl<L: LayerStore> Images<L> {
         import::import(&self.intake, path, form, name, (Some(reference.to_string()), Provenance::Archive)).await
     }
 
-    /// The image that a reference means, there and ready, fetched as the policy says. It stays while the answer lives.
+    /// Returns the image of a reference, ready for use and fetched as the policy says. It is not removed while the result exists.
     ///
     /// # Errors
-    /// It is not there and must not or cannot be fetched.
+    /// Fails if the image is not present and cannot or must not be fetched.
     pub async fn resolve(
         self: &Arc<Self>,
         reference: &ImageReference,
@@ -140,7 +138,7 @@ impl<L: LayerStore> Images<L> {
         credentials: Option<Credentials>,
     ) -> Result<Resolved, Arc<ImageError>> {
         self.intake.settings.policy.permits(reference).map_err(|refused| Arc::new(refused.into()))?;
-        // What lies on this machine's disk may have changed; to look costs no network.
+        // A file on local disk may have changed, and reading it needs no network.
         let look_first = policy == Policy::Never || reference.file().is_none() && policy == Policy::IfMissing;
         if look_first && let Some(resolved) = self.ready(reference).await.map_err(Arc::new)? {
             return Ok(resolved);
@@ -157,14 +155,14 @@ impl<L: LayerStore> Images<L> {
             let mut watcher = self.pull(reference, credentials.clone());
             let Some(outcome) = watcher.outcome().await else { continue };
             let digest = outcome?.digest;
-            // Unless somebody removed it in between.
+            // Unless it was removed in between.
             if let Some((record, held)) = self.intake.store.hold_image(|record| record.digest == digest) {
                 return self.resolved(record, held).await.map_err(Arc::new);
             }
         }
     }
 
-    /// The image of a reference, where it is there with all its layers.
+    /// Returns the image of a reference if all its layers are present.
     async fn ready(&self, reference: &ImageReference) -> Result<Option<Resolved>, ImageError> {
         let usable =
             |record: &ImageRecord| is_referred_to(record, reference) && self.has_allowed_source(record, reference);
@@ -181,8 +179,8 @@ impl<L: LayerStore> Images<L> {
         }
     }
 
-    /// Judges by the way that an image came whether it may be used for a reference that the policy permits: what is kept
-    /// under a name, or has the digest, may have been imported or fetched from elsewhere.
+    /// Checks whether an image, given how it reached the store, may be used for a reference that the policy permits: an
+    /// image with the name or digest may have been imported or fetched from elsewhere.
     fn has_allowed_source(&self, record: &ImageRecord, reference: &ImageReference) -> bool {
         let policy = &self.intake.settings.policy;
         let ImageReference::Registry(repository, selector) = reference else { return true };
@@ -213,7 +211,7 @@ impl<L: LayerStore> Images<L> {
         Ok(Resolved { defaults: ImageDefaults::from_configuration(&parsed)?, record, _held: held })
     }
 
-    /// Signatures that images must have.
+    /// Returns the rules for signatures.
     pub fn signatures(&self) -> &SignaturePolicy {
         &self.intake.settings.signatures
     }
@@ -225,10 +223,10 @@ impl<L: LayerStore> Images<L> {
         all
     }
 
-    /// The image that a text means: a reference, a digest, or the first 8 or more digits of one.
+    /// Finds an image by reference, digest, or the first 8 or more digits of its digest.
     ///
     /// # Errors
-    /// There is none, or more than one.
+    /// Fails if none or more than one matches.
     pub fn find(&self, text: &str) -> Result<ImageRecord, ImageError> {
         let reference = ImageReference::parse_short(text).ok();
         let all = self.intake.store.all();
@@ -248,19 +246,19 @@ impl<L: LayerStore> Images<L> {
         }
     }
 
-    /// The configuration of an image, as it came.
+    /// Returns the unmodified configuration document of an image.
     ///
     /// # Errors
-    /// It is not whole.
+    /// Fails if the document is missing or corrupt.
     pub async fn configuration(&self, record: &ImageRecord) -> Result<Vec<u8>, ImageError> {
         let (store, digest) = (Arc::clone(&self.intake.store), record.config_digest.clone());
         blocking(move || store.document(&digest)).await
     }
 
-    /// A place for an archive that a client sends.
+    /// Creates a file for an archive that a client sends.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// Fails if the file cannot be created.
     pub async fn upload(&self) -> Result<Upload, ImageError> {
         let store = Arc::clone(&self.intake.store);
         let most = self.intake.settings.image_bytes_max;
@@ -268,10 +266,10 @@ impl<L: LayerStore> Images<L> {
         Ok(Upload { upload, file, written: 0, most })
     }
 
-    /// Takes an archive's image in: the one that is called `inner` in there, or the only one.
+    /// Imports an image from an archive: the one named `inner`, or the only one.
     ///
     /// # Errors
-    /// It is none, or it is not whole.
+    /// Fails if the archive holds no such image or is incomplete.
     pub async fn import(
         self: &Arc<Self>,
         upload: Upload,
@@ -288,7 +286,7 @@ impl<L: LayerStore> Images<L> {
     }
 }
 
-/// An archive on its way.
+/// An archive that is being received.
 pub struct Upload {
     upload: crate::store::ingest::Upload,
     file: std::fs::File,
@@ -303,10 +301,10 @@ impl std::fmt::Debug for Upload {
 }
 
 impl Upload {
-    /// Takes the next bytes.
+    /// Appends bytes.
     ///
     /// # Errors
-    /// The disk, or too many bytes.
+    /// Fails if writing fails or the archive is too large.
     pub async fn write(mut self, bytes: Vec<u8>) -> Result<Self, ImageError> {
         self.written += bytes.len() as u64;
         if self.written > self.most {
@@ -327,7 +325,7 @@ impl Upload {
     }
 }
 
-/// Tells whether a reference refers to the image of a record. A digest decides, whatever the names are.
+/// Returns true if a reference refers to the image of a record. If the reference has a digest, only the digest counts.
 fn is_referred_to(record: &ImageRecord, reference: &ImageReference) -> bool {
     match reference.digest() {
         Some(digest) => record.digest == *digest || record.index_digest.as_ref() == Some(digest),

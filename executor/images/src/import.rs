@@ -1,8 +1,8 @@
-//! Imports of images from layouts and archives, with the same documents, layers and checks as from a registry.
+//! Imports images from layouts and archives, with the same checks of documents and layers as for a registry.
 //!
-//! Nothing is unpacked by the names that an archive has: a table says where in the file an entry lies, and what is
-//! wanted is read from there. So no name can lead out of anywhere. Blobs are verified before they are handed over, and
-//! what comes out of them is verified by whoever unpacks.
+//! Archives are not extracted by name: a table records the position of each entry, and only required entries are read.
+//! So no name can escape a directory. Blobs are verified before they are passed on, and the unpacker verifies the
+//! uncompressed content.
 
 mod archive;
 mod docker;
@@ -25,10 +25,10 @@ use crate::layers::LayerStore;
 use crate::record::{ImageRecord, Provenance};
 use crate::store::ingest::Upload;
 
-/// Maximum bytes of a layer for each byte that is stored of it, beyond [`BYTES_FREE`]: the others are holes, which cost
-/// as much to read. The same ratio as for compression (`executor_layers::Limits`).
+/// Most bytes of a layer per stored byte, beyond [`BYTES_FREE`]: the rest are holes, which cost as much to read. The
+/// same ratio as for compression (`executor_layers::Limits`).
 const BYTES_PER_STORED: u64 = 100;
-/// Bytes that may be holes without limit.
+/// Bytes of a layer that may be holes regardless of the ratio.
 const BYTES_FREE: u64 = 256 << 20;
 
 /// Format of an image outside of a registry.
@@ -40,12 +40,12 @@ pub enum Form {
     OciArchive,
     /// An archive of `docker save`.
     DockerArchive,
-    /// Either form of archive: its files decide.
+    /// Either archive format, detected from its files.
     Archive,
 }
 
 impl Form {
-    /// The scheme of a reference in this form.
+    /// Returns the reference scheme of this format.
     fn scheme(self) -> &'static str {
         match self {
             Self::Layout => "oci",
@@ -56,9 +56,9 @@ impl Form {
     }
 }
 
-/// Source of the parts of an image.
+/// Access to the files of an image.
 trait Source: Send {
-    /// A file by its name, from the root of the layout or archive; `None` where there is none.
+    /// Opens a file by its name relative to the root of the layout or archive; `None` if it does not exist.
     fn open(&mut self, name: &str) -> Result<Option<Section>, ImageError>;
 }
 
@@ -70,13 +70,13 @@ struct Section {
 }
 
 impl Section {
-    /// Reads it, whatever of the file follows.
+    /// Returns a reader of this part only.
     fn reader(&mut self) -> std::io::Result<std::io::Take<&mut File>> {
         self.file.seek(SeekFrom::Start(self.at))?;
         Ok((&mut self.file).take(self.size))
     }
 
-    /// Refuses what is mostly holes, before it is read.
+    /// Refuses a part that is mostly holes, before it is read.
     fn is_stored(&self, what: &str) -> Result<(), ImageError> {
         let part = self.at..self.at.saturating_add(self.size);
         let most = holes::excess(&self.file, part, BYTES_PER_STORED, BYTES_FREE);
@@ -84,12 +84,12 @@ impl Section {
             None => Ok(()),
             Some(most) => {
                 let what = format!("{what} (a file with holes)");
-                Err(ImageError::TooLarge { what, is: self.size, most, unit: "bytes, for what is stored of it" })
+                Err(ImageError::TooLarge { what, is: self.size, most, unit: "bytes, too many for its stored bytes" })
             }
         }
     }
 
-    /// Reads it whole.
+    /// Reads the whole part.
     fn read(mut self, what: &str) -> Result<Vec<u8>, ImageError> {
         if self.size > DOCUMENT_MAX {
             let what = what.to_owned();
@@ -103,14 +103,14 @@ impl Section {
     }
 }
 
-/// A document that must be there.
+/// Reads a required document.
 fn required(source: &mut dyn Source, name: &str, what: &str) -> Result<Vec<u8>, ImageError> {
     let missing = || ImageError::Malformed { what: what.to_owned(), why: format!("it has no {name:?}") };
     source.open(name)?.ok_or_else(missing)?.read(&format!("{name} of {what}"))
 }
 
-/// Returns the form that a source is read as, and refuses an archive of another form than the declared one. An archive that has the
-/// files of both forms, as `docker save` writes it, is of either.
+/// Returns the format to read a source as. Refuses an archive of another format than the declared one. An archive with
+/// the files of both formats, as `docker save` writes it, counts as either.
 fn form_of(source: &mut dyn Source, declared: Form, what: &str) -> Result<Form, ImageError> {
     if declared == Form::Layout {
         return Ok(declared);
@@ -124,7 +124,7 @@ fn form_of(source: &mut dyn Source, declared: Form, what: &str) -> Result<Form, 
                 format!("it has neither {:?} (docker save) nor {:?} (OCI layout)", docker::MANIFEST, layout::INDEX);
             return Err(ImageError::Malformed { what: what.to_owned(), why });
         }
-        // What is missing is reported when it is read.
+        // Missing files are reported when they are read.
         (false, false) => declared,
     };
     match declared == Form::Archive || declared == is {
@@ -133,7 +133,7 @@ fn form_of(source: &mut dyn Source, declared: Form, what: &str) -> Result<Form, 
     }
 }
 
-/// An image that was found: its documents, and for each layer the name of its file.
+/// Documents of an image, and for each layer the name of its file.
 struct FoundImage {
     documents: Documents,
     files: Vec<String>,
@@ -141,7 +141,7 @@ struct FoundImage {
     names: Vec<String>,
 }
 
-/// Takes an image in. Where no name is given it is called what the archive calls it.
+/// Imports an image. If no name is given, uses the archive's.
 pub(crate) async fn import<L: LayerStore>(
     intake: &Intake<L>,
     path: PathBuf,
@@ -178,7 +178,7 @@ pub(crate) async fn import<L: LayerStore>(
     intake.record(documents, references, provenance, notes).await
 }
 
-/// Finds an image without taking it in.
+/// Finds an image without importing it.
 fn find(
     path: &std::path::Path,
     form: Form,
@@ -207,7 +207,7 @@ pub(crate) fn documents(
     Ok(find(path, form, inner, most)?.1.documents)
 }
 
-/// Reads a layer of an image of at most `most` bytes, as it is stored and not verified yet.
+/// Reads a layer of at most `most` bytes, as stored and not yet verified.
 pub(crate) fn layer(
     path: &std::path::Path,
     form: Form,
@@ -228,8 +228,8 @@ pub(crate) fn layer(
     Ok(Some(bytes))
 }
 
-/// A blob in a file of its own, verified on the way: a part of an archive can be handed to nobody, and a file of somebody
-/// else's could change under whoever reads it.
+/// Copies a blob to a file of its own and verifies it: a part of an archive cannot be passed as a descriptor, and a
+/// foreign file could change while it is read.
 fn copy(
     mut section: Section,
     digest: &Digest,

@@ -1,6 +1,7 @@
-//! The intake, which pulls and imports share: settings, the HTTP client, the store of images and the store of layers.
+//! Shared by pulls and imports: settings, the HTTP client, the image store and the layer store.
 //!
-//! Both bring verified documents and blobs; here the layers are held, unpacked from the bottom up, and the image recorded.
+//! Both deliver verified documents and blobs; this module protects the layers from removal, has them unpacked
+//! bottom-up, and records the image.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -18,13 +19,13 @@ use crate::settings::Settings;
 use crate::store::{Held, Store};
 use executor_http::Client;
 
-/// Takes images into the stores of a node.
+/// Adds images to the stores of a node.
 pub(crate) struct Intake<L> {
     pub(crate) settings: Settings,
     pub(crate) store: Arc<Store>,
     pub(crate) client: Arc<Client>,
     pub(crate) layers: L,
-    /// Held while layers are chosen for removal and removed, and by a pull or import while it declares its layers.
+    /// Held while layers are selected and removed, and while a pull or import registers its layers.
     pub(crate) gate: Mutex<()>,
 }
 
@@ -37,19 +38,19 @@ impl<L: LayerStore> Intake<L> {
         Ok(Self { store, client: Arc::new(client), settings, layers, gate: Mutex::new(()) })
     }
 
-    /// Looks up a layer of a list, unpacked on top of those below it.
+    /// Checks for a layer of a list, unpacked on top of the layers below it.
     pub(crate) async fn has(&self, layers: &[LayerRecord], index: usize) -> Result<Option<LayerNotes>, ImageError> {
         let parents: Vec<Digest> = layers[..index].iter().map(|layer| layer.diff_id.clone()).collect();
         self.layers.has(&layers[index].diff_id, &parents).await.map_err(ImageError::Layers)
     }
 
-    /// Keeps the layers of an image that is being taken in from being removed.
+    /// Protects the layers of an image from removal while it is being added.
     pub(crate) async fn hold_layers(&self, layers: &[LayerRecord]) -> Held {
         let _gate = self.gate.lock().await;
         self.store.hold_layers(layers.iter().map(|layer| layer.diff_id.clone()).collect())
     }
 
-    /// Has a layer unpacked from its verified blob.
+    /// Unpacks a layer from its verified blob.
     pub(crate) async fn unpack(
         &self,
         layers: &[LayerRecord],
@@ -73,7 +74,7 @@ impl<L: LayerStore> Intake<L> {
         Ok(notes)
     }
 
-    /// Records an image whose layers are all unpacked.
+    /// Records an image after all its layers are unpacked.
     pub(crate) async fn record(
         &self,
         documents: Documents,

@@ -1,4 +1,4 @@
-//! Interface to the process that unpacks and keeps layers, which has the privilege to do so.
+//! Interface to the privileged process that unpacks and stores layers.
 
 use std::fs::File;
 use std::future::Future;
@@ -7,39 +7,39 @@ use executor_core::image::Digest;
 
 use crate::error::UnpackError;
 
-/// A layer that is to be unpacked.
+/// A layer to unpack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerToUnpack {
-    /// Digest of its tar archive, uncompressed: its name from then on. The other side verifies it.
+    /// Digest of the uncompressed tar archive, which identifies the layer. The unpacker verifies it.
     pub diff_id: Digest,
-    /// Compression of the blob, as a media type in OCI's spelling.
+    /// Compression of the blob, as an OCI media type.
     pub media_type: &'static str,
-    /// Layers below this one in its image, the lowest first, which are unpacked already.
+    /// Layers below this one in its image, lowest first; already unpacked.
     pub parents: Vec<Digest>,
-    /// Maximum bytes of what comes out.
+    /// Limit on the unpacked size in bytes.
     pub bytes_max: u64,
 }
 
 /// Notes about an unpacked layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerNotes {
-    /// Warning about entries that were left out when it was unpacked.
+    /// Warning about entries that were skipped when the layer was unpacked.
     pub warning: Option<String>,
 }
 
-/// The layers of a node, unpacked.
+/// The unpacked layers of a node.
 pub trait LayerStore: Send + Sync + 'static {
-    /// A layer, if it is there, for an image in which it lies on these, the lowest first: what some layers come to
-    /// depends on what is below.
+    /// Returns a layer if it is present for use on top of these parents, lowest first: the result of unpacking some
+    /// layers depends on the layers below.
     fn has(
         &self,
         diff_id: &Digest,
         parents: &[Digest],
     ) -> impl Future<Output = Result<Option<LayerNotes>, UnpackError>> + Send;
 
-    /// Unpacks a layer from its blob, which is a regular file of its own. A layer that is there already is done.
+    /// Unpacks a layer from its blob, which must be a separate regular file. Does nothing if the layer is present.
     fn unpack(&self, layer: LayerToUnpack, blob: File) -> impl Future<Output = Result<LayerNotes, UnpackError>> + Send;
 
-    /// Removes a layer. One that is not there is done.
+    /// Removes a layer. A missing layer is not an error.
     fn remove(&self, diff_id: &Digest) -> impl Future<Output = Result<(), UnpackError>> + Send;
 }

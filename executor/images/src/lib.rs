@@ -1,19 +1,19 @@
-//! Images: fetched from registries, read from layouts and archives, kept by digest.
+//! Images: fetched from registries, read from layouts and archives, stored by digest.
 //!
 //! ```text
-//!  reference ──> registry ──> http         what a registry says, within bounds and time
+//!  reference ──> registry ──> http         responses of a registry, limited in size and time
 //!       │   └──> import (layout, archive)  the same from files
-//!       │  signatures                      by whom an image is signed
+//!       │  signatures                      keys that signed an image
 //!       v
-//!     pull ──> store (records, manifests, configurations, blobs on their way)
-//!       └────> LayerStore                  who unpacks: not this crate
+//!     pull ──> store (records, manifests, configurations, partial blobs)
+//!       └────> LayerStore                  unpacks; implemented outside this crate
 //! ```
-//! What goes in: references, credentials, the bytes of registries and archives, none of them trusted. What comes out:
-//! records of images whose every byte was verified by its digest, and layers handed over to be unpacked by whoever
-//! implements [`LayerStore`]. Nothing here is unpacked, mounted or run, and nothing needs a privilege.
+//! Input: references, credentials, and untrusted bytes of registries and archives. Output: records of images whose
+//! every byte was verified by digest, and layers passed to an implementation of [`LayerStore`] for unpacking. This
+//! crate unpacks, mounts and runs nothing, and needs no privilege.
 //!
-//! A crash at any point leaves the store whole: a record is written by rename and last of all, and a blob on its way
-//! is verified again from its first byte before it counts.
+//! A crash at any point leaves the store consistent: a record is written last, by rename, and a partial blob is
+//! verified again from its first byte before it is used.
 
 #![forbid(unsafe_code)]
 

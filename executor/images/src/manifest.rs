@@ -1,7 +1,7 @@
-//! Manifests and indexes: what kind a document is, and what is taken of it.
+//! Manifests and indexes: detecting the type of a document, and reading the relevant fields.
 //!
-//! OCI's and Docker's (version 2, schema 2) forms are the same but for their names. A document that could be read as two
-//! kinds is refused: whoever looked at it before us may have read it as the other one.
+//! OCI's and Docker's (version 2, schema 2) formats differ only in names. A document that could be read as two types is
+//! refused, because an earlier checker may have read it as the other one.
 
 use executor_core::image::{Algorithm, Digest, LAYERS_MAX, read_configuration};
 use executor_core::text::printable;
@@ -20,12 +20,12 @@ const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+
 pub(crate) const ACCEPTED: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
 
-/// Layers as they are handed on, in OCI's spelling.
+/// Media type of passed-on layers, in OCI's spelling.
 const TAR: &str = "application/vnd.oci.image.layer.v1.tar";
 const TAR_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 const TAR_ZSTD: &str = "application/vnd.oci.image.layer.v1.tar+zstd";
 
-/// A document of a registry or a layout.
+/// A parsed document of a registry or layout.
 pub(crate) enum Manifest {
     Image(Box<ImageManifest>),
     Index(Box<ImageIndex>),
@@ -42,7 +42,7 @@ struct Outline {
     manifests: Option<serde::de::IgnoredAny>,
 }
 
-/// Reads a document. `content_type` is what was said of it, where something was.
+/// Parses a document. `content_type` is the media type from the source, or empty.
 pub(crate) fn parse(bytes: &[u8], content_type: &str, what: &str) -> Result<Manifest, ImageError> {
     let malformed = |why: String| ImageError::Malformed { what: what.to_owned(), why };
     let outline: Outline = serde_json::from_slice(bytes).map_err(|error| malformed(error.to_string()))?;
@@ -59,7 +59,7 @@ pub(crate) fn parse(bytes: &[u8], content_type: &str, what: &str) -> Result<Mani
     let fits = match said {
         OCI_INDEX | DOCKER_LIST => is_index,
         OCI_MANIFEST | DOCKER_MANIFEST => !is_index,
-        // Some serve documents without saying what they are.
+        // Some registries serve documents without a specific type.
         "" | "application/json" | "application/octet-stream" | "text/plain" => true,
         other => {
             let why = format!("media type \"{}\" is not supported", printable(other, 100));
@@ -76,7 +76,7 @@ pub(crate) fn parse(bytes: &[u8], content_type: &str, what: &str) -> Result<Mani
     })
 }
 
-/// The digest and size that a descriptor names.
+/// Returns the digest and size of a descriptor.
 pub(crate) fn digest_and_size(descriptor: &Descriptor, what: &str) -> Result<(Digest, u64), ImageError> {
     let digest = descriptor.digest().to_string().parse::<Digest>();
     let digest =
@@ -84,7 +84,7 @@ pub(crate) fn digest_and_size(descriptor: &Descriptor, what: &str) -> Result<(Di
     Ok((digest, descriptor.size()))
 }
 
-/// The layers of a manifest, within bounds, each with what it is when it is unpacked.
+/// Returns the layers of a manifest, within limits, each with its diff id.
 pub(crate) fn layers(
     manifest: &ImageManifest,
     configuration: &ImageConfiguration,
@@ -132,8 +132,9 @@ pub(crate) fn layers(
     Ok(records)
 }
 
-/// Returns a layer's media type in OCI's spelling; `None` if the type is unknown. The former non-distributable types are those
-/// of the same layer (image specification 1.1, `manifest.md`: "MUST support"); only pushing such layers was restricted.
+/// Returns a layer's media type in OCI's spelling; `None` if the type is unknown. The former non-distributable types
+/// map to those of the same layer (image specification 1.1, `manifest.md`: "MUST support"); only pushing such layers
+/// was restricted.
 pub(crate) fn layer_type(media_type: &str) -> Option<&'static str> {
     match media_type {
         TAR
@@ -159,14 +160,14 @@ pub(crate) fn sniff_media_type(head: &[u8]) -> &'static str {
     }
 }
 
-/// Returns true if the configuration of a manifest is an image's; a signature or another artifact has one of its own.
+/// Returns true if the manifest's configuration is an image configuration; signatures and other artifacts have other types.
 pub(crate) fn is_image(manifest: &ImageManifest) -> bool {
     const TYPES: [&str; 2] =
         ["application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json"];
     TYPES.contains(&manifest.config().media_type().as_ref())
 }
 
-/// A configuration, for this host.
+/// Parses a configuration and checks that it is for this host.
 pub(crate) fn configuration(bytes: &[u8], host: &Host, what: &str) -> Result<ImageConfiguration, ImageError> {
     let configuration = read_configuration(bytes).map_err(|error| ImageError::Malformed {
         what: format!("the configuration of {what}"),

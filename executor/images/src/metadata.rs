@@ -1,6 +1,6 @@
-//! What an image says of itself, without the image: digest, configuration, and single small layers.
+//! Reads image metadata without pulling the image: digest, configuration, and single small layers.
 //!
-//! Nothing is kept and nothing unpacked. Every byte is verified by its digest, as for an image that is taken in.
+//! Nothing is stored or unpacked. Every byte is verified by digest, as in a pull.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use crate::record::LayerRecord;
 use crate::registry::Registry;
 use crate::{hash, settings};
 
-/// Bounds and places.
+/// Limits and paths.
 #[derive(Clone, Debug)]
 pub struct MetadataSettings {
-    /// Registries that are spoken to without encryption: `host` for every port, or `host:port`.
+    /// Registries that are accessed without encryption: `host` for every port, or `host:port`.
     pub insecure_registries: Vec<String>,
-    /// Certificates (PEM) that are trusted beside the system's.
+    /// Trusted certificates (PEM), in addition to the system's.
     pub ca_file: Option<PathBuf>,
     /// Docker's configuration file with credentials.
     pub auth_file: Option<PathBuf>,
-    /// A registry must send [`Self::bytes_least`] within this time, always anew.
+    /// A registry must send [`Self::bytes_least`] in each period of this length.
     pub patience: Duration,
-    /// Minimum number of bytes within [`Self::patience`].
+    /// Minimum number of bytes per [`Self::patience`].
     pub bytes_least: u64,
 }
 
@@ -41,14 +41,14 @@ impl Default for MetadataSettings {
     }
 }
 
-/// Reads what images say of themselves.
+/// Reads image metadata.
 #[derive(Debug)]
 pub struct MetadataReader {
     client: Arc<Client>,
     settings: MetadataSettings,
 }
 
-/// What an image says of itself.
+/// Metadata of an image.
 #[derive(Clone, Debug)]
 pub struct Metadata {
     reference: ImageReference,
@@ -63,14 +63,13 @@ impl Metadata {
         &self.digest
     }
 
-    /// Returns the configuration as the image has it: JSON.
+    /// Returns the unmodified configuration (JSON).
     pub fn configuration(&self) -> &[u8] {
         &self.configuration
     }
 }
 
 impl MetadataReader {
-    /// Makes a reader.
     pub fn new(settings: MetadataSettings) -> Self {
         let client = Arc::new(Client::new(settings.ca_file.clone(), settings.patience, settings.bytes_least));
         Self { client, settings }
@@ -79,7 +78,7 @@ impl MetadataReader {
     /// Reads manifest and configuration of an image.
     ///
     /// # Errors
-    /// The image is not there, cannot be read, or is not for this machine.
+    /// Fails if the image does not exist, cannot be read, or is not for this machine.
     pub async fn read(&self, reference: &ImageReference) -> Result<Metadata, ImageError> {
         let documents = match (reference, on_disk(reference)) {
             (ImageReference::Registry(repository, selector), _) => {
@@ -95,10 +94,10 @@ impl MetadataReader {
         Ok(Metadata { reference: reference.clone(), digest, configuration, layers })
     }
 
-    /// Reads one layer of an image as it is stored, of at most `most` bytes; `None` where the image has no such layer.
+    /// Reads one layer of an image as stored, of at most `most` bytes; `None` if the image has no such layer.
     ///
     /// # Errors
-    /// The layer cannot be read, is larger, or not what its digest says.
+    /// Fails if the layer cannot be read, is larger, or does not match its digest.
     pub async fn layer(&self, image: &Metadata, diff_id: &Digest, most: u64) -> Result<Option<Vec<u8>>, ImageError> {
         let Some(layer) = image.layers.iter().find(|layer| layer.diff_id == *diff_id) else { return Ok(None) };
         let what = format!("layer {} of image {}", layer.digest, image.reference);
@@ -131,7 +130,7 @@ impl MetadataReader {
     }
 }
 
-/// Path, form and inner name of an image on this machine's disk.
+/// Returns path, format and inner name of an image on local disk.
 fn on_disk(reference: &ImageReference) -> Option<(PathBuf, Form, Option<String>)> {
     match reference {
         ImageReference::Registry(..) => None,

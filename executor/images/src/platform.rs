@@ -1,12 +1,12 @@
-//! Platforms: operating system, architecture and variant of images and of this machine.
+//! Platforms of images and of this machine: operating system, architecture and variant.
 
 use oci_spec::image::{Arch, Os, Platform};
 
-/// Platform of this machine, in the terms of image-spec: `linux/arm64`.
+/// Platform of this machine, in image-spec terms: `linux/arm64`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
     arch: Arch,
-    /// Variants that run here, the best first; an image without one runs too.
+    /// Variants that run here, best first; an image without a variant also runs.
     variants: &'static [&'static str],
 }
 
@@ -43,14 +43,14 @@ impl std::fmt::Display for Host {
     }
 }
 
-/// A platform in one word.
+/// Formats a platform: `os/arch[/variant]`.
 pub(crate) fn shown(os: &Os, arch: &Arch, variant: Option<&str>) -> String {
     let variant = variant.filter(|variant| !variant.is_empty()).map(|variant| format!("/{variant}"));
     let word = format!("{os}/{arch}{}", variant.unwrap_or_default());
     word.chars().filter(|c| c.is_ascii_graphic()).take(60).collect()
 }
 
-/// A platform of an index in one word.
+/// Formats the platform of an index entry.
 pub(crate) fn from_index(platform: &Platform) -> String {
     shown(platform.os(), platform.architecture(), platform.variant().as_deref())
 }

@@ -1,4 +1,4 @@
-//! Progress of a pull, for its watchers.
+//! Progress of a pull for its subscribers.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,18 +10,17 @@ use tokio::time::Instant;
 use crate::error::ImageError;
 use crate::record::{ImageRecord, LayerRecord};
 
-/// Minimum time between two reports of bytes alone.
+/// Minimum interval between two reports that only change byte counts.
 const EVERY: Duration = Duration::from_millis(100);
 
 /// Result of a pull.
 pub type Outcome = Result<ImageRecord, Arc<ImageError>>;
 
-/// State of a pull, as its watchers see it.
+/// State of a pull, as subscribers see it.
 #[derive(Clone, Debug, Default)]
 pub struct State {
-    /// Progress of the layers.
     pub progress: Progress,
-    /// Result, once the pull has ended.
+    /// Set when the pull has ended.
     pub outcome: Option<Outcome>,
 }
 
@@ -30,20 +29,16 @@ pub struct State {
 pub struct Progress {
     /// Digest of the manifest, once known.
     pub digest: Option<Digest>,
-    /// Layer by layer, the lowest first, once they are known.
+    /// Layers, lowest first; empty until known.
     pub layers: Vec<LayerProgress>,
 }
 
 /// Progress of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerProgress {
-    /// Digest of the blob.
     pub digest: Digest,
-    /// Size of the blob in bytes.
     pub size: u64,
-    /// Bytes received.
     pub done: u64,
-    /// Stage.
     pub stage: Stage,
 }
 
@@ -64,7 +59,7 @@ pub enum Stage {
     Present,
 }
 
-/// Reports to whoever watches.
+/// Sends progress to the subscribers.
 pub(crate) struct Reporter {
     sender: Arc<watch::Sender<State>>,
     last: Mutex<Option<Instant>>,

@@ -1,4 +1,4 @@
-//! Takes images away: one by its name, or those that nobody has used for long, or as many as are too many.
+//! Removes images: one by name, those unused for long, or those that exceed the budget.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use crate::images::Images;
 use crate::layers::LayerStore;
 use crate::record::{ImageRecord, now};
 
-/// Blobs on their way that nobody has written to for this long are given up.
+/// Age at which partial blobs without recent writes are removed.
 const ABANDONED: Duration = Duration::from_secs(24 * 3600);
 
 /// Rules for removing images.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PruneRules {
-    /// Images that were not used for this long.
+    /// Remove images that were not used for this long.
     pub unused_for: Option<Duration>,
-    /// The longest unused ones, until the rest has no more bytes than this.
+    /// Remove the longest unused images until the rest has at most this many bytes.
     pub bytes_budget: Option<u64>,
-    /// Only reports what would be removed.
+    /// Only report what would be removed.
     pub dry_run: bool,
 }
 
@@ -31,11 +31,11 @@ pub struct PruneRules {
 pub struct Pruned {
     /// Images, the longest unused first.
     pub images: Vec<ImageRecord>,
-    /// Layers of theirs that no other image has, and layers that belonged to none.
+    /// Number of removed layers: those of no other image, and those of no image at all.
     pub layers: u64,
     /// Bytes of abandoned partial downloads.
     pub partial_bytes: u64,
-    /// Images that were in use and stayed, where they would have gone.
+    /// Number of images that were not removed because they are in use.
     pub in_use: u64,
 }
 
@@ -50,7 +50,7 @@ fn bytes_of<'a>(images: impl Iterator<Item = &'a ImageRecord>) -> u64 {
     blobs.values().sum()
 }
 
-/// The images that are to go, the longest unused first, and how many stay because they are in use.
+/// Returns the images to remove, longest unused first, and how many stay because they are in use.
 fn chosen(
     mut all: Vec<ImageRecord>,
     rules: &PruneRules,
@@ -88,11 +88,11 @@ fn chosen(
 }
 
 impl<L: LayerStore> Images<L> {
-    /// Removes a name of an image, and the image with the last one. `used_by` names a container that has an image.
-    /// Answers the record as it was, and whether the image itself went.
+    /// Removes a name of an image, and the image with its last name. `used_by` returns a container that uses an image.
+    /// Returns the record as it was, and whether the image was removed.
     ///
     /// # Errors
-    /// There is none, or a container has it.
+    /// Fails if there is no such image or a container uses it.
     pub async fn remove(
         self: &Arc<Self>,
         text: &str,
@@ -121,10 +121,10 @@ impl<L: LayerStore> Images<L> {
         Ok((record, true))
     }
 
-    /// Takes away what a rules says, and what belongs to no image.
+    /// Removes the images that the rules select, and layers that belong to no image.
     ///
     /// # Errors
-    /// The disk, or the store of layers. What went by then is gone.
+    /// Fails on disk errors and errors of the layer store. Earlier removals stay in effect.
     pub async fn prune(
         self: &Arc<Self>,
         rules: PruneRules,
@@ -162,7 +162,7 @@ impl<L: LayerStore> Images<L> {
         Ok(Pruned { images: gone, layers, partial_bytes, in_use })
     }
 
-    /// Keeps to the operator's budget, after an image came.
+    /// Enforces the operator's budget after an image was added.
     ///
     /// # Errors
     /// As [`Self::prune`].
@@ -177,13 +177,13 @@ impl<L: LayerStore> Images<L> {
         }
     }
 
-    /// Removes layers that belong to no image. The gate is held by the caller. One that a container still has stays, and
-    /// is found again.
+    /// Removes layers that belong to no image. The caller holds the gate. Layers that a container still uses stay, and
+    /// are found again next time.
     async fn sweep_layers(&self) -> Result<u64, ImageError> {
         let store = Arc::clone(&self.intake.store);
         let orphans = blocking(move || store.orphans()).await?;
         let mut count = 0;
-        // The upper ones first, as far as that can be known: nothing depends on the order but tidiness.
+        // Upper layers first, as far as known; the order does not matter for correctness.
         for layer in &orphans {
             match self.intake.layers.remove(layer).await {
                 Ok(()) => {

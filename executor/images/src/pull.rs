@@ -1,4 +1,4 @@
-//! Pulls of images from a registry to the store: index, manifest, configuration, layers, record, in this order.
+//! Pulls images from a registry to the store: index, manifest, configuration, layers, record, in this order.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -25,10 +25,10 @@ use crate::registry::{Identity, Registry};
 use crate::signatures;
 use crate::store::ingest::Complete;
 
-/// Blobs of an image that are fetched at once.
+/// Number of blobs fetched in parallel per image.
 const PARALLEL: usize = 3;
 
-/// A blob that is complete and verified.
+/// A complete, verified blob.
 struct Fetched {
     file: File,
     stored: Complete,
@@ -44,10 +44,10 @@ impl Fetched {
     }
 }
 
-/// Fetches an image: from the first mirror that has it, or from its registry.
+/// Fetches an image from the first mirror that has it, or from its registry.
 ///
-/// A fault of a mirror is logged, and the next one is asked. Mirrors see the operator's credentials for them alone. What one of
-/// them has sent of a blob is continued by the next.
+/// A mirror's failure is logged, and the next one is tried. A mirror gets only the operator's credentials for that
+/// mirror. A partial blob from one mirror is continued by the next.
 pub(crate) async fn pull<L: LayerStore>(
     intake: &Arc<Intake<L>>,
     (repository, selector): (&Repository, &Selector),
@@ -69,7 +69,7 @@ pub(crate) async fn pull<L: LayerStore>(
     pull_from(intake, repository, (repository, selector), identity, report).await
 }
 
-/// Fetches an image from `source`, which is its own repository or a mirror of that.
+/// Fetches an image from `source`, its own repository or a mirror of it.
 async fn pull_from<L: LayerStore>(
     intake: &Arc<Intake<L>>,
     source: &Repository,
@@ -97,7 +97,7 @@ async fn pull_from<L: LayerStore>(
     intake.record(documents, vec![reference], Provenance::Registry(signatures), notes).await
 }
 
-/// The manifest that fits this host, and its configuration; and every document on the way to it, verified.
+/// Fetches the manifest that fits this host and its configuration, and every document that leads to it, all verified.
 pub(crate) async fn documents(
     registry: &Registry,
     selector: &Selector,
@@ -126,7 +126,7 @@ pub(crate) async fn documents(
                 hash::check_digest(&config_digest, &config, &config_what)?;
                 let mut index_digest = chain.first().map(|(digest, _)| digest.clone());
                 chain.push((digest.clone(), document.bytes.clone()));
-                // An image is known by its SHA-256, also where it was asked for by another.
+                // An image is identified by its SHA-256, even if it was requested by another digest.
                 let known = hash::digest(Algorithm::Sha256, &document.bytes);
                 if known != digest {
                     chain.push((known.clone(), document.bytes.clone()));
@@ -147,9 +147,9 @@ pub(crate) async fn documents(
     }
 }
 
-/// Fetches the missing blobs in parallel, each once, and has the layers unpacked from the bottom up.
+/// Fetches the missing blobs in parallel, each once, and has the layers unpacked bottom-up.
 ///
-/// A repeated blob is fetched once. A layer that another pull has unpacked meanwhile is not unpacked again.
+/// A blob that occurs several times is fetched once. A layer that another pull has unpacked meanwhile is not unpacked again.
 async fn layers<L: LayerStore>(
     intake: &Arc<Intake<L>>,
     registry: &Arc<Registry>,
@@ -180,7 +180,7 @@ async fn layers<L: LayerStore>(
             (index, fetch(&intake, &registry, &wanted, index, &report).await)
         });
     }
-    // By the lowest layer that has the blob.
+    // Keyed by the lowest layer with the blob.
     let mut fetched: HashMap<usize, Fetched> = HashMap::new();
     for (at, index) in missing.iter().copied().enumerate() {
         let lowest = first(index).unwrap_or(index);

@@ -1,4 +1,4 @@
-//! Records of images: what the store keeps of each one, as JSON.
+//! Image records: the store's metadata of each image, as JSON.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
@@ -7,10 +7,9 @@ use executor_core::image::Digest;
 use executor_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Version of the records' format.
 pub(crate) const VERSION: u32 = 1;
 
-/// Valid signatures that were found when an image was fetched: `KEY` for each one, and `KEY@repository` for one that names
+/// Valid signatures that were found when an image was fetched: `KEY` for each, and `KEY@repository` for one that names
 /// the repository.
 pub(crate) type Evidence = BTreeSet<String>;
 
@@ -21,11 +20,10 @@ pub struct ImageRecord {
     pub(crate) version: u32,
     /// Digest of the manifest.
     pub digest: Digest,
-    /// Digest of the index that the manifest was chosen from.
+    /// Digest of the index that the manifest was selected from.
     pub index_digest: Option<Digest>,
-    /// Digest of the configuration.
     pub config_digest: Digest,
-    /// Names of the image, each with the time it was given, in nanoseconds since the epoch.
+    /// Names of the image, each with the time at which it was assigned, in nanoseconds since the epoch.
     pub references: BTreeMap<String, u64>,
     /// References that a registry returned this image for, each with the signatures found at that time.
     #[serde(default)]
@@ -43,7 +41,7 @@ pub struct ImageRecord {
     pub pulled_at: u64,
     /// Time of the last use, to within a minute, in nanoseconds since the epoch; the time of the pull before the first use.
     pub last_used_at: u64,
-    /// Entries that were left out of the layers when they were unpacked.
+    /// Warnings about entries that were skipped when the layers were unpacked.
     #[serde(default)]
     pub warnings: Vec<String>,
 }
@@ -53,7 +51,6 @@ pub struct ImageRecord {
 pub struct LayerRecord {
     /// Digest of the uncompressed tar archive.
     pub diff_id: Digest,
-    /// Digest of the blob.
     pub digest: Digest,
     /// Media type in OCI's spelling.
     pub media_type: String,
@@ -61,19 +58,19 @@ pub struct LayerRecord {
     pub size: u64,
 }
 
-/// The way an image reached the store.
+/// How an image reached the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Provenance {
     /// Fetched from the registry of its reference, with these signatures.
     Registry(Evidence),
     /// Sent by a client.
     Import,
-    /// Read from a layout or an archive on this machine's disk.
+    /// Read from a layout or archive on local disk.
     Archive,
 }
 
 impl ImageRecord {
-    /// Removes the references that `keep` returns false for, with what is recorded of each.
+    /// Removes the references for which `keep` returns false, with their recorded data.
     pub(crate) fn keep_references(&mut self, keep: impl Fn(&str) -> bool) {
         self.references.retain(|reference, _| keep(reference));
         self.fetched.retain(|reference, _| keep(reference));
@@ -85,7 +82,7 @@ impl ImageRecord {
     }
 }
 
-/// Returns the current time as records have it, in nanoseconds since the epoch.
+/// Returns the current time in the records' unit, nanoseconds since the epoch.
 pub(crate) fn now() -> u64 {
     Timestamp::from(SystemTime::now()).0
 }

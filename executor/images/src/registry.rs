@@ -1,8 +1,8 @@
-//! A registry (distribution specification, pull): documents and blobs of one repository.
+//! Registry client (distribution specification, pull): documents and blobs of one repository.
 //!
-//! In goes a repository and who one is to its registry; out come answers to GET. What it says of itself is not believed:
-//! sizes are bounded, redirects judged, and digests computed by who asks. Credentials go to the registry alone, and
-//! to the token service that it names; a redirect takes none of them along.
+//! Input: a repository, and the credentials for its registry; output: responses to GET. Responses are not trusted:
+//! sizes are limited, redirects checked, and digests computed by the caller. Credentials are sent only to the registry
+//! and to the token service that it names; they are not sent along with a redirect.
 
 mod auth;
 pub(crate) mod blob;
@@ -30,17 +30,17 @@ use executor_http::{
     Answer, Body, BodyError, Client, Destinations, HttpError, HttpRequest, Origin, Reach, RequestBody,
 };
 
-/// Maximum number of redirects of one request.
+/// Most redirects per request.
 const REDIRECTS_MAX: usize = 5;
 /// Header with the digest of a document (distribution specification).
 const CONTENT_DIGEST: &str = "docker-content-digest";
-/// Docker's registry has another name than its images.
+/// Docker Hub's registry host differs from the host in image names.
 const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
-/// Attempts at a document before its failure is reported, and the pauses between them.
+/// Attempts to fetch a document before a failure is reported.
 const ATTEMPTS: u32 = 3;
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 
-/// A repository of a registry, for as long as one image is fetched.
+/// A repository of a registry, used while one image is fetched.
 pub(crate) struct Registry {
     client: Arc<Client>,
     name: String,
@@ -48,17 +48,17 @@ pub(crate) struct Registry {
     origin: Origin,
     identity: Option<Identity>,
     authorization: Mutex<Option<Authorization>>,
-    /// Reach of the registry's first answer. A name that resolves to a nearer address later is refused.
+    /// Reach of the registry's first response. If its name resolves to a nearer address later, that is refused.
     reach: OnceLock<Reach>,
-    /// Judges where manifests come from.
+    /// Decides where manifests may come from.
     policy: ImagePolicy,
 }
 
-/// The credentials that are shown to a registry, and where they come from.
+/// Credentials for a registry, and their source.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) credentials: Arc<Credentials>,
-    /// The operator's file that has them; `None` for those of the request.
+    /// The operator's file with the credentials; `None` if they are from the request.
     pub(crate) file: Option<PathBuf>,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 80;
         match &*self.credentials {
-            // Some registries take a token in both places: then the name is as secret as the password.
+            // Some registries accept a token in both fields: then the name is as secret as the password.
             Credentials::Basic { username, password } if username != password.as_str() => {
                 let shown: String = username.chars().take(SHOWN).collect();
                 write!(f, "the user {shown:?}")?;
@@ -82,7 +82,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// A document as it came, with what kind the registry says it is.
+/// An unmodified document, with the registry's media type.
 pub(crate) struct Document {
     pub(crate) bytes: Vec<u8>,
     pub(crate) content_type: String,
@@ -116,8 +116,8 @@ impl Registry {
         }
     }
 
-    /// A manifest or an index, by tag or digest. A digest that the registry declares must be the document's: a cache or a proxy
-    /// on the way may have answered with another document.
+    /// Fetches a manifest or index by tag or digest. If the registry declares a digest, it must match: a cache or proxy
+    /// in between may have returned another document.
     pub(crate) async fn manifest(&self, wanted: &str, what: &str) -> Result<Document, ImageError> {
         let path = format!("/v2/{}/manifests/{wanted}", self.repository);
         let document = self.document(&path, manifest::ACCEPTED, what).await?;
@@ -131,8 +131,7 @@ impl Registry {
         Ok(document)
     }
 
-    /// The index of what refers to a digest (distribution specification 1.1). A registry that does not know the question has
-    /// none.
+    /// Fetches the index of the referrers of a digest (distribution specification 1.1). A registry without that API has none.
     pub(crate) async fn referrers(&self, digest: &Digest, what: &str) -> Result<Vec<u8>, ImageError> {
         let path = format!("/v2/{}/referrers/{digest}", self.repository);
         match self.document(&path, manifest::ACCEPTED, what).await {
@@ -144,12 +143,12 @@ impl Registry {
         }
     }
 
-    /// A small blob: a configuration, or a signature.
+    /// Fetches a small blob: a configuration or a signature.
     pub(crate) async fn small_blob(&self, digest: &str, what: &str) -> Result<Document, ImageError> {
         self.document(&self.blob_path(digest), "*/*", what).await
     }
 
-    /// A blob of at most `most` bytes, whole in memory.
+    /// Fetches a blob of at most `most` bytes into memory.
     pub(crate) async fn bounded_blob(&self, digest: &str, most: u64, what: &str) -> Result<Vec<u8>, ImageError> {
         Ok(self.bounded_document(&self.blob_path(digest), "*/*", most, what).await?.bytes)
     }
@@ -214,12 +213,12 @@ impl Registry {
         }
     }
 
-    /// Returns the addresses that the registry itself may have.
+    /// Returns the allowed addresses of the registry itself.
     fn destinations(&self) -> Destinations<'static> {
         self.reach.get().map_or(Destinations::Any, |reach| Destinations::AnsweredAt(*reach))
     }
 
-    /// Asks for a path, as whoever we are, and follows where that is right. The origin that answered comes along.
+    /// Requests a path with the credentials and follows permitted redirects. Also returns the origin that answered.
     async fn get(
         &self,
         path: &str,
@@ -262,7 +261,7 @@ impl Registry {
                     redirects += 1;
                     (origin, path) = redirected(&answer, &origin, redirects, what)?;
                     self.may_lead_to(accept, &origin, &path, what)?;
-                    // The first host was the caller's choice; whoever comes next is somebody else's.
+                    // The caller chose the first host; later hosts are chosen by others.
                     named_by = named_by.or(Some(answer.reach));
                 }
                 StatusCode::UNAUTHORIZED if known && !introduced => {
@@ -270,7 +269,7 @@ impl Registry {
                     self.authenticate(&answer, authorization, what).await?;
                 }
                 StatusCode::UNAUTHORIZED => {
-                    return Err(self.unauthorized(what, "it does not accept the credentials (401)"));
+                    return Err(self.unauthorized(what, "it rejects the credentials (401)"));
                 }
                 StatusCode::FORBIDDEN => return Err(self.refused(what, "access denied (403)")),
                 StatusCode::NOT_FOUND => return Err(ImageError::NotFound { what: what.to_owned() }),
@@ -282,13 +281,14 @@ impl Registry {
         }
     }
 
-    /// A manifest says what an image is: another repository that its registry sends us to must be allowed as well. The same
-    /// repository is: a mirror's is in no pattern. Blobs are what their digests say, wherever they lie.
+    /// Manifests define an image, so a redirect to another repository must be allowed by the policy. The same
+    /// repository is allowed even if no pattern matches it, as for mirrors. Blobs are verified by digest, wherever they
+    /// are stored.
     fn may_lead_to(&self, accept: &str, to: &Origin, path: &str, what: &str) -> Result<(), ImageError> {
         if accept == "*/*" || self.policy.may_fetch_all() {
             return Ok(());
         }
-        // A registry's paths all begin so. One that does not is an address of the registry's own, or of somebody's unknown.
+        // All paths of the registry API begin with this prefix. Other paths are of the registry's own or of an unknown service.
         let allowed = match path.strip_prefix("/v2/") {
             Some(path) => self.repository_at(to, path).is_some_and(|other| {
                 let same = (other.registry(), other.path()) == (&*self.name, &*self.repository);
@@ -296,12 +296,12 @@ impl Registry {
             }),
             None => *to == self.origin,
         };
-        let refused = "the configuration does not allow the repository that it leads to (images.allow)";
+        let refused = "the configuration does not allow the target repository (images.allow)";
         let reported = || ImageError::Redirect { what: what.to_owned(), to: to.to_string(), why: refused };
         if allowed { Ok(()) } else { Err(reported()) }
     }
 
-    /// The repository whose manifest a path is, in a registry of this origin.
+    /// Returns the repository whose manifest is at a path of this origin.
     fn repository_at(&self, origin: &Origin, path: &str) -> Option<Repository> {
         let (repository, wanted) = path.rsplit_once("/manifests/")?;
         let registry = match () {
@@ -315,7 +315,7 @@ impl Registry {
         }
     }
 
-    /// Makes the error of a registry that demands other credentials than the caller's.
+    /// Creates the error of a registry that requires other credentials than the caller's.
     fn unauthorized(&self, what: &str, why: &'static str) -> ImageError {
         match self.identity {
             Some(_) => self.refused(what, why),
@@ -323,7 +323,7 @@ impl Registry {
         }
     }
 
-    /// Makes the error of a registry that refuses the caller.
+    /// Creates the error of a registry that refuses the caller.
     fn refused(&self, what: &str, why: &'static str) -> ImageError {
         let who = self.identity.as_ref().map_or_else(|| "a caller without credentials".to_owned(), ToString::to_string);
         ImageError::Unauthorized { registry: self.name.clone(), what: what.to_owned(), who, why }
@@ -369,7 +369,7 @@ fn redirected(answer: &Answer, from: &Origin, count: usize, what: &str) -> Resul
     match () {
         () if count > REDIRECTS_MAX => refused(to.to_string(), "too many redirects (at most 5)"),
         () if from.secure && !to.secure => {
-            refused(to.to_string(), "it is not encrypted, but the connection that redirects to it is")
+            refused(to.to_string(), "the target is not encrypted, but the redirecting connection is")
         }
         () => Ok((to, path)),
     }
@@ -379,7 +379,7 @@ fn content_length(answer: &Answer) -> Option<u64> {
     answer.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Reads a short body whole; `None` where it is longer, or breaks off.
+/// Reads a short body; `None` if it is longer or incomplete.
 async fn short(body: &mut Body, most: usize) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     while let Some(data) = body.next().await.ok()? {

@@ -8,29 +8,29 @@ use executor_http::Proxy;
 
 use crate::signatures::SignaturePolicy;
 
-/// Bounds and places.
+/// Limits and paths.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Directory of the store.
     pub dir: PathBuf,
-    /// Registries that are spoken to without encryption: `host` for every port, or `host:port`.
+    /// Registries that are accessed without encryption: `host` for every port, or `host:port`.
     pub insecure_registries: Vec<String>,
-    /// Registries that are asked before another one.
+    /// Mirrors that are tried before a registry.
     pub mirrors: Vec<Mirrors>,
-    /// Proxy between this machine and registries.
+    /// Proxy for connections to registries.
     pub proxy: Option<Proxy>,
-    /// Certificates (PEM) that are trusted beside the system's.
+    /// Trusted certificates (PEM), in addition to the system's.
     pub ca_file: Option<PathBuf>,
-    /// Docker's configuration file with credentials for where a call brings none.
+    /// Docker's configuration file with credentials, used if a call has none.
     pub docker_config: Option<PathBuf>,
-    /// Maximum bytes of an image: of its blobs as declared, and of each layer when it is unpacked.
+    /// Largest image in bytes: the sum of the declared blob sizes, and each layer's unpacked size.
     pub image_bytes_max: u64,
-    /// Bytes of images, as in their registries, that are kept; beyond it unused images are removed, the longest unused
+    /// Budget for all images, in bytes as stored in registries; beyond it unused images are removed, the longest unused
     /// first. 0 = no limit.
     pub bytes_budget: u64,
-    /// A registry must send [`Self::bytes_least`] within this time, always anew.
+    /// A registry must send [`Self::bytes_least`] in each period of this length.
     pub patience: Duration,
-    /// Minimum number of bytes within [`Self::patience`].
+    /// Minimum number of bytes per [`Self::patience`].
     pub bytes_least: u64,
     /// Images that may be fetched, imported and used.
     pub policy: ImagePolicy,
@@ -57,28 +57,28 @@ impl Settings {
         }
     }
 
-    /// Returns the repositories that are asked before this one, in their order.
+    /// Returns the mirrors of a repository, in order.
     pub(crate) fn mirrors_of(&self, repository: &Repository) -> Vec<Repository> {
         let of_registry = self.mirrors.iter().filter(|one| one.registry == repository.registry());
         of_registry.flat_map(|one| &one.mirrors).filter_map(|mirror| mirror.repository(repository.path())).collect()
     }
 
-    /// Tells whether connections to a registry are not encrypted.
+    /// Returns true if connections to a registry are not encrypted.
     pub(crate) fn is_insecure(&self, registry: &str) -> bool {
         is_insecure(&self.insecure_registries, registry)
     }
 }
 
-/// Registries that have the images of another registry.
+/// Mirrors of a registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirrors {
-    /// The other registry, as references name it.
+    /// The mirrored registry, as references name it.
     pub registry: String,
-    /// Its mirrors, in the order in which they are asked.
+    /// Mirrors in the order in which they are tried.
     pub mirrors: Vec<Mirror>,
 }
 
-/// A registry, and the path below which it has the repositories of another one: `HOST[:PORT][/PATH]`.
+/// A mirror: host and the path prefix of the mirrored repositories, `HOST[:PORT][/PATH]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirror(String);
 
@@ -100,7 +100,7 @@ impl std::str::FromStr for Mirror {
 }
 
 impl Mirror {
-    /// Returns the repository that has the images of another registry's repository; `None` where its name is too long.
+    /// Returns the mirror's copy of a repository; `None` if its name is too long.
     fn repository(&self, path: &str) -> Option<Repository> {
         match format!("docker://{}/{path}", self.0).parse() {
             Ok(ImageReference::Registry(repository, _)) => Some(repository),
@@ -109,7 +109,7 @@ impl Mirror {
     }
 }
 
-/// Tells whether a registry is in a list of those that are spoken to without encryption.
+/// Returns true if a registry is in a list of registries without encryption.
 pub(crate) fn is_insecure(list: &[String], registry: &str) -> bool {
     let host = match registry.rfind(':') {
         Some(colon) if !registry[colon..].contains(']') => &registry[..colon],
@@ -118,7 +118,7 @@ pub(crate) fn is_insecure(list: &[String], registry: &str) -> bool {
     list.iter().any(|entry| entry == registry || entry == host)
 }
 
-/// This machine's own names: registries that are spoken to without encryption by default.
+/// Returns this machine's own names: registries that are accessed without encryption by default.
 pub(crate) fn own_names() -> Vec<String> {
     ["localhost", "127.0.0.1", "[::1]"].map(str::to_owned).into()
 }

@@ -1,8 +1,8 @@
-//! Sharing of pulls: one pull for all clients that want the same image at the same time.
+//! Shares one pull between all clients that request the same image at the same time.
 //!
-//! A pull is a task of its own. Who waits for it watches its state; when nobody does any more it ends, and what it has
-//! fetched stays to be taken up again. Two calls share a pull where they name the same image with the same credentials:
-//! nobody gets what another one's password opened while the registry would not give it to them.
+//! A pull is a separate task. Clients watch its state; when no client is left it ends, and a later pull continues with
+//! the fetched data. Two calls share a pull only if they name the same image with the same credentials, so that no
+//! client gets an image through another client's password.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -17,33 +17,33 @@ use crate::progress::{Outcome, State};
 pub struct Watcher(watch::Receiver<State>);
 
 impl Watcher {
-    /// The state as it is, and then each time that it changes; `None` after the last.
+    /// Returns the current state, then each change; `None` after the last.
     pub async fn next(&mut self) -> Option<State> {
-        // Also of a pull that has ended meanwhile: what was not seen yet comes first.
+        // An unseen state is returned even if the pull has ended meanwhile.
         self.0.changed().await.ok()?;
         Some(self.0.borrow_and_update().clone())
     }
 
-    /// Waits for the end. `None` where the pull was given up before, because nobody had waited for it for a moment.
+    /// Waits for the outcome. `None` if the pull was abandoned before, because it had no watchers for a moment.
     pub(crate) async fn outcome(&mut self) -> Option<Outcome> {
         let state = self.0.wait_for(|state| state.outcome.is_some()).await.ok()?;
         state.outcome.clone()
     }
 }
 
-/// A pull that is under way: what tells it apart, for as long as its task lives. The credentials go with it.
+/// Key of a running pull; exists as long as its task. Dropping it drops the credentials.
 pub(crate) struct Pull {
     pub(crate) reference: ImageReference,
     pub(crate) credentials: Option<Arc<Credentials>>,
     pub(crate) sender: Arc<watch::Sender<State>>,
 }
 
-/// The pulls that are under way. The list keeps nothing alive: a pull that is over leaves no password in it.
+/// Running pulls. The references are weak, so that no password of a finished pull remains.
 #[derive(Default)]
 pub(crate) struct Pulls(Mutex<Vec<Weak<Pull>>>);
 
 impl Pulls {
-    /// Joins the pull that is under way, or begins one: then there is a pull, for the task that carries it out.
+    /// Joins a running pull, or registers a new one and returns it for the task that executes it.
     pub(crate) fn join(
         &self,
         reference: &ImageReference,
@@ -53,7 +53,7 @@ impl Pulls {
         running.retain(|pull| pull.strong_count() > 0);
         let same =
             |pull: &Arc<Pull>| pull.reference == *reference && pull.credentials.as_deref() == credentials.as_ref();
-        // One that has ended is no longer joined: whoever asks now gets what there is now.
+        // A finished pull is not joined, so that a new request gets current data.
         let there = running.iter().filter_map(Weak::upgrade).find(same).map(|pull| Arc::clone(&pull.sender));
         if let Some(sender) = there.filter(|sender| sender.borrow().outcome.is_none() && sender.receiver_count() > 0) {
             let mut receiver = sender.subscribe();

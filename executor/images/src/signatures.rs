@@ -1,4 +1,4 @@
-//! Signatures of images: which ones the operator wants, and whether an image has them.
+//! Image signatures: which ones the operator requires, and whether an image has them.
 //!
 //! ```text
 //!  SignaturePolicy   patterns of repositories, each with public keys
@@ -6,9 +6,9 @@
 //!         ├─ simple            cosign's payloads, which name a manifest's digest
 //!         └─ bundle            sigstore's bundles: a statement about a digest, or a signature of the manifest itself
 //! ```
-//! In go the verified manifests of an image and what a registry keeps beside them, none of that believed; out comes by
-//! which keys the image is signed. Only public keys count: no certificate, no transparency log and no service is asked, and
-//! no time matters. What has been verified is the bytes of the index or the manifest that is run, before any layer is fetched.
+//! Input: the verified manifests of an image, and the registry's untrusted signature documents. Output: the keys that
+//! signed the image. Only public keys count: no certificates, transparency logs, services or times are used. The index
+//! or manifest that is run is verified before any layer is fetched.
 
 mod bundle;
 mod fetch;
@@ -23,12 +23,12 @@ use crate::record::Evidence;
 pub(crate) use fetch::verify;
 pub use keys::TrustedKey;
 
-/// Maximum number of rules, and keys of one.
+/// Most rules of a policy.
 pub const RULES_MAX: usize = 100;
-/// Maximum number of keys of a rule.
+/// Most keys of a rule.
 pub const KEYS_MAX: usize = 32;
 
-/// Signatures that the operator wants. Each rule that has a repository must be satisfied.
+/// Signatures that the operator requires. Each rule that matches the repository must be satisfied.
 #[derive(Clone, Debug, Default)]
 pub struct SignaturePolicy(pub Vec<SignatureRule>);
 
@@ -37,20 +37,20 @@ pub struct SignaturePolicy(pub Vec<SignatureRule>);
 pub struct SignatureRule {
     /// Repositories that the rule applies to.
     pub images: Vec<RepositoryPattern>,
-    /// Any one of them.
+    /// Trusted keys; a signature of any of them is enough.
     pub keys: Vec<TrustedKey>,
-    /// The signature must name the repository, too: one that was copied from another repository does not count.
+    /// If true, the signature must also name the repository: one copied from another repository does not count.
     pub repository: bool,
 }
 
 impl SignaturePolicy {
-    /// The rules for a repository.
+    /// Returns the rules that match a repository.
     pub(crate) fn rules_for(&self, repository: &Repository) -> Vec<&SignatureRule> {
         let has = |rule: &&SignatureRule| rule.images.iter().any(|pattern| pattern.matches(repository));
         self.0.iter().filter(has).collect()
     }
 
-    /// The signatures that were found when an image came satisfy every rule as it is now.
+    /// Returns true if the signatures found at the time of the fetch satisfy every current rule.
     pub(crate) fn is_satisfied(&self, repository: &Repository, evidence: &Evidence) -> bool {
         self.rules_for(repository).iter().all(|rule| rule.is_satisfied(evidence))
     }
@@ -65,23 +65,23 @@ impl SignatureRule {
     }
 }
 
-/// Evidence of a signature that names the repository.
+/// Returns the evidence of a signature that names the repository.
 fn named(key: &TrustedKey) -> String {
     format!("{}@repository", key.id())
 }
 
-/// A signature, with what it is of.
+/// A signature with the signed content.
 struct Signed {
-    /// The bytes that were signed.
+    /// Signed bytes.
     message: Vec<u8>,
-    /// Any one of these.
+    /// Signatures; any one of them may match.
     signatures: Vec<Vec<u8>>,
-    /// Reference of the image in the signature.
+    /// Image reference in the signed content.
     name: Option<String>,
 }
 
 impl Signed {
-    /// Returns the evidence that this signature gives for an image of the repository.
+    /// Returns the evidence of this signature for an image of the repository.
     fn evidence(&self, keys: &[&TrustedKey], repository: &Repository) -> Evidence {
         let is_by = |key: &&&TrustedKey| self.signatures.iter().any(|signature| key.verifies(&self.message, signature));
         let is_named = self.name.as_deref().is_some_and(|name| {
@@ -98,7 +98,7 @@ impl Signed {
     }
 }
 
-/// The error of an image that is not signed as it must be.
+/// Creates the error of an image without the required signatures.
 fn unsigned(what: &str, reasons: &[String]) -> ImageError {
     const TOLD: usize = 4;
     let mut why = reasons.iter().take(TOLD).cloned().collect::<Vec<_>>().join("; ");

@@ -1,13 +1,13 @@
-//! The store of images: their records, manifests and configurations by digest, and partial blobs.
+//! The image store: records, manifests and configurations by digest, and partial blobs.
 //!
 //! ```text
 //!  images/records/sha256-HEX.json     one image, replaced by rename
-//!  images/documents/sha256-HEX        its manifest or configuration, as it came; verified when it is read
-//!  images/layers/sha256-HEX           empty: a layer that was handed over to be unpacked
-//!  images/ingest/                     blobs on their way, archives that are being imported
+//!  images/documents/sha256-HEX        its manifest or configuration, unmodified; verified when read
+//!  images/layers/sha256-HEX           empty: a layer that was passed on for unpacking
+//!  images/ingest/                     partial blobs, archives being imported
 //! ```
-//! A record is written last: whatever it names is there by then. What lies in `ingest` counts for nothing until it was
-//! verified from its first byte. So a crash leaves, at worst, something that [`crate::prune`] takes away.
+//! A record is written last, after everything that it refers to. Files in `ingest` are not used before they are
+//! verified from their first byte. So a crash leaves at most garbage that [`crate::prune`] removes.
 
 pub(crate) mod files;
 pub(crate) mod ingest;
@@ -25,10 +25,9 @@ use ingest::Ingest;
 
 /// Largest record, in bytes.
 const RECORD_MAX: u64 = 1 << 20;
-/// Minimum time between two updates of an image's time of use on disk, in nanoseconds.
+/// Minimum interval between two updates of an image's time of use on disk, in nanoseconds.
 const USED_EVERY: u64 = 60_000_000_000;
 
-/// The store of images.
 pub(crate) struct Store {
     dir: PathBuf,
     pub(crate) ingest: Ingest,
@@ -38,13 +37,13 @@ pub(crate) struct Store {
 #[derive(Default)]
 struct Inner {
     images: BTreeMap<Digest, ImageRecord>,
-    /// Images that are about to be used, and how often.
+    /// Use counts of images that are about to be used.
     images_held: HashMap<Digest, usize>,
-    /// Layers of images that are being fetched, and how often.
+    /// Use counts of layers of images that are being fetched.
     layers_held: HashMap<Digest, usize>,
 }
 
-/// Keeps an image, or layers, from being removed.
+/// Protects an image or layers from removal.
 pub(crate) struct Held {
     inner: Arc<Mutex<Inner>>,
     images: Vec<Digest>,
@@ -73,13 +72,13 @@ fn locked(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
 }
 
 impl Store {
-    /// Opens the store, and makes what is missing of it: on a full disk when it is needed. Records that are not whole are
-    /// left out and removed.
+    /// Opens the store and creates missing directories (on a full disk, when they are first needed). Corrupt records
+    /// are skipped and removed.
     pub(crate) fn open(dir: &Path) -> Result<Self, ImageError> {
         for sub in ["", "records", "documents", "layers", "ingest"] {
             match files::make_dir(&dir.join(sub)) {
                 Err(error @ ImageError::NoSpace { .. }) => {
-                    tracing::warn!(%error, "cannot take in images until there is space");
+                    tracing::warn!(%error, "cannot store images until disk space is available");
                 }
                 made => made?,
             }
@@ -91,11 +90,11 @@ impl Store {
                     inner.images.insert(record.digest.clone(), record);
                 }
                 Ok(record) => {
-                    tracing::warn!(image = %record.digest, "the manifest or configuration is missing: the image is forgotten");
+                    tracing::warn!(image = %record.digest, "the manifest or configuration is missing: removed the image record");
                     files::remove(&path);
                 }
                 Err(why) => {
-                    tracing::warn!(path = %path.display(), why, "a file is not a valid record of an image: removed");
+                    tracing::warn!(path = %path.display(), why, "removed an invalid image record");
                     files::remove(&path);
                 }
             }
@@ -118,7 +117,7 @@ impl Store {
         locked(&self.inner).images.values().cloned().collect()
     }
 
-    /// The first image that `is`, held.
+    /// Returns the first image for which `is` holds, protected from removal.
     pub(crate) fn hold_image(&self, is: impl Fn(&ImageRecord) -> bool) -> Option<(ImageRecord, Held)> {
         let mut inner = locked(&self.inner);
         let record = inner.images.values().find(|record| is(record))?.clone();
@@ -128,7 +127,7 @@ impl Store {
         Some((record, held))
     }
 
-    /// Keeps layers from being removed.
+    /// Protects layers from removal.
     pub(crate) fn hold_layers(&self, layers: Vec<Digest>) -> Held {
         let mut inner = locked(&self.inner);
         for layer in &layers {
@@ -138,12 +137,12 @@ impl Store {
         Held { inner: Arc::clone(&self.inner), images: Vec::new(), layers }
     }
 
-    /// Tells whether an image is about to be used.
+    /// Returns true if an image is about to be used.
     pub(crate) fn is_held(&self, digest: &Digest) -> bool {
         locked(&self.inner).images_held.contains_key(digest)
     }
 
-    /// Layers that were handed over to be unpacked and belong to no image, nor to one that is being fetched.
+    /// Returns layers that were passed on for unpacking and belong neither to an image nor to one being fetched.
     pub(crate) fn orphans(&self) -> Result<Vec<Digest>, ImageError> {
         let names = files::list(&self.dir.join("layers"))?;
         let known = names.iter().filter_map(|path| digest_of(path.file_name()?.to_str()?)).collect::<BTreeSet<_>>();
@@ -153,19 +152,19 @@ impl Store {
         Ok(known.iter().filter(|digest| !used.contains(digest)).cloned().collect())
     }
 
-    /// Notes that a layer may be unpacked from now on.
+    /// Records that a layer may be unpacked from now on.
     pub(crate) fn note_layer(&self, diff_id: &Digest) -> Result<(), ImageError> {
         let path = self.dir.join("layers").join(name(diff_id));
         files::make_parent(&path)?;
         std::fs::write(&path, b"").map_err(|error| ImageError::io("write", path, error))
     }
 
-    /// Notes that a layer is gone.
+    /// Records that a layer is gone.
     pub(crate) fn forget_layer(&self, diff_id: &Digest) {
         files::remove(&self.dir.join("layers").join(name(diff_id)));
     }
 
-    /// A manifest or a configuration, verified.
+    /// Reads and verifies a manifest or configuration.
     pub(crate) fn document(&self, digest: &Digest) -> Result<Vec<u8>, ImageError> {
         let bytes = files::read(&self.document_path(digest), DOCUMENT_MAX)?;
         hash::check_digest(digest, &bytes, "a stored document")?;
@@ -180,8 +179,8 @@ impl Store {
         self.dir.join("records").join(format!("{}.json", name(digest)))
     }
 
-    /// Keeps an image with its manifest and its configuration. Its references are no other image's from now on; those
-    /// that it had before stay.
+    /// Stores an image with its manifest and configuration. Its new references are taken from other images; its earlier
+    /// references stay.
     pub(crate) fn save(
         &self,
         mut record: ImageRecord,
@@ -223,7 +222,7 @@ impl Store {
         Ok(record)
     }
 
-    /// Takes a reference from an image.
+    /// Removes a reference from an image.
     pub(crate) fn untag(&self, digest: &Digest, reference: &str) -> Result<(), ImageError> {
         let mut inner = locked(&self.inner);
         let Some(record) = inner.images.get_mut(digest) else { return Ok(()) };
@@ -231,7 +230,7 @@ impl Store {
         self.write(record, true)
     }
 
-    /// Notes that an image is used.
+    /// Updates the image's time of use.
     pub(crate) fn touch(&self, digest: &Digest, now: u64) {
         let mut inner = locked(&self.inner);
         let Some(record) = inner.images.get_mut(digest) else { return };
@@ -239,7 +238,7 @@ impl Store {
             return;
         }
         record.last_used_at = now;
-        // Of no weight: an older time is as good after a crash.
+        // Not critical: an older time is acceptable after a crash.
         if let Err(error) = self.write(record, false) {
             tracing::debug!(%error, "cannot record the time of an image's use");
         }
@@ -250,7 +249,7 @@ impl Store {
         files::replace(&self.record_path(&record.digest), &json, durable)
     }
 
-    /// Forgets an image, unless it is about to be used. Its layers are [orphans](Self::orphans) from then on.
+    /// Removes an image record unless the image is about to be used. Its layers then become [orphans](Self::orphans).
     pub(crate) fn forget(&self, digest: &Digest) -> Result<bool, ImageError> {
         let mut inner = locked(&self.inner);
         if inner.images_held.contains_key(digest) {
@@ -267,7 +266,7 @@ impl Store {
     }
 }
 
-/// A digest as a file's name.
+/// Returns the file name for a digest.
 fn name(digest: &Digest) -> String {
     format!("{}-{}", digest.algorithm().name(), digest.hex())
 }
@@ -285,7 +284,7 @@ fn read_record(path: &Path) -> Result<ImageRecord, String> {
         return Err(format!("its version is {}, not {}", record.version, record::VERSION));
     }
     if record.digest != digest {
-        return Err("it is the record of another image than its name says".to_owned());
+        return Err("its name is the digest of another image".to_owned());
     }
     Ok(record)
 }
@@ -294,7 +293,7 @@ fn documents_are_there(dir: &Path, record: &ImageRecord) -> bool {
     [&record.digest, &record.config_digest].into_iter().all(|digest| dir.join("documents").join(name(digest)).is_file())
 }
 
-/// A crash while a reference moved leaves it with two images: it is the newer one's.
+/// A crash while a reference moves can leave it with two images: it then belongs to the newer one.
 fn settle_references(images: &mut BTreeMap<Digest, ImageRecord>) {
     let mut newest: BTreeMap<String, (u64, Digest)> = BTreeMap::new();
     for record in images.values() {

@@ -1,13 +1,13 @@
-//! A tar archive, entry by entry.
+//! Reads a tar archive entry by entry.
 //!
-//! In go the bytes of an archive that may hold anything, out come entries whose names and lengths are within the limits,
-//! and the pieces of their contents. Nothing is looked up here and nothing is made.
+//! Input: the bytes of an untrusted archive; output: entries whose names and lengths are within the limits, and the
+//! pieces of their contents. This module looks up no path and creates no file.
 //!
-//! It reads what `archive/tar` of Go reads, which writes most of the layers that there are: v7, ustar, GNU with its
-//! long names, base-256 numbers and sparse files, pax with its records and its three forms of sparse files. The crate
-//! `tar` would not do: its records end at the first newline, so that a `security.capability` with a byte 10 in it is
-//! an error or lost, its long names and records have no bound but memory, and pax's sparse files and negative times are
-//! unknown to it.
+//! It accepts what Go's `archive/tar` accepts, which writes most layers: v7, ustar, GNU with its long names, base-256
+//! numbers and sparse files, pax with its records and its three forms of sparse files. The crate `tar` is not
+//! sufficient: its records end at the first newline, so that a `security.capability` containing a byte 10 is an error
+//! or lost, its long names and records are limited only by memory, and it does not support pax's sparse files and
+//! negative times.
 
 mod header;
 mod pax;
@@ -18,15 +18,15 @@ use header::{BLOCK, Header};
 use pax::Records;
 pub use sparse::Piece;
 
-/// Descriptions before one entry: a long name, a long link, records, and each once more.
+/// Most extension headers before one entry: a long name, a long link and records, each possibly twice.
 const DESCRIPTIONS_MAX: u32 = 8;
 
-/// Source of the bytes of an archive.
+/// Source of an archive's bytes.
 pub trait Source {
-    /// Reads up to a buffer full. 0 is the end.
+    /// Reads up to `buffer.len()` bytes. 0 means end of file.
     ///
     /// # Errors
-    /// The source's own.
+    /// Errors of the source.
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize, UnpackError>;
 }
 
@@ -54,30 +54,26 @@ impl<S: Source + ?Sized> Source for &mut S {
 /// Type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A regular file.
     File,
-    /// Another name of a file.
+    /// Another name of an existing file.
     HardLink,
-    /// A symbolic link.
     Symlink,
-    /// A directory.
     Directory,
-    /// A named pipe.
     Fifo,
-    /// A character device of these numbers.
+    /// A character device with its major and minor number.
     CharDevice(u32, u32),
-    /// A block device of these numbers.
+    /// A block device with its major and minor number.
     BlockDevice(u32, u32),
 }
 
 impl Kind {
-    /// A character or a block device.
+    /// Returns true for a character or block device.
     pub(crate) fn is_device(&self) -> bool {
         matches!(self, Self::CharDevice(..) | Self::BlockDevice(..))
     }
 }
 
-/// Extended attributes: names and values, any bytes.
+/// Extended attributes: names and values as bytes.
 pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// A point in time.
@@ -85,7 +81,7 @@ pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 pub struct Time {
     /// Seconds since the epoch.
     pub seconds: i64,
-    /// And nanoseconds, less than a second.
+    /// Nanoseconds, less than a second.
     pub nanoseconds: u32,
 }
 
@@ -94,32 +90,28 @@ pub struct Time {
 pub struct Entry {
     /// Path as written in the archive.
     pub path: Vec<u8>,
-    /// Type.
     pub kind: Kind,
     /// Permissions, set-id and sticky bits.
     pub mode: u32,
-    /// Owner.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
-    /// Time of the last change of the content.
+    /// Modification time.
     pub mtime: Time,
     /// Target of a link as written in the archive.
     pub link: Vec<u8>,
-    /// Extended attributes.
     pub xattrs: Xattrs,
-    /// Bytes of a regular file, holes included.
+    /// Size of a regular file in bytes, including holes.
     pub size: u64,
 }
 
-/// Reads entries.
+/// Reads the entries of an archive.
 pub struct Reader<S> {
     source: S,
     limits: Limits,
-    /// Bytes of the current entry's content and of its padding that were not read yet.
+    /// Unread bytes of the current entry's content and padding.
     left: u64,
     padding: u64,
-    /// The pieces of the current entry, the next one last.
+    /// Remaining pieces of the current entry; the next one is last.
     pieces: Vec<Piece>,
     ended: bool,
 }
@@ -135,11 +127,11 @@ impl<S: Source> Reader<S> {
         self.source
     }
 
-    /// The next entry. What was not read of the content of the one before is passed over. After an error there is no
-    /// more: where the next one would begin is not known.
+    /// Returns the next entry, skipping unread content of the current one. After an error there are no more entries,
+    /// because the position of the next one is unknown.
     ///
     /// # Errors
-    /// No archive; a limit; the source's.
+    /// Fails if the archive is malformed, a limit is exceeded, or the source fails.
     pub fn next_entry(&mut self) -> Result<Option<Entry>, UnpackError> {
         if self.ended {
             return Ok(None);
@@ -157,7 +149,7 @@ impl<S: Source> Reader<S> {
                 if described.is_empty() {
                     return Ok(None);
                 }
-                return Err(UnpackError::archive(&described.path, "it ends between a description and its entry"));
+                return Err(UnpackError::archive(&described.path, "it ends between an extension header and its entry"));
             };
             let header = Header(&block);
             match header.kind() {
@@ -168,14 +160,14 @@ impl<S: Source> Reader<S> {
                 _ => return self.entry(&header, described).map(Some),
             }
         }
-        let what = "descriptions before an entry";
+        let what = "extension headers before an entry";
         Err(UnpackError::limit(&described.path, what, u64::from(DESCRIPTIONS_MAX) + 1, DESCRIPTIONS_MAX.into()))
     }
 
-    /// The next block that is a header; none at the end of the archive.
+    /// Returns the next header block; `None` at the end of the archive.
     fn header(&mut self) -> Result<Option<[u8; BLOCK]>, UnpackError> {
         let mut block = [0; BLOCK];
-        // An archive that ends without the blocks that should end it has ended.
+        // A missing end marker is accepted as the end.
         if !self.fill_or_end(&mut block)? {
             return Ok(None);
         }
@@ -189,7 +181,7 @@ impl<S: Source> Reader<S> {
         Ok(Some(block))
     }
 
-    /// The content of an entry that describes the next one.
+    /// Reads the content of an extension header, which describes the next entry.
     fn description(&mut self, header: &Header<'_>) -> Result<Vec<u8>, UnpackError> {
         let size = header.size()?;
         if size > self.limits.description {
@@ -209,7 +201,7 @@ impl<S: Source> Reader<S> {
         let link = records.link.or((!link.is_empty()).then_some(link)).unwrap_or_else(|| header.link());
         let damaged = |why: &str| UnpackError::archive(&path, why);
         let kind = match header.kind() {
-            // An old archive has nothing else to tell a directory by.
+            // Old archives mark a directory only by the slash.
             0 if path.ends_with(b"/") => Kind::Directory,
             0 | b'0' | b'7' | b'S' => Kind::File,
             b'1' => Kind::HardLink,
@@ -218,9 +210,9 @@ impl<S: Source> Reader<S> {
             b'4' => Kind::BlockDevice(header.device_major()?, header.device_minor()?),
             b'5' => Kind::Directory,
             b'6' => Kind::Fifo,
-            other => return Err(UnpackError::entry(&path, format!("is of a kind that is unknown: {other:#04x}"))),
+            other => return Err(UnpackError::entry(&path, format!("has an unknown entry type: {other:#04x}"))),
         };
-        // Only a file has a content, whatever its header says.
+        // Only a file has content, regardless of the header.
         let stored = if kind == Kind::File { records.size.map_or_else(|| header.size(), Ok)? } else { 0 };
         self.left = stored;
         self.padding = padding(stored);
@@ -248,23 +240,23 @@ impl<S: Source> Reader<S> {
         let mode = header.mode()? & 0o7777;
         for (what, found, limit) in [
             ("bytes of its name", path.len() as u64, self.limits.path),
-            ("bytes of what it links to", link.len() as u64, self.limits.link),
+            ("bytes of its link target", link.len() as u64, self.limits.link),
         ] {
             if found > limit {
                 return Err(UnpackError::limit(&path, what, found, limit));
             }
         }
         if path.contains(&0) || link.contains(&0) {
-            return Err(damaged("a name with a byte 0"));
+            return Err(damaged("a name with a NUL byte"));
         }
         Ok(Entry { path, kind, mode, uid, gid, mtime, link, xattrs: records.xattrs, size })
     }
 
-    /// The content of the current entry, piece by piece: where each belongs, and its bytes, as many at a time as fit
-    /// the buffer. What is between the pieces is a hole.
+    /// Reads the next part of the current entry's content into `buffer`. Returns its offset in the file and its length.
+    /// The ranges between pieces are holes.
     ///
     /// # Errors
-    /// It ends too early; the source's.
+    /// Fails if the content is truncated or the source fails.
     pub fn content(&mut self, buffer: &mut [u8]) -> Result<Option<(u64, usize)>, UnpackError> {
         let (at, most) = loop {
             let Some(piece) = self.pieces.last_mut() else { return Ok(None) };
@@ -304,7 +296,7 @@ impl<S: Source> Reader<S> {
         Err(too_early())
     }
 
-    /// Fills a buffer, or tells that there is nothing more.
+    /// Fills a buffer; returns false at the end of the source.
     fn fill_or_end(&mut self, buffer: &mut [u8]) -> Result<bool, UnpackError> {
         let mut filled = 0;
         while filled < buffer.len() {
@@ -318,7 +310,7 @@ impl<S: Source> Reader<S> {
     }
 }
 
-/// Descriptions that precede an entry and belong to it.
+/// Extension headers that precede an entry.
 #[derive(Default)]
 struct Described {
     path: Vec<u8>,
@@ -333,7 +325,7 @@ impl Described {
 }
 
 fn too_early() -> UnpackError {
-    UnpackError::archive(b"", "it ends too early")
+    UnpackError::archive(b"", "it is truncated")
 }
 
 fn padding(size: u64) -> u64 {

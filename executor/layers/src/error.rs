@@ -5,10 +5,10 @@ use std::io;
 
 use crate::DiffId;
 
-/// Fault of a layer or of the host.
+/// Error of unpacking a layer: a fault of the layer or of the host.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    /// The blob's form.
+    /// The media type of the blob is not supported.
     #[error("media type {0:?} is not that of a layer (tar, tar+gzip, tar+zstd)")]
     MediaType(String),
     /// A limit is exceeded.
@@ -18,57 +18,44 @@ pub enum UnpackError {
         entry: String,
         /// Limited quantity.
         what: &'static str,
-        /// Amount, or a lower bound of it.
+        /// Actual amount, or a lower bound of it.
         found: u64,
-        /// Limit.
         limit: u64,
     },
     /// The blob is not a complete archive.
     #[error("{}the archive is damaged: {why}", at(.entry))]
     Archive {
-        /// Path of the entry; empty if it is not known.
+        /// Path of the entry; empty if unknown.
         entry: String,
-        /// Fault.
         why: String,
     },
-    /// An entry that must not be unpacked.
+    /// The entry is not allowed.
     #[error("`{entry}` {why}")]
-    Entry {
-        /// Path of the entry.
-        entry: String,
-        /// Fault.
-        why: String,
-    },
-    /// A device, which the layer may not bring.
+    Entry { entry: String, why: String },
+    /// The entry is a device that the layer may not contain.
     #[error("`{entry}` is a device: {why}")]
-    Device {
-        /// Path of the entry.
-        entry: String,
-        /// Reason.
-        why: &'static str,
-    },
-    /// The content is that of another layer.
+    Device { entry: String, why: &'static str },
+    /// The content has another digest.
     #[error("the layer's diffID is {found}; expected {expected}")]
     DiffId {
-        /// Asked for.
+        /// Requested digest.
         expected: DiffId,
-        /// Computed.
+        /// Computed digest.
         found: DiffId,
     },
-    /// A layer that it lies on is not in the store.
+    /// A layer below this one is not in the store.
     #[error("layer {0} below it is not unpacked")]
     Parent(DiffId),
-    /// The host's fault.
+    /// An operation of the host failed.
     #[error("{about}: {error}")]
     Host {
         /// Operation and object.
         about: String,
-        /// Cause.
         error: io::Error,
     },
 }
 
-/// Longest name that is told, in bytes.
+/// Longest name in a message, in bytes.
 const NAME_MAX: usize = 200;
 
 fn at(entry: &str) -> String {
@@ -76,7 +63,7 @@ fn at(entry: &str) -> String {
 }
 
 impl UnpackError {
-    /// A limit that `found` is above.
+    /// Creates the error of an exceeded limit.
     pub(crate) fn limit(entry: &[u8], what: &'static str, found: u64, limit: u64) -> Self {
         Self::Limit { entry: shown(entry), what, found, limit }
     }
@@ -94,12 +81,12 @@ impl UnpackError {
     }
 }
 
-/// A name of an archive in a message: whatever is in it, one line.
+/// Formats an archive's name for a message: one line, whatever it contains.
 pub(crate) fn shown(name: &[u8]) -> String {
     printable(name, NAME_MAX)
 }
 
-/// Adds to an error of the system what it was about.
+/// Adds the operation and object to a system error.
 pub(crate) trait Context<T> {
     fn context(self, about: impl FnOnce() -> String) -> Result<T, UnpackError>;
 }

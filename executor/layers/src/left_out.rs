@@ -1,19 +1,19 @@
-//! Devices of a layer that are left out: those in `/dev`, which every container has of its own, so that no container could see
-//! them. Images that debootstrap and its like make have a few.
+//! Devices that are skipped when a layer is unpacked: those in `/dev`. Every container mounts its own `/dev` over them.
+//! Images made by debootstrap and similar tools contain a few.
 
 use std::collections::BTreeSet;
 
 use crate::error::shown;
 
-/// Directory whose devices are left out.
+/// Directory whose devices are skipped.
 const COVERED: &[u8] = b"dev";
-/// Maximum number of paths that are remembered, for hard links to them.
+/// Most skipped paths that are recorded, to skip hard links to them.
 const REMEMBERED_MAX: usize = 1000;
-/// Maximum number of paths that a warning names, and most bytes of each.
+/// Most paths in a warning, and most bytes of each.
 const NAMED_MAX: usize = 8;
 const NAME_MAX: usize = 64;
 
-/// Entries that were left out of a layer.
+/// Entries of a layer that were skipped.
 #[derive(Debug, Default)]
 pub struct LeftOut {
     paths: BTreeSet<Vec<u8>>,
@@ -21,12 +21,12 @@ pub struct LeftOut {
 }
 
 impl LeftOut {
-    /// The path, by its names from the root, lies where a container has a file system of its own.
+    /// Returns true if the path, as components from the root, is below a directory that containers mount over.
     pub(crate) fn covers(path: &[&[u8]]) -> bool {
         path.len() > 1 && path[0] == COVERED
     }
 
-    /// A device at this path is left out.
+    /// Records a skipped device.
     pub(crate) fn add(&mut self, path: &[&[u8]]) {
         self.count += 1;
         if self.paths.len() < REMEMBERED_MAX {
@@ -34,12 +34,12 @@ impl LeftOut {
         }
     }
 
-    /// A device at this path was left out.
+    /// Returns true if a device at this path was skipped.
     pub(crate) fn has(&self, path: &[&[u8]]) -> bool {
         !self.paths.is_empty() && Self::covers(path) && self.paths.contains(&path.join(&b'/'))
     }
 
-    /// Returns the warning for users of the layer, of less than a kilobyte; `None` if nothing was left out.
+    /// Returns the warning for users of the layer, of less than a kilobyte; `None` if nothing was skipped.
     pub fn warning(&self) -> Option<String> {
         let (word, rest) = match self.count {
             0 => return None,
@@ -50,6 +50,6 @@ impl LeftOut {
         let names: Vec<String> =
             self.paths.iter().take(NAMED_MAX).map(|path| shown(&path[..path.len().min(NAME_MAX)])).collect();
         let (count, names) = (self.count, names.join(", "));
-        Some(format!("{count} {word} below /dev left out, where each container has its own: {names}{rest}"))
+        Some(format!("{count} {word} below /dev skipped, because each container has its own /dev: {names}{rest}"))
     }
 }

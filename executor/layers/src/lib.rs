@@ -1,15 +1,14 @@
-//! Layers of images: unpacked into directories as overlayfs wants them, and kept by the digest of what is in them.
+//! Image layers: unpacked into directories in overlayfs' form, and stored by the digest of their content.
 //!
-//! In goes a blob that somebody else fetched and that may hold anything; out comes a directory in the store, or a
-//! refusal and nothing. Three things are done with no trust in the blob:
+//! Input: an untrusted blob that another process fetched; output: a directory in the store, or an error and no trace.
+//! The blob is not trusted:
 //!
 //! - it is read within [`Limits`] ([`stream`], [`archive`]): bytes, entries, ratio, lengths;
 //! - every name in it is opened beneath the layer's own root, with openat2 and no symbolic link ([`tree`]);
-//! - what came out of it is one of the store's layers only if its SHA-256 is the diffID that was asked for, and it is
-//!   that from one moment to the next, by a rename ([`store`]).
+//! - the result becomes a layer of the store only if its SHA-256 is the requested diffID, atomically, by a rename ([`store`]).
 //!
-//! How an archive becomes a tree follows the image specification (`layer.md`), and where that says nothing, umoci. The
-//! crate makes no process and drops no privilege: the launcher calls it in a process that it has confined.
+//! The conversion from archive to tree follows the image specification (`layer.md`), and umoci where the specification
+//! is silent. The crate starts no process and drops no privilege: the launcher calls it in a confined process.
 
 #![forbid(unsafe_code)]
 

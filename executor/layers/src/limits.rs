@@ -1,29 +1,29 @@
-//! Limits on the size of a layer.
+//! Limits on a layer.
 
-/// Bounds of one layer.
+/// Limits on one layer.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of the uncompressed archive, and bytes of the files that come out of it, holes included.
+    /// Most bytes of the uncompressed archive, and of the unpacked files including holes.
     pub bytes: u64,
-    /// Files, directories, links and whiteouts.
+    /// Most files, directories, links and whiteouts.
     pub entries: u64,
-    /// Bytes of the uncompressed archive for each byte of the blob, beyond [`Limits::free`].
+    /// Most bytes of the uncompressed archive per byte of the blob, beyond [`Limits::free`].
     pub ratio: u64,
-    /// Bytes of the uncompressed archive to which the ratio does not apply, so that small layers may compress well.
+    /// Bytes of the uncompressed archive that are exempt from the ratio, so that small layers may compress well.
     pub free: u64,
-    /// Bytes of a path: the kernel's own limit.
+    /// Longest path in bytes: the kernel's limit.
     pub path: u64,
-    /// Bytes of a name in a path: the kernel's own limit.
+    /// Longest path component in bytes: the kernel's limit.
     pub name: u64,
-    /// Bytes of a symbolic link's target.
+    /// Longest target of a symbolic link in bytes.
     pub link: u64,
-    /// Bytes of an extended attribute's value: the kernel's own limit.
+    /// Longest value of an extended attribute in bytes: the kernel's limit.
     pub xattr: u64,
-    /// Extended attributes of one entry.
+    /// Most extended attributes per entry.
     pub xattrs: u64,
-    /// Bytes of an entry's description beyond its header: long names, pax records.
+    /// Most bytes of an entry's extension headers: long names, pax records.
     pub description: u64,
-    /// Pieces of a sparse file.
+    /// Most pieces of a sparse file.
     pub pieces: u64,
 }
 
@@ -46,7 +46,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// These, with no more bytes than `bytes`; 0 changes nothing.
+    /// Lowers the byte limit to `bytes`; 0 changes nothing.
     pub fn within(self, bytes: u64) -> Self {
         if bytes == 0 { self } else { Self { bytes: self.bytes.min(bytes), ..self } }
     }

@@ -1,21 +1,21 @@
-//! The layers that are there, and those that are on their way.
+//! The layer store: complete layers, and layers being unpacked.
 //!
 //! ```text
 //! layers/                      0700 root
 //!    sha256/HEX/               a layer: HEX is its diffID
-//!    sha256/HEX.HEX/           one whose tree depends on the layers below it, whose list the second digest is of
+//!    sha256/HEX.HEX/           a layer whose tree depends on the layers below it; the second digest is of their list
 //!       fs/                    the tree, in overlayfs' form
-//!       layer.json             what overlayfs cannot tell of it
-//!    ingest/RANDOM/            being unpacked, or being removed: never read, and cleared when the launcher starts
-//!    view/                     where an unpacker mounts the layers below, in its own mount namespace
+//!       layer.json             properties that overlayfs cannot represent
+//!    ingest/RANDOM/            being unpacked or removed: never read, and cleared when the launcher starts
+//!    view/                     mount point of the layers below, in the unpacker's own mount namespace
 //! ```
 //!
-//! What is below `sha256` is whole, on the disk, and never written to: it got there by a rename, after everything in it
-//! was synced and its digest was found right.
+//! Everything below `sha256` is complete, synced to disk, and never written to: it gets there by a rename, after its
+//! content was synced and its digest verified.
 //!
-//! Most layers are the same tree on whatever they lie. Some are not: those with a directory, a link or a target of a
-//! hard link that only the layers below describe. Such a one is kept once for each list of layers that it was unpacked
-//! on.
+//! Most layers have the same tree on top of any others. Some do not: those with a directory, a link or a target of a
+//! hard link that only the layers below describe. Such a layer is stored once for each list of layers that it was
+//! unpacked on.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -40,47 +40,48 @@ const INGEST: &str = "ingest";
 const VIEW: &str = "view";
 const TREE: &str = "fs";
 const ABOUT: &str = "layer.json";
-/// Form of [`About`].
+/// Format version of [`About`].
 const VERSION: u32 = 1;
-/// Largest [`ABOUT`] that is read, in bytes.
+/// Largest [`ABOUT`] file that is read, in bytes.
 const ABOUT_MAX: u64 = 4096;
 
 /// Properties of a layer that overlayfs cannot represent.
 #[derive(Serialize, Deserialize)]
 struct About {
     version: u32,
-    /// True when the layer describes the root directory.
+    /// True if the layer describes the root directory.
     root: bool,
-    /// True when the layer hides all layers below.
+    /// True if the layer hides all layers below.
     opaque: bool,
-    /// Warning about entries that were left out, for users of the layer.
+    /// Warning about skipped entries, for users of the layer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     warning: Option<String>,
 }
 
-/// The store of a state directory.
+/// The layer store of a state directory.
 #[derive(Clone, Debug)]
 pub struct Store {
     root: PathBuf,
 }
 
-/// Layers that are there, opened.
+/// Opened layers of an image.
 #[derive(Debug)]
 pub struct Opened {
     /// Their trees, bottom first and each once: trees that an opaque root hides are left out, and so are the lower
     /// occurrences of a repeated tree.
     pub dirs: Vec<OwnedFd>,
-    /// The root directory as the uppermost layer that describes it does, as the numbers of `stat`; `None` where none does.
+    /// Attributes of the root directory from the uppermost layer that describes it, with the numbers of `stat`; `None`
+    /// if none does.
     pub root: Option<fs::Metadata>,
-    /// Warnings of the layers about entries that were left out, bottom first.
+    /// Warnings of the layers about skipped entries, bottom first.
     pub warnings: Vec<String>,
 }
 
 impl Store {
-    /// The store in this directory, which is made where it is not there.
+    /// Opens the store in a directory and creates it if needed.
     ///
     /// # Errors
-    /// The disk.
+    /// Returns I/O errors.
     pub fn create(root: &Path) -> io::Result<Self> {
         let store = Self { root: root.to_owned() };
         for dir in [store.root.clone(), store.path(LAYERS), store.path(INGEST), store.path(VIEW)] {
@@ -92,7 +93,7 @@ impl Store {
         Ok(store)
     }
 
-    /// The store in a directory where it is known to be.
+    /// Opens the store in a directory that is known to exist.
     pub fn at(root: &Path) -> Self {
         Self { root: root.to_owned() }
     }
@@ -101,7 +102,7 @@ impl Store {
         self.root.join(name)
     }
 
-    /// Tells whether a layer is present, for an image with these layers below it, bottom first.
+    /// Returns true if a layer is present, for an image with these layers below it, bottom first.
     pub fn has(&self, layer: &DiffId, parents: &[DiffId]) -> bool {
         self.find(layer, parents).is_some()
     }
@@ -119,14 +120,14 @@ impl Store {
 
     /// Opens the layers of an image, bottom first.
     ///
-    /// An image may list a layer twice, as two build steps that change nothing do. overlayfs answers `ELOOP` to a tree that
-    /// is listed twice, so only the uppermost occurrence is kept. The result is the same: at each path the upper occurrence
-    /// either ends the lookup (a file, a whiteout, an opaque directory), which then never reaches the lower one, or it is a
-    /// directory with the same entries and attributes. A layer that depends on the layers below it can be two trees; these
-    /// are both kept.
+    /// An image may list a layer twice, for example from two build steps that change nothing. overlayfs returns `ELOOP`
+    /// for a tree that is listed twice, so only the uppermost occurrence is kept. The result is the same: at each path
+    /// the upper occurrence either ends the lookup (a file, a whiteout, an opaque directory), which then never reaches
+    /// the lower one, or it is a directory with the same entries and attributes. A layer that depends on the layers
+    /// below it can be two trees; these are both kept.
     ///
     /// # Errors
-    /// One is not there; the disk.
+    /// Fails if a layer is missing, or with I/O errors.
     pub fn open(&self, layers: &[DiffId]) -> Result<Opened, UnpackError> {
         let mut opened = Opened { dirs: Vec::new(), root: None, warnings: Vec::new() };
         let mut paths: Vec<PathBuf> = Vec::new(); // one for each of `opened.dirs`
@@ -154,13 +155,12 @@ impl Store {
         Ok(opened)
     }
 
-    /// Shows the layers below a layer as one tree.
+    /// Mounts the layers below a layer as one tree.
     pub(crate) fn view(&self, layers: &[BorrowedFd<'_>]) -> Result<Parents, UnpackError> {
         let root = open_dir(&self.root).context(|| "store of layers".to_owned())?;
         Parents::new(layers, (root.as_fd(), VIEW))
     }
 
-    /// Starts a new layer.
     pub(crate) fn start(&self) -> Result<Ingest, UnpackError> {
         let start = || -> io::Result<Ingest> {
             let (ingest, layers) = (open_to_sync(&self.path(INGEST))?, open_to_sync(&self.path(LAYERS))?);
@@ -174,11 +174,11 @@ impl Store {
         start().context(|| "store of layers".to_owned())
     }
 
-    /// Takes a layer out of the store, all its forms, at once: from then on nobody finds it. Gives what it is called
-    /// now, for [`Store::clear`]; nothing where it is not there.
+    /// Removes a layer in all its forms from the store's index, atomically. Returns the new names of its directories,
+    /// for [`Store::clear`]; empty if it is not present.
     ///
     /// # Errors
-    /// The disk.
+    /// Returns I/O errors.
     pub fn take_out(&self, layer: &DiffId) -> io::Result<Vec<String>> {
         let (layers, ingest) = (open_dir(&self.path(LAYERS))?, open_dir(&self.path(INGEST))?);
         let forms = names(&self.path(LAYERS))?;
@@ -192,27 +192,27 @@ impl Store {
         Ok(taken)
     }
 
-    /// Lists the directories of processes that ended while they unpacked or removed a layer.
+    /// Lists the directories of processes that exited while they unpacked or removed a layer.
     ///
     /// # Errors
-    /// The disk.
+    /// Returns I/O errors.
     pub fn left_over(&self) -> io::Result<Vec<String>> {
         names(&self.path(INGEST))
     }
 
-    /// Removes what is being unpacked or removed by nobody.
+    /// Deletes directories that no process is unpacking or removing.
     ///
     /// # Errors
-    /// The disk.
+    /// Returns I/O errors.
     pub fn clear(&self, names: &[String]) -> io::Result<()> {
-        // That a layer was taken out must not be forgotten when half of it is gone.
+        // The removal from the index must be durable before the directory is partly deleted.
         fsync(open_to_sync(&self.path(LAYERS))?)?;
         let ingest = open_to_sync(&self.path(INGEST))?;
         names.iter().try_for_each(|name| tree::remove(ingest.as_fd(), OsStr::new(name)))
     }
 }
 
-/// A layer on its way.
+/// A layer that is being unpacked.
 pub(crate) struct Ingest {
     ingest: OwnedFd,
     layers: OwnedFd,
@@ -227,8 +227,7 @@ impl Ingest {
         self.root.as_fd()
     }
 
-    /// Makes it one of the store's: written to the disk first, then renamed. Where somebody else was faster, theirs
-    /// stays.
+    /// Moves the layer into the store: synced first, then renamed. If another process has stored the same layer, that one stays.
     pub(crate) fn commit(
         self,
         layer: &DiffId,
@@ -256,13 +255,13 @@ impl Ingest {
         committed
     }
 
-    /// Removes it. What cannot be removed is, when the launcher starts the next time.
+    /// Deletes the directory. If that fails, the next start of the launcher does.
     pub(crate) fn discard(self) {
         let _ = tree::remove(self.ingest.as_fd(), OsStr::new(&self.name));
     }
 }
 
-/// Returns the digest of a list of layers, in its order.
+/// Returns the digest of an ordered list of layers.
 pub(crate) fn list_digest(layers: &[DiffId]) -> DiffId {
     let mut hasher = Sha256::new();
     for layer in layers {
@@ -289,7 +288,7 @@ fn about(path: &Path) -> io::Result<About> {
 
 fn names(dir: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(dir) {
-        // Not made yet: the disk was full.
+        // Not created yet, because the disk was full.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?.collect::<io::Result<Vec<_>>>()?,
     };
@@ -298,7 +297,7 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
 
 fn open_to_sync(path: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // Not open(2), which an unpacker may not call.
+    // Not open(2), which the unpacker's filter denies.
     Ok(openat(CWD, path, flags, Mode::empty())?)
 }
 

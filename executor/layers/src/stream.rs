@@ -1,7 +1,8 @@
 //! The stream of a blob: decompressed, counted and hashed while it is read.
 //!
-//! flate2 with miniz_oxide and ruzstd: no C in the process that reads what others wrote, and nothing to install. The
-//! bytes are hashed as they pass, so that nothing is read twice: the digest is that of exactly what was unpacked.
+//! Uses flate2 with miniz_oxide, and ruzstd: no C code in the process that reads untrusted data, and nothing to
+//! install. The bytes are hashed as they pass, so that nothing is read twice: the digest is that of exactly the
+//! unpacked bytes.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -17,19 +18,18 @@ use sha2::{Digest, Sha256};
 use crate::error::Context;
 use crate::{DiffId, Limits, UnpackError};
 
-/// Bytes read of a blob at a time.
+/// Read size for a blob, in bytes.
 const BLOCK: usize = 128 << 10;
-/// Largest window of a zstd frame, in bytes: what a decoder keeps in memory. `zstd --ultra --long=27` uses it.
+/// Largest window of a zstd frame in bytes, which the decoder keeps in memory. `zstd --ultra --long=27` uses it.
 const WINDOW_MAX: u64 = 128 << 20;
 
 /// Compression of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
-    /// No compression.
     None,
-    /// gzip, of any number of members.
+    /// gzip with any number of members.
     Gzip,
-    /// zstd, of any number of frames.
+    /// zstd with any number of frames.
     Zstd,
 }
 
@@ -54,8 +54,8 @@ impl FromStr for Compression {
     }
 }
 
-/// A file from its beginning, wherever its descriptor stands: that is shared with whoever sent it. It ends where it ended
-/// when it was opened.
+/// A file read from its start, independent of the descriptor's offset, which the sender shares. It ends at its size at
+/// the time of the open.
 struct Blob {
     file: File,
     at: u64,
@@ -71,7 +71,7 @@ impl Read for Blob {
     }
 }
 
-/// The bytes of an archive.
+/// The decompressed bytes of a blob.
 pub struct Archive {
     decoder: Decoder,
     hasher: Sha256,
@@ -90,7 +90,8 @@ impl Archive {
     /// Starts reading a blob.
     ///
     /// # Errors
-    /// It is no regular file; it is larger than what may come out of it; it is mostly holes, which have to be read as well.
+    /// Fails if it is not a regular file, is larger than its content may be, or is mostly holes, which would have to be
+    /// read as well.
     pub fn open(file: File, compression: Compression, limits: &Limits) -> Result<Self, UnpackError> {
         let meta = file.metadata().context(|| "blob".to_owned())?;
         if !meta.is_file() {
@@ -99,15 +100,15 @@ impl Archive {
         let length = meta.len();
         let (what, most) = match compression {
             Compression::None => ("bytes of the uncompressed archive", limits.bytes),
-            // What cannot be compressed gets a little longer.
+            // Incompressible data becomes slightly longer.
             Compression::Gzip | Compression::Zstd => ("bytes of the blob", limits.bytes.saturating_add(limits.free)),
         };
         if length > most {
             return Err(UnpackError::limit(b"", what, length, most));
         }
-        // A hole is read like bytes that were compressed well, and is bounded like them.
+        // A hole is read like highly compressed bytes, and has the same limit.
         if let Some(most) = holes::excess(&file, 0..length, limits.ratio, limits.free).context(|| "blob".to_owned())? {
-            let what = "bytes of the blob, for what is stored of it (the rest are holes)";
+            let what = "bytes of the blob, too many for its stored bytes (the rest are holes)";
             return Err(UnpackError::limit(b"", what, length, most));
         }
         let most_by_ratio = length.saturating_mul(limits.ratio).saturating_add(limits.free);
@@ -120,10 +121,10 @@ impl Archive {
         Ok(Self { decoder, hasher: Sha256::new(), bytes: 0, most: limits.bytes, most_by_ratio })
     }
 
-    /// Reads up to a buffer full. 0 is the end.
+    /// Reads up to `buffer.len()` bytes. 0 means end of file.
     ///
     /// # Errors
-    /// What cannot be decompressed; a limit.
+    /// Fails if the data cannot be decompressed or a limit is exceeded.
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, UnpackError> {
         let read = loop {
             let read = match &mut self.decoder {
@@ -148,7 +149,7 @@ impl Archive {
         Ok(read)
     }
 
-    /// Reads what is left, which is part of the digest, and gives that.
+    /// Reads the rest, which is part of the digest, and returns the digest.
     ///
     /// # Errors
     /// As [`Archive::read`].
@@ -159,12 +160,12 @@ impl Archive {
     }
 }
 
-/// The words of an error and of what caused it.
+/// Formats an error with its causes.
 fn reported(error: &io::Error) -> String {
-    if error.kind() == io::ErrorKind::UnexpectedEof { "it ends too early".into() } else { error.to_string() }
+    if error.kind() == io::ErrorKind::UnexpectedEof { "it is truncated".into() } else { error.to_string() }
 }
 
-/// Frame after frame. Frames that are to be skipped are: what makes an archive seekable is in such.
+/// Decodes consecutive frames. Skippable frames are skipped: seekable archives have them.
 struct Frames {
     blob: BufReader<Blob>,
     decoder: FrameDecoder,
@@ -197,7 +198,7 @@ impl Frames {
         }
     }
 
-    /// A frame with a checksum must have the right one.
+    /// Verifies a frame's checksum if it has one.
     fn verify(&self) -> io::Result<()> {
         match (self.decoder.get_checksum_from_data(), self.decoder.get_calculated_checksum()) {
             (Some(expected), Some(found)) if expected != found => {
@@ -237,8 +238,8 @@ impl Read for Frames {
 mod tests {
     use super::*;
 
-    /// A blob that is a hole is refused before it is read: of any kind, for as much as its size says, and for what comes out
-    /// of it. The controls: what is stored, and a hole of a size that needs no reason, are read.
+    /// A blob that is a hole is refused before it is read: for each compression, for its size and for its uncompressed
+    /// content. The controls: stored data, and a hole below the limit, are read.
     #[test]
     fn a_blob_that_is_mostly_holes_is_refused_before_it_is_read() {
         let limits = Limits { bytes: 1 << 40, ..Limits::default() };
@@ -248,7 +249,7 @@ mod tests {
             file
         };
         for compression in [Compression::None, Compression::Gzip, Compression::Zstd] {
-            // A skippable frame, which is passed over, in front of a hole.
+            // A skippable frame in front of a hole.
             let file = sparse(1 << 40);
             file.write_all_at(&[0x50, 0x2a, 0x4d, 0x18, 0xff, 0xff, 0xff, 0xff], 0).unwrap();
             let reported = Archive::open(file, compression, &limits).err().unwrap().to_string();
@@ -259,7 +260,7 @@ mod tests {
         }
     }
 
-    /// Bytes that are appended to a blob while it is read are not part of it.
+    /// Bytes appended to a blob while it is read are ignored.
     #[test]
     fn a_blob_ends_where_it_ended_when_it_was_opened() {
         let file = tempfile::tempfile().unwrap();

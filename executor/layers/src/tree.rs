@@ -1,12 +1,12 @@
-//! A layer's tree, beneath an opened root: every name is looked up here, and each change is made here.
+//! Builds a layer's tree beneath an opened root. All lookups and changes are made here.
 //!
-//! Two ways lead to a directory. The usual one is a single openat2 that stays beneath the root and follows no symbolic
-//! link. Where that does not succeed, `walk` goes name by name: as umoci does, it takes a link of the layer or of its
-//! parents as if the layer's root were `/`, which no descriptor ever leaves, and makes the directories that the archive
-//! does not mention.
+//! A directory is opened in one of two ways. The usual one is a single openat2 that stays beneath the root and follows
+//! no symbolic link. If that fails, `walk` goes component by component: like umoci, it resolves links of the layer or
+//! of its parents as if the layer's root were `/`, which it cannot leave, and creates directories that the archive does
+//! not mention.
 //!
-//! What is made is in overlayfs' form (the kernel's `filesystems/overlayfs.rst`): a whiteout is a character device
-//! 0:0, and a directory that hides the one below it has the attribute `trusted.overlay.opaque`.
+//! The result is in overlayfs' form (the kernel's `filesystems/overlayfs.rst`): a whiteout is a character device 0:0,
+//! and a directory that hides the one below it has the attribute `trusted.overlay.opaque`.
 
 mod file;
 mod parents;
@@ -32,15 +32,15 @@ pub use parents::Parents;
 
 /// Extended attribute of a directory that hides the one of the same name below.
 const OPAQUE: &str = "trusted.overlay.opaque";
-/// Attributes that are overlayfs' own: an archive must not bring them.
+/// Attributes reserved for overlayfs: an archive must not set them.
 pub(crate) const OVERLAY: &[u8] = b"trusted.overlay.";
-/// Attributes that mean something to one host alone. umoci leaves them out too.
+/// Attributes that are specific to a host. umoci skips them too.
 const OF_A_HOST: [&[u8]; 2] = [b"security.selinux", b"system.nfs4_acl"];
-/// Attributes that only files and directories can have.
+/// Attributes that are possible only on files and directories.
 const USER: &[u8] = b"user.";
-/// Maximum bytes of the names of something's attributes together, and of the value of one: the kernel's limits.
+/// Most bytes of an inode's attribute names together, and of one value: the kernel's limits.
 const XATTR_MAX: usize = 64 << 10;
-/// Permissions of a directory that nobody described.
+/// Permissions of a directory that the archive does not describe.
 const DIR_MODE: u32 = 0o755;
 
 /// Owner, mode, attributes and times of an entry.
@@ -48,28 +48,25 @@ const DIR_MODE: u32 = 0o755;
 pub struct Marks {
     /// Permissions, set-id and sticky bits.
     pub mode: u32,
-    /// Owner.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
-    /// Time of the last change of the content: seconds and nanoseconds.
+    /// Modification time: seconds and nanoseconds.
     pub mtime: (i64, u32),
-    /// Extended attributes.
     pub xattrs: Xattrs,
 }
 
-/// Properties of a layer besides its tree.
+/// Properties of a layer in addition to its tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// The archive describes the root directory itself.
+    /// True if the archive describes the root directory itself.
     pub root: bool,
-    /// The root hides everything below.
+    /// True if the root hides everything below.
     pub opaque: bool,
-    /// True when the tree depends on the layers below: on top of others it would be different.
+    /// True if the tree depends on the layers below: on top of others it would differ.
     pub depends: bool,
 }
 
-/// A tree that is being made.
+/// A tree that is being built.
 pub struct Tree {
     root: OwnedFd,
     parents: Parents,
@@ -87,10 +84,10 @@ enum Existing {
 }
 
 impl Tree {
-    /// Beneath `root`, an empty directory, on what is below it.
+    /// Starts a tree beneath `root`, an empty directory, on top of the layers below.
     ///
     /// # Errors
-    /// It cannot be opened.
+    /// Fails if `root` cannot be opened.
     pub fn new(root: BorrowedFd<'_>, parents: Parents) -> Result<Self, UnpackError> {
         let root = open_dir(root, b".").context(|| "the layer's root".to_owned())?;
         rustix::fs::fchmod(&root, Mode::from_raw_mode(DIR_MODE)).context(|| "the layer's root".to_owned())?;
@@ -102,19 +99,19 @@ impl Tree {
         self.found
     }
 
-    /// Marks the root directory.
+    /// Sets the attributes of the root directory.
     ///
     /// # Errors
-    /// The disk.
+    /// Returns I/O errors.
     pub fn mark_root(&mut self, marks: &Marks) -> Result<(), UnpackError> {
         self.found.root = true;
         mark_fd(&self.root, marks, b"/")
     }
 
-    /// Makes a directory, or marks the one that is there.
+    /// Creates a directory, or sets the attributes of an existing one.
     ///
     /// # Errors
-    /// A name that cannot be made; the disk.
+    /// Fails if the name cannot be created, or with I/O errors.
     pub fn directory(&mut self, path: &[&[u8]], marks: &Marks) -> Result<(), UnpackError> {
         let (dir, name) = self.parent(path)?;
         let full = joined(path);
@@ -127,18 +124,18 @@ impl Tree {
         mark_fd(&made, marks, &full)
     }
 
-    /// The directory of a path and its last name. What it lacks is made.
+    /// Opens the parent directory of a path and returns it with the last component. Missing directories are created.
     fn parent<'a>(&mut self, path: &[&'a [u8]]) -> Result<(OwnedFd, &'a [u8]), UnpackError> {
         let (name, dirs) = path.split_last().ok_or_else(|| UnpackError::entry(b"/", "is the root directory"))?;
         if let Ok(dir) = self.straight(dirs) {
             return Ok((dir, name));
         }
         let walked = self.walk(dirs, true)?;
-        let dir = walked.dir.ok_or_else(|| UnpackError::entry(&joined(path), "has no directory to lie in"))?;
+        let dir = walked.dir.ok_or_else(|| UnpackError::entry(&joined(path), "has no parent directory"))?;
         Ok((dir, name))
     }
 
-    /// A directory, by a path that no symbolic link is on.
+    /// Opens a directory by a path without symbolic links.
     fn straight(&self, dirs: &[&[u8]]) -> Result<OwnedFd, Errno> {
         if dirs.is_empty() {
             return open_dir(self.root.as_fd(), b".");
@@ -146,13 +143,13 @@ impl Tree {
         open_beneath(self.root.as_fd(), &joined(dirs), OFlags::RDONLY | OFlags::DIRECTORY)
     }
 
-    /// Takes away what is at a name, so that something that is no directory can be made there.
+    /// Removes the entry at a name to make room for a non-directory.
     fn clear(dir: &OwnedFd, name: &[u8]) -> std::io::Result<()> {
         remove(dir.as_fd(), OsStr::from_bytes(name))
     }
 }
 
-/// Opens a path beneath a directory: not through `..`, not through a link, not through another mount's root link.
+/// Opens a path beneath a directory, without `..`, symbolic links and magic links.
 pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     loop {
@@ -196,8 +193,8 @@ fn times((seconds, nanoseconds): (i64, u32), modified_only: bool) -> Timestamps 
     Timestamps { last_access: if modified_only { omitted } else { at }, last_modification: at }
 }
 
-/// Marks what is open, a file or a directory: the owner first, for a change of owner takes set-id bits and capabilities
-/// away; the time last.
+/// Sets the attributes of an opened file or directory: the owner first, because a change of owner clears set-id bits
+/// and capabilities; the time last.
 fn mark_fd(fd: &OwnedFd, marks: &Marks, path: &[u8]) -> Result<(), UnpackError> {
     let failed = |what: &str| format!("{what} of `{}`", shown(path));
     let (uid, gid) = (rustix::fs::Uid::from_raw(marks.uid), rustix::fs::Gid::from_raw(marks.gid));
@@ -213,14 +210,14 @@ fn mark_fd(fd: &OwnedFd, marks: &Marks, path: &[u8]) -> Result<(), UnpackError> 
     futimens(fd, &times(marks.mtime, false)).context(|| failed("time"))
 }
 
-/// Marks what cannot be opened without doing something: a link, a pipe, a device.
+/// Sets the attributes of an entry that cannot be opened without side effects: a link, a pipe, a device.
 fn mark_at(dir: &OwnedFd, name: &[u8], marks: &Marks, symlink: bool, path: &[u8]) -> Result<(), UnpackError> {
     let failed = |what: &str| format!("{what} of `{}`", shown(path));
     let (uid, gid) = (rustix::fs::Uid::from_raw(marks.uid), rustix::fs::Gid::from_raw(marks.gid));
     let nofollow = AtFlags::SYMLINK_NOFOLLOW;
     rustix::fs::chownat(dir, name, Some(uid), Some(gid), nofollow).context(|| failed("owner"))?;
     if !symlink {
-        // It was made a moment ago, in a directory that nobody else can reach: no link can have taken its place.
+        // The entry was created just before, in a directory that no other process can reach: no link can have replaced it.
         let mode = Mode::from_raw_mode(marks.mode);
         rustix::fs::chmodat(dir, name, mode, AtFlags::empty()).context(|| failed("mode"))?;
     }
@@ -234,16 +231,16 @@ fn mark_at(dir: &OwnedFd, name: &[u8], marks: &Marks, symlink: bool, path: &[u8]
     rustix::fs::utimensat(dir, name, &times(marks.mtime, false), nofollow).context(|| failed("time"))
 }
 
-/// Tells whether an extended attribute is set.
+/// Returns true if an extended attribute is to be set.
 fn is_kept(name: &[u8], path: &[u8]) -> Result<bool, UnpackError> {
     if name.starts_with(OVERLAY) {
-        let why = format!("has the extended attribute {}, which is the overlay's own", shown(name));
+        let why = format!("has the extended attribute {}, which is reserved for overlayfs", shown(name));
         return Err(UnpackError::entry(path, why));
     }
     Ok(!OF_A_HOST.contains(&name))
 }
 
-/// A directory that is described a second time has what the second description says, and nothing else.
+/// Clears the attributes of a directory before a second description, which replaces the first.
 fn clear_xattrs(fd: &OwnedFd) -> Result<(), Errno> {
     for name in xattr_names(|buffer| rustix::fs::flistxattr(fd, buffer))? {
         if !name.starts_with(OVERLAY) && !OF_A_HOST.contains(&name.as_slice()) {
@@ -259,14 +256,13 @@ fn xattr_names(list: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<V
     Ok(names[..length].split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
 }
 
-/// The name of something in an opened directory for calls that take no descriptor.
+/// Returns a /proc path of an entry in an opened directory, for calls that take no descriptor.
 fn held(dir: &OwnedFd, name: &[u8]) -> Vec<u8> {
     let fd = std::os::fd::AsRawFd::as_raw_fd(dir);
     [format!("/proc/self/fd/{fd}/").as_bytes(), name].concat()
 }
 
-/// Makes a directory in the place of whatever is there. What was there had taken the place of what lies below: that must
-/// not come back.
+/// Creates a directory, replacing an existing entry. An entry that hid the one below must continue to hide it.
 fn make_dir(dir: &OwnedFd, name: &[u8], there: &Existing) -> std::io::Result<()> {
     keeping_time(dir, || {
         let hides = !matches!(there, Existing::Nothing);

@@ -1,4 +1,4 @@
-//! Unpacking of a blob into a layer of the store.
+//! Unpacks a blob into a layer of the store.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -14,11 +14,11 @@ use crate::{DiffId, Limits, Store, UnpackError};
 
 /// Prefix of the names of whiteouts.
 const WHITEOUT: &[u8] = b".wh.";
-/// The whiteout of all that lies below a directory.
+/// Whiteout of everything below a directory.
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// Other names that begin so are aufs' own bookkeeping, which Docker's first images have, and are left out.
+/// Prefix of aufs' internal names, which occur in early Docker images and are skipped.
 const OF_AUFS: &[u8] = b".wh..wh.";
-/// Bytes of a file that are written at a time.
+/// Write size for files, in bytes.
 const BLOCK: usize = 256 << 10;
 
 /// A request to unpack a layer.
@@ -27,20 +27,18 @@ pub struct Request<'a> {
     pub diff_id: DiffId,
     /// Compression of the blob.
     pub compression: Compression,
-    /// The blob.
     pub blob: File,
     /// Layers below it, bottom first.
     pub parents: &'a [DiffId],
-    /// Limits on its size.
     pub limits: Limits,
-    /// True when the layer may contain devices outside of `/dev`.
+    /// True if the layer may contain devices outside of `/dev`.
     pub devices: bool,
 }
 
 /// Reason for refusing a device outside of `/dev`.
-const DEVICES: &str = "images may bring one outside of /dev only where the configuration has launcher.image_devices";
+const DEVICES: &str = "images may have devices outside of /dev only if the configuration sets launcher.image_devices";
 
-/// An unpacking that needs no more privilege than to write into its own directory, and has everything open.
+/// An unpacking with everything open. It needs no privilege except to write into its own directory.
 pub struct Prepared {
     diff_id: DiffId,
     parents: DiffId,
@@ -55,7 +53,7 @@ impl Request<'_> {
     /// Opens all that is needed, and mounts the layers below in this process's mount namespace.
     ///
     /// # Errors
-    /// The blob is no file; a layer below is not there; the disk.
+    /// Fails if the blob is not a regular file, a layer below is missing, or with I/O errors.
     pub fn prepare(self, store: &Store) -> Result<Prepared, UnpackError> {
         let archive = Archive::open(self.blob, self.compression, &self.limits)?;
         let below = store.open(self.parents)?;
@@ -75,11 +73,10 @@ impl Request<'_> {
 }
 
 impl Prepared {
-    /// Unpacks it into the store. When this comes back without an error the layer is there, on the disk, whole; with one
-    /// nothing of it is left.
+    /// Unpacks the layer into the store. On success the layer is complete and synced; on error nothing remains of it.
     ///
     /// # Errors
-    /// What is wrong with the layer; the disk.
+    /// Fails if the layer is invalid, or with I/O errors.
     pub fn run(self) -> Result<(), UnpackError> {
         let Self { diff_id, parents, limits, devices, archive, below, ingest } = self;
         let unpacked = (|| {
@@ -102,11 +99,10 @@ impl Prepared {
     }
 }
 
-/// Unpacks an archive into a tree. Comes back with the devices that were left out of it: what lies in `/dev` no container
-/// sees, because it has a `/dev` of its own.
+/// Unpacks an archive into a tree. Returns the skipped devices: those in `/dev`, which containers mount over.
 ///
 /// # Errors
-/// What is wrong with the archive; the disk.
+/// Fails if the archive is invalid, or with I/O errors.
 pub fn apply<S: Source>(
     reader: &mut Reader<S>,
     tree: &mut Tree,
@@ -180,7 +176,7 @@ fn whiteout(tree: &mut Tree, entry: &Entry, name: &[u8], dirs: &[&[u8]]) -> Resu
         return tree.hide_all(dirs);
     }
     if matches!(hidden, b"" | b"." | b"..") {
-        return Err(UnpackError::entry(&entry.path, "is a whiteout of no name"));
+        return Err(UnpackError::entry(&entry.path, "is a whiteout without a name"));
     }
     if name.starts_with(OF_AUFS) || dirs.iter().any(|name| name.starts_with(OF_AUFS)) {
         return Ok(());
@@ -189,8 +185,8 @@ fn whiteout(tree: &mut Tree, entry: &Entry, name: &[u8], dirs: &[&[u8]]) -> Resu
     tree.hide(&path)
 }
 
-/// The names of a path, as umoci takes it: from the root on, whether it begins with `/` or not, and without `.` and `..`.
-/// What would lead above the root is refused.
+/// Splits a path into components like umoci: relative to the root, with or without a leading `/`, and without `.` and
+/// `..`. A path that leads above the root is refused.
 fn names<'a>(path: &'a [u8], entry: &[u8], limits: &Limits) -> Result<Vec<&'a [u8]>, UnpackError> {
     let mut names = Vec::new();
     for name in path.split(|byte| *byte == b'/') {

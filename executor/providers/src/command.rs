@@ -1,8 +1,8 @@
-//! `command`: a program of the operator's, as git's and docker's credential helpers are.
+//! The `command` provider: runs an operator's program, like the credential helpers of git and docker.
 //!
-//! It gets one JSON object on standard input: `{"provider":"...","path":"...","key":"...","version":"..."}`. What it writes to
-//! standard output is the value; exit status 0 says that there is one, 1 that there is none. Its environment is empty but for PATH.
-//! It has a process group of its own, all of which is killed at its end, and it is killed when executord ends.
+//! The program gets one JSON object on standard input: `{"provider":"...","path":"...","key":"...","version":"..."}`.
+//! Its standard output is the value; exit status 0 means found, 1 not found. Its environment is empty except for PATH.
+//! It runs in its own process group, which is killed when it exits, and it is killed when executord exits.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
@@ -20,20 +20,20 @@ use zeroize::Zeroizing;
 use crate::config::ProviderConfig;
 use crate::{ErrorKind, FetchError, Value};
 
-/// First argument of executord that makes it execute a provider's program.
+/// First argument that makes executord execute a provider's program.
 pub const WORKER_ARGUMENT: &str = "secret-command-worker";
-/// This program, whatever became of its file since.
+/// This program, even if its file has been replaced.
 const SELF: &str = "/proc/self/exe";
-/// PATH of the program.
+/// PATH in the program's environment.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Executes a provider's program in this process, which is killed when its parent ends. The arguments are the parent's pid, the
-/// program and its arguments.
+/// Executes a provider's program in this process, which is killed when its parent exits. The arguments are the parent's
+/// pid, the program and its arguments.
 pub fn work() -> ExitCode {
     let mut words = std::env::args_os().skip(2);
     let parent = words.next().and_then(|pid| pid.to_str()?.parse().ok());
     let (Some(parent), Some(program)) = (parent, words.next()) else { return ExitCode::from(125) };
-    // Before the dumps, which give the file in /proc to root.
+    // Before dumps are forbidden, which makes root the owner of the file in /proc.
     let settled = process::die_with(parent).and_then(|()| process::forgo_oom_protection());
     if settled.and_then(|()| process::forbid_dumps()).is_err() {
         return ExitCode::from(125);
@@ -57,13 +57,13 @@ struct Question<'a> {
     version: &'a str,
 }
 
-/// Watches a descriptor that is kept open for as long as it is watched.
+/// Registers a descriptor with the reactor; the descriptor stays open while it is registered.
 #[allow(deprecated)] // its successor is unsafe, and asks for what an owned descriptor already promises
 fn watched(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, Interest::READABLE)
 }
 
-/// Process group of a program: killed when this is dropped. The program must not have been waited for yet.
+/// Process group of a program; killed on drop. The program must not have been reaped yet.
 struct Group(Pid);
 
 impl Drop for Group {
@@ -77,7 +77,7 @@ impl Program {
         Self { name: config.name.clone(), words: config.command.clone() }
     }
 
-    /// Runs the program, and returns what it writes.
+    /// Runs the program and returns its output.
     pub(crate) async fn run(&self, reference: &SecretReference) -> Result<Value, FetchError> {
         let failed =
             |what: &str, error: std::io::Error| FetchError::unavailable(format!("{what} the program: {error}"));
@@ -98,7 +98,7 @@ impl Program {
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
         let ask = async {
             if let Some(mut stdin) = stdin {
-                // A program that does not read its question may still have an answer.
+                // A program may answer without reading its input.
                 let _ = stdin.write_all(&question).await;
             }
         };
@@ -109,7 +109,7 @@ impl Program {
             }
             std::io::Result::Ok(())
         };
-        // What it has started may hold its output open: that counts for nothing once it has ended and said all.
+        // Its children may hold the output open: this is ignored once the program has exited and all its output is read.
         let until_ended = async {
             let _ = ended.readable().await;
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;

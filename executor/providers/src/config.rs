@@ -1,4 +1,4 @@
-//! The table `secret_providers` of the configuration, and its check.
+//! The table `secret_providers` of the configuration, and its validation.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,20 +9,19 @@ use serde::Deserialize;
 
 use crate::vault_path;
 
-/// Shortest and longest time between two looks, in seconds.
+/// Shortest and longest poll interval in seconds.
 const POLL: (u64, u64) = (1, 86_400);
-/// Shortest and longest time limit of a fetch, in seconds.
+/// Shortest and longest time limit of a fetch in seconds.
 const TIMEOUT: (u64, u64) = (1, 120);
-/// Time limit of a fetch by default, in seconds.
+/// Default time limit of a fetch in seconds.
 const TIMEOUT_DEFAULT: u64 = 10;
-/// Maximum number of providers.
+/// Most providers.
 pub(crate) const PROVIDERS_MAX: usize = 64;
-/// Maximum number of rules of a provider, of paths of a rule, and of words of a command.
+/// Most rules of a provider, paths of a rule, and words of a command.
 const LIST_MAX: usize = 1000;
-/// Mounts of version 2 of the KV engine by default.
+/// Default mounts of the KV engine, version 2.
 const KV_MOUNTS: [&str; 2] = ["secret", "kv"];
 
-/// Type of a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum ProviderKind {
@@ -30,7 +29,7 @@ pub(crate) enum ProviderKind {
     Directory,
     /// Vault or OpenBao.
     Vault,
-    /// A program.
+    /// An operator's program.
     Command,
 }
 
@@ -44,7 +43,7 @@ impl ProviderKind {
         }
     }
 
-    /// Time between two looks by default, in seconds.
+    /// Returns the default poll interval in seconds.
     fn poll(self) -> u64 {
         match self {
             Self::Directory => 10,
@@ -54,20 +53,19 @@ impl ProviderKind {
     }
 }
 
-/// Login at Vault.
+/// Login method at Vault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Auth {
-    /// The token of a file.
+    /// Token from a file.
     #[default]
     Token,
-    /// AppRole.
     AppRole,
-    /// The client's TLS certificate.
+    /// TLS client certificate.
     Cert,
 }
 
-/// A caller, and the paths that it may refer to.
+/// A rule: a caller, and the paths that it may refer to.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
@@ -75,25 +73,25 @@ pub struct Grant {
     pub uid: Option<u32>,
     /// A group of the caller.
     pub gid: Option<u32>,
-    /// URI in the certificate of a caller over the network.
+    /// URI in the certificate of a network caller.
     pub uri: Option<String>,
-    /// DNS name in it.
+    /// DNS name in the certificate.
     pub dns: Option<String>,
-    /// Its common name.
+    /// Common name of the certificate.
     pub cn: Option<String>,
-    /// An organizational unit in it.
+    /// Organizational unit in the certificate.
     pub ou: Option<String>,
     /// Paths, each with everything below it; `/` for all.
     pub paths: Vec<String>,
 }
 
 impl Grant {
-    /// True of a rule for callers with a certificate.
+    /// Returns true if the rule is for callers with a certificate.
     pub fn is_to_certificates(&self) -> bool {
         [&self.uri, &self.dns, &self.cn, &self.ou].iter().any(|name| name.is_some())
     }
 
-    /// Returns the widest path of the rule that covers a path, if one does.
+    /// Returns the widest path of the rule that covers `path`, if one does.
     pub fn covering(&self, path: &str) -> Option<&str> {
         self.paths.iter().map(String::as_str).filter(|rule| covers(rule, path)).min_by_key(|rule| rule.len())
     }
@@ -103,11 +101,11 @@ impl Grant {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProviderConfig {
-    /// Name that references have.
+    /// Name that references use.
     pub name: String,
     #[serde(rename = "type")]
     kind: ProviderKind,
-    /// Callers and their paths; nobody may use the provider when empty.
+    /// Callers and their paths; if empty, no caller may use the provider.
     #[serde(default)]
     pub allow: Vec<Grant>,
     poll_seconds: Option<u64>,
@@ -132,14 +130,11 @@ pub struct ProviderConfig {
     pub(crate) key_file: Option<PathBuf>,
 }
 
-/// A value of the table that cannot be used.
+/// An invalid value in the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unusable {
-    /// Key.
     pub key: &'static str,
-    /// Value.
     pub value: String,
-    /// Reason.
     pub why: String,
 }
 
@@ -148,17 +143,17 @@ fn unusable(key: &'static str, value: &dyn std::fmt::Display, why: impl Into<Str
 }
 
 impl ProviderConfig {
-    /// Checks a list of providers.
+    /// Validates a list of providers.
     ///
     /// # Errors
-    /// The first value that cannot be used.
+    /// Returns the first invalid value.
     pub fn check_all(all: &[Self]) -> Result<(), Unusable> {
         if all.len() > PROVIDERS_MAX {
             return Err(unusable("secret_providers", &all.len(), format!("must be at most {PROVIDERS_MAX}")));
         }
         for (index, one) in all.iter().enumerate() {
             if all[..index].iter().any(|other| other.name == one.name) {
-                return Err(unusable("secret_providers.name", &one.name, "is the name of two providers"));
+                return Err(unusable("secret_providers.name", &one.name, "is used by two providers"));
             }
             one.check()?;
         }
@@ -177,7 +172,7 @@ impl ProviderConfig {
                 return Err(unusable("secret_providers.allow", &grant.paths.join(", "), why));
             }
             if let Some(bad) = grant.paths.iter().find(|path| !is_rule(path)) {
-                let why = "must be a path such as kv/app/, without a `/` at its beginning, or / for every path";
+                let why = "must be a path such as kv/app/, without a leading `/`, or / for every path";
                 return Err(unusable("secret_providers.allow.paths", &bad, why));
             }
         }
@@ -188,7 +183,7 @@ impl ProviderConfig {
         self.check_vault_paths()
     }
 
-    /// Checks that no path at Vault is one of the server's own.
+    /// Checks that no path refers to a system mount of Vault.
     fn check_vault_paths(&self) -> Result<(), Unusable> {
         if self.kind != ProviderKind::Vault {
             return Ok(());
@@ -208,7 +203,7 @@ impl ProviderConfig {
             .try_for_each(|rule| refused("secret_providers.allow.paths", rule, &mounts))
     }
 
-    /// Checks the keys of its type: those that it needs, and none of another type.
+    /// Checks that the keys required by the type are set, and none of another type.
     fn check_keys(&self) -> Result<(), Unusable> {
         use ProviderKind::{Command, Directory, Vault};
         let auth = self.auth.unwrap_or_default();
@@ -234,7 +229,7 @@ impl ProviderConfig {
         for (key, present, allowed, required) in keys {
             let kind = self.kind.name();
             if present && !allowed {
-                return Err(unusable(key, &self.name, format!("does not go with type = {kind:?} and this auth")));
+                return Err(unusable(key, &self.name, format!("cannot be used with type = {kind:?} and this auth")));
             }
             if required && !present {
                 return Err(unusable(key, &self.name, format!("is required with type = {kind:?} and this auth")));
@@ -255,7 +250,11 @@ impl ProviderConfig {
             }
         }
         if self.certificate_file.is_some() != self.key_file.is_some() {
-            return Err(unusable("secret_providers.key_file", &self.name, "certificate_file and key_file go together"));
+            return Err(unusable(
+                "secret_providers.key_file",
+                &self.name,
+                "certificate_file and key_file must be set together",
+            ));
         }
         if let Some(program) = self.command.first().filter(|program| !Path::new(program).is_absolute()) {
             return Err(unusable("secret_providers.command", &program, "must begin with an absolute path"));
@@ -277,28 +276,27 @@ impl ProviderConfig {
         for (key, names) in names {
             let bad = names.iter().find(|name| executor_core::reference::check_reference_path(name).is_err());
             if let Some(bad) = bad {
-                return Err(unusable(key, &bad, "must be a path without a `/` at its beginning or end"));
+                return Err(unusable(key, &bad, "must be a path without a leading or trailing `/`"));
             }
         }
         Ok(())
     }
 
-    /// Returns the type.
     pub(crate) fn kind(&self) -> ProviderKind {
         self.kind
     }
 
-    /// Returns the mounts of version 2 of the KV engine.
+    /// Returns the mounts of the KV engine, version 2.
     pub(crate) fn kv_mounts(&self) -> Vec<String> {
         self.kv_mounts.clone().unwrap_or_else(|| KV_MOUNTS.map(str::to_owned).to_vec())
     }
 
-    /// Returns the files with which executord itself logs in at the provider.
+    /// Returns the files with executord's own credentials for the provider.
     pub(crate) fn credentials(&self) -> impl Iterator<Item = &PathBuf> {
         [&self.token_file, &self.role_id_file, &self.secret_id_file, &self.key_file].into_iter().flatten()
     }
 
-    /// Returns the server of `vault`. In plain text only on this machine.
+    /// Returns the server of `vault`. Plain text is allowed only on this machine.
     pub(crate) fn origin(&self) -> Option<Origin> {
         let address = self.address.as_deref()?;
         let (origin, path) = Origin::parse(address, &Origin::new("", true)).filter(|_| address.contains("://"))?;
@@ -306,7 +304,7 @@ impl ProviderConfig {
         (path == "/" && !origin.host.is_empty() && (origin.secure || is_local)).then_some(origin)
     }
 
-    /// Returns the time between two looks.
+    /// Returns the poll interval.
     pub fn poll(&self) -> Duration {
         Duration::from_secs(self.poll_seconds.unwrap_or(self.kind.poll()))
     }
@@ -316,7 +314,8 @@ impl ProviderConfig {
         Duration::from_secs(self.timeout_seconds.unwrap_or(TIMEOUT_DEFAULT))
     }
 
-    /// Returns what of a reference this type of provider has no use for, or needs: the field and the reason.
+    /// Checks that a reference has the fields that this type of provider needs, and no others. Returns the field and
+    /// the reason if not.
     pub fn misfit(&self, reference: &executor_core::reference::SecretReference) -> Option<(&'static str, String)> {
         if self.kind == ProviderKind::Vault
             && let Some(why) = vault_path::refusal(&self.kv_mounts(), &reference.path)
@@ -338,7 +337,7 @@ impl ProviderConfig {
     }
 }
 
-/// Returns whether a text can be the path of a rule.
+/// Returns true if a text is valid as the path of a rule.
 fn is_rule(path: &str) -> bool {
     let bare = path.strip_suffix('/').unwrap_or(path);
     path == "/" || executor_core::reference::check_reference_path(bare).is_ok()

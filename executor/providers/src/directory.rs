@@ -1,8 +1,8 @@
-//! `directory`: files beneath a directory, such as systemd's credentials directory or a volume of secrets.
+//! The `directory` provider: files beneath a directory, such as systemd's credentials directory or a volume of secrets.
 //!
-//! A path is opened beneath the directory of the rule that allows it: no link leads out of what the rule covers, so that a user who may
-//! write in one part of the directory names no secret of another part. Nothing but a regular file is read, and none of the files with
-//! which executord itself logs in at a provider.
+//! A path is opened beneath the directory of the rule that allows it: no link leads out of the rule's directory, so a
+//! user with write access to one part of the directory cannot refer to secrets of another part. Only regular files are
+//! read, and never the files with executord's own credentials for a provider.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -18,11 +18,10 @@ use crate::config::ProviderConfig;
 use crate::files::{self, ReadError};
 use crate::{ErrorKind, FetchError, Value, Wanted};
 
-/// A directory of secrets.
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
-    /// Files with credentials of all providers.
+    /// Credential files of all providers.
     credentials: Arc<[PathBuf]>,
 }
 
@@ -31,7 +30,7 @@ impl Directory {
         Self { path: config.path.clone().unwrap_or_default(), credentials }
     }
 
-    /// Reads a file. A thread waits for the disk.
+    /// Reads a file on a blocking thread.
     pub(crate) async fn read(&self, wanted: &Wanted) -> Result<Value, FetchError> {
         let (dir, credentials) = (self.path.clone(), Arc::clone(&self.credentials));
         let (path, rule) = (wanted.reference.path.clone(), wanted.rule.clone());
@@ -47,9 +46,9 @@ impl Directory {
 /// Part of a directory that a rule covers.
 #[derive(Debug, PartialEq, Eq)]
 struct Covered<'a> {
-    /// Directory within the provider's; empty for all of it.
+    /// Directory relative to the provider's; empty for the provider's directory itself.
     dir: &'a str,
-    /// Path in that directory.
+    /// Path relative to that directory.
     path: &'a str,
     /// True if links within the directory are followed.
     links: bool,
@@ -61,17 +60,17 @@ impl<'a> Covered<'a> {
         let bare = rule.strip_suffix('/').unwrap_or(rule);
         match path.strip_prefix(bare).map(|rest| rest.strip_prefix('/').unwrap_or(rest)) {
             _ if rule == "/" => Self { dir: "", path, links: true },
-            // The rule names this one file.
+            // The rule names this single file.
             Some("") => Self { dir: parent, path: name, links: false },
             Some(rest) if !bare.is_empty() => Self { dir: bare, path: rest, links: true },
-            // Without a rule: the directory that holds the file.
+            // Without a rule: the directory of the file.
             _ => Self { dir: parent, path: name, links: true },
         }
     }
 }
 
 fn read(dir: &Path, path: &str, rule: &str, credentials: &[PathBuf]) -> Result<Value, FetchError> {
-    let credential = || FetchError::new(ErrorKind::Denied, "is a file with which executord logs in at a provider");
+    let credential = || FetchError::new(ErrorKind::Denied, "holds executord's own credentials for a provider");
     let shown = dir.display();
     if credentials.iter().any(|one| lexical(one) == lexical(&dir.join(path))) {
         return Err(credential());
@@ -88,7 +87,7 @@ fn read(dir: &Path, path: &str, rule: &str, credentials: &[PathBuf]) -> Result<V
             let Covered { dir, links, .. } = covered;
             let of_rule = if rule == "/" { String::new() } else { format!("/{dir}, of which a rule allows {rule:?}") };
             let leads = if links { "leads out of" } else { "is not followed in" };
-            FetchError::new(ErrorKind::Denied, format!("a symbolic link on the way {leads} {shown}{of_rule}"))
+            FetchError::new(ErrorKind::Denied, format!("a symbolic link in the path {leads} {shown}{of_rule}"))
         }
         Errno::ACCESS | Errno::PERM => {
             FetchError::new(ErrorKind::Denied, format!("executord may not read the file in {shown}"))
@@ -96,7 +95,7 @@ fn read(dir: &Path, path: &str, rule: &str, credentials: &[PathBuf]) -> Result<V
         error => FetchError::unavailable(format!("cannot open the file in {shown}: {}", plain(error))),
     })?;
     let file = File::from(file);
-    // By another name, such as a link's.
+    // The same file by another name, such as a link's.
     let of_file = file.metadata().ok().map(|metadata| identity(&metadata));
     let is_same = |one: &PathBuf| std::fs::metadata(one).is_ok_and(|metadata| Some(identity(&metadata)) == of_file);
     if credentials.iter().any(is_same) {
@@ -115,12 +114,12 @@ fn plain(error: Errno) -> String {
     text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
-/// Device and inode.
+/// Returns device and inode.
 fn identity(metadata: &std::fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-/// A path without `.` and `..`, whether or not it is there.
+/// Removes `.` and `..` from a path, which need not exist.
 fn lexical(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {
@@ -134,7 +133,7 @@ fn lexical(path: &Path) -> PathBuf {
 }
 
 impl Covered<'_> {
-    /// Opens the file. The rule's directory is what its name says, and no link's target.
+    /// Opens the file. The rule's directory is opened by its own name, without following links.
     fn open(&self, provider: &OwnedFd) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         if self.dir.is_empty() {
@@ -149,7 +148,8 @@ impl Covered<'_> {
 fn open_beneath(dir: &OwnedFd, path: &str, flags: OFlags, links: bool) -> Result<OwnedFd, Errno> {
     let followed = if links { ResolveFlags::NO_MAGICLINKS } else { ResolveFlags::NO_SYMLINKS };
     match openat2(dir, path, flags, Mode::empty(), ResolveFlags::BENEATH | followed) {
-        // As in the sandbox of the daemon's unit, where no filter can look into its arguments (systemd's RestrictSUIDSGID).
+        // As in the sandbox of the daemon's unit, whose filter cannot inspect the arguments of openat2 (systemd's
+        // RestrictSUIDSGID).
         Err(Errno::NOSYS) => open_without_links(dir, path, flags),
         opened => opened,
     }
@@ -268,7 +268,7 @@ mod tests {
         let credentials = [dir.join("a/../token"), dir.join("absent")];
         for path in ["token", "a/link", "hard", "absent"] {
             let refused = read(dir, path, "/", &credentials).unwrap_err();
-            assert!(refused.kind == ErrorKind::Denied && refused.why.contains("logs in"), "{path}: {refused}");
+            assert!(refused.kind == ErrorKind::Denied && refused.why.contains("own credentials"), "{path}: {refused}");
         }
         assert_eq!(read(dir, "value", "/", &credentials).unwrap().content.as_slice(), b"value");
     }

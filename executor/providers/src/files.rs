@@ -1,4 +1,4 @@
-//! Files with secrets, read into memory that wipes itself, with a bound.
+//! Reads secret files of limited size into memory that is wiped on drop.
 
 use std::fs::File;
 use std::io::Read;
@@ -9,17 +9,13 @@ use zeroize::Zeroizing;
 
 use crate::FetchError;
 
-/// Maximum bytes of a file with credentials of the operator's.
+/// Largest file with the operator's credentials, in bytes.
 const CREDENTIAL_MAX: usize = 64 << 10;
 
-/// Error of a file.
 #[derive(Debug)]
 pub(crate) enum ReadError {
-    /// Not a regular file.
     NotRegular,
-    /// Too large.
     TooLarge,
-    /// The system's error.
     Io(std::io::Error),
 }
 
@@ -32,7 +28,7 @@ pub(crate) fn read(mut file: &File, most: usize) -> Result<Zeroizing<Vec<u8>>, R
     if metadata.len() > most as u64 {
         return Err(ReadError::TooLarge);
     }
-    // Room for one byte more: a file that grows meanwhile is noticed, and the buffer never moves.
+    // One byte more than the size: this detects a file that grows meanwhile, and the buffer never moves.
     let mut content = Zeroizing::new(vec![0; most.min(metadata.len() as usize + 1) + 1]);
     let mut filled = 0;
     while filled < content.len() {
@@ -50,7 +46,7 @@ pub(crate) fn read(mut file: &File, most: usize) -> Result<Zeroizing<Vec<u8>>, R
     Ok(content)
 }
 
-/// Reads a credential of the operator's: a text, without white space at its ends.
+/// Reads an operator's credential: text, with surrounding white space removed.
 pub(crate) fn credential(path: &Path) -> Result<Zeroizing<String>, FetchError> {
     let shown = path.display();
     let failed = |why: String| FetchError::unavailable(format!("cannot read {shown}: {why}"));

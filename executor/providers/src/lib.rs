@@ -6,9 +6,9 @@
 //!                                   └──> command ──── exec ─────> a program of the operator's
 //!  values, versions, leases <──────────────┘
 //! ```
-//! Several keys of one secret are taken from one answer, so that they fit together. Everything that comes back is bounded:
-//! a value has at most 1 MiB, a fetch has a time limit, and few fetches run at once. An error names the cause and has nothing of
-//! an answer in it. Values are in types that wipe themselves.
+//! Several keys of one secret are read from one response, so that they are consistent. All results are limited: a value
+//! has at most 1 MiB, a fetch has a time limit, and few fetches run at once. An error names the cause and contains no
+//! part of a response. Values are in types that are wiped on drop.
 
 #![forbid(unsafe_code)]
 
@@ -32,38 +32,37 @@ use zeroize::Zeroizing;
 pub use command::{WORKER_ARGUMENT, work};
 pub use config::{Grant, ProviderConfig, Unusable};
 
-/// Most fetches of a provider at once.
+/// Most concurrent fetches per provider.
 const AT_ONCE: usize = 8;
 
 /// A secret to fetch.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// The secret.
     pub reference: SecretReference,
-    /// Path of the rule that allowed it. A directory follows no link out of what the rule covers; empty, and for a rule that names one
-    /// file, out of that file's directory or not at all.
+    /// Path of the rule that allowed the reference. The `directory` provider follows no link out of the rule's
+    /// directory. If empty, links may not leave the file's directory; if the rule names one file, none is followed.
     pub rule: String,
-    /// Lease of the value that is there already; it is renewed where that is possible.
+    /// Lease of the existing value, which is renewed if possible.
     pub lease: Option<Lease>,
 }
 
-/// What came of a fetch.
+/// Result of a fetch.
 #[derive(Debug)]
 pub enum Fetched {
-    /// A value.
+    /// A new value.
     Value(Value),
-    /// The lease of the present value was renewed.
+    /// The lease of the existing value was renewed.
     Renewed(Lease),
 }
 
-/// A value. Its content prints as its size.
+/// A value. `Debug` prints only the size of its content.
 #[derive(Clone)]
 pub struct Value {
-    /// Content, which wipes itself.
+    /// Content, wiped on drop.
     pub content: Zeroizing<Vec<u8>>,
-    /// Version at the provider; empty where it has none.
+    /// Version at the provider; empty if there is none.
     pub version: String,
-    /// Lease, where the value has one.
+    /// Lease, if the value has one.
     pub lease: Option<Lease>,
 }
 
@@ -76,62 +75,58 @@ impl std::fmt::Debug for Value {
     }
 }
 
-/// Lease of a secret that the provider made for this container. Its id is a name: nothing can be read with it alone.
+/// Lease of a secret that the provider created for this container. The id is not secret: it alone gives no access.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Lease {
-    /// Id at the provider.
     pub id: String,
-    /// Time of its end, in seconds since the epoch.
+    /// End in seconds since the epoch.
     pub ends_at: u64,
-    /// Time from which on it is to be renewed, in seconds since the epoch.
+    /// Time for renewal in seconds since the epoch.
     pub renew_at: u64,
-    /// True when it can be renewed.
     pub renewable: bool,
 }
 
 impl Lease {
-    /// Makes the lease of an answer that came now.
+    /// Creates the lease of a response received now.
     fn new(id: String, seconds: u64, renewable: bool) -> Self {
         let (now, seconds) = (now_seconds(), seconds.max(1));
         Self { id, ends_at: now.saturating_add(seconds), renew_at: now.saturating_add(seconds * 2 / 3), renewable }
     }
 
-    /// Returns the seconds until it is to be renewed. A lease that would wait for longer than it may ever wait is of an earlier
-    /// process, before the clock was set back: it is due.
+    /// Returns the seconds until the lease should be renewed. If that exceeds the possible maximum, the lease is from
+    /// an earlier process, before the clock was set back: it is due now.
     pub fn due_in(&self, now: u64) -> u64 {
         let left = self.renew_at.saturating_sub(now);
-        // Two thirds of its time pass before it is renewed, rounded down.
+        // The renewal is due after two thirds of the lease time, rounded down.
         let longest = self.ends_at.saturating_sub(self.renew_at).saturating_mul(2);
         if left > longest { 0 } else { left }
     }
 }
 
-/// Returns the date that leases are counted by, in seconds since the epoch. A wall clock that is set while this process runs does
-/// not change it.
+/// Returns the current time for leases in seconds since the epoch. Changes of the wall clock while this process runs
+/// have no effect.
 pub fn now_seconds() -> u64 {
     executor_sys::clock::steady().0 / 1_000_000_000
 }
 
-/// Kind of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The reference names nothing, or something that cannot be a secret: it does not help to ask again.
+    /// The reference names nothing, or something that cannot be a secret; a retry would fail.
     NotFound,
     /// The provider denies access.
     Denied,
-    /// The value is too large, or not of the form that is needed.
+    /// The value is too large or has an unusable form.
     Unsuitable,
-    /// The provider does not answer, or not now.
+    /// The provider is temporarily unavailable.
     Unavailable,
 }
 
-/// Error of a fetch. No value is in it.
+/// Error of a fetch. Contains no part of a value.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{why}")]
 pub struct FetchError {
-    /// Kind of the error.
     pub kind: ErrorKind,
-    /// The reason, in one line.
+    /// Reason on one line.
     pub why: String,
 }
 
@@ -149,12 +144,11 @@ impl FetchError {
     }
 }
 
-/// A provider.
 #[derive(Debug)]
 struct Provider {
     config: ProviderConfig,
     kind: Kind,
-    /// Why the last fetch failed.
+    /// Reason of the last fetch's failure; empty if it succeeded.
     problem: Mutex<String>,
     permits: Semaphore,
 }
@@ -172,24 +166,22 @@ pub struct Providers {
     by_name: BTreeMap<String, Arc<Provider>>,
 }
 
-/// A provider as it is told.
+/// Status of a provider for reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProviderStatus {
-    /// Name.
     pub name: String,
-    /// Type.
     pub kind: &'static str,
-    /// Time between two looks.
+    /// Poll interval.
     pub poll: Duration,
-    /// Why the last fetch failed; empty after one that succeeded.
+    /// Reason of the last fetch's failure; empty if it succeeded.
     pub problem: String,
 }
 
-/// What one question to a provider answers: several keys of one secret, with one lease.
+/// Key that groups references which one request to a provider answers: several keys of one secret, with one lease.
 type Group = (String, String, String, Option<String>, Option<String>, String);
 
 impl Providers {
-    /// Makes the providers of a checked configuration.
+    /// Creates the providers of a validated configuration.
     pub fn new(configs: Vec<ProviderConfig>) -> Self {
         let credentials: Arc<[PathBuf]> = configs.iter().flat_map(ProviderConfig::credentials).cloned().collect();
         let made = configs.into_iter().map(|config| {
@@ -213,7 +205,7 @@ impl Providers {
         self.by_name.get(name).map(|provider| &provider.config)
     }
 
-    /// Returns all providers, in the order of their names.
+    /// Returns the status of all providers, ordered by name.
     pub fn statuses(&self) -> Vec<ProviderStatus> {
         let status = |provider: &Arc<Provider>| ProviderStatus {
             name: provider.config.name.clone(),
@@ -224,7 +216,7 @@ impl Providers {
         self.by_name.values().map(status).collect()
     }
 
-    /// Fetches secrets, all at once. The results are in the order of what is wanted. Each has an end: the provider's time limit.
+    /// Fetches secrets concurrently. The results are in the order of `wanted`. Each fetch ends within the provider's time limit.
     pub async fn fetch(&self, wanted: &[Wanted]) -> Vec<Result<Fetched, FetchError>> {
         let mut groups: BTreeMap<Group, Vec<usize>> = BTreeMap::new();
         let mut results: Vec<Option<Result<Fetched, FetchError>>> = wanted.iter().map(|_| None).collect();
@@ -258,11 +250,11 @@ impl Providers {
             }
         }
         executor_secrets::scrub_stack();
-        let lost = || Err(FetchError::unavailable("the fetch was broken off"));
+        let lost = || Err(FetchError::unavailable("the fetch was aborted"));
         results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
     }
 
-    /// Keeps the providers' own credentials in force. Never ends.
+    /// Renews the providers' own credentials. Never returns.
     pub async fn run_renewal(&self) {
         let vaults: Vec<_> =
             self.by_name.values().filter(|provider| matches!(provider.kind, Kind::Vault(_))).cloned().collect();
@@ -280,7 +272,7 @@ impl Providers {
 }
 
 impl Provider {
-    /// Fetches secrets that one answer holds. The outer error is that of the whole answer.
+    /// Fetches secrets that one response contains. The outer error applies to all of them.
     async fn fetch(&self, wanted: &[Wanted]) -> Result<Vec<Result<Fetched, FetchError>>, FetchError> {
         let limit = self.config.timeout();
         let fetched = tokio::time::timeout(limit, async {
@@ -304,7 +296,7 @@ impl Provider {
     }
 }
 
-/// Gives one value to all that want it.
+/// Copies one value to all references that requested it.
 fn one_value(
     value: Result<Value, FetchError>,
     wanted: &[Wanted],

@@ -1,9 +1,10 @@
-//! `vault`: HashiCorp Vault and OpenBao, by their HTTP interface.
+//! The `vault` provider: HashiCorp Vault and OpenBao, through their HTTP API.
 //!
-//! A path below a mount of version 2 of the KV engine (`kv_mounts`) is read as `MOUNT/data/REST`; any other path is read as it is:
-//! version 1 of KV, or an engine that makes credentials, whose lease is renewed. The provider logs in when it is first
-//! needed, renews its token, and logs in again when the token has ended or is refused. No redirect is followed, so that a
-//! token never goes to another host. Of a refusal only the status is told: the server's words might repeat what it was sent.
+//! A path below a mount of the KV engine version 2 (`kv_mounts`) is read as `MOUNT/data/REST`; any other path is read
+//! unchanged: version 1 of KV, or an engine that creates credentials, whose lease is renewed. The provider logs in on
+//! first use, renews its token, and logs in again when the token has expired or is refused. Redirects are not followed,
+//! so that a token is never sent to another host. Errors contain only the status of a refusal, because the server's
+//! text might repeat what it was sent.
 
 mod answer;
 mod session;
@@ -28,18 +29,18 @@ use crate::{ErrorKind, FetchError, Fetched, Lease, Value, Wanted};
 use answer::{Document, document};
 use session::Session;
 
-/// Largest answer, in bytes: a value whose characters are all escaped, with others beside it.
+/// Largest response in bytes: a value with every character escaped, plus other values.
 const ANSWER_MAX: usize = 8 << 20;
-/// Path of the present token's own data.
+/// Path of the token's own metadata.
 const LOOKUP: &str = "/v1/auth/token/lookup-self";
 /// Header with the token.
 const TOKEN: HeaderName = HeaderName::from_static("x-vault-token");
 /// Header with the namespace.
 const NAMESPACE: HeaderName = HeaderName::from_static("x-vault-namespace");
-/// Header without which an agent between refuses the request, so that no page of a browser can make one.
+/// Header that an agent in between requires, so that no web page in a browser can send such a request.
 const REQUEST: HeaderName = HeaderName::from_static("x-vault-request");
 
-/// A server, and how to log in there.
+/// A server and its login.
 #[derive(Debug)]
 pub(crate) struct Vault {
     origin: Origin,
@@ -62,7 +63,7 @@ struct Question<'a> {
     method: Method,
     /// Path and query, from `/v1/` on.
     path: &'a str,
-    /// JSON, or nothing.
+    /// JSON, or empty.
     body: Zeroizing<Vec<u8>>,
 }
 
@@ -101,7 +102,7 @@ impl Vault {
     /// Fetches entries of one secret.
     pub(crate) async fn fetch(&self, wanted: &[Wanted]) -> Result<Vec<Result<Fetched, FetchError>>, FetchError> {
         let Some(first) = wanted.first() else { return Ok(Vec::new()) };
-        // Judged with the request, too. This is for records of requests that were admitted with another configuration.
+        // Also checked at admission. This check is for records of requests that were admitted with another configuration.
         if let Some(why) = vault_path::refusal(&self.kv_mounts, &first.reference.path) {
             return Err(FetchError::new(ErrorKind::Denied, format!("the path {why}")));
         }
@@ -124,7 +125,7 @@ impl Vault {
         Ok(wanted.iter().map(entry).collect())
     }
 
-    /// Returns path and query of a reference, and whether it is one of version 2 of KV.
+    /// Returns path and query for a reference, and true if it is in version 2 of KV.
     fn path(&self, reference: &SecretReference) -> (String, bool) {
         match vault_path::below(&self.kv_mounts, &reference.path) {
             Some((mount, rest)) => {
@@ -139,7 +140,7 @@ impl Vault {
         }
     }
 
-    /// Renews a lease. `None` where the server does not renew it any longer, so that a new secret is needed.
+    /// Renews a lease. `None` if the server no longer renews it, so that a new secret is needed.
     async fn renew(&self, lease: &Lease) -> Result<Option<Lease>, FetchError> {
         let asked = serde_json::json!({ "lease_id": lease.id });
         let question = Question::send("/v1/sys/leases/renew", &asked);
@@ -148,17 +149,17 @@ impl Vault {
             Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
             Err(_) => None,
         };
-        // Near its longest life a lease is renewed for less and less time: a new secret is better than that.
+        // Near its maximum lifetime a lease is renewed for ever shorter times: a new secret is better.
         let before = lease.ends_at.saturating_sub(lease.renew_at);
         Ok(renewed.filter(|new| new.ends_at.saturating_sub(crate::now_seconds()) > before.min(60)))
     }
 
-    /// Asks with a token. One that is refused is replaced once.
+    /// Sends a request with a token. If the token is refused, it is replaced once.
     async fn document(&self, question: &Question<'_>) -> Result<Document, FetchError> {
         let session = self.session().await?;
         match self.ask(&session.client, Some(&session.token), question).await {
             Err(error) if error.kind == ErrorKind::Denied => {
-                // A token in force may not read this: another one would not either.
+                // If the token is valid, it lacks the permission, and a new one would as well.
                 let looked_up = self.ask(&session.client, Some(&session.token), &Question::read(LOOKUP)).await;
                 if looked_up.is_ok() {
                     return Err(error);
@@ -170,7 +171,7 @@ impl Vault {
         }
     }
 
-    /// Asks once.
+    /// Sends one request.
     async fn ask(
         &self,
         client: &Client,
@@ -201,7 +202,7 @@ impl Vault {
         let status = answer.status;
         match status {
             status if status.is_success() => document(&self.body(answer).await?),
-            // For a version that is gone the answer has what is known about it, without a secret.
+            // For a deleted version the response has metadata but no secret.
             StatusCode::NOT_FOUND => {
                 let gone = self.body(answer).await.ok().and_then(|body| document(&body).ok()?.gone());
                 Err(gone.map_or_else(
@@ -232,7 +233,10 @@ impl Vault {
                     return Err(FetchError::unavailable(format!("{} is too slow", self.origin)));
                 }
                 Err(BodyError::Ended) => {
-                    return Err(FetchError::unavailable(format!("{} broke off its answer", self.origin)));
+                    return Err(FetchError::unavailable(format!(
+                        "{} closed the connection before the end of its answer",
+                        self.origin
+                    )));
                 }
             }
         }
@@ -259,13 +263,13 @@ impl Vault {
             }
             status if status.is_redirection() => {
                 let why = format!(
-                    "{origin} redirects to another address ({}); give that of the active server",
+                    "{origin} redirects to another address ({}); configure the address of the active server",
                     status.as_u16()
                 );
                 FetchError::unavailable(why)
             }
             StatusCode::BAD_REQUEST => {
-                FetchError::new(ErrorKind::Unsuitable, format!("{origin} does not take the request (400)"))
+                FetchError::new(ErrorKind::Unsuitable, format!("{origin} rejects the request (400)"))
             }
             status => FetchError::unavailable(format!("{origin} answered {status}")),
         }

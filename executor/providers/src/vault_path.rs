@@ -1,37 +1,37 @@
-//! Paths at Vault and OpenBao: those of the server's own mounts, which hold no secrets for containers, and the form of a URL.
+//! Paths at Vault and OpenBao: detection of system mounts, which hold no secrets for containers, and URL encoding.
 //!
-//! `auth/`, `sys/`, `identity/` and `cubbyhole/` are in every namespace, and belong to the token that reads them:
-//! `auth/token/lookup-self` answers with the token itself. A namespace may stand before a mount (`team/auth/token/lookup-self`), and which
-//! namespaces there are is not known here, so that such a component is refused wherever it stands.
+//! `auth/`, `sys/`, `identity/` and `cubbyhole/` exist in every namespace and expose data of the token that reads them:
+//! `auth/token/lookup-self` returns the token itself. A namespace may precede a mount (`team/auth/token/lookup-self`),
+//! and the namespaces are not known here, so such a component is refused at any position.
 
-/// Mounts that every namespace has.
+/// Mounts that exist in every namespace.
 const SYSTEM_MOUNTS: [&str; 4] = ["auth", "sys", "identity", "cubbyhole"];
 
-/// Returns the mount that a path is below, and the rest. The longest mount counts, as at the server.
+/// Returns the mount that a path is below, and the rest. The longest mount wins, as on the server.
 pub(crate) fn below<'a>(mounts: &'a [String], path: &'a str) -> Option<(&'a str, &'a str)> {
     let rest = |mount: &'a String| Some((mount.as_str(), path.strip_prefix(mount.as_str())?.strip_prefix('/')?));
     mounts.iter().filter_map(rest).max_by_key(|(mount, _)| mount.len())
 }
 
-/// Returns why a path is not read, if it is not. Below a mount of version 2 of KV everything is a secret, whatever its name.
+/// Returns the reason if a path must not be read. Below a mount of KV version 2 every path is a secret, whatever its name.
 pub(crate) fn refusal(kv_mounts: &[String], path: &str) -> Option<String> {
     if decoded(path).split(['/', '\\']).any(|part| matches!(part, "." | "..")) {
-        return Some("contains `.` or `..` with escapes, which a proxy before the server may follow".into());
+        return Some("contains `.` or `..` with escapes, which a proxy in front of the server may resolve".into());
     }
     let mount = if below(kv_mounts, path).is_some() { None } else { system_mount(path) };
     mount.map(|mount| {
-        format!("contains `{mount}`, a mount of the server's own: it holds tokens and settings, and no secrets")
+        format!("contains `{mount}`, a system mount of the server: it holds tokens and settings, not secrets")
     })
 }
 
 /// Returns the system mount that a path may be in.
 ///
-/// The server decodes a URL once, and compares case; a proxy before it may decode again, or fold case. So the path is judged after every
-/// escape is decoded, without regard to case and to white space around a component.
+/// The server decodes a URL once and is case-sensitive; a proxy in front of it may decode again or fold case. So the
+/// path is checked with all escapes decoded, ignoring case and white space around components.
 pub(crate) fn system_mount(path: &str) -> Option<&'static str> {
     let decoded = decoded(path);
     decoded.split(['/', '\\']).find_map(|part| {
-        // Parameters of a component (RFC 3986, section 3.3) are cut off by some proxies.
+        // Some proxies strip parameters of a component (RFC 3986, section 3.3).
         let part = part.split([';', '?', '#']).next().unwrap_or_default().trim();
         SYSTEM_MOUNTS.into_iter().find(|mount| part.eq_ignore_ascii_case(mount))
     })
@@ -56,7 +56,7 @@ fn decoded(path: &str) -> String {
                 }
             }
         }
-        // Each round is shorter, or the last.
+        // Each iteration shortens the text, or is the last.
         if out.len() == bytes.len() {
             return String::from_utf8_lossy(&out).into_owned();
         }

@@ -1,6 +1,7 @@
-//! Credentials from a credential helper: the program `docker-credential-NAME`, as Docker and Podman run it.
+//! Credentials from a credential helper: the program `docker-credential-NAME`, run as Docker and Podman run it.
 //!
-//! It gets the registry on its standard input and answers with JSON (`Username`, `Secret`). Its time and its answer are bounded.
+//! It gets the registry on its standard input and answers with JSON (`Username`, `Secret`). Its run time and its output
+//! are limited.
 
 use std::ffi::OsStr;
 use std::io::{Read as _, Write as _};
@@ -15,17 +16,17 @@ use zeroize::Zeroizing;
 
 use crate::{Credentials, DOCKER_HUB, Secret, VALUE_MAX, secret};
 
-/// Maximum length of a helper's name, in bytes.
+/// Longest name of a helper in bytes.
 const NAME_MAX: usize = 64;
-/// Maximum size of an answer, in bytes: two values, and their names.
+/// Largest output in bytes: two values and their keys.
 const ANSWER_MAX: usize = 2 * VALUE_MAX + 1024;
-/// Maximum time for an answer: some helpers ask a service on the network.
+/// Time limit of a helper: some ask a network service.
 const TIME_MAX: Duration = Duration::from_secs(30);
-/// Maximum length of a helper's message in an error, in characters.
+/// Longest helper message in an error, in characters.
 const MESSAGE_MAX: usize = 200;
-/// Docker's own registry as Docker names it to helpers.
+/// Docker Hub's server name in requests to helpers.
 const DOCKER_HUB_SERVER: &str = "https://index.docker.io/v1/";
-/// User name of a secret that is an identity token.
+/// User name that marks the secret as an identity token.
 const TOKEN_USER: &str = "<token>";
 /// Message of a helper that has no credentials for the registry.
 const NOT_FOUND: &str = "credentials not found in native keychain";
@@ -38,7 +39,7 @@ struct Answer {
     secret: Secret,
 }
 
-/// Asks the helper of a name for the credentials of a registry; `None` where it has none.
+/// Runs a helper for the credentials of a registry; `None` if it has none.
 pub(crate) fn credentials(name: &str, registry: &str) -> Result<Option<Credentials>, String> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(plain) {
@@ -52,11 +53,11 @@ fn ask(program: &OsStr, server: &str, within: Duration) -> Result<Option<Credent
     let mut command = Command::new(program);
     command.arg("get").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
     let mut child = command.spawn().map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => "it is in no directory of PATH".to_owned(),
+        std::io::ErrorKind::NotFound => "it is in no directory in PATH".to_owned(),
         _ => error.to_string(),
     })?;
     let answer = read(&mut child, server, within);
-    // Also what it started, which may hold the pipe.
+    // Also kills its children, which may hold the pipe open.
     if let Some(group) = Pid::from_raw(child.id().cast_signed()).filter(|_| answer.is_err()) {
         let _ = kill_process_group(group, Signal::KILL);
     }
@@ -67,7 +68,7 @@ fn ask(program: &OsStr, server: &str, within: Duration) -> Result<Option<Credent
         let message: String = text.trim().chars().filter(|c| !c.is_control()).take(MESSAGE_MAX).collect();
         return match message == NOT_FOUND {
             true => Ok(None),
-            false => Err(format!("it ended with {status}: {message}")),
+            false => Err(format!("it exited with {status}: {message}")),
         };
     }
     let malformed = |_| "its answer is not JSON with Username and Secret".to_owned();
@@ -81,12 +82,12 @@ fn ask(program: &OsStr, server: &str, within: Duration) -> Result<Option<Credent
     }
 }
 
-/// Sends the question and reads the whole answer.
+/// Sends the request and reads the whole output.
 fn read(child: &mut Child, server: &str, within: Duration) -> Result<Zeroizing<Vec<u8>>, String> {
     let (mut stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let (question, (sender, receiver)) = (server.to_owned(), channel());
     std::thread::spawn(move || {
-        // A helper that does not read is judged by its answer.
+        // A helper may answer without reading its input.
         let _ = stdin.as_mut().map(|stdin| stdin.write_all(question.as_bytes()));
         drop(stdin);
         let mut answer = Zeroizing::new(Vec::with_capacity(ANSWER_MAX + 1));
@@ -156,7 +157,7 @@ mod tests {
         }
     }
 
-    /// What a helper started goes, too: it would hold the pipe.
+    /// A helper's children are killed, too: they would hold the pipe open.
     #[test]
     fn slow_helper_is_killed_with_its_children() {
         let dir = tempfile::tempdir().unwrap();
@@ -164,7 +165,7 @@ mod tests {
         let path = script(&dir, &format!("sleep 1000 & echo $! $$ >{}; wait", pids.display()));
         let reported = loop {
             let reported = ask(path.as_os_str(), "r.example", Duration::from_secs(1)).unwrap_err();
-            // On a busy machine it may be killed before it has begun.
+            // On a busy machine it may be killed before it has started.
             if pids.exists() {
                 break reported;
             }

@@ -1,9 +1,9 @@
-//! Credentials for registries, and their form in Docker's configuration file.
+//! Registry credentials in the format of Docker's configuration file.
 //!
-//! In goes the content of a `config.json` (or of the `auth.json` that Podman and Skopeo write), out come the credentials
-//! for one repository. It is used on both sides: by executord for the file that the operator configured, by agent-cli
-//! for the caller's own. Where the file names a credential helper (`credHelpers`, `credsStore`), that program is run with the
-//! rights of the process that reads the file. No value is printed by anything here.
+//! Input: the content of a `config.json` (or of the `auth.json` that Podman and Skopeo write); output: the credentials
+//! for one repository. It is used by executord for the file that the operator configured, and by agent-cli for the
+//! caller's own. If the file names a credential helper (`credHelpers`, `credsStore`), that program runs with the
+//! privileges of the process that reads the file. This crate never prints a value.
 
 #![forbid(unsafe_code)]
 
@@ -21,23 +21,18 @@ use zeroize::Zeroizing;
 pub const FILE_MAX: usize = 1 << 20;
 /// Longest user name, password or token, in bytes.
 pub const VALUE_MAX: usize = 64 << 10;
-/// Names of Docker's own registry in its configuration file.
+/// Docker Hub's names in the configuration file.
 const DOCKER_HUB: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
 
-/// A text that is overwritten when it is dropped.
+/// Text that is overwritten on drop.
 pub type Secret = Zeroizing<String>;
 
 /// Credentials for a registry.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credentials {
-    /// A user's name and password.
-    Basic {
-        /// The name.
-        username: String,
-        /// The password.
-        password: Secret,
-    },
-    /// A refresh token (OAuth 2), which the registry's token service takes in place of a password.
+    /// User name and password.
+    Basic { username: String, password: Secret },
+    /// A refresh token (OAuth 2), which the registry's token service accepts instead of a password.
     IdentityToken(Secret),
     /// A bearer token for the registry itself.
     RegistryToken(Secret),
@@ -58,29 +53,27 @@ pub enum AuthFileError {
         /// Counted from 1.
         column: usize,
     },
-    /// The entry is there, but not readable.
+    /// The entry for the registry cannot be decoded.
     #[error("auths[{0:?}].auth is not `user:password` in base64")]
     Encoding(String),
-    /// A value cannot be one.
+    /// A value is not a valid credential.
     #[error("auths[{0:?}] has an empty user name, or a value of more than {VALUE_MAX} bytes")]
     Value(String),
-    /// The credential helper does not give the credentials.
+    /// The credential helper failed.
     #[error("the credential helper docker-credential-{helper} gives no credentials for {registry}: {why}")]
     Helper {
-        /// Registry of the credentials.
         registry: String,
         /// Name of the program after `docker-credential-`.
         helper: String,
-        /// Reason.
         why: String,
     },
 }
 
 impl Credentials {
-    /// A user's name and password, checked.
+    /// Creates credentials from a user name and password, after validation.
     ///
     /// # Errors
-    /// What is wrong with them; neither is repeated.
+    /// Returns the fault; neither value is repeated.
     pub fn basic(username: impl Into<String>, password: Secret) -> Result<Self, &'static str> {
         let username = username.into();
         match () {
@@ -132,9 +125,9 @@ fn secret<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error
     String::deserialize(deserializer).map(Zeroizing::new)
 }
 
-/// Returns the credentials for a repository of a registry: those of the helper that the file names for the registry, those of
-/// the longest entry that covers the repository, or those of the file's store. `None` where there are none. It blocks while a
-/// helper runs, for at most 30 s.
+/// Returns the credentials for a repository: those of the helper that the file names for the registry, of the longest
+/// entry that covers the repository, or of the file's credential store. `None` if there are none. Blocks while a helper
+/// runs, for at most 30 s.
 ///
 /// # Errors
 /// See [`AuthFileError`].
@@ -154,12 +147,12 @@ pub fn from_docker_config(
     }
 }
 
-/// What a file has for a repository.
+/// Result of a lookup in the file.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
     None,
     Credentials(Credentials),
-    /// The helper of this name has the credentials.
+    /// A helper with this name has the credentials.
     Helper(String),
 }
 
@@ -182,10 +175,10 @@ fn find(content: &[u8], registry: &str, repository: &str) -> Result<Found, AuthF
     })
 }
 
-/// Returns how much of a repository's name an entry covers; 0 if the entry is for others.
+/// Returns how many bytes of a repository's name an entry covers; 0 if the entry is for others.
 fn covers(name: &str, registry: &str, repository: &str) -> usize {
     let bare = name.strip_prefix("https://").or_else(|| name.strip_prefix("http://"));
-    // Docker's own entries are URLs with a path that means nothing; the others' paths are namespaces.
+    // Docker Hub's entries are URLs with a meaningless path; in other entries the path is a namespace.
     let (host, path) = match (bare, name.split_once('/')) {
         (Some(bare), _) => (bare.split('/').next().unwrap_or(bare), ""),
         (None, Some((host, path))) => (host, path.trim_end_matches('/')),

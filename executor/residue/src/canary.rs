@@ -1,23 +1,23 @@
-//! A secret made to be searched for: random, so that whatever is found came from here.
+//! Canaries: random secrets to search for, so that every hit is certain to come from the test.
 
 use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// Text of a canary that is longer repeats itself after so many bytes. A multiple of 48, so that base64 and windows
-/// come out even and the needles of a long canary are no more than those of one period.
+/// A longer canary repeats after this many bytes. A multiple of 48, so that base64 groups and windows align and a long
+/// canary needs no more needles than one period.
 const PERIOD: usize = 48 * 85;
-/// Characters of canaries, which are the same in JSON, URLs and shells.
+/// Characters of canaries, which need no escaping in JSON, URLs and shells.
 const ALPHABET: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// Random letters and digits. Prints as `[REDACTED]`, overwrites itself when it is dropped.
+/// Random letters and digits. Prints as `[REDACTED]`; wiped on drop.
 pub struct Canary(Zeroizing<Vec<u8>>);
 
 impl Canary {
-    /// Makes a random canary of this length.
+    /// Generates a canary of this length.
     ///
     /// # Errors
-    /// The kernel has no randomness.
+    /// Fails if the kernel has no randomness.
     pub fn random(length: usize) -> Result<Self, getrandom::Error> {
         let mut text = Zeroizing::new(vec![0; length]);
         let period = length.min(PERIOD);
@@ -31,12 +31,11 @@ impl Canary {
         Ok(Self(text))
     }
 
-    /// Returns its bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Returns its text.
+    /// Returns the canary as text.
     ///
     /// # Panics
     /// Never: it is letters and digits.

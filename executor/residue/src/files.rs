@@ -1,4 +1,4 @@
-//! Contents of files: below directories, and behind the descriptors of a process.
+//! Searches contents of files: below directories, and behind the descriptors of a process.
 
 use std::collections::HashSet;
 use std::fs::{File, Metadata};
@@ -11,22 +11,22 @@ use rustix::fs::{OFlags, major, minor};
 use crate::process::{Process, gone};
 use crate::{Place, Search};
 
-/// Type of a proc file system (statfs(2)).
+/// Magic number of a proc file system (statfs(2)).
 const PROC_MAGIC: i64 = 0x9fa0;
-/// Files and directories that one call looks at.
+/// Most files and directories that one call visits.
 const ENTRIES_MAX: usize = 1_000_000;
-/// Bytes of one file that are read.
+/// Most bytes that are read of one file.
 const BYTES_MAX: u64 = 64 << 30;
 
 impl Search<'_> {
-    /// Searches a file, or every regular file below a directory. Symbolic links are not followed; contents only, no
-    /// names. What is removed meanwhile is no error.
+    /// Searches a file, or every regular file below a directory. Symbolic links are not followed; only contents are
+    /// searched, not names. A file that is removed meanwhile is not an error.
     pub fn files(&mut self, path: &Path) {
         self.walk(path, &|path| Place::File(path.to_owned()));
     }
 
-    /// Searches what nothing but a process's descriptors lead to: memory files, deleted files, and whatever lies on file
-    /// systems that this process has not mounted (a detached tmpfs).
+    /// Searches files that only a process's descriptors lead to: memory files, deleted files, and files on file systems
+    /// that are not mounted in this process (a detached tmpfs).
     pub(crate) fn descriptors(&mut self, process: &Process) {
         let mounted = mounted();
         let mut seen = HashSet::new();
@@ -39,11 +39,11 @@ impl Search<'_> {
             let link = entry.path();
             let (Ok(target), Ok(meta)) = (link.read_link(), link.metadata()) else { continue };
             let target = target.to_string_lossy().into_owned();
-            // `user:[4026531837]`: a namespace, a file of the kernel's with nothing in it that could be read.
+            // `user:[4026531837]`: a namespace, a kernel file without readable content.
             if !target.starts_with('/') && target.contains(":[") {
                 continue;
             }
-            // A process's own view of /proc: what it leads to is searched by process.
+            // A process's own /proc: its content is searched by process.
             if rustix::fs::statfs(&link).is_ok_and(|stat| stat.f_type == PROC_MAGIC) {
                 continue;
             }
@@ -73,7 +73,7 @@ impl Search<'_> {
             if entries > ENTRIES_MAX {
                 return self.report.unsearched(
                     top.display().to_string(),
-                    format!("it has more than {ENTRIES_MAX} files: the rest was left out"),
+                    format!("it has more than {ENTRIES_MAX} files: the rest were skipped"),
                 );
             }
             let read = path.symlink_metadata().and_then(|meta| {
@@ -95,7 +95,7 @@ impl Search<'_> {
 
     fn file(&mut self, path: &Path, no_follow: bool, place: &dyn Fn(&Path) -> Place) {
         let follow = if no_follow { OFlags::NOFOLLOW } else { OFlags::empty() };
-        // Without O_NONBLOCK a pipe that took the file's place meanwhile would hold us up.
+        // Without O_NONBLOCK, a pipe that replaced the file meanwhile would block.
         let flags = (OFlags::NONBLOCK | follow).bits().cast_signed();
         let opened = File::options().read(true).custom_flags(flags).open(path);
         let searched = opened.and_then(|mut file| {
@@ -117,8 +117,8 @@ impl Search<'_> {
     }
 }
 
-/// Devices of the file systems that this process has mounted, as mountinfo shows them. Their field needs no parser: nothing in
-/// it is escaped.
+/// Devices of the file systems that are mounted in this process, from mountinfo. The device field has no escapes, so it
+/// needs no parser.
 fn mounted() -> HashSet<String> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     table.lines().filter_map(|line| line.split(' ').nth(2)).map(str::to_owned).collect()
@@ -167,7 +167,7 @@ mod tests {
             let report = search();
             assert_eq!(report.hits.len(), 1, "{before}: {report}");
             assert_eq!(report.hits[0].place, Place::File(path.clone()));
-            // 2500 is no multiple of 16: the first whole window begins 12 bytes later, and every one is met once.
+            // 2500 is not a multiple of 16: the first whole window begins 12 bytes later, and every one is found once.
             assert_eq!((report.hits[0].at, report.hits[0].windows), (before as u64 + 12, (2500 - 12) / 16));
         }
     }

@@ -1,4 +1,4 @@
-//! The journal, by way of `journalctl`: its files are compressed and cannot be searched as they are.
+//! Searches the journal through `journalctl`: its files are compressed and cannot be searched directly.
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::{Place, Search};
 
 impl Search<'_> {
-    /// Searches what the journal has had since then, all fields of all entries.
+    /// Searches all fields of all journal entries since `since`.
     pub fn journal(&mut self, since: SystemTime) {
         let seconds = since.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let mut command = Command::new("journalctl");
@@ -23,7 +23,7 @@ impl Search<'_> {
         }
         match (searched, child.wait()) {
             (Ok(bytes), Ok(status)) if status.success() => self.report.bytes += bytes,
-            (Ok(_), Ok(status)) => self.report.unsearched("the journal", format!("journalctl ended with {status}")),
+            (Ok(_), Ok(status)) => self.report.unsearched("the journal", format!("journalctl exited with {status}")),
             (Err(error), _) | (_, Err(error)) => self.report.unsearched("the journal", error.to_string()),
         }
     }

@@ -1,10 +1,9 @@
-//! Search of all memory of the machine through /proc/kcore, including memory that no process owns any more; and of a virtual
-//! machine's, from outside.
+//! Searches all memory of the machine through /proc/kcore, including free memory; and that of a virtual machine from outside.
 //!
-//! Of kcore's segments those are read that stand for memory of the machine; the others (modules, vmalloc) show the same
-//! pages once more. Pages of the searching process are left out: it has just read what it searches for, and an auditor
-//! has made it. Whose a page is, as far as the kernel tells, is part of the place: a free page still holds what its last
-//! owner wrote unless the kernel runs with `init_on_free=1`.
+//! Only kcore segments that represent physical memory are read; the others (modules, vmalloc) show the same pages
+//! again. Pages of the searching process are skipped: it has just read the secret, and an auditor has generated it. The
+//! owner of a page, as far as the kernel reports it, is part of the place: a free page still holds its last owner's
+//! data unless the kernel runs with `init_on_free=1`.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -16,12 +15,11 @@ use crate::memory::Mapping;
 use crate::report::Report;
 use crate::{CHUNK, Place, Search, WINDOW};
 
-/// Path of the kernel's memory.
 pub const KCORE: &str = "/proc/kcore";
-/// Program headers that are looked at.
+/// Most program headers that are read.
 const HEADERS_MAX: usize = 4096;
 
-/// A piece of the machine's memory in the file.
+/// A range of physical memory in the file.
 #[derive(Debug, PartialEq, Eq)]
 struct Segment {
     offset: u64,
@@ -30,7 +28,7 @@ struct Segment {
 }
 
 impl Search<'_> {
-    /// Searches all of the machine's memory, [`KCORE`]. It takes a second or two for each gigabyte.
+    /// Searches all of the machine's memory, [`KCORE`]. Takes one to two seconds per gigabyte.
     pub fn kernel_memory(&mut self) {
         self.core(Path::new(KCORE));
     }
@@ -39,7 +37,7 @@ impl Search<'_> {
         let opened = File::open(path).and_then(|file| Ok((segments(&file)?, file)));
         let (segments, file) = match opened {
             Ok((segments, file)) if !segments.is_empty() => (segments, file),
-            Ok(_) => return self.report.unsearched("kernel memory", format!("{} shows none of it", path.display())),
+            Ok(_) => return self.report.unsearched("kernel memory", format!("{} has no memory", path.display())),
             Err(error) => {
                 let why = match error.kind() {
                     io::ErrorKind::NotFound => format!("this kernel has no {} (CONFIG_PROC_KCORE)", path.display()),
@@ -59,11 +57,11 @@ impl Search<'_> {
         }
     }
 
-    /// Searches all memory of another machine: a file that begins with its first byte. `flags` is a copy of that machine's
-    /// /proc/kpageflags, of the same moment.
+    /// Searches all memory of another machine, in a file that begins with its first byte. `flags` is a copy of that
+    /// machine's /proc/kpageflags, taken at the same time.
     ///
     /// # Errors
-    /// A file cannot be opened.
+    /// Fails if a file cannot be opened.
     pub fn memory_image(&mut self, image: &Path, flags: &Path) -> io::Result<()> {
         let (image, flags) = (File::open(image)?, File::open(flags)?);
         let all = Segment { offset: 0, size: image.metadata()?.len(), physical: 0 };
@@ -71,7 +69,7 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// `flags` are those of another machine's pages.
+    /// Searches a segment. `flags` are those of another machine's pages.
     fn segment(&mut self, file: &File, segment: &Segment, flags: Option<&File>) {
         let page = rustix::param::page_size() as u64;
         let mut at = 0;
@@ -82,7 +80,7 @@ impl Search<'_> {
                 at += page; // memory that must not be touched
                 continue;
             }
-            // Hits are told with the page that they are in: first found, then looked up.
+            // Hits are reported with their page, which is looked up after the search.
             let mut found = Vec::new();
             self.needles.find(&self.buffer[..count], |label, offset| found.push((label, offset as u64)));
             if !found.is_empty() {
@@ -96,7 +94,7 @@ impl Search<'_> {
                 }
             }
             self.report.bytes += count as u64;
-            // Over the seam, but for the end.
+            // Overlap with the next chunk, except at the end.
             let seam = if at + (count as u64) < segment.size { (WINDOW as u64 - 1).min(count as u64 - 1) } else { 0 };
             at += count as u64 - seam;
         }
@@ -140,7 +138,7 @@ fn owner(flags: Option<u64>) -> &'static str {
     }
 }
 
-/// Numbers of this process's pages.
+/// Returns the numbers of this process's pages.
 fn own_pages(page: u64) -> io::Result<HashSet<u64>> {
     let (maps, pagemap) = (fs::read_to_string("/proc/self/maps")?, File::open("/proc/self/pagemap")?);
     let mut own = HashSet::new();
@@ -156,7 +154,7 @@ fn own_pages(page: u64) -> io::Result<HashSet<u64>> {
     Ok(own)
 }
 
-/// The segments of a 64-bit ELF core file that stand for memory of the machine.
+/// Returns the segments of a 64-bit ELF core file that represent physical memory.
 fn segments(file: &File) -> io::Result<Vec<Segment>> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "not a 64-bit core file");
     let read = |at: u64, length: usize| {
@@ -185,7 +183,7 @@ fn segments(file: &File) -> io::Result<Vec<Segment>> {
         physical: number(header, 24, 8),
         size: number(header, 32, 8),
     });
-    // The kernel's own text has a physical address, too, and is in the map of all memory already; it does no harm.
+    // The kernel's own text has a physical address, too, and is part of the direct map; searching it twice does no harm.
     Ok(pieces.filter(|segment| segment.physical != u64::MAX && segment.size > 0).collect())
 }
 
@@ -194,7 +192,7 @@ mod tests {
     use super::*;
     use crate::{Canary, Needles};
 
-    /// A core file as the kernel's: a note, a piece without a physical address, two pieces of memory.
+    /// A core file like the kernel's: a note, a segment without a physical address, two segments of memory.
     fn core(memory: [&[u8]; 3]) -> Vec<u8> {
         let mut file = b"\x7fELF\x02\x01\x01".to_vec();
         file.resize(64, 0);

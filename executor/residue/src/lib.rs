@@ -1,24 +1,23 @@
-//! The search for residue of secrets, used by `agent-cli audit` and by every test that claims "nothing is left".
+//! Searches for residue of secrets; used by `agent-cli audit` and by tests that verify "nothing is left".
 //!
-//! In go secrets of one's own making ([`Canary`], [`Needles`]) and places: processes ([`Search::process`]: memory,
-//! descriptors, command line, environment, mount table), directories ([`Search::files`]), the journal
-//! ([`Search::journal`]), all of the machine's memory ([`Search::kernel_memory`]). Out comes a [`Report`]: what was found
-//! where, how much was searched, and what could not be searched and why.
+//! Input: generated secrets ([`Canary`], [`Needles`]) and places: processes ([`Search::process`]: memory, descriptors,
+//! command line, environment, mount table), directories ([`Search::files`]), the journal ([`Search::journal`]), all of
+//! the machine's memory ([`Search::kernel_memory`]). Output: a [`Report`] with the hits and their places, the amount
+//! searched, and places that could not be searched, with the reason.
 //!
 //! # What counts as found
-//! Any [`WINDOW`] bytes of a secret that begin at a multiple of [`WINDOW`] in it: so every part of 31 bytes or more,
-//! and every half of a secret of 64. Each in these forms: as it is, in base64 (all three alignments; for a
-//! [`Canary`], whose text is letters and digits, its URL-safe alphabet gives the same), and in lower case hexadecimal.
-//! Forms in which letters and digits stay what they are (JSON, percent, shell quoting) need none of their own.
-//! Compressed or encrypted copies are not found.
+//! Any [`WINDOW`] bytes of a secret that begin at a multiple of [`WINDOW`] in it: so every part of at least 31 bytes,
+//! and every half of a secret of 64. Each in these forms: unchanged, in base64 (all three alignments; the URL-safe
+//! alphabet gives the same for a [`Canary`], whose text is letters and digits), and in lower-case hexadecimal. Forms
+//! that do not change letters and digits (JSON, percent, shell quoting) need no needles of their own. Compressed or
+//! encrypted copies are not found.
 //!
-//! # The search is no source of hits
-//! [`Needles`] keeps no byte of what it searches for, only keyed hashes of the windows. Pages of the searching
-//! process itself are passed over, because its buffers hold what it has read.
+//! # The search does not cause hits
+//! [`Needles`] stores no byte of a secret, only keyed hashes of the windows. Pages of the searching process itself are skipped, because its buffers hold what it has read.
 //!
 //! # Limits
-//! A search takes time, and what moves meanwhile can be missed or met twice: search what has come to rest. Pages that
-//! were given back to the kernel belong to no process; only the search of kernel memory sees them.
+//! A search takes time, and data that moves meanwhile can be missed or found twice: search idle targets. Pages that
+//! were returned to the kernel belong to no process; only the search of kernel memory covers them.
 
 #![forbid(unsafe_code)]
 
@@ -38,15 +37,15 @@ pub use kernel::KCORE;
 pub use needles::{Needles, WINDOW};
 pub use report::{Hit, Place, Report, Unsearched};
 
-/// Bytes that are read at once.
+/// Bytes per read.
 const CHUNK: usize = 1 << 20;
 
-/// A search that is under way.
+/// A search in progress.
 #[derive(Debug)]
 pub struct Search<'a> {
     needles: &'a Needles,
     report: Report,
-    /// Bytes that were read last. They may contain what was searched for, and are overwritten at the end.
+    /// Last read bytes. They may contain the secret and are overwritten on drop.
     buffer: Zeroizing<Vec<u8>>,
 }
 
@@ -56,13 +55,13 @@ impl<'a> Search<'a> {
         Self { needles, report: Report::default(), buffer: Zeroizing::new(vec![0; CHUNK]) }
     }
 
-    /// Ends, and tells.
+    /// Finishes the search and returns the report.
     pub fn report(self) -> Report {
         self.report
     }
 
-    /// Searches a stream piece by piece, over the seams too; gives its length. Hits are told by their offset in it, from
-    /// `base` on.
+    /// Searches a stream in chunks, including across chunk boundaries; returns its length. Hits are reported by their
+    /// offset plus `base`.
     fn stream(
         &mut self,
         mut read: impl FnMut(&mut [u8], u64) -> std::io::Result<usize>,
@@ -84,13 +83,13 @@ impl<'a> Search<'a> {
             let (needles, report) = (self.needles, &mut self.report);
             needles.find(&self.buffer[..filled], |label, offset| report.hit(label, begin + offset as u64, place()));
             at += count as u64;
-            // A window that lies across the seam is seen with the next piece, and only there.
+            // A window across a chunk boundary is seen with the next chunk only.
             kept = filled.min(WINDOW - 1);
             self.buffer.copy_within(filled - kept..filled, 0);
         }
     }
 
-    /// Searches a few bytes that are there already.
+    /// Searches bytes that are already in memory.
     fn bytes(&mut self, bytes: &[u8], place: &Place) {
         let report = &mut self.report;
         self.needles.find(bytes, |label, offset| report.hit(label, offset as u64, place.clone()));

@@ -1,4 +1,4 @@
-//! The memory of a process: every mapping that can be read.
+//! Searches the memory of a process: every readable mapping.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use crate::process::{Process, gone};
 use crate::{Place, Search};
 
-/// A mapping whose first pages cannot be read is one of a device, or lies behind the end of its file.
+/// Unreadable pages after which a mapping is skipped: it is of a device, or beyond the end of its file.
 const HOLES_MAX: u32 = 64;
 
 impl Search<'_> {
@@ -59,7 +59,7 @@ pub(crate) struct Mapping<'a> {
 }
 
 impl<'a> Mapping<'a> {
-    /// Parses a line if it is a readable mapping that is memory of the process.
+    /// Parses a line; `None` unless it is a readable mapping of process memory.
     pub(crate) fn parse(line: &'a str) -> Option<Self> {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;

@@ -1,10 +1,10 @@
-//! Needles: secrets as keyed hashes, and the search for them in a piece of memory.
+//! Needles: secrets as keyed hashes, and the search for them in memory.
 //!
-//! Every window of a secret is kept as 128 bits: 64 by which it is looked up, 64 that confirm it. Whoever reads the
-//! memory of the searching process finds no part of a secret here, and neither does the search itself.
+//! Every window of a secret is stored as 128 bits: 64 for the lookup, 64 for confirmation. So the memory of the
+//! searching process contains no part of a secret.
 //!
-//! A filter of one bit a hash comes first, so that memory costs one to two nanoseconds a byte; pages of zeros, most of
-//! what there is, cost next to nothing.
+//! A filter with one bit per hash is checked first, so the cost is one to two nanoseconds per byte; pages of zeros,
+//! which are the majority, cost almost nothing.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,14 +13,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 use zeroize::Zeroizing;
 
-/// Bytes of a secret that are looked for as one.
+/// Length of a searched window of a secret in bytes.
 pub const WINDOW: usize = 16;
 /// Words of the filter; a power of two. 256 KiB.
 const FILTER: usize = 1 << 15;
-/// Zeros are passed over in pieces of this size.
+/// Zeros are skipped in blocks of this many bytes.
 const ZEROS: usize = 512;
 
-/// Hashes of the secrets to search for, under a key of their own; no secret itself.
+/// Hashes of the secrets to search for, under a random key; no secret itself.
 pub struct Needles {
     keys: [u64; 4],
     filter: Box<[u64; FILTER]>,
@@ -29,10 +29,10 @@ pub struct Needles {
 }
 
 impl Needles {
-    /// Makes an empty set.
+    /// Creates an empty set.
     ///
     /// # Errors
-    /// The kernel has no randomness.
+    /// Fails if the kernel has no randomness.
     pub fn new() -> Result<Self, getrandom::Error> {
         let mut keys = [0; 4];
         for key in &mut keys {
@@ -41,11 +41,11 @@ impl Needles {
         Ok(Self { keys, filter: Box::new([0; FILTER]), windows: HashMap::new(), labels: Vec::new() })
     }
 
-    /// Adds a secret of at least 2 * [`WINDOW`] bytes under a name that reports show. Several secrets may have the
-    /// same name. What two secrets have in common is told of the first.
+    /// Adds a secret of at least 2 * [`WINDOW`] bytes under a name for reports. Several secrets may have the same name.
+    /// Content that two secrets share is reported for the first.
     ///
     /// # Panics
-    /// It is shorter: nothing useful could be said of it.
+    /// Panics if the secret is shorter, because results would be meaningless.
     pub fn add(&mut self, label: &str, secret: &[u8]) {
         assert!(secret.len() >= 2 * WINDOW, "a secret of {} bytes cannot be searched for", secret.len());
         let label = self.labels.iter().position(|known| known == label).unwrap_or_else(|| {
@@ -70,17 +70,17 @@ impl Needles {
         }
     }
 
-    /// Names, in the order in which they were added.
+    /// Names in the order in which they were added.
     pub fn labels(&self) -> &[String] {
         &self.labels
     }
 
-    /// Tells of every window that is found: its name and where it begins.
+    /// Calls `found` for every found window with its name and offset.
     pub(crate) fn find<'a>(&'a self, bytes: &[u8], mut found: impl FnMut(&'a str, usize)) {
         let mut at = 0;
         while at + WINDOW <= bytes.len() {
             if bytes.len() - at >= ZEROS && is_zero(&bytes[at..at + ZEROS]) {
-                // The last bytes may begin a window that goes on behind.
+                // The last bytes may begin a window that continues after the block.
                 at += ZEROS - (WINDOW - 1);
                 continue;
             }
@@ -101,7 +101,7 @@ impl Needles {
         }
     }
 
-    /// 64 keyed bits of a window: the two halves of a product of 128 bits, as wyhash mixes.
+    /// Returns 64 keyed bits of a window: the two halves of a 128-bit product, mixed as in wyhash.
     #[inline]
     fn hash(&self, window: &[u8; WINDOW], key: usize) -> u64 {
         let whole = u128::from_ne_bytes(*window);
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    /// A long canary costs no more than its period, and the needles hold nothing of it.
+    /// A long canary costs no more than its period, and the needles contain nothing of it.
     #[test]
     fn needles_are_few_and_no_needle() {
         let canary = Canary::random(900_000).unwrap();

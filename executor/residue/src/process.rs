@@ -1,4 +1,4 @@
-//! Processes: which there are, and what they hold.
+//! Processes: listing them, and searching their contents.
 
 use std::fmt;
 use std::fs;
@@ -6,25 +6,24 @@ use std::io;
 
 use crate::{Place, Search};
 
-/// A process, as /proc shows it.
+/// A process as shown in /proc.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Process {
     /// Pid on the host.
     pub pid: u32,
-    /// Pid of its parent.
     pub parent: u32,
     /// Name, at most 15 bytes.
     pub name: String,
-    /// True when the process is in another pid namespace than the searching one.
+    /// True if the process is in another pid namespace than the searching one.
     pub contained: bool,
 }
 
 impl Process {
-    /// Looks at a process; none where it is gone, or is only an entry in its parent's table.
+    /// Reads a process; `None` if it has exited or is a zombie.
     pub fn from_pid(pid: u32) -> Option<Self> {
         let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
         let stat = String::from_utf8_lossy(&stat);
-        // The name stands in parentheses and may hold any character.
+        // The name is in parentheses and may contain any character.
         let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
         let mut fields = rest.split_ascii_whitespace();
         if fields.next() == Some("Z") {
@@ -49,7 +48,7 @@ impl Process {
         pids.into_iter().filter_map(Self::from_pid).collect()
     }
 
-    /// Those of `all` that descend from `ancestor`, itself not included.
+    /// Returns the descendants of `ancestor` in `all`, without `ancestor` itself.
     pub fn descendants(all: &[Self], ancestor: u32) -> Vec<Self> {
         let mut found: Vec<Self> = Vec::new();
         let mut wanted = vec![ancestor];
@@ -72,8 +71,8 @@ impl fmt::Display for Process {
 }
 
 impl Search<'_> {
-    /// Searches all of a process: its memory, the files that only its descriptors lead to, its command line,
-    /// environment and mount table. The searching process itself is passed over. One that ends meanwhile is no error.
+    /// Searches a process: its memory, files that only its descriptors lead to, its command line, environment and mount
+    /// table. The searching process itself is skipped. A process that exits meanwhile is not an error.
     pub fn process(&mut self, process: &Process) {
         if process.pid == std::process::id() {
             return;
@@ -101,7 +100,7 @@ impl Search<'_> {
     }
 }
 
-/// Tells whether an error means that the process has ended.
+/// Returns true if an error means that the process has exited.
 pub(crate) fn gone(error: &io::Error) -> bool {
     use rustix::io::Errno;
     error.kind() == io::ErrorKind::NotFound || Errno::from_io_error(error) == Some(Errno::SRCH)
@@ -115,7 +114,7 @@ mod tests {
     use super::*;
     use crate::{Canary, Needles};
 
-    /// A shell that holds a canary in its environment, its arguments and a deleted file, and nothing but these.
+    /// A shell that holds a canary only in its environment, its arguments and a deleted file.
     #[test]
     fn a_process_is_searched_in_all_its_places() {
         let canaries = ["variable", "argument", "file", "memory"].map(|label| (label, Canary::random(64).unwrap()));

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// Places that are told one by one; those beyond are only counted.
+/// Most hits listed individually; further ones are only counted.
 const HITS_MAX: usize = 4096;
 
 /// Place of a hit.
@@ -27,21 +27,21 @@ pub enum Place {
         /// Descriptor as in /proc/PID/fd.
         target: String,
     },
-    /// /proc/PID/environ.
+    /// Environment, from /proc/PID/environ.
     Environment {
         /// Process id on the host.
         pid: u32,
         /// Name of the process.
         name: String,
     },
-    /// /proc/PID/cmdline.
+    /// Command line, from /proc/PID/cmdline.
     CommandLine {
         /// Process id on the host.
         pid: u32,
         /// Name of the process.
         name: String,
     },
-    /// /proc/PID/mountinfo.
+    /// Mount table, from /proc/PID/mountinfo.
     MountTable {
         /// Process id on the host.
         pid: u32,
@@ -50,9 +50,8 @@ pub enum Place {
     },
     /// The content of a file.
     File(PathBuf),
-    /// The journal.
     Journal,
-    /// The machine's memory.
+    /// The machine's physical memory.
     Kernel {
         /// Owner of the page by /proc/kpageflags: `free`, `slab`, `anonymous`, `file`.
         page: &'static str,
@@ -78,13 +77,11 @@ impl fmt::Display for Place {
 /// A secret that was found somewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hit {
-    /// Name of the secret.
     pub label: String,
-    /// Place.
     pub place: Place,
-    /// Windows of it that were found there, in whatever form.
+    /// Number of its windows found there, in any form.
     pub windows: u64,
-    /// Address or offset of the first.
+    /// Address or offset of the first hit.
     pub at: u64,
 }
 
@@ -95,12 +92,10 @@ impl fmt::Display for Hit {
     }
 }
 
-/// Something that was to be searched and was not.
+/// A place that could not be searched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsearched {
-    /// Place.
     pub what: String,
-    /// Reason and remedy.
     pub why: String,
 }
 
@@ -109,20 +104,20 @@ pub struct Unsearched {
 pub struct Report {
     /// Hits, one for each name and place.
     pub hits: Vec<Hit>,
-    /// Found in further places that are not told one by one.
+    /// Number of further hits that are not listed.
     pub further: u64,
-    /// Processes that were searched.
+    /// Number of searched processes.
     pub processes: u64,
-    /// Files that were searched, those behind descriptors included.
+    /// Number of searched files, including those behind descriptors.
     pub files: u64,
-    /// Total of searched bytes.
+    /// Number of searched bytes.
     pub bytes: u64,
     /// Places that were not searched.
     pub unsearched: Vec<Unsearched>,
 }
 
 impl Report {
-    /// Tells whether anything was found.
+    /// Returns true if anything was found.
     pub fn found(&self) -> bool {
         !self.hits.is_empty()
     }
@@ -141,7 +136,7 @@ impl Report {
     }
 }
 
-/// The hits, one a line; empty when there are none.
+/// Prints one hit per line; empty if there are none.
 impl fmt::Display for Report {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for hit in &self.hits {

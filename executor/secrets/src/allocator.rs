@@ -1,20 +1,20 @@
-//! An allocator that overwrites what it frees.
+//! An allocator that overwrites memory when it is freed.
 //!
-//! Secret types wipe themselves; libraries do not. Protobuf and HTTP libraries grow their buffers, and each growth leaves the
-//! old bytes behind. With this allocator no freed byte of the heap keeps its content, whichever code allocated it. It does not
-//! reach memory that is still held, such as the buffers of an open connection, which get no secret (docs/adr/0014), nor stacks,
-//! nor the kernel's buffers.
+//! Secret types wipe themselves; libraries do not. Protobuf and HTTP libraries grow their buffers, and each growth
+//! leaves the old bytes in freed memory. With this allocator no freed heap byte keeps its content, whichever code
+//! allocated it. It does not cover memory that is still allocated, such as the buffers of an open connection, which
+//! hold no secret (docs/adr/0014), nor stacks, nor the kernel's buffers.
 
 #![allow(unsafe_code)] // a global allocator is an unsafe trait
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
-/// The system's allocator, with every byte overwritten by zeros before it is freed.
+/// The system allocator; overwrites every block with zeros before freeing it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ZeroOnFree;
 
-// SAFETY: every method hands the caller's own arguments on to `System`, whose contract is the same; memory is
-// written only between the caller giving it up and `System` taking it back, within the layout that it had.
+// SAFETY: every method passes the caller's arguments on to `System`, whose contract is the same; memory is written only
+// between the caller's release and `System`'s, within its layout.
 unsafe impl GlobalAlloc for ZeroOnFree {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as the caller promised.
@@ -27,7 +27,7 @@ unsafe impl GlobalAlloc for ZeroOnFree {
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller gives up `layout.size()` bytes at `pointer`, which nobody else refers to.
+        // SAFETY: the caller gives up `layout.size()` bytes at `pointer`, and no other reference to them exists.
         unsafe {
             overwrite(pointer, layout.size());
             System.dealloc(pointer, layout);
@@ -35,9 +35,9 @@ unsafe impl GlobalAlloc for ZeroOnFree {
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // The system's realloc may move and free the old place as it was: so the move is done here.
-        // SAFETY: the new layout has the caller's alignment and a size that the caller promises to be valid; the
-        // copy stays within both places, which are distinct; the old one is freed only when the new one is there.
+        // The system's realloc may move the block and free the old one without a wipe, so this copies it instead.
+        // SAFETY: the new layout has the caller's alignment and a size that the caller promises to be valid; the copy
+        // stays within both blocks, which are distinct; the old one is freed only after the new one is allocated.
         unsafe {
             let new = System.alloc(Layout::from_size_align_unchecked(size, layout.align()));
             if !new.is_null() {
@@ -49,15 +49,14 @@ unsafe impl GlobalAlloc for ZeroOnFree {
     }
 }
 
-/// Zeros that the compiler may not leave out, although nobody reads them.
+/// Writes zeros in a form that the compiler cannot optimize away, although they are never read.
 unsafe fn overwrite(pointer: *mut u8, size: usize) {
     if crate::CONTROL {
         return;
     }
     // SAFETY: the caller owns `size` bytes at `pointer`.
     unsafe { std::ptr::write_bytes(pointer, 0, size) };
-    // An empty assembly block that might read the memory makes the writes needed, without the cost of volatile
-    // ones byte by byte.
+    // An empty assembly block that might read the memory forces the writes, without the cost of volatile byte writes.
     // SAFETY: the block has no instruction.
     unsafe { std::arch::asm!("/* {0} */", in(reg) pointer, options(nostack, preserves_flags, readonly)) };
 }
@@ -66,11 +65,12 @@ unsafe fn overwrite(pointer: *mut u8, size: usize) {
 mod tests {
     use super::*;
 
-    /// Looks at memory just freed: through the allocator itself, whose bookkeeping may take the first two words.
+    /// Checks memory that was just freed. Skips the start of the block, which the system allocator uses for bookkeeping.
     fn zeros_after(free: impl Fn(*mut u8, Layout)) -> bool {
         let layout = Layout::from_size_align(4096, 16).unwrap();
-        // SAFETY: the layout is valid; the memory is written and freed once, and read afterwards on purpose while
-        // no other thread of this test allocates that size. The block is below the size that is unmapped.
+        // SAFETY: the layout is valid; the memory is written and freed once, and read afterwards on purpose while no
+        // other thread of this test allocates that size. The block is smaller than the size above which blocks are
+        // unmapped.
         unsafe {
             let keep = ZeroOnFree.alloc(layout); // so that the block behind does not merge with the top
             let block = ZeroOnFree.alloc(layout);
@@ -90,7 +90,7 @@ mod tests {
         assert!(zeros_after(|block, layout| unsafe { ZeroOnFree.dealloc(block, layout) }));
         // SAFETY: as above.
         assert!(!zeros_after(|block, layout| unsafe { System.dealloc(block, layout) }), "the control sees nothing");
-        // SAFETY: as above; what realloc gives is freed.
+        // SAFETY: as above; the block that realloc returns is freed.
         assert!(zeros_after(|block, layout| unsafe {
             let new = ZeroOnFree.realloc(block, layout, 8192);
             assert_eq!(*new.add(4095), 0xa5);

@@ -1,25 +1,25 @@
 //! Memory and files that hold secrets, and their wiping.
 //!
-//! - [`ZeroOnFree`]: the allocator of every process of ours that meets a secret.
-//! - [`TagKey`]: tells whether two requests are the same without keeping either.
-//! - [`scrub_stack`]: overwrites what calls left behind on the stack.
-//! - [`redact`]: masks the values in what a container prints.
-//! - [`Token`]: the key to a container's own secret inputs, and [`TokenDigest`], which judges it.
-//! - [`volume`]: the tmpfs that a container's secret files live on, from its making to its receipt.
+//! - [`ZeroOnFree`]: the allocator of every executor process that handles secrets.
+//! - [`TagKey`]: compares requests by keyed digest, without keeping them.
+//! - [`scrub_stack`]: overwrites stack memory left by earlier calls.
+//! - [`redact`]: masks secret values in a container's output.
+//! - [`Token`]: gives access to a container's own secret inputs; [`TokenDigest`] verifies it.
+//! - [`volume`]: the tmpfs of a container's secret files, from its creation to the receipt of its wipe.
 //!
-//! The feature `residue-control` makes all of them do nothing ([`CONTROL`]), for the one test that shows that the others
-//! would notice.
+//! The feature `residue-control` disables all of them ([`CONTROL`]), for the one test which proves that the other tests
+//! would find residue.
 //!
-//! Unsafe code is confined to the allocator, which cannot be written without.
+//! Unsafe code is confined to the allocator, which requires it.
 
 #[cfg(all(feature = "residue-control", not(debug_assertions)))]
-compile_error!("residue-control wipes nothing: it is for tests, in debug builds alone");
+compile_error!("residue-control disables wiping: it is for tests, in debug builds only");
 
-/// True for a build that wipes nothing: neither freed memory nor files nor buffers. The search for residue must find
-/// some in it (feature `residue-control`, debug builds only).
+/// True for a build that wipes neither freed memory nor files nor buffers. The search for residue must find some in it
+/// (feature `residue-control`, debug builds only).
 pub const CONTROL: bool = cfg!(feature = "residue-control");
 
-/// The version of our programs. A build that wipes nothing says so.
+/// Version of the executor's programs. A build that wipes nothing is marked.
 pub const VERSION: &str = if CONTROL {
     concat!(env!("CARGO_PKG_VERSION"), " (RESIDUE CONTROL: WIPES NO SECRET, FOR TESTS ONLY)")
 } else {

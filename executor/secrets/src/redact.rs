@@ -1,22 +1,22 @@
-//! Masks secret values in what a container prints.
+//! Masks secret values in a container's output.
 //!
-//! In go the values, by name, and bytes as they come; out come the bytes with every occurrence of a value, in any of
-//! the forms that `redact/forms.rs` lists, replaced by `[REDACTED:name]`.
+//! Input: the values with their names, and a stream of bytes. Output: the bytes with every occurrence of a value, in
+//! any of the forms in `redact/forms.rs`, replaced by `[REDACTED:name]`.
 //!
-//! - **What is masked** is each byte that belongs to an occurrence of any form, wherever it begins. So no form
-//!   survives because another one that overlaps it was found first. A stretch of overlapping occurrences
-//!   has one marker, with the name of the longest form at its beginning. Occurrences that touch have one
-//!   marker if they are of one value (as the pieces of a long one are), else one each. The result does not
-//!   depend on how the bytes were divided into calls, as long as nobody flushes between them.
-//! - **Which values**: see [`Redaction`]. Same content under two names has the name that was given first. White
-//!   space around a value is not masked with it, and a value of white space alone is not masked at all.
-//! - **Time** is linear in the text, whatever tenant chose it and the values: at most one comparison of 256 bytes
-//!   for each doubling of the number of forms at each place, and usually one look into a table.
-//! - **Memory**: the values, their lines and encodings. 64 MiB of values are watched, and 16 MiB more of lines
-//!   and encodings; smaller values first. What does not fit is named in a warning.
-//! - **What is not found**: a value in other encodings (hexadecimal, compressed, reversed, encrypted), broken
-//!   by other bytes (colours, line numbers), or flushed in parts. In base64, up to four bits of the first and
-//!   the last byte show in the characters next to the marker when other data surrounds the value.
+//! - **Masked bytes**: each byte that belongs to an occurrence of any form. So no form survives because an overlapping
+//!   one was found first. A run of overlapping occurrences gets one marker, with the name of the longest form at its
+//!   start. Adjacent occurrences get one marker if they are of the same value (as the pieces of a long one are), else
+//!   one each. The result does not depend on how the bytes were divided into calls, as long as there is no flush
+//!   between them.
+//! - **Masked values**: see [`Redaction`]. If two names have the same content, the first name is used. White space
+//!   around a value is not masked with it, and a value of only white space is not masked at all.
+//! - **Time** is linear in the text, for any text and values that a tenant may choose: per position at most one
+//!   comparison of 256 bytes for each doubling of the number of forms, and usually one table lookup.
+//! - **Memory**: the values, their lines and encodings. Up to 64 MiB of values are masked, plus 16 MiB of lines and
+//!   encodings; smaller values first. A warning names values that do not fit.
+//! - **Not found**: a value in other encodings (hexadecimal, compressed, reversed, encrypted), interrupted by other
+//!   bytes (colours, line numbers), or flushed in parts. In base64, up to four bits of the first and the last byte show
+//!   in the characters next to the marker if other data surrounds the value.
 
 mod encode;
 mod forms;
@@ -37,17 +37,16 @@ use matcher::Matcher;
 use pieces::{ENCODED_MAX, Forms, VALUES_MAX};
 pub use stream::Stream;
 
-/// Longer names are cut in markers and warnings: a short value must not blow up the log.
+/// Longer names are cut in markers and warnings, so that a short value cannot inflate the log.
 const NAME_MAX: usize = 128;
 /// Maximum number of names in one warning.
 const NAMES_MAX: usize = 50;
 
-/// A value that must not be printed.
+/// A value to mask.
 #[derive(Clone, Copy)]
 pub struct Watched<'a> {
-    /// Name for the marker, which is not secret.
+    /// Name for the marker; not secret.
     pub name: &'a str,
-    /// The value.
     pub value: &'a [u8],
 }
 
@@ -57,7 +56,7 @@ impl std::fmt::Debug for Watched<'_> {
     }
 }
 
-/// Knows the values. Its `Debug` does not tell them; its memory is overwritten when it is dropped.
+/// Finds and masks a set of values. `Debug` does not print them; the memory is overwritten on drop.
 pub struct Redactor {
     bytes: Zeroizing<Vec<u8>>,
     matcher: Matcher,
@@ -67,18 +66,18 @@ pub struct Redactor {
 
 struct Marker {
     text: String,
-    /// Tells names apart across redactors.
+    /// Distinguishes names of different redactors.
     id: u64,
 }
 
 impl Redactor {
-    /// Watches values. On a rotation, give the old and the new ones.
+    /// Builds a redactor of these values. On a rotation, pass both the old and the new ones.
     pub fn new<'a>(mode: Redaction, values: impl IntoIterator<Item = Watched<'a>>) -> Self {
         let (mut values, mut warnings) = evaluate(mode, values);
-        // On a rotation most are given twice.
+        // On a rotation most values occur twice.
         let mut seen = HashSet::new();
         values.retain(|value| seen.insert((value.content, value.followed)));
-        // If not everything fits, what is left out should be of the largest. Equal ones stay in their order.
+        // If not everything fits, the largest values are left out. The sort keeps the order of equal ones.
         values.sort_by_key(|value| value.content.len());
 
         let mut markers: Vec<Marker> = Vec::with_capacity(values.len());
@@ -96,7 +95,7 @@ impl Redactor {
         forms.begin_encodings();
         let mut full = false;
         for ((owner, value), place) in (0..).zip(&values).zip(places) {
-            // Once a value did not fit, no larger one is tried: the time that takes must be bounded, too.
+            // After one value did not fit, larger ones are not tried, which bounds the time as well.
             full = full
                 || value.content.is_empty()
                 || forms.encodings(owner, value.content, value.followed, place).is_err();
@@ -115,36 +114,36 @@ impl Redactor {
         &self.warnings
     }
 
-    /// Tells whether no value is watched, so that output may bypass the redactor.
+    /// Returns true if there are no masked values, so that output may bypass the redactor.
     pub fn is_idle(&self) -> bool {
         self.matcher.len() == 0
     }
 
-    /// About how many bytes of memory it holds.
+    /// Returns the approximate memory use in bytes.
     pub fn bytes(&self) -> usize {
         let markers = self.markers.iter().map(|marker| size_of::<Marker>() + marker.text.capacity());
         self.bytes.capacity() + self.matcher.bytes() + markers.sum::<usize>()
     }
 
-    /// Returns the length of the longest form; a [`Stream`] holds back fewer bytes.
+    /// Returns the length of the longest form; a [`Stream`] always holds back fewer bytes.
     pub fn longest(&self) -> usize {
         self.matcher.longest()
     }
 
-    /// Everything that is looked for, long forms in pieces: secret, and of use to measure or check this matcher
-    /// beside another.
+    /// Returns all forms that are searched for, long ones in pieces. The result is secret; for measuring this matcher
+    /// and comparing it with another.
     pub fn forms(&self) -> impl Iterator<Item = &[u8]> {
         self.matcher.forms(&self.bytes).map(|(form, _)| form)
     }
 
-    /// Masks one text that is complete, such as an error message.
+    /// Masks a complete text, such as an error message.
     pub fn text(&self, text: &str) -> String {
-        // A value that is no text may have been cut out of the middle of a character.
+        // Masking a value that is not text can split a character.
         String::from_utf8(self.masked(text.as_bytes()))
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
     }
 
-    /// Masks bytes that are complete.
+    /// Masks complete bytes.
     pub fn masked(&self, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(bytes.len());
         let mut stream = Stream::default();
@@ -160,13 +159,13 @@ impl std::fmt::Debug for Redactor {
     }
 }
 
-/// Returns the warnings about values that do not depend on how many there are, without making a search for them: those of
-/// [`Redactor::warnings`] but for what finds no room.
+/// Returns the warnings that concern single values, without building a search: those of [`Redactor::warnings`] except
+/// the ones about lack of room.
 pub fn warnings<'a>(mode: Redaction, values: impl IntoIterator<Item = Watched<'a>>) -> Vec<String> {
     evaluate(mode, values).1.reported(shortest(mode))
 }
 
-/// Returns the values that are long enough, and what is to be said of others.
+/// Returns the values that are long enough, and warnings about the others.
 fn evaluate<'a>(mode: Redaction, values: impl IntoIterator<Item = Watched<'a>>) -> (Vec<Value<'a>>, Warnings<'a>) {
     let mut warnings = Warnings::default();
     let values = values.into_iter().filter(|_| mode != Redaction::None);
@@ -187,7 +186,7 @@ fn shortest(mode: Redaction) -> usize {
 struct Value<'a> {
     name: &'a str,
     content: &'a [u8],
-    /// White space behind it.
+    /// White space after the value.
     followed: &'a [u8],
 }
 
@@ -200,7 +199,7 @@ impl<'a> Value<'a> {
             return Some(Self { name, content, followed });
         }
         match (content.is_empty(), value.len()) {
-            // Nothing to hide.
+            // An empty value needs no masking.
             (_, 0) => None,
             (true, _) => {
                 warnings.blank.push(name);
@@ -226,7 +225,7 @@ impl Marker {
     }
 }
 
-/// Names of what is not masked as one might think.
+/// Names of values that are not masked, or not in every form.
 #[derive(Default)]
 struct Warnings<'a> {
     short: Vec<&'a str>,
@@ -250,7 +249,7 @@ impl Warnings<'_> {
     }
 }
 
-/// Makes one warning about several names.
+/// Combines several names into one warning.
 fn warning(mut names: Vec<&str>, what: &str) -> Option<String> {
     names.sort_unstable();
     names.dedup();

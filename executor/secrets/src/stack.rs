@@ -1,19 +1,19 @@
-//! Overwriting of the stack below the current call.
+//! Overwriting the stack below the current call.
 //!
-//! A hash keeps its last block in itself, a call keeps its arguments, and a moved value stays where it was: none of it
-//! is freed, so that the allocator does not see it, and it stays until another call happens to go as deep.
+//! A hash state holds its last block, a call leaves its arguments, and a moved value leaves a copy: none of it is
+//! freed, so the allocator cannot wipe it, and it remains until another call reaches the same depth.
 
-/// Depth in bytes: more than receiving a request needs, and much less than the stacks of the executor's processes.
+/// Overwritten depth in bytes: more than receiving a request needs, and much less than the stacks of the executor's processes.
 const DEPTH: usize = 96 << 10;
 
-/// Overwrites the stack below the caller. For whoever has called what read secrets, right behind that call.
+/// Overwrites the stack below the caller. Call it right after a function that read secrets.
 #[inline(never)]
 pub fn scrub_stack() {
     if crate::CONTROL {
         return;
     }
     let mut below = [0_u8; DEPTH];
-    // Somebody might read it: so the zeros are written.
+    // black_box counts as a read, so the zeros are written.
     std::hint::black_box(&mut below);
 }
 
@@ -27,7 +27,7 @@ mod tests {
 
     const MARK: u8 = 0xa7;
 
-    /// Leaves marks some way down, and tells where.
+    /// Leaves marks deeper in the stack, and returns their address.
     #[inline(never)]
     fn leave(depth: usize) -> u64 {
         let mut frame = [0_u8; 1024];

@@ -1,39 +1,39 @@
-//! Tags, which tell whether two requests are the same without keeping either.
+//! Request digests, which compare two requests without keeping either.
 //!
-//! A plain digest of a short secret can be guessed from the digest. A tag is keyed (HMAC-SHA-256), and the key is
-//! random and in memory only, for as long as this boot's launcher or daemon lives.
+//! A short secret can be guessed from its plain digest. A request digest is keyed (HMAC-SHA-256); the key is random and
+//! kept only in memory, for the lifetime of this boot's launcher or daemon.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use zeroize::Zeroizing;
 
-/// Bytes of a key.
+/// Length of a key in bytes.
 const KEY: usize = 32;
 
-/// A key of tags. Prints as `[REDACTED]`.
+/// Key of request digests. Prints as `[REDACTED]`.
 #[derive(Clone)]
 pub struct TagKey(Zeroizing<[u8; KEY]>);
 
-/// Error of bytes that are not a key.
+/// Returned for bytes of a wrong length.
 #[derive(Debug, thiserror::Error)]
-#[error("a tag key has {KEY} bytes, not {0}")]
+#[error("a request digest key has {KEY} bytes, not {0}")]
 pub struct BadKey(usize);
 
 impl TagKey {
-    /// A new key.
+    /// Generates a new key.
     ///
     /// # Errors
-    /// The kernel has no randomness.
+    /// Fails if the kernel has no randomness.
     pub fn random() -> Result<Self, getrandom::Error> {
         let mut key = Zeroizing::new([0; KEY]);
         getrandom::fill(&mut *key)?;
         Ok(Self(key))
     }
 
-    /// A key that another process of ours passed.
+    /// Reads a key that another executor process passed.
     ///
     /// # Errors
-    /// Another length.
+    /// Fails if the length is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, BadKey> {
         Ok(Self(Zeroizing::new(bytes.try_into().map_err(|_| BadKey(bytes.len()))?)))
     }
@@ -43,8 +43,8 @@ impl TagKey {
         &*self.0
     }
 
-    /// The tag of a list of parts, in hexadecimal. Each part is counted with its length, so that no two lists
-    /// are mistaken for one another.
+    /// Computes the digest of a list of parts, in hexadecimal. Each part is hashed with its length, so that different
+    /// lists cannot collide by concatenation.
     pub fn tag<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> String {
         let mut mac = Hmac::<Sha256>::new_from_slice(&*self.0).expect("HMAC takes a key of any length");
         for part in parts {

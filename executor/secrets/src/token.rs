@@ -1,7 +1,7 @@
-//! Runtime tokens: made where they are written, and known by their digest alone everywhere else.
+//! Runtime tokens: generated where they are delivered; every other place knows only their digest.
 //!
-//! The form is `executor_core::token`'s. Whoever judges a token keeps a [`TokenDigest`]: it cannot be presented, it
-//! cannot be guessed from (32 random bytes lie behind it), and comparing it takes the same time wherever two differ.
+//! The format is in `executor_core::token`. A verifier keeps a [`TokenDigest`], which cannot be presented as a token,
+//! does not allow guessing (the token has 32 random bytes), and is compared in constant time.
 
 use executor_core::ident::ContainerId;
 use executor_core::token::{DIGEST_BYTES, RANDOM_BYTES};
@@ -9,26 +9,26 @@ use hmac::digest::CtOutput;
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
-/// A runtime token. Wipes itself, prints as `[REDACTED]`.
+/// A runtime token. Wiped on drop; prints as `[REDACTED]`.
 pub struct Token(Zeroizing<Vec<u8>>);
 
 impl Token {
-    /// A new one for a container.
+    /// Generates a token for a container.
     ///
     /// # Errors
-    /// The kernel has no randomness.
+    /// Fails if the kernel has no randomness.
     pub fn random(id: &ContainerId) -> Result<Self, getrandom::Error> {
         let mut random = Zeroizing::new([0; RANDOM_BYTES]);
         getrandom::fill(&mut *random)?;
         let head = id.as_str().len() + 1;
-        // One allocation of the final size, so that none is left behind with a part of it.
+        // Allocated once at the final size, so that no partial copy remains.
         let mut token = Zeroizing::new(vec![b'.'; head + 2 * RANDOM_BYTES]);
         token[..head - 1].copy_from_slice(id.as_str().as_bytes());
         hex::encode_to_slice(*random, &mut token[head..]).expect("the room was made for it");
         Ok(Self(token))
     }
 
-    /// Returns the token as clients present it.
+    /// Returns the token in the form that clients present.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// Digest of a token. Two digests are compared in constant time.
+/// Digest of a token, compared in constant time.
 #[derive(PartialEq, Eq)]
 pub struct TokenDigest(CtOutput<Sha256>);
 

@@ -1,37 +1,36 @@
 //! The file system of a container's secret files.
 //!
-//! One tmpfs a container, made detached: it has no path on the host. It is filled before anyone can see it; the
-//! container gets read-only views of it, one for each mount point; the writable side stays with the shim (and a
-//! second handle with the launcher), because the end of a secret is to be overwritten where it stands.
+//! One tmpfs per container, created detached: it has no path on the host. It is filled before any process can see it;
+//! the container gets read-only views of it, one per mount point; the shim keeps the writable side (and the launcher a
+//! second handle), because secrets must be overwritten in place at the end.
 //!
 //! ```text
 //! /0/                       mount point 0, a directory (0700, the process's user)
 //!    db/user -> ../../../dev/executor-files/0/..data/db/user
-//!                           what the process opens: swapping `..data` changes all files at once
+//!                           path that the process opens: swapping `..data` changes all files at once
 //! /1                        mount point 1, a single file
 //! /files/0/..gen1/db/user   the files (0600) of mount point 0; `files` shows at /dev/executor-files
 //! /files/0/..data -> ..gen1
-//! /inputs/values            variables and arguments, where the container may ask for them again (0600, root)
+//! /inputs/values            variables and arguments, if the container may ask for them again (0600, root)
 //! ```
-//! This is the layout of Kubernetes' AtomicWriter, so that a later generation replaces an earlier one by one
-//! rename (see the module `generation`); but generations lie beside what the process sees, where there is nothing but its
-//! files. A directory is as open as the most open file below it needs; the two above the generations, which everybody passes
-//! through, can be searched and not listed (0711).
+//! This is the layout of Kubernetes' AtomicWriter, so that one rename replaces a generation by a later one (see the
+//! module `generation`), except that generations are stored outside the visible directory, which has only the
+//! container's files. A directory is as accessible as the most accessible file below it requires; the two directories
+//! above the generations, which all users pass through, can be searched but not listed (0711).
 //!
 //! Files that the process may change have no generations, and no links lead to them:
 //! ```text
 //! /0/db/user                the file, in a directory that the process may write to
 //! /1                        mount point 1, a single file
-//! /files/0, /files/1        the same files by a second name (0700, root), so that one that the process deletes is wiped like
-//!                           the others; the numbers are those of the plan
-//! /inputs/0                 as the request had it, where the container may ask for it again
+//! /files/0, /files/1        second names (0700, root) of the same files, so that a file that the process deletes is wiped
+//!                           like the others; numbered as in the plan
+//! /inputs/0                 original content from the request, if the container may ask for it again
 //! ```
-//! What the process may write is bounded by the size of the file system, and what it does there is no more than work for
-//! the wipe.
+//! The size of the file system bounds what the process may write; anything it does there only adds work for the wipe.
 //!
-//! The files belong to the container's user, who may take leases on them (fcntl(2), F_SETLEASE), and a lease keeps
-//! whoever opens a file waiting for 45 s. Nobody can lease a file that is open for writing: so the shim holds each file
-//! open, from the moment that it was made.
+//! The files belong to the container's user, who may take leases on them (fcntl(2), F_SETLEASE), and a lease blocks
+//! every open of a file for 45 s. A file that is open for writing cannot be leased, so the shim holds each file open
+//! from its creation.
 
 mod generation;
 mod inputs;
@@ -58,40 +57,40 @@ pub use inputs::Stored;
 pub use steps::StepSecrets;
 pub use wipe::Receipt;
 
-/// Source of the mount in /proc/PID/mountinfo.
+/// Mount source, as shown in /proc/PID/mountinfo.
 pub const SOURCE: &str = "executor-secrets";
 /// Permission bits of a directory of private files.
 const DIRECTORY: u32 = 0o700;
-/// Mode of a directory that other users only pass through.
+/// Mode of a directory that other users may pass through but not list.
 const PASSAGE: u32 = 0o711;
-/// Mode of a file while it is written.
+/// Mode of a file while it is being written.
 const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
-/// Mount attributes in the container.
+/// Mount attributes in the container for read-only files.
 const READ_ONLY: Attributes =
     Attributes { read_only: true, no_suid: true, no_dev: true, no_exec: true, recursive: false };
-/// And where it may change them.
+/// Mount attributes in the container for writable files.
 const WRITABLE: Attributes = Attributes { read_only: false, ..READ_ONLY };
-/// The directory of the generations, one directory in it for each mount point that has any; of second names, where files are
-/// writable.
+/// Directory of the generations, with a subdirectory for each mount point that has any; for writable files it holds
+/// their second names.
 const FILES: &str = "files";
-/// The host's root, whom no user of a container is.
+/// The host's root; no container user maps to it.
 const ROOT: u32 = 0;
-/// The first generation's directory.
+/// Directory of the first generation.
 const GENERATION: &str = "..gen1";
 
-/// A container's secret file system, by its writable side.
+/// A container's secret file system, through its writable side.
 #[derive(Debug)]
 pub struct Volume {
     root: OwnedFd,
     kind: VolumeKind,
-    /// The files, open for writing, so that nobody can take a lease on one.
+    /// The files, open for writing, so that they cannot be leased.
     held: RefCell<Vec<OwnedFd>>,
 }
 
-/// Takes each file while it is open for writing: who writes the files is a helper, and does not live on to hold them.
+/// Receives each file while it is open for writing. The writer is a short-lived helper that cannot hold the files open itself.
 pub type Pass<'a> = dyn FnMut(BorrowedFd<'_>) -> io::Result<()> + 'a;
 
-/// Owner of the files, where they say nothing else.
+/// Default owner of the files.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner {
     /// User id on the host.
@@ -100,7 +99,7 @@ pub struct Owner {
     pub gid: u32,
 }
 
-/// Permissions of a file for others than its owner.
+/// Permissions of a file for users other than its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Permission bits.
@@ -110,10 +109,10 @@ pub struct Access {
 }
 
 impl Volume {
-    /// Makes an empty volume: tmpfs with `noswap`, or ramfs where the kernel's tmpfs has no such option.
+    /// Creates an empty volume: tmpfs with `noswap`, or ramfs if the kernel's tmpfs has no such option.
     ///
     /// # Errors
-    /// No privilege, or out of memory.
+    /// Fails if privilege or memory is missing.
     pub fn create(size: VolumeSize) -> io::Result<Self> {
         let flags =
             MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
@@ -130,12 +129,12 @@ impl Volume {
         }
     }
 
-    /// Takes a handle that another process of ours passed.
+    /// Wraps a handle that another executor process passed.
     pub fn from_handle(root: OwnedFd, kind: VolumeKind) -> Self {
         Self { root, kind, held: RefCell::default() }
     }
 
-    /// The writable side, to be passed on.
+    /// Returns the writable side, for passing on.
     pub fn handle(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
@@ -145,24 +144,24 @@ impl Volume {
         self.kind
     }
 
-    /// Holds a file that was passed, for as long as it has a name.
+    /// Holds a passed file open for as long as it has a name.
     pub fn hold(&self, file: OwnedFd) {
         self.held.borrow_mut().push(file);
     }
 
-    /// Lets go of files that were removed.
+    /// Closes held files that were removed.
     fn release(&self) {
         let is_there = |file: &OwnedFd| rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink > 0);
         self.held.borrow_mut().retain(is_there);
     }
 
-    /// Writes every file, and passes it on. The pages are charged to the cgroup of the calling process.
+    /// Writes every file and passes it on. The pages are charged to the cgroup of the calling process.
     ///
     /// # Errors
-    /// No room: in the volume, or in the cgroup's memory limit.
+    /// Fails if the volume or the cgroup's memory limit has no room.
     ///
     /// # Panics
-    /// Where `contents` or `access` is shorter than the indices in `mounts` say: the caller counts them first.
+    /// Panics if `contents` or `access` is shorter than the indices in `mounts` require; the caller checks the lengths first.
     pub fn fill(
         &self,
         mounts: &[MountPoint],
@@ -205,7 +204,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Writes every file where the process sees it, and gives each a second name.
+    /// Writes every file at its visible place, and gives each a second name.
     fn fill_writable(
         &self,
         mounts: &[MountPoint],
@@ -233,16 +232,16 @@ impl Volume {
         Ok(())
     }
 
-    /// Detached views, one for each mount point, in their order: read-only, or writable where the process may change its files.
+    /// Creates detached views, one per mount point, in their order: read-only, or writable if the process may change its files.
     ///
     /// # Errors
-    /// On kernels before 6.15 `InvalidInput` while the volume is attached nowhere: see [`Volume::attach`].
+    /// `InvalidInput` on kernels before 6.15 while the volume is not attached: see [`Volume::attach`].
     pub fn views(&self, mounts: &[MountPoint], layout: Layout) -> io::Result<Vec<OwnedFd>> {
         let attributes = if layout == Layout::Writable { WRITABLE } else { READ_ONLY };
         (0..mounts.len()).map(|number| self.view_with(Path::new(&number.to_string()), attributes)).collect()
     }
 
-    /// A read-only one of all generations, if the mount points have any, or of the second names.
+    /// Creates a read-only view of all generations, if the mount points have any, or of the second names.
     ///
     /// # Errors
     /// As [`Volume::views`].
@@ -250,7 +249,7 @@ impl Volume {
         placement::shows_generations_dir(mounts, layout).then(|| self.view(FILES.as_ref())).transpose()
     }
 
-    /// A detached read-only view of what lies at a path in the volume.
+    /// Creates a detached read-only view of a path in the volume.
     ///
     /// # Errors
     /// As [`Volume::views`].
@@ -264,20 +263,20 @@ impl Volume {
         Ok(view)
     }
 
-    /// Attaches the writable side at a directory of the calling process's own, private mount namespace, for
-    /// kernels that cannot clone a mount that is detached.
+    /// Attaches the writable side at a directory of the calling process's private mount namespace, for kernels that
+    /// cannot clone a detached mount.
     ///
     /// # Errors
-    /// The directory is not there.
+    /// Fails if the directory does not exist.
     pub fn attach(&self, target: BorrowedFd<'_>) -> io::Result<()> {
         executor_sys::mount::attach(self.handle(), target)
     }
 }
 
-/// Tells whether the kernel has tmpfs with `noswap`.
+/// Returns true if the kernel has tmpfs with `noswap`.
 ///
 /// # Errors
-/// No privilege to make a file system.
+/// Fails without the privilege to create a file system.
 pub fn noswap_supported() -> io::Result<bool> {
     Ok(Volume::create(VolumeSize { bytes: 4096, inodes: 4 })?.kind == VolumeKind::TmpfsNoswap)
 }
@@ -287,7 +286,7 @@ fn generations(mount: usize) -> PathBuf {
     Path::new(FILES).join(mount.to_string())
 }
 
-/// Makes the directory of a generation, with those that its files lie in.
+/// Creates the directory of a generation and the directories of its files.
 fn make_generation(
     top: BorrowedFd<'_>,
     name: &str,
@@ -312,12 +311,12 @@ fn make_generation(
     Ok(generation)
 }
 
-/// Users that must be able to pass through a directory.
+/// Access that other users need to pass through a directory.
 #[derive(Default)]
 struct Sharing {
-    /// Group of a file below that is not its owner's alone.
+    /// Group of a file below that is shared with a group.
     group: Option<u32>,
-    /// A file below is for everybody, or there are several groups.
+    /// True if a file below is readable by all users, or files below have several groups.
     everybody: bool,
 }
 
@@ -363,7 +362,7 @@ fn write_file(dir: BorrowedFd<'_>, name: &Path, content: &[u8], uid: u32, access
     Ok(file)
 }
 
-/// Makes a link, which belongs to whom the files belong to: the host's root is nobody in a user namespace.
+/// Creates a link with the owner of the files: the host's root is unmapped in a user namespace.
 fn make_link(target: &Path, dir: BorrowedFd<'_>, name: &Path, owner: Owner) -> io::Result<()> {
     rustix::fs::symlinkat(target, dir, name)?;
     let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
@@ -377,7 +376,7 @@ fn absent_is_fine<E: Into<io::Error>>(result: Result<(), E>) -> io::Result<()> {
     }
 }
 
-/// Gives owner and mode, whatever the umask was.
+/// Sets owner and mode, regardless of the umask.
 fn own(fd: BorrowedFd<'_>, uid: u32, Access { mode, gid }: Access) -> io::Result<()> {
     rustix::fs::fchown(fd, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
     Ok(rustix::fs::fchmod(fd, Mode::from_raw_mode(mode))?)

@@ -1,7 +1,7 @@
-//! Capabilities of the calling thread (capabilities(7)): names, sets, and every change of them.
+//! Capabilities of the calling thread (capabilities(7)): names, sets, and changes.
 //!
-//! Capabilities belong to threads, and a thread made later has those of its maker: what changes them here is for processes
-//! of one thread.
+//! Capabilities are per thread, and a new thread inherits those of its creator, so the functions that change them are
+//! for single-threaded processes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,15 +10,15 @@ use caps::errors::CapsError;
 use caps::{CapSet, securebits};
 pub use caps::{Capability, CapsHashSet};
 
-/// Returns the set of these names (`CAP_KILL`).
+/// Parses capability names (`CAP_KILL`) into a set.
 ///
 /// # Errors
-/// A name that is not one of a capability.
+/// Returns an error if a name is not a capability.
 pub fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> io::Result<CapsHashSet> {
     names.into_iter().map(|name| name.parse().map_err(io::Error::other)).collect()
 }
 
-/// Returns whether a capability is in the bounding set: whether this process can pass it on.
+/// Returns true if a capability is in the bounding set, so that this process can pass it on.
 pub fn is_in_bounding_set(capability: Capability) -> bool {
     caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false) // newer than this kernel
 }
@@ -33,7 +33,7 @@ pub(crate) fn set_effective(set: &CapsHashSet) -> io::Result<()> {
     caps::set(None, CapSet::Effective, set).map_err(failed)
 }
 
-/// Returns whether a capability is in effect.
+/// Returns true if a capability is in the effective set.
 ///
 /// # Errors
 /// None in practice.
@@ -41,16 +41,16 @@ pub fn is_effective(capability: Capability) -> io::Result<bool> {
     caps::has_cap(None, CapSet::Effective, capability).map_err(failed)
 }
 
-/// Treatment of the bounding set where the caller has no privilege to change it.
+/// What to do if the caller has no privilege to change the bounding set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bounding {
-    /// The set stays: what it still allows must not be had by other means (no_new_privs).
+    /// Leave the set as it is. The caller must prevent its use by other means (no_new_privs).
     IfAllowed,
-    /// An error.
+    /// Return an error.
     Required,
 }
 
-/// Takes all capabilities but these out of the bounding set, in the order of their numbers. It takes CAP_SETPCAP.
+/// Removes all capabilities except `kept` from the bounding set, in numerical order. Requires CAP_SETPCAP.
 pub(crate) fn limit_bounding_set(kept: &CapsHashSet, how: Bounding) -> io::Result<()> {
     let dropped: BTreeMap<u8, Capability> =
         caps::all().difference(kept).map(|capability| (capability.index(), *capability)).collect();
@@ -64,10 +64,11 @@ pub(crate) fn limit_bounding_set(kept: &CapsHashSet, how: Bounding) -> io::Resul
     Ok(())
 }
 
-/// Leaves these capabilities effective and permitted, these inheritable and ambient, and no others.
+/// Makes exactly these capabilities permitted and effective and, if `ambient_too`, inheritable and ambient.
 pub(crate) fn retain(held: &CapsHashSet, ambient_too: bool) -> io::Result<()> {
     let inheritable = if ambient_too { held.clone() } else { CapsHashSet::new() };
-    // Ambient ones first, because they are inheritable; permitted ones last, because the others must be among them.
+    // Ambient first, because ambient capabilities must be inheritable; permitted last, because the other sets must be
+    // subsets of it.
     caps::clear(None, CapSet::Ambient).map_err(failed)?;
     caps::set(None, CapSet::Inheritable, &inheritable).map_err(failed)?;
     caps::set(None, CapSet::Effective, held).map_err(failed)?;
@@ -75,12 +76,12 @@ pub(crate) fn retain(held: &CapsHashSet, ambient_too: bool) -> io::Result<()> {
     inheritable.into_iter().try_for_each(|capability| caps::raise(None, CapSet::Ambient, capability).map_err(failed))
 }
 
-/// Has permitted capabilities stay when the user changes, or go again.
+/// Sets whether permitted capabilities survive a change of user (PR_SET_KEEPCAPS).
 pub(crate) fn keep_over_change_of_user(keep: bool) -> io::Result<()> {
     securebits::set_keepcaps(keep).map_err(failed)
 }
 
-/// Returns whether no capabilities but these are effective or permitted.
+/// Returns true if no capability outside `kept` is effective or permitted.
 pub(crate) fn is_limited_to(kept: &CapsHashSet) -> io::Result<bool> {
     let permitted = caps::read(None, CapSet::Permitted).map_err(failed)?;
     Ok(permitted.is_subset(kept) && effective()?.is_subset(kept))

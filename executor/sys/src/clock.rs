@@ -1,4 +1,4 @@
-//! Clocks that cannot be set, to measure durations. `SystemTime` is for dates alone.
+//! Monotonic clocks for measuring durations. Use `SystemTime` for dates only.
 
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime};
@@ -6,15 +6,14 @@ use std::time::{Duration, SystemTime};
 use executor_core::time::Timestamp;
 use rustix::time::{ClockId, clock_gettime};
 
-/// Time since the machine's boot, suspends included.
+/// Time since boot, including suspends.
 pub fn uptime() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
-    // Neither is negative, and the nanoseconds are below 1,000,000,000.
+    // Neither field is negative, and the nanoseconds are below 1,000,000,000.
     Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
 }
 
-/// Date by the wall clock of the first call in this process, and the time that has passed since. A wall clock that is set
-/// later does not change it.
+/// Wall-clock time at the first call in this process plus the time elapsed since. Later changes of the wall clock have no effect.
 pub fn steady() -> Timestamp {
     static FIRST: OnceLock<(Timestamp, Duration)> = OnceLock::new();
     let (date, at) = FIRST.get_or_init(|| (SystemTime::now().into(), uptime()));
@@ -22,7 +21,7 @@ pub fn steady() -> Timestamp {
     Timestamp(date.0.saturating_add(u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX)))
 }
 
-/// Age of a process by its start time, which is in ticks of the clock since boot.
+/// Age of a process, from its start time in clock ticks since boot.
 pub fn age_of(start_time: u64) -> Duration {
     let ticks = rustix::param::clock_ticks_per_second().max(1);
     let start = Duration::from_nanos((u128::from(start_time) * 1_000_000_000 / u128::from(ticks)) as u64);

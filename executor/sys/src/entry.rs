@@ -1,8 +1,8 @@
-//! The way into a container that runs: its namespaces, its user, and a process in it.
+//! Entering a running container: its namespaces, its user, and a new process in it.
 //!
-//! A process of the executor's becomes what the container's own processes are *before* it can be seen in the container: it enters
-//! every namespace, gives up all that they do not have, and only then makes the process that is in the container's pid
-//! namespace, too. What is seen there has nothing that is worth reaching (CVE-2016-9962).
+//! The entering process of the executor takes on the container's restrictions *before* it becomes visible in the
+//! container: it enters every namespace and drops every privilege that the container lacks, and only then creates a
+//! process in the container's pid namespace. The visible process holds nothing worth attacking (CVE-2016-9962).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -12,7 +12,7 @@ use nix::sched::{CloneFlags, setns};
 use crate::privileges::{self, Credentials};
 use crate::process::{self, Fork, OneThread};
 
-/// The name of a namespace below /proc/PID/ns, and its flag.
+/// Name of each namespace in /proc/PID/ns, and its clone flag.
 const KINDS: [(&str, CloneFlags); 7] = [
     ("user", CloneFlags::CLONE_NEWUSER),
     ("mnt", CloneFlags::CLONE_NEWNS),
@@ -23,15 +23,15 @@ const KINDS: [(&str, CloneFlags); 7] = [
     ("cgroup", CloneFlags::CLONE_NEWCGROUP),
 ];
 
-/// Namespaces of a process that are not the caller's own.
+/// The namespaces of a process that differ from the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Namespaces(CloneFlags);
 
 impl Namespaces {
-    /// Compares them. The caller makes sure that the pid is still the same process' afterwards.
+    /// Compares the namespaces of `pid` with the caller's. The caller must check afterwards that the pid was not reused.
     ///
     /// # Errors
-    /// No such process; no privilege.
+    /// Fails if the process does not exist or the caller lacks privilege.
     pub fn other_than_own(pid: i32) -> io::Result<Self> {
         let mut flags = CloneFlags::empty();
         for (name, flag) in KINDS {
@@ -43,18 +43,19 @@ impl Namespaces {
         Ok(Self(flags))
     }
 
-    /// A user namespace is among them.
+    /// Returns true if the set has a user namespace.
     pub fn has_user(self) -> bool {
         self.0.contains(CloneFlags::CLONE_NEWUSER)
     }
 }
 
-/// Enters namespaces of the process of a descriptor, does there what takes privilege, takes these credentials for good, and
-/// makes a process that is in the pid namespace as well: a child of the caller's own parent, so that the caller can end.
+/// Enters the namespaces of the pidfd's process, performs the privileged steps there, takes the credentials for good,
+/// and creates a process that is also in the pid namespace. The new process is a child of the caller's parent, so the
+/// caller can exit.
 ///
 /// # Errors
-/// The process has ended; a limit of the container's on processes; something is left that should not be. The caller must
-/// end then: it may be within already.
+/// Fails if the process has exited, the container's process limit is reached, or a privilege remains that should not.
+/// The caller must then exit, because it may already be inside the container.
 pub fn enter(
     pidfd: BorrowedFd<'_>,
     namespaces: Namespaces,
@@ -68,12 +69,12 @@ pub fn enter(
     process::clone(libc::CLONE_PARENT, &one_thread)
 }
 
-/// Takes a mount namespace of its own for the calling process, which begins as a copy of the one that it is in: what is mounted
-/// from now on is seen by this process and its children alone. For a process that has entered a container; it becomes root
-/// there, so that what it makes belongs to somebody whom the container knows.
+/// Moves the calling process into a new mount namespace, a copy of the current one: later mounts are visible only to
+/// this process and its children. For a process that has entered a container; it becomes root of the container's user
+/// namespace, so that new files have an owner that is mapped in the container.
 ///
 /// # Errors
-/// No privilege.
+/// Fails without privilege.
 pub fn separate_mounts(namespaces: Namespaces) -> io::Result<()> {
     nix::sched::unshare(CloneFlags::CLONE_NEWNS)?;
     let private = nix::mount::MsFlags::MS_REC | nix::mount::MsFlags::MS_PRIVATE;

@@ -1,14 +1,13 @@
-//! The loop of a process of one thread: descriptors and times that it waits for, all in one call of poll.
+//! Event loop of a single-threaded process: waits for descriptors and deadlines in one call of poll.
 //!
 //! ```text
-//!  each turn:   register what is to be waited for, each with a token     Events::read, write, ...
-//!               the earliest time at which something is due             Events::due
+//!  each turn:   register what to wait for, each with a token             Events::read, write, ...
+//!               set the earliest deadline                                Events::due
 //!               wait                                                     Events::wait
-//!               act on the tokens that come back, and on what is due
+//!               handle the returned tokens and the expired deadlines
 //! ```
-//! Registrations last for one turn and borrow the descriptors: none can be forgotten, and none outlives what it is about.
-//! Unlike the registrations of epoll this costs no system call. Signals come as a descriptor
-//! ([`crate::process::SignalEvents`]).
+//! Registrations last for one turn and borrow the descriptors, so a stale registration is impossible. Unlike epoll,
+//! registering costs no system call. Signals arrive through a descriptor ([`crate::process::SignalEvents`]).
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -19,7 +18,7 @@ use rustix::io::Errno;
 
 use crate::ready::until;
 
-/// Descriptors to wait for.
+/// Descriptors to wait for, each with a token.
 #[derive(Debug)]
 pub struct Events<'fd, T> {
     fds: Vec<PollFd<'fd>>,
@@ -34,31 +33,31 @@ impl<T> Default for Events<'_, T> {
 }
 
 impl<'fd, T: Copy> Events<'fd, T> {
-    /// Waits for input, for the end of a peer or of a process.
+    /// Waits for input, for a peer's hangup, or for the exit of a process (pidfd).
     pub fn read(&mut self, fd: BorrowedFd<'fd>, token: T) {
         self.add(fd, PollFlags::IN, token);
     }
 
-    /// Waits for room to write.
+    /// Waits until the descriptor is writable.
     pub fn write(&mut self, fd: BorrowedFd<'fd>, token: T) {
         self.add(fd, PollFlags::OUT, token);
     }
 
-    /// Waits for the end of a peer alone, whatever it has sent before.
+    /// Waits for a hangup only, even if unread input is pending.
     pub fn hangup(&mut self, fd: BorrowedFd<'fd>, token: T) {
         self.add(fd, PollFlags::RDHUP, token);
     }
 
-    /// Ends the wait at this time at the latest. The earliest of several counts.
+    /// Sets the deadline of the wait. The earliest of several counts.
     pub fn due(&mut self, at: impl IntoIterator<Item = Instant>) {
         self.due = self.due.into_iter().chain(at).min();
     }
 
-    /// Waits until something is ready, or due. Returns the tokens of what is ready, in the order of their registration:
-    /// none where something is due, or a signal interrupted the wait.
+    /// Waits until a descriptor is ready or a deadline passes. Returns the tokens of the ready descriptors in the order
+    /// of registration; none if only a deadline passed or a signal interrupted the wait.
     ///
     /// # Errors
-    /// Out of memory; more descriptors than the process may have.
+    /// Fails if memory is short or there are more descriptors than the process may have.
     pub fn wait(mut self) -> io::Result<Vec<T>> {
         let timeout = self.due.map(until);
         match poll(&mut self.fds, timeout.as_ref()) {

@@ -1,27 +1,26 @@
-//! The heap as forked processes see it: each page that one of them writes to is copied for it, and stays its own.
+//! Heap layout for forked processes, which copy each page on the first write to it.
 
-/// Longest piece that is taken to fill holes. The heap of a process that has just started has none that is longer.
+/// Longest block allocated to fill holes, in bytes. The heap of a freshly started process has no longer hole.
 const PIECE_MAX: usize = 64 << 10;
-/// Pieces up to this length have a size class for each 16 bytes.
+/// Up to this length, in bytes, the allocator has a size class for each 16 bytes.
 const CLASSES_MAX: usize = 1 << 10;
 
-/// Gives memory that the allocator holds but does not use back to the kernel: a shim waits for as long as its
-/// container lives.
+/// Returns unused heap memory to the kernel. A shim stays around for as long as its container runs.
 pub fn trim() {
     // SAFETY: malloc_trim has no precondition.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Fills the holes that the heap has now, for good. What is allocated from now on lies behind what is there already, so that
-/// forked processes do not write between things that only their parent made, and those pages stay one for all of them.
+/// Permanently fills the present holes of the heap. Later allocations are placed behind the existing ones, so that
+/// forked processes do not write to pages with data of their parent, and those pages stay shared.
 ///
-/// The heap of the parent grows by up to 0.2 MB of address space. Most of it is never touched, and takes no memory.
+/// The parent's heap grows by up to 0.2 MB of address space. Most of it is never touched and uses no memory.
 pub fn fill_holes() {
     let end = end();
     let mut length = PIECE_MAX;
     while length > 0 {
         loop {
-            // SAFETY: malloc has no precondition. What it gives is never used and never freed.
+            // SAFETY: malloc has no precondition. The returned block is never used and never freed.
             let piece = unsafe { libc::malloc(length) };
             if piece.is_null() || piece.addr() >= end {
                 break;
@@ -31,8 +30,8 @@ pub fn fill_holes() {
     }
 }
 
-/// Returns where the heap ends.
+/// Returns the end of the heap.
 fn end() -> usize {
-    // SAFETY: nothing is asked for but where the end is.
+    // SAFETY: sbrk(0) only returns the current end.
     unsafe { libc::sbrk(0) }.addr()
 }

@@ -1,7 +1,8 @@
-//! Holes of files: bytes that nobody stored, which cost whoever reads them as much as others do.
+//! Holes in sparse files. Reading a hole costs as much as reading stored bytes.
 //!
-//! A file of a terabyte that holds nothing takes a moment to make and many minutes to read. So what others wrote is looked
-//! over for its holes before it is read. A file system that does not know them says that all of a file is stored.
+//! An empty sparse file of a terabyte is created at once and takes many minutes to read. Files from untrusted sources
+//! are therefore checked for holes before they are read. A file system without hole support reports the whole file as
+//! stored.
 
 use std::io;
 use std::ops::Range;
@@ -10,10 +11,10 @@ use std::os::fd::AsFd;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-/// The next part of a file that is stored, from `at` on; nothing where only holes follow. Moves the file's position.
+/// Returns the next stored range of a file, from `at` on, or `None` if only holes follow. Moves the file's position.
 ///
 /// # Errors
-/// Not a regular file; the disk.
+/// Fails if it is not a regular file or the read fails.
 pub fn next_stored(file: impl AsFd, at: u64) -> io::Result<Option<Range<u64>>> {
     let start = match seek(&file, SeekFrom::Data(at)) {
         Err(Errno::NXIO) => return Ok(None),
@@ -22,8 +23,8 @@ pub fn next_stored(file: impl AsFd, at: u64) -> io::Result<Option<Range<u64>>> {
     Ok(Some(start..seek(&file, SeekFrom::Hole(start))?.max(start + 1)))
 }
 
-/// Most bytes that a part of a file with so much stored of it may have, where it has more: `ratio` for each byte that is
-/// stored, and `free` besides. Looks no further than it must. Moves the file's position.
+/// Checks that a part of a file is not mostly holes: it may have `ratio` bytes for each stored byte, plus `free`.
+/// Returns the permitted number of bytes if the part is longer. Stops as early as possible. Moves the file's position.
 ///
 /// # Errors
 /// As [`next_stored`].
@@ -49,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    /// Whatever the size, and wherever its few bytes are.
+    /// Independent of the size and of the position of the stored bytes.
     #[test]
     fn what_is_mostly_holes_is_told() {
         let file = tempfile::tempfile().unwrap();

@@ -1,7 +1,7 @@
-//! A memory file in huge pages.
+//! Moving a memory file into huge pages.
 //!
-//! Whoever maps such a file has two MiB of it by one fault, and one entry for them in a page table. That matters where a
-//! program is forked for every container: each process faults its code in again.
+//! A mapping of such a file needs one page fault and one page-table entry per 2 MiB. This matters for a program that is
+//! forked for every container, because each process faults its code in again.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -9,32 +9,32 @@ use std::os::fd::AsFd;
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-/// Bytes of a huge page of x86-64, and of aarch64 with pages of 4 KiB.
+/// Bytes of a huge page on x86-64, and on aarch64 with 4 KiB pages.
 pub const HUGE_PAGE: usize = 2 << 20;
 /// MADV_COLLAPSE, since Linux 6.1.
 const COLLAPSE: i32 = 25;
 
-/// Moves `file`, a memory file of `len` bytes that nobody writes to, into huge pages. `len` has to be a multiple of
+/// Moves `file`, a memory file of `len` bytes that no process writes to, into huge pages. `len` must be a multiple of
 /// [`HUGE_PAGE`].
 ///
 /// # Errors
-/// The kernel has none, cannot do it, or is short of memory. The file is as good as before.
+/// Fails if the kernel has no huge pages, no MADV_COLLAPSE, or too little memory. The file remains usable.
 pub fn collapse(file: impl AsFd, len: usize) -> io::Result<()> {
     let len = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
     let room = len.saturating_add(HUGE_PAGE);
     // SAFETY: a new mapping at an address that the kernel chooses; nothing refers to it.
     let reserved = unsafe { mmap_anonymous(None, room, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE)? };
     let start = NonZeroUsize::new(reserved.as_ptr().addr().next_multiple_of(HUGE_PAGE));
-    // SAFETY: within the room reserved above, which has a huge page more than `len` bytes.
+    // SAFETY: within the range reserved above, which is one huge page longer than `len`.
     let mapped = unsafe { mmap(start, len, ProtFlags::PROT_READ, MapFlags::MAP_SHARED | MapFlags::MAP_FIXED, file, 0) };
     let collapsed = mapped.map_err(io::Error::from).and_then(|mapped| {
-        // SAFETY: exactly what was mapped; what its pages hold stays the same.
+        // SAFETY: exactly the mapped range; the content of its pages does not change.
         match unsafe { libc::madvise(mapped.as_ptr(), len.get(), COLLAPSE) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     });
-    // SAFETY: all of the room reserved above; nothing refers to it.
+    // SAFETY: the whole range reserved above; nothing refers to it.
     unsafe { munmap(reserved, room.get()) }?;
     collapsed
 }
@@ -54,7 +54,7 @@ mod tests {
         let bytes: Vec<u8> = (0..HUGE_PAGE + 5).map(|at| (at % 251) as u8).collect();
         file.write_all(&bytes).unwrap();
         file.set_len(2 * HUGE_PAGE as u64).unwrap();
-        // A kernel may refuse; the bytes are the same in both cases.
+        // The kernel may refuse; the content is the same in both cases.
         let _ = collapse(&file, 2 * HUGE_PAGE);
         let mut read = vec![0; bytes.len()];
         std::os::unix::fs::FileExt::read_exact_at(&file, &mut read, 0).unwrap();

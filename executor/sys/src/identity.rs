@@ -1,4 +1,4 @@
-//! Identities of processes: pid, start time and boot together.
+//! Process identities: pid, start time and boot id together.
 
 use std::io;
 use std::sync::OnceLock;
@@ -7,10 +7,10 @@ use executor_core::ident::ProcessIdentity;
 
 use crate::kernel_file;
 
-/// The id of this boot.
+/// Returns the id of this boot.
 ///
 /// # Errors
-/// /proc cannot be read.
+/// Fails if /proc cannot be read.
 pub fn boot_id() -> io::Result<String> {
     static BOOT: OnceLock<String> = OnceLock::new();
     if let Some(id) = BOOT.get() {
@@ -20,30 +20,30 @@ pub fn boot_id() -> io::Result<String> {
     Ok(BOOT.get_or_init(|| id).clone())
 }
 
-/// The identity of the process that has this pid now.
+/// Returns the identity of the process that has this pid now.
 ///
 /// # Errors
-/// No such process; /proc cannot be read.
+/// Fails if there is no such process or /proc cannot be read.
 pub fn read(pid: i32) -> io::Result<ProcessIdentity> {
     let stat = kernel_file::read(format!("/proc/{pid}/stat"))?;
     let start_time = start_time(&stat).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
     Ok(ProcessIdentity { pid, start_time, boot_id: boot_id()? })
 }
 
-/// The process exists still and is not a zombie.
+/// Returns true if the process still exists and is not a zombie.
 pub fn alive(identity: &ProcessIdentity) -> bool {
     let same = read(identity.pid).is_ok_and(|now| now == *identity);
     same && kernel_file::read(format!("/proc/{}/stat", identity.pid))
         .is_ok_and(|stat| after_name(&stat).first() != Some(&b'Z'))
 }
 
-/// Field 22. The name in field 2 may hold blanks and parentheses, so the count begins behind its last one.
+/// Field 22. The name in field 2 may contain blanks and parentheses, so fields are counted from its last parenthesis.
 fn start_time(stat: &[u8]) -> Option<u64> {
     let field = after_name(stat).split(|b| *b == b' ').nth(19)?;
     std::str::from_utf8(field).ok()?.trim().parse().ok()
 }
 
-/// From field 3 on.
+/// Returns the fields from field 3 on.
 fn after_name(stat: &[u8]) -> &[u8] {
     stat.iter().rposition(|b| *b == b')').and_then(|end| stat.get(end + 2..)).unwrap_or_default()
 }

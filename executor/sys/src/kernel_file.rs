@@ -1,19 +1,19 @@
-//! Files in which the kernel tells something: /proc, /sys, cgroups.
+//! Reading files that the kernel generates: /proc, /sys, cgroups.
 //!
-//! Such a file has the length 0, so that the standard library reads it in many small pieces, and for some files the kernel makes the
-//! whole text again for each piece. Here the pieces are few.
+//! Such files report length 0, so the standard library reads them in many small pieces, and for some of them the kernel
+//! regenerates the whole text for each piece. This module reads in few pieces.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-/// Bytes of the first read: more than most of them have.
+/// Size of the first read, in bytes. Most such files are smaller.
 const USUAL: usize = 4 << 10;
 
-/// Reads one.
+/// Reads a file as bytes.
 ///
 /// # Errors
-/// It cannot be opened or read.
+/// Fails if it cannot be opened or read.
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let mut file = File::open(path)?;
     let mut bytes = vec![0; USUAL];
@@ -33,10 +33,10 @@ pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads one that is text.
+/// Reads a text file.
 ///
 /// # Errors
-/// As [`read`]; it is not UTF-8 (`InvalidData`).
+/// As [`read`]; `InvalidData` if it is not UTF-8.
 pub fn read_to_string(path: impl AsRef<Path>) -> io::Result<String> {
     String::from_utf8(read(path)?).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }

@@ -1,26 +1,26 @@
-//! A Landlock domain of a container's own.
+//! A Landlock domain for each container.
 //!
-//! A process in a domain can trace only processes of the same domain or of one nested in it, whatever its user and its capabilities
-//! are. The same check guards `/proc/PID/root`, `environ`, `mem`, `fd` and `ns`, and `pidfd_getfd`. Signals, and the list of
-//! processes, are not restricted.
+//! A process in a domain can trace only processes of the same domain or of a nested one, regardless of its user and
+//! capabilities. The same check guards `/proc/PID/root`, `environ`, `mem`, `fd` and `ns`, and `pidfd_getfd`. Signals
+//! and the process list are not restricted.
 //!
-//! The kernel takes no ruleset that handles nothing, and it forbids moves and links between directories in every domain
-//! unless the ruleset handles and allows them (`LANDLOCK_ACCESS_FS_REFER`). So the ruleset handles these alone and allows them
-//! below the root. Limits: as in every domain that handles an access to files, mounts cannot be changed. Linux 5.19 or newer
-//! with Landlock among its security modules.
+//! The kernel rejects a ruleset that handles nothing, and in every domain it forbids moves and links between
+//! directories unless the ruleset handles and allows them (`LANDLOCK_ACCESS_FS_REFER`). So the ruleset handles this
+//! access alone and allows it below the root. Limits: mounts cannot be changed, as in every domain that handles a file
+//! access. Requires Linux 5.19 or newer with Landlock among its security modules.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-/// First version of the interface with `LANDLOCK_ACCESS_FS_REFER`.
+/// First Landlock ABI version with `LANDLOCK_ACCESS_FS_REFER`.
 const VERSION_MIN: i64 = 2;
 const CREATE_RULESET_VERSION: u32 = 1;
 const ACCESS_FS_REFER: u64 = 1 << 13;
 const RULE_PATH_BENEATH: u32 = 1;
 
-/// `struct landlock_ruleset_attr`, as in version 2 of the interface.
+/// `struct landlock_ruleset_attr`, as in ABI version 2.
 #[repr(C)]
 struct RulesetAttributes {
     handled_access_fs: u64,
@@ -33,7 +33,7 @@ struct PathBeneath {
     parent: RawFd,
 }
 
-/// Returns true if this kernel can give a container a domain of its own.
+/// Returns true if this kernel can create a domain with these rules.
 pub fn is_supported() -> bool {
     // SAFETY: without attributes, the call reads nothing and returns a version or an error.
     let version = unsafe {
@@ -47,14 +47,14 @@ pub fn is_supported() -> bool {
     version >= VERSION_MIN
 }
 
-/// Puts the calling thread, and all that it makes from then on, into a new domain, for good. The caller has `no_new_privs`,
-/// or CAP_SYS_ADMIN in its user namespace.
+/// Puts the calling thread and its future children into a new domain, permanently. The caller needs `no_new_privs`, or
+/// CAP_SYS_ADMIN in its user namespace.
 ///
 /// # Errors
-/// The kernel does not support it ([`is_supported`]), or the caller is in 16 domains already.
+/// Fails if the kernel does not support it ([`is_supported`]) or the caller is already in 16 domains.
 pub fn enter_own_domain() -> io::Result<()> {
     let attributes = RulesetAttributes { handled_access_fs: ACCESS_FS_REFER };
-    // SAFETY: the kernel reads as many bytes of the attributes as it is given as their size.
+    // SAFETY: the kernel reads as many bytes of the attributes as the size that is passed.
     let ruleset = unsafe {
         libc::syscall(
             libc::SYS_landlock_create_ruleset,
@@ -64,7 +64,7 @@ pub fn enter_own_domain() -> io::Result<()> {
         )
     };
     let ruleset = RawFd::try_from(ruleset).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
-    // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
+    // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
     let ruleset = unsafe { OwnedFd::from_raw_fd(ruleset) };
     let root = openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let rule = PathBeneath { allowed_access: ACCESS_FS_REFER, parent: root.as_raw_fd() };
@@ -81,7 +81,7 @@ pub fn enter_own_domain() -> io::Result<()> {
     if added != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call takes a descriptor, which is open, and flags.
+    // SAFETY: the call takes an open descriptor and flags.
     match unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0u32) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -1,7 +1,7 @@
-//! System calls that neither the standard library nor nix nor rustix gives, or not in the form needed here.
+//! System calls that the standard library, nix and rustix lack, or offer in an unsuitable form.
 //!
-//! The only crate of the project with unsafe code; each block says why it is sound. Descriptors are owned
-//! types, identities are [`executor_core::ident::ProcessIdentity`], and nothing here decides anything.
+//! This is the project's only crate with unsafe code; each block says why it is sound. Descriptors are owned types,
+//! identities are [`executor_core::ident::ProcessIdentity`], and this crate contains no policy.
 
 pub mod capabilities;
 pub mod clock;

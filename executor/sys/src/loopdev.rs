@@ -1,13 +1,13 @@
-//! Files as block devices: for a file system of a size of its own inside a file.
+//! Loop devices: a file as a block device, to hold a file system of a fixed size.
 //!
-//! The device lets go of its file by itself when nothing has it open or mounted any more (autoclear), whoever ended how.
+//! The device detaches from its file when it is no longer open or mounted (autoclear), however its users exit.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-/// Another process may take a device between the look for a free one and its use.
+/// Attempts to claim a free device: another process may claim it between the lookup and the use.
 const TRIES_MAX: usize = 32;
 const LOOP_CTL_GET_FREE: libc::c_ulong = 0x4c82;
 const LOOP_CONFIGURE: libc::c_ulong = 0x4c0a;
@@ -40,7 +40,7 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// A device over a file, as long as this value lives or the device is mounted.
+/// A loop device. Exists while this value exists or the device is mounted.
 #[derive(Debug)]
 pub struct LoopDevice {
     _open: File,
@@ -48,10 +48,10 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Takes a free device for a file that is open for reading and writing.
+    /// Attaches a free device to a file that is open for reading and writing.
     ///
     /// # Errors
-    /// The host has no loop devices, or none is free; the kernel is older than 5.8.
+    /// Fails if the host has no loop devices, none is free, or the kernel is older than 5.8.
     pub fn from_file(file: BorrowedFd<'_>) -> io::Result<Self> {
         let control = File::options().read(true).write(true).open("/dev/loop-control")?;
         for _ in 0..TRIES_MAX {
@@ -71,7 +71,7 @@ impl LoopDevice {
         Err(io::Error::new(io::ErrorKind::ResourceBusy, "no loop device is free"))
     }
 
-    /// Name.
+    /// Path of the device node.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!((size_of::<LoopInfo>(), size_of::<LoopConfig>()), (232, 304));
     }
 
-    /// What is written to the device is in the file, and the device is free again when nobody has it.
+    /// Data written to the device is in the file, and the device is free after its last user closes it.
     #[test]
     #[ignore = "needs root"]
     fn a_device_shows_its_file_and_goes_by_itself() {

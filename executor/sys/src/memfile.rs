@@ -1,9 +1,9 @@
-//! Memory files that carry secrets from process to process by descriptor.
+//! Memory files that pass secrets between processes by descriptor.
 //!
-//! A memory file has a fixed size (sealed, so that no peer can make a reader fault by shrinking it) and is
-//! written once, so that one wipe reaches what every holder of the descriptor sees. It has no name on any file
-//! system. Whoever passed it may go on writing into it: so it is read as a copy, which nobody else can change and which
-//! is overwritten after use. What is mapped meanwhile is locked into memory where the limit on locked memory allows.
+//! A memory file has a fixed size (sealed, so that no peer can make a reader fault by shrinking it) and is written
+//! once, so that one wipe reaches every holder of the descriptor. It has no name on any file system. The sender may
+//! continue to write to it, so readers work on a private copy that is overwritten after use. Mapped memory is locked if
+//! the limit on locked memory allows it.
 
 use std::ffi::c_void;
 use std::io::{self, IoSlice};
@@ -19,26 +19,25 @@ use rustix::fs::{
     memfd_create,
 };
 
-/// A memory file.
 #[derive(Debug)]
 pub struct MemFile {
     fd: OwnedFd,
     len: usize,
 }
 
-/// Most pieces in one system call (IOV_MAX).
+/// Most buffers in one system call (IOV_MAX).
 const PIECES_MAX: usize = 1024;
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
-/// Seals under which nothing can be overwritten.
+/// Seals that prevent overwriting.
 const UNWRITABLE: SealFlags = SealFlags::WRITE.union(SealFlags::FUTURE_WRITE);
-/// Of the file system of memory files, but for those of huge pages: these cannot be written to as a file.
+/// File system magic of memory files, except those in huge pages: these cannot be written with write(2).
 const TMPFS: u64 = 0x0102_1994;
 
 impl MemFile {
-    /// A file of `len` zeros. `name` shows in /proc/PID/fd.
+    /// Creates a file of `len` zeros. `name` shows in /proc/PID/fd.
     ///
     /// # Errors
-    /// Out of descriptors or memory.
+    /// Fails if descriptors or memory run out.
     pub fn create(name: &str, len: usize) -> io::Result<Self> {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, len as u64)?;
@@ -46,10 +45,10 @@ impl MemFile {
         Ok(Self { fd, len })
     }
 
-    /// A file of these pieces, one after the other. None of them is copied within this process.
+    /// Creates a file with the concatenated `pieces`, without copying them within this process.
     ///
     /// # Errors
-    /// Out of descriptors or memory.
+    /// Fails if descriptors or memory run out.
     pub fn new(name: &str, pieces: &[&[u8]]) -> io::Result<Self> {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         let mut slices: Vec<IoSlice<'_>> =
@@ -70,18 +69,18 @@ impl MemFile {
         Ok(Self { fd, len })
     }
 
-    /// Takes a memory file that a peer passed, to be read.
+    /// Wraps a memory file that a peer passed, for reading.
     ///
     /// # Errors
-    /// Not a memory file, one that can still change its size, or one larger than `max_len`.
+    /// Fails if it is not a memory file, its size is not sealed, or it is larger than `max_len`.
     pub fn from_fd(fd: OwnedFd, max_len: u64) -> io::Result<Self> {
-        // Before anything else is asked of it: another kind of file could keep the answer back.
+        // Checked before any other call on the descriptor: another kind of file could block the call.
         let seals = fcntl_get_seals(&fd).map_err(|_| invalid("is not a memory file"))?;
         if fstatfs(&fd)?.f_type.cast_unsigned() != TMPFS {
             return Err(invalid("is a memory file of huge pages"));
         }
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
-            return Err(invalid("can still change its size"));
+            return Err(invalid("is not sealed against a change of its size"));
         }
         let size = u64::try_from(fstat(&fd)?.st_size).unwrap_or(u64::MAX);
         if size > max_len {
@@ -90,10 +89,10 @@ impl MemFile {
         Ok(Self { fd, len: size as usize })
     }
 
-    /// Takes a memory file that a peer passed, to be read and to be wiped: nobody can prevent the latter any more.
+    /// Wraps a memory file that a peer passed, for reading and wiping; the peer can no longer prevent the wipe.
     ///
     /// # Errors
-    /// As for [`MemFile::from_fd`]; it is open for reading only, sealed for writing, or can still be sealed.
+    /// As [`MemFile::from_fd`]; also if it is read-only, sealed against writes, or can still be sealed.
     pub fn from_fd_to_wipe(fd: OwnedFd, max_len: u64) -> io::Result<Self> {
         let file = Self::from_fd(fd, max_len)?;
         if fcntl_getfl(&file.fd)? & OFlags::RWMODE != OFlags::RDWR {
@@ -104,25 +103,25 @@ impl MemFile {
             return Err(invalid("cannot be wiped: it is sealed for writing"));
         }
         if !seals.contains(SealFlags::SEAL) {
-            return Err(invalid("could be kept from being wiped: it is not sealed for further seals"));
+            return Err(invalid("cannot be wiped reliably: it still accepts further seals"));
         }
         Ok(file)
     }
 
-    /// Bytes.
+    /// Size in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether it has no bytes.
+    /// Returns true if the size is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Lets `write` fill the file in place.
+    /// Calls `write` to fill the file in place.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Fails if memory runs out.
     pub fn fill(&mut self, write: impl FnOnce(&mut [u8])) -> io::Result<()> {
         let Some(mut map) = Map::shared(self)? else {
             write(&mut []);
@@ -132,11 +131,11 @@ impl MemFile {
         Ok(())
     }
 
-    /// Lets `read` look at a copy of the file, which is overwritten afterwards. Its pages are charged to the cgroup of the
-    /// calling process.
+    /// Calls `read` with a copy of the file, which is overwritten afterwards. The copy's pages are charged to the
+    /// cgroup of the calling process.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Fails if memory runs out.
     pub fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> io::Result<R> {
         let Some(mut copy) = Map::private(self.len)? else { return Ok(read(&[])) };
         let copied = self.read_start(copy.bytes_mut());
@@ -148,10 +147,10 @@ impl MemFile {
         result
     }
 
-    /// Reads the first bytes.
+    /// Reads the first bytes, as many as `into` has.
     ///
     /// # Errors
-    /// The file has fewer bytes.
+    /// Fails if the file is shorter.
     pub fn read_start(&self, into: &mut [u8]) -> io::Result<()> {
         let mut done = 0;
         while done < into.len() {
@@ -165,10 +164,10 @@ impl MemFile {
         Ok(())
     }
 
-    /// Overwrites the content with zeros, in the page frames where it stands, and reads it back.
+    /// Overwrites the content with zeros in place, in its page frames, and reads it back.
     ///
     /// # Errors
-    /// A byte that is not zero afterwards.
+    /// Fails if a byte is not zero afterwards.
     pub fn wipe(&self) -> io::Result<()> {
         if cfg!(feature = "residue-control") {
             return Ok(());
@@ -204,38 +203,38 @@ impl From<MemFile> for OwnedFd {
 }
 
 fn invalid(why: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("a descriptor that was passed {why}"))
+    io::Error::new(io::ErrorKind::InvalidData, format!("the passed descriptor {why}"))
 }
 
-/// Memory of a fixed size, locked where that is allowed: a whole file that this process made, or of its own.
+/// A mapping of fixed size, locked if permitted: of a whole file that this process created, or private memory.
 struct Map {
     at: NonNull<c_void>,
     len: usize,
 }
 
 impl Map {
-    /// Of a file that is not passed on before this is dropped: nobody else writes there.
+    /// Maps a file that is not passed on before the mapping is dropped, so no other process writes to it.
     fn shared(file: &MemFile) -> io::Result<Option<Self>> {
         let Some(len) = NonZeroUsize::new(file.len) else { return Ok(None) };
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing. The file cannot
-        // shrink (it is sealed), so that every byte of the mapping stays backed.
+        // SAFETY: a new mapping at an address that the kernel chooses aliases nothing. The file cannot shrink (it is
+        // sealed), so every byte of the mapping stays backed.
         let at = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED, &file.fd, 0) }?;
         Ok(Some(Self::locked(at, len)))
     }
 
-    /// Zeros that are this process' alone.
+    /// Maps private zeroed memory.
     fn private(len: usize) -> io::Result<Option<Self>> {
         let Some(len) = NonZeroUsize::new(len) else { return Ok(None) };
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing.
+        // SAFETY: a new mapping at an address that the kernel chooses aliases nothing.
         let at = unsafe { mmap_anonymous(None, len, protection, MapFlags::MAP_PRIVATE) }?;
         Ok(Some(Self::locked(at, len)))
     }
 
     fn locked(at: NonNull<c_void>, len: NonZeroUsize) -> Self {
-        // SAFETY: `at` and `len` are a mapping that was just made. Refused where the limit on locked memory is low; the
-        // content is short-lived then, and swap is the operator's choice.
+        // SAFETY: `at` and `len` are a mapping that was just created. mlock fails if the limit on locked memory is low;
+        // the content is short-lived then, and swap is the operator's choice.
         let _ = unsafe { mlock(at, len.get()) };
         Self { at, len: len.get() }
     }
@@ -268,7 +267,7 @@ mod tests {
         assert!(other.read(|bytes| bytes.iter().all(|b| *b == 0)).unwrap());
     }
 
-    /// Pieces of all lengths, more of them than one call takes, are written in their order and sealed.
+    /// Buffers of many lengths, more than one call accepts, are written in order and sealed.
     #[test]
     fn pieces_are_written_one_after_the_other() {
         let bytes: Vec<u8> = (0..=250).cycle().take(100_000).collect();
@@ -284,7 +283,7 @@ mod tests {
         assert!(MemFile::new("test", &[]).unwrap().is_empty());
     }
 
-    /// What is read does not change under the reader's hands, whoever writes into the file meanwhile.
+    /// The reader's copy does not change if another process writes to the file meanwhile.
     #[test]
     fn a_reader_has_a_copy() {
         let mut file = MemFile::create("test", 10_000).unwrap();

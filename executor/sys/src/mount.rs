@@ -1,4 +1,4 @@
-//! Mounts by descriptor: file systems that are made, filled and changed before they stand anywhere.
+//! Mounts by descriptor: file systems are created, filled and configured before they are attached.
 
 use std::ffi::{CStr, OsStr};
 use std::io;
@@ -11,25 +11,24 @@ use rustix::mount::{
     fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, fspick, move_mount, open_tree,
 };
 
-/// Attributes of a mount that can be set.
+/// Settable attributes of a mount.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attributes {
-    /// Read-only.
     pub read_only: bool,
-    /// Set-user-id bits do nothing.
+    /// Ignore set-user-id bits.
     pub no_suid: bool,
-    /// Devices do nothing.
+    /// Ignore device nodes.
     pub no_dev: bool,
-    /// No program is executed from it.
+    /// Forbid execution of programs.
     pub no_exec: bool,
-    /// Mounts below it, too.
+    /// Apply to the mounts below, too.
     pub recursive: bool,
 }
 
-/// A new file system of a kind, mounted nowhere. Options without a value are flags.
+/// Creates a detached file system of type `kind`. Options without a value are flags.
 ///
 /// # Errors
-/// The kernel does not know the kind or an option (`InvalidInput`).
+/// `InvalidInput` if the kernel does not know the type or an option.
 pub fn detached(
     kind: &str,
     source: &str,
@@ -43,10 +42,10 @@ pub fn detached(
     Ok(fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
 }
 
-/// Changes options of the file system of a mount, by the root of that mount. What is not named stays as it is.
+/// Changes options of a mount's file system; `root` is the root of the mount. Options that are not named stay unchanged.
 ///
 /// # Errors
-/// The file system takes no such change.
+/// Fails if the file system does not support the change.
 pub fn reconfigure(root: BorrowedFd<'_>, options: &[(&str, Option<&str>)]) -> io::Result<()> {
     let context = fspick(root, c"", FsPickFlags::FSPICK_EMPTY_PATH | FsPickFlags::FSPICK_CLOEXEC)?;
     set_options(&context, options)?;
@@ -63,10 +62,10 @@ fn set_options(context: &OwnedFd, options: &[(&str, Option<&str>)]) -> io::Resul
     Ok(())
 }
 
-/// A second, detached mount of what `path` below `dir` shows; of `dir` itself where `path` is empty.
+/// Creates a detached bind mount of `path` below `dir`, or of `dir` itself if `path` is empty.
 ///
 /// # Errors
-/// On kernels before 6.15 `InvalidInput` where `dir` is itself detached: attach it first.
+/// `InvalidInput` on kernels before 6.15 if `dir` is itself detached: attach it first.
 pub fn clone_tree(dir: BorrowedFd<'_>, path: &Path, recursive: bool) -> io::Result<OwnedFd> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -81,20 +80,20 @@ pub fn clone_tree(dir: BorrowedFd<'_>, path: &Path, recursive: bool) -> io::Resu
     Ok(open_tree(dir, path, flags)?)
 }
 
-/// Mounts a detached mount onto what `target` is open on.
+/// Attaches a detached mount on top of `target`.
 ///
 /// # Errors
-/// The target is of the wrong kind, or in another mount namespace.
+/// Fails if the target is of the wrong type or in another mount namespace.
 pub fn attach(mount: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     Ok(move_mount(mount, c"", target, c"", flags)?)
 }
 
-/// Mounts a detached mount beneath the one whose root `top` is open on: once the upper one goes, the lower one is what
-/// shows, and there is no moment at which neither does.
+/// Attaches a detached mount beneath the mount with the root `top`. When the upper mount is detached, the lower one
+/// becomes visible without a gap.
 ///
 /// # Errors
-/// `InvalidInput` where the kernel is older than 6.5 (see [`attaches_beneath`]), or `top` is no root of a mount.
+/// `InvalidInput` if the kernel is older than 6.5 (see [`attaches_beneath`]) or `top` is not the root of a mount.
 pub fn attach_beneath(mount: BorrowedFd<'_>, top: BorrowedFd<'_>) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH
         | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH
@@ -102,9 +101,9 @@ pub fn attach_beneath(mount: BorrowedFd<'_>, top: BorrowedFd<'_>) -> io::Result<
     Ok(move_mount(mount, c"", top, c"", flags)?)
 }
 
-/// Returns whether the kernel can mount beneath a mount.
+/// Returns true if the kernel can attach a mount beneath another.
 pub fn attaches_beneath() -> bool {
-    // The kernel looks at the flags before it looks at the paths, and there is nothing at these.
+    // The kernel checks the flags before the paths; these paths do not exist.
     let nowhere = c"/proc/self/nowhere";
     let tried = move_mount(rustix::fs::CWD, nowhere, rustix::fs::CWD, nowhere, MoveMountFlags::MOVE_MOUNT_BENEATH);
     tried != Err(rustix::io::Errno::INVAL)
@@ -113,7 +112,7 @@ pub fn attaches_beneath() -> bool {
 /// Sets attributes of a mount.
 ///
 /// # Errors
-/// The kernel is older than 5.12, or the caller has no privilege over the mount.
+/// Fails if the kernel is older than 5.12 or the caller has no privilege over the mount.
 pub fn set_attributes(mount: BorrowedFd<'_>, attributes: Attributes) -> io::Result<()> {
     let mut set = 0;
     for (wanted, bit) in [
@@ -137,18 +136,18 @@ pub fn set_writable(mount: BorrowedFd<'_>) -> io::Result<()> {
     change_attributes(mount, 0, libc::MOUNT_ATTR_RDONLY, false)
 }
 
-/// Shows the files of a detached mount with the owners that a user namespace maps theirs to: id 0 on the disk is the
+/// Makes a detached mount idmapped: owners are mapped through the user namespace, so that id 0 on disk appears as the
 /// namespace's root.
 ///
 /// # Errors
-/// `InvalidInput`: the file system cannot do that, or the mount is not detached. `PermissionDenied`: it is mapped
-/// already.
+/// `InvalidInput` if the file system does not support it or the mount is not detached; `PermissionDenied` if it is
+/// mapped already.
 pub fn map_ids(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>, recursive: bool) -> io::Result<()> {
     let namespace = u64::try_from(user_namespace.as_raw_fd()).map_err(io::Error::other)?;
     set_attr(mount, libc::MOUNT_ATTR_IDMAP, 0, namespace, recursive)
 }
 
-/// Makes a mount private: what is mounted in it elsewhere does not show in it, nor the other way round.
+/// Makes a mount private, so that mounts do not propagate into or out of it.
 ///
 /// # Errors
 /// As [`set_attributes`].
@@ -171,7 +170,7 @@ fn set_attr(mount: BorrowedFd<'_>, set: u64, clear: u64, userns_fd: u64, recursi
 fn mount_setattr(mount: BorrowedFd<'_>, attr: libc::mount_attr, recursive: bool) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     let empty: &CStr = c"";
-    // SAFETY: the path is a NUL-terminated empty string, `attr` is a valid structure whose size is told, and both
+    // SAFETY: the path is a NUL-terminated empty string, `attr` is a valid structure whose size is passed, and both
     // live until the call returns.
     let result = unsafe {
         libc::syscall(
@@ -189,19 +188,18 @@ fn mount_setattr(mount: BorrowedFd<'_>, attr: libc::mount_attr, recursive: bool)
 /// Treatment of symbolic links on a path below a root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Follow {
-    /// No symbolic link anywhere on the way, and none at its end.
+    /// No symbolic link in any component, including the last.
     NoLinks,
-    /// Symbolic links are followed, as if `root` were `/`.
+    /// Follow symbolic links as if `root` were `/`.
     LinksWithinRoot,
-    /// Symbolic links are followed, as if `root` were `/`, but not into another mount.
+    /// Follow symbolic links as if `root` were `/`, but not into another mount.
     LinksWithinMount,
 }
 
-/// Opens `path` as if `root` were the root directory: nothing on the way leads out of it, neither `..` nor an
-/// absolute link, nor a link of /proc.
+/// Opens `path` as if `root` were the root directory: neither `..`, an absolute link nor a link of /proc leads out of it.
 ///
 /// # Errors
-/// `ELOOP` where a link is not allowed, `EXDEV` where another mount is not; else as open does.
+/// `ELOOP` if a link is not allowed, `EXDEV` if another mount is not allowed; else as open.
 pub fn open_in_root(
     root: BorrowedFd<'_>,
     path: &Path,
@@ -218,7 +216,7 @@ pub fn open_in_root(
     let path = path.strip_prefix("/").unwrap_or(path);
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     loop {
-        // The kernel asks for another try when a rename raced with the look-up.
+        // The kernel asks for a retry if a rename raced with the lookup.
         match rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC, mode, resolve) {
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             result => return Ok(result?),
@@ -226,15 +224,15 @@ pub fn open_in_root(
     }
 }
 
-/// Opens a directory below another one: no symbolic link on the way, nothing that leads out, and no other mount.
+/// Opens a directory below another one, without following symbolic links, leaving `root` or crossing mounts.
 ///
 /// # Errors
-/// `ELOOP` where a symbolic link is on the way, `EXDEV` where the way leads out or into another mount; else as open does.
+/// `ELOOP` if the path has a symbolic link, `EXDEV` if it leads out or into another mount; else as open.
 pub fn open_dir_beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
     open_beneath(root, path, OFlags::DIRECTORY)
 }
 
-/// Opens a directory or a regular file below a directory, as [`open_dir_beneath`] does.
+/// Opens a directory or a regular file, as [`open_dir_beneath`] does.
 ///
 /// # Errors
 /// As [`open_dir_beneath`]; `InvalidInput` for a file of another type.
@@ -252,7 +250,7 @@ fn open_beneath(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let flags = OFlags::PATH | OFlags::CLOEXEC | flags;
     loop {
-        // The kernel asks for another try when a rename raced with the look-up.
+        // The kernel asks for a retry if a rename raced with the lookup.
         match rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) {
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             result => return Ok(result?),
@@ -260,33 +258,33 @@ fn open_beneath(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<
     }
 }
 
-/// Opens a directory for use as a root or a mount's target.
+/// Opens a directory for use as a root or as a mount target.
 ///
 /// # Errors
-/// Does not exist, or no directory.
+/// Fails if it does not exist or is not a directory.
 pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Detaches whatever is mounted at `path`, lazily.
+/// Lazily detaches the mount at `path`.
 ///
 /// # Errors
-/// No mount at this place.
+/// Fails if nothing is mounted there.
 pub fn detach(path: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(path, rustix::mount::UnmountFlags::DETACH | rustix::mount::UnmountFlags::NOFOLLOW)?)
 }
 
-/// Detaches the uppermost mount on a name of a directory, lazily. By name, because a mount cannot be detached by its
-/// descriptor; the directory becomes the caller's working directory, so this is for processes that go on to end.
+/// Lazily detaches the topmost mount at `name` in `dir`. Works by name, because a mount cannot be detached by
+/// descriptor; `dir` becomes the caller's working directory, so only processes that are about to exit may call this.
 ///
 /// # Errors
-/// No mount at this place.
+/// Fails if nothing is mounted there.
 pub fn detach_at(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     rustix::process::fchdir(dir)?;
     detach(Path::new(name))
 }
 
-/// The mount of a descriptor can be read from but not written to.
+/// Returns true if the descriptor is on a read-only mount.
 pub fn is_read_only(fd: impl AsFd) -> bool {
     rustix::fs::fstatvfs(fd).is_ok_and(|st| st.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
 }

@@ -1,7 +1,7 @@
-//! The table of mounts of a process: /proc/PID/mountinfo (proc_pid_mountinfo(5)).
+//! Parser of a process's mount table, /proc/PID/mountinfo (proc_pid_mountinfo(5)).
 //!
-//! Paths are bytes: whoever may mount or rename chooses them. A line that does not have the form of the manual page is
-//! passed over, so that one mount cannot hide the others.
+//! Paths are bytes chosen by any process that may mount or rename. A line in a different format than in the manual page
+//! is skipped, so that one mount cannot hide the others.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -9,33 +9,32 @@ use std::path::PathBuf;
 
 use rustix::fs::makedev;
 
-/// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Number of the mount.
+    /// Mount id.
     pub id: u64,
-    /// Number of its file system, as stat(2) has it.
+    /// Device number of the file system, as in stat(2).
     pub device: u64,
-    /// Directory of the file system that is mounted.
+    /// Mounted directory within the file system.
     pub root: PathBuf,
-    /// Path that it is mounted on, below the root of the process.
+    /// Mount point, relative to the root of the process.
     pub point: PathBuf,
-    /// Type of its file system.
+    /// File system type.
     pub kind: String,
-    /// Source, as it was given to mount(2).
+    /// Source, as passed to mount(2).
     pub source: OsString,
-    /// Options of its file system.
+    /// Options of the file system (super block options).
     pub options: String,
 }
 
 impl Mount {
-    /// Returns whether the file system has an option.
+    /// Returns true if the file system has the option.
     pub fn has_option(&self, name: &str) -> bool {
         self.options.split(',').any(|option| option == name)
     }
 }
 
-/// Returns the mounts of a table, in its order.
+/// Parses a mount table, keeping its order.
 pub fn parse(table: &[u8]) -> Vec<Mount> {
     table.split(|byte| *byte == b'\n').filter_map(line).collect()
 }
@@ -47,7 +46,7 @@ fn line(line: &[u8]) -> Option<Mount> {
     let device = makedev(major.parse().ok()?, minor.parse().ok()?);
     let root = unescaped(fields.next()?);
     let point = unescaped(fields.next()?);
-    // Behind the options of the mount there are optional fields, ended by a hyphen.
+    // Optional fields follow the mount options and end with a hyphen.
     fields.by_ref().skip(1).find(|field| *field == b"-")?;
     let kind = unescaped(fields.next()?).into_string().ok()?;
     let source = unescaped(fields.next()?);
@@ -55,7 +54,7 @@ fn line(line: &[u8]) -> Option<Mount> {
     Some(Mount { id, device, root: root.into(), point: point.into(), kind, source, options })
 }
 
-/// Undoes what the kernel does to a space, a tab, a line break and a backslash: a backslash and three octal digits.
+/// Decodes the kernel's escapes of space, tab, newline and backslash: a backslash and three octal digits.
 fn unescaped(text: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;

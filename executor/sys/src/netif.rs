@@ -5,10 +5,10 @@ use std::os::fd::AsRawFd;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-/// Brings `lo` up in the network namespace of the calling thread. The kernel gives it 127.0.0.1 and ::1 then.
+/// Brings `lo` up in the network namespace of the calling thread. The kernel then assigns 127.0.0.1 and ::1.
 ///
 /// # Errors
-/// No CAP_NET_ADMIN over the namespace.
+/// Fails without CAP_NET_ADMIN over the namespace.
 pub fn loopback_up() -> io::Result<()> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     // SAFETY: all-zero bytes are a valid ifreq: an empty name and integers.
@@ -20,7 +20,7 @@ pub fn loopback_up() -> io::Result<()> {
     if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just filled in the flags, the member of the union that this request uses.
+    // SAFETY: the kernel has just filled in the flags, the union member that this request uses.
     unsafe { request.ifr_ifru.ifru_flags |= libc::IFF_UP as libc::c_short };
     // SAFETY: as above; SIOCSIFFLAGS only reads.
     if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) } < 0 {

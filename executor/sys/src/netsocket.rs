@@ -8,12 +8,12 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::process::enter_namespaces;
 
-/// Makes a TCP socket in the network namespace of the process of a pidfd. The calling process must have one thread: it
-/// enters that namespace for the one system call, and aborts if it cannot come back, so that nothing else of it ever
-/// happens there.
+/// Creates a TCP socket in the network namespace of the pidfd's process. The calling process must be single-threaded:
+/// it enters the namespace for this one system call and aborts if it cannot return, so that nothing else runs there.
 ///
 /// # Errors
-/// The process has ended; no privilege; the namespace has no such addresses; no descriptor is left.
+/// Fails if the process has exited, the caller lacks privilege, the namespace does not support the address family, or
+/// descriptors run out.
 pub fn tcp_socket_of(pidfd: BorrowedFd<'_>, ipv6: bool) -> io::Result<OwnedFd> {
     let own = File::open("/proc/self/ns/net")?;
     enter_namespaces(pidfd, false, true)?;

@@ -1,7 +1,7 @@
-//! overlayfs over opened directories: many read-only ones, and where it is to be written to, an upper one.
+//! Mounts overlayfs over opened directories: read-only lower directories and, if the overlay is writable, an upper one.
 //!
-//! In go descriptors, so that no name of a path is looked up again, none is too long for the kernel and none needs
-//! escaping. Up to [`LOWER_MAX`] lower directories, which is what the old interface of the kernel has room for.
+//! Passes descriptors, so no path is looked up again, is too long for the kernel or needs escaping. Supports up to
+//! [`LOWER_MAX`] lower directories, the capacity of the kernel's old interface.
 
 use std::fmt::Write as _;
 use std::io;
@@ -14,43 +14,43 @@ use rustix::mount::{
 
 use crate::mount::attach;
 
-/// Most lower directories. Docker's limit on the layers of an image is 127; the options of mount(2) fit a page, which
-/// has room for 200 names like `/proc/self/fd/1000`.
+/// Most lower directories. Docker's limit on image layers is 127; the options of mount(2) fit in one page, which has
+/// room for 200 names like `/proc/self/fd/1000`.
 pub const LOWER_MAX: usize = 200;
-/// Source of the mounts, as mountinfo shows it.
+/// Mount source, as shown in mountinfo.
 const SOURCE: &str = "executor-rootfs";
 
-/// Directories for what is changed in an overlay. Both are of one file system, and of no other overlay.
+/// Directories for the changes in an overlay. Both must be on one file system and not in use by another overlay.
 #[derive(Clone, Copy, Debug)]
 pub struct Upper<'a> {
-    /// Changed entries.
+    /// Upper directory: holds changed entries.
     pub dir: BorrowedFd<'a>,
-    /// The kernel's own, empty.
+    /// Work directory of the kernel, empty.
     pub work: BorrowedFd<'a>,
 }
 
-/// Interface of the kernel to ask for an overlay.
+/// Kernel interface for passing the lower directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Interface {
-    /// A `lowerdir+` for each directory: kernel 6.5 and newer.
+    /// One `lowerdir+` option per directory: kernel 6.5 and newer.
     Each,
-    /// A list in a page of options.
+    /// One list in the page of mount options.
     Page,
 }
 
-/// Mounts an overlay of `lower`, bottom first, at `at`: nosuid and nodev; without an upper directory read-only. What
-/// is written need not reach a disk (`volatile`): the upper directory is not used again.
+/// Mounts an overlay of `lower`, bottom first, at `at`, with nosuid and nodev; read-only without an upper directory.
+/// Writes need not reach the disk (`volatile`), because the upper directory is not reused.
 ///
 /// # Errors
-/// `ENODEV`: the kernel has no overlayfs. `InvalidInput`: no directory, more than [`LOWER_MAX`], or the kernel does not
-/// take them as layers; without an upper directory it wants two. Else as mount does.
+/// `ENODEV` if the kernel has no overlayfs. `InvalidInput` if `lower` is empty or longer than [`LOWER_MAX`], or the
+/// kernel rejects the layers; without an upper directory it requires two. Else as mount.
 pub fn overlay(lower: &[BorrowedFd<'_>], upper: Option<Upper<'_>>, at: BorrowedFd<'_>) -> io::Result<()> {
     if lower.is_empty() || lower.len() > LOWER_MAX {
         let why = format!("an overlay has 1 to {LOWER_MAX} lower directories, not {}", lower.len());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
     match overlay_by(Interface::Each, lower, upper, at) {
-        // An older kernel does not know the option. Whatever else is invalid is so for the old interface too.
+        // An older kernel does not know the option. Other invalid arguments also fail with the old interface.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => overlay_by(Interface::Page, lower, upper, at),
         result => result,
     }
@@ -94,7 +94,7 @@ fn by_page(lower: &[BorrowedFd<'_>], upper: Option<Upper<'_>>, at: BorrowedFd<'_
     Ok(rustix::mount::mount(SOURCE, held(at), "overlay", MountFlags::NOSUID | MountFlags::NODEV, &*options)?)
 }
 
-/// The name of an opened directory, which leads to it and nowhere else.
+/// Returns a /proc path that leads to the opened directory only.
 fn held(dir: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", dir.as_raw_fd())
 }
@@ -107,8 +107,8 @@ mod tests {
     use super::*;
     use crate::mount::open_dir;
 
-    /// In a mount namespace of the test's own thread, where the directories are opened too: mounts of another
-    /// namespace are no layers.
+    /// Runs in a mount namespace of the test's own thread, which also opens the directories: mounts of another
+    /// namespace are rejected as layers.
     fn mounted(interface: Interface, lower: &[PathBuf], dir: &Path, writable: bool) -> io::Result<()> {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
         for name in ["at", "upper", "work"] {
@@ -122,7 +122,7 @@ mod tests {
         overlay_by(interface, &lower, upper, at.as_fd())
     }
 
-    /// As many layers as an image can have and more, by either interface: the uppermost wins.
+    /// Both interfaces accept more layers than an image can have; the topmost layer wins.
     #[test]
     #[ignore = "needs root"]
     fn many_layers_by_either_interface() {

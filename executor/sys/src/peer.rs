@@ -1,7 +1,6 @@
-//! Credentials of the other end of a unix stream socket.
+//! Credentials of the peer of a unix stream socket.
 //!
-//! The kernel remembers the credentials of the process that connected, as they were then; what it does to its own
-//! afterwards changes nothing.
+//! The kernel records the credentials at the time of connect; later changes in the peer have no effect.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,28 +8,24 @@ use std::os::fd::{AsFd, AsRawFd};
 /// Most supplementary groups that a process can have (the kernel's NGROUPS_MAX).
 const GROUPS_MAX: usize = 65_536;
 
-/// The credentials of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Effective user id.
     pub uid: u32,
-    /// Effective group id.
     pub gid: u32,
-    /// Supplementary groups.
     pub groups: Vec<u32>,
 }
 
 impl Peer {
-    /// The peer is in this group, as its first or as another.
+    /// Returns true if the group is the peer's primary group or a supplementary one.
     pub fn is_member(&self, gid: u32) -> bool {
         self.gid == gid || self.groups.contains(&gid)
     }
 }
 
-/// The peer of a connected socket.
+/// Returns the credentials of the peer of a connected socket.
 ///
 /// # Errors
-/// Not a unix socket, or not connected.
+/// Fails if it is not a unix socket or not connected.
 pub fn credentials(socket: impl AsFd) -> io::Result<Peer> {
     let credentials = rustix::net::sockopt::socket_peercred(socket.as_fd())?;
     let groups = groups(socket)?;
@@ -42,8 +37,8 @@ fn groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
     loop {
         let mut groups: Vec<libc::gid_t> = vec![0; room];
         let mut bytes = (room * size_of::<libc::gid_t>()) as libc::socklen_t;
-        // SAFETY: the kernel writes at most `bytes` bytes into `groups`, which has that many, and any bytes are
-        // valid numbers; `bytes` is a live variable of the right type.
+        // SAFETY: the kernel writes at most `bytes` bytes into `groups`, which has that many, and any bytes are valid
+        // numbers; `bytes` is a live variable of the right type.
         let result = unsafe {
             libc::getsockopt(
                 socket.as_fd().as_raw_fd(),
@@ -61,7 +56,7 @@ fn groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
         if error.raw_os_error() != Some(libc::ERANGE) || room >= GROUPS_MAX {
             return Err(error);
         }
-        // The kernel told how much it needs; a kernel that did not is asked with twice the room.
+        // The kernel returned the size that it needs; if it did not, retry with twice the room.
         room = (bytes as usize / size_of::<libc::gid_t>()).max(room * 2).min(GROUPS_MAX);
     }
 }

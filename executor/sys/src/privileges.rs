@@ -1,6 +1,6 @@
-//! Giving up what a process may do, for good.
+//! Permanently dropping privileges.
 //!
-//! For processes of one thread: capabilities belong to threads, and a thread made later has those of its maker.
+//! For single-threaded processes: capabilities are per thread, and a new thread inherits those of its creator.
 
 use std::io;
 
@@ -11,30 +11,28 @@ use nix::unistd::{Gid, Uid, getgroups, getresgid, getresuid, setgroups, setresgi
 
 use crate::capabilities::{self, Bounding, Capability, CapsHashSet};
 
-/// Credentials that a process has in its container.
+/// Credentials of a process in its container.
 #[derive(Clone, Debug)]
 pub struct Credentials {
-    /// User, as the container numbers it.
+    /// User id in the container's numbering.
     pub uid: u32,
-    /// Group.
     pub gid: u32,
-    /// Supplementary groups.
     pub groups: Vec<u32>,
     /// Permitted, effective and bounding capabilities.
     pub capabilities: CapsHashSet,
-    /// Set where the capabilities are inheritable and ambient, too.
+    /// True if the capabilities are also inheritable and ambient.
     pub ambient: bool,
 }
 
-/// Becomes this user with this group and no other, without any capability, and unable to get one back.
+/// Switches to this user and group without supplementary groups and capabilities, and prevents regaining privileges.
 ///
 /// # Errors
-/// The caller is not root, or something is left afterwards that should not be: then the caller must end.
+/// Fails if the caller is not root, or if a privilege remains that should not: the caller must then exit.
 pub fn drop_to(uid: u32, gid: u32) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
     setgroups(&[])?;
-    // Before the user changes, because it takes CAP_SETPCAP. Without that (a container's root) the set stays as
-    // it is, and no_new_privs below makes it meaningless.
+    // Before the change of user, because it requires CAP_SETPCAP. Without that capability (a container's root) the set
+    // stays as it is, and no_new_privs below makes it irrelevant.
     let none = CapsHashSet::new();
     capabilities::limit_bounding_set(&none, Bounding::IfAllowed)?;
     setresgid(group, group, group)?;
@@ -44,9 +42,9 @@ pub fn drop_to(uid: u32, gid: u32) -> io::Result<()> {
     verify(user, group, &none)
 }
 
-/// Becomes a user with its groups, to read what it may read and nothing else: without any capability, but for root,
-/// who keeps what a container's root has too, that the permission bits of a file do not stop it from reading. For good,
-/// and no other process of that user may look into this one.
+/// Permanently switches to a user and its groups, to read only files that the user may read. Drops all capabilities,
+/// but root keeps the one that a container's root also has to read files regardless of permission bits. Other processes
+/// of that user cannot inspect this process.
 ///
 /// # Errors
 /// As [`drop_to`].
@@ -62,15 +60,15 @@ pub fn read_as(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     verify(user, group, &kept)
 }
 
-/// Becomes what a process of a container is, from all the privilege that there is over it: user and groups, these
-/// capabilities and no others in any set, none to be had back, and no process of that user may look into this one.
+/// Permanently reduces a process with full privilege over a container to the credentials of a container process: user,
+/// groups, exactly these capabilities in every set, and no inspection by other processes of that user.
 ///
 /// # Errors
 /// As [`drop_to`].
 pub fn become_within(credentials: &Credentials) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(credentials.uid), Gid::from_raw(credentials.gid));
     let held = &credentials.capabilities;
-    // Before the user changes, because it takes CAP_SETPCAP.
+    // Before the change of user, because it requires CAP_SETPCAP.
     capabilities::limit_bounding_set(held, Bounding::Required)?;
     setgroups(&credentials.groups.iter().copied().map(Gid::from_raw).collect::<Vec<_>>())?;
     capabilities::keep_over_change_of_user(true)?; // what is held stays when the user changes; what is not goes below
@@ -86,18 +84,18 @@ pub fn become_within(credentials: &Credentials) -> io::Result<()> {
     if user && group && capabilities::is_limited_to(held)? && capabilities::effective()? == *held {
         return Ok(());
     }
-    Err(io::Error::other("privileges are left that the container does not have"))
+    Err(io::Error::other("the process still has privileges that the container does not have"))
 }
 
-/// Does something with this effective user and group, and with the capabilities that the caller has; then the caller is who
-/// it was. What the kernel makes meanwhile belongs to that user. The caller looks into no file of others meanwhile.
+/// Runs `act` with this effective user and group and the caller's capabilities, then restores the caller's ids. Objects
+/// that the kernel creates meanwhile belong to that user. `act` must not open files of other users.
 ///
 /// # Errors
-/// The error of what was done; no privilege to become the user, or to come back: then the caller must end.
+/// Returns the error of `act`. Also fails if the caller cannot become the user, or cannot switch back: the caller must then exit.
 pub(crate) fn acting_as<T>(id: u32, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let (users, groups, held) = (getresuid()?, getresgid()?, capabilities::effective()?);
     let become_effective = |user: Uid, group: Gid| -> io::Result<()> {
-        // The group while the capability to change it is in effect: leaving user 0 takes the effective ones away.
+        // The group first, while the capability to change it is effective: leaving user 0 drops the effective capabilities.
         setresgid(groups.real, group, groups.saved)?;
         setresuid(users.real, user, users.saved)?;
         capabilities::set_effective(&held)
@@ -108,17 +106,17 @@ pub(crate) fn acting_as<T>(id: u32, act: impl FnOnce() -> io::Result<T>) -> io::
     acted
 }
 
-/// Does something as a user with its group and no other, and without any capability in effect; then the caller is root
-/// again. For what root has to do in a directory that this user can write to: no link there leads further than the user
-/// itself can go, and what is made belongs to it.
+/// Runs `act` as a user with its group only and no effective capability, then becomes root again. Used for operations
+/// of root in a directory that the user can write to: a link there leads no further than the user's own access, and new
+/// files belong to the user.
 ///
 /// # Errors
-/// The error of what was done; the caller is not root, or cannot be again: then the caller must end.
+/// Returns the error of `act`. Also fails if the caller is not root, or cannot become root again: the caller must then exit.
 pub fn as_user<T>(uid: u32, gid: u32, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let (users, groups, others) = (getresuid()?, getresgid()?, getgroups()?);
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
     setgroups(&[])?;
-    // Leaving user 0 takes the effective capabilities away, and the way back brings them again.
+    // Leaving user 0 drops the effective capabilities; returning to it restores them.
     let begun = setresgid(groups.real, group, groups.saved).and_then(|()| setresuid(users.real, user, users.saved));
     let acted = begun.map_err(io::Error::from).and_then(|()| act());
     setresuid(users.real, users.effective, users.saved)?;
@@ -128,7 +126,7 @@ pub fn as_user<T>(uid: u32, gid: u32, act: impl FnOnce() -> io::Result<T>) -> io
     acted
 }
 
-/// Stays root with these capabilities alone, for good: to do one thing with what root owns.
+/// Permanently stays root with only these capabilities, for one task on files of root.
 ///
 /// # Errors
 /// As [`drop_to`].
@@ -139,7 +137,7 @@ pub fn keep_root_with(kept: &CapsHashSet) -> io::Result<()> {
     if capabilities::is_limited_to(kept)? {
         return Ok(());
     }
-    Err(io::Error::other("privileges are left after they were dropped"))
+    Err(io::Error::other("privileges remain after they were dropped"))
 }
 
 fn verify(user: Uid, group: Gid, kept: &CapsHashSet) -> io::Result<()> {
@@ -151,10 +149,10 @@ fn verify(user: Uid, group: Gid, kept: &CapsHashSet) -> io::Result<()> {
     if users && groups && bare && for_good {
         return Ok(());
     }
-    Err(io::Error::other(format!("privileges are left after they were dropped to user {user}, group {group}")))
+    Err(io::Error::other(format!("privileges remain after they were dropped to user {user}, group {group}")))
 }
 
-/// Leaves no copy of this process' memory behind: no core file, no ptrace by others.
+/// Prevents copies of this process's memory: no core file, no ptrace by other processes.
 ///
 /// # Errors
 /// None in practice.
@@ -163,13 +161,13 @@ pub fn forbid_core_files() -> io::Result<()> {
     crate::process::forbid_dumps()
 }
 
-/// Keeps this process's memory out of swap, now and in future, page by page as it is touched. Gives whether it is:
-/// a process that will not keep CAP_IPC_LOCK needs an infinite limit on locked memory, because what counts there is
-/// address space, and a later allocation beyond the limit would fail. To be asked for before privileges are dropped:
-/// they may lift the limit.
+/// Keeps this process's present and future memory out of swap; each page is locked when first touched. Returns whether
+/// locking is in effect: a process that will not keep CAP_IPC_LOCK needs an infinite limit on locked memory, because
+/// address space counts against the limit and a later allocation beyond it would fail. Call this before dropping
+/// privileges, which may be needed to raise the limit.
 ///
 /// # Errors
-/// The kernel refused.
+/// Fails if the kernel refuses.
 pub fn keep_out_of_swap(stays_privileged: bool) -> io::Result<bool> {
     if !(stays_privileged && capabilities::is_effective(Capability::CAP_IPC_LOCK)?) {
         let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY); // the limit tells
@@ -183,7 +181,7 @@ pub fn keep_out_of_swap(stays_privileged: bool) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Lets this process's memory be swapped again: pages that are locked cannot be given back.
+/// Allows this process's memory to be swapped again; locked pages cannot be returned to the kernel.
 ///
 /// # Errors
 /// None in practice.
@@ -191,8 +189,8 @@ pub fn allow_swap() -> io::Result<()> {
     Ok(munlockall()?)
 }
 
-/// Has this process get SIGTERM when the thread that made it ends; at once, where that has ended already. To be
-/// asked for after the user was changed, because the kernel forgets it then. `parent` is the parent at the start.
+/// Requests SIGTERM for this process when the thread that created it exits, or at once if it has exited already. Call
+/// it after the change of user, because the kernel then clears the setting. `parent` is the parent's pid at the start.
 ///
 /// # Errors
 /// None in practice.
@@ -210,8 +208,8 @@ mod tests {
 
     use super::*;
 
-    /// Where it is allowed, every page that is touched from then on is locked; where not, nothing changes. The
-    /// test program runs itself again, because it concerns the whole process.
+    /// If permitted, every page touched later is locked; otherwise nothing changes. Runs in a new process of the test
+    /// program, because the setting is per process.
     #[test]
     fn memory_is_locked_as_it_is_touched_where_that_is_allowed() {
         const ALONE: &str = "EXECUTOR_SYS_TEST_LOCKED";
@@ -243,7 +241,7 @@ mod tests {
         assert_eq!(locked() >= before + (8 << 10), lifted, "{before} kB before, {} kB after", locked());
     }
 
-    /// What is done as a user is done with what that user may, whatever else the process is; afterwards it is root again.
+    /// The action has only the user's permissions, whatever else the process holds; afterwards the process is root again.
     #[test]
     #[ignore = "needs root"]
     fn what_is_done_as_a_user_is_done_by_that_user() {
@@ -282,8 +280,7 @@ mod tests {
         assert!(nix::unistd::geteuid().is_root());
     }
 
-    /// A process that dropped its privileges has none to run other tests with: the test program runs itself
-    /// again, with this one alone.
+    /// A process that dropped its privileges cannot run other tests, so the test program starts itself again with this test only.
     #[test]
     #[ignore = "needs root"]
     fn nothing_is_left_of_root() {
@@ -312,7 +309,7 @@ mod tests {
         assert!(drop_to(0, 0).is_err());
     }
 
-    /// What reads for a user reads what that user may, and root of a container what permission bits keep from others.
+    /// A reader has the user's permissions; as a container's root it also ignores permission bits.
     #[test]
     #[ignore = "needs root"]
     fn a_reader_reads_what_its_user_may() {

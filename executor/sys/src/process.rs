@@ -1,4 +1,4 @@
-//! Making, becoming and ending processes.
+//! Creating, replacing and terminating processes.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -18,53 +18,52 @@ use crate::ready::is_readable;
 /// Side of a fork.
 #[derive(Debug)]
 pub enum Fork {
-    /// The new process.
+    /// In the new process.
     Child,
-    /// The old one, with the new one's pid.
+    /// In the caller; holds the child's pid.
     Parent(i32),
 }
 
-/// Makes a process that goes on here with a copy of everything.
+/// Forks the calling process.
 ///
 /// # Errors
-/// Out of processes or memory; or the caller has more than one thread, in which case the child could find a
-/// lock held by a thread that it does not have.
+/// Fails if processes or memory run out, or if the caller has more than one thread: the child could find a lock held by
+/// a thread that it does not have.
 pub fn fork() -> io::Result<Fork> {
     OneThread::check()?;
-    // SAFETY: there is one thread (checked above), so that every lock and every invariant of the copy is as the
-    // one thread that goes on left it.
+    // SAFETY: there is one thread (checked above), so the copy finds every lock and invariant as that thread left it.
     Ok(match unsafe { nix::unistd::fork() }.map_err(|errno| shortage::from_fork(errno.into()))? {
         ForkResult::Child => Fork::Child,
         ForkResult::Parent { child } => Fork::Parent(child.as_raw()),
     })
 }
 
-/// Proof that the calling process has one thread: a copy of it finds every lock as that thread left it. Nothing here makes
-/// another thread.
+/// Proof that the calling process has one thread, so that a copy of it finds every lock as that thread left it. Nothing
+/// in this crate creates threads.
 pub(crate) struct OneThread(());
 
 impl OneThread {
-    /// Looks at /proc. A process that enters a container looks before: /proc is the container's afterwards.
+    /// Counts threads in /proc. A process that enters a container must call this first: afterwards /proc is the container's.
     pub(crate) fn check() -> io::Result<Self> {
         match threads()? {
             1 => Ok(Self(())),
             more => {
-                Err(io::Error::other(format!("this process has {more} threads; only one of a single thread is copied")))
+                Err(io::Error::other(format!("cannot fork: this process has {more} threads, but must have only one")))
             }
         }
     }
 }
 
-/// Forks with further flags of clone(2): new namespaces of the child, or CLONE_PARENT.
+/// Forks with additional flags of clone(2): new namespaces for the child, or CLONE_PARENT.
 ///
 /// # Errors
-/// As [`fork`]; the kernel makes no such namespace.
+/// As [`fork`]; also if the kernel cannot create such a namespace.
 pub(crate) fn clone(flags: i32, _: &OneThread) -> io::Result<Fork> {
     let flags = libc::c_long::from(flags | libc::SIGCHLD);
-    // No library has this call without a stack of the child's own.
-    // SAFETY: without shared memory and without a stack of its own the child goes on here with a copy of everything, as
-    // after a fork; there is one thread (see `OneThread`), so that every lock and every invariant of the copy is as
-    // it left it. What glibc's own fork does beyond that concerns its handlers and its threads, of which there are none.
+    // No library offers this call without a separate stack for the child.
+    // SAFETY: without shared memory and a separate stack, the child continues here with a copy of everything, as after
+    // a fork; there is one thread (see `OneThread`), so the copy finds every lock and invariant as that thread left it.
+    // glibc's fork additionally handles only atfork handlers and threads, and there are none.
     match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
         -1 => Err(shortage::from_fork(io::Error::last_os_error())),
         0 => Ok(Fork::Child),
@@ -72,50 +71,48 @@ pub(crate) fn clone(flags: i32, _: &OneThread) -> io::Result<Fork> {
     }
 }
 
-/// Threads of this process.
+/// Returns the number of threads of this process.
 pub(crate) fn threads() -> io::Result<usize> {
-    // The link count of a process' task directory is its threads plus two, without a read of each entry.
+    // The link count of a process's task directory is its thread count plus two; this avoids reading the entries.
     use std::os::unix::fs::MetadataExt;
     Ok((std::fs::metadata("/proc/self/task")?.nlink() as usize).saturating_sub(2))
 }
 
-/// Ends this process at once: no destructor, no buffered output.
+/// Exits at once, without destructors and without flushing buffers.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: `_exit` has no precondition.
     unsafe { libc::_exit(code) }
 }
 
-/// A list of strings as execve takes it.
+/// A list of strings in the form that execve requires.
 pub struct StringArray {
-    // Keeps what the pointers point to.
+    // Owns the strings that `pointers` refers to.
     _strings: Vec<CString>,
     pointers: Vec<*const libc::c_char>,
 }
 
 impl StringArray {
-    /// Takes over the strings.
+    /// Builds the pointer array for the strings.
     pub fn new(strings: Vec<CString>) -> Self {
         let pointers = strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect();
         Self { _strings: strings, pointers }
     }
 }
 
-/// Becomes another program. Allocates nothing, so that a caller who prepared its arguments can call it last.
-/// Comes back only with an error.
+/// Executes another program. Does not allocate. Returns only on error.
 pub fn execve(path: &CStr, args: &StringArray, env: &StringArray) -> io::Error {
-    // SAFETY: `path` is NUL-terminated; both arrays end with a null pointer and point to NUL-terminated strings
-    // that `args` and `env` keep.
+    // SAFETY: `path` is NUL-terminated; both arrays end with a null pointer and point to NUL-terminated strings that
+    // `args` and `env` own.
     unsafe { libc::execve(path.as_ptr(), args.pointers.as_ptr(), env.pointers.as_ptr()) };
     io::Error::last_os_error()
 }
 
-/// Gives the pages of the stack that are no longer in use back to the kernel, and with them what deeper calls left
-/// there.
+/// Returns unused stack pages to the kernel, and with them the data of earlier, deeper calls.
 ///
 /// # Errors
-/// /proc cannot be read.
+/// Fails if /proc cannot be read.
 pub fn trim_stack() -> io::Result<()> {
-    // Room for this call, for the call of madvise and for the red zone of the ABI.
+    // Room for this call, for the madvise call and for the red zone of the ABI.
     const KEPT: usize = 4 << 10;
     let marker = 0u8;
     let top = (std::ptr::from_ref(&marker).addr() - KEPT) & !0xfff;
@@ -125,8 +122,8 @@ pub fn trim_stack() -> io::Result<()> {
         usize::from_str_radix(start, 16).ok()
     });
     if let Some(bottom) = bottom.filter(|bottom| *bottom < top) {
-        // SAFETY: the range lies within the main thread's stack and ends well below the stack pointer of this
-        // function and of the call it makes; nothing refers to memory down there.
+        // SAFETY: the range lies within the main thread's stack and ends well below the stack pointer of this function
+        // and of the call it makes; nothing refers to memory there.
         let result =
             unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(bottom), top - bottom, libc::MADV_DONTNEED) };
         if result != 0 {
@@ -136,22 +133,22 @@ pub fn trim_stack() -> io::Result<()> {
     Ok(())
 }
 
-/// Every descriptor from `first` on is closed when this process executes a program.
+/// Sets close-on-exec on every descriptor from `first` on.
 ///
 /// # Errors
-/// The kernel is older than 5.11.
+/// Fails if the kernel is older than 5.11.
 pub fn close_on_exec_from(first: u32) -> io::Result<()> {
-    // SAFETY: a plain system call on integers; it closes nothing now, so that no owned descriptor is invalidated.
+    // SAFETY: a plain system call on integers; it closes nothing now, so no owned descriptor is invalidated.
     let result = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Closes every descriptor but the standard ones and those `kept`, whoever owns it: for a process that goes on to execute
-/// a program or to end, and to nothing else. Close-on-exec is not enough there: until execve has looked up the program,
-/// a path through /proc/self/fd still leads to whatever is open (CVE-2024-21626).
+/// Closes every descriptor except the standard ones and `kept`, regardless of its owner. Only for a process that is
+/// about to execute a program or exit. Close-on-exec is not enough: until execve has looked up the program, a path
+/// through /proc/self/fd still leads to open descriptors (CVE-2024-21626).
 ///
 /// # Errors
-/// The kernel is older than 5.9.
+/// Fails if the kernel is older than 5.9.
 pub fn close_all_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut kept: Vec<u32> = kept.iter().map(|fd| fd.as_raw_fd().cast_unsigned()).collect();
     kept.sort_unstable();
@@ -159,8 +156,8 @@ pub fn close_all_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     for end in kept.into_iter().chain([u32::MAX]) {
         if first < end {
             let last = if end == u32::MAX { end } else { end - 1 };
-            // SAFETY: a plain system call on integers. Owners of what is closed never run again: the caller becomes
-            // another program or ends without destructors.
+            // SAFETY: a plain system call on integers. Owners of the closed descriptors never run again: the caller
+            // executes another program or exits without destructors.
             if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } != 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -170,43 +167,44 @@ pub fn close_all_but(kept: &[BorrowedFd<'_>]) -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps room for one more descriptor until it is dropped: before a fork, so that the child's [`pidfd`] is to be had.
+/// Reserves one descriptor until the value is dropped. Call before a fork, so that [`pidfd`] of the child cannot fail
+/// for lack of descriptors.
 ///
 /// # Errors
-/// No descriptor is left.
+/// Fails if no descriptor is left.
 pub fn room_for_one(any: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     any.try_clone_to_owned()
 }
 
-/// A descriptor of a process, readable when it has ended.
+/// Returns a pidfd, which becomes readable when the process exits.
 ///
 /// # Errors
-/// No process has this pid.
+/// Fails if no process has this pid.
 pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
     let pid = rustix::process::Pid::from_raw(pid).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
     Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
 }
 
-/// Returns the pid of the process of a descriptor.
+/// Returns the pid of the pidfd's process.
 ///
 /// # Errors
-/// Returns `NotFound` if the process has ended, and `InvalidInput` if it is no descriptor of a process.
+/// Returns `NotFound` if the process has exited, and `InvalidInput` if the descriptor is not a pidfd.
 pub fn pid_of(pidfd: BorrowedFd<'_>) -> io::Result<i32> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
     let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse::<i32>().ok());
     match pid {
         Some(pid) if pid > 0 => Ok(pid),
         Some(_) => Err(io::ErrorKind::NotFound.into()),
-        None => Err(io::Error::new(io::ErrorKind::InvalidInput, "not the descriptor of a process")),
+        None => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a pidfd")),
     }
 }
 
-/// Sends a signal to the process of a descriptor. One that has ended is no error.
+/// Sends a signal to the pidfd's process. A process that has exited is not an error.
 ///
 /// # Errors
-/// The number is no signal; no permission.
+/// Fails if the number is not a signal or the caller has no permission.
 pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
-    // SAFETY: a plain system call on integers; a null siginfo asks the kernel to make one as kill does.
+    // SAFETY: a plain system call on integers; with a null siginfo the kernel fills it in as for kill.
     let result = unsafe {
         libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, std::ptr::null::<libc::siginfo_t>(), 0)
     };
@@ -217,16 +215,16 @@ pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     }
 }
 
-/// Sends SIGKILL to a process whose pid is still its own: a child that is not taken yet, or one that was just identified. One that
-/// has ended is no error.
+/// Sends SIGKILL to a process whose pid cannot have been reused: a child that has not been reaped, or a process
+/// identified just before. A process that has exited is not an error.
 pub fn kill(pid: i32) {
     if let Ok(pidfd) = pidfd(pid) {
         let _ = pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
     }
 }
 
-/// Gives the calling process the lowest priority, where it may take back the one that it has. Returns that, for
-/// [`set_priority`].
+/// Gives the calling process the lowest priority, if it may restore the present one later. Returns the present
+/// priority, for [`set_priority`].
 ///
 /// # Errors
 /// None in practice.
@@ -240,15 +238,15 @@ pub fn lower_priority() -> io::Result<Option<i32>> {
     Ok(Some(before))
 }
 
-/// Gives a process a priority, from -20 for the highest to 19.
+/// Sets the nice value of a process, from -20 (highest priority) to 19.
 ///
 /// # Errors
-/// No such process; no CAP_SYS_NICE.
+/// Fails if there is no such process, or without CAP_SYS_NICE.
 pub fn set_priority(pid: i32, nice: i32) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(rustix::process::Pid::from_raw(pid), nice)?)
 }
 
-/// Raises the nice value of the calling process to this one. A value that is higher already stays.
+/// Raises the calling process's nice value to `nice`; a higher value stays.
 ///
 /// # Errors
 /// None in practice: raising needs no privilege.
@@ -257,20 +255,20 @@ pub fn raise_nice(nice: i32) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(None, before.max(nice))?)
 }
 
-/// The mount namespace of a process. As long as the descriptor is open, what is mounted there stays, also when the
-/// process has ended: [`enter_namespaces`] takes it.
+/// Opens the mount namespace of a process. The namespace and its mounts exist as long as the descriptor is open, even
+/// after the process exits. For use with [`enter_namespaces`].
 ///
 /// # Errors
-/// The process has ended; no privilege.
+/// Fails if the process has exited or the caller lacks privilege.
 pub fn mount_namespace(pid: i32) -> io::Result<OwnedFd> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     Ok(rustix::fs::open(format!("/proc/{pid}/ns/mnt"), flags, rustix::fs::Mode::empty())?)
 }
 
-/// Enters namespaces of the process of a descriptor, or the mount namespace that the descriptor itself is.
+/// Enters namespaces of the pidfd's process, or the mount namespace if the descriptor is one.
 ///
 /// # Errors
-/// The process has ended; no privilege.
+/// Fails if the process has exited or the caller lacks privilege.
 pub fn enter_namespaces(pidfd: BorrowedFd<'_>, mount: bool, network: bool) -> io::Result<()> {
     let mut namespaces = CloneFlags::empty();
     namespaces.set(CloneFlags::CLONE_NEWNS, mount);
@@ -278,11 +276,11 @@ pub fn enter_namespaces(pidfd: BorrowedFd<'_>, mount: bool, network: bool) -> io
     Ok(setns(pidfd, namespaces)?)
 }
 
-/// Does something in the network namespace of the process of a descriptor, and comes back.
+/// Runs `act` in the network namespace of the pidfd's process, then returns to the caller's own.
 ///
 /// # Errors
-/// As [`enter_namespaces`]; what is done. A caller that did not come back is told so by any error but that of what is done,
-/// and must end.
+/// As [`enter_namespaces`], or the error of `act`. If the caller could not return to its namespace, the error is not
+/// one of `act`, and the caller must exit.
 pub fn within_network<T>(pidfd: BorrowedFd<'_>, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     let own = rustix::fs::open("/proc/thread-self/ns/net", flags, rustix::fs::Mode::empty())?;
@@ -292,7 +290,7 @@ pub fn within_network<T>(pidfd: BorrowedFd<'_>, act: impl FnOnce() -> io::Result
     done
 }
 
-/// Enters the namespace of IPC of the process of a descriptor.
+/// Enters the IPC namespace of the pidfd's process.
 ///
 /// # Errors
 /// As [`enter_namespaces`].
@@ -300,11 +298,11 @@ pub fn enter_ipc(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(setns(pidfd, CloneFlags::CLONE_NEWIPC)?)
 }
 
-/// Enters a user namespace, by its own descriptor or that of a process in it, and becomes its root: with every
-/// capability over what belongs to the namespace, and none over anything else. For good.
+/// Permanently enters a user namespace, given its descriptor or a pidfd of a process in it, and becomes its root: with
+/// all capabilities over the namespace's resources and none over others.
 ///
 /// # Errors
-/// No privilege; it has no root; it is the caller's own.
+/// Fails if the caller lacks privilege, the namespace has no root, or it is the caller's own.
 pub fn become_root_of(user_namespace: BorrowedFd<'_>) -> io::Result<()> {
     setns(user_namespace, CloneFlags::CLONE_NEWUSER)?;
     become_root_within()
@@ -316,16 +314,16 @@ pub(crate) fn become_root_within() -> io::Result<()> {
     let (user, group) = (nix::unistd::Uid::from_raw(0), nix::unistd::Gid::from_raw(0));
     nix::unistd::setresgid(group, group, group)?;
     nix::unistd::setresuid(user, user, user)?;
-    // A change of the user made this process one that others of that user may look into.
+    // The change of user made this process inspectable by other processes of that user.
     forbid_dumps()
 }
 
-/// End of a child.
+/// Exit status of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Status that it called exit with.
+    /// Exit code.
     Code(i32),
-    /// A signal ended it.
+    /// Number of the signal that terminated it.
     Signal(i32),
 }
 
@@ -338,10 +336,10 @@ impl From<Ended> for Exit {
     }
 }
 
-/// Waits for a child.
+/// Waits for a child to exit and reaps it.
 ///
 /// # Errors
-/// Not a child of this process.
+/// Fails if the process is not a child of this one.
 pub fn wait_for(pid: i32) -> io::Result<Ended> {
     loop {
         match waitpid(Pid::from_raw(pid), None) {
@@ -356,19 +354,19 @@ pub fn wait_for(pid: i32) -> io::Result<Ended> {
     }
 }
 
-/// Looks whether a child has ended, and leaves it to be waited for.
+/// Checks whether a child has exited, without reaping it.
 ///
 /// # Errors
-/// Not a child of this process.
+/// Fails if the process is not a child of this one.
 pub fn has_ended(pid: i32) -> io::Result<bool> {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     Ok(waitid(Id::Pid(Pid::from_raw(pid)), flags)? != WaitStatus::StillAlive)
 }
 
-/// Looks whether a process runs, whoever's child it is: one that has ended and is not waited for does not.
+/// Checks whether any process is running. A zombie is not.
 ///
 /// # Errors
-/// Out of descriptors.
+/// Fails if descriptors run out.
 pub fn is_alive(pid: i32) -> io::Result<bool> {
     let pidfd = match pidfd(pid) {
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Ok(false),
@@ -377,8 +375,7 @@ pub fn is_alive(pid: i32) -> io::Result<bool> {
     Ok(!is_readable(&pidfd))
 }
 
-/// Takes one child that has ended, if there is one. One that is `kept` is left to be waited for, and no other is looked for
-/// behind it.
+/// Reaps one exited child, if there is one. If that child is `kept`, it is not reaped, and no later child is checked.
 ///
 /// # Errors
 /// None in practice; no children at all is `None`.
@@ -404,15 +401,15 @@ fn ended(status: WaitStatus) -> Option<(i32, Ended)> {
     }
 }
 
-/// Signals taken as events: blocked, and read from a descriptor. Blocked before anything is started, so that
-/// what ends at once is not missed.
+/// Signals received as events: blocked, and read from a descriptor (signalfd). Create it before starting anything, so
+/// that an early exit is not missed.
 pub struct SignalEvents(SignalFd);
 
 impl SignalEvents {
-    /// Takes these signals, in this process and in what it forks from now on.
+    /// Blocks these signals in this process and its future children, and receives them as events.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// Fails if descriptors run out.
     pub fn take(signals: &[Signal]) -> io::Result<Self> {
         let mut set = SigSet::empty();
         for signal in signals {
@@ -422,7 +419,7 @@ impl SignalEvents {
         Ok(Self(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
     }
 
-    /// The next signal that came, if one did.
+    /// Returns the next pending signal, if there is one.
     ///
     /// # Errors
     /// None in practice.
@@ -437,20 +434,19 @@ impl AsFd for SignalEvents {
     }
 }
 
-/// Unblocks all signals that [`SignalEvents`] blocked, and gives each its default action: what a
-/// program finds that is about to be executed.
+/// Unblocks all signals that [`SignalEvents`] blocked and resets every action to the default, for a program about to be executed.
 ///
 /// # Errors
 /// None in practice.
 pub fn reset_signals() -> io::Result<()> {
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-    // execve keeps what is ignored: SIGPIPE, which Rust ignores in every program, and what whoever started the daemon
-    // ignored (nohup). A shell cannot even set a trap for a signal that it finds ignored.
-    // The C library's own call refuses two signals that it keeps for itself, and that can have been ignored as well.
+    // execve keeps ignored signals ignored: SIGPIPE, which Rust ignores in every program, and those ignored by the
+    // daemon's parent (nohup). A shell cannot set a trap for a signal that is ignored at its start.
+    // The C library's own call rejects two signals that it reserves, and these can be ignored as well.
     const ALL: std::ops::RangeInclusive<i64> = 1..=64;
     let default_action = [0u64; 4]; // SIG_DFL, no flags, no mask: the kernel's own form, the same on all we build for
     for number in ALL.filter(|number| ![i64::from(libc::SIGKILL), i64::from(libc::SIGSTOP)].contains(number)) {
-        // SAFETY: the kernel reads what the second argument points to, which lives; the action runs no code here.
+        // SAFETY: the second argument points to a live value that the kernel reads; the action runs no code here.
         let done = unsafe {
             libc::syscall(libc::SYS_rt_sigaction, number, default_action.as_ptr(), std::ptr::null_mut::<u64>(), 8usize)
         };
@@ -461,7 +457,7 @@ pub fn reset_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes SIGHUP do nothing in this process instead of ending it. A program that it executes has the default action.
+/// Makes SIGHUP do nothing in this process. An executed program gets the default action.
 ///
 /// # Errors
 /// None in practice.
@@ -473,7 +469,7 @@ pub fn survive_hangup() -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps SIGHUP waiting, also in a program that this process executes, for [`SignalEvents`].
+/// Blocks SIGHUP, also across execve, so that it stays pending for [`SignalEvents`].
 ///
 /// # Errors
 /// None in practice.
@@ -483,7 +479,7 @@ pub fn hold_hangup() -> io::Result<()> {
     Ok(hangup.thread_block()?)
 }
 
-/// Keeps every signal waiting, for [`serve_as_init`].
+/// Blocks every signal, for [`serve_as_init`].
 ///
 /// # Errors
 /// None in practice.
@@ -491,17 +487,17 @@ pub fn hold_signals() -> io::Result<()> {
     Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)?)
 }
 
-/// The work of the first process of a pid namespace: every signal that comes goes to `child`, and whatever has ended is
-/// taken, until `child` has. Signals must be held ([`hold_signals`]) since before the child was made.
+/// Runs as PID 1 of a pid namespace: forwards every signal to `child` and reaps processes until `child` has exited.
+/// Signals must have been blocked ([`hold_signals`]) before the child was created.
 ///
 /// # Errors
-/// The calls that it needs are not allowed.
+/// Fails if a required system call is not allowed.
 pub fn serve_as_init(child: i32) -> io::Result<Ended> {
     serve(Some(child))
 }
 
-/// The work of the first process of a pid namespace that runs no program: whatever has ended is taken, until it is killed
-/// itself. Signals must be held ([`hold_signals`]).
+/// Runs as PID 1 of a pid namespace that has no program: reaps processes until it is killed. Signals must be blocked
+/// ([`hold_signals`]).
 ///
 /// # Errors
 /// As [`serve_as_init`].
@@ -517,7 +513,7 @@ fn serve(child: Option<i32>) -> io::Result<Ended> {
                 return Ok(ended);
             }
         }
-        // SAFETY: the set lives, and nothing is to be told of who sent the signal.
+        // SAFETY: the set is live, and the null pointer requests no siginfo.
         let signal = unsafe { libc::sigwaitinfo(std::ptr::from_ref(all.as_ref()), std::ptr::null_mut()) };
         match signal {
             -1 => match io::Error::last_os_error() {
@@ -526,15 +522,15 @@ fn serve(child: Option<i32>) -> io::Result<Ended> {
             },
             libc::SIGCHLD => {}
             signal => {
-                // SAFETY: a plain system call on integers. The child is not taken yet, so that the number is its own. It
-                // may have ended, which the next look tells.
+                // SAFETY: a plain system call on integers. The child has not been reaped, so its pid cannot have been
+                // reused. It may have exited, which the next wait reports.
                 let _ = child.map(|child| unsafe { libc::kill(child, signal) });
             }
         }
     }
 }
 
-/// Has this process take on orphans among its descendants.
+/// Makes this process the reaper of its orphaned descendants.
 ///
 /// # Errors
 /// None in practice.
@@ -542,54 +538,55 @@ pub fn become_subreaper() -> io::Result<()> {
     Ok(nix::sys::prctl::set_child_subreaper(true)?)
 }
 
-/// Has this process killed when its parent ends. `parent` is the pid that the caller takes for its parent's.
+/// Requests SIGKILL for this process when its parent exits. `parent` is the expected pid of the parent.
 ///
 /// # Errors
-/// The parent has ended already.
+/// Fails if the parent has already exited.
 pub fn die_with(parent: u32) -> io::Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
     if nix::unistd::getppid().as_raw().cast_unsigned() == parent {
         Ok(())
     } else {
-        Err(io::Error::other("the parent has ended"))
+        Err(io::Error::other("the parent has already exited"))
     }
 }
 
-/// Chosen first when the kernel kills a process of its cgroup, or of the machine, for want of memory.
+/// Makes this process the OOM killer's first choice, in its cgroup and on the machine.
 ///
 /// # Errors
-/// /proc is not there.
+/// Fails if /proc is missing.
 pub fn be_expendable() -> io::Result<()> {
     set_oom_score_adj(std::process::id(), 1000)
 }
 
-/// Returns the out-of-memory score adjustment of a process, from -1000 for one that is never killed to 1000.
+/// Returns the out-of-memory score adjustment of a process, from -1000 (never killed) to 1000.
 ///
 /// # Errors
-/// The process has ended.
+/// Fails if the process has exited.
 pub fn oom_score_adj(pid: u32) -> io::Result<i32> {
     let text = crate::kernel_file::read_to_string(format!("/proc/{pid}/oom_score_adj"))?;
     text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// Sets it. A score below the lowest one that a privileged process set takes CAP_SYS_RESOURCE.
+/// Sets the out-of-memory score adjustment of a process. A score below the lowest that a privileged process has set
+/// requires CAP_SYS_RESOURCE.
 ///
 /// # Errors
-/// The process has ended; no privilege.
+/// Fails if the process has exited or the caller lacks privilege.
 pub fn set_oom_score_adj(pid: u32, score: i32) -> io::Result<()> {
     std::fs::write(format!("/proc/{pid}/oom_score_adj"), score.to_string())
 }
 
-/// Gives up a protection from the OOM killer that this process inherited: what it executes is not the executor's own.
+/// Drops an inherited protection from the OOM killer before executing a foreign program.
 ///
 /// # Errors
-/// /proc is not there.
+/// Fails if /proc is missing.
 pub fn forgo_oom_protection() -> io::Result<()> {
     let own = std::process::id();
     if oom_score_adj(own)? < 0 { set_oom_score_adj(own, 0) } else { Ok(()) }
 }
 
-/// No core file, no ptrace by others, /proc/self owned by root.
+/// Disables core files and ptrace by other processes, and makes root the owner of /proc/self.
 ///
 /// # Errors
 /// None in practice.
@@ -597,15 +594,15 @@ pub fn forbid_dumps() -> io::Result<()> {
     Ok(nix::sys::prctl::set_dumpable(false)?)
 }
 
-/// Returns whether a filter on system calls is in force for this thread and new privileges are not to be had.
+/// Returns true if a seccomp filter is in force for this thread and no_new_privs is set.
 ///
-/// Any filter is not enough, for it can be that of the caller's own parent: one call that a container's filter denies
-/// must be denied. It is one that everybody may make and that does nothing.
+/// The presence of a filter is not enough, because it can be inherited from the parent: this also checks that one call
+/// is denied that a container's filter denies. That call is unprivileged and has no effect.
 ///
 /// # Errors
 /// None in practice.
 pub fn is_confined() -> io::Result<bool> {
-    // SAFETY: PR_GET_SECCOMP takes no arguments; it answers 2 in filter mode.
+    // SAFETY: PR_GET_SECCOMP takes no arguments; it returns 2 in filter mode.
     let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
     let denied = unshare(CloneFlags::empty()) == Err(nix::errno::Errno::EPERM);
     Ok(mode == 2 && denied && nix::sys::prctl::get_no_new_privs()?)
@@ -629,7 +626,7 @@ mod tests {
         pidfd_signal(fd.as_fd(), 9).unwrap();
     }
 
-    /// A fork of a threaded process would copy locks that nobody ever releases.
+    /// A fork of a multi-threaded process would copy locks that are never released.
     #[test]
     fn a_threaded_process_does_not_fork() {
         let (stop, wait) = std::sync::mpsc::channel::<()>();

@@ -1,7 +1,7 @@
-//! Terminals: made within a container by the process that is to have one, kept by a process outside.
+//! Terminals: opened inside a container by the process that uses one, held by a process outside.
 //!
-//! The descriptor that leads out is made by the kernel from the one that was opened, never by a path that the container
-//! could have changed; and what was opened is looked at, because the container's `/dev` is the container's own.
+//! The kernel derives the slave's descriptor from the opened master, never from a path that the container could have
+//! changed. The opened file is verified, because the container controls its `/dev`.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,24 +10,22 @@ use rustix::fs::{FileType, Mode, OFlags, fstat, major, minor};
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// Multiplexer of terminals, in the caller's own root: a link into the container's own devpts.
+/// Path of the pty multiplexer below the caller's root: a link into the container's devpts.
 const MULTIPLEXER: &str = "/dev/ptmx";
 
-/// Both ends of a terminal.
+/// Both ends of a pseudo terminal.
 #[derive(Debug)]
 pub struct Terminal {
-    /// The end that the keeper reads and writes.
+    /// End for the process outside the container.
     pub master: OwnedFd,
-    /// The end that the process has as its terminal.
+    /// End for the container process, its terminal.
     pub slave: OwnedFd,
 }
 
-/// Characters of a terminal's window.
+/// Size of a terminal window in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Lines.
     pub rows: u16,
-    /// Characters of a line.
     pub columns: u16,
 }
 
@@ -38,7 +36,7 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Returns a window of this size, with the default for a side of 0.
+    /// Returns a window of this size; 0 selects the default.
     pub fn new(rows: u16, columns: u16) -> Self {
         let default = Self::default();
         let side = |side: u16, default: u16| if side == 0 { default } else { side };
@@ -47,10 +45,10 @@ impl Window {
 }
 
 impl Terminal {
-    /// A new terminal of the devpts that the caller's root has. It belongs to the caller's user.
+    /// Opens a new terminal in the devpts of the caller's root. It belongs to the caller's user.
     ///
     /// # Errors
-    /// No such devpts, or something else in its place.
+    /// Fails if there is no such devpts or another file in its place.
     pub fn open() -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let master = rustix::fs::open(MULTIPLEXER, flags, Mode::empty())?;
@@ -62,12 +60,12 @@ impl Terminal {
         Ok(Self { master, slave })
     }
 
-    /// Makes it the caller's controlling terminal and its three standard descriptors. Gives the end that is left.
+    /// Makes this the caller's controlling terminal and its three standard descriptors. Returns the master.
     ///
     /// # Errors
     /// None in practice.
     pub fn control(self) -> io::Result<OwnedFd> {
-        // The first process of a container leads a session already.
+        // PID 1 of a container already leads a session.
         match rustix::process::setsid() {
             Ok(_) | Err(rustix::io::Errno::PERM) => {}
             Err(error) => return Err(error.into()),
@@ -78,23 +76,23 @@ impl Terminal {
     }
 }
 
-/// Returns whether this is the kernel's multiplexer: a container may have put something else there.
+/// Returns true if this is the kernel's multiplexer: a container may have replaced it.
 fn is_multiplexer(fd: BorrowedFd<'_>) -> io::Result<bool> {
     let stat = fstat(fd)?;
     let device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
     Ok(device && (major(stat.st_rdev), minor(stat.st_rdev)) == (5, 2))
 }
 
-/// Tells a terminal, by either end, how large its window is. Its processes get SIGWINCH where that is news.
+/// Sets the window size of a terminal, through either end. If the size changes, its processes get SIGWINCH.
 ///
 /// # Errors
-/// Not a terminal.
+/// Fails if it is not a terminal.
 pub fn resize(terminal: BorrowedFd<'_>, window: Window) -> io::Result<()> {
     let size = Winsize { ws_row: window.rows, ws_col: window.columns, ws_xpixel: 0, ws_ypixel: 0 };
     Ok(tcsetwinsize(terminal, size)?)
 }
 
-/// Makes these the standard descriptors of the caller.
+/// Makes these the caller's standard descriptors.
 ///
 /// # Errors
 /// None in practice.

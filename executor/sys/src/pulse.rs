@@ -1,7 +1,7 @@
-//! Signs of life of a process, in memory that it shares with whoever watches it.
+//! Heartbeat of a process, in memory that it shares with its watchdog.
 //!
-//! A turn of its loop costs the process two writes to memory and no system call; the watching process reads them
-//! without waking it. The memory is a file without a name, so that a later process can take over the watch.
+//! A turn of the process's loop costs two memory writes and no system call; the watchdog reads them without waking the
+//! process. The memory is an unnamed file, so that a later process can take over monitoring.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -15,19 +15,18 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::memfile::MemFile;
 
-/// Shared memory of the signs.
+/// Layout of the shared memory.
 #[repr(C)]
 struct Signs {
-    /// Number of turns of the loop.
+    /// Number of loop iterations.
     turns: AtomicU64,
-    /// By when it will be turned again, in nanoseconds of the monotonic clock; 0 while the process waits for something to
-    /// do.
+    /// Deadline of the next iteration in nanoseconds of the monotonic clock; 0 while the process is idle.
     until: AtomicU64,
 }
 
 const LENGTH: NonZeroUsize = NonZeroUsize::MIN.saturating_add(size_of::<Signs>() - 1);
 
-/// Signs of life.
+/// A shared heartbeat.
 #[derive(Debug)]
 pub struct Heartbeat {
     file: OwnedFd,
@@ -35,18 +34,18 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Of a process that is about to be forked: both sides have it then.
+    /// Creates the heartbeat of a process that is about to be forked, so that both sides share it.
     ///
     /// # Errors
-    /// Out of descriptors or memory.
+    /// Fails if descriptors or memory run out.
     pub fn create() -> io::Result<Self> {
         Self::map(MemFile::create("executor-pulse", LENGTH.get())?)
     }
 
-    /// Of a process that passed it.
+    /// Maps the heartbeat that another process passed.
     ///
     /// # Errors
-    /// Not a memory file of this size.
+    /// Fails if it is not a memory file of this size.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         let file = MemFile::from_fd_to_wipe(fd, LENGTH.get() as u64)?;
         if file.len() < LENGTH.get() {
@@ -57,40 +56,40 @@ impl Heartbeat {
 
     fn map(file: MemFile) -> io::Result<Self> {
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing. The file has this size for
-        // good, so that the mapping stays backed.
+        // SAFETY: a new mapping at an address that the kernel chooses aliases nothing. The file's size is sealed, so
+        // the mapping stays backed.
         let at = unsafe { mmap(None, LENGTH, protection, MapFlags::MAP_SHARED, file.as_fd(), 0) }?;
         Ok(Self { file: file.into(), signs: at.cast() })
     }
 
     fn signs(&self) -> &Signs {
-        // SAFETY: the mapping is as large as `Signs`, aligned to a page, and lives as long as `self`; any bytes are valid
-        // numbers, and other processes access them as atomic numbers too.
+        // SAFETY: the mapping is as large as `Signs`, page-aligned, and lives as long as `self`; any bytes are valid
+        // numbers, and other processes also access them atomically.
         unsafe { self.signs.as_ref() }
     }
 
-    /// The loop was turned, and will be again within this time.
+    /// Records a loop iteration and announces the next one within this time.
     pub fn turn(&self, within: Duration) {
         self.signs().turns.fetch_add(1, Ordering::Relaxed);
         self.signs().until.store(now().saturating_add(nanos(within)).max(1), Ordering::Relaxed);
     }
 
-    /// The process waits for something to do, however long that takes.
+    /// Marks the process as idle for an unlimited time.
     pub fn rest(&self) {
         self.signs().until.store(0, Ordering::Relaxed);
     }
 
-    /// Number of turns of the loop.
+    /// Number of loop iterations.
     pub fn turns(&self) -> u64 {
         self.signs().turns.load(Ordering::Relaxed)
     }
 
-    /// The process is doing something.
+    /// Returns true if the process is busy.
     pub fn is_at_work(&self) -> bool {
         self.signs().until.load(Ordering::Relaxed) != 0
     }
 
-    /// By how much it is late.
+    /// Returns by how much the next iteration is overdue, if it is.
     pub fn overdue(&self) -> Option<Duration> {
         let until = self.signs().until.load(Ordering::Relaxed);
         now().checked_sub(until).filter(|late| until != 0 && *late > 0).map(Duration::from_nanos)

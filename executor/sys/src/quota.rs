@@ -1,5 +1,4 @@
-//! Limits of projects on a file system: all files below a directory count against one number (ext4 and XFS, where they are
-//! mounted with project quotas).
+//! Project quotas: all files below a directory count against one project id (ext4 and XFS, if mounted with project quotas).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -7,15 +6,15 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 const PROJECT: u32 = 2;
 const Q_XSETQLIM: u32 = (0x58 << 8) + 4;
 const Q_XGETQSTATV: u32 = (0x58 << 8) + 8;
-/// Limits of projects are enforced, and not only counted.
+/// Flag: project limits are enforced, not only accounted.
 const PROJECTS_ENFORCED: u16 = 1 << 5;
 /// Fields that are set: hard and soft limits of inodes and of blocks.
 const LIMITS: u16 = 0b1111;
-/// Bytes of a block, as these calls count.
+/// Bytes of a block in these calls.
 const BLOCK: u64 = 512;
 const FS_IOC_FSGETXATTR: libc::c_ulong = 0x801c_581f;
 const FS_IOC_FSSETXATTR: libc::c_ulong = 0x401c_5820;
-/// Flag of a directory whose new entries are of its project, too.
+/// Directory flag: new entries inherit its project.
 const INHERIT: u32 = 0x200;
 
 /// `struct fs_quota_statv` of linux/dqblk_xfs.h.
@@ -69,16 +68,16 @@ struct Attributes {
     pad: [u8; 8],
 }
 
-/// Returns whether the file system of an opened file enforces limits of projects.
+/// Returns true if the file system of an opened file enforces project limits.
 pub fn enforces_projects(file: BorrowedFd<'_>) -> bool {
     let mut state = State { version: 1, ..State::default() };
     quotactl(file, Q_XGETQSTATV, 0, &mut state).is_ok() && state.flags & PROJECTS_ENFORCED != 0
 }
 
-/// Limits a project to so many bytes and so many files and directories; 0 = no limit.
+/// Limits a project to `bytes` bytes and `inodes` files and directories; 0 = no limit.
 ///
 /// # Errors
-/// The file system has no such limits.
+/// Fails if the file system has no project quotas.
 pub fn limit_project(file: BorrowedFd<'_>, project: u32, bytes: u64, inodes: u64) -> io::Result<()> {
     let mut quota = DiskQuota {
         version: 1,
@@ -100,10 +99,10 @@ fn quotactl<T>(file: BorrowedFd<'_>, call: u32, id: u32, argument: &mut T) -> io
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Makes an empty directory, opened for reading, and what will be made in it part of a project.
+/// Assigns an empty directory, opened for reading, and its future entries to a project.
 ///
 /// # Errors
-/// The file system knows no projects.
+/// Fails if the file system does not support projects.
 pub fn set_project(dir: BorrowedFd<'_>, project: u32) -> io::Result<()> {
     let mut attributes = read(dir)?;
     attributes.project = project;
@@ -113,7 +112,7 @@ pub fn set_project(dir: BorrowedFd<'_>, project: u32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The project that [`set_project`] gave a directory.
+/// Returns the project that [`set_project`] assigned to a directory.
 pub fn project_of(dir: BorrowedFd<'_>) -> Option<u32> {
     read(dir).ok().filter(|attributes| attributes.flags & INHERIT != 0).map(|attributes| attributes.project)
 }
@@ -131,8 +130,8 @@ mod tests {
 
     use super::*;
 
-    /// The kernel's structures, and that a file system without limits is told from one with them. (One with limits needs
-    /// a kernel that has them: see the tests in the virtual machine.)
+    /// Checks the kernel structures, and that a file system without limits is recognized as such. (File systems with
+    /// limits need kernel support: see the virtual-machine tests.)
     #[test]
     fn a_file_system_without_limits_enforces_none() {
         assert_eq!([size_of::<State>(), size_of::<DiskQuota>(), size_of::<Attributes>()], [160, 112, 28]);

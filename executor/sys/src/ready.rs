@@ -1,4 +1,4 @@
-//! A descriptor that is looked at or waited for alone. For several at a time see [`crate::events`].
+//! Polls or waits for a single descriptor. For several at a time see [`crate::events`].
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,31 +7,31 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// Flags of a peer that sends nothing more, or of a descriptor that is none.
+/// Flags of a peer that sends nothing more, or of an invalid descriptor.
 const GONE: PollFlags = PollFlags::HUP.union(PollFlags::RDHUP).union(PollFlags::ERR).union(PollFlags::NVAL);
 
-/// Returns whether the other end of a socket is closed, or closed for writing. What it sent before may still be there.
+/// Returns true if the peer of a socket has closed it, at least for writing. Earlier data may still be unread.
 pub fn hung_up(fd: impl AsFd) -> bool {
     poll_now(&fd, PollFlags::RDHUP).intersects(GONE)
 }
 
-/// Returns whether a read would not wait; of a descriptor of a process, whether that has ended.
+/// Returns true if a read would not block or, for a pidfd, if the process has exited.
 pub fn is_readable(fd: impl AsFd) -> bool {
     !poll_now(&fd, PollFlags::IN).is_empty()
 }
 
-/// Waits until a read would not wait, or until the deadline. Returns whether it would not.
+/// Waits until a read would not block or the deadline passes. Returns true if it would not block.
 ///
 /// # Errors
-/// Out of memory.
+/// Fails if memory runs out.
 pub fn readable_by(fd: impl AsFd, deadline: Instant) -> io::Result<bool> {
     by(&fd, PollFlags::IN, deadline)
 }
 
-/// Waits until a write would not wait, or until the deadline. Returns whether it would not.
+/// Waits until a write would not block or the deadline passes. Returns true if it would not block.
 ///
 /// # Errors
-/// Out of memory.
+/// Fails if memory runs out.
 pub fn writable_by(fd: impl AsFd, deadline: Instant) -> io::Result<bool> {
     by(&fd, PollFlags::OUT, deadline)
 }
@@ -57,7 +57,7 @@ fn by(fd: &impl AsFd, flags: PollFlags, deadline: Instant) -> io::Result<bool> {
     }
 }
 
-/// Time that is left, as poll takes it: none where the deadline has passed.
+/// Returns the time until the deadline in the form that poll requires; 0 if it has passed.
 pub(crate) fn until(deadline: Instant) -> Timespec {
     let left = deadline.saturating_duration_since(Instant::now());
     Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() }

@@ -1,7 +1,7 @@
-//! Replacing a file by rename: a reader sees the old content or the new one, never a part.
+//! Atomic replacement of a file by rename: a reader sees either the old or the new content.
 //!
-//! The new content goes into `NAME.new` beside the file. That name belongs to the caller alone: what an earlier attempt
-//! left there is removed, a link there is not followed, and it does not stay after an error.
+//! The new content is written to `NAME.new` next to the file. That name is reserved for the caller: a leftover of an
+//! earlier attempt is removed, a link is not followed, and the file is removed after an error.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -9,10 +9,10 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, fchown};
 use std::path::{Path, PathBuf};
 
-/// Ending of the name of a file that is not whole yet.
+/// Suffix of a file that is still being written.
 pub const PARTIAL: &str = ".new";
 
-/// A replacement of a file that is to be written.
+/// A pending replacement of a file.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "nothing is written before `write`"]
 pub struct Replacement<'a> {
@@ -23,26 +23,26 @@ pub struct Replacement<'a> {
 }
 
 impl<'a> Replacement<'a> {
-    /// Replaces the file at `path`, or makes it: readable and writable by the caller's user alone, and not synced.
+    /// Replaces or creates the file at `path`: readable and writable by the caller's user only, and not synced.
     pub fn from_path(path: &'a Path) -> Self {
         Self { path, mode: 0o600, group: None, durable: false }
     }
 
-    /// Gives the file to a group, with this mode.
+    /// Sets the file's group and mode.
     pub fn shared(self, mode: u32, group: u32) -> Self {
         Self { mode, group: Some(group), ..self }
     }
 
-    /// Has file and directory entry on the disk before [`Self::write`] returns.
+    /// Makes [`Self::write`] sync the file and its directory entry before it returns.
     pub fn durable(self) -> Self {
         Self { durable: true, ..self }
     }
 
-    /// Writes the content and gives the file its name. Returns the file, open for writing at its end.
+    /// Writes the content and renames the file into place. Returns the file, open for writing at its end.
     ///
     /// # Errors
-    /// The disk; no permission. The file is as it was then, and nothing is left beside it. Only where the directory cannot
-    /// be synced the new content stands already.
+    /// Fails if the write or rename fails; the old file is then unchanged and no partial file remains. Only if syncing
+    /// the directory fails is the new content already in place.
     pub fn write(self, content: &[u8]) -> io::Result<File> {
         let partial = partial(self.path);
         let written = self.create(&partial).and_then(|mut file| {
@@ -80,7 +80,7 @@ impl<'a> Replacement<'a> {
     }
 }
 
-/// Name of a file while it is written.
+/// Name of the file while it is written.
 fn partial(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(PARTIAL);

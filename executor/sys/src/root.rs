@@ -1,4 +1,4 @@
-//! The exchange of a process's root for another one, within its own mount namespace.
+//! Replacing the root of a process within its own mount namespace.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,12 +9,12 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::mount::{Follow, attach, detach, open_dir, open_in_root};
 
-/// Puts a detached mount in the place of the root of the calling process's mount namespace. `stage` is a directory for it below
-/// the present root; the mounts at `kept`, names of directories below both roots, come along. What was mounted elsewhere is
+/// Makes a detached mount the root of the calling process's mount namespace. `stage` is a directory below the present
+/// root to attach it to; `kept` names directories below both roots whose mounts are moved along. All other mounts are
 /// detached. A name that is a symbolic link in the new root is refused, so that nothing is mounted outside of it.
 ///
 /// # Errors
-/// No privilege over the mount namespace; a name of `kept` that is not a directory, or not a mount.
+/// Fails if the caller has no privilege over the mount namespace, or a name in `kept` is not a directory or not a mount.
 pub fn exchange(root: BorrowedFd<'_>, stage: &Path, kept: &[&str]) -> io::Result<()> {
     attach(root, open_dir(stage)?.as_fd())?;
     let new = open_dir(stage)?;
@@ -28,7 +28,7 @@ pub fn exchange(root: BorrowedFd<'_>, stage: &Path, kept: &[&str]) -> io::Result
     nix::unistd::pivot_root(".", ".")?;
     detach(Path::new("."))?; // the old root, which lies on the new one now
     rustix::process::chdir("/")?;
-    // What the new root shows of the host's mounts tells the host of nothing that happens here.
+    // Host mounts that are visible in the new root must not propagate changes back to the host.
     mount(None::<&Path>, "/", None::<&Path>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&Path>)?;
     Ok(())
 }
@@ -36,7 +36,7 @@ pub fn exchange(root: BorrowedFd<'_>, stage: &Path, kept: &[&str]) -> io::Result
 /// Sets the host name of the calling process's UTS namespace.
 ///
 /// # Errors
-/// No privilege over it; longer than 64 bytes.
+/// Fails if the caller has no privilege over it or the name is longer than 64 bytes.
 pub fn set_host_name(name: &str) -> io::Result<()> {
     Ok(rustix::system::sethostname(name.as_bytes())?)
 }

@@ -1,10 +1,10 @@
-//! Unix sockets that keep message boundaries and carry descriptors.
+//! Unix sockets (SOCK_SEQPACKET) that keep message boundaries and carry descriptors.
 //!
-//! Descriptors that arrive are close-on-exec; a message that was cut, in its bytes or in its descriptors, is an
-//! error and never half a message; a peer that is gone is EPIPE and never a signal.
+//! Received descriptors are close-on-exec. A truncated message, in bytes or in descriptors, is an error, never a
+//! partial message. A closed peer gives EPIPE, never a signal.
 //!
-//! Each end decides by itself whether its calls wait: it is told with each call, because O_NONBLOCK is of the open file,
-//! which a peer that passed it shares.
+//! Each end decides on its own whether its calls block, by a flag on each call, because O_NONBLOCK belongs to the open
+//! file description, which a peer that passed the socket shares.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -27,34 +27,35 @@ use crate::ready::readable_by;
 
 /// Most descriptors in one message.
 pub const FDS_MAX: usize = 9;
-/// Longest path of a unix socket, in bytes, its NUL not counted.
+/// Longest path of a unix socket in bytes, without the NUL.
 pub const PATH_MAX: usize = 107;
 
-/// An end of a connection.
+/// One end of a connection.
 #[derive(Debug)]
 pub struct Seqpacket {
     fd: OwnedFd,
     waits: AtomicBool,
 }
 
-/// Takes connections.
+/// Accepts connections.
 #[derive(Debug)]
 pub struct SeqpacketListener(OwnedFd);
 
 impl Seqpacket {
-    /// Two ends of one connection.
+    /// Creates a connected pair.
     ///
     /// # Errors
-    /// Out of descriptors.
+    /// Fails if descriptors run out.
     pub fn pair() -> io::Result<(Self, Self)> {
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((Self::made(a), Self::made(b)))
     }
 
-    /// Connects to the listener at `path`, without a wait.
+    /// Connects to the listener at `path` without blocking.
     ///
     /// # Errors
-    /// No listener (`ConnectionRefused`, `NotFound`), or not for this user; its queue is full (`WouldBlock`).
+    /// `ConnectionRefused` or `NotFound` if there is no listener, `WouldBlock` if its queue is full; also if the user
+    /// lacks permission.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -63,36 +64,36 @@ impl Seqpacket {
         Ok(Self::made(socket))
     }
 
-    /// Connects as [`Self::connect`] does, and only where the process that listens is alive. A child of a listener that has ended may
-    /// still hold its socket open: the kernel accepts connections there, and nobody answers them.
+    /// Connects as [`Self::connect`] does, but only if the listening process is alive. A child of an exited listener
+    /// may still hold the socket open: the kernel accepts connections there, and no process answers them.
     ///
     /// # Errors
-    /// As [`Self::connect`]; `ConnectionRefused` where it has ended.
+    /// As [`Self::connect`]; `ConnectionRefused` if the listening process has exited.
     pub fn connect_to_living(path: &Path) -> io::Result<Self> {
         let connection = Self::connect(path)?;
         let pid = nix::sys::socket::getsockopt(&connection.fd, PeerCredentials)?.pid();
-        // One of another pid namespace has no number here.
+        // A process of another pid namespace has no pid here.
         if pid > 0 && !process::is_alive(pid)? {
-            return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "the process that listened has ended"));
+            return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "the listening process has exited"));
         }
         Ok(connection)
     }
 
-    /// Takes a socket that a peer passed. Its calls never wait.
+    /// Wraps a socket that a peer passed. Its calls never block.
     ///
     /// # Errors
-    /// Not a socket of this kind.
+    /// Fails if it is not a SOCK_SEQPACKET unix socket.
     pub fn from_peer(fd: OwnedFd) -> io::Result<Self> {
         let is_one = socket_domain(&fd).is_ok_and(|domain| domain == AddressFamily::UNIX)
             && socket_type(&fd).is_ok_and(|kind| kind == SocketType::SEQPACKET);
         if !is_one {
-            let why = "a descriptor that was passed is not a unix socket of the type SOCK_SEQPACKET";
+            let why = "the passed descriptor is not a unix socket of the type SOCK_SEQPACKET";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         Ok(Self { fd, waits: AtomicBool::new(false) })
     }
 
-    /// A socket that this process made.
+    /// Wraps a socket that this process created.
     fn made(fd: OwnedFd) -> Self {
         Self { fd, waits: AtomicBool::new(true) }
     }
@@ -104,7 +105,8 @@ impl Seqpacket {
     /// Sends one message.
     ///
     /// # Errors
-    /// The peer is gone; more descriptors than [`FDS_MAX`]; a message too large for a packet; would block.
+    /// Fails if the peer has closed, there are more than [`FDS_MAX`] descriptors, the message is too large for a
+    /// packet, or the call would block.
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -122,11 +124,11 @@ impl Seqpacket {
         }
     }
 
-    /// Receives one message: its length in `buffer` and its descriptors. `None` when the peer is gone.
+    /// Receives one message: its length in `buffer` and its descriptors. `None` if the peer has closed.
     ///
     /// # Errors
-    /// A message longer than `buffer` or with more descriptors than [`FDS_MAX`]; one whose descriptors this process has no
-    /// room for (EMFILE), which is lost; would block.
+    /// Fails if the message is longer than `buffer` or has more than [`FDS_MAX`] descriptors, or if the call would
+    /// block. EMFILE if this process has too few free descriptors; the message is then lost.
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
         match self.recv_or_tell(buffer)? {
             None => Ok(None),
@@ -134,7 +136,8 @@ impl Seqpacket {
         }
     }
 
-    /// The same for who answers: where this process has no room for a message's descriptors, the message comes without.
+    /// As [`Self::recv`], for a receiver that must reply: if this process has too few free descriptors, the message is
+    /// returned with the error in place of its descriptors.
     ///
     /// # Errors
     /// As [`Self::recv`].
@@ -145,8 +148,7 @@ impl Seqpacket {
         let received = loop {
             match recvmsg(&self.fd, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC | wait) {
                 Err(rustix::io::Errno::INTR) => {}
-                // The peer closed its end without having read everything. The kernel says so once, before what the peer
-                // sent itself.
+                // The peer closed its end with unread data. The kernel reports this once, before data that the peer sent.
                 Err(rustix::io::Errno::CONNRESET) => {}
                 Err(error) => return Err(error.into()),
                 Ok(received) => break received,
@@ -167,7 +169,7 @@ impl Seqpacket {
         if received.bytes == 0 && fds.is_empty() { Ok(None) } else { Ok(Some((received.bytes, Ok(fds)))) }
     }
 
-    /// Receives one message, by then.
+    /// Receives one message before the deadline.
     ///
     /// # Errors
     /// As [`Seqpacket::recv`]; `TimedOut`.
@@ -183,7 +185,7 @@ impl Seqpacket {
         }
     }
 
-    /// Has calls wait, or fail with `WouldBlock`.
+    /// Sets whether calls fail with `WouldBlock` instead of blocking.
     pub fn set_nonblocking(&self, nonblocking: bool) {
         self.waits.store(!nonblocking, Ordering::Relaxed);
     }
@@ -193,7 +195,7 @@ impl SeqpacketListener {
     /// Listens at `path`, which must not exist.
     ///
     /// # Errors
-    /// The path exists (`AddrInUse`), or is too long.
+    /// `AddrInUse` if the path exists; also if it is too long.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         with_address(path, |address| bind(&socket, address))?;
@@ -201,23 +203,23 @@ impl SeqpacketListener {
         Ok(Self(socket))
     }
 
-    /// Takes the next connection.
+    /// Accepts the next connection.
     ///
     /// # Errors
-    /// Would block; out of descriptors.
+    /// Fails if the call would block or descriptors run out.
     pub fn accept(&self) -> io::Result<Seqpacket> {
         Ok(Seqpacket::made(accept_with(&self.0, SocketFlags::CLOEXEC)?))
     }
 
-    /// Refuses connections from now on. Those that were made before can still be taken.
+    /// Refuses new connections. Pending connections can still be accepted.
     ///
     /// # Errors
-    /// Never, on a socket that listens: `shutdown` cannot fail there.
+    /// Never, on a listening socket: `shutdown` cannot fail there.
     pub fn refuse(&self) -> io::Result<()> {
         Ok(shutdown(&self.0, Shutdown::Both)?)
     }
 
-    /// Sets whether calls fail with `WouldBlock` instead of waiting.
+    /// Sets whether calls fail with `WouldBlock` instead of blocking.
     ///
     /// # Errors
     /// None in practice.
@@ -226,13 +228,13 @@ impl SeqpacketListener {
     }
 }
 
-/// A socket's path has room for 107 bytes; a longer one goes by a descriptor of its directory.
+/// A socket address has room for 107 bytes; a longer path is addressed through a descriptor of its directory.
 fn with_address(path: &Path, act: impl FnOnce(&SocketAddrUnix) -> rustix::io::Result<()>) -> io::Result<()> {
     if path.as_os_str().len() <= PATH_MAX {
         return Ok(act(&SocketAddrUnix::new(path)?)?);
     }
     let invalid =
-        || io::Error::new(io::ErrorKind::InvalidInput, format!("{} is not a path of a socket", path.display()));
+        || io::Error::new(io::ErrorKind::InvalidInput, format!("{} is not a valid socket path", path.display()));
     let (parent, name) = path.parent().zip(path.file_name()).ok_or_else(invalid)?;
     let parent = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_DIRECTORY).open(parent)?;
     let short = Path::new("/proc/self/fd").join(std::os::fd::AsRawFd::as_raw_fd(&parent).to_string()).join(name);
@@ -292,7 +294,7 @@ mod tests {
         assert_eq!(b.send(b"x", &[]).unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 
-    /// A process that the listening one forked holds the socket on after its end, and answers nobody.
+    /// A child of the listener holds the socket open after the listener's exit and never replies.
     #[test]
     fn a_listener_that_has_ended_is_refused() {
         let dir = tempfile::tempdir().unwrap();
@@ -317,7 +319,7 @@ mod tests {
         drop(held);
     }
 
-    /// The last words of a peer are heard also where it did not read what it was sent.
+    /// The last messages of a peer are received even if the peer did not read its input.
     #[test]
     fn last_words_are_heard() {
         let (a, b) = Seqpacket::pair().unwrap();
@@ -329,7 +331,7 @@ mod tests {
         assert!(b.recv(&mut buffer).unwrap().is_none());
     }
 
-    /// A peer that keeps its own descriptor of the socket that it passed decides nothing about whether this end waits.
+    /// A peer that keeps a duplicate of the socket that it passed cannot make this end block.
     #[test]
     fn a_peer_makes_no_call_wait() {
         let (_a, b) = Seqpacket::pair().unwrap();
@@ -345,7 +347,7 @@ mod tests {
         assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
     }
 
-    /// A listener that is given up loses nobody: who connected before is served, and who comes later knows at once.
+    /// After a listener is closed, pending connections are served and new ones are refused at once.
     #[test]
     fn who_came_before_the_end_is_taken() {
         let dir = tempfile::tempdir().unwrap();

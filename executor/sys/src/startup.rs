@@ -1,4 +1,4 @@
-//! Steps of a daemon at its start: its panics, its environment, and the processes that it starts.
+//! Start-up steps of a daemon: panics, environment, and child processes.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -6,8 +6,8 @@ use std::process::Command;
 
 use crate::process::threads;
 
-/// From now on a panic of any thread prints its message and aborts the process (SIGABRT), whatever the build's `panic`
-/// setting is. Nothing unwinds: a cloned init that did would go on in its parent's code.
+/// Makes a panic of any thread print its message and abort the process (SIGABRT), whatever the build's `panic` setting
+/// is. Without this, a cloned init that unwinds would continue in its parent's code.
 pub fn abort_on_panic() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -16,23 +16,22 @@ pub fn abort_on_panic() {
     }));
 }
 
-/// Removes variables from this process' environment, so that nothing that it starts, and no library, takes
-/// them for its own.
+/// Removes variables from this process's environment, so that neither child processes nor libraries use them.
 ///
 /// # Errors
-/// The caller has more than one thread: another could be reading the environment.
+/// Fails if the caller has more than one thread: another could be reading the environment.
 pub fn forget_variables(names: &[&str]) -> io::Result<()> {
     if threads()? != 1 {
-        return Err(io::Error::other("the environment is changed by processes of one thread only"));
+        return Err(io::Error::other("cannot change the environment: this process has more than one thread"));
     }
     for name in names {
-        // SAFETY: there is one thread (checked above), so that nobody reads the environment meanwhile.
+        // SAFETY: there is one thread (checked above), so no other thread reads the environment meanwhile.
         unsafe { std::env::remove_var(name) };
     }
     Ok(())
 }
 
-/// The command will run in a session of its own: it survives its parent, and no terminal's signal reaches it.
+/// Makes the command run in its own session: it survives its parent, and no terminal signal reaches it.
 pub fn in_own_session(command: &mut Command) -> &mut Command {
     // SAFETY: between fork and execve only setsid is called, which is async-signal-safe and allocates nothing.
     unsafe { command.pre_exec(|| nix::unistd::setsid().map(drop).map_err(io::Error::from)) }
@@ -44,7 +43,7 @@ mod tests {
 
     use super::*;
 
-    /// Names the test below in the process that it starts.
+    /// Environment variable that selects the test below in the child process.
     const PANICS: &str = "EXECUTOR_TEST_PANICS";
 
     #[test]

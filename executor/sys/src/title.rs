@@ -1,21 +1,21 @@
-//! The command line of this process, as `/proc/PID/cmdline` shows it.
+//! The command line of this process, as shown in `/proc/PID/cmdline`.
 //!
-//! A process that is forked and executes nothing has its parent's. The arguments are overwritten in place: `PR_SET_MM` takes
-//! CAP_SYS_RESOURCE.
+//! A forked process that executes nothing shows its parent's. The arguments are overwritten in place, because
+//! `PR_SET_MM` requires CAP_SYS_RESOURCE.
 
 use std::io;
 use std::sync::OnceLock;
 
-/// Address and length of the arguments, where execve put them.
+/// Address and length of the arguments as placed by execve.
 static ARGUMENTS: OnceLock<(usize, usize)> = OnceLock::new();
 
-/// Locates the arguments. To be called once, while `/proc` is the host's: forked processes have the same addresses.
+/// Locates the arguments. Call once, while `/proc` is the host's: forked processes have the same addresses.
 ///
 /// # Errors
-/// `/proc` cannot be read.
+/// Fails if `/proc` cannot be read.
 pub fn locate() -> io::Result<()> {
     let stat = crate::kernel_file::read_to_string("/proc/self/stat")?;
-    // Behind the name, which may hold anything, are the fields from the third one on. The addresses are the 48th and 49th.
+    // The fields from the third on follow the name, which may contain anything. The addresses are the 48th and 49th.
     let fields = stat.rsplit(") ").next().unwrap_or_default();
     let mut addresses = fields.split_ascii_whitespace().skip(45).map(str::parse::<usize>);
     let (Some(Ok(start)), Some(Ok(end))) = (addresses.next(), addresses.next()) else {
@@ -25,10 +25,10 @@ pub fn locate() -> io::Result<()> {
     Ok(())
 }
 
-/// Replaces the command line by one string, as far as the arguments have room. Does nothing if they were not located.
+/// Replaces the command line by one string, truncated to the room of the arguments. Does nothing if they were not located.
 pub fn set(title: &str) {
     if let Some((_, length)) = located() {
-        // If the last byte is not NUL, the kernel shows the first string alone.
+        // If the last byte is not NUL, the kernel shows only the first string.
         overwrite(&title.as_bytes()[..title.len().min(length - 2)], b' ');
     }
 }
@@ -45,12 +45,12 @@ fn located() -> Option<(usize, usize)> {
     ARGUMENTS.get().copied().filter(|(start, length)| *start > 0 && *length > 2)
 }
 
-/// Writes a line that is shorter than the arguments, and the last byte behind it.
+/// Writes a line that is shorter than the arguments, followed by the byte `last`.
 fn overwrite(line: &[u8], last: u8) {
     let Some((start, length)) = located().filter(|(_, length)| line.len() < *length) else { return };
     let arguments: *mut u8 = std::ptr::with_exposed_provenance_mut(start);
-    // SAFETY: The kernel mapped these bytes writable at execve, for the arguments alone, and they stay mapped in this process
-    // and its forks. No reference to them lives: the standard library copies arguments on request.
+    // SAFETY: The kernel mapped these bytes writable at execve, for the arguments only, and they stay mapped in this
+    // process and its forks. No reference to them exists: the standard library copies arguments on request.
     unsafe {
         std::ptr::write_bytes(arguments, 0, length);
         std::ptr::copy_nonoverlapping(line.as_ptr(), arguments, line.len());
@@ -72,7 +72,7 @@ mod tests {
         assert!(output.contains("arguments=[two\0words]"), "{output:?}");
     }
 
-    /// Runs in a process of its own, whose arguments no other test reads.
+    /// Runs in a separate process whose arguments no other test reads.
     #[test]
     #[ignore = "run by command_line_of_fork_is_replaced"]
     fn replaced_command_line_is_printed() {

@@ -1,9 +1,9 @@
-//! Removing trees that others made: of any depth, with no name followed and a fixed number of descriptors.
+//! Removing untrusted directory trees of any depth, without following names and with a fixed number of descriptors.
 //!
-//! The standard library's way takes a descriptor and a stack frame for each level, and whoever may make directories in
-//! directories chooses how many levels there are. So the way up is `..` here, and whoever may write to the tree can move a
-//! directory of it into another place while it is emptied. What `..` leads to is therefore compared with the directory that
-//! the way down led through, before anything is removed there; where it is another one, the walk begins again at the top.
+//! The standard library uses a descriptor and a stack frame per level, so an attacker who nests directories could
+//! exhaust them. This walk goes up through `..` instead. A process with write access can move a directory elsewhere
+//! while it is emptied, so the directory behind `..` is compared with the one that the walk came through before
+//! anything is removed there; if they differ, the walk restarts at the top.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io;
@@ -12,14 +12,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, ResolveFlags, StatxFlags, openat2, statx, unlinkat};
 use rustix::io::Errno;
 
-/// Walks from the top, where directories are moved while they are emptied.
+/// Most walks from the top, if directories are moved meanwhile.
 const WALKS_MAX: usize = 100;
 
-/// Removes what is called `name` in a directory, with all that is in it, whoever changes the tree meanwhile: nothing is
-/// removed that is not in it. What is not there is no error.
+/// Removes `name` in `dir` with its content, safely against concurrent changes: nothing outside the tree is removed. A
+/// missing name is not an error.
 ///
 /// # Errors
-/// Something is mounted in it (`CrossesDevices`); its directories are moved again and again (`ResourceBusy`); the disk.
+/// `CrossesDevices` if something is mounted in it; `ResourceBusy` if its directories are moved again and again; else I/O errors.
 pub fn remove(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     let name = CString::new(name.as_encoded_bytes())?;
     for _ in 0..WALKS_MAX {
@@ -27,11 +27,11 @@ pub fn remove(dir: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
             return Ok(());
         }
     }
-    let why = format!("its directories were moved {WALKS_MAX} times while it was removed");
+    let why = format!("its directories were moved {WALKS_MAX} times during the removal");
     Err(io::Error::new(io::ErrorKind::ResourceBusy, why))
 }
 
-/// Tells whether it is gone.
+/// Returns true if the tree is gone.
 fn remove_once(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
     match remove_one(dir, name) {
         Ok(true) | Err(Errno::NOENT) => return Ok(true),
@@ -48,12 +48,12 @@ fn remove_once(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
     }
 }
 
-/// Identity of a directory, also against one that has its number after it is gone.
+/// Identity of a directory that also detects reuse of its inode number.
 #[derive(PartialEq, Eq)]
 struct Identity {
     device: (u32, u32),
     inode: u64,
-    /// Time of its making, where the file system knows: seconds and nanoseconds.
+    /// Birth time in seconds and nanoseconds, if the file system records it.
     born: Option<(i64, u32)>,
 }
 
@@ -69,10 +69,10 @@ impl Identity {
     }
 }
 
-/// A way from the top down, and what comes next on it.
+/// A walk down from the top.
 struct Walk<'a> {
     top: BorrowedFd<'a>,
-    /// Each directory on the way, the current one last: what it is, and its name in the one before.
+    /// Directories from the top to the current one: identity, and name in the parent.
     way: Vec<(Identity, CString)>,
     current: OwnedFd,
 }
@@ -80,23 +80,22 @@ struct Walk<'a> {
 /// Result of a step.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
-    /// More is to be done.
+    /// The walk continues.
     On,
     /// The tree is gone.
     Done,
-    /// Somebody else changed the tree: the current directory may be anywhere.
+    /// Another process changed the tree: the current directory may be anywhere.
     Moved,
 }
 
 impl<'a> Walk<'a> {
-    /// Begins a walk; `None` where the name is not a directory any more.
+    /// Starts a walk; `None` if the name is no longer a directory.
     fn start(top: BorrowedFd<'a>, name: &CStr) -> io::Result<Option<Self>> {
         let Some(current) = open_below(top, name)? else { return Ok(None) };
         Ok(Some(Self { top, way: vec![(Identity::from_certificate(&current)?, name.to_owned())], current }))
     }
 
-    /// Empties the current directory, and goes down into the first directory that has something in it, or up where none
-    /// has.
+    /// Empties the current directory, then descends into the first non-empty subdirectory, or goes up if there is none.
     fn step(&mut self) -> io::Result<Step> {
         if let Some(full) = empty(&self.current)? {
             let Some(next) = open_below(self.current.as_fd(), &full)? else { return Ok(Step::Moved) };
@@ -118,7 +117,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The step that a directory's removal was, where nobody put another thing into its place, or anything into it.
+/// Maps the result of removing a directory: `step` unless another process replaced or refilled the directory.
 fn removed(result: Result<(), Errno>, step: Step) -> io::Result<Step> {
     match result {
         Ok(()) => Ok(step),
@@ -127,7 +126,7 @@ fn removed(result: Result<(), Errno>, step: Step) -> io::Result<Step> {
     }
 }
 
-/// Removes what is in a directory, up to the first directory that has something in it, which it gives.
+/// Removes the entries of a directory up to the first non-empty subdirectory, and returns its name.
 fn empty(dir: &OwnedFd) -> io::Result<Option<CString>> {
     for entry in Dir::read_from(dir)? {
         let entry = entry?;
@@ -144,12 +143,12 @@ fn empty(dir: &OwnedFd) -> io::Result<Option<CString>> {
     Ok(None)
 }
 
-/// Removes a file or an empty directory. Tells whether it is gone: a directory may have something in it.
+/// Removes a file or an empty directory. Returns false if it is still there: a directory may be non-empty.
 fn remove_one(dir: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
     match unlinkat(dir, name, AtFlags::empty()) {
         Err(Errno::ISDIR) => match unlinkat(dir, name, AtFlags::REMOVEDIR) {
             Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
-            // Another thing stands there by now: it is looked at again.
+            // The entry was replaced by one of another type: it is checked again.
             Err(Errno::NOTDIR) => Ok(false),
             result => result.map(|()| true),
         },
@@ -157,7 +156,7 @@ fn remove_one(dir: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
     }
 }
 
-/// Opens a directory in another one; nothing where there is none of that name.
+/// Opens a subdirectory; `None` if there is none of that name.
 fn open_below(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<OwnedFd>> {
     match open(dir, name) {
         Ok(opened) => Ok(Some(opened)),
@@ -166,12 +165,12 @@ fn open_below(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Opens a single name. Not with `BENEATH`: one that is moved away in the same moment would be refused like a mount.
+/// Opens a single name. Without `BENEATH`: a directory moved away at that moment would be refused like a mount.
 fn open(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
     loop {
-        // The kernel asks for another try when a rename raced with the look-up.
+        // The kernel asks for a retry if a rename raced with the lookup.
         match openat2(dir, name, flags, Mode::empty(), resolve) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             opened => return opened,
@@ -194,7 +193,7 @@ mod tests {
         open_below(dir, name).unwrap().unwrap()
     }
 
-    /// Deeper than there are descriptors, and than a path can be long; links in it lead nowhere.
+    /// Deeper than the descriptor limit and the longest path; links in it are not followed.
     #[test]
     fn a_tree_of_any_depth_goes_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
@@ -218,8 +217,8 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
-    /// A directory that is moved into another place while it is emptied takes nobody along: neither that place nor what is
-    /// above it loses anything, and what is left of the tree goes all the same.
+    /// A directory moved elsewhere while it is emptied causes no removal at its new place or above it, and the rest of
+    /// the tree is still removed.
     #[test]
     fn a_directory_that_is_moved_away_takes_nobody_along() {
         for depth in 0..3 {
@@ -254,7 +253,7 @@ mod tests {
         }
     }
 
-    /// The same without a step in between: one moves directories out and in without pause, while trees are removed.
+    /// The same as a race: one thread keeps moving directories out and in while trees are removed.
     #[test]
     fn nobody_is_taken_along_by_a_race() {
         let home = tempfile::tempdir().unwrap();
@@ -282,7 +281,7 @@ mod tests {
         assert!(other.join("kept").exists() && !tree.exists());
     }
 
-    /// What is mounted in a tree is not a part of it.
+    /// A mount in a tree is not part of the tree.
     #[test]
     #[ignore = "needs root"]
     fn what_is_mounted_in_a_tree_is_left_alone() {

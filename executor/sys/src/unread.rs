@@ -1,12 +1,13 @@
-//! Bytes that were written into a unix stream socket and not yet read at its other end.
+//! Bytes written to a unix stream socket and not yet read by the peer.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Bytes that the peer has not read, with the kernel's own for each piece; 0 when it has read everything, or is gone.
+/// Returns the number of bytes that the peer has not read, including kernel overhead per buffer; 0 if the peer has read
+/// everything or closed.
 ///
 /// # Errors
-/// Not a socket.
+/// Fails if it is not a socket.
 pub fn unread(socket: impl AsFd) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the request (SIOCOUTQ, by its other name) writes one int, which `bytes` is.

@@ -1,9 +1,9 @@
-//! User namespaces that are made before anything runs in them.
+//! User namespaces that exist before any process runs in them.
 //!
-//! A namespace needs a process to be made in, and its ids are written by whoever has privilege outside: a child is cloned
-//! into it, the caller writes its ids and takes a descriptor, and the child ends without having done anything. The
-//! descriptor keeps the namespace, serves as the mapping of mounts ([`crate::mount::map_ids`]) and is what a container's
-//! processes enter later.
+//! A namespace needs a process to be created, and its id maps are written by a privileged process outside: the caller
+//! clones a child into it, writes the maps and opens a descriptor, and the child exits without doing anything. The
+//! descriptor keeps the namespace alive, serves as the id mapping of mounts ([`crate::mount::map_ids`]) and is later
+//! entered by the container's processes.
 
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -14,17 +14,17 @@ use rustix::pipe::PipeFlags;
 use crate::privileges;
 use crate::process::{self, Fork, OneThread};
 
-/// Makes a user namespace whose ids 0 to `size` - 1, of users and of groups, are the caller's `start` and up. It belongs
-/// to `start`, its own root: a namespace's owner has every capability over it, also one that holds none itself, and the
-/// host's root without privilege (a service, a container with the host's ids) shall be no more to it than a stranger.
-/// The child is not waited for: it becomes a zombie of the caller, who takes its children anyway.
+/// Creates a user namespace whose user and group ids 0 to `size` - 1 map to `start` and up. It is owned by `start`, its
+/// own root: the owner of a namespace has every capability over it, even if unprivileged, and the unprivileged host
+/// root (a service, a container with host ids) must have none. The child is not waited for and becomes a zombie of the
+/// caller, which reaps its children anyway.
 ///
 /// # Errors
-/// The kernel makes none (`user.max_user_namespaces`, or it was built without); the caller has no privilege over these
-/// ids, or more than one thread.
+/// Fails if the kernel creates none (`user.max_user_namespaces`, or built without them), if the caller has no privilege
+/// over these ids, or if it has more than one thread.
 pub fn create(start: u32, size: u32) -> io::Result<OwnedFd> {
     let (wait, go) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-    // The child ends within: it could not become again who it was.
+    // The child must exit inside: it cannot restore its credentials.
     let child = |go: OwnedFd, wait: OwnedFd| -> ! {
         drop(go);
         let _ = std::fs::File::from(wait).read(&mut [0]); // until the caller is done, or gone
@@ -35,23 +35,23 @@ pub fn create(start: u32, size: u32) -> io::Result<OwnedFd> {
         Fork::Parent(pid) => Ok((pid, go)),
         Fork::Child => child(go, wait),
     })?;
-    // The child need not have run for this: nobody waits for a processor.
+    // The child need not have run yet, so this does not wait for the scheduler.
     let taken = map(pid, start, size).and_then(|()| open(pid));
     drop(go);
     taken
 }
 
-/// Writes the ids of the user namespace that a process is in, which has none yet.
+/// Writes the id maps of the user namespace of a process; it must have none yet.
 fn map(pid: i32, start: u32, size: u32) -> io::Result<()> {
     let mapping = format!("0 {start} {size}");
     std::fs::write(format!("/proc/{pid}/uid_map"), &mapping)?;
     std::fs::write(format!("/proc/{pid}/gid_map"), &mapping)
 }
 
-/// The user namespace of a process.
+/// Opens the user namespace of a process.
 ///
 /// # Errors
-/// The process has ended; no privilege.
+/// Fails if the process has exited or the caller lacks privilege.
 pub fn open(pid: i32) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(format!("/proc/{pid}/ns/user"), flags, Mode::empty())?)
@@ -65,9 +65,9 @@ mod tests {
     use super::*;
     use crate::mount::{clone_tree, map_ids, open_dir, open_in_root};
 
-    /// A view of a directory shows its owners mapped, the directory itself stays as it is, and what is made through the
-    /// view is owned by whom the mapping says. The namespace is made by a program here, because the threads of the test
-    /// keep this process from forking.
+    /// An idmapped view shows mapped owners, the directory itself is unchanged, and files created through the view have
+    /// the mapped owner. A separate program creates the namespace here, because the test's threads keep this process
+    /// from forking.
     #[test]
     #[ignore = "needs root"]
     fn a_view_shows_mapped_owners_and_the_files_keep_theirs() {

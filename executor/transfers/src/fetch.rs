@@ -1,4 +1,4 @@
-//! A URL into a file: redirects, conditions, bounds.
+//! Downloads a URL to a file: redirects, conditional requests, limits.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -14,7 +14,6 @@ use zeroize::Zeroizing;
 use crate::job::{Failure, Fetch, Report, Rules, Validators};
 use crate::remote::{self, Url, client, lists, plain, refused, reported};
 
-/// Fetches a URL.
 pub(crate) fn fetch(fetch: &Fetch, url: &Url, file: File) -> Result<Report, Failure> {
     remote::run(async {
         let client = client(&fetch.rules);
@@ -33,7 +32,7 @@ pub(crate) fn fetch(fetch: &Fetch, url: &Url, file: File) -> Result<Report, Fail
     })
 }
 
-/// Asks, and follows redirects. The addresses of each host are judged.
+/// Sends the request and follows redirects. The addresses of each host are checked.
 async fn follow(
     client: &Client,
     fetch: &Fetch,
@@ -51,7 +50,7 @@ async fn follow(
                 value.as_deref().and_then(|value| HeaderValue::from_str(value).ok()).map(|value| (name, value)),
             );
         }
-        // Of the server alone that the URL names.
+        // Sent only to the server in the URL.
         let authorization = url.authorization.clone().filter(|_| origin == url.origin);
         headers.extend(authorization.map(|value| (AUTHORIZATION, value)));
         let request = HttpRequest {
@@ -72,7 +71,10 @@ async fn follow(
         }
         (origin, path) = (next, place);
     }
-    Err(Failure::last(format!("{origin} redirects once more; at most {} redirects", fetch.rules.redirects_max)))
+    Err(Failure::last(format!(
+        "{origin} redirects too often: at most {} redirects are allowed",
+        fetch.rules.redirects_max
+    )))
 }
 
 fn redirect(origin: &Origin, headers: &HeaderMap) -> Result<(Origin, Zeroizing<String>), Failure> {
@@ -83,7 +85,7 @@ fn redirect(origin: &Origin, headers: &HeaderMap) -> Result<(Origin, Zeroizing<S
     Ok((next, Zeroizing::new(path)))
 }
 
-/// Writes the body of an answer into the file.
+/// Writes the body of a response to the file.
 async fn save(rules: &Rules, origin: &Origin, mut answer: Answer, mut file: File) -> Result<(), Failure> {
     let most = rules.bytes_max;
     let too_large = |bytes: u64| Failure::last(format!("{origin} sends {bytes} bytes or more; at most {most}"));
@@ -106,6 +108,6 @@ async fn save(rules: &Rules, origin: &Origin, mut answer: Answer, mut file: File
             return Err(too_large(bytes));
         }
         file.write_all(&piece)
-            .map_err(|error| Failure::last(format!("cannot keep the download: {}", plain(&error.to_string()))))?;
+            .map_err(|error| Failure::last(format!("cannot save the download: {}", plain(&error.to_string()))))?;
     }
 }

@@ -1,4 +1,4 @@
-//! Jobs of a worker, and its reports. Each is one packet; the URL is in none, but in a memory file beside it.
+//! Jobs and reports of a worker. Each is one packet; URLs are not in the packet but in a separate memory file.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use executor_core::plan::{AddressRange, Checksum};
 use serde::{Deserialize, Serialize};
 
-/// Argument of executord's program that makes it a worker.
+/// Argument that makes executord's program a worker.
 pub const WORKER_ARGUMENT: &str = "transfer-worker";
-/// Largest packet of either side, in bytes.
+/// Largest packet in either direction, in bytes.
 pub const PACKET_MAX: usize = 48 << 10;
 
-/// A job. Descriptors accompany it.
+/// A job, accompanied by descriptors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Job {
@@ -19,17 +19,17 @@ pub enum Job {
     Locate,
     /// Fetch a URL into a file. Descriptors: the memory file with the URL, the file.
     Fetch(Fetch),
-    /// Look at a file: its checksum, its kind, and whether it may be unpacked. Descriptor: the file.
+    /// Inspect a file: its checksum, its format, and whether it may be unpacked. Descriptor: the file.
     Look(Look),
-    /// Write a file as a tar archive. Descriptors: the file, the pipe to whoever unpacks it.
+    /// Write a file as a tar archive. Descriptors: the file, the pipe to the unpacking process.
     Unpack(Unpack),
-    /// Send what comes out of a container to a URL. Descriptors: the memory file with the URL, the pipe.
+    /// Upload output of a container to a URL. Descriptors: the memory file with the URL, the pipe.
     Send(Send),
 }
 
 impl Job {
-    /// Returns the processor time that the job may use, in seconds: enough for the bytes that it may have, and far less than the
-    /// time of a transfer.
+    /// Returns the CPU time limit of the job in seconds: enough for the permitted bytes, and far less than the duration
+    /// of a transfer.
     pub fn processor_seconds_max(&self) -> u64 {
         let bytes = match self {
             Self::Locate => 0,
@@ -45,33 +45,33 @@ impl Job {
 /// Rules for connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
-    /// Addresses that are denied.
+    /// Denied addresses.
     pub denied: Vec<AddressRange>,
-    /// Exceptions from them.
+    /// Exceptions from `denied`.
     pub allowed: Vec<AddressRange>,
-    /// Maximum number of redirects.
+    /// Most redirects.
     pub redirects_max: u32,
-    /// Longest time without a byte.
+    /// Longest time without a received byte.
     pub idle: Duration,
-    /// Certificates that are trusted beside the system's.
+    /// Trusted certificates, in addition to the system's.
     pub ca_file: Option<PathBuf>,
-    /// Maximum number of bytes.
+    /// Most bytes.
     pub bytes_max: u64,
 }
 
-/// What tells a copy of an artifact from another one.
+/// Validators that identify a copy of an artifact.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Validators {
-    /// `ETag` of the answer.
+    /// `ETag` of the response.
     pub etag: Option<String>,
-    /// `Last-Modified` of the answer.
+    /// `Last-Modified` of the response.
     pub last_modified: Option<String>,
-    /// Digest of the URL without its query: another server cannot say of a copy that it is the present one.
+    /// Digest of the URL without its query, so that another server cannot confirm the copy as current.
     pub place: String,
 }
 
 impl Validators {
-    /// Returns whether a server can be asked about the copy.
+    /// Returns true if a conditional request for the copy is possible.
     pub fn can_be_asked(&self) -> bool {
         self.etag.is_some() || self.last_modified.is_some()
     }
@@ -80,54 +80,52 @@ impl Validators {
 /// Fetches a URL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetch {
-    /// Rules.
     pub rules: Rules,
-    /// Validators of the copy that is there already.
+    /// Validators of the existing copy.
     pub known: Validators,
 }
 
-/// Looks at a file.
+/// Inspects a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Look {
-    /// Checksum that it must have.
+    /// Expected checksum.
     pub checksum: Option<Checksum>,
-    /// Maximum bytes of an archive's content.
+    /// Most bytes of an archive's content.
     pub unpacked_bytes_max: u64,
 }
 
-/// Form of a file.
+/// Format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Form {
     /// A tar archive.
     Tar,
-    /// A tar archive, compressed by gzip.
+    /// A gzip-compressed tar archive.
     TarGzip,
     /// A zip archive.
     Zip,
-    /// Anything else: it is the file itself.
+    /// Any other format: a single file.
     File,
 }
 
 /// Writes a file as a tar archive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unpack {
-    /// Form of the file.
+    /// Format of the file.
     pub form: Form,
-    /// Name of a file that is no archive.
+    /// File name, if the file is not an archive.
     pub name: String,
-    /// Maximum bytes of an archive's content.
+    /// Most bytes of an archive's content.
     pub unpacked_bytes_max: u64,
 }
 
-/// Sends to a URL.
+/// Uploads to a URL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Send {
-    /// Rules.
     pub rules: Rules,
 }
 
-/// Report of a worker, its last word.
+/// Final report of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Report {
@@ -136,18 +134,17 @@ pub enum Report {
         /// Validators of the copy.
         validators: Validators,
     },
-    /// The URL was read.
+    /// The URL was parsed.
     Located {
         /// Digest of the URL without its query, as in [`Validators::place`].
         place: String,
     },
-    /// The copy that is there already is the present one.
+    /// The existing copy is current.
     NotModified,
     /// The file may be unpacked.
     Looked {
-        /// Form of the file.
+        /// Format of the file.
         form: Form,
-        /// Size of the file in bytes.
         bytes: u64,
     },
     /// Everything was written.
@@ -157,16 +154,14 @@ pub enum Report {
         /// Bytes of the body.
         bytes: u64,
     },
-    /// It failed.
     Failed(Failure),
 }
 
 /// Failure of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Reason on one line, without any part of the URL but scheme, host and port.
+    /// Reason on one line, without any part of the URL except scheme, host and port.
     pub why: String,
-    /// Kind.
     pub kind: FailureKind,
 }
 
@@ -174,21 +169,21 @@ pub struct Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FailureKind {
-    /// Another attempt would fail, too.
+    /// A retry would fail, too.
     Final,
-    /// Another attempt may succeed.
+    /// A retry may succeed.
     Transient,
-    /// The process in the container has ended early, and tells why.
+    /// The process in the container exited early and reports the reason itself.
     Pipe,
 }
 
 impl Failure {
-    /// A failure that is final.
+    /// Creates a final failure.
     pub fn last(why: impl Into<String>) -> Self {
         Self { why: why.into(), kind: FailureKind::Final }
     }
 
-    /// A failure that may pass.
+    /// Creates a transient failure.
     pub fn transient(why: impl Into<String>) -> Self {
         Self { why: why.into(), kind: FailureKind::Transient }
     }

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!  executord ── job, descriptors ──> worker ── fetch ──> server, into a file
-//!            <──── report ──────────┘        ── look ──> is the file what it should be, and may it be unpacked?
+//!            <──── report ──────────┘        ── look ──> verify the file's checksum, and whether it may be unpacked
 //!                                            ── unpack ─> the file as a tar archive, into the pipe of the process in the container
-//!                                            ── send ──> what comes out of such a pipe, to a server
+//!                                            ── send ──> output of such a pipe, to a server
 //! ```
-//! A worker does one job and ends. URL, buffers of TLS and whatever a bomb of an archive brings end with it; its memory is
-//! bounded, it has no descriptor but those of its job, and it ends with executord. Nothing of an archive is looked up or made
-//! here: that does the process in the container.
+//! A worker does one job and exits. URL, TLS buffers and the effects of an archive bomb end with it; its memory is
+//! limited, it has only the descriptors of its job, and it exits with executord. The worker creates no files from an
+//! archive: the process in the container does.
 
 #![forbid(unsafe_code)]
 
@@ -37,17 +37,17 @@ use job::{Failure, Job, PACKET_MAX, Report};
 
 /// Largest address space of a worker, in bytes: its program, threads' stacks and buffers.
 const ADDRESS_SPACE_MAX: u64 = 1 << 30;
-/// Priority of a worker: it yields to the node's own processes.
+/// Nice value of a worker: it yields to the node's own processes.
 const NICE: i32 = 10;
-/// Bytes of the stack of the thread that waits for executord's end.
+/// Stack size in bytes of the thread that waits for executord to disconnect.
 const STACK: usize = 128 << 10;
 
-/// Carries out the job that comes over standard input, and reports it there.
+/// Executes the job that arrives on standard input, and reports there.
 pub fn work() -> ExitCode {
     match serve() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Standard error is the operator's log where somebody runs it by hand, and nothing else.
+            // Standard error is visible only if an operator runs the worker by hand.
             eprintln!("{}: {error}", job::WORKER_ARGUMENT);
             ExitCode::FAILURE
         }
@@ -56,7 +56,7 @@ pub fn work() -> ExitCode {
 
 fn serve() -> io::Result<()> {
     process::survive_hangup()?; // as executord, in whose process group it is
-    // Before the next line, which gives the file in /proc to root.
+    // Before the next line, which makes root the owner of the file in /proc.
     process::be_expendable()?;
     process::forbid_dumps()?;
     bound(Resource::As, ADDRESS_SPACE_MAX)?;
@@ -67,10 +67,10 @@ fn serve() -> io::Result<()> {
     let mut packet = vec![0; PACKET_MAX];
     let (length, fds) = socket.recv(&mut packet)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     let job: Job = serde_json::from_slice(&packet[..length])?;
-    // An address space that is used up is an error that a library may go on after, over and over; this ends the process.
+    // If the address space is exhausted, a library may retry forever; this limit kills the process.
     bound(Resource::Cpu, job.processor_seconds_max())?;
     let waiting = standard_input()?;
-    // Nothing more comes but the end: executord is gone, or has given the job up.
+    // No further packet is expected: an event means that executord has exited or cancelled the job.
     let watch = move || {
         let _ = waiting.recv(&mut [0; 8]);
         std::process::exit(1);
@@ -80,21 +80,21 @@ fn serve() -> io::Result<()> {
     socket.send(&serde_json::to_vec(&bounded(report))?, &[])
 }
 
-/// Returns the socket to executord, whose calls wait.
+/// Returns the socket to executord, with blocking calls.
 fn standard_input() -> io::Result<Seqpacket> {
     let socket = Seqpacket::from_peer(rustix::stdio::stdin().try_clone_to_owned()?)?;
     socket.set_nonblocking(false);
     Ok(socket)
 }
 
-/// Lowers a limit. One that is lower already stays.
+/// Lowers a limit; a limit that is already lower stays.
 fn bound(resource: Resource, most: u64) -> io::Result<()> {
     let most = getrlimit(resource).maximum.map_or(most, |maximum| maximum.min(most));
     Ok(setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?)
 }
 
 fn execute(job: Job, fds: Vec<OwnedFd>) -> Result<Report, Failure> {
-    let missing = || Failure::last("a job came without its descriptors");
+    let missing = || Failure::last("a job arrived without its descriptors");
     let mut fds = fds.into_iter();
     let mut next = || fds.next().ok_or_else(missing);
     match job {
@@ -120,13 +120,13 @@ fn memory(fd: OwnedFd) -> Result<MemFile, Failure> {
     MemFile::from_fd_to_wipe(fd, most).map_err(|error| Failure::last(format!("URL: {error}")))
 }
 
-/// Takes over a pipe that executord has used without waiting.
+/// Makes a pipe blocking that executord has used in non-blocking mode.
 fn blocking(fd: OwnedFd) -> Result<File, Failure> {
     rustix::io::ioctl_fionbio(&fd, false).map_err(|error| Failure::last(format!("pipe: {error}")))?;
     Ok(fd.into())
 }
 
-/// A report that fits a packet: reasons on one line, validators of a sensible length.
+/// Truncates a report to fit a packet: reasons on one line, validators of limited length.
 fn bounded(report: Report) -> Report {
     const VALIDATOR_MAX: usize = 1024;
     match report {
@@ -141,12 +141,12 @@ fn bounded(report: Report) -> Report {
     }
 }
 
-/// Returns the digest of a key, hexadecimal: a name for a file.
+/// Returns the digest of a key in hexadecimal, for use as a file name.
 pub fn key_digest(key: &str) -> String {
     hex::encode(Sha256::digest(key))
 }
 
-/// Makes one line of a reason: no control characters, no more bytes than a reason may have.
+/// Converts a reason to one line: without control characters, and truncated to the limit.
 pub fn one_line(why: &str) -> String {
     let line = executor_core::text::replaced(why, ' ');
     line[..line.floor_char_boundary(executor_core::limits::TRANSFER_REASON_MAX)].to_owned()

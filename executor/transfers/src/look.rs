@@ -1,4 +1,4 @@
-//! A look at a file before anything of it is unpacked: checksum, form, and every entry of an archive.
+//! Inspects a file before it is unpacked: checksum, format, and every entry of an archive.
 
 use std::fs::File;
 use std::io::{self, Read, Seek as _, SeekFrom};
@@ -15,10 +15,10 @@ use crate::zip;
 
 /// Bytes of a block of a tar archive.
 const BLOCK: usize = 512;
-/// Bytes that are read at a time.
+/// Read size in bytes.
 const PIECE: usize = 64 << 10;
 
-/// Looks at a file.
+/// Inspects a file.
 pub(crate) fn inspect(look: &Look, file: &File) -> Result<Report, Failure> {
     if let Some(checksum) = &look.checksum {
         verify(checksum, file)?;
@@ -37,7 +37,7 @@ pub(crate) fn inspect(look: &Look, file: &File) -> Result<Report, Failure> {
     Ok(Report::Looked { form, bytes })
 }
 
-/// Bytes that a compressed archive may have, its headers included: a share of them is for those.
+/// Returns the uncompressed size limit of an archive, including a share for its headers.
 pub(crate) fn room(bytes: u64, look: &Look) -> u64 {
     let Limits { ratio, free, .. } = Limits::default();
     bytes.saturating_mul(ratio).max(free).min(look.unpacked_bytes_max.saturating_mul(2).saturating_add(1 << 20))
@@ -52,7 +52,6 @@ pub(crate) fn rewound(mut file: &File) -> Result<&File, Failure> {
     Ok(file)
 }
 
-/// Checks the checksum.
 fn verify(checksum: &Checksum, file: &File) -> Result<(), Failure> {
     let found = match checksum.algorithm {
         ChecksumAlgorithm::Md5 => digest::<md5::Md5>(file)?,
@@ -63,7 +62,7 @@ fn verify(checksum: &Checksum, file: &File) -> Result<(), Failure> {
         return Ok(());
     }
     let name = checksum.algorithm.name();
-    Err(Failure::last(format!("the checksum by {name} is {found}; expected {}", checksum.value)))
+    Err(Failure::last(format!("the {name} checksum is {found}; expected {}", checksum.value)))
 }
 
 fn digest<D: sha2::Digest>(file: &File) -> Result<String, Failure> {
@@ -76,7 +75,7 @@ fn digest<D: sha2::Digest>(file: &File) -> Result<String, Failure> {
     }
 }
 
-/// Returns the form of a file, by its content.
+/// Detects the format of a file from its content.
 fn form(file: &File) -> io::Result<Form> {
     let start = |from: &mut dyn Read| -> io::Result<Vec<u8>> {
         let mut start = Vec::new();
@@ -91,14 +90,14 @@ fn form(file: &File) -> io::Result<Form> {
     }
     if head.starts_with(b"\x1f\x8b") {
         rewind(file)?;
-        // What cannot be decompressed is a file.
+        // A file that cannot be decompressed is a plain file.
         let unpacked = start(&mut MultiGzDecoder::new(file)).unwrap_or_default();
         return Ok(if is_tar(&unpacked) { Form::TarGzip } else { Form::File });
     }
     Ok(if is_tar(&head) { Form::Tar } else { Form::File })
 }
 
-/// Returns whether a block is the header of a tar archive's entry, by its checksum; or the end of an empty archive.
+/// Returns true if a block is a tar header, by its checksum, or the end of an empty archive.
 fn is_tar(block: &[u8]) -> bool {
     let Ok(block) = <&[u8; BLOCK]>::try_from(block) else { return false };
     if block.iter().all(|byte| *byte == 0) {
@@ -112,7 +111,7 @@ fn is_tar(block: &[u8]) -> bool {
     reported == Some(sum)
 }
 
-/// A source that ends with an error beyond a number of bytes.
+/// A reader that fails beyond a number of bytes.
 pub(crate) struct Bounded<R> {
     pub(crate) inner: R,
     pub(crate) left: u64,
@@ -156,7 +155,7 @@ fn entries(archive: impl Read, bytes_max: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks an entry: its path and that of a hard link stay below the directory, and it is no device.
+/// Checks an entry: its path and that of a hard link must stay below the directory, and devices are refused.
 fn check(entry: &Entry) -> Result<(), Failure> {
     let shown = |path: &[u8]| path.escape_ascii().to_string();
     check_path(&entry.path)?;

@@ -1,4 +1,4 @@
-//! Bytes from a pipe to the body of a request, while something reads them on the way.
+//! Forwards bytes from a pipe to a request body while an archive reader consumes them.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -8,10 +8,10 @@ use executor_layers::archive::Source;
 use hyper::body::Bytes;
 use tokio::sync::mpsc;
 
-/// Sender of the pieces of a body. Waits where the connection is slower.
+/// Sender of the pieces of a body. Blocks while the connection is slower.
 pub(crate) type Pieces = mpsc::Sender<io::Result<Bytes>>;
 
-/// The pipe out of a container, as the source of an archive. Where it has a body, that gets every byte that is read.
+/// The pipe from a container, as the source of an archive. If there is a body, it receives every byte that is read.
 pub(crate) struct Passing {
     pipe: File,
     body: Option<Pieces>,
@@ -24,7 +24,7 @@ impl Passing {
         Self { pipe, body, left }
     }
 
-    /// Reads on to the end of the pipe.
+    /// Reads the rest of the pipe.
     pub(crate) fn rest(&mut self) -> Result<(), UnpackError> {
         let mut buffer = vec![0; 16 << 10];
         while self.read(&mut buffer)? > 0 {}
@@ -44,7 +44,7 @@ impl Source for Passing {
         self.left = self
             .left
             .checked_sub(length as u64)
-            .ok_or_else(|| failed(io::Error::other("they have more bytes than are allowed (transfers.bytes_max)")))?;
+            .ok_or_else(|| failed(io::Error::other("they are larger than allowed (transfers.bytes_max)")))?;
         if let Some(body) = self.body.as_ref().filter(|_| length > 0) {
             let piece = Bytes::copy_from_slice(&buffer[..length]);
             body.blocking_send(Ok(piece)).map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))?;

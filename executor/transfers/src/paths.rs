@@ -1,4 +1,4 @@
-//! Paths of an archive's entries, which must stay below the directory that it is unpacked in.
+//! Checks paths of an archive's entries, which must stay below the target directory.
 
 use crate::job::Failure;
 
@@ -10,7 +10,7 @@ pub(crate) fn check_path(path: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Returns whether a path is absolute, or has `..` in it.
+/// Returns true if a path is absolute or contains `..`.
 pub(crate) fn leads_out(path: &[u8]) -> bool {
     path.starts_with(b"/") || path.split(|byte| *byte == b'/').any(|name| name == b"..")
 }

@@ -1,4 +1,4 @@
-//! A URL, taken apart, and what is told of its server.
+//! Parsed URLs, and errors about their servers.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -17,12 +17,12 @@ pub(crate) struct Url {
     pub(crate) origin: Origin,
     /// Path and query.
     pub(crate) path: Zeroizing<String>,
-    /// `Authorization`, from the name and the password before the host.
+    /// `Authorization` header from the user name and password in the URL.
     pub(crate) authorization: Option<HeaderValue>,
 }
 
 impl Url {
-    /// Reads it from a memory file, which is wiped.
+    /// Reads a URL from a memory file, then wipes the file.
     pub(crate) fn read(file: &MemFile) -> Result<Self, Failure> {
         let failed = |error: std::io::Error| Failure::last(format!("URL: {error}"));
         let text = file.read(|bytes| Zeroizing::new(String::from_utf8_lossy(bytes).into_owned())).map_err(failed)?;
@@ -51,7 +51,7 @@ impl Url {
     }
 }
 
-/// Basic authorization (RFC 7617) of `name:password` as it is in a URL.
+/// Returns the Basic authorization (RFC 7617) for a URL's `name:password`.
 fn basic(user: &str) -> Result<HeaderValue, Failure> {
     let (name, password) = user.split_once(':').unwrap_or((user, ""));
     let mut plain = Zeroizing::new(decoded(name));
@@ -63,7 +63,7 @@ fn basic(user: &str) -> Result<HeaderValue, Failure> {
     Ok(value)
 }
 
-/// Decodes `%41`.
+/// Decodes percent-encoding (`%41`).
 fn decoded(text: &str) -> Vec<u8> {
     let bytes = text.as_bytes();
     let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
@@ -83,13 +83,11 @@ fn decoded(text: &str) -> Vec<u8> {
     out
 }
 
-/// Makes the client of a job.
 pub(crate) fn client(rules: &Rules) -> Client {
-    // Any byte counts: the time of the whole transfer is executord's to bound.
+    // A single byte is enough: executord limits the time of the whole transfer.
     Client::new(rules.ca_file.clone(), rules.idle, 1)
 }
 
-/// Makes the lists of a job.
 pub(crate) fn lists(rules: &Rules) -> AddressLists {
     AddressLists { denied: rules.denied.clone(), allowed: rules.allowed.clone() }
 }
@@ -100,7 +98,7 @@ pub(crate) fn run<T>(job: impl Future<Output = Result<T, Failure>>) -> Result<T,
     runtime.map_err(|error| Failure::last(format!("cannot start the runtime: {error}")))?.block_on(job)
 }
 
-/// Tells why a request failed.
+/// Describes why a request failed.
 pub(crate) fn reported(origin: &Origin, error: HttpError) -> Failure {
     match error {
         HttpError::Forbidden(why) => Failure::last(format!("{origin} may not be reached: {why}")),
@@ -113,7 +111,7 @@ pub(crate) fn reported(origin: &Origin, error: HttpError) -> Failure {
     }
 }
 
-/// Tells of a status that is no success.
+/// Creates the failure for a status that is not a success.
 pub(crate) fn refused(origin: &Origin, status: StatusCode) -> Failure {
     let why = format!("{origin} answered {status}");
     let passes =
@@ -121,7 +119,7 @@ pub(crate) fn refused(origin: &Origin, status: StatusCode) -> Failure {
     if passes { Failure::transient(why) } else { Failure::last(why) }
 }
 
-/// An error without the number that Rust appends to the system's.
+/// Strips the error number that Rust appends to system errors.
 pub(crate) fn plain(error: &str) -> &str {
     error.rfind(" (os error ").filter(|_| error.ends_with(')')).map_or(error, |at| &error[..at])
 }

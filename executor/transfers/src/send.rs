@@ -1,4 +1,4 @@
-//! What comes out of a container, to a URL: a file as it is, with its length; a directory as a tar archive, in pieces.
+//! Uploads output of a container to a URL: a file unchanged, with its length; a directory as a tar archive, in pieces.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -17,18 +17,17 @@ use crate::job::{Failure, FailureKind, Report, Send};
 use crate::pass::{Passing, Pieces};
 use crate::remote::{self, Url, client, lists, plain, refused, reported};
 
-/// Longest status of a path, in bytes.
+/// Longest status record of a path, in bytes.
 const STAT_MAX: usize = 16 << 10;
-/// Bytes of a piece of a file.
+/// Size of a piece in bytes.
 const PIECE: usize = 64 << 10;
-/// Pieces that wait for the connection.
+/// Number of pieces that are queued for the connection.
 const WAITING: usize = 4;
-/// Type of a file in `st_mode`, and the two that can be sent.
+/// Mask of the file type in `st_mode`, and the two types that can be sent.
 const TYPE_MASK: u32 = 0o170_000;
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 
-/// Sends it.
 pub(crate) fn send(send: &Send, url: &Url, mut pipe: File) -> Result<Report, Failure> {
     let stat = stat(&mut pipe)?;
     let most = send.rules.bytes_max;
@@ -46,7 +45,7 @@ pub(crate) fn send(send: &Send, url: &Url, mut pipe: File) -> Result<Report, Fai
     let reading = std::thread::Builder::new().name("files".into()).spawn(move || {
         let read = if file { content(pipe, &pieces, stat.size) } else { archive(pipe, &pieces, most) };
         if let Err(error) = &read {
-            // The request is broken off: the server does not take it for whole.
+            // Abort the request, so that the server does not treat it as complete.
             let _ = pieces.blocking_send(Err(io::Error::other(error.to_string())));
         }
         read
@@ -67,25 +66,25 @@ pub(crate) fn send(send: &Send, url: &Url, mut pipe: File) -> Result<Report, Fai
         let answer = client(&send.rules).send(request, &taken).await.map_err(|error| reported(&url.origin, error))?;
         if answer.status.is_success() { Ok(()) } else { Err(refused(&url.origin, answer.status)) }
     });
-    // The body was dropped with the request, so that the thread does not wait for it.
+    // The body was dropped with the request, so the thread cannot block on it.
     match (answer, reading.join()) {
         (Ok(()), Ok(Ok(()))) => Ok(Report::Sent { bytes: taken.bytes() }),
-        // A server may answer before it has read everything; what it says counts.
+        // A server may respond before it has read everything; its response counts.
         (Err(failure), Ok(Err(error))) if is_broken(&error) => Err(failure),
         (_, Ok(Err(error))) => Err(Failure { why: plain(&error.to_string()).to_owned(), kind: FailureKind::Pipe }),
         (Err(failure), _) => Err(failure),
-        (Ok(()), Err(_)) => Err(Failure::last("the thread that reads the files has ended")),
+        (Ok(()), Err(_)) => Err(Failure::last("the thread that reads the files exited early")),
     }
 }
 
-/// Returns whether the connection took no more.
+/// Returns true if the connection stopped accepting data.
 fn is_broken(error: &UnpackError) -> bool {
     matches!(error, UnpackError::Host { error, .. } if error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Reads what the path is.
+/// Reads the status record of the path.
 fn stat(pipe: &mut File) -> Result<ArchiveStat, Failure> {
-    // Where it ends early the process in the container says why.
+    // If the pipe ends early, the process in the container reports the reason.
     let ended = |error: io::Error| Failure { why: plain(&error.to_string()).to_owned(), kind: FailureKind::Pipe };
     let mut head = [0; 4];
     pipe.read_exact(&mut head).map_err(ended)?;
@@ -94,7 +93,7 @@ fn stat(pipe: &mut File) -> Result<ArchiveStat, Failure> {
     ArchiveStat::decode(&*reported).map_err(|_| Failure::last("the status of the path is malformed"))
 }
 
-/// Sends the content of the one file of an archive.
+/// Sends the content of the archive's single file.
 fn content(pipe: File, pieces: &Pieces, size: u64) -> Result<(), UnpackError> {
     let failed = |error| UnpackError::Host { about: "the file".into(), error };
     let mut reader = Reader::new(Passing::new(pipe, None, u64::MAX), Limits::default());
@@ -105,12 +104,12 @@ fn content(pipe: File, pieces: &Pieces, size: u64) -> Result<(), UnpackError> {
         let piece = Bytes::copy_from_slice(&buffer[..length]);
         pieces.blocking_send(Ok(piece)).map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))?;
     }
-    // To its end, so that the process in the container does not find its pipe broken.
+    // Read to the end, so that the process in the container gets no EPIPE.
     while reader.next_entry()?.is_some() {}
     Ok(())
 }
 
-/// Sends an archive as it comes, if it is whole.
+/// Forwards an archive, and checks that it is complete.
 fn archive(pipe: File, pieces: &Pieces, most: u64) -> Result<(), UnpackError> {
     let mut passing = Passing::new(pipe, Some(pieces.clone()), most);
     let mut reader = Reader::new(&mut passing, Limits::default());

@@ -1,4 +1,4 @@
-//! A file as a tar archive, into the pipe of the process that unpacks it in the container.
+//! Writes a file as a tar archive to the pipe of the unpacking process in the container.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write as _};
@@ -11,9 +11,9 @@ use crate::look::{Bounded, rewound, room, unreadable};
 use crate::remote::plain;
 use crate::zip;
 
-/// Bytes that are written at a time.
+/// Write size in bytes.
 const PIECE: usize = 64 << 10;
-/// Permissions of a file that is no archive.
+/// Permissions of a file that is not an archive.
 const FILE_MODE: u32 = 0o644;
 
 /// Writes the archive.
@@ -39,7 +39,7 @@ pub(crate) fn unpack(unpack: &Unpack, file: &File, pipe: File) -> Result<Report,
     Ok(Report::Unpacked)
 }
 
-/// Writes one file.
+/// Writes a single file.
 fn single(file: &File, bytes: u64, name: &str, out: &mut impl io::Write) -> io::Result<()> {
     let mut header = Header::new_gnu();
     header.set_entry_type(EntryType::Regular);

@@ -1,7 +1,7 @@
-//! Zip archives: every entry is checked before anything is unpacked, and becomes one of a tar archive.
+//! Zip archives: every entry is checked before anything is unpacked, and converted to a tar entry.
 //!
-//! The number of entries comes from the end record, before any entry is read. Entries are read one after another and no table of
-//! them is kept, so that memory does not depend on the archive.
+//! The number of entries is read from the end record, before any entry. Entries are read one at a time without a table,
+//! so that memory use does not depend on the archive.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -14,17 +14,17 @@ use crate::job::Failure;
 use crate::paths::check_path;
 use crate::remote::plain;
 
-/// Maximum number of entries.
+/// Most entries.
 const ENTRIES_MAX: usize = 1_000_000;
 /// Longest target of a symbolic link, in bytes.
 const LINK_MAX: u64 = 4095;
-/// Type of a file, and that of a symbolic link, in the permissions of Unix.
+/// Mask of the file type in Unix permissions, and the type of a symbolic link.
 const TYPE_MASK: u32 = 0o170_000;
 const SYMLINK: u32 = 0o120_000;
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 
-/// Reads the end record of an archive, and no entry.
+/// Reads only the end record of an archive.
 fn open(file: &File) -> Result<ZipIterable<&File>, Failure> {
     let archive = ZipIterable::try_new(file, Config::default()).map_err(|error| damaged(&error))?;
     if archive.len() > ENTRIES_MAX {
@@ -34,7 +34,7 @@ fn open(file: &File) -> Result<ZipIterable<&File>, Failure> {
     Ok(archive)
 }
 
-/// Checks every entry by the central directory.
+/// Checks every entry in the central directory.
 pub(crate) fn check(file: &File, bytes_max: u64) -> Result<(), Failure> {
     let mut archive = open(file)?;
     let mut bytes: u64 = 0;
@@ -91,7 +91,8 @@ fn append(mut entry: ZipFile<'_, &File>, tar: &mut Builder<impl Write>) -> io::R
         entry.by_ref().take(LINK_MAX + 1).read_to_end(&mut target).map_err(&named)?;
         let target =
             String::from_utf8(target).ok().filter(|target| target.len() as u64 <= LINK_MAX && !target.is_empty());
-        let target = target.ok_or_else(|| io::Error::other(format!("`{shown}` is a link to nowhere")))?;
+        let target =
+            target.ok_or_else(|| io::Error::other(format!("`{shown}` is a symbolic link without a target")))?;
         header.set_entry_type(EntryType::Symlink);
         header.set_mode(0o777);
         header.set_size(0);
@@ -108,12 +109,12 @@ fn append(mut entry: ZipFile<'_, &File>, tar: &mut Builder<impl Write>) -> io::R
     header.set_entry_type(EntryType::Regular);
     header.set_mode(permissions(0o644));
     header.set_size(size);
-    // A file that is shorter than its table says would take bytes of the next one, a longer one be taken for it.
+    // A file shorter than declared would take bytes of the next entry; a longer one would be read as the next entry.
     let mut exact = Exact { inner: entry, left: size };
     tar.append_data(&mut header, &path, &mut exact).map_err(&named)
 }
 
-/// A source that must have an exact number of bytes.
+/// A reader that must provide an exact number of bytes.
 struct Exact<R> {
     inner: R,
     left: u64,
@@ -123,12 +124,10 @@ impl<R: Read> Read for Exact<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.inner.read(buffer)?;
         if length == 0 && self.left > 0 && !buffer.is_empty() {
-            return Err(io::Error::other(format!("ends {} bytes before its size", self.left)));
+            return Err(io::Error::other(format!("ends {} bytes before its declared size", self.left)));
         }
-        self.left = self
-            .left
-            .checked_sub(length as u64)
-            .ok_or_else(|| io::Error::other("has more bytes than its size says"))?;
+        self.left =
+            self.left.checked_sub(length as u64).ok_or_else(|| io::Error::other("is longer than its declared size"))?;
         Ok(length)
     }
 }

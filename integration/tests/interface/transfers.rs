@@ -142,7 +142,7 @@ fn failures_are_told_without_the_url() {
             server.url("/x?sig=canary"),
             "/tmp/a",
             sum(&"0".repeat(32)),
-            "the checksum by md5 is 9a0364b9e99bb480dd25e1f0284c8555; expected 000",
+            "the md5 checksum is 9a0364b9e99bb480dd25e1f0284c8555; expected 000",
         ),
         (
             "out",

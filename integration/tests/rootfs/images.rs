@@ -227,7 +227,7 @@ fn taken_in_from_layouts_and_archives() {
     let other = agent(&["image", "import", "--form", "docker-archive", &oci]);
     let reported = "  --form: ";
     assert!(other.status == 125 && other.stderr.contains(reported), "{other:?}");
-    assert!(other.stderr.contains("an archive of the form oci-archive, not docker-archive"), "{other:?}");
+    assert!(other.stderr.contains("an archive in the format oci-archive, not docker-archive"), "{other:?}");
     // Docker's command names: the format is detected, and gzip is accepted.
     stdout(&agent(&["load", "--name", "team/loaded:1", "-i", &oci]));
     let mut gzip = Command::new("gzip").args(["--stdout", &docker]).stdout(Stdio::piped()).spawn().unwrap();
@@ -289,7 +289,8 @@ fn devices_in_dev_are_left_out_and_told() {
     let archive = image.archive("docker-archive", "docker.io/team/devices:1");
     let daemon = Setup::default().config("[policy]\nallow_host_userns = true\n").start();
     let agent = |arguments: &[&str]| run(&daemon.socket(), arguments);
-    let warning = "3 devices below /dev left out, where each container has its own: dev/console, dev/null, dev/sda";
+    let warning =
+        "3 devices below /dev skipped, because each container has its own /dev: dev/console, dev/null, dev/sda";
     let reported = |ran: &CliOutput| stdout(ran).len() > 1 && ran.stderr.contains(warning);
     let imported = agent(&["image", "import", &archive]);
     assert!(reported(&imported), "{imported:?}");
@@ -436,7 +437,7 @@ fn an_image_runs_when_it_is_signed() {
     drop(daemon);
     let daemon = Setup::default().config(&config("other.pub")).start();
     let refused = run(&daemon.socket(), &["run", &name]);
-    assert!(refused.status == 125 && refused.stderr.contains("by none of the keys"), "{refused:?}");
+    assert!(refused.status == 125 && refused.stderr.contains("no configured key verifies"), "{refused:?}");
     assert!(stdout(&run(&daemon.socket(), &["info"])).contains("by 1 key"));
 }
 

@@ -418,7 +418,8 @@ fn vault_rule_for_system_mount_is_refused() {
     for path in ["auth/", "sys", "team/identity/entity", "Cubbyhole/x", "%61uth/token"] {
         let error = load("", path).unwrap_err();
         assert!(
-            error.contains(&format!("secret_providers.allow.paths = {path}")) && error.contains("server's own"),
+            error.contains(&format!("secret_providers.allow.paths = {path}"))
+                && error.contains("system mount of the server"),
             "{error}"
         );
     }

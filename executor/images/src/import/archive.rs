@@ -1,4 +1,4 @@
-//! A tar archive as a table of where its files lie.
+//! A tar archive as a table of the positions of its files.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -10,11 +10,11 @@ use executor_core::archive::Allowed;
 use super::{Section, Source};
 use crate::error::ImageError;
 
-/// Maximum number of entries: an image has a few for each layer.
+/// Most entries: an image has a few per layer.
 const ENTRIES_MAX: usize = 10_000;
-/// Longest name that is looked at.
+/// Longest name in bytes; longer ones are ignored.
 const NAME_MAX: usize = 1024;
-/// Maximum number of links on the way to a file.
+/// Most links to follow to a file.
 const LINKS_MAX: usize = 8;
 
 /// An entry of the table.
@@ -23,18 +23,17 @@ enum Entry {
         at: u64,
         size: u64,
     },
-    /// Link to another entry; symbolic and hard links are the same here.
+    /// Link to another entry; symbolic and hard links are treated alike.
     Link(String),
 }
 
-/// An archive of an image.
 pub(super) struct Archive {
     file: File,
     entries: HashMap<String, Entry>,
 }
 
 impl Archive {
-    /// Reads the table.
+    /// Opens an archive and reads its table.
     pub(super) fn open(path: &Path, what: &str) -> Result<Self, ImageError> {
         let io = |error| ImageError::caller_io("read", path, error);
         let unsupported = |why: &str| ImageError::Unsupported { what: what.to_owned(), why: why.to_owned() };
@@ -94,7 +93,7 @@ impl Source for Archive {
     }
 }
 
-/// A name from the root of the archive, without `.` and `..`; `None` for one that leads out of it, or is too long.
+/// Returns a name relative to the archive's root, without `.` and `..`; `None` if it leads out of the root or is too long.
 fn normal(base: &str, path: &Path) -> Option<String> {
     if path.as_os_str().len() > NAME_MAX {
         return None;

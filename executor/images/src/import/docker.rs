@@ -1,7 +1,7 @@
-//! Archives in the form of `docker save`: `manifest.json` names a configuration and the layers' files.
+//! Archives in the format of `docker save`: `manifest.json` names a configuration and the layers' files.
 //!
-//! There is no manifest with a digest in it. One is made of what is there, in OCI's form and always the same for the same
-//! content, so that the image has a digest to be known by.
+//! The format has no manifest with a digest. One is generated in OCI format, always the same for the same content, so
+//! that the image has a digest.
 
 use std::io::Read as _;
 
@@ -16,7 +16,7 @@ use crate::manifest;
 
 /// File that names the images.
 pub(super) const MANIFEST: &str = "manifest.json";
-/// Maximum number of images of an archive, and names of one.
+/// Most images of an archive, and most names of an image.
 const IMAGES_MAX: usize = 100;
 
 #[derive(Deserialize)]
@@ -29,7 +29,7 @@ struct Image {
     layers: Vec<String>,
 }
 
-/// The image of an archive.
+/// Finds the image in an archive.
 pub(super) fn find(
     source: &mut dyn Source,
     wanted: Option<&str>,
@@ -83,7 +83,7 @@ pub(super) fn find(
     Ok(FoundImage { documents, files: image.layers, names })
 }
 
-/// The image of a name; without one the only image.
+/// Returns the image with a name, or the only image if no name is given.
 fn chosen(mut images: Vec<Image>, wanted: Option<&str>, what: &str) -> Result<Image, ImageError> {
     let long = |name: &str| ImageReference::parse_short(name).map(|reference| reference.to_string()).ok();
     if let Some(wanted) = wanted {
@@ -100,7 +100,7 @@ fn chosen(mut images: Vec<Image>, wanted: Option<&str>, what: &str) -> Result<Im
     }
 }
 
-/// A layer's descriptor: its digest is computed, nobody has named one.
+/// Creates a layer's descriptor; the format has no digest, so it is computed.
 fn describe(mut section: Section, name: &str) -> Result<serde_json::Value, ImageError> {
     let failed = |error| ImageError::io("read", name, error);
     section.is_stored(name)?;

@@ -23,7 +23,7 @@ pub(super) const INDEX: &str = "index.json";
 /// Annotations with an image's name (image-spec; containerd).
 const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
 
-/// A layout as a directory. What is opened lies beneath it, whatever links it has.
+/// A layout as a directory. Opened files are always beneath it, whatever links it has.
 pub(super) struct Directory {
     dir: File,
     path: PathBuf,
@@ -59,10 +59,11 @@ impl Source for Directory {
     }
 }
 
-/// Opens what lies beneath a directory.
+/// Opens a file beneath a directory.
 fn open_beneath(dir: &File, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
     match openat2(dir, name, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS) {
-        // As in the sandbox of the daemon's unit, where no filter can look into its arguments (systemd's RestrictSUIDSGID).
+        // As in the sandbox of the daemon's unit, whose filter cannot inspect the arguments of openat2 (systemd's
+        // RestrictSUIDSGID).
         Err(Errno::NOSYS) => open_without_links(dir, name, flags),
         opened => opened,
     }
@@ -80,7 +81,7 @@ fn open_without_links(dir: &File, name: &str, flags: OFlags) -> Result<OwnedFd, 
     openat(&at, *last, flags | OFlags::NOFOLLOW, Mode::empty())
 }
 
-/// The image of a layout.
+/// Finds the image in a layout.
 pub(super) fn find(
     source: &mut dyn Source,
     wanted: Option<&str>,
@@ -93,7 +94,7 @@ pub(super) fn find(
     };
     let entry = named(&index, wanted, what)?.clone();
     let names = NAMES.iter().filter_map(|key| entry.annotations().as_ref()?.get(*key));
-    // Short ones (`latest`) say nothing outside of the layout.
+    // Short names (`latest`) have no meaning outside of the layout.
     let names = names.filter(|name| name.contains('/')).filter_map(|name| {
         executor_core::image::ImageReference::parse_short(name).ok().map(|reference| reference.to_string())
     });
@@ -128,7 +129,7 @@ pub(super) fn find(
     }
 }
 
-/// The entry of a name; without one the only entry, or the one for this host.
+/// Returns the entry with a name; without a name, the only entry or the one for this host.
 fn named<'a>(index: &'a ImageIndex, wanted: Option<&str>, what: &str) -> Result<&'a Descriptor, ImageError> {
     let called = |descriptor: &&Descriptor, name: &str| {
         NAMES
@@ -167,7 +168,7 @@ fn path(digest: &Digest) -> String {
 mod tests {
     use super::*;
 
-    /// Both functions open files beneath the directory; the one for a sandbox follows no link at all.
+    /// Both functions open files beneath the directory; the one for the sandbox follows no link at all.
     #[test]
     fn what_is_opened_lies_beneath() {
         let home = tempfile::tempdir().unwrap();

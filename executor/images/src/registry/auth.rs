@@ -1,8 +1,8 @@
 //! Authentication to a registry: from its challenge to an `Authorization` header.
 //!
-//! A password goes to the registry that it is for, or to the token service that this registry names: over an encrypted
-//! connection, unless the registry itself is spoken to without, and never to an address nearer than the registry's own.
-//! A token is asked for the one repository that is read, whatever scope the registry would like.
+//! A password is sent to its registry, or to the token service that the registry names: over an encrypted connection,
+//! unless the registry itself is accessed without encryption, and never to an address nearer than the registry's own. A
+//! token is requested only for the repository being read, whatever scope the registry suggests.
 
 use std::fmt;
 
@@ -19,10 +19,10 @@ use super::{Registry, short};
 use crate::error::ImageError;
 use executor_http::{Answer, Destinations, HttpRequest, Origin, RequestBody};
 
-/// Longest answer of a token service.
+/// Largest response of a token service in bytes.
 const ANSWER_MAX: usize = 64 << 10;
 
-/// The value of a header that is shown to the registry.
+/// Value of the `Authorization` header.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Authorization(HeaderValue);
 
@@ -63,7 +63,7 @@ struct Token {
 }
 
 impl Registry {
-    /// Answers a registry's 401, so that the next request may go better. `shown` is what it was shown before.
+    /// Handles a registry's 401, so that the next request may succeed. `shown` is the authorization that the registry refused.
     pub(super) async fn authenticate(
         &self,
         answer: &Answer,
@@ -76,7 +76,7 @@ impl Registry {
             return Ok(()); // another request was faster
         }
         let challenge = challenge::best(&answer.headers)
-            .ok_or_else(|| unauthorized("its answer (401) has no challenge that is understood: Basic or Bearer"))?;
+            .ok_or_else(|| unauthorized("its 401 response offers neither Basic nor Bearer authentication"))?;
         let new = match (&challenge, self.credentials()) {
             (Challenge::Bearer { realm, service }, _) => self.token(answer, realm, service, what).await?,
             (Challenge::Basic, Some(Credentials::Basic { username, password })) => {
@@ -86,9 +86,9 @@ impl Registry {
                 return Err(unauthorized("it requires a user name and a password, and the credentials are a token"));
             }
         };
-        let new = new.ok_or_else(|| unauthorized("the credentials do not fit into a header"))?;
+        let new = new.ok_or_else(|| unauthorized("the credentials are not valid in a header"))?;
         if Some(&new) == shown.as_ref() {
-            return Err(unauthorized("it does not accept the credentials (401)"));
+            return Err(unauthorized("it rejects the credentials (401)"));
         }
         *held = Some(new);
         Ok(())
@@ -141,11 +141,11 @@ impl Registry {
         match answer.status {
             StatusCode::OK => {}
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                return Err(self.unauthorized(what, "its token service does not accept the credentials"));
+                return Err(self.unauthorized(what, "its token service rejects the credentials"));
             }
-            // How a token service says so of a refresh token (RFC 6749, 5.2).
+            // A token service's response to an invalid refresh token (RFC 6749, 5.2).
             StatusCode::BAD_REQUEST if self.identity.is_some() => {
-                return Err(self.unauthorized(what, "its token service does not accept the credentials"));
+                return Err(self.unauthorized(what, "its token service rejects the credentials"));
             }
             status => {
                 let (what, origin) = (format!("the token for {what}"), origin.to_string());

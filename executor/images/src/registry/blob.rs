@@ -1,4 +1,4 @@
-//! A blob on its way: verified while it comes, never longer than declared, taken up again where it broke off.
+//! Downloads of blobs: verified incrementally, never longer than declared, resumed after interruptions.
 
 use std::fs::File;
 use std::io::{Seek as _, SeekFrom, Write as _};
@@ -19,12 +19,12 @@ use crate::hash::Hasher;
 use crate::store::ingest::Partial;
 use executor_http::{Answer, BodyError};
 
-/// Bytes that are written and hashed at once.
+/// Bytes per write and hash step.
 const BATCH: usize = 256 << 10;
-/// Attempts without a byte of progress before the failure is reported, and attempts in all.
+/// Attempts without a byte of progress before the failure is reported.
 const ATTEMPTS: u32 = 3;
 const ATTEMPTS_IN_ALL: u32 = 50;
-/// Pauses between attempts.
+/// Delays between attempts.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(300), Duration::from_secs(10));
 
 /// Digest and size of a blob as its manifest declares them.
@@ -36,7 +36,7 @@ pub(crate) struct BlobRequest {
     pub(crate) what: String,
 }
 
-/// A file that a blob is written to, and how far it is.
+/// A file that a blob is written to, with its current length.
 struct Writing {
     file: File,
     hasher: Hasher,
@@ -53,7 +53,7 @@ impl Writing {
         Ok(writing)
     }
 
-    /// Takes up what there is, by hashing it anew.
+    /// Resumes from existing bytes by hashing them again.
     fn resume(&mut self, size: u64) -> Result<(), ImageError> {
         let io = |error| ImageError::io("read", &self.path, error);
         if self.file.metadata().map_err(io)?.len() > size {
@@ -94,8 +94,8 @@ impl Writing {
 }
 
 impl Registry {
-    /// Fetches a blob into a file of the store, whose reading position is at its begin. What there is of it from before
-    /// is not fetched again. `progress` is told of each byte.
+    /// Fetches a blob into a file of the store and rewinds the file. Bytes from an earlier attempt are not fetched
+    /// again. `progress` is called for received bytes.
     pub(crate) async fn blob(
         &self,
         wanted: &BlobRequest,
@@ -123,7 +123,7 @@ impl Registry {
                 let (what, declared) = (wanted.what.clone(), wanted.digest.clone());
                 return Err(ImageError::WrongDigest { what, declared, got });
             }
-            // What was kept from before may be at fault, and not the registry.
+            // Bytes from an earlier attempt may be wrong, and not the registry.
             resumed = false;
             writing.restart()?;
         }
@@ -155,8 +155,8 @@ impl Registry {
         Ok(writing)
     }
 
-    /// Makes one request for the missing part. Returns the file, with an error if it is not complete; errors of the
-    /// disk end the download.
+    /// Makes one request for the missing part. Returns the file, with an error if it is not complete; disk errors end
+    /// the download.
     async fn fetch_part(
         &self,
         wanted: &BlobRequest,
@@ -215,19 +215,19 @@ impl Registry {
     }
 
     fn broken(&self, wanted: &BlobRequest, origin: &executor_http::Origin) -> ImageError {
-        let why = "it answers with another byte range than requested".to_owned();
+        let why = "it returned another byte range than requested".to_owned();
         ImageError::Connection { what: wanted.what.clone(), origin: origin.to_string(), why }
     }
 }
 
-/// Tells whether an answer continues where the file ends.
+/// Returns true if a response continues at the end of the file.
 fn continues(answer: &Answer, at: u64) -> bool {
     let range = answer.headers.get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
     let begins = range.and_then(|range| range.strip_prefix("bytes ")).and_then(|range| range.split('-').next());
     answer.status == StatusCode::PARTIAL_CONTENT && begins.and_then(|begin| begin.parse().ok()) == Some(at)
 }
 
-/// Keeps a partial blob that can be continued; removes one that is wrong, or that fills a full disk.
+/// Keeps a partial blob that can be resumed; removes one that is wrong, or if the disk is full.
 fn keep_or_remove(partial: &Partial, error: &ImageError) {
     if matches!(error, ImageError::Longer { .. } | ImageError::NoSpace { .. }) {
         partial.remove();

@@ -1,26 +1,25 @@
-//! Challenges of a registry's 401: the header `WWW-Authenticate` (RFC 9110, 11.6.1; distribution's token
-//! specification).
+//! Parser of a registry's 401 challenges: the header `WWW-Authenticate` (RFC 9110, 11.6.1; distribution's token specification).
 
 use hyper::header::{HeaderMap, WWW_AUTHENTICATE};
 
-/// Longest header that is looked into.
+/// Longest header that is parsed, in bytes.
 const HEADER_MAX: usize = 8 << 10;
 
-/// A way in.
+/// An authentication scheme that the registry offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
-    /// A name and a password.
+    /// User name and password.
     Basic,
-    /// A token of a service.
+    /// Token of a token service.
     Bearer {
-        /// Address of the service.
+        /// URL of the token service.
         realm: String,
         /// Parameter `service` for the token service.
         service: String,
     },
 }
 
-/// The best of the ways in that are offered: a token before a password.
+/// Returns the preferred scheme: a token before a password.
 pub(super) fn best(headers: &HeaderMap) -> Option<Challenge> {
     let values = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
     let offered: Vec<Challenge> = values.filter(|value| value.len() <= HEADER_MAX).flat_map(parse).collect();
@@ -28,8 +27,8 @@ pub(super) fn best(headers: &HeaderMap) -> Option<Challenge> {
     bearer.or(offered.first()).cloned()
 }
 
-/// Reads the challenges of one header (RFC 9110, 11.3): a scheme, then a token68 or parameters. The first part that
-/// has neither form ends it.
+/// Parses the challenges of one header (RFC 9110, 11.3): a scheme, then a token68 or parameters. Parsing stops at the
+/// first part of another form.
 fn parse(header: &str) -> Vec<Challenge> {
     let mut found = Vec::new();
     let mut rest = header.trim_start();
@@ -63,8 +62,7 @@ fn parse(header: &str) -> Vec<Challenge> {
     found
 }
 
-/// Returns what follows a token68 (RFC 9110, 11.2), with which the challenge ends; `None` where the text does not begin
-/// with one.
+/// Returns the text after a token68 (RFC 9110, 11.2), which ends a challenge; `None` if the text does not begin with one.
 fn after_token68(text: &str) -> Option<&str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | '~' | '+' | '/');
     let rest = text.trim_start_matches(is_part);
@@ -76,7 +74,7 @@ fn after_token68(text: &str) -> Option<&str> {
     (next.is_empty() || next.starts_with(',')).then_some(rest)
 }
 
-/// Reads `name=value` or `name="value"`, and returns what follows it.
+/// Parses `name=value` or `name="value"`, and returns the remaining text.
 fn parameter(text: &str) -> Option<(String, String, &str)> {
     let text = text.trim_start_matches([' ', ',']);
     let (name, rest) = text.split_once('=')?;
@@ -105,7 +103,7 @@ fn parameter(text: &str) -> Option<(String, String, &str)> {
     None
 }
 
-/// Tells whether a byte may be in a token (RFC 9110, 5.6.2).
+/// Returns true if a byte is allowed in a token (RFC 9110, 5.6.2).
 fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

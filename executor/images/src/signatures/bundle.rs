@@ -1,5 +1,5 @@
-//! sigstore's bundles (protobuf-specs, `sigstore_bundle.proto`, 0.3): what was signed and by whom in one JSON document. Of who
-//! signed only the signature itself is looked at.
+//! sigstore bundles (protobuf-specs, `sigstore_bundle.proto`, 0.3): signed content and signer in one JSON document.
+//! Only the signature itself is used; the signer's identity is ignored.
 
 use executor_core::text::printable;
 use std::collections::BTreeMap;
@@ -12,13 +12,13 @@ use serde::Deserialize;
 use super::Signed;
 use crate::hash;
 
-/// Beginning of the media types of bundles: `.v0.3+json`, `+json;version=0.3`.
+/// Prefix of the media types of bundles: `.v0.3+json`, `+json;version=0.3`.
 pub(super) const MEDIA_TYPE: &str = "application/vnd.dev.sigstore.bundle";
-/// Kind of the payload of an envelope (in-toto attestation framework).
+/// Payload type of an envelope (in-toto attestation framework).
 const STATEMENT: &str = "application/vnd.in-toto+json";
-/// A statement that says nothing more than that it signs: others say how an image was made, or what was found in it.
+/// Predicate type of a plain signature; other predicates describe how an image was built, or scan results.
 const SIGNS: &str = "https://sigstore.dev/cosign/sign/v1";
-/// Maximum number of signatures of an envelope, and subjects of a statement.
+/// Most signatures of an envelope, and subjects of a statement.
 const SIGNATURES_MAX: usize = 16;
 const SUBJECTS_MAX: usize = 64;
 
@@ -56,7 +56,7 @@ struct MessageDigest {
     digest: String,
 }
 
-/// in-toto's statement.
+/// in-toto statement.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Statement {
@@ -73,7 +73,7 @@ struct Subject {
     digest: BTreeMap<String, String>,
 }
 
-/// The signature of a bundle, where it is of this digest, which `manifest` has.
+/// Returns the signature of a bundle if it is for this digest, which `manifest` has.
 pub(super) fn read(bundle: &[u8], (of, manifest): (&Digest, &[u8])) -> Result<Signed, String> {
     let bundle: Bundle = serde_json::from_slice(bundle).map_err(|error| format!("it is malformed: {error}"))?;
     if !bundle.media_type.starts_with(MEDIA_TYPE) {
@@ -89,7 +89,7 @@ pub(super) fn read(bundle: &[u8], (of, manifest): (&Digest, &[u8])) -> Result<Si
     }
 }
 
-/// A signature of the manifest's own bytes.
+/// Reads a signature of the manifest's own bytes.
 fn of_message(signed: &MessageSignature, manifest: &[u8]) -> Result<Signed, String> {
     if let Some(MessageDigest { digest }) = &signed.message_digest {
         let own = hash::digest(Algorithm::Sha256, manifest);

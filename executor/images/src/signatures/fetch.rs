@@ -1,8 +1,8 @@
-//! Search for an image's signatures in its registry, within bounds, until every rule is satisfied.
+//! Searches for an image's signatures in its registry, within limits, until every rule is satisfied.
 //!
-//! For each of the image's verified documents, the index first: the tag `sha256-HEX.sig`, where cosign keeps its signatures;
-//! then what refers to the digest (distribution specification 1.1), by the API or, where a registry has none, by the tag
-//! `sha256-HEX`.
+//! For each of the image's verified documents, index first: the tag `sha256-HEX.sig`, where cosign stores signatures;
+//! then the referrers of the digest (distribution specification 1.1), through the API or, if the registry has none,
+//! through the tag `sha256-HEX`.
 
 use executor_core::text::printable;
 use std::collections::BTreeMap;
@@ -16,16 +16,16 @@ use crate::hash;
 use crate::record::Evidence;
 use crate::registry::Registry;
 
-/// Artifact type of cosign's signatures that refer to an image.
+/// Artifact type of cosign signatures that are stored as referrers of an image.
 const COSIGN: &str = "application/vnd.dev.cosign.artifact.sig.v1+json";
-/// Artifact type that other tools give bundles with a signature.
+/// Artifact type that other tools assign to bundles with a signature.
 const SIGNS: &str = "https://sigstore.dev/cosign/sign/v1";
-/// Maximum number of documents with signatures of an image that are looked at, and layers of one.
+/// Most signature documents that are read per image, and layers per document.
 const DOCUMENTS_MAX: usize = 32;
 const LAYERS_MAX: usize = 64;
-/// Maximum number of signatures of an image that are looked at.
+/// Most signatures that are checked per image.
 const SIGNATURES_MAX: usize = 64;
-/// Largest payload, and largest bundle.
+/// Largest payload or bundle in bytes.
 const PAYLOAD_MAX: u64 = 64 << 10;
 const BUNDLE_MAX: u64 = 1 << 20;
 
@@ -64,10 +64,10 @@ struct Search<'a> {
     signatures: usize,
 }
 
-/// Verifies that an image is signed as the rules say. `chain` are its verified documents: index and manifest.
+/// Verifies that an image is signed as the rules require. `chain` has its verified documents: index and manifest.
 ///
 /// # Errors
-/// It is not; or its registry does not answer.
+/// Fails if it is not, or if its registry does not answer.
 pub(crate) async fn verify(
     registry: &Registry,
     repository: &Repository,
@@ -98,7 +98,7 @@ impl Search<'_> {
         self.rules.iter().all(|rule| rule.is_satisfied(&self.found))
     }
 
-    /// Looks at what is kept for one document of the image. Tells whether every rule is satisfied.
+    /// Checks the signatures that are stored for one document of the image. Returns true if every rule is satisfied.
     async fn search_digest(&mut self, of: (&Digest, &[u8])) -> Result<bool, ImageError> {
         let name = format!("{}-{}", of.0.algorithm().name(), of.0.hex());
         let what = format!("the signatures {}.sig", brief(&name));
@@ -124,7 +124,7 @@ impl Search<'_> {
 
     /// Lists the documents that refer to a digest and may be signatures.
     async fn referrers(&mut self, of: &Digest, name: &str) -> Result<Vec<Entry>, ImageError> {
-        let what = format!("what refers to {of}");
+        let what = format!("the referrers of {of}");
         let listed = self.registry.referrers(of, &what).await;
         let list = match self.document(listed, &what)? {
             Some(list) => Some(list),
@@ -143,7 +143,7 @@ impl Search<'_> {
         self.registry.manifest(tag, what).await.map(|document| document.bytes)
     }
 
-    /// A document by the digest that another one names it by.
+    /// Fetches a document by the digest in an entry.
     async fn named(&self, entry: &Entry, what: &str) -> Result<Vec<u8>, ImageError> {
         let digest = digest_of(entry, what)?;
         let bytes = self.registry.manifest(&digest.to_string(), what).await?.bytes;
@@ -152,8 +152,8 @@ impl Search<'_> {
         Ok(bytes)
     }
 
-    /// Reads a document, where there is one. What is wrong with it is a reason, and not the end of the search: others may
-    /// have put it there.
+    /// Parses a document, if it exists. A faulty one adds a reason and does not end the search, because others may have
+    /// put it there.
     fn document(&mut self, answer: Result<Vec<u8>, ImageError>, what: &str) -> Result<Option<Document>, ImageError> {
         let bytes = match answer {
             Ok(bytes) => bytes,
@@ -176,7 +176,7 @@ impl Search<'_> {
         }
     }
 
-    /// Looks at the signatures of a document.
+    /// Checks the signatures of a document.
     async fn search_layers(&mut self, layers: Vec<Entry>, of: (&Digest, &[u8]), what: &str) -> Result<(), ImageError> {
         if layers.len() > LAYERS_MAX {
             self.limit(format!("{what}: of {} layers only the first {LAYERS_MAX} were examined", layers.len()));
@@ -203,7 +203,7 @@ impl Search<'_> {
             };
             match signed.map(|signed: Signed| signed.evidence(&self.keys, self.repository)) {
                 Err(why) => self.note(format!("{what}: {why}")),
-                Ok(evidence) if evidence.is_empty() => self.note(format!("{what} was made by none of the keys")),
+                Ok(evidence) if evidence.is_empty() => self.note(format!("no configured key verifies {what}")),
                 Ok(evidence) => {
                     self.found.extend(evidence);
                     if self.is_over() {
@@ -227,7 +227,7 @@ impl Search<'_> {
         Ok(blob)
     }
 
-    /// A limit is told before the reasons of each signature.
+    /// Records an exceeded limit, before the reasons of single signatures.
     fn limit(&mut self, why: String) {
         self.reasons.insert(0, why);
     }
@@ -236,7 +236,7 @@ impl Search<'_> {
         self.reasons.push(why);
     }
 
-    /// A fault of what the registry has is a reason; one of the registry itself ends the search.
+    /// A fault in the registry's content becomes a reason; a fault of the registry itself ends the search.
     fn reason(&mut self, error: ImageError) -> Result<(), ImageError> {
         match error {
             ImageError::NotFound { .. }
@@ -257,7 +257,7 @@ fn digest_of(entry: &Entry, what: &str) -> Result<Digest, ImageError> {
     entry.digest.parse().map_err(|bad| ImageError::Malformed { what: what.to_owned(), why: format!("a digest {bad}") })
 }
 
-/// The begin of a digest.
+/// Shortens a digest.
 fn brief(digest: &str) -> String {
     printable(digest, 100).chars().take("sha256:".len() + 12).collect()
 }

@@ -1,5 +1,5 @@
-//! cosign's simple signing: a payload that names a manifest's digest, with its signature in an annotation of the layer that it
-//! is kept as (cosign, `specs/SIGNATURE_SPEC.md`).
+//! cosign's simple signing: a payload that names a manifest's digest, stored as a layer whose annotation has the
+//! signature (cosign, `specs/SIGNATURE_SPEC.md`).
 
 use executor_core::text::printable;
 use std::collections::BTreeMap;
@@ -11,11 +11,11 @@ use serde::Deserialize;
 
 use super::Signed;
 
-/// Kind of the layer that a payload is kept as.
+/// Media type of a layer with a payload.
 pub(super) const MEDIA_TYPE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
 /// Annotation with the signature of a payload.
 const SIGNATURE: &str = "dev.cosignproject.cosign/signature";
-/// Type of a payload in itself.
+/// Type field within a payload.
 const TYPE: &str = "cosign container image signature";
 
 #[derive(Deserialize)]
@@ -43,7 +43,7 @@ struct Image {
     digest: String,
 }
 
-/// The signature of a layer, where it is of this digest.
+/// Returns the signature of a layer if it is for this digest.
 pub(super) fn read(payload: Vec<u8>, annotations: &BTreeMap<String, String>, of: &Digest) -> Result<Signed, String> {
     let signature = annotations.get(SIGNATURE).ok_or_else(|| format!("it has no annotation {SIGNATURE}"))?;
     let signature = STANDARD.decode(signature).map_err(|error| format!("its signature is not base64: {error}"))?;

@@ -1,4 +1,4 @@
-//! Files of the store: read within bounds, replaced as a whole.
+//! Files of the store: read within limits, replaced as a whole.
 
 use std::fs::{DirBuilder, File};
 use std::io::Read as _;
@@ -14,12 +14,12 @@ pub(crate) fn make_dir(path: &Path) -> Result<(), ImageError> {
     made.map_err(|error| ImageError::io("make directory", path, error))
 }
 
-/// Makes the directory of a file where it is missing: the disk was full when the store was opened.
+/// Creates a file's directory if it is missing, because the disk was full when the store was opened.
 pub(crate) fn make_parent(path: &Path) -> Result<(), ImageError> {
     path.parent().filter(|dir| !dir.is_dir()).map_or(Ok(()), make_dir)
 }
 
-/// Lists the files of a directory, or none if it does not exist. Unfinished ones are removed.
+/// Lists the files of a directory; empty if it does not exist. Unfinished files are removed.
 pub(crate) fn list(dir: &Path) -> Result<Vec<PathBuf>, ImageError> {
     let failed = |error| ImageError::io("read directory", dir, error);
     let mut paths = Vec::new();
@@ -39,7 +39,7 @@ pub(crate) fn list(dir: &Path) -> Result<Vec<PathBuf>, ImageError> {
     Ok(paths)
 }
 
-/// Reads a file whole.
+/// Reads a whole file of at most `most` bytes.
 pub(crate) fn read(path: &Path, most: u64) -> Result<Vec<u8>, ImageError> {
     let failed = |error| ImageError::io("read", path, error);
     let file = File::open(path).map_err(failed)?;
@@ -52,7 +52,7 @@ pub(crate) fn read(path: &Path, most: u64) -> Result<Vec<u8>, ImageError> {
     Ok(bytes)
 }
 
-/// Puts a file in place of another, or of none: by rename, so that it is one or the other. `durable`: on disk, too.
+/// Atomically creates or replaces a file by rename. `durable`: also syncs it to disk.
 pub(crate) fn replace(path: &Path, bytes: &[u8], durable: bool) -> Result<(), ImageError> {
     make_parent(path)?;
     let replacement = Replacement::from_path(path);
@@ -60,7 +60,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8], durable: bool) -> Result<(), Im
     written.map(drop).map_err(|error| ImageError::io("write", path, error))
 }
 
-/// Removes a file. What cannot be removed is told, and found again later.
+/// Removes a file. A failure is logged, and the file is found again later.
 pub(crate) fn remove(path: &Path) {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -70,7 +70,7 @@ pub(crate) fn remove(path: &Path) {
     }
 }
 
-/// Removes a file for good.
+/// Removes a file and syncs its directory.
 pub(crate) fn remove_durably(path: &Path) -> Result<(), ImageError> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),

@@ -1,4 +1,4 @@
-//! Blobs and archives on their way. Nothing here counts before it was verified from its first byte.
+//! Partial blobs and archives being received. Nothing here is used before it is verified from its first byte.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -19,25 +19,25 @@ const UPLOAD: &str = "upload-";
 /// Suffix of the names of blobs.
 const PARTIAL: &str = ".partial";
 
-/// The directory.
+/// The ingest directory.
 pub(crate) struct Ingest {
     dir: PathBuf,
     locks: Mutex<HashMap<PathBuf, Weak<tokio::sync::Mutex<()>>>>,
 }
 
-/// The file of a blob that is being fetched. While this lives, no other fetch of this process writes to the file.
+/// The file of a blob being fetched. While this value exists, no other fetch of this process writes to the file.
 pub(crate) struct Partial {
     path: PathBuf,
     lock: OwnedMutexGuard<()>,
 }
 
-/// The file of a blob that is complete and verified. Another pull of the same blob may use it at the same time.
+/// The file of a complete, verified blob. Another pull of the same blob may use it at the same time.
 pub(crate) struct Complete {
     path: PathBuf,
     lock: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// A file without a name that lasts: it is removed when this goes.
+/// A temporary file that is removed on drop.
 pub(crate) struct Upload {
     pub(crate) path: PathBuf,
 }
@@ -53,8 +53,8 @@ impl Ingest {
         Self { dir, locks: Mutex::default() }
     }
 
-    /// The file of a blob, once nobody else writes to it. Its size is part of the name: whoever says another size of the
-    /// same digest does not cut off another's file.
+    /// Locks the file of a blob, after other writers have finished. The name contains the size, so that a request with
+    /// another size for the same digest cannot truncate the file.
     pub(crate) async fn partial(&self, digest: &Digest, size: u64) -> Partial {
         let path = self.dir.join(format!("{}-{}-{size}{PARTIAL}", digest.algorithm().name(), digest.hex()));
         let lock = {
@@ -70,7 +70,7 @@ impl Ingest {
         Partial { path, lock: lock.lock_owned().await }
     }
 
-    /// A new file for an archive.
+    /// Creates a file for an archive.
     pub(crate) fn upload(&self) -> Result<(Upload, File), ImageError> {
         let mut random = [0; 16];
         getrandom::fill(&mut random).map_err(|error| ImageError::Internal(error.to_string()))?;
@@ -81,7 +81,7 @@ impl Ingest {
         Ok((Upload { path }, file))
     }
 
-    /// Removes what an earlier daemon left of archives: their senders are gone.
+    /// Removes archives of an earlier daemon: their senders are disconnected.
     pub(super) fn clear_uploads(&self) -> Result<(), ImageError> {
         for path in files::list(&self.dir)? {
             if file_name(&path).starts_with(UPLOAD) {
@@ -91,7 +91,7 @@ impl Ingest {
         Ok(())
     }
 
-    /// Blobs that nobody has written to for a time, with their sizes.
+    /// Returns partial blobs without writes for `age`, with their sizes.
     pub(crate) fn abandoned(&self, age: Duration, now: SystemTime) -> Result<Vec<(PathBuf, u64)>, ImageError> {
         let mut old = Vec::new();
         for path in files::list(&self.dir)? {
@@ -116,7 +116,7 @@ impl Partial {
         &self.path
     }
 
-    /// Opens it for reading and writing, as it is.
+    /// Opens the file for reading and writing without truncating it.
     pub(crate) fn open(&self) -> Result<File, ImageError> {
         let options = File::options()
             .read(true)
@@ -134,8 +134,8 @@ impl Partial {
         files::remove(&self.path);
     }
 
-    /// The same file once it is complete: it is no longer locked, so that a pull that waits for its lower layers delays no
-    /// other pull of this blob.
+    /// Marks the file as complete and unlocks it, so that a pull that waits for its lower layers does not delay other
+    /// pulls of this blob.
     pub(crate) fn complete(&self) -> Complete {
         Complete { path: self.path.clone(), lock: Arc::clone(OwnedMutexGuard::mutex(&self.lock)) }
     }

@@ -1,4 +1,4 @@
-//! Who one is to a registry: what is shown to whom, and what is not.
+//! Authentication: which credentials are sent to which service, and which are not.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn authorization(asked: &Asked) -> Option<&str> {
     asked.headers.get("authorization").map(String::as_str)
 }
 
-/// A registry that wants a name and a password.
+/// A registry that requires user name and password.
 async fn basic() -> Fake {
     let fake = Fake::start(|asked| {
         (authorization(asked) != Some(BASIC)).then(|| Reply::status(401).with("WWW-Authenticate", "Basic realm=\"x\""))
@@ -29,7 +29,7 @@ async fn basic() -> Fake {
     fake
 }
 
-/// A registry that wants a token, and the service that gives it to `user`, to whoever has the refresh token, or to all.
+/// A registry that requires a token, and a token service that issues it to `user`, to holders of the refresh token, or to all.
 async fn bearer(anonymous: bool) -> (Fake, Fake) {
     let service = Fake::start(move |asked| {
         let known = authorization(asked) == Some(BASIC)
@@ -74,9 +74,9 @@ async fn a_password() {
     );
     assert!(fake.asked.lock().unwrap().iter().all(|asked| authorization(asked).is_none()));
     let reported = place.pull_as(&reference, credentials("wrong")).await.unwrap_err();
-    assert!(unauthorized(&reported) && reported.to_string().contains("does not accept"), "{reported}");
+    assert!(unauthorized(&reported) && reported.to_string().contains("rejects the credentials"), "{reported}");
     assert!(reported.to_string().contains(&format!("registry {registry} refuses the user \"")), "{reported}");
-    // Where the name is the password, it is as secret.
+    // If the name equals the password, it is equally secret.
     let both = Credentials::basic(PASSWORD, PASSWORD.to_owned().into()).unwrap();
     let reported = place.pull_as(&reference, Some(both)).await.unwrap_err();
     assert!(unauthorized(&reported) && reported.to_string().contains("refuses the user of the request"), "{reported}");
@@ -90,10 +90,10 @@ async fn a_token() {
         let (fake, service) = bearer(anonymous).await;
         Place::new().pull_as(&fake.reference(":1"), shown).await.unwrap();
         let asked = service.asked.lock().unwrap();
-        // One token for all of it, for no more than reading, whatever scope the registry would like.
+        // One token for everything, with read scope only, whatever scope the registry suggests.
         assert_eq!(asked.len(), 1);
         assert_eq!(asked[0].path, "/token?service=reg%20istry&scope=repository%3Ateam%2Fapp%3Apull");
-        // The password went to the service, and the registry never saw it.
+        // The password was sent to the service and never to the registry.
         assert!(!fake.asked.lock().unwrap().iter().any(|asked| authorization(asked) == Some(BASIC)));
     }
     let (fake, _service) = bearer(false).await;
@@ -115,7 +115,7 @@ async fn a_refresh_token_and_a_token_of_the_registry() {
     assert_eq!(service.asked.lock().unwrap().len(), 1);
 }
 
-/// Credentials are for the registry: whoever it sends us to gets none of them.
+/// Credentials are for the registry: redirect targets get none.
 #[tokio::test]
 async fn a_redirect_takes_no_credentials_along() {
     let store = Fake::start(|_| Some(Reply::ok(b"a"))).await;
@@ -129,13 +129,13 @@ async fn a_redirect_takes_no_credentials_along() {
     Place::new().pull_as(&fake.reference(":1"), credentials(PASSWORD)).await.unwrap();
     let asked = store.asked.lock().unwrap();
     assert!(asked.len() == 1 && authorization(&asked[0]).is_none(), "{asked:?}");
-    // The control: the registry itself did get them for the same blob.
+    // The control: the registry itself received them for the same blob.
     let path = format!("/blobs/{}", sha256(b"a"));
     let asked = fake.asked.lock().unwrap();
     assert!(asked.iter().any(|asked| asked.path.ends_with(&path) && authorization(asked) == Some(BASIC)));
 }
 
-/// A host that we are sent to cannot ask for them either.
+/// A redirect target cannot request credentials either.
 #[tokio::test]
 async fn a_redirect_cannot_ask_for_credentials() {
     let thief =
@@ -149,7 +149,7 @@ async fn a_redirect_cannot_ask_for_credentials() {
     assert!(thief.asked.lock().unwrap().iter().all(|asked| authorization(asked).is_none()));
 }
 
-/// A token service that the registry has no business to name is not asked.
+/// A token service that the registry may not name is not contacted.
 #[tokio::test]
 async fn a_token_service_of_elsewhere() {
     for realm in ["http://169.254.169.254/token", "http://10.1.2.3/token", "ftp://127.0.0.1/x", "http://a:b@127.0.0.1/"]
@@ -161,7 +161,7 @@ async fn a_token_service_of_elsewhere() {
     }
 }
 
-/// A 403 is told as such, with and without credentials: others would not help.
+/// A 403 is reported as such, with and without credentials: other credentials would not help.
 #[tokio::test]
 async fn an_access_that_is_denied() {
     let fake = Fake::start(|_| Some(Reply::status(403))).await;
@@ -185,14 +185,14 @@ async fn the_operators_file() {
     let auth = BASIC.strip_prefix("Basic ").unwrap();
     std::fs::write(&path, format!(r#"{{"auths": {{"{}": {{"auth": "{auth}"}}}}}}"#, fake.address)).unwrap();
     place.pull(&fake.reference(":1")).await.unwrap();
-    // A call's own go before it.
+    // Credentials of a call take precedence over the file.
     assert!(unauthorized(&place.pull_as(&fake.reference(":1"), credentials("wrong")).await.unwrap_err()));
     std::fs::write(&path, format!(r#"{{"credHelpers": {{"{}": "pass"}}}}"#, fake.address)).unwrap();
     let error = place.pull(&fake.reference(":1")).await.unwrap_err();
     assert!(matches!(&*error, ImageError::AuthFile { .. }), "{error}");
 }
 
-/// One caller's password is not another one's.
+/// Clients with different passwords do not share a pull.
 #[tokio::test]
 async fn a_pull_is_shared_only_with_the_same_credentials() {
     let fake = basic().await;

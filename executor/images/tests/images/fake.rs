@@ -1,4 +1,4 @@
-//! A registry in the test: HTTP/1.1 on loopback, with answers that a real server could not be made to give.
+//! A test registry: HTTP/1.1 on loopback, with responses that a real server cannot be made to give.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
     format!("sha256:{}", hex::encode(Sha256::digest(bytes)))
 }
 
-/// This machine's architecture as images call it.
+/// This machine's architecture in image-spec terms.
 pub(crate) fn arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -28,7 +28,7 @@ pub(crate) fn arch() -> &'static str {
     }
 }
 
-/// Waits for something to become so.
+/// Waits until a condition holds.
 pub(crate) async fn until(is: impl Fn() -> bool) {
     let waited = async {
         while !is() {
@@ -38,7 +38,7 @@ pub(crate) async fn until(is: impl Fn() -> bool) {
     tokio::time::timeout(Duration::from_secs(60), waited).await.expect("in time");
 }
 
-/// What a client asked.
+/// A recorded request.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) method: String,
@@ -47,21 +47,21 @@ pub(crate) struct Asked {
     pub(crate) body: String,
 }
 
-/// What it gets.
+/// Response to a request.
 pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Content,
 }
 
-/// A body, as it goes over the wire.
+/// A body as sent over the wire.
 pub(crate) enum Content {
     Whole(Vec<u8>),
-    /// Of a longer one, whose end never comes.
+    /// Start of a longer body that is never completed.
     Cut(Vec<u8>, usize),
     /// Without a length and without an end.
     Endless,
-    /// A byte now and then.
+    /// One byte per interval.
     Drip(Vec<u8>, Duration),
 }
 
@@ -84,11 +84,11 @@ impl Reply {
     }
 }
 
-/// By path: media type and content.
+/// Media type and content by path.
 type Files = HashMap<String, (String, Vec<u8>)>;
 type Handler = dyn Fn(&Asked) -> Option<Reply> + Send + Sync;
 
-/// A server. What the test's own handler does not answer is answered from the files, as a registry would.
+/// A server. Requests that the test's own handler does not answer are answered from the files, as a registry would.
 #[derive(Clone)]
 pub(crate) struct Fake {
     pub(crate) address: SocketAddr,
@@ -126,12 +126,12 @@ impl Fake {
         fake
     }
 
-    /// A registry that tells the truth.
+    /// A registry that behaves correctly.
     pub(crate) async fn honest() -> Self {
         Self::start(|_| None).await
     }
 
-    /// The reference of one of its images.
+    /// Reference of an image in this registry.
     pub(crate) fn reference(&self, selector: &str) -> executor_core::image::ImageReference {
         format!("docker://{}/{REPOSITORY}{selector}", self.address).parse().unwrap()
     }
@@ -146,7 +146,7 @@ impl Fake {
         digest
     }
 
-    /// An image of these layers (uncompressed) under a tag; the digest of its manifest.
+    /// Stores an image of these uncompressed layers under a tag; returns the digest of its manifest.
     pub(crate) fn put_image(&self, tag: &str, layers: &[&[u8]]) -> String {
         let config = config(layers, arch());
         self.put_blob(config.as_bytes());
@@ -162,7 +162,7 @@ impl Fake {
         digest
     }
 
-    /// An index under a tag, of manifests with their platforms.
+    /// Stores an index of manifests with platforms under a tag; returns its digest.
     pub(crate) fn put_index(&self, tag: &str, manifests: &[(&str, &str, usize)]) -> String {
         let entries: Vec<_> = manifests
             .iter()
@@ -179,7 +179,7 @@ impl Fake {
         self.files.lock().unwrap()[&format!("/v2/{REPOSITORY}/manifests/{reference}")].1.len()
     }
 
-    /// How many requests there were whose path has a text in it.
+    /// Number of requests whose path contains a text.
     pub(crate) fn count(&self, text: &str) -> usize {
         self.asked.lock().unwrap().iter().filter(|asked| asked.path.contains(text)).count()
     }
@@ -256,7 +256,7 @@ async fn write<S: AsyncWrite + Unpin>(stream: &mut S, reply: Reply) -> std::io::
     stream.flush().await
 }
 
-/// The configuration of an image of these layers.
+/// Configuration of an image with these layers.
 pub(crate) fn config(layers: &[&[u8]], arch: &str) -> String {
     let diff_ids: Vec<String> = layers.iter().map(|layer| sha256(layer)).collect();
     json!({"architecture": arch, "os": "linux", "config": {"Cmd": ["/bin/sh"], "Env": ["A=1"], "User": "7"},
@@ -264,7 +264,7 @@ pub(crate) fn config(layers: &[&[u8]], arch: &str) -> String {
     .to_string()
 }
 
-/// Its manifest.
+/// Manifest of an image.
 pub(crate) fn manifest(config: &[u8], layers: &[&[u8]]) -> String {
     let layers: Vec<_> =
         layers.iter().map(|layer| json!({"mediaType": TAR, "digest": sha256(layer), "size": layer.len()})).collect();

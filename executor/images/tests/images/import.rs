@@ -1,4 +1,4 @@
-//! Layouts and archives: what is taken in, and what their names can do.
+//! Layouts and archives: accepted ones, and hostile names.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use serde_json::json;
 use crate::fake::{arch, config, manifest, sha256};
 use crate::shelf::Place;
 
-/// What an entry of an archive is.
+/// Type of an archive entry.
 enum Entry<'a> {
     File(&'a [u8]),
     Symlink(&'a str),
     Hardlink(&'a str),
 }
 
-/// A tar archive, with names as they are given: the library would refuse some of them.
+/// A tar archive with the names unchanged: the library would refuse some of them.
 fn tar(entries: &[(&str, Entry<'_>)]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (name, entry) in entries {
@@ -46,7 +46,7 @@ async fn import(place: &Place, archive: &[u8], form: Form, name: Option<&str>) -
     place.images.import(upload, form, None, name.as_ref()).await
 }
 
-/// `docker save`'s `manifest.json`.
+/// `manifest.json` in the format of `docker save`.
 fn saved(config: &str, layers: &[&str]) -> String {
     json!([{"Config": config, "RepoTags": ["team/app:1"], "Layers": layers}]).to_string()
 }
@@ -69,7 +69,7 @@ async fn a_docker_archive_in_any_order_and_with_links() {
     assert_eq!(record.layers.len(), 3);
     place.is_whole().await;
     assert_eq!(place.partials(), Vec::<String>::new(), "nothing of the archive stays");
-    // Again, under a name of our own: the same image.
+    // Imported again under an explicit name: the same image.
     let again = import(&place, &archive, Form::DockerArchive, Some("local/x")).await.unwrap();
     assert_eq!((again.digest, again.references.len()), (record.digest, 2));
 }
@@ -165,7 +165,7 @@ async fn an_archive_that_is_too_large_or_cut() {
     import(&Place::new(), &archive, Form::DockerArchive, None).await.unwrap();
 }
 
-/// A layout of one image under a name; its index may be the image's own.
+/// Creates a layout of one image under a name; its index may be the image's own.
 fn layout(dir: &Path, layers: &[&[u8]], name: &str) -> String {
     let blobs = dir.join("blobs/sha256");
     std::fs::create_dir_all(&blobs).unwrap();
@@ -187,8 +187,8 @@ fn layout(dir: &Path, layers: &[&[u8]], name: &str) -> String {
     digest
 }
 
-/// A layer of 32 GiB that is one hole is refused in a moment, in a layout and in an archive of Docker's; the control: the same
-/// hole of a size that needs no reason is read, and its digest is wrong.
+/// A layer of 32 GiB that is one hole is refused at once, in a layout and in a Docker archive; the control: a hole
+/// below the limit is read, and its digest is wrong.
 #[tokio::test]
 async fn a_layer_that_is_mostly_holes_is_refused_before_it_is_read() {
     for (size, holes) in [(32 << 30, true), (1 << 20, false)] {
@@ -304,7 +304,7 @@ async fn a_layout_in_an_archive() {
     place.is_whole().await;
 }
 
-/// The error names both forms. An archive of a newer `docker save` has the files of both, and is taken as either.
+/// The error names both formats. An archive of a newer `docker save` has the files of both, and is accepted as either.
 #[tokio::test]
 async fn an_archive_of_the_other_form_is_told() {
     let place = Place::new();
@@ -325,7 +325,7 @@ async fn an_archive_of_the_other_form_is_told() {
     assert!(!matches!(reported, ImageError::OtherForm { .. }), "{reported}");
 }
 
-/// Archives of both forms, where none is declared.
+/// Archives of both formats, with no format declared.
 #[tokio::test]
 async fn the_form_of_an_archive_is_found() {
     let place = Place::new();

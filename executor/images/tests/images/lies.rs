@@ -1,4 +1,4 @@
-//! A registry that lies: each lie is told apart, and the store stays whole.
+//! A malicious registry: each kind of wrong response gets its own error, and the store stays consistent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::shelf::Place;
 
 const LAYER: &[u8] = &[7; 5000];
 
-/// A registry with one good image under `1`, and what it says of the layer.
+/// A registry with one good image under `1` and a custom response for its layer.
 async fn with_layer(answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Fake {
     let layer = sha256(LAYER);
     let fake = Fake::start(move |asked| asked.path.ends_with(&layer).then(|| answer(asked))).await;
@@ -26,12 +26,12 @@ async fn reported(place: &Place, fake: &Fake) -> Arc<ImageError> {
     error
 }
 
-/// Whether what came of the layer waits to be taken up again.
+/// True if the partial layer is kept for resuming.
 fn is_kept(place: &Place) -> bool {
     place.partials().iter().any(|name| name.contains(&sha256(LAYER)[7..]))
 }
 
-/// The control: without the lie the same registry is believed.
+/// The control: with correct responses the same registry is accepted.
 #[tokio::test]
 async fn the_truth_is_believed() {
     let fake = with_layer(|_| Reply::ok(LAYER)).await;
@@ -40,7 +40,7 @@ async fn the_truth_is_believed() {
     place.is_whole().await;
 }
 
-/// A digest that the registry declares of a manifest by tag is checked.
+/// A declared digest of a manifest fetched by tag is checked.
 #[tokio::test]
 async fn wrong_declared_digest_is_refused() {
     let answer = |declared: fn(&[u8]) -> String| async move {
@@ -79,7 +79,7 @@ async fn an_early_end() {
     let fake = with_layer(|_| Reply { body: Content::Cut(LAYER[..1000].to_vec(), 5000), ..Reply::ok("") }).await;
     let place = Place::new();
     let error = reported(&place, &fake).await;
-    // It says 1,000 bytes each time, from the begin, and never goes on.
+    // It sends 1,000 bytes each time, from the start, and never more.
     assert!(matches!(&*error, ImageError::Truncated { declared: 5000, got: 1000, .. }), "{error}");
     assert!(is_kept(&place), "what is right can be taken up again");
     let fake = with_layer(|_| Reply::ok(&LAYER[..1000])).await;
@@ -127,7 +127,7 @@ async fn a_manifest_by_digest_is_that_one() {
 
 #[tokio::test]
 async fn a_redirect_to_elsewhere() {
-    // Followed: another host as near as the registry (a store of blobs beside it).
+    // Followed: another host as near as the registry (a blob store next to it).
     let store = Fake::honest().await;
     store.put("/signed?x=y", "application/octet-stream", LAYER);
     let to = format!("http://{}/signed?x=y", store.address);
@@ -154,7 +154,7 @@ async fn a_redirect_to_elsewhere() {
 
 #[tokio::test]
 async fn too_slow() {
-    // 20 bytes in a second, where 1,000 in half of one are wanted; and nothing at all.
+    // 20 bytes in a second, if 1,000 in half a second are required; and nothing at all.
     for body in [Some(Duration::from_millis(50)), None] {
         let fake = with_layer(move |_| {
             let body = match body {

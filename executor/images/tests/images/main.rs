@@ -1,4 +1,4 @@
-//! The crate against registries and archives that are right, and against ones that lie.
+//! Tests of the crate with correct and malicious registries and archives.
 
 #![allow(clippy::unwrap_used)] // a step of the harness that fails fails its test
 

@@ -1,4 +1,4 @@
-//! The operator's policy: what is not fetched, and what is there and still not used.
+//! The operator's policy: images that are not fetched, and present images that are not used.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ fn policy(allow: &[String], import: bool) -> ImagePolicy {
     ImagePolicy::new(&rules, false).unwrap()
 }
 
-/// A pattern of a registry's repositories.
+/// A pattern for a registry's repositories.
 fn of(fake: &Fake, path: &str) -> String {
     format!("{}/{path}", fake.address)
 }
@@ -47,7 +47,7 @@ async fn nothing_is_asked_of_a_registry_that_no_pattern_has() {
     let reported = closed.images.import(upload, Form::OciArchive, None, None).await.unwrap_err().to_string();
     assert!(reported.contains("(images.allow_import)"), "{reported}");
     assert_eq!(fake.count("/"), 0, "no request was made");
-    // The control: the same under a policy that has it.
+    // The control: the same under a policy that includes it.
     let open = Place::with(|settings| settings.policy = policy(&[of(&fake, "team/*")], false));
     open.pull(&fake.reference(":1")).await.unwrap();
     open.is_whole().await;
@@ -76,7 +76,7 @@ async fn a_redirect_leads_a_manifest_to_allowed_repositories_alone() {
             error => panic!("{error}"),
         }
         assert_eq!(other.count("/"), asked, "it was not followed");
-        // The control: both are allowed, and its blobs come from wherever they are.
+        // The control: both are allowed, and blobs may come from anywhere.
         if !escape.is_empty() {
             let both = [of(&fake, "**"), of(&other, escape)];
             let open = Place::with(|settings| settings.policy = policy(&both, false));
@@ -103,7 +103,7 @@ async fn what_is_there_is_used_where_it_came_from_an_allowed_place() {
     let elsewhere = named(&fake, &format!("team/other@{digest}"));
     let all = || policy(&[of(&fake, "team/**")], false);
 
-    // Fetched while there was no policy: from there it may be used, and not as something of another repository.
+    // Fetched while there was no policy: it may be used for its own repository, but not for another one.
     let place = Place::new();
     place.pull(&tag).await.unwrap();
     assert!(
@@ -121,7 +121,7 @@ async fn what_is_there_is_used_where_it_came_from_an_allowed_place() {
     let error = resolved(&place, &elsewhere, Policy::IfMissing).await.unwrap_err();
     assert!(matches!(*error, ImageError::NotFound { .. }), "the other repository was asked: {error}");
 
-    // Imported under the name, or with the digest, of one that is allowed.
+    // Imported under the name, or with the digest, of an allowed image.
     let imported = config(&[b"evil"], arch());
     let manifest = serde_json::json!([{"Config": "c.json", "RepoTags": [&tag.to_string()[9..]], "Layers": ["l.tar"]}]);
     let mut archive = tar::Builder::new(Vec::new());
@@ -148,7 +148,7 @@ async fn what_is_there_is_used_where_it_came_from_an_allowed_place() {
         assert!(matches!(*error, ImageError::FromElsewhere { .. }), "{error}");
     }
     assert!(matches!(*resolved(&place, &unlisted, Policy::Never).await.unwrap_err(), ImageError::Forbidden(_)));
-    // Fetched instead, the name is the registry's again.
+    // After a fetch, the name refers to the registry's image again.
     let used = place.images.resolve(&tag, Policy::IfMissing, None).await.unwrap();
     assert_eq!(used.record.digest.to_string(), digest);
     place.is_whole().await;

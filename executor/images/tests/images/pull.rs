@@ -1,4 +1,4 @@
-//! Pulls that go well.
+//! Successful pulls.
 
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ async fn the_hosts_platform_is_chosen_and_a_digest_pins() {
     let record = place.pull(&fake.reference(":multi")).await.unwrap();
     assert_eq!(record.digest.to_string(), ours);
     assert_eq!(record.index_digest.as_ref().map(ToString::to_string), Some(index.clone()));
-    // By any of its digests it is here, whatever the registry would say now.
+    // Each of its digests finds it locally, whatever the registry would return now.
     for digest in [&ours, &index] {
         let reference = fake.reference(&format!("@{digest}"));
         let resolved = place.images.resolve(&reference, Policy::Never, None).await.unwrap();
@@ -80,8 +80,8 @@ async fn the_hosts_platform_is_chosen_and_a_digest_pins() {
     };
 }
 
-/// The configuration decides where an index names no platform, and an index may list indexes; documents that are no images
-/// are passed over.
+/// If an index names no platform, the configurations decide; an index may list indexes; documents that are not images
+/// are skipped.
 #[tokio::test]
 async fn index_without_platforms_is_searched() {
     const INDEX: &str = "application/vnd.oci.image.index.v1+json";
@@ -104,7 +104,7 @@ async fn index_without_platforms_is_searched() {
     let record = place.pull(&fake.reference(":outer")).await.unwrap();
     assert_eq!(record.digest.to_string(), ours);
     assert_eq!(record.index_digest.map(|digest| digest.to_string()), Some(outer));
-    // Nothing fits: the error has what the configurations say.
+    // If nothing fits, the error lists the platforms of the configurations.
     index("none", vec![foreign]);
     let error = place.pull(&fake.reference(":none")).await.unwrap_err();
     assert!(matches!(&*error, ImageError::NoPlatform { there, .. } if *there == ["linux/s390x"]), "{error}");
@@ -128,7 +128,7 @@ async fn the_pull_policy_decides() {
     assert_eq!(resolve(Policy::Always).await.unwrap(), second);
     assert_eq!(resolve(Policy::Never).await.unwrap(), second, "the tag has moved");
     assert_eq!(place.images.list().iter().filter(|record| !record.references.is_empty()).count(), 1);
-    // A layer that went behind our back is fetched again.
+    // A layer that was removed from the layer store is fetched again.
     place.shelf.layers.lock().unwrap().clear();
     assert_eq!(resolve(Policy::IfMissing).await.unwrap(), second);
     assert!(place.shelf.layers.lock().unwrap().keys().any(|digest| digest.to_string() == sha256(b"second")));

@@ -1,4 +1,4 @@
-//! What broke off is taken up again, and never believed.
+//! Interrupted downloads are resumed, and their data is always verified.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -52,7 +52,7 @@ async fn the_next_pull_goes_on_too_also_after_a_restart() {
     let count = Arc::new(AtomicUsize::new(0));
     let (layer, digest, seen) = (layer(), sha256(&layer()), Arc::clone(&count));
     let fake = Fake::start(move |asked| {
-        // The first time 400,000 bytes, then nothing for as long as it is asked for in that pull.
+        // First 400,000 bytes, then nothing for the rest of that pull.
         (asked.path.ends_with(&digest) && seen.fetch_add(1, Ordering::SeqCst) < 4).then(|| {
             match asked.headers.contains_key("range") {
                 false => Reply { body: Content::Cut(layer[..400_000].to_vec(), layer.len()), ..Reply::ok("") },
@@ -75,7 +75,7 @@ async fn the_next_pull_goes_on_too_also_after_a_restart() {
     assert_eq!(place.partials(), Vec::<String>::new());
 }
 
-/// What lies in `ingest` may be anything: half of a blob, something else of the same size, more than it.
+/// Files in `ingest` may be anything: half of a blob, other content of the same size, more than it.
 #[tokio::test]
 async fn what_is_kept_is_verified_from_its_first_byte() {
     let kept = [vec![0; 400_000], vec![0; 1_000_000], vec![0; 2_000_000], layer()];
@@ -92,7 +92,7 @@ async fn what_is_kept_is_verified_from_its_first_byte() {
     }
 }
 
-/// A registry that does not know ranges sends it all.
+/// A registry without range support sends everything.
 #[tokio::test]
 async fn without_ranges_it_begins_anew() {
     let (whole, digest) = (layer(), sha256(&layer()));
@@ -105,7 +105,7 @@ async fn without_ranges_it_begins_anew() {
     place.is_whole().await;
 }
 
-/// Who goes away leaves nothing half, and what came is not lost.
+/// If the client disconnects, the store stays consistent and received data is kept.
 #[tokio::test]
 async fn a_pull_that_nobody_waits_for_ends() {
     let stuck = Arc::new(AtomicBool::new(true));
@@ -129,7 +129,7 @@ async fn a_pull_that_nobody_waits_for_ends() {
     place.is_whole().await;
 }
 
-/// Two pulls that hold each other's lower layers would otherwise wait for one another without end.
+/// Otherwise two pulls that hold each other's lower layers would wait for one another forever.
 #[tokio::test]
 async fn a_slow_layer_delays_no_other_image() {
     let (slow, shared) = (layer(), b"shared".to_vec());
@@ -141,10 +141,10 @@ async fn a_slow_layer_delays_no_other_image() {
     .await;
     fake.put_image("slow", &[&slow, &shared]);
     fake.put_image("fast", &[&shared]);
-    // A slow pull that ends by its own time limit would hide that the other one waited for it.
+    // If the slow pull ended by its own time limit, the test would miss that the other one waited for it.
     let place = Place::with(|settings| settings.patience = std::time::Duration::from_secs(3600));
     let mut waiting = place.images.pull(&fake.reference(":slow"), None);
-    // The shared layer is there and waits for the one below it.
+    // The shared layer is fetched and waits for the layer below it.
     let fetched = |state: &executor_images::State| {
         state.progress.layers.iter().any(|layer| layer.stage == executor_images::Stage::Fetched)
     };

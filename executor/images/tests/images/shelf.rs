@@ -1,4 +1,4 @@
-//! Layers in memory, in place of whoever unpacks: a layer is what its digest says, or it is refused.
+//! An in-memory layer store for tests: accepts a layer only if it matches its digest.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -16,7 +16,7 @@ use crate::fake::sha256;
 #[derive(Clone, Default)]
 pub(crate) struct Shelf {
     pub(crate) layers: Arc<Mutex<BTreeMap<Digest, Vec<u8>>>>,
-    /// Layers that somebody has mounted.
+    /// Layers that are in use by a container.
     pub(crate) mounted: Arc<Mutex<Vec<Digest>>>,
 }
 
@@ -48,7 +48,7 @@ impl LayerStore for Shelf {
     }
 }
 
-/// A store of its own with everything that a test looks at.
+/// A separate store with everything that a test inspects.
 pub(crate) struct Place {
     pub(crate) dir: TempDir,
     pub(crate) shelf: Shelf,
@@ -69,7 +69,7 @@ impl Place {
         Self { dir, shelf, images }
     }
 
-    /// The same store, as a daemon that is started anew finds it.
+    /// The same store after a restart of the daemon.
     pub(crate) fn reopened(self) -> Self {
         self.reopened_with(|_| ())
     }
@@ -98,7 +98,7 @@ impl Place {
         last.expect("it ends")
     }
 
-    /// What must be so whatever happened: every record's layers are there, and nothing counts that is not whole.
+    /// Checks the invariants: every record's layers are present, and incomplete files are not used.
     pub(crate) async fn is_whole(&self) {
         for record in self.images.list() {
             for layer in &record.layers {
@@ -116,7 +116,7 @@ impl Place {
         }
     }
 
-    /// Names of the blobs that wait to be taken up again.
+    /// Names of the partial blobs.
     pub(crate) fn partials(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.dir.path().join("images/ingest")).unwrap();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()

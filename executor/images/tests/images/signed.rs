@@ -1,4 +1,4 @@
-//! Images that must be signed: which signatures count, wherever a registry keeps them, and what is refused before any layer.
+//! Required signatures: which ones count, wherever a registry stores them, and refusal before any layer is fetched.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ fn trusted(key: &KeyPair) -> TrustedKey {
     TrustedKey::parse(key.public_key_pem().as_bytes()).unwrap().remove(0)
 }
 
-/// A policy under which every image must be signed by one of these.
+/// A policy under which every image must be signed by one of these keys.
 fn by(keys: &[&KeyPair], repository: bool) -> SignaturePolicy {
     let keys = keys.iter().map(|key| trusted(key)).collect();
     SignaturePolicy(vec![SignatureRule { images: vec!["*".parse().unwrap()], keys, repository }])
@@ -36,7 +36,7 @@ fn place(policy: SignaturePolicy) -> Place {
     Place::with(|settings| settings.signatures = policy)
 }
 
-/// What cosign signs.
+/// A cosign payload.
 fn payload(digest: &str, name: &str) -> Vec<u8> {
     let critical = json!({"identity": {"docker-reference": name}, "image": {"docker-manifest-digest": digest},
         "type": "cosign container image signature"});
@@ -48,7 +48,7 @@ fn signed(key: &KeyPair, payload: Vec<u8>) -> (Vec<u8>, Value) {
     (payload, json!({"dev.cosignproject.cosign/signature": signature}))
 }
 
-/// A document of these layers, each with its kind and annotations.
+/// A document with these layers, each with its media type and annotations.
 fn document(fake: &Fake, layers: &[(Vec<u8>, &str, Value)]) -> Vec<u8> {
     let entry = |(content, kind, annotations): &(Vec<u8>, &str, Value)| json!({"mediaType": kind, "digest": fake.put_blob(content), "size": content.len(), "annotations": annotations});
     let config = json!({"mediaType": "application/vnd.oci.empty.v1+json", "digest": fake.put_blob(b"{}"), "size": 2});
@@ -60,13 +60,13 @@ fn tag(digest: &str) -> String {
     digest.replace(':', "-")
 }
 
-/// Puts signatures where cosign does.
+/// Stores signatures under the tag that cosign uses.
 fn put_simple(fake: &Fake, of: &str, signatures: &[(Vec<u8>, Value)]) {
     let layers: Vec<_> = signatures.iter().map(|(payload, more)| (payload.clone(), SIMPLE, more.clone())).collect();
     fake.put_manifest(&format!("{}.sig", tag(of)), MANIFEST, &document(fake, &layers));
 }
 
-/// Puts a document among what refers to a digest: by the API, or by the tag for registries without one.
+/// Stores a document as a referrer of a digest: through the API, or through the tag for registries without it.
 fn put_referrer(fake: &Fake, of: &str, kind: &str, document: &[u8], api: bool) {
     let digest = fake.put_manifest("x", MANIFEST, document);
     let entry = json!({"mediaType": MANIFEST, "artifactType": kind, "digest": digest, "size": document.len()});
@@ -121,7 +121,7 @@ fn manifest_of(fake: &Fake, digest: &str) -> Vec<u8> {
 
 type Put<'a> = &'a dyn Fn(&Fake, &str);
 
-/// Each way in which a registry may keep a signature that counts; the second key of a rule is as good as the first.
+/// A signature counts in each place where a registry may store it; the second key of a rule is as good as the first.
 #[tokio::test]
 async fn a_signature_counts_wherever_it_is_kept() {
     let (own, other, edwards) = (key(), key(), KeyPair::generate_for(&PKCS_ED25519).unwrap());
@@ -154,7 +154,7 @@ async fn a_signature_counts_wherever_it_is_kept() {
         assert!(pulled.is_ok(), "{way}: {}", pulled.unwrap_err());
         place.is_whole().await;
     }
-    // Of the index, or of the one manifest of it that is run.
+    // Signature of the index, or of the manifest that is run.
     for from_index in [true, false] {
         let fake = Fake::honest().await;
         let manifest = fake.put_image("one", &[LAYER]);
@@ -165,7 +165,7 @@ async fn a_signature_counts_wherever_it_is_kept() {
     }
 }
 
-/// Nothing of an image without a signature that counts is fetched but its documents, and why is told.
+/// Of an image without a valid signature only the documents are fetched, and the error has the reasons.
 #[tokio::test]
 async fn what_is_not_signed_as_it_must_be_is_refused_before_any_layer() {
     let (own, other) = (key(), key());
@@ -180,12 +180,12 @@ async fn what_is_not_signed_as_it_must_be_is_refused_before_any_layer() {
     };
     let cases: [(&str, Put<'_>); 17] = [
         ("its registry has no signatures for it", &|_, _| ()),
-        ("was made by none of the keys", &|fake, of| put_simple(fake, of, &[signed(&other, payload(of, "x"))])),
+        ("no configured key verifies", &|fake, of| put_simple(fake, of, &[signed(&other, payload(of, "x"))])),
         ("another image", &|fake, of| put_simple(fake, of, &[signed(&own, payload(&elsewhere, "x"))])),
         ("duplicate field", &|fake, of| put_simple(fake, of, &[signed(&own, twice(of))])),
         ("not a signature", &|fake, of| put_simple(fake, of, &[signed(&own, odd("something else", of))])),
         ("malformed", &|fake, of| put_simple(fake, of, &[signed(&own, b"{".to_vec())])),
-        ("by none of the keys", &|fake, of| {
+        ("no configured key verifies", &|fake, of| {
             let (_, signature) = signed(&own, payload(of, "x"));
             put_simple(fake, of, &[(payload(of, "y"), signature)]);
         }),
@@ -210,7 +210,7 @@ async fn what_is_not_signed_as_it_must_be_is_refused_before_any_layer() {
             put_simple(fake, of, &layers);
             put_bundle(fake, of, &statement(&own, of, "", SIGNS), true);
         }),
-        ("but its content is", &|fake, of| {
+        ("but the content has", &|fake, of| {
             let (payload, more) = signed(&own, payload(of, "x"));
             let document = document(fake, &[(payload.clone(), SIMPLE, more)]);
             let mut other = payload.clone();
@@ -223,7 +223,7 @@ async fn what_is_not_signed_as_it_must_be_is_refused_before_any_layer() {
             put_bundle(fake, of, &statement(&own, of, "", "https://slsa.dev/provenance/v1"), true);
         }),
         ("another image", &|fake, of| put_bundle(fake, of, &message(&own, b"another manifest"), true)),
-        ("by none of the keys", &|fake, of| put_bundle(fake, of, &statement(&other, of, "", SIGNS), false)),
+        ("no configured key verifies", &|fake, of| put_bundle(fake, of, &statement(&other, of, "", SIGNS), false)),
     ];
     for (why, put) in cases {
         let fake = Fake::honest().await;
@@ -238,7 +238,7 @@ async fn what_is_not_signed_as_it_must_be_is_refused_before_any_layer() {
         }
         assert_eq!(fake.count(&sha256(LAYER)), 0, "{why}: the layer was asked for");
         assert!(place.images.list().is_empty());
-        // The control: beside all of that, a signature that counts.
+        // The control: a valid signature in addition to all of these.
         if why != "more than 64 signatures" {
             put_simple(&fake, &digest, &[signed(&own, payload(&digest, "x"))]);
             place.pull(&fake.reference(":1")).await.unwrap();
@@ -246,7 +246,7 @@ async fn what_is_not_signed_as_it_must_be_is_refused_before_any_layer() {
     }
 }
 
-/// A registry that does not answer is told as such, and is not one without signatures.
+/// A registry that does not answer is reported as such, not as one without signatures.
 #[tokio::test]
 async fn a_registry_that_fails_is_no_registry_without_signatures() {
     let fake = Fake::start(|asked| asked.path.ends_with(".sig").then(|| Reply::status(503))).await;
@@ -265,7 +265,7 @@ async fn a_tag_that_moves_takes_no_signature_along() {
     let tag = fake.reference(":1");
     place.pull(&tag).await.unwrap();
     let moved = fake.put_image("1", &[b"evil"]);
-    // Copied to where a signature of the new one would be.
+    // Copied to the place of a signature of the new image.
     put_simple(&fake, &moved, &[signed(&own, payload(&digest, "x"))]);
     for reference in [&tag, &fake.reference(&format!("@{moved}")), &fake.reference(&format!(":1@{moved}"))] {
         let error = place.pull(reference).await.unwrap_err();
@@ -275,7 +275,7 @@ async fn a_tag_that_moves_takes_no_signature_along() {
     assert_eq!(kept.record.digest.to_string(), digest, "what is there is what was signed");
 }
 
-/// What is there counts by the signatures that were found when it came, under the keys that are wanted now.
+/// A present image is checked by the signatures found when it was fetched, against the keys required now.
 #[tokio::test]
 async fn what_is_there_was_signed_by_a_key_that_is_wanted_now() {
     let (own, other) = (key(), key());
@@ -300,8 +300,8 @@ async fn what_is_there_was_signed_by_a_key_that_is_wanted_now() {
     assert_eq!(fake.count("/"), asked, "verified once");
     let place = place.reopened_with(|settings| settings.signatures = by(&[&other], false));
     let error = resolve(&place, Policy::IfMissing).await.unwrap_err();
-    assert!(error.to_string().contains("by none of the keys"), "{error}");
-    // Of what lies in another repository a rule says nothing.
+    assert!(error.to_string().contains("no configured key verifies"), "{error}");
+    // The rule does not apply to images of another repository.
     let free = place.reopened_with(|settings| {
         let mut policy = by(&[&other], false);
         policy.0[0].images = vec!["r.example/**".parse().unwrap()];
@@ -310,7 +310,7 @@ async fn what_is_there_was_signed_by_a_key_that_is_wanted_now() {
     resolve(&free, Policy::Never).await.unwrap();
 }
 
-/// A signature of another repository counts unless the rule wants the repository's name; every rule must be satisfied.
+/// A signature of another repository counts unless the rule requires the repository's name; every rule must be satisfied.
 #[tokio::test]
 async fn a_rule_may_want_the_repositorys_name() {
     let (own, other) = (key(), key());

@@ -1,4 +1,4 @@
-//! What stays and what goes.
+//! Retention and removal of images.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn names_go_one_by_one_and_the_image_with_the_last() {
     assert!(matches!(place.images.find(&name(":1")), Err(ImageError::NotFound { .. })));
     let error = place.images.remove(&name(":same"), |_| Some("web-1".into())).await.unwrap_err();
     assert!(matches!(&error, ImageError::InUse { by, .. } if by == "container web-1"), "{error}");
-    // By the begin of its digest.
+    // By a prefix of its digest.
     let (record, gone) = place.images.remove(&digest[7..19], |_| None).await.unwrap();
     assert!(gone && record.digest.to_string() == digest);
     assert_eq!(place.shelf.layers.lock().unwrap().len(), 1, "what is shared stays");
@@ -53,7 +53,7 @@ async fn what_is_about_to_be_used_stays() {
     assert!(place.images.list().is_empty() && place.shelf.layers.lock().unwrap().is_empty());
 }
 
-/// A container that goes on without its image (one that was removed by force of time) keeps its layers.
+/// A container that continues to run after the forced removal of its image keeps its layers.
 #[tokio::test]
 async fn a_layer_that_is_mounted_stays_and_is_found_again() {
     let fake = Fake::honest().await;
@@ -83,7 +83,7 @@ async fn the_budget_is_kept() {
     place.is_whole().await;
 }
 
-/// A crash leaves unfinished files, records without documents, documents without records: none of them counts.
+/// After a crash, unfinished files, records without documents, and documents without records are ignored.
 #[tokio::test]
 async fn what_a_crash_leaves_counts_for_nothing() {
     let fake = Fake::honest().await;
@@ -116,7 +116,7 @@ async fn what_a_crash_leaves_counts_for_nothing() {
             "{sub}"
         );
     }
-    // A document that was changed on disk is found out, and the image is fetched again.
+    // A document that was modified on disk is detected, and the image is fetched again.
     let two = place.images.find(&fake.reference(":2").to_string()).unwrap();
     std::fs::write(dir.join("documents").join(name(&two.config_digest)), b"{}").unwrap();
     assert!(place.images.configuration(&two).await.is_err());

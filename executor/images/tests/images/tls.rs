@@ -1,4 +1,4 @@
-//! Encrypted registries: who is believed, and that nothing falls back to plain text.
+//! Encrypted registries: which certificates are trusted, and no fallback to plain text.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use crate::fake::{Fake, Reply, sha256};
 use crate::shelf::Place;
 
-/// A server's side for these names, and its certificate as PEM.
+/// A TLS server for these names, and its certificate as PEM.
 pub(crate) fn server(names: &[&str]) -> (TlsAcceptor, String) {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     let made = rcgen::generate_simple_self_signed(names).unwrap();
@@ -52,7 +52,7 @@ async fn who_is_trusted_and_what_is_not_unlearned() {
     let error = place.pull(&fake.reference(":2")).await.unwrap_err();
     assert!(matches!(&*error, ImageError::Redirect { why, .. } if why.contains("not encrypted")), "{error}");
     assert_eq!(plain.count("/"), 0);
-    // A registry that only speaks plain text is not spoken to.
+    // A registry without TLS is not contacted in plain text.
     let fake = Fake::honest().await;
     fake.put_image("1", &[b"b"]);
     let error = place.pull(&fake.reference(":1")).await.unwrap_err();

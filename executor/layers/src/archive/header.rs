@@ -1,16 +1,15 @@
-//! The block of 512 bytes before each entry.
+//! The header block of 512 bytes before each entry.
 
 use super::{Time, until_nul};
 use crate::UnpackError;
 
-/// Bytes of a block.
 pub(super) const BLOCK: usize = 512;
 
-/// A header: v7, ustar or GNU.
+/// A v7, ustar or GNU header.
 pub(super) struct Header<'a>(pub(super) &'a [u8; BLOCK]);
 
 impl Header<'_> {
-    /// The checksum is over all bytes with its own field blank. Old programs took them for signed.
+    /// Verifies the checksum: the sum of all bytes, with the checksum field blank. Old programs summed them as signed bytes.
     pub(super) fn check(&self) -> Result<(), UnpackError> {
         let stored = number(&self.0[148..156]);
         let bytes = || self.0.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { b' ' } else { *byte });
@@ -29,7 +28,7 @@ impl Header<'_> {
     pub(super) fn path(&self) -> Vec<u8> {
         let name = until_nul(&self.0[..100]);
         let prefix = until_nul(&self.0[345..500]);
-        // GNU has other fields there.
+        // In GNU's format this range holds other fields.
         if &self.0[257..263] == b"ustar\0" && !prefix.is_empty() {
             return [prefix, b"/", name].concat();
         }
@@ -41,7 +40,7 @@ impl Header<'_> {
     }
 
     pub(super) fn mode(&self) -> Result<u32, UnpackError> {
-        // Some programs put the kind of file above the permissions.
+        // Some programs store the file type above the permissions.
         self.positive(100..108, "mode").map(|mode| (mode & 0o7777) as u32)
     }
 
@@ -70,12 +69,12 @@ impl Header<'_> {
         self.device(337..345)
     }
 
-    /// GNU's list of pieces, and whether blocks with more of them follow.
+    /// Returns GNU's sparse list, and whether extension blocks follow.
     pub(super) fn gnu_pieces(&self) -> (&[u8], bool) {
         (&self.0[386..482], self.0[482] != 0)
     }
 
-    /// Size of a sparse file of GNU's, holes included.
+    /// Returns the size of a GNU sparse file, including holes.
     pub(super) fn gnu_size(&self) -> Result<u64, UnpackError> {
         self.positive(483..495, "size")
     }
@@ -94,7 +93,7 @@ impl Header<'_> {
     }
 }
 
-/// A number of a header: octal digits, or base 256 with its highest bit set. Nothing is 0.
+/// Parses a number: octal digits, or base 256 if the highest bit is set. An empty field is 0.
 pub(super) fn number(field: &[u8]) -> Option<i64> {
     let (first, rest) = field.split_first()?;
     if first & 0x80 != 0 {

@@ -1,9 +1,9 @@
-//! The records of pax: `LENGTH KEY=VALUE\n`, where the length counts all of it and a value may hold any byte.
+//! pax records: `LENGTH KEY=VALUE\n`, where the length counts the whole record and a value may contain any byte.
 
 use super::{Time, Xattrs};
 use crate::{Limits, UnpackError};
 
-/// Records of an entry, as far as they are used here.
+/// Supported records of an entry.
 #[derive(Default)]
 pub(super) struct Records {
     pub(super) path: Option<Vec<u8>>,
@@ -23,14 +23,14 @@ pub(super) struct Sparse {
     pub(super) name: Option<Vec<u8>>,
     /// Size in bytes, holes included.
     pub(super) size: Option<u64>,
-    /// Offset, length, offset, and so on.
+    /// Alternating offsets and lengths.
     pub(super) map: Vec<u64>,
-    /// The map is at the beginning of the content.
+    /// True if the map is at the beginning of the content.
     pub(super) in_content: bool,
 }
 
 impl Records {
-    /// Tells whether there are no records.
+    /// Returns true if there are no records.
     pub(super) fn is_empty(&self) -> bool {
         !self.any
     }
@@ -49,15 +49,15 @@ impl Records {
         if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
             return self.take_xattr(name, value, limits);
         }
-        let number = || decimal(value).ok_or_else(|| damaged("a record that should be a number"));
+        let number = || decimal(value).ok_or_else(|| damaged("a record whose value is not a number"));
         match key {
-            // An empty value takes back what was said.
+            // An empty value cancels an earlier one.
             b"path" => self.path = (!value.is_empty()).then(|| value.to_vec()),
             b"linkpath" => self.link = (!value.is_empty()).then(|| value.to_vec()),
             b"size" => self.size = Some(number()?),
             b"uid" => self.uid = Some(number()?),
             b"gid" => self.gid = Some(number()?),
-            b"mtime" => self.mtime = Some(time(value).ok_or_else(|| damaged("a record that should be a time"))?),
+            b"mtime" => self.mtime = Some(time(value).ok_or_else(|| damaged("a record whose value is not a time"))?),
             b"GNU.sparse.name" => self.sparse.name = Some(value.to_vec()),
             b"GNU.sparse.size" | b"GNU.sparse.realsize" => self.sparse.size = Some(number()?),
             b"GNU.sparse.major" => self.sparse.in_content = number()? == 1,
@@ -94,7 +94,7 @@ fn damaged(why: &str) -> UnpackError {
     UnpackError::archive(b"", why)
 }
 
-/// Key, value, and what follows the record.
+/// Returns the key, the value, and the bytes after the record.
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let space = bytes.iter().take(20).position(|byte| *byte == b' ')?;
     let length = usize::try_from(decimal(&bytes[..space])?).ok()?;
@@ -113,7 +113,7 @@ pub(super) fn decimal(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()
 }
 
-/// Seconds with any number of decimals, which may be negative: -0.5 is half a second before the epoch.
+/// Parses seconds with any number of decimals, possibly negative: -0.5 is half a second before the epoch.
 fn time(text: &[u8]) -> Option<Time> {
     let (negative, text) = text.strip_prefix(b"-").map_or((false, text), |text| (true, text));
     let (whole, fraction) = match text.iter().position(|byte| *byte == b'.') {

@@ -1,11 +1,11 @@
-//! Files with holes: which parts of them are in the archive.
+//! Sparse files: the parts of them that the archive contains.
 
 use super::header::{BLOCK, Header, number};
 use super::pax::decimal;
 use super::{Reader, Source};
 use crate::{Limits, UnpackError};
 
-/// A part of a file that is in the archive.
+/// A part of a file that the archive contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Offset in the file.
@@ -14,9 +14,9 @@ pub struct Piece {
     pub length: u64,
 }
 
-/// Bytes of a piece in GNU's list: two numbers of twelve.
+/// Bytes of a piece in GNU's list: two numbers of twelve bytes.
 const GNU_PIECE: usize = 24;
-/// Longest line of a map in the content.
+/// Longest line of a map in the content, in bytes.
 const LINE_MAX: usize = 21;
 
 /// Checks that the pieces are in order, do not overlap, end within the file, and together have the stored length.
@@ -51,7 +51,7 @@ fn limit(pieces: usize, path: &[u8], limits: &Limits) -> Result<(), UnpackError>
 }
 
 impl<S: Source> Reader<S> {
-    /// GNU's own format: some pieces in the header, more in blocks behind it. They are no part of the size.
+    /// Reads GNU's own format: some pieces in the header, more in the extension blocks after it, which do not count as content.
     pub(super) fn gnu_pieces(&mut self, header: &Header<'_>, path: &[u8]) -> Result<(u64, Vec<Piece>), UnpackError> {
         let damaged = || UnpackError::archive(path, "an invalid list of pieces of a sparse file");
         let limits = self.limits;
@@ -77,7 +77,7 @@ impl<S: Source> Reader<S> {
         Ok((header.gnu_size()?, pieces))
     }
 
-    /// pax's format 1.0: a number of lines, then a line for each number, in whole blocks of the content.
+    /// Reads pax's format 1.0: a count, then one line per number, in whole blocks of the content.
     pub(super) fn pieces_in_content(&mut self, path: &[u8]) -> Result<Vec<Piece>, UnpackError> {
         let damaged = || UnpackError::archive(path, "an invalid map of a sparse file");
         let (mut numbers, mut line, mut wanted) = (Vec::new(), Vec::new(), None);

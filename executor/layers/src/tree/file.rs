@@ -1,4 +1,4 @@
-//! Files, links, pipes and devices of a layer.
+//! Creates files, links, pipes and devices of a layer.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -22,10 +22,10 @@ pub struct Writing {
 }
 
 impl Writing {
-    /// Writes bytes where they belong.
+    /// Writes bytes at an offset.
     ///
     /// # Errors
-    /// The disk.
+    /// Returns I/O errors.
     pub fn write(&mut self, mut bytes: &[u8], mut at: u64) -> Result<(), UnpackError> {
         while !bytes.is_empty() {
             match pwrite(&self.file, bytes, at) {
@@ -40,10 +40,10 @@ impl Writing {
         Ok(())
     }
 
-    /// Gives it its length, which may end with a hole, and marks it.
+    /// Sets the file's length, which may end with a hole, and its attributes.
     ///
     /// # Errors
-    /// The disk.
+    /// Returns I/O errors.
     pub fn finish(self, size: u64, marks: &Marks) -> Result<(), UnpackError> {
         ftruncate(&self.file, size).context(|| format!("file `{}`", shown(&self.path)))?;
         mark_fd(&self.file, marks, &self.path)
@@ -51,10 +51,10 @@ impl Writing {
 }
 
 impl Tree {
-    /// Makes a file, in place of what is there.
+    /// Creates a file, replacing an existing entry.
     ///
     /// # Errors
-    /// A name that cannot be made; the disk.
+    /// Fails if the name cannot be created, or with I/O errors.
     pub fn file(&mut self, path: &[&[u8]]) -> Result<Writing, UnpackError> {
         let (dir, name) = self.parent(path)?;
         let path = joined(path);
@@ -67,19 +67,20 @@ impl Tree {
         Ok(Writing { file, path })
     }
 
-    /// Makes a symbolic link, in place of what is there. Where it leads is nobody's business but the container's.
+    /// Creates a symbolic link, replacing an existing entry. The target is not checked: only the container resolves it.
     ///
     /// # Errors
     /// As [`Tree::file`].
     pub fn symlink(&mut self, path: &[&[u8]], target: &[u8], marks: &Marks) -> Result<(), UnpackError> {
         if target.is_empty() {
-            return Err(UnpackError::entry(&joined(path), "is a symbolic link that leads nowhere"));
+            return Err(UnpackError::entry(&joined(path), "is a symbolic link without a target"));
         }
         let (dir, name) = self.parent(path)?;
         self.special(&dir, name, &joined(path), marks, true, || Ok(symlinkat(target, &dir, name)?))
     }
 
-    /// Makes a named pipe or a device, in place of what is there. A device 0:0 is a whiteout, and no archive brings one so.
+    /// Creates a named pipe or a device, replacing an existing entry. A device 0:0 is a whiteout, and an archive may
+    /// not contain one.
     ///
     /// # Errors
     /// As [`Tree::file`].
@@ -91,7 +92,10 @@ impl Tree {
         marks: &Marks,
     ) -> Result<(), UnpackError> {
         if kind == FileType::CharacterDevice && device == (0, 0) {
-            return Err(UnpackError::entry(&joined(path), "is a device 0:0, which is a whiteout of the overlay's own"));
+            return Err(UnpackError::entry(
+                &joined(path),
+                "is a device 0:0, which overlayfs reserves for its whiteouts",
+            ));
         }
         let (dir, name) = self.parent(path)?;
         let device = rustix::fs::makedev(device.0, device.1);
@@ -100,7 +104,7 @@ impl Tree {
             UnpackError::Host { error, .. }
                 if kind != FileType::Fifo && error.raw_os_error() == Some(Errno::PERM.raw_os_error()) =>
             {
-                UnpackError::device(&joined(path), "this host does not let the launcher make devices (CAP_MKNOD)")
+                UnpackError::device(&joined(path), "the launcher cannot create devices on this host (CAP_MKNOD)")
             }
             error => error,
         })
@@ -120,11 +124,12 @@ impl Tree {
         mark_at(dir, name, marks, symlink, path)
     }
 
-    /// Makes another name of a file, in place of what is there. What is named last is not followed if it is a link. A file
-    /// that only the layers below have is brought up into this one, within `most` bytes; how many it took is told.
+    /// Creates a hard link, replacing an existing entry. The last component of the target is not followed if it is a
+    /// symbolic link. A file that only the layers below have is copied into this one, up to `most` bytes. Returns the
+    /// number of copied bytes.
     ///
     /// # Errors
-    /// Existing is no such file, or it is a directory; the disk.
+    /// Fails if the target does not exist or is a directory, or with I/O errors.
     pub fn hard_link(&mut self, path: &[&[u8]], target: &[&[u8]], most: u64) -> Result<u64, UnpackError> {
         let refused = |why: &str| {
             UnpackError::entry(&joined(path), format!("is a hard link to `{}`, {why}", shown(&joined(target))))
@@ -165,8 +170,8 @@ impl Tree {
         Ok(copied)
     }
 
-    /// Copies what the layers below have at a path into this layer, with all its marks. Tells how many bytes that took,
-    /// or that there is nothing.
+    /// Copies an entry of the layers below into this layer, with all its attributes. Returns the number of copied
+    /// bytes; `None` if there is no such entry.
     fn bring_up(&mut self, path: &[&[u8]], most: u64) -> Result<Option<u64>, UnpackError> {
         let full = joined(path);
         let failed = || format!("`{}` of the layers below", shown(&full));
@@ -175,7 +180,7 @@ impl Tree {
         self.found.depends = true;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
-                return Err(UnpackError::entry(&full, "is a directory, and a hard link leads to it"));
+                return Err(UnpackError::entry(&full, "is a directory, which cannot be the target of a hard link"));
             }
             FileType::Symlink => {
                 let target = readlinkat(&dir, name, Vec::new()).context(failed)?;
@@ -190,7 +195,7 @@ impl Tree {
                 let from = from.context(failed)?;
                 let mut writing = self.file(path)?;
                 let (mut buffer, mut at) = (vec![0; BLOCK], 0);
-                // Its holes are not read, and stay holes.
+                // Holes are not read, and stay holes.
                 while let Some(stored) = holes::next_stored(&from, at).context(failed)? {
                     at = stored.start;
                     while at < stored.end {

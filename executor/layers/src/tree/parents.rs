@@ -16,7 +16,7 @@ pub struct Parents {
     view: Option<OwnedFd>,
 }
 
-/// The directory of something, its name there, and what it is.
+/// Parent directory of an entry, its name there, and its status.
 pub(super) type Found<'a> = (OwnedFd, &'a [u8], Stat);
 
 /// Entry of the layers below at a path.
@@ -30,16 +30,16 @@ pub(super) enum Below {
 }
 
 impl Parents {
-    /// Those of the lowest layer.
+    /// Returns the empty stack, for the lowest layer.
     pub fn none() -> Self {
         Self { view: None }
     }
 
-    /// Opened directories in overlayfs' form, bottom first. More than one are mounted in the caller's mount namespace, on
-    /// the directory that `at` gives by its parent and its name.
+    /// Takes opened directories in overlayfs' form, bottom first. If there are several, mounts them in the caller's
+    /// mount namespace, on the directory that `at` gives by its parent and name.
     ///
     /// # Errors
-    /// They cannot be mounted.
+    /// Fails if they cannot be mounted.
     pub fn new(layers: &[BorrowedFd<'_>], at: (BorrowedFd<'_>, &str)) -> Result<Self, UnpackError> {
         let (parent, name) = at;
         let open = |dir: BorrowedFd<'_>, path: &str| {
@@ -72,7 +72,7 @@ impl Parents {
         Ok((path.is_empty() && self.view.is_some()) || matches!(self.open_below(path)?, Below::Directory(_)))
     }
 
-    /// The directory of a path, its last name, and what is there. A whiteout of the lowest layer is nothing.
+    /// Returns the entry at a path: its directory, last component and status. A whiteout of the lowest layer counts as missing.
     pub(super) fn find<'a>(&self, path: &'a [u8]) -> Result<Option<Found<'a>>, Errno> {
         let Some(view) = &self.view else { return Ok(None) };
         let (above, name) = match path.iter().rposition(|byte| *byte == b'/') {
@@ -97,7 +97,7 @@ impl Parents {
     }
 }
 
-/// The extended attributes of something, but for the overlay's own.
+/// Returns the extended attributes of an entry, without overlayfs' own.
 pub(super) fn attributes(dir: &OwnedFd, name: &[u8]) -> Result<Xattrs, Errno> {
     let path = held(dir, name);
     let mut found = Vec::new();

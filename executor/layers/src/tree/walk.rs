@@ -1,4 +1,4 @@
-//! Name by name to a directory: through links as if the layer's root were `/`, past what lies below the layer.
+//! Component-wise lookup of a directory: resolves links as if the layer's root were `/`, and consults the layers below.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,16 +12,16 @@ use crate::UnpackError;
 use crate::error::Context;
 use crate::error::shown;
 
-/// Symbolic links on the way to one directory. The kernel's own limit is 40; umoci's is this.
+/// Most symbolic links followed for one directory. The kernel's own limit is 40; this is umoci's.
 const LINKS_MAX: u32 = 255;
 
 /// Result of a walk.
 pub(super) struct Walked {
-    /// The directory, where the layer has it.
+    /// The directory, if the layer has it.
     pub(super) dir: Option<OwnedFd>,
-    /// Names from the root, without links.
+    /// Components from the root, with links resolved.
     pub(super) path: Vec<Vec<u8>>,
-    /// True when the layers below are hidden here.
+    /// True if the layers below are hidden here.
     pub(super) hidden: bool,
 }
 
@@ -29,19 +29,19 @@ pub(super) struct Walked {
 struct Walk {
     dir: Option<OwnedFd>,
     path: Vec<Vec<u8>>,
-    /// Number of names up to the uppermost directory that hides the layers below.
+    /// Number of components up to the uppermost directory that hides the layers below.
     hidden_from: Option<usize>,
     links: u32,
 }
 
 impl Tree {
-    /// Goes to a directory. `make`: what is missing on the way is made, and what is no directory is replaced by one.
+    /// Walks to a directory. If `make`, missing directories are created and other entries replaced by directories.
     ///
     /// # Errors
-    /// Links without end; the disk.
+    /// Fails if there are too many links, or with I/O errors.
     pub(super) fn walk(&mut self, names: &[&[u8]], make: bool) -> Result<Walked, UnpackError> {
         let wanted = names.join(&b'/');
-        let failed = || format!("the way to `{}`", shown(&wanted));
+        let failed = || format!("the path `{}`", shown(&wanted));
         let mut walk = Walk {
             dir: Some(open_dir(self.root.as_fd(), b".").context(failed)?),
             path: Vec::new(),
@@ -71,7 +71,7 @@ impl Tree {
         Ok(Walked { dir: walk.dir, path: walk.path, hidden: walk.hidden_from.is_some() })
     }
 
-    /// Goes to the next name. Returns the target if it is a link.
+    /// Walks to the next component. Returns the target if it is a link.
     fn step(&mut self, walk: &mut Walk, name: &[u8], make: bool) -> Result<Option<Vec<u8>>, UnpackError> {
         let full = [walk.path.join(&b'/'), name.to_vec()].into_iter().filter(|part| !part.is_empty());
         let full = full.collect::<Vec<_>>().join(&b'/');
@@ -92,7 +92,7 @@ impl Tree {
                     Some(_) => Below::Nothing,
                     None => self.parents.open_below(&full).context(failed)?,
                 };
-                // Whatever the answer is: on other layers it can be another.
+                // Whatever the result is: on other layers it may differ.
                 self.found.depends |= make && walk.hidden_from.is_none();
                 match below {
                     Below::Symlink(link) => return Ok(Some(link)),

@@ -1,5 +1,5 @@
-//! Whiteouts: what of the layers below is not there any more (image specification, `layer.md`, Whiteouts). They never
-//! concern what this layer itself brings, in whichever order it does.
+//! Whiteouts: hide entries of the layers below (image specification, `layer.md`, Whiteouts). They never affect entries
+//! of the same layer, in whichever order they come.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,15 +14,15 @@ use crate::error::Context;
 use crate::error::shown;
 
 impl Tree {
-    /// Hides what the layers below have in a directory.
+    /// Hides everything in a directory of the layers below.
     ///
     /// # Errors
-    /// The disk.
+    /// Returns I/O errors.
     pub fn hide_all(&mut self, dirs: &[&[u8]]) -> Result<(), UnpackError> {
         let failed = || format!("opaque directory `{}`", shown(&joined(dirs)));
         let walked = self.walk(dirs, true)?;
         let Some(dir) = walked.dir else { return Ok(()) };
-        // overlayfs takes the roots of all layers together, whatever they are marked with.
+        // overlayfs merges the roots of all layers, whatever their attributes are.
         if walked.path.is_empty() {
             self.found.opaque = true;
         } else {
@@ -31,17 +31,17 @@ impl Tree {
         drop_whiteouts(&dir).context(failed)
     }
 
-    /// Hides what the layers below have at a path.
+    /// Hides the entry of the layers below at a path.
     ///
     /// # Errors
-    /// The disk.
+    /// Returns I/O errors.
     pub fn hide(&mut self, path: &[&[u8]]) -> Result<(), UnpackError> {
         let (name, dirs) = path.split_last().ok_or_else(|| UnpackError::entry(b"/", "is the root directory"))?;
         let full = joined(path);
         let failed = || format!("whiteout of `{}`", shown(&full));
         let walked = self.walk(dirs, false)?;
         let below = walked.path.join(&b'/');
-        // In a directory that has nothing below it, readdir would show the whiteout itself.
+        // In a directory without a counterpart below, readdir would show the whiteout itself.
         let void = walked.hidden || !self.parents.has_directory(&below).context(failed)?;
         let there = match &walked.dir {
             Some(dir) => inspect(dir.as_fd(), name).context(failed)?,
@@ -68,9 +68,9 @@ impl Tree {
     }
 }
 
-/// Takes the whiteouts out of a directory and of those in it: there is nothing left that they could hide.
+/// Removes the whiteouts from a directory and its subdirectories: there is nothing left for them to hide.
 fn drop_whiteouts(dir: &OwnedFd) -> std::io::Result<()> {
-    // Each level is opened from the one above, by one descriptor at a time: the names are kept instead.
+    // Each level is opened from the one above, with one descriptor at a time; the stack holds names instead.
     let mut left = vec![Vec::<Vec<u8>>::new()];
     while let Some(path) = left.pop() {
         let at = if path.is_empty() { b".".to_vec() } else { path.join(&b'/') };

@@ -1,4 +1,4 @@
-//! Archives of every form that is written, and those that are none.
+//! Archives in every common format, and invalid ones.
 
 use std::io::Write;
 use std::path::Path;
@@ -39,7 +39,7 @@ fn zstd(bytes: &[u8], options: &[&str]) -> Vec<u8> {
     output.stdout
 }
 
-/// A blob is read whole, in as many parts as it has.
+/// All members and frames of a blob are read.
 #[test]
 fn every_compression_gives_the_same_tree() {
     let plain = sample();
@@ -64,7 +64,7 @@ fn every_compression_gives_the_same_tree() {
     }
 }
 
-/// What the tools of a system write: GNU's long names and sparse files, and pax's, in all their forms.
+/// Archives of system tools: GNU's long names and sparse files, and pax's, in all their forms.
 #[test]
 fn archives_of_gnu_tar() {
     let dir = tempfile::tempdir().unwrap();
@@ -103,7 +103,7 @@ fn archives_of_gnu_tar() {
                 unpacked.mtime.1 = item.mtime.1; // it knows no fractions
             }
             assert!(unpacked == item, "{format:?} {}: {:?}, {:?}", path.display(), unpacked.mtime, item.mtime);
-            // A file that is large is compared as well.
+            // The sparse file is compared as well.
             if path == Path::new("sparse") {
                 let root = sandbox.path().join("layers/sha256");
                 let layer = std::fs::read_dir(root).unwrap().next().unwrap().unwrap().path().join("fs/sparse");
@@ -113,7 +113,7 @@ fn archives_of_gnu_tar() {
     }
 }
 
-/// Whatever is cut off or changed: either it is told, or it is another archive, which has another digest.
+/// Any truncation or change is either reported or gives another archive, with another digest.
 #[test]
 fn damage_is_told_and_leaves_nothing() {
     let plain = Layer::new().file("a", "x").dir("d/", 0o755).file("d/b", &"y".repeat(700)).bytes();
@@ -135,7 +135,7 @@ fn damage_is_told_and_leaves_nothing() {
     }
     for (compression, blob) in blobs {
         let result = sandbox.unpack_blob(&[], diff_id(&plain), compression, &blob);
-        // A blob may hold the archive all the same: not every bit of a gzip header means something.
+        // A changed blob may still have the same archive: some bits of a gzip header have no meaning.
         if let Err(error) = result {
             assert!(
                 matches!(
@@ -167,7 +167,7 @@ fn another_layer_than_the_one_asked_for_is_none() {
     assert!(
         matches!(error, UnpackError::DiffId { expected, found } if expected == diff_id(&asked) && found == diff_id(&given))
     );
-    // Bytes behind the archive belong to the digest.
+    // Bytes after the archive belong to the digest.
     let longer = [given.clone(), vec![0; 512]].concat();
     assert!(sandbox.unpack_blob(&[], diff_id(&given), Compression::None, &longer).is_err());
     assert_eq!(sandbox.surroundings(), before);
@@ -201,6 +201,6 @@ fn kinds_that_nobody_knows_are_refused() {
     for kind in [b'V', b'M', b'D', b'X', b'9', 0xff] {
         let layer = Layer::new().raw(EntryType::new(kind), "x", "", 0o644, b"").bytes();
         let error = Sandbox::new().unpack(&[], &layer).unwrap_err();
-        assert!(error.to_string().contains("of a kind that is unknown"), "{error}");
+        assert!(error.to_string().contains("an unknown entry type"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! A store in a directory with other things in it, archives, and an unpacker that trusts them.
+//! A store in a directory with other files, archives, and an unpacker that trusts its input.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,19 +14,18 @@ use sha2::{Digest, Sha256};
 use tar::{Builder, EntryType, Header};
 use tempfile::TempDir;
 
-/// What is outside.
+/// Content of the file outside the store.
 const SENTINEL: &str = "nobody writes here";
 
-/// An archive in the making.
+/// An archive being built.
 pub(crate) struct Layer(Builder<Vec<u8>>);
 
 impl Layer {
-    /// An empty one.
     pub(crate) fn new() -> Self {
         Self(Builder::new(Vec::new()))
     }
 
-    /// An entry whose names are written as they are, into the header where they fit, else as GNU does.
+    /// Adds an entry with unmodified names, in the header if they fit, else in GNU's format.
     pub(crate) fn raw(mut self, kind: EntryType, path: &str, link: &str, mode: u32, content: &[u8]) -> Self {
         for (long, name) in [(b'L', path), (b'K', link)] {
             if name.len() > 100 {
@@ -70,25 +69,25 @@ impl Layer {
         self
     }
 
-    /// Records for the entry that comes next.
+    /// Adds records for the next entry.
     pub(crate) fn records(mut self, records: &[(&str, &[u8])]) -> Self {
         self.0.append_pax_extensions(records.iter().copied()).unwrap();
         self
     }
 
-    /// Any header.
+    /// Adds an arbitrary header.
     pub(crate) fn header(mut self, header: &Header, content: &[u8]) -> Self {
         self.0.append(header, content).unwrap();
         self
     }
 
-    /// All of it.
+    /// Returns the archive.
     pub(crate) fn bytes(self) -> Vec<u8> {
         self.0.into_inner().unwrap()
     }
 }
 
-/// A header of nobody's, at a time that is told apart from now.
+/// A header without owner, with a time that differs from now.
 pub(crate) fn header(kind: EntryType, mode: u32, size: u64) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
@@ -104,7 +103,7 @@ fn put(header: &mut Header, at: usize, bytes: &[u8]) {
     header.as_mut_bytes()[at..at + bytes.len()].copy_from_slice(bytes);
 }
 
-/// A store, and a directory `outside` beside it.
+/// A store, and a directory `outside` next to it.
 pub(crate) struct Sandbox {
     dir: TempDir,
     pub(crate) store: Store,
@@ -128,17 +127,17 @@ impl Sandbox {
         self.dir.path()
     }
 
-    /// The directory that archives want to reach.
+    /// The directory that malicious archives try to reach.
     pub(crate) fn outside(&self) -> String {
         self.path().join("outside").display().to_string()
     }
 
-    /// Unpacks the archive on the layers below.
+    /// Unpacks the archive on top of the layers below.
     pub(crate) fn unpack(&self, parents: &[DiffId], archive: &[u8]) -> Result<DiffId, UnpackError> {
         self.unpack_blob(parents, diff_id(archive), Compression::None, archive)
     }
 
-    /// Unpacks a blob that should have this diffID.
+    /// Unpacks a blob with an expected diffID.
     pub(crate) fn unpack_blob(
         &self,
         parents: &[DiffId],
@@ -151,7 +150,7 @@ impl Sandbox {
         self.unpack_file(parents, diff_id, compression, file)
     }
 
-    /// The same, in a mount namespace that goes.
+    /// As `unpack_blob`, for an opened file; runs in a temporary mount namespace.
     pub(crate) fn unpack_file(
         &self,
         parents: &[DiffId],
@@ -166,7 +165,7 @@ impl Sandbox {
         })
     }
 
-    /// Everything that is outside the layers' trees, as it should stay.
+    /// Everything outside the layers' trees, which must not change.
     pub(crate) fn surroundings(&self) -> BTreeMap<PathBuf, Item> {
         let mut all = listing(self.path());
         all.retain(|path, _| !path.starts_with("layers/sha256") && !path.starts_with("jail/root"));
@@ -176,11 +175,11 @@ impl Sandbox {
         all
     }
 
-    /// What a container would see of these layers.
+    /// The merged tree that a container would see.
     pub(crate) fn merged(&self, layers: &[DiffId]) -> BTreeMap<PathBuf, Item> {
         let (store, layers, dir) = (self.store.clone(), layers.to_vec(), self.path().to_owned());
         apart(move || {
-            // With empty directories below, because the kernel wants two.
+            // Adds empty directories at the bottom, because the kernel requires two layers.
             let at = tempfile::tempdir().unwrap();
             let below = [tempfile::tempdir_in(&dir).unwrap(), tempfile::tempdir_in(&dir).unwrap()];
             let below = below.each_ref().map(|dir| open_dir(dir.path()).unwrap());
@@ -193,7 +192,7 @@ impl Sandbox {
         })
     }
 
-    /// Unpacks archives one over the other, as one who trusts them does.
+    /// Unpacks archives on top of each other without any checks.
     pub(crate) fn naive(&self, archives: &[&[u8]]) {
         let root = self.path().join("jail/root");
         fs::create_dir(&root).unwrap();
@@ -232,7 +231,7 @@ pub(crate) fn diff_id(archive: &[u8]) -> DiffId {
     DiffId::from_bytes(Sha256::digest(archive).into())
 }
 
-/// Runs something with a mount namespace of its own.
+/// Runs something in a separate mount namespace.
 pub(crate) fn apart<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -245,7 +244,7 @@ pub(crate) fn apart<T: Send>(act: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// Something in a tree.
+/// An entry of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Item {
     pub(crate) kind: char,
@@ -256,11 +255,11 @@ pub(crate) struct Item {
     pub(crate) link: Option<PathBuf>,
     pub(crate) content: Vec<u8>,
     pub(crate) xattrs: BTreeMap<String, Vec<u8>>,
-    /// The first of its names.
+    /// First of its names.
     pub(crate) first: PathBuf,
 }
 
-/// All that is below a directory.
+/// Lists everything below a directory.
 pub(crate) fn listing(root: &Path) -> BTreeMap<PathBuf, Item> {
     let (mut items, mut inodes) = (BTreeMap::new(), BTreeMap::new());
     let mut left = vec![PathBuf::new()];
@@ -268,7 +267,7 @@ pub(crate) fn listing(root: &Path) -> BTreeMap<PathBuf, Item> {
         for entry in fs::read_dir(root.join(&dir)).unwrap() {
             let path = dir.join(entry.unwrap().file_name());
             let full = root.join(&path);
-            // overlayfs lists the whiteouts of a directory that one layer alone has, but does not find them.
+            // In a directory that only one layer has, overlayfs lists whiteouts that it does not find.
             let meta = match full.symlink_metadata() {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
                 meta => meta.unwrap(),
@@ -319,8 +318,8 @@ fn xattrs(path: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// Runs an attack with ours and with one who trusts: ours changes nothing outside, and gives its answer and what is in
-/// the tree; that the other one does is the control.
+/// Runs an attack on this crate and on an unpacker that trusts its input. This crate changes nothing outside; its
+/// result and tree are returned. The control: the other unpacker does change something.
 pub(crate) fn attack(layers: impl Fn(&Sandbox) -> Vec<Vec<u8>>) -> (Result<(), UnpackError>, BTreeMap<PathBuf, Item>) {
     let sandbox = Sandbox::new();
     let archives = layers(&sandbox);

@@ -1,4 +1,4 @@
-//! Bombs: each is refused, with what there is too much of, how much, and the limit.
+//! Bombs: each is refused with the exceeded quantity, the amount, and the limit.
 
 use std::io::Write;
 
@@ -21,7 +21,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Refused for this, at this limit; and with a limit that is one higher than `needed` it is not: the control.
+/// Refused at this limit with this message; the control: accepted with a limit of `needed` plus one.
 fn bounded(what: &str, needed: u64, archive: &[u8], set: impl Fn(&mut Limits, u64)) {
     for (limit, fits) in [(needed, true), (needed - 1, false)] {
         let mut limits = Limits::default();
@@ -52,7 +52,7 @@ fn everything_that_can_be_too_much_has_a_limit() {
     let name = Layer::new().file(&"n".repeat(200), "x").bytes();
     bounded("bytes of one of its names", 200, &name, |limits, most| limits.name = most);
     let link = Layer::new().symlink("l", &"x".repeat(150)).bytes();
-    bounded("bytes of what it links to", 150, &link, |limits, most| limits.link = most);
+    bounded("bytes of its link target", 150, &link, |limits, most| limits.link = most);
     let xattr = Layer::new().records(&[("SCHILY.xattr.user.x", &[7; 500])]).file("f", "").bytes();
     bounded("bytes of an extended attribute", 500, &xattr, |limits, most| limits.xattr = most);
     let names: Vec<String> = (0..9).map(|index| format!("SCHILY.xattr.user.{index}")).collect();
@@ -63,7 +63,7 @@ fn everything_that_can_be_too_much_has_a_limit() {
     bounded("bytes of long names or records", 1002, &described, |limits, most| limits.description = most);
 }
 
-/// A file of holes costs an archive nothing, and the disk little, until somebody copies it.
+/// A file of holes costs an archive nothing, and the disk little, until it is copied.
 #[test]
 fn holes_count() {
     let mut sparse = header(EntryType::GNUSparse, 0o644, 0);
@@ -90,17 +90,17 @@ fn a_blob_does_not_grow_without_bound() {
             }
         }
     }
-    // What comes behind the end of the archive is bounded too.
+    // Bytes after the end of the archive are limited, too.
     let behind = [Layer::new().file("f", "x").bytes(), vec![0; 4 << 20]].concat();
     let sandbox = sandbox(Limits { ratio: 100, free: 1 << 20, ..Limits::default() });
     let result = sandbox.unpack_blob(&[], diff_id(&behind), Compression::Gzip, &gzip(&behind));
     assert!(matches!(result, Err(UnpackError::Limit { .. })), "{result:?}");
 }
 
-/// Descriptions of an entry that never comes.
+/// Extension headers without an entry.
 #[test]
 fn descriptions_come_to_an_end() {
     let layer = (0..100).fold(Layer::new(), |layer, _| layer.records(&[("comment", b"x")])).file("f", "").bytes();
     let error = Sandbox::new().unpack(&[], &layer).unwrap_err();
-    assert!(error.to_string().contains("descriptions before an entry: 9; at most 8"), "{error}");
+    assert!(error.to_string().contains("extension headers before an entry: 9; at most 8"), "{error}");
 }

@@ -1,7 +1,7 @@
-//! What others may have packed, unpacked into a store beside things that nothing may touch.
+//! Malicious archives, unpacked into a store next to files that must not change.
 //!
-//! The harness looks at everything outside the tree before and after. Each attack comes with its control: an unpacker
-//! that trusts what it reads is given the same archive, and the harness must see what it does.
+//! The harness compares everything outside the tree before and after. Each attack has a control: an unpacker that
+//! trusts its input gets the same archive, and the harness must detect the change.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails; its helpers do not count as tests to the lint
 

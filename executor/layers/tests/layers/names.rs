@@ -1,4 +1,4 @@
-//! Names that lead out: by `..`, from `/`, through links, and through what is replaced by one.
+//! Names that lead out: by `..`, from `/`, through links, and through entries that are replaced by links.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use executor_layers::UnpackError;
 
 use crate::harness::{Layer, Sandbox, attack, diff_id};
 
-/// The path of a place outside, as a path of the tree.
+/// An outside path, as a path of the tree.
 fn inside(sandbox_path: &Path) -> PathBuf {
     sandbox_path.strip_prefix("/").unwrap().join("outside/file")
 }
@@ -24,7 +24,7 @@ fn two_dots_do_not_lead_out() {
     refused(&attack(up).0, "`../../outside/file` leads out of the layer");
     let from_below = |_: &Sandbox| vec![Layer::new().dir("a/", 0o755).file("a/../../../outside/file", "x").bytes()];
     refused(&attack(from_below).0, "leads out");
-    // Those that stay inside are what they say.
+    // Names that stay inside are used as they are.
     let sandbox = Sandbox::new();
     let layer = sandbox.unpack(&[], &Layer::new().dir("a/", 0o755).file("a/../b/./c", "x").bytes()).unwrap();
     assert_eq!(sandbox.merged(&[layer])[Path::new("b/c")].content, b"x");
@@ -51,7 +51,7 @@ fn nothing_is_written_through_a_link() {
             vec![Layer::new().symlink("d", &to).file("d/file", "x").bytes()]
         });
         result.unwrap();
-        // The link leads within the tree, as it will in the container.
+        // The link is resolved within the tree, as it will be in the container.
         let place = if absolute { place.borrow().clone() } else { PathBuf::from("outside/file") };
         assert_eq!(tree[&place].content, b"x", "{absolute}");
     }
@@ -91,7 +91,7 @@ fn links_in_a_circle_are_told() {
     refused(&sandbox.unpack(&[], &layer).map(drop), "more than 255 symbolic links");
 }
 
-/// A hard link to a file of the host would give it away, and let it be written to.
+/// A hard link to a host file would expose it and make it writable.
 #[test]
 fn hard_links_lead_to_nothing_outside() {
     let absolute = |sandbox: &Sandbox| {
@@ -119,7 +119,7 @@ fn hard_links_lead_to_nothing_outside() {
 #[test]
 fn whiteouts_remove_nothing_but_names() {
     let up = |_: &Sandbox| vec![Layer::new().dir("d/", 0o755).file(".wh...", "").bytes()];
-    refused(&attack(up).0, "a whiteout of no name");
+    refused(&attack(up).0, "a whiteout without a name");
     let out = |_: &Sandbox| vec![Layer::new().file("../../.wh.outside", "").bytes()];
     refused(&attack(out).0, "leads out of the layer");
     let through = |sandbox: &Sandbox| {
@@ -129,7 +129,7 @@ fn whiteouts_remove_nothing_but_names() {
     for name in [".wh.", ".wh..", "d/.wh.."] {
         let sandbox = Sandbox::new();
         let layer = Layer::new().file("d/file", "x").file(name, "").bytes();
-        refused(&sandbox.unpack(&[], &layer).map(drop), "a whiteout of no name");
+        refused(&sandbox.unpack(&[], &layer).map(drop), "a whiteout without a name");
     }
 }
 
@@ -159,8 +159,8 @@ fn is_device(result: &Result<(), UnpackError>, why: &str) {
     }
 }
 
-/// What lies in `/dev` no container sees: it is left out and told, whatever it is called, and nothing can be linked out of it.
-/// The control is a device elsewhere, which is refused.
+/// Containers never see the image's `/dev`: devices there are skipped and reported, under any spelling, and cannot be
+/// linked to from elsewhere. The control is a device elsewhere, which is refused.
 #[test]
 fn devices_below_dev_are_left_out_and_told() {
     let debian = || Layer::new().dir("dev/", 0o755).device("dev/null", 1, 3).device("./dev/console", 5, 1);
@@ -173,8 +173,7 @@ fn devices_below_dev_are_left_out_and_told() {
         tree.keys().filter(|path| path.starts_with("dev") && **path != Path::new("dev")).collect();
     assert_eq!(below, Vec::<&PathBuf>::new());
     let reported = sandbox.store.warning(&layer, &[]).unwrap();
-    let expected =
-        "4 devices below /dev left out, where each container has its own: dev/console, dev/core, dev/null, dev/sda";
+    let expected = "4 devices below /dev skipped, because each container has its own /dev: dev/console, dev/core, dev/null, dev/sda";
     assert_eq!(reported, format!("layer {layer}: {expected}"));
     assert_eq!(sandbox.store.open(&[layer]).unwrap().warnings, [reported]);
 
@@ -184,7 +183,7 @@ fn devices_below_dev_are_left_out_and_told() {
     is_device(&sandbox.unpack(&[], &linked).map(drop), "`etc/null` is a device");
     let plain = sandbox.unpack(&[], &Layer::new().file("dev/null", "a file").bytes()).unwrap();
     assert_eq!(sandbox.store.warning(&plain, &[]), None, "the control");
-    // A flood is bounded.
+    // A large number of them stays within limits.
     let flood = (0..5000).fold(Layer::new(), |layer, n| layer.device(&format!("dev/{n}{}", "x".repeat(80)), 1, 3));
     let layer = sandbox.unpack(&[], &flood.bytes()).unwrap();
     let reported = sandbox.store.warning(&layer, &[]).unwrap();
@@ -200,6 +199,6 @@ fn devices_are_refused_unless_they_are_allowed() {
     let layer = sandbox.unpack(&[], &memory).unwrap();
     let device = &sandbox.merged(&[layer])[Path::new("mem")];
     assert_eq!((device.kind, device.device, device.mode), ('c', 0x101, 0o666));
-    // One that is the overlay's own whiteout never.
+    // A device that is overlayfs' own whiteout is never allowed.
     refused(&sandbox.unpack(&[], &Layer::new().device("w", 0, 0).bytes()).map(drop), "a device 0:0");
 }

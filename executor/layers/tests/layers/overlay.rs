@@ -1,4 +1,4 @@
-//! Layers on layers: what is hidden, what comes from below, and what is marked how.
+//! Stacked layers: hidden entries, entries from below, and attributes.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ fn stack(sandbox: &Sandbox, archives: Vec<Layer>) -> Vec<DiffId> {
     })
 }
 
-/// Names and contents of what these layers make together.
+/// Names and contents of the merged layers.
 fn seen(archives: Vec<Layer>) -> Vec<(String, String)> {
     let sandbox = Sandbox::new();
     let layers = stack(&sandbox, archives);
@@ -40,12 +40,12 @@ fn whiteouts_hide_what_lies_below_and_nothing_of_their_own_layer() {
     assert_eq!(seen(vec![base()]), pairs(&all));
     let one = vec![base(), Layer::new().dir("d/", 0o750).file("d/.wh.a", "")];
     assert_eq!(seen(one), pairs(&all[..1].iter().chain(&all[2..]).copied().collect::<Vec<_>>()));
-    // A directory goes with all that is in it, and does not come back when it is made again.
+    // A directory is removed with its content, which does not reappear when the directory is created again.
     let again = vec![base(), Layer::new().file(".wh.d", "").dir("d/", 0o755).file("d/new", "n")];
     assert_eq!(seen(again), pairs(&[d, ("d/new", "n")]));
     let implied = vec![base(), Layer::new().file("d/.wh.sub", "").file("d/sub/new", "n")];
     assert_eq!(seen(implied), pairs(&[d, all[1], all[2], all[3], ("d/sub/new", "n")]));
-    // In whichever order they come, what this layer brings is there.
+    // In any order, entries of the layer itself are present.
     for layer in [
         Layer::new().dir("d/", 0o755).file("d/new", "n").file("d/.wh..wh..opq", ""),
         Layer::new().dir("d/", 0o755).file("d/.wh..wh..opq", "").file("d/new", "n"),
@@ -58,7 +58,7 @@ fn whiteouts_hide_what_lies_below_and_nothing_of_their_own_layer() {
     }
     let own = vec![base(), Layer::new().file("d/a", "new").file("d/.wh.a", "")];
     assert_eq!(seen(own)[1], ("d/a".to_owned(), "new".to_owned()));
-    // The root, and what a file or a link hides.
+    // The root, and entries hidden by a file or a link.
     let root = vec![base(), Layer::new().file(".wh..wh..opq", "").file("new", "n"), Layer::new().file("top", "t")];
     assert_eq!(seen(root), pairs(&[("new", "n"), ("top", "t")]));
     let file = vec![base(), Layer::new().file("d", "file"), Layer::new().dir("d/", 0o755).file("d/x", "x")];
@@ -67,13 +67,14 @@ fn whiteouts_hide_what_lies_below_and_nothing_of_their_own_layer() {
     assert_eq!(seen(same), pairs(&[d, ("d/x", "x")]));
     let deep = vec![base(), Layer::new().file("d/a/b/c", "deep")];
     assert_eq!(seen(deep)[1..4], pairs(&[("d/a", ""), ("d/a/b", ""), ("d/a/b/c", "deep")]));
-    // One of what is not there shows nothing, nor does one of aufs' own.
+    // A whiteout of a missing entry shows nothing, nor does an aufs name.
     let nothing = vec![base(), Layer::new().file("e/.wh.x", "").file("f/g/.wh.y", "").file(".wh..wh.plnk/1.2", "x")];
     assert_eq!(seen(nothing), pairs(&all));
 }
 
-/// A repeated layer shows the tree that applying the archives one after the other shows, with whiteouts and opaque directories
-/// between its occurrences and in it. The expected trees come from stacks in which each occurrence is a tree of its own.
+/// A repeated layer shows the same tree as applying the archives one after the other, with whiteouts and opaque
+/// directories between its occurrences and in it. The expected trees come from stacks in which each occurrence is a
+/// separate tree.
 #[test]
 fn repeated_layer_shows_the_sequential_tree() {
     let repeated: [fn() -> Layer; 7] = [
@@ -96,7 +97,7 @@ fn repeated_layer_shows_the_sequential_tree() {
     ];
     for (r, repeated) in repeated.iter().enumerate() {
         for (b, between) in between.iter().enumerate() {
-            // An entry that no layer below has distinguishes the archive and changes nothing else.
+            // An entry that no other layer has makes the archive unique and changes nothing else.
             let marked = |layer: Layer, mark: &str| layer.file(&format!("mark{mark}"), "");
             let same = vec![base(), repeated(), between(), repeated(), between(), repeated()];
             let distinct = [base(), repeated(), between(), repeated(), between(), repeated()];
@@ -108,7 +109,7 @@ fn repeated_layer_shows_the_sequential_tree() {
     }
 }
 
-/// A layer that depends on the layers below it is two trees where these differ, and both are mounted.
+/// A layer that depends on the layers below it is two trees if these differ, and both are mounted.
 #[test]
 fn repeated_dependent_layer_keeps_both_trees() {
     let sandbox = Sandbox::new();
@@ -120,8 +121,8 @@ fn repeated_dependent_layer_keeps_both_trees() {
     assert_eq!((merged[Path::new("usr")].mode, &*merged[Path::new("usr/bin/tool")].content), (0o700, &b"t"[..]));
 }
 
-/// A directory that only the layers below describe is what they say, also where a layer changes something in it; and so
-/// is a link that leads to it.
+/// A directory that only the layers below describe keeps their attributes, even if a layer changes something in it; the
+/// same holds for a link to it.
 #[test]
 fn what_a_layer_does_not_describe_comes_from_below() {
     let sandbox = Sandbox::new();
@@ -139,7 +140,7 @@ fn what_a_layer_does_not_describe_comes_from_below() {
     let bin = &merged[Path::new("usr/bin")];
     assert_eq!((bin.mode, bin.owner), (0o755, (0, 0)), "nobody describes it");
 
-    // The same layer on another is another tree, and both are kept.
+    // The same layer on top of another is another tree, and both are stored.
     let other = sandbox.unpack(&[], &Layer::new().dir("usr/", 0o700).bytes()).unwrap();
     let upper = Layer::new().file("usr/bin/tool", "t").file("lib/library", "l").bytes();
     assert!(sandbox.store.has(&layers[1], &layers[..1]) && !sandbox.store.has(&layers[1], &[other]));
@@ -168,7 +169,7 @@ fn hard_links_hold_within_a_layer_and_to_those_below() {
     assert_eq!((again.mode, again.mtime, &*again.content), (0o4755, (1_000_000_000, 0), &b"content"[..]));
     assert_eq!(again.xattrs["user.mark"], b"kept");
     assert_eq!(two[Path::new("d/link")].kind, 'l');
-    // What a layer has hidden is nothing to link to.
+    // A hidden entry cannot be the target of a hard link.
     for gone in [
         Layer::new().file("d/.wh.file", "").hard_link("x", "d/file"),
         Layer::new().file("d/.wh..wh..opq", "").hard_link("x", "d/file"),
@@ -215,7 +216,7 @@ fn marks_are_those_of_the_archive() {
     assert_eq!((root.mode() & 0o7777, root.uid(), root.mtime()), (0o711, 1234, 77));
 }
 
-/// A directory that is described twice is as it was described last.
+/// If a directory is described twice, the last description counts.
 #[test]
 fn the_last_description_counts() {
     let sandbox = Sandbox::new();
@@ -236,10 +237,10 @@ fn the_overlays_own_attributes_are_no_archives_business() {
             let record = format!("SCHILY.xattr.{name}");
             let layer = Layer::new().records(&[(&record, b"y")]).raw(kind, "x", "y", 0o644, b"").bytes();
             let refused = Sandbox::new().unpack(&[], &layer).unwrap_err();
-            assert!(refused.to_string().contains("the overlay's own"), "{refused}");
+            assert!(refused.to_string().contains("reserved for overlayfs"), "{refused}");
         }
     }
-    // The control: others reach the tree.
+    // The control: other attributes are set in the tree.
     let sandbox = Sandbox::new();
     let layer = Layer::new().records(&[("SCHILY.xattr.trusted.other", b"y")]).dir("x", 0o755);
     let layers = stack(&sandbox, vec![layer]);

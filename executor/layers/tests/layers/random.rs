@@ -1,11 +1,11 @@
-//! Any archive at all, made of the names and kinds that attacks are made of: nothing outside changes, and what is in the
-//! store is there whole.
+//! Random archives made of the names and types that attacks use: nothing outside changes, and the store holds only
+//! complete layers.
 
 use tar::EntryType;
 
 use crate::harness::{Layer, Sandbox, diff_id};
 
-/// A generator that gives the same each time (xorshift).
+/// A deterministic generator (xorshift).
 struct Random(u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! The store: what is in it is whole, whoever else is at work.
+//! The store holds only complete layers, whatever other processes do.
 
 use std::fs;
 
@@ -29,7 +29,7 @@ fn a_layer_that_is_taken_out_is_not_there_and_its_room_is_given_back_later() {
     let taken = sandbox.store.take_out(&layer).unwrap();
     assert!(!sandbox.store.has(&layer, &[]) && taken.len() == 1);
     assert!(matches!(sandbox.store.open(&[layer]), Err(UnpackError::Parent(missing)) if missing == layer));
-    // Another store on the same directory, as after a crash, knows what to clear.
+    // Another store on the same directory, as after a crash, finds the directories to clear.
     let again = Store::create(&sandbox.path().join("layers")).unwrap();
     assert_eq!(again.left_over().unwrap(), taken);
     sandbox.unpack(&[], &archive).unwrap();
@@ -47,7 +47,7 @@ fn a_layer_is_unpacked_on_those_that_are_there() {
     assert!(sandbox.store.left_over().unwrap().is_empty());
 }
 
-/// Its directories are root's, whatever is in the layers.
+/// Only root can access its directories, whatever the layers contain.
 #[test]
 fn nobody_else_looks_into_the_store() {
     use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! Answers of Vault: JSON documents, whose texts are wiped.
+//! Responses of Vault: JSON documents whose strings are wiped.
 
 use serde::Deserialize;
 use serde_json::Value as Json;
@@ -6,7 +6,7 @@ use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::{ErrorKind, FetchError, Lease};
 
-/// An answer. Its texts are overwritten when it is dropped.
+/// A response. Its strings are overwritten on drop.
 #[derive(Default, Deserialize)]
 pub(super) struct Document {
     #[serde(default)]
@@ -24,13 +24,11 @@ pub(super) struct Document {
 /// A login, or the renewal of a token.
 #[derive(Deserialize)]
 pub(super) struct Login {
-    /// The token.
     #[serde(default)]
     pub(super) client_token: String,
-    /// Its time to live, in seconds; 0 for no end.
+    /// Time to live in seconds; 0 = unlimited.
     #[serde(default)]
     pub(super) lease_duration: u64,
-    /// True when it can be renewed.
     #[serde(default)]
     pub(super) renewable: bool,
 }
@@ -56,44 +54,44 @@ fn wipe(json: &mut Json) {
     }
 }
 
-/// Parses an answer. What is wrong with it is not told: it may be in a value.
+/// Parses a response. The error has no details, because they could be part of a value.
 pub(super) fn document(body: &[u8]) -> Result<Document, FetchError> {
     if body.is_empty() {
         return Ok(Document::default());
     }
-    serde_json::from_slice(body).map_err(|_| FetchError::unavailable("the answer is not of Vault's form"))
+    serde_json::from_slice(body).map_err(|_| FetchError::unavailable("the answer is not a response of Vault"))
 }
 
 impl Document {
-    /// Takes the login out of the answer.
+    /// Takes the login out of the response.
     pub(super) fn login(&mut self) -> Option<Login> {
         self.auth.take()
     }
 
-    /// Returns what is told of a token: its time to live, and whether it can be renewed.
+    /// Returns the token's time to live and whether it can be renewed.
     pub(super) fn token(&self) -> Option<(u64, bool)> {
         let ttl = self.data.get("ttl")?.as_u64()?;
         Some((ttl, self.data.get("renewable").and_then(Json::as_bool).unwrap_or(false)))
     }
 
-    /// Returns the lease of the answer.
+    /// Returns the lease in the response.
     pub(super) fn lease(&self) -> Option<Lease> {
         let has_one = !self.lease_id.is_empty() && self.lease_id.len() <= 1024 && self.lease_duration > 0;
         has_one.then(|| Lease::new(self.lease_id.clone(), self.lease_duration, self.renewable))
     }
 
-    /// Says what became of a version of KV, in an answer without the secret.
+    /// Describes the state of a KV version, from a response without the secret.
     pub(super) fn gone(&self) -> Option<String> {
         let version = self.data.pointer("/metadata/version")?.as_u64()?;
         let destroyed = self.data.pointer("/metadata/destroyed")?.as_bool()?;
         Some(format!("version {version} of the secret was {}", if destroyed { "destroyed" } else { "deleted" }))
     }
 
-    /// Takes an answer of version 2 of KV apart: the secret stays, its version is returned.
+    /// Unwraps a response of KV version 2: keeps the secret and returns its version.
     pub(super) fn unwrap_version(&mut self) -> Result<String, FetchError> {
         let version = self.data.pointer("/metadata/version").and_then(Json::as_u64);
         let version = version.ok_or_else(|| {
-            let why = "the answer is not one of KV version 2: is the mount in kv_mounts of that version?";
+            let why = "the answer is not of KV version 2: check the version of the mount in kv_mounts";
             FetchError::new(ErrorKind::Unsuitable, why)
         })?;
         let secret = self.data.get_mut("data").map(Json::take).unwrap_or_default();
@@ -102,7 +100,7 @@ impl Document {
         Ok(version.to_string())
     }
 
-    /// Returns an entry: a text as it is, anything else as JSON.
+    /// Returns an entry: a string unchanged, anything else as JSON.
     pub(super) fn entry(&self, key: &str) -> Result<Zeroizing<Vec<u8>>, FetchError> {
         let found = self.data.get(key).filter(|found| !found.is_null());
         match found {

@@ -1,4 +1,4 @@
-//! Logins at Vault, and the renewal of tokens.
+//! Logins at Vault, and renewal of tokens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,19 +13,18 @@ use super::{LOOKUP, Question, Vault};
 use crate::config::Auth;
 use crate::{ErrorKind, FetchError, files};
 
-/// Interval at which a token is looked at when nothing else does.
+/// Interval at which the token is checked for renewal in the background.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// A token in force.
+/// A valid token.
 pub(super) struct Session {
-    /// Client with the certificates as they were at the login.
+    /// Client with the certificates at the time of the login.
     pub(super) client: Arc<Client>,
-    /// The token.
     pub(super) token: HeaderValue,
     life: Option<Life>,
 }
 
-/// Life of a token that ends.
+/// Lifetime of a token that expires.
 #[derive(Clone, Copy)]
 struct Life {
     ends: Instant,
@@ -63,7 +62,7 @@ impl Session {
 }
 
 impl Vault {
-    /// Returns a token in force: the present one, renewed, or that of a new login.
+    /// Returns a valid token: the present one, possibly renewed, or one of a new login.
     pub(super) async fn session(&self) -> Result<Arc<Session>, FetchError> {
         let mut present = self.session.lock().await;
         if let Some(session) = present.as_ref().filter(|session| !session.is_due()) {
@@ -73,7 +72,7 @@ impl Vault {
             Some(session) if session.life.is_some_and(|life| life.renewable) && !session.has_ended() => {
                 match self.renewed(&session).await {
                     Ok(renewed) => renewed,
-                    // The old one still serves while the server does not answer.
+                    // The old token remains usable while the server does not answer.
                     Err(error) if error.kind == ErrorKind::Unavailable => {
                         *present = Some(session);
                         return Err(error);
@@ -88,7 +87,7 @@ impl Vault {
         Ok(session)
     }
 
-    /// Logs in anew where `refused` is still the present token.
+    /// Logs in again if `refused` is still the present token.
     pub(super) async fn replace(&self, refused: &Arc<Session>) -> Result<Arc<Session>, FetchError> {
         let mut present = self.session.lock().await;
         if let Some(session) = present.as_ref().filter(|session| !Arc::ptr_eq(session, refused)) {
@@ -100,13 +99,13 @@ impl Vault {
         Ok(session)
     }
 
-    /// Renews the token, once there is one, before it ends. Never ends.
+    /// Renews the token, once there is one, before it expires. Never returns.
     pub(crate) async fn run_renewal(&self) {
         loop {
             tokio::time::sleep(LOOK).await;
             let is_due = self.session.lock().await.as_ref().is_some_and(|session| session.is_due());
             if is_due && let Err(error) = self.session().await {
-                tracing::warn!(server = %self.origin, "cannot renew the token of a provider of secrets: {error}");
+                tracing::warn!(server = %self.origin, "cannot renew the token of a secret provider: {error}");
             }
         }
     }
@@ -115,9 +114,9 @@ impl Vault {
         let question = Question::send("/v1/auth/token/renew-self", &serde_json::json!({}));
         let mut answer = self.ask(&session.client, Some(&session.token), &question).await?;
         let login = answer.login().ok_or_else(|| FetchError::unavailable("the answer to a renewal has no token"))?;
-        // A token near its longest life gets no more time: a new login does.
+        // A token near its maximum lifetime is not extended any more: log in again.
         if login.lease_duration < 10 {
-            return Err(FetchError::new(ErrorKind::Denied, "the token is at its end"));
+            return Err(FetchError::new(ErrorKind::Denied, "the token cannot be renewed any longer"));
         }
         let mut next = Session::new(Arc::clone(&session.client), "", login.lease_duration, login.renewable)?;
         next.token = session.token.clone();
@@ -147,7 +146,7 @@ impl Vault {
         }
     }
 
-    /// Takes the token of the file, and asks the server how long it lives.
+    /// Reads the token from the file and asks the server for its lifetime.
     async fn take_token(&self, client: Arc<Client>) -> Result<Session, FetchError> {
         let token = files::credential(&self.token_file)?;
         let shown = self.token_file.display();
@@ -163,7 +162,7 @@ impl Vault {
             }
             Err(error) if error.kind == ErrorKind::Denied => Err(FetchError::new(
                 ErrorKind::Denied,
-                format!("{} does not take the token of {shown} (403)", self.origin),
+                format!("{} rejects the token in the file {shown} (403)", self.origin),
             )),
             Err(error) => Err(error),
         }
@@ -192,7 +191,7 @@ impl Vault {
 struct Body;
 
 impl Body {
-    /// Makes a JSON object of texts, in memory that wipes itself and does not move.
+    /// Creates a JSON object of strings, in memory that is wiped on drop and does not move.
     fn json(fields: &[(&str, &str)]) -> Zeroizing<Vec<u8>> {
         let room: usize = fields.iter().map(|(name, value)| name.len() + 6 * value.len() + 8).sum();
         let mut body = Zeroizing::new(Vec::with_capacity(room + 2));
@@ -201,7 +200,7 @@ impl Body {
             if index > 0 {
                 body.push(b',');
             }
-            // Writing to a vector does not fail.
+            // Writing to a vector cannot fail.
             let _ = serde_json::to_writer(&mut *body, name);
             body.push(b':');
             let _ = serde_json::to_writer(&mut *body, value);

@@ -1,23 +1,23 @@
 //! The encodings in which programs print a value: JSON strings, percent-encoding, base64.
 //!
-//! Encoders differ in what they escape, so each encoding is a table of the styles that are in use. All of them
-//! work on any bytes; what is no UTF-8 passes through the JSON styles as it is.
+//! Encoders differ in what they escape, so each encoding is a table of the styles in use. All of them accept any bytes;
+//! the JSON styles leave invalid UTF-8 unchanged.
 
 use super::pieces::{BufferFull, Forms};
 
-/// Style in which an encoder writes JSON strings.
+/// A style of writing JSON strings.
 pub(super) struct Json {
-    /// Everything beyond printable ASCII becomes `\uXXXX`.
+    /// Escape everything except printable ASCII as `\uXXXX`.
     ascii: bool,
-    /// Hexadecimal digits in capitals.
+    /// Use uppercase hexadecimal digits.
     upper: bool,
-    /// `/` becomes `\/`.
+    /// Escape `/` as `\/`.
     slash: bool,
-    /// Further characters that become `\uXXXX`.
+    /// Further characters to escape as `\uXXXX`.
     also: &'static str,
 }
 
-/// The styles.
+/// JSON styles in use.
 pub(super) const JSON: [Json; 8] = [
     // serde_json, JSON.stringify, jq
     Json { ascii: false, upper: false, slash: false, also: "" },
@@ -25,7 +25,7 @@ pub(super) const JSON: [Json; 8] = [
     Json { ascii: true, upper: false, slash: false, also: "" },
     // Go's encoding/json
     Json { ascii: false, upper: false, slash: false, also: "<>&\u{2028}\u{2029}" },
-    // JSON in a script of HTML, as JSON.stringify with a replacement of these
+    // JSON within HTML scripts: JSON.stringify with these characters replaced
     Json { ascii: false, upper: false, slash: false, also: "<>&" },
     // PHP, and PHP with JSON_UNESCAPED_UNICODE
     Json { ascii: true, upper: false, slash: true, also: "" },
@@ -37,9 +37,9 @@ pub(super) const JSON: [Json; 8] = [
 ];
 
 impl Json {
-    /// Returns whether `text` surely stands as it is.
+    /// Returns true if `text` certainly needs no escapes.
     pub(super) fn keeps(&self, text: &[u8]) -> bool {
-        // Bytes of longer characters are left to the writing.
+        // Bytes of multi-byte characters are left to `write`.
         text.iter().all(|byte| {
             matches!(byte, b' ' | b'!' | b'#'..=b'[' | b']'..=b'~')
                 && !(self.slash && *byte == b'/')
@@ -47,7 +47,7 @@ impl Json {
         })
     }
 
-    /// Writes `text` as it stands between the quotes of a JSON string.
+    /// Writes `text` in the form that it has between the quotes of a JSON string.
     pub(super) fn write(&self, text: &[u8], out: &mut Forms) -> Result<(), BufferFull> {
         for chunk in text.utf8_chunks() {
             for c in chunk.valid().chars() {
@@ -87,23 +87,22 @@ impl Json {
     }
 }
 
-/// Style in which an encoder writes bytes into a URL or a form.
+/// A style of percent-encoding, for URLs or forms.
 pub(super) struct Percent {
     /// Characters that are not escaped, in addition to letters and digits.
     keep: &'static [u8],
-    /// A space becomes `+`.
+    /// Encode a space as `+`.
     plus: bool,
-    /// Hexadecimal digits in capitals.
+    /// Use uppercase hexadecimal digits.
     upper: bool,
 }
 
-/// The styles.
+/// Percent-encoding styles in use.
 pub(super) const PERCENT: [Percent; 12] = {
     const fn style(keep: &'static [u8], plus: bool, upper: bool) -> Percent {
         Percent { keep, plus, upper }
     }
-    // RFC 3986; Python's quote; encodeURIComponent; encodeURI; forms as Go and Python write them; forms as
-    // browsers and Java write them.
+    // RFC 3986; Python's quote; encodeURIComponent; encodeURI; forms as in Go and Python; forms as in browsers and Java.
     const RFC: &[u8] = b"-._~";
     const PATH: &[u8] = b"-._~/";
     const COMPONENT: &[u8] = b"-._~!*'()";
@@ -126,7 +125,7 @@ pub(super) const PERCENT: [Percent; 12] = {
 };
 
 impl Percent {
-    /// Returns whether `text` stands as it is.
+    /// Returns true if `text` needs no escapes.
     pub(super) fn keeps(&self, text: &[u8]) -> bool {
         text.iter().all(|byte| byte.is_ascii_alphanumeric() || self.keep.contains(byte))
     }

@@ -1,27 +1,26 @@
 //! The forms in which a value may be printed.
 //!
-//! - The value itself, without white space around it. (With it, a masked line would swallow its own end.)
-//! - Each of its lines of [`LINE_MIN`] bytes or more, without white space around it.
+//! - The value itself, without surrounding white space. (With it, a masked line would lose its newline.)
+//! - Each of its lines of at least [`LINE_MIN`] bytes, without surrounding white space.
 //! - Value and lines as a JSON string and percent-encoded, in each style that differs.
-//! - The value in base64, in both alphabets and at each of the three places that its first byte can have in a
-//!   group of three: the characters that the value determines, with and without what follows them when the
-//!   value is the last of the data (a partial character, padding, a final newline). And what is wrapped
-//!   at 64 or 76 columns, line by line.
+//! - The value in base64, in both alphabets and at each of the three offsets of its first byte in a group of three: the
+//!   characters that the value determines, with and without what follows them if the value is the last of the data (a
+//!   partial character, padding, a final newline). Also the lines of base64 wrapped at 64 or 76 columns.
 //!
-//! A form of more than 240 bytes is cut evenly into pieces that are each watched. So little has to be held
-//! back, a long value printed in part is masked but for less than a piece at each end, and a comparison is short.
+//! A form of more than 240 bytes is cut evenly into pieces that are each masked. So little has to be held back, a
+//! partly printed long value is masked except for less than a piece at each end, and a comparison is short.
 
 use super::encode::{BASE64, JSON, Json, PERCENT, Percent, base64};
 use super::pieces::{BufferFull, CUT, Forms};
 
-/// Shorter lines of a value are not watched by themselves.
+/// Shorter lines of a value are not masked separately.
 const LINE_MIN: usize = 8;
-/// Columns at which base64 is wrapped: PEM's, and those of MIME and base64(1).
+/// Columns at which base64 is wrapped: PEM, and MIME and base64(1).
 const COLUMNS: [usize; 2] = [64, 76];
 
 impl Forms {
-    /// Watches lines and encodings of a value that is `followed` by some bytes of white space and begins at `at`.
-    /// Where there is no room for one, that one and the rest are left out.
+    /// Adds lines and encodings of a value that begins at `at` and is `followed` by white space. If one has no room,
+    /// that one and the rest are left out.
     pub(super) fn encodings(&mut self, owner: u32, value: &[u8], followed: &[u8], at: usize) -> Result<(), BufferFull> {
         (self.owner, self.rank) = (owner, 1);
         let lines = lines(value);
@@ -29,7 +28,7 @@ impl Forms {
             let several = lines.iter().filter(|_| lines.len() > 1);
             several.copied().try_for_each(|(from, to)| forms.line(at + from, at + to, to - from))
         })?;
-        // What was written before is not written again: most values look the same in most styles.
+        // Most values look the same in most styles, so duplicates are skipped.
         let mut written = vec![(at, at + value.len())];
         for alphabet in BASE64 {
             for preceding in 0..3 {
@@ -82,7 +81,7 @@ impl Forms {
         written.iter().any(|(from, to)| self.bytes[*from..*to] == self.bytes[start..])
     }
 
-    /// A line, of `length` bytes before it was encoded.
+    /// Adds a line whose length before encoding was `length` bytes.
     fn line(&mut self, from: usize, to: usize, length: usize) -> Result<(), BufferFull> {
         if length < LINE_MIN { Ok(()) } else { self.charged_cut(from, to) }
     }
@@ -91,7 +90,7 @@ impl Forms {
 /// Start and end.
 type Span = (usize, usize);
 
-/// The lines of a value, without white space around them; no empty ones.
+/// Returns the non-empty lines of a value, without surrounding white space.
 fn lines(value: &[u8]) -> Vec<Span> {
     let mut at = 0;
     let spans = value.split(|byte| *byte == b'\n').map(|line| {
@@ -103,7 +102,7 @@ fn lines(value: &[u8]) -> Vec<Span> {
     spans.filter(|(start, end)| start < end).collect()
 }
 
-/// An encoding that works character by character.
+/// An encoding that maps character by character.
 enum Style {
     Json(&'static Json),
     Percent(&'static Percent),
@@ -125,10 +124,10 @@ impl Style {
     }
 }
 
-/// A value as it shows in base64 behind some bytes.
+/// Base64 of a value that is preceded by some bytes.
 struct Base64<'a> {
     alphabet: &'static [u8; 64],
-    /// Number of bytes of the first group that are not the value's.
+    /// Number of bytes before the value in its first group of three.
     preceding: usize,
     value: &'a [u8],
     followed: &'a [u8],
@@ -156,9 +155,9 @@ impl Base64<'_> {
         self.followed(forms, last - start)
     }
 
-    /// The last piece, from a character on, once more for when white space follows the value.
+    /// Adds another variant of the last piece, from `character` on, with the white space after the value.
     fn followed(&self, forms: &mut Forms, character: usize) -> Result<(), BufferFull> {
-        // More than two bytes are no end of a line, and would make the piece too long.
+        // More than two bytes are not a line end and would make the piece too long.
         if !(1..=2).contains(&self.followed.len()) {
             return Ok(());
         }
@@ -173,25 +172,25 @@ impl Base64<'_> {
         Ok(())
     }
 
-    /// The preceding bytes, as zeros, and the value.
+    /// Returns the preceding bytes, as zeros, and the value.
     fn bytes(&self, from: usize) -> impl Iterator<Item = u8> {
         (from..self.preceding + self.value.len())
             .map(|at| at.checked_sub(self.preceding).map_or(0, |at| self.value[at]))
     }
 }
 
-/// Ends of a value in base64.
+/// Possible ends of a value in base64, as offsets.
 struct Ends {
-    /// Behind the last character that does not depend on what follows.
+    /// After the last character that does not depend on following data.
     determined: usize,
-    /// Behind the last character, when nothing follows.
+    /// After the last character if no data follows.
     partial: usize,
-    /// Behind the padding.
+    /// After the padding.
     padded: usize,
 }
 
 impl Ends {
-    /// Watches from a place to each of the ends; all but the last piece are shared. Answers where that begins.
+    /// Adds the forms from `from` to each of the ends; all pieces but the last are shared. Returns the start of the last one.
     fn cut(&self, forms: &mut Forms, from: usize) -> Result<usize, BufferFull> {
         forms.charge((self.determined - from).div_ceil(CUT) + 2)?;
         let last = forms.cut(from, self.determined);
@@ -201,7 +200,7 @@ impl Ends {
         Ok(last)
     }
 
-    /// Watches what was written from `start` on line by line, at each of the usual numbers of columns.
+    /// Adds the lines of the form from `start` on, wrapped at each of the usual columns.
     fn wrapped(&self, forms: &mut Forms, start: usize) -> Result<(), BufferFull> {
         for columns in COLUMNS.into_iter().filter(|columns| *columns < self.padded - start) {
             for line in (start..self.padded).step_by(columns) {

@@ -1,26 +1,25 @@
-//! Finds which of many forms begins at a place, the longest of them, in bounded time whatever forms and text are.
+//! Finds the longest of many forms that begins at a position, in bounded time for any forms and text.
 //!
-//! A filter over the first bytes (a Bloom filter whose two bits lie in one word) passes over text that begins no
-//! form, at about the speed of reading it. Where it does not, a binary search over the sorted forms finds the last
-//! one that does not sort behind the text: the longest form that the text begins with is that one or a prefix of
-//! it, and each form is linked with its longest such prefix. So a place costs at most one comparison for each
-//! doubling of the number of forms, of at most [`FORM_MAX`] bytes each. Nothing is hashed to find a form: there
-//! are no collisions that a tenant could choose.
+//! A filter over the first bytes (a Bloom filter whose two bits are in one word) skips text that begins no form, at
+//! about the speed of reading it. Otherwise a binary search over the sorted forms finds the last one that does not sort
+//! after the text: the longest matching form is that one or a prefix of it, and each form is linked with its longest
+//! such prefix. So a position costs at most one comparison for each doubling of the number of forms, of at most
+//! [`FORM_MAX`] bytes each. Finding a form uses no hash, so a tenant cannot choose collisions.
 
 use super::pieces::{FORM_MAX, Piece};
 
-/// The words of the filter: one for each form, within these bounds.
+/// Words of the filter: one per form, within these bounds.
 const FILTER_WORDS: std::ops::RangeInclusive<usize> = 64..=1 << 16;
-/// Marks a form that has no other form as its prefix.
+/// Marks a form without a shorter form as its prefix.
 const NONE: u32 = u32::MAX;
 
-/// Sorted forms. Their bytes live elsewhere and are handed to every call.
+/// Sorted forms. Their bytes are stored elsewhere and passed to every call.
 pub(super) struct Matcher {
-    /// Number of bytes that the filter and the keys use: 8, or 4 if there is a form of less than 8.
+    /// Number of bytes that the filter and the keys use: 8, or 4 if a form is shorter than 8.
     width: usize,
     filter: Vec<u64>,
     shift: u32,
-    /// The first `width` bytes of each form, as a number that sorts like them.
+    /// First `width` bytes of each form, as a number with the same sort order.
     keys: Vec<u64>,
     forms: Vec<Form>,
     longest: usize,
@@ -28,27 +27,27 @@ pub(super) struct Matcher {
 
 struct Form {
     at: u32,
-    /// The longest other form that this one begins with.
+    /// Longest other form that is a prefix of this one.
     prefix: u32,
     owner: u32,
     length: u16,
 }
 
-/// Form that begins at a place.
+/// Search result at a position.
 #[derive(Default)]
 pub(super) struct Found {
     /// Length and owner of the longest form.
     pub(super) form: Option<(usize, u32)>,
-    /// The text ended within a longer one.
+    /// True if the text ended within a longer form.
     pub(super) open: bool,
 }
 
 impl Matcher {
-    /// Makes a matcher of pieces of `bytes`. Of two equal pieces the one of lower rank, then of the earlier owner,
-    /// stays.
+    /// Builds a matcher from pieces of `bytes`. Of two equal pieces it keeps the one with the lower rank, then with the
+    /// earlier owner.
     pub(super) fn new(bytes: &[u8], pieces: Vec<Piece>) -> Self {
         let content = |piece: &Piece| &bytes[piece.at as usize..][..usize::from(piece.length)];
-        // The first bytes beside each piece spare most looks at the rest.
+        // Keeping the first bytes next to each piece avoids most accesses to the rest.
         let mut keyed: Vec<(u64, Piece)> = pieces.into_iter().map(|piece| (first8(content(&piece)), piece)).collect();
         keyed.sort_unstable_by(|(a_key, a), (b_key, b)| {
             let by_content = a_key.cmp(b_key).then_with(|| content(a).cmp(content(b)));
@@ -70,7 +69,7 @@ impl Matcher {
             forms: Vec::with_capacity(pieces.len()),
             longest,
         };
-        // Sorted, a form comes behind those that are its prefixes, and the last of them are nested in each other.
+        // In sorted order a form follows its prefixes, and the last of them are nested in each other.
         let mut prefixes: Vec<u32> = Vec::new();
         for (index, piece) in (0..).zip(&pieces) {
             let content = content(piece);
@@ -114,8 +113,8 @@ impl Matcher {
         &bytes[form.at as usize..][..usize::from(form.length)]
     }
 
-    /// The first place in `from..until` at which a form may begin. Places with too little text behind them for any
-    /// form are passed over; where that begins is told when there is no such place.
+    /// Returns the first position in `from..until` at which a form may begin. Positions with too little remaining text
+    /// for any form are skipped; if there is no candidate, returns the position where they start as an error.
     pub(super) fn candidate(&self, text: &[u8], from: usize, until: usize) -> Result<usize, usize> {
         let end = until.min((text.len() + 1).saturating_sub(self.width));
         let found = match self.width {
@@ -161,7 +160,7 @@ impl Matcher {
         if self.width == 8 { load8(text) } else { load4(text) }
     }
 
-    /// The longest form that `text` begins with. `text` has at least the bytes that [`Self::candidate`] looks at.
+    /// Returns the longest form that `text` begins with. `text` must have at least the bytes that [`Self::candidate`] examines.
     pub(super) fn search(&self, bytes: &[u8], text: &[u8]) -> Found {
         let key = self.key(text);
         let (mut low, mut high) = (0, self.forms.len());
@@ -188,7 +187,7 @@ impl Matcher {
         Found { form: low.checked_sub(1).and_then(|last| self.longest_prefix(bytes, last, text)), open }
     }
 
-    /// The form, or the longest of its prefixes, that `text` begins with.
+    /// Returns the form, or the longest of its prefixes, that `text` begins with.
     fn longest_prefix(&self, bytes: &[u8], index: usize, text: &[u8]) -> Option<(usize, u32)> {
         if self.keys[index] != self.key(text) {
             return None;
@@ -211,8 +210,7 @@ impl Matcher {
         }
     }
 
-    /// Tells whether all of `text` is the beginning of a longer form. `text` is shorter than what [`Self::candidate`]
-    /// examines.
+    /// Returns true if all of `text` is the beginning of a longer form. `text` is shorter than what [`Self::candidate`] examines.
     pub(super) fn opens(&self, text: &[u8]) -> bool {
         debug_assert!(text.len() < self.width && self.longest <= FORM_MAX);
         let mut first = [0; 8];
@@ -230,7 +228,7 @@ fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     words + a[words..].iter().zip(&b[words..]).take_while(|(a, b)| a == b).count()
 }
 
-/// The first 8 bytes as a number that sorts like them; zeros behind fewer.
+/// Returns the first 8 bytes, zero-padded, as a number with the same sort order.
 fn first8(text: &[u8]) -> u64 {
     let mut first = [0; 8];
     let length = text.len().min(8);
@@ -248,7 +246,7 @@ fn load4(text: &[u8]) -> u64 {
     text.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes).into())
 }
 
-/// Cost of searching in bytes examined, counted for tests only.
+/// Counts examined bytes, for tests only.
 pub(super) mod cost {
     #[cfg(test)]
     thread_local! {

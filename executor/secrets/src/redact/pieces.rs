@@ -1,28 +1,28 @@
-//! Forms of values as pieces of one wiped buffer, and the bounds on how much of them is watched.
+//! Forms of values as pieces of one buffer that is wiped, with limits on their total size.
 
 use zeroize::Zeroizing;
 
-/// Bytes of the longest piece.
+/// Longest piece in bytes.
 pub(super) const FORM_MAX: usize = 256;
-/// Longer forms are cut. Characters that may follow in base64 have room behind a piece.
+/// Longer forms are cut, in bytes. The rest up to `FORM_MAX` is room for base64 characters that may follow a piece.
 pub(super) const CUT: usize = 240;
-/// White space of fewer bytes than this does not begin a piece.
+/// A piece does not begin with white space of fewer bytes than this.
 const SHIFT: usize = 8;
-/// Maximum bytes of values that are watched: the largest volume of secret files that can be configured.
+/// Most bytes of values that are masked: the largest configurable volume of secret files.
 pub(super) const VALUES_MAX: usize = 64 << 20;
-/// Maximum bytes of memory for lines and encodings of the values.
+/// Most bytes of memory for lines and encodings of the values.
 pub(super) const ENCODED_MAX: usize = 16 << 20;
-/// Bytes of memory of a piece beside its content.
+/// Memory overhead of a piece in bytes, in addition to its content.
 const PIECE_BYTES: usize = 40;
 
-/// The bound on forms is reached.
+/// The size limit of forms is reached.
 pub(super) struct BufferFull;
 
 /// A form, or a part of one.
 pub(super) struct Piece {
     pub(super) at: u32,
     pub(super) length: u16,
-    /// 0 for a value itself, 1 for its lines and encodings: of two same pieces the lower one gives the name.
+    /// 0 for a value itself, 1 for its lines and encodings: of two equal pieces the lower rank provides the name.
     pub(super) rank: u8,
     pub(super) owner: u32,
 }
@@ -37,7 +37,7 @@ pub(super) struct Forms {
     pub(super) rank: u8,
 }
 
-/// A state of [`Forms`] to return to.
+/// A saved state of [`Forms`] for rollback.
 #[derive(Clone, Copy)]
 pub(super) struct Mark {
     bytes: usize,
@@ -46,13 +46,13 @@ pub(super) struct Mark {
 }
 
 impl Forms {
-    /// Makes an empty buffer for values of this many bytes in all.
+    /// Creates an empty buffer for values of this many bytes in total.
     pub(super) fn new(values: usize) -> Self {
         let bytes = Zeroizing::new(Vec::with_capacity(values.min(VALUES_MAX)));
         Self { bytes, pieces: Vec::new(), room: VALUES_MAX, owner: 0, rank: 0 }
     }
 
-    /// Watches a value itself, as much of it as there is room for. Tells how much.
+    /// Adds a value itself, as far as it fits. Returns how many bytes fit.
     pub(super) fn value(&mut self, owner: u32, value: &[u8]) -> usize {
         let taken = value.len().min(self.room);
         if taken < value.len().min(FORM_MAX) {
@@ -89,11 +89,10 @@ impl Forms {
         Ok(())
     }
 
-    /// Watches bytes that were written, in as few pieces of about the same length as it takes. Answers where the
-    /// last one begins.
+    /// Cuts written bytes into the fewest pieces of about equal length and adds them. Returns the start of the last one.
     ///
-    /// None begins with white space, if little of it stands there: whatever is printed ends in a newline, and that
-    /// would be held back each time as the beginning of a piece.
+    /// Pieces avoid starting with a short run of white space: all output ends in a newline, which would otherwise be
+    /// held back each time as the possible start of a piece.
     pub(super) fn cut(&mut self, from: usize, to: usize) -> usize {
         let (length, count) = (to - from, (to - from).div_ceil(CUT).max(1));
         let mut begin = from;

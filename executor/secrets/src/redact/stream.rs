@@ -1,29 +1,28 @@
-//! Masks a stream of bytes that comes in parts.
+//! Masks a stream of bytes that arrives in parts.
 
 use zeroize::Zeroizing;
 
 use super::pieces::FORM_MAX;
 use super::{Marker, Redactor};
 
-/// One stream of output on its way through a [`Redactor`]: standard output or standard error.
+/// State of one output stream, standard output or standard error, that passes through a [`Redactor`].
 ///
-/// It holds bytes back only while they may be the beginning of something watched: from the first place at which
-/// the text so far is how a form begins, so at most the longest form's bytes less one. A redactor may be exchanged
-/// for another between any two calls: what is held is judged anew.
+/// Holds bytes back only while they may be the beginning of a form, which is at most the length of the longest form
+/// minus one. The redactor may be exchanged between calls: held bytes are then checked again.
 #[derive(Default)]
 pub struct Stream {
     held: Zeroizing<Vec<u8>>,
-    /// Number of following bytes that are masked already, after their marker was written.
+    /// Number of following bytes that are already masked because their marker has been written.
     covered: usize,
-    /// The value whose marker was the last thing that went out.
+    /// Value whose marker was written last, with no output after it.
     marked: Option<u64>,
 }
 
 impl Stream {
-    /// Takes bytes, and appends what is decided to `out`.
+    /// Processes bytes and appends the decided output to `out`.
     pub fn push(&mut self, redactor: &Redactor, bytes: &[u8], out: &mut Vec<u8>) {
         if !self.held.is_empty() {
-            // Enough of the new bytes to decide every held one; if fewer came, all of them stay together.
+            // Take enough new bytes to decide every held one; with fewer, all of them stay held.
             let (held, more) = (self.held.len(), bytes.len().min(FORM_MAX));
             let mut joined = std::mem::take(&mut self.held);
             joined.extend_from_slice(&bytes[..more]);
@@ -39,14 +38,14 @@ impl Stream {
         }
     }
 
-    /// Writes the bytes that are held back, masked, because no more bytes come for a while, or ever.
+    /// Writes the held bytes, masked, because no more input is expected soon, or ever.
     pub fn flush(&mut self, redactor: &Redactor, out: &mut Vec<u8>) {
         let held = std::mem::take(&mut self.held);
         self.scan(redactor, &held, held.len(), true, out);
         self.marked = None;
     }
 
-    /// Returns whether nothing came since the last flush, so that another one would change nothing.
+    /// Returns true if there was no input since the last flush, so that another flush would have no effect.
     pub fn is_fresh(&self) -> bool {
         self.held.is_empty() && self.covered == 0 && self.marked.is_none()
     }
@@ -64,8 +63,7 @@ impl Stream {
         self.held = joined;
     }
 
-    /// Decides the places before `until`; answers the first that is not decided. With `last`, nothing comes behind
-    /// the text and all are.
+    /// Decides the positions before `until`; returns the first undecided one. With `last`, no text follows and all are decided.
     fn scan(&mut self, redactor: &Redactor, text: &[u8], until: usize, last: bool, out: &mut Vec<u8>) -> usize {
         let matcher = &redactor.matcher;
         let mut output = Output { out, text, done: self.covered, marked: self.marked };
@@ -82,7 +80,7 @@ impl Stream {
                     }
                     place = candidate + 1;
                 }
-                // Behind it there is less text than any form has.
+                // The remaining text is shorter than any form.
                 Err(_) if last => break until,
                 Err(place) => break (place..until).find(|place| matcher.opens(&text[*place..])).unwrap_or(until),
             }
@@ -97,14 +95,14 @@ impl Stream {
 struct Output<'a> {
     out: &'a mut Vec<u8>,
     text: &'a [u8],
-    /// Position up to which the text is written or masked.
+    /// Position up to which the text has been written or masked.
     done: usize,
     marked: Option<u64>,
 }
 
 impl Output<'_> {
-    /// Masks a form. What overlaps a mask makes it longer; what touches it does, too, if it is of the same value,
-    /// as the next piece of a long one is.
+    /// Masks a form. Overlapping text extends the mask; adjacent text does so only if it is of the same value, as the
+    /// next piece of a long one is.
     fn mask(&mut self, from: usize, length: usize, marker: &Marker) {
         self.pass(from);
         if from == self.done && self.marked != Some(marker.id) {
@@ -114,7 +112,7 @@ impl Output<'_> {
         self.done = self.done.max(from + length);
     }
 
-    /// Lets what is before a place out as it is, if it is not masked.
+    /// Writes the unmasked text before a position.
     fn pass(&mut self, to: usize) {
         if self.done < to {
             self.out.extend_from_slice(&self.text[self.done..to]);

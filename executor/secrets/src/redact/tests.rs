@@ -1,4 +1,4 @@
-//! The redactor beside a naive one, and its forms beside other people's encoders.
+//! Compares the redactor with a naive one, and its forms with other encoders.
 
 mod bounds;
 mod encodings;
@@ -17,7 +17,7 @@ fn redactor(mode: Redaction, values: &[impl AsRef<[u8]>]) -> Redactor {
     Redactor::new(mode, names.iter().zip(values).map(|(name, value)| Watched { name, value: value.as_ref() }))
 }
 
-/// All of a text through a stream, in parts of these lengths (and the rest), without a flush between.
+/// Passes a text through a stream, in parts of these lengths (and the rest), without a flush between.
 fn masked(redactor: &Redactor, text: &[u8], parts: &[usize]) -> Vec<u8> {
     let (mut stream, mut out, mut rest) = (Stream::default(), Vec::new(), text);
     for part in parts {
@@ -32,7 +32,7 @@ fn masked(redactor: &Redactor, text: &[u8], parts: &[usize]) -> Vec<u8> {
     out
 }
 
-/// What must come out, found out in the slowest way.
+/// Expected output, computed by a naive search.
 fn expected(redactor: &Redactor, text: &[u8]) -> Vec<u8> {
     let forms: Vec<_> = redactor.matcher.forms(&redactor.bytes).collect();
     let longest = |place: usize| {
@@ -61,7 +61,7 @@ fn expected(redactor: &Redactor, text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Values that overlap, nest, repeat themselves and share beginnings; ordinary ones; long ones; any bytes.
+/// Values that overlap, nest, repeat and share beginnings; ordinary ones; long ones; arbitrary bytes.
 fn value() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         proptest::collection::vec(prop_oneof![Just(b'a'), Just(b'b')], 0..24),
@@ -94,13 +94,13 @@ fn values_and_text() -> impl Strategy<Value = (Redaction, Vec<Vec<u8>>, Vec<u8>)
     })
 }
 
-/// Shows bytes where they differ as text.
+/// Compares bytes and prints a difference as text.
 fn same(left: &[u8], right: &[u8]) -> Result<(), TestCaseError> {
     prop_assert!(left == right, "{}\n  is not\n{}", left.escape_ascii(), right.escape_ascii());
     Ok(())
 }
 
-/// A redactor for these tests tells its secrets nowhere.
+/// A redactor that must not reveal its secrets in `Debug`.
 fn tells_nothing(what: &impl Debug, value: &str) {
     let reported = format!("{what:?}");
     assert!(!reported.contains(value), "{reported}");

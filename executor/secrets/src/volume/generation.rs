@@ -1,21 +1,21 @@
-//! A later generation of the files: written beside the one in force, swapped in, and the old one handed out to be wiped.
+//! Replacing the files by a new generation: written next to the current one and swapped in; the old one is returned for wiping.
 //!
 //! ```text
 //! /files/0/..gen1/db/user, ..gen1/db/password
-//!          ..gen2/db/user -> the same inode   what stays is linked, and costs no page
-//!          ..gen2/db/password                 what is new is written
-//!          ..data_new -> ..gen2               one rename onto `..data`, and all of them have changed
-//! /0/db/..., /0..gen2/                        what the container sees; what it lacks is made beside, moved there right before
-//!                                             the swap, and what it is not to have goes right after it
-//! /0..gen2..links/0                           the link of a new file once more: it is renamed over the visible one after the swap
-//! /1, /1..gen2                                a single file: the names are exchanged, its mounts are the caller's
+//!          ..gen2/db/user -> the same inode   unchanged files are hard links and use no page
+//!          ..gen2/db/password                 new content is written
+//!          ..data_new -> ..gen2               one rename onto `..data` changes all of them
+//! /0/db/..., /0..gen2/                        visible to the container; missing entries are made aside and moved there right
+//!                                             before the swap, removed ones leave right after it
+//! /0..gen2..links/0                           second link to a new file: renamed over the visible one after the swap
+//! /1, /1..gen2                                a single file: the names are exchanged; the caller updates its mounts
 //! ```
-//! Within a mount point the swap is one rename. Over several it is one after the other, some microseconds apart, and
-//! back again where one fails. Every file of the generation in force can be opened at every moment; what is seen besides,
-//! for those microseconds, are links that lead nowhere, of files that are about to come or have just gone.
+//! Within a mount point the swap is one rename. Several mount points are swapped one after the other, some microseconds
+//! apart, and swapped back if one fails. Every file of the current generation can be opened at any moment; for those
+//! microseconds there may be additional dangling links, of files that are about to appear or have just gone.
 //!
-//! A program that watches a visible directory by inotify sees nothing of the rename in `/files/0`. So the link of each new file
-//! is renamed over the visible one, with the same text, once the generation is in force at every mount point
+//! A program that watches a visible directory by inotify does not notice the rename in `/files/0`. So the link of each
+//! new file is renamed over the visible one, with the same target, once the generation is in force at every mount point
 //! (docs/adr/0045-a-rotation-renames-the-visible-links.md).
 
 use std::collections::BTreeMap;
@@ -36,10 +36,9 @@ use super::{
     open_dir, shown, write_file,
 };
 
-/// The successor of the link to the generation in force, for a moment.
+/// Temporary name of the new link to the current generation.
 const DATA_NEW: &str = "..data_new";
 
-/// A change of generations.
 #[derive(Debug)]
 pub struct Rotation<'a> {
     volume: &'a Volume,
@@ -52,13 +51,13 @@ pub struct Rotation<'a> {
 
 #[derive(Debug)]
 enum Before {
-    /// The name of the generation's directory.
+    /// Name of the generation's directory.
     Directory(PathBuf),
     /// The file's inode.
     File(u64),
 }
 
-/// An old generation. Whoever has just looked it up may read it for as long as it is there.
+/// An old generation. A process that has just looked it up may read it while it exists.
 #[derive(Debug, Default)]
 pub struct Replaced(Vec<PathBuf>);
 
@@ -76,10 +75,10 @@ impl Volume {
         Ok(Some((size(stat.f_blocks, stat.f_files), size(stat.f_blocks - stat.f_bfree, stat.f_files - stat.f_ffree))))
     }
 
-    /// Gives the file system this size. Nothing else of it changes. ramfs has none.
+    /// Resizes the file system; other options stay. No effect on ramfs.
     ///
     /// # Errors
-    /// There is more in it.
+    /// Fails if the content is larger.
     pub fn resize(&self, size: VolumeSize) -> io::Result<()> {
         if self.kind == VolumeKind::Ramfs {
             return Ok(());
@@ -88,7 +87,7 @@ impl Volume {
         reconfigure(self.handle(), &[("size", Some(&bytes)), ("nr_inodes", Some(&inodes))])
     }
 
-    /// Leaves this much room beyond what there is now: for a process that may write to it.
+    /// Sets the size to the present use plus this much room, for a process that may write to it.
     ///
     /// # Errors
     /// None in practice.
@@ -97,10 +96,10 @@ impl Volume {
         self.resize(VolumeSize { bytes: used.bytes + room.bytes, inodes: used.inodes + room.inodes })
     }
 
-    /// Overwrites and removes an old generation. What a newer one has too stays.
+    /// Overwrites and removes an old generation, except files shared with a newer one.
     ///
     /// # Errors
-    /// A file could not be overwritten; what was not removed goes with the whole volume.
+    /// Fails if a file could not be overwritten; remaining files are wiped with the whole volume.
     pub fn wipe_replaced(&self, replaced: &Replaced) -> io::Result<Receipt> {
         let mut receipt = Receipt::default();
         let wiped = replaced.0.iter().try_for_each(|path| absent_is_fine(self.wipe_below(path, &mut receipt)));
@@ -108,22 +107,22 @@ impl Volume {
         wiped.map(|()| receipt)
     }
 
-    /// The directory of a mount point's generations.
+    /// Opens the directory of a mount point's generations.
     fn top(&self, mount: usize) -> io::Result<OwnedFd> {
         open_dir(self.handle(), generations(mount).as_os_str())
     }
 
-    /// The directory that shows at a mount point.
+    /// Opens the directory that is visible at a mount point.
     fn shown(&self, mount: usize) -> io::Result<OwnedFd> {
         open_dir(self.handle(), mount.to_string().as_ref())
     }
 }
 
 impl<'a> Rotation<'a> {
-    /// Looks at what is in force. `number` is the new generation's, larger than that of any before it.
+    /// Reads the current state. `number` is the new generation's, larger than any earlier one.
     ///
     /// # Errors
-    /// A mount point is not as the volume made it.
+    /// Fails if a mount point is not in the state that the volume created.
     pub fn start(volume: &'a Volume, number: u64, mounts: &'a [MountPoint], changes: &'a [Change]) -> io::Result<Self> {
         let look = |change: &Change| match change.next {
             Next::Directory { .. } => {
@@ -137,15 +136,15 @@ impl<'a> Rotation<'a> {
         Ok(Self { volume, number, mounts, changes, before })
     }
 
-    /// Writes the new generation, for nobody to see, and passes each new file on. New pages are charged to the cgroup of
+    /// Writes the new generation, not yet visible, and passes each new file on. New pages are charged to the cgroup of
     /// the calling process.
     ///
     /// # Errors
-    /// No room. What was written is there to be discarded.
+    /// Fails if there is no room. The written part remains and can be discarded.
     ///
     /// # Panics
-    /// Where `contents`, `access` or the mount points are fewer than the indices in the changes and the mount points say:
-    /// the caller counts them first.
+    /// Panics if `contents`, `access` or the mount points are fewer than the indices in the changes and the mount
+    /// points require; the caller checks the lengths first.
     pub fn write(&self, contents: &[&[u8]], access: &[Access], owner: Owner, pass: &mut Pass<'_>) -> io::Result<()> {
         for (change, before) in self.changes.iter().zip(&self.before) {
             let mount = &self.mounts[change.mount];
@@ -188,20 +187,20 @@ impl<'a> Rotation<'a> {
         Ok(())
     }
 
-    /// Makes what a mount point lacks of a generation: beside, or in place.
+    /// Creates the entries of a generation that a mount point lacks: in `beside`, or in place.
     fn show(&self, mount: usize, generation: BorrowedFd<'_>, beside: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let (shown, point) = (self.volume.shown(mount)?, &self.mounts[mount]);
         let into = beside.unwrap_or(shown.as_fd());
         shown::add(generation, shown.as_fd(), into, &|path| point.link(mount, path))
     }
 
-    /// The name in the volume of a single file's new content before the swap, and of its old content afterwards; of a
-    /// directory, of what is on its way to be shown, or from there.
+    /// Returns the temporary name in the volume: for a single file, of its new content before the swap and its old
+    /// content afterwards; for a directory, of entries that are about to become visible or have just been removed.
     pub fn beside(&self, mount: usize) -> PathBuf {
         PathBuf::from(format!("{mount}{}", self.name()))
     }
 
-    /// The name in the volume of the links that are renamed over the visible ones of a directory.
+    /// Returns the name in the volume of the links that are renamed over the visible ones of a directory.
     fn links(&self, mount: usize) -> PathBuf {
         PathBuf::from(format!("{mount}{}..links", self.name()))
     }
@@ -221,10 +220,10 @@ impl<'a> Rotation<'a> {
         Ok(())
     }
 
-    /// Puts the new generation in force at every mount point, or leaves the old one in force at all of them.
+    /// Puts the new generation in force at every mount point, or at none.
     ///
     /// # Errors
-    /// A rename failed.
+    /// Fails if a rename failed.
     pub fn swap(&self) -> io::Result<()> {
         let directories = || self.changes.iter().filter(|change| matches!(change.next, Next::Directory { .. }));
         let shown = directories().try_for_each(|change| {
@@ -241,15 +240,15 @@ impl<'a> Rotation<'a> {
             })
         };
         shown.and_then(|()| swapped()).and_then(|()| self.announce()).inspect_err(|_| {
-            // Told below if it fails; the error that led here is the one to be told then, too.
+            // A failure here is reported below; the original error takes precedence.
             let _ = self.swap_back();
         })
     }
 
-    /// Puts the old generation in force again wherever it is not.
+    /// Restores the old generation at every mount point.
     ///
     /// # Errors
-    /// The first mount point at which that failed; others are tried all the same.
+    /// Returns the error of the first mount point that failed; the others are still tried.
     pub fn swap_back(&self) -> io::Result<()> {
         let mut result = Ok(());
         for (change, before) in self.changes.iter().zip(&self.before) {
@@ -282,10 +281,10 @@ impl<'a> Rotation<'a> {
         Ok(renameat_with(root, beside, root, mount.to_string(), RenameFlags::EXCHANGE)?)
     }
 
-    /// Overwrites and removes what was written of a generation that did not come into force.
+    /// Overwrites and removes the files of a generation that did not come into force.
     ///
     /// # Errors
-    /// A file could not be overwritten.
+    /// Fails if a file could not be overwritten.
     pub fn discard(self) -> io::Result<()> {
         let mut result = Ok(());
         for change in self.changes {
@@ -335,7 +334,7 @@ impl<'a> Rotation<'a> {
         format!("..gen{}", self.number)
     }
 
-    /// Takes away what leads nowhere, if anything has been on its way to be shown.
+    /// Removes dangling links, if any entries were about to become visible.
     fn prune(&self, mount: usize) -> io::Result<()> {
         let aside = match open_dir(self.volume.handle(), self.beside(mount).as_os_str()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -1,9 +1,9 @@
-//! Secret inputs that are no files, kept for the holder of the runtime token, and files read back for it.
+//! Secret inputs other than files, kept for the holder of the runtime token, and files read back for it.
 //!
-//! A process has its own copy of its environment and its arguments, and the memory file that brought them is wiped once
-//! it runs. Where a container may ask for its inputs again they are kept here: charged to the
-//! container as its files are, wiped with them, reached by whoever holds a handle of the volume. They lie in a directory
-//! beside the mount points, root's alone.
+//! A process has its own copy of its environment and arguments, and the memory file that carried them is wiped once it
+//! runs. If the container may ask for its inputs again, they are kept here: charged to the container and wiped with it
+//! like its files, and accessible through any handle of the volume. They are stored in a directory next to the mount
+//! points that only root can access.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -18,16 +18,16 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use super::{Access, DIRECTORY as PRIVATE, READ_ONLY, ROOT, Volume, generations, make_dir, write_file};
 
-/// The directory; mount points are numbers.
+/// Directory of the inputs; mount points are numbers.
 const DIRECTORY: &str = "inputs";
-/// The file in it: a payload.
+/// File in it, in the payload format.
 const VALUES: &str = "values";
 
 impl Volume {
-    /// Keeps values, and files as they are now. The pages are charged to the cgroup of the calling process.
+    /// Stores values, and the present content of files. The pages are charged to the cgroup of the calling process.
     ///
     /// # Errors
-    /// No room: in the volume, or in the cgroup's memory limit.
+    /// Fails if the volume or the cgroup's memory limit has no room.
     pub fn keep_inputs(&self, values: &[&[u8]], files: &[&[u8]]) -> io::Result<()> {
         let dir = make_dir(self.handle(), DIRECTORY.as_ref(), ROOT, Access { mode: PRIVATE, gid: ROOT })?;
         let private = Access { mode: FILE_MODE, gid: ROOT };
@@ -35,7 +35,7 @@ impl Volume {
             write_file(dir.as_fd(), index.to_string().as_ref(), content, ROOT, private)?;
         }
         let mut file = write_file(dir.as_fd(), VALUES.as_ref(), &[], ROOT, private)?;
-        // Piece by piece, so that they are nowhere else on their way.
+        // Written one by one, so that there is no intermediate copy.
         file.write_all(&payload::head(values.len()))?;
         for value in values {
             file.write_all(&payload::prefix(value.len()))?;
@@ -44,20 +44,20 @@ impl Volume {
         Ok(())
     }
 
-    /// A detached read-only view of the directory of inputs.
+    /// Creates a detached read-only view of the directory of inputs.
     ///
     /// # Errors
-    /// As for [`Volume::views`]; there are none.
+    /// As [`Volume::views`]; also if there are no inputs.
     pub fn inputs_view(&self) -> io::Result<OwnedFd> {
         let view = clone_tree(self.handle(), Path::new(DIRECTORY), false)?;
         set_attributes(view.as_fd(), READ_ONLY)?;
         Ok(view)
     }
 
-    /// The inputs that are kept: so many bytes of encoded strings (what follows a payload's head).
+    /// Opens the stored inputs: the encoded strings, without the payload's head.
     ///
     /// # Errors
-    /// There are none.
+    /// Fails if there are none.
     pub fn inputs(&self) -> io::Result<Stored> {
         let stored = self.open(&Path::new(DIRECTORY).join(VALUES))?;
         let mut head = [0; payload::HEAD];
@@ -66,18 +66,20 @@ impl Volume {
         Ok(Stored { length, ..stored })
     }
 
-    /// The file of this index as it was kept: what a process may change is not read as the container has it.
+    /// Opens the stored original of the file with this index. Files that the process may change are not read from the
+    /// container's view.
     ///
     /// # Errors
-    /// It was not.
+    /// Fails if it was not stored.
     pub fn kept_file(&self, index: usize) -> io::Result<Stored> {
         self.open(&Path::new(DIRECTORY).join(index.to_string()))
     }
 
-    /// The file of this index as the container sees it now. One that the process may change can be anything as soon as it runs.
+    /// Opens the file with this index as the container currently sees it. A writable one can have any content once the
+    /// process runs.
     ///
     /// # Errors
-    /// No mount point shows it.
+    /// Fails if no mount point shows it.
     pub fn current(&self, mounts: &[MountPoint], index: usize, layout: Layout) -> io::Result<Stored> {
         let place = mounts.iter().enumerate().find_map(|(number, mount)| match &mount.content {
             Content::File(file) => (*file == index).then(|| PathBuf::from(number.to_string())),
@@ -94,7 +96,7 @@ impl Volume {
 
     pub(super) fn open(&self, path: &Path) -> io::Result<Stored> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        // The links of the layout are followed; none leads out of it.
+        // Follow the layout's links; none leads out of the volume.
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         let file = File::from(rustix::fs::openat2(self.handle(), path, flags, Mode::empty(), resolve)?);
         let length = usize::try_from(file.metadata()?.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
@@ -102,7 +104,7 @@ impl Volume {
     }
 }
 
-/// Inputs in the volume, to be read once, directly into their destination.
+/// An input in the volume, to be read once, directly into its destination.
 #[derive(Debug)]
 pub struct Stored {
     file: File,
@@ -110,28 +112,28 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// Returns the number of bytes.
+    /// Size in bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Its descriptor, which a process that is to read it inherits.
+    /// Returns the descriptor, for a process that inherits and reads it.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Tells whether there are no inputs.
+    /// Returns true if the size is 0.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Reads all of them into a place of that size: from the volume's pages, with no copy between.
+    /// Reads everything into a buffer of that size, from the volume's pages without an intermediate copy.
     ///
     /// # Errors
-    /// It became shorter.
+    /// Fails if the file became shorter.
     ///
     /// # Panics
-    /// The place has another size: the caller's own mistake.
+    /// Panics if the buffer has another size.
     pub fn read_into(&self, place: &mut [u8]) -> io::Result<()> {
         assert_eq!(place.len(), self.length);
         (&self.file).read_exact(place)

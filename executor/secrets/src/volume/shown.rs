@@ -1,9 +1,9 @@
-//! The view of a mount point that is a directory: real directories as in the current generation, with a link for each
-//! of its files.
+//! The visible tree of a mount point that is a directory: real directories as in the current generation, with a link
+//! for each of its files.
 //!
-//! Programs tell bindings by what their entries are (`os.ReadDir` and `IsDir`, `Dirent.isDirectory()`), not by where a link
-//! leads: that is why the links are the files alone. Everything here follows from the comparison of two trees, a generation
-//! and what is shown, both written by nobody but this module's callers.
+//! Programs recognize bindings by the type of an entry (`os.ReadDir` and `IsDir`, `Dirent.isDirectory()`), not of a
+//! link's target, so only files are links. The functions compare two trees, a generation and the visible one; only
+//! callers of this module write to either.
 
 use std::ffi::OsString;
 use std::io;
@@ -18,13 +18,13 @@ use rustix::io::Errno;
 
 use super::{Access, Owner, make_link, own};
 
-/// Names of what was taken away, where it waits to be removed. No file's name begins with two dots.
+/// Name prefix of removed entries that are still to be deleted. No file's name begins with two dots.
 const TAKEN: &str = "..taken";
-/// Everybody may list and search a directory.
+/// Permission for all users to list and search a directory.
 const OPEN_TO_ALL: RawMode = 0o055;
 
-/// Makes what a generation has and `shown` lacks, below `into`: with all that is above it there, so that it can be moved
-/// to `shown` as it is ([`merge`]). A directory that is shown already is opened as far as the generation's is.
+/// Creates the entries of a generation that `shown` lacks, in `into`, with their parent directories, so that [`merge`]
+/// can move them to `shown`. A directory that is already visible is opened as far as the generation's.
 pub(super) fn add(
     generation: BorrowedFd<'_>,
     shown: BorrowedFd<'_>,
@@ -59,8 +59,7 @@ pub(super) fn add(
     Ok(())
 }
 
-/// Moves what was made beside to `shown`. A file that becomes a directory, or a directory that becomes a file, changes places
-/// with what is there.
+/// Moves prepared entries to `shown`. If an entry changes between file and directory, the two are exchanged.
 pub(super) fn merge(made: BorrowedFd<'_>, shown: BorrowedFd<'_>) -> io::Result<()> {
     let mut todo = vec![PathBuf::new()];
     while let Some(dir) = todo.pop() {
@@ -78,7 +77,8 @@ pub(super) fn merge(made: BorrowedFd<'_>, shown: BorrowedFd<'_>) -> io::Result<(
     Ok(())
 }
 
-/// Takes away what a generation does not have: a directory as a whole, into `aside`. What stays is as open as the generation.
+/// Moves entries that a generation does not have into `aside`, directories as a whole. The remaining directories get the
+/// generation's permissions.
 pub(super) fn prune(generation: BorrowedFd<'_>, shown: BorrowedFd<'_>, aside: BorrowedFd<'_>) -> io::Result<()> {
     let mut number = 0;
     alike(generation, shown, Path::new(""))?;
@@ -138,7 +138,7 @@ fn kind_of(root: BorrowedFd<'_>, path: &Path) -> io::Result<Option<FileType>> {
     Ok(stat_of(root, path)?.map(|stat| FileType::from_raw_mode(stat.st_mode)))
 }
 
-/// Makes a directory as another tree has it, with those above it, where it is not there.
+/// Creates a directory and missing parents with the owners and modes of another tree.
 fn make_like(model: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     if path.as_os_str().is_empty() || kind_of(root, path)?.is_some() {
         return Ok(());
@@ -155,7 +155,7 @@ fn make_like(model: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> io::Re
     Ok(())
 }
 
-/// Gives a directory the owner and the mode that another tree's has.
+/// Copies owner and mode of a directory from another tree.
 pub(super) fn alike(model: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let (Some(wanted), Some(is)) = (stat_of(model, path)?, stat_of(root, path)?) else { return Ok(()) };
     if (wanted.st_mode, wanted.st_uid, wanted.st_gid) == (is.st_mode, is.st_uid, is.st_gid) {
@@ -164,7 +164,7 @@ pub(super) fn alike(model: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) ->
     give(root, path, wanted.st_uid, Access { mode: wanted.st_mode & 0o777, gid: wanted.st_gid })
 }
 
-/// Opens a directory as far as another tree's, and closes it to nobody: both are in use for a moment.
+/// Adds a directory's permissions of another tree without removing any: both trees are in use for a moment.
 fn widen(model: BorrowedFd<'_>, root: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let (Some(wanted), Some(is)) = (stat_of(model, path)?, stat_of(root, path)?) else { return Ok(()) };
     let shared = (wanted.st_mode | is.st_mode) & 0o777;

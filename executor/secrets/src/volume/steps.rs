@@ -1,16 +1,16 @@
-//! Secrets that no process of the container sees: those of the steps of a tree of actions, each of which waits in the volume until
-//! its step begins and is wiped when that ends, and an environment that is kept for processes that are executed later.
+//! Secrets that no process of the container can see: those of the steps of an action tree, each kept in the volume
+//! until its step begins and wiped when the step ends, and an environment for processes that are executed later.
 //!
 //! ```text
 //! /steps/3/payload      arguments and environment of process 3, until it runs (0600, root)
 //! /steps/3/0/db/user    its files, mount point 0: read-only views of these are in the process's own mount namespace
 //! /steps/3/1            mount point 1, a single file
 //! /steps/environment    environment of the container's process, until the container ends (0600, root)
-//! /steps/5/payload      URL of a transfer, which is numbered behind the processes, until it has ended (0600, root)
+//! /steps/5/payload      URL of a transfer, numbered after the processes, until it has ended (0600, root)
 //! /steps/cover          an empty directory, mounted over the view of /steps in the container
 //! ```
-//! They are here and not in memory files of their own, because whoever finishes a container wipes the volume: the shim, the
-//! launcher, or a later launcher that finds the container alone.
+//! They are stored here and not in separate memory files, because every process that may clean up a container wipes the
+//! volume: the shim, the launcher, or a later launcher that finds only the container.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,7 +33,6 @@ const COVER: &str = "cover";
 const PAYLOAD: &str = "payload";
 const ENVIRONMENT: &str = "environment";
 
-/// Secrets of a step.
 pub struct StepSecrets<'a> {
     /// Index of its process.
     pub process: usize,
@@ -50,24 +49,23 @@ pub struct StepSecrets<'a> {
 }
 
 impl Volume {
-    /// Makes the directory of all steps.
+    /// Creates the directory of all steps.
     ///
     /// # Errors
-    /// No room.
+    /// Fails if there is no room.
     pub fn make_steps(&self) -> io::Result<OwnedFd> {
         let steps = make_dir(self.handle(), STEPS.as_ref(), ROOT, Access { mode: DIRECTORY, gid: ROOT })?;
         make_dir(steps.as_fd(), COVER.as_ref(), ROOT, Access { mode: PASSAGE, gid: ROOT })?;
         Ok(steps)
     }
 
-    /// Writes the secrets of a step into the directory of all steps. The pages are charged to the cgroup of the calling
-    /// process.
+    /// Writes the secrets of a step into the directory of all steps. The pages are charged to the cgroup of the calling process.
     ///
     /// # Errors
-    /// No room: in the volume, or in the cgroup's memory limit.
+    /// Fails if the volume or the cgroup's memory limit has no room.
     ///
     /// # Panics
-    /// Where `contents` or `access` is shorter than the indices in the mounts say: the caller counts them first.
+    /// Panics if `contents` or `access` is shorter than the indices in the mounts require; the caller checks the lengths first.
     pub fn fill_step(&self, steps: BorrowedFd<'_>, step: &StepSecrets<'_>, pass: &mut Pass<'_>) -> io::Result<()> {
         let StepSecrets { process, payload, mounts, contents, access, owner } = *step;
         let name = process.to_string();
@@ -96,14 +94,14 @@ impl Volume {
         Ok(())
     }
 
-    /// Keeps an environment in the directory of all steps, as a payload of its strings. The pages are charged to the cgroup of the
-    /// calling process.
+    /// Stores an environment in the directory of all steps, as a payload of its strings. The pages are charged to the
+    /// cgroup of the calling process.
     ///
     /// # Errors
-    /// No room: in the volume, or in the cgroup's memory limit.
+    /// Fails if the volume or the cgroup's memory limit has no room.
     pub fn keep_environment(&self, steps: BorrowedFd<'_>, strings: &[&[u8]]) -> io::Result<()> {
         let mut file = write_file(steps, ENVIRONMENT.as_ref(), &[], ROOT, Access { mode: FILE_MODE, gid: ROOT })?;
-        // Piece by piece, so that they are nowhere else on their way.
+        // Written one by one, so that there is no intermediate copy.
         file.write_all(&payload::head(strings.len()))?;
         for string in strings {
             file.write_all(&payload::prefix(string.len()))?;
@@ -112,15 +110,15 @@ impl Volume {
         Ok(())
     }
 
-    /// Returns the environment that is kept.
+    /// Opens the stored environment.
     ///
     /// # Errors
-    /// There is none.
+    /// Fails if there is none.
     pub fn environment(&self) -> io::Result<Stored> {
         self.open(&Path::new(STEPS).join(ENVIRONMENT))
     }
 
-    /// Writes the URL of a transfer into the directory of all steps, under a number behind those of the processes.
+    /// Writes the URL of a transfer into the directory of all steps, under a number after those of the processes.
     ///
     /// # Errors
     /// As [`Volume::fill_step`].
@@ -129,10 +127,10 @@ impl Volume {
         write_file(dir.as_fd(), PAYLOAD.as_ref(), url, ROOT, Access { mode: FILE_MODE, gid: ROOT }).map(drop)
     }
 
-    /// Returns the payload of a process, until it is wiped.
+    /// Opens the payload of a process, until it is wiped.
     ///
     /// # Errors
-    /// There is none.
+    /// Fails if there is none.
     pub fn step_payload(&self, process: usize) -> io::Result<Stored> {
         self.open(&place(process).join(PAYLOAD))
     }
@@ -145,8 +143,9 @@ impl Volume {
         (0..mounts).map(|number| self.view_with(&place(process).join(number.to_string()), READ_ONLY)).collect()
     }
 
-    /// Returns views of the directory of all steps and of what is mounted over it, for a container: a launcher that finds it
-    /// without its shim and without a handle takes the handle from there. No process of the container reaches it.
+    /// Creates views of the directory of all steps and of its cover, for the container's mount namespace: a launcher
+    /// that finds a container without its shim and without a handle gets the handle from there. The container's
+    /// processes cannot access it.
     ///
     /// # Errors
     /// As [`Volume::views`].
@@ -154,7 +153,7 @@ impl Volume {
         Ok([self.view(STEPS.as_ref())?, self.view(&Path::new(STEPS).join(COVER))?])
     }
 
-    /// Wipes the payload of a process that has it by now. It does not count in a receipt, as it does not elsewhere.
+    /// Wipes the payload of a process after the process received it. Payloads are not counted in receipts.
     ///
     /// # Errors
     /// As [`Volume::wipe`].
@@ -162,7 +161,7 @@ impl Volume {
         absent_is_fine(self.wipe_below(&place(process).join(PAYLOAD), &mut Receipt::default()))
     }
 
-    /// Wipes all that is left of a step.
+    /// Wipes the remaining secrets of a step.
     ///
     /// # Errors
     /// As [`Volume::wipe`].
@@ -173,12 +172,12 @@ impl Volume {
     }
 }
 
-/// Path of the directory of a process.
+/// Returns the path of a process's directory.
 fn place(process: usize) -> PathBuf {
     Path::new(STEPS).join(process.to_string())
 }
 
-/// Makes the directories that a link lies in, where a file did not need them.
+/// Creates missing parent directories of a link.
 fn make_parents(shown: BorrowedFd<'_>, path: &Path, owner: Owner) -> io::Result<()> {
     let mut parents: Vec<&Path> = path.ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty()).collect();
     parents.reverse();

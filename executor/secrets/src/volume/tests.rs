@@ -1,4 +1,4 @@
-//! These need root: they make file systems.
+//! These tests need root: they create file systems.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -32,7 +32,7 @@ fn with_access(contents: &[&[u8]], access: [Access; 4]) -> Volume {
     volume
 }
 
-/// Holds what is written, as a shim does with what its helper passes.
+/// Holds written files open, as a shim does with the files that its helper passes.
 pub(super) fn hold(volume: &Volume) -> impl FnMut(BorrowedFd<'_>) -> io::Result<()> {
     |file| {
         volume.hold(file.try_clone_to_owned()?);
@@ -64,7 +64,7 @@ fn files_are_private_to_their_owner_and_reached_through_the_generation() {
     let shown = |entry: &str| rustix::fs::readlinkat(volume.handle(), format!("0/{entry}"), Vec::new()).unwrap();
     assert_eq!(shown("db/user").to_str(), Ok("../../../dev/executor-files/0/..data/db/user"));
     assert_eq!(shown("token").to_str(), Ok("../../dev/executor-files/0/..data/token"));
-    // The two that everybody passes through can be searched, and not listed.
+    // The two pass-through directories can be searched, but not listed.
     let private = ["0", "0/db", "files/0/..gen1", "files/0/..gen1/db"].map(|path| (path, 0o40_700));
     for (path, mode) in private.into_iter().chain([("files", 0o40_711), ("files/0", 0o40_711)]) {
         assert_eq!(stat_of(&volume, path), (mode, 1234, 4321), "{path}");
@@ -80,7 +80,7 @@ fn stat_of(volume: &Volume, path: &str) -> (u32, u32, u32) {
     (meta.st_mode, meta.st_uid, meta.st_gid)
 }
 
-/// A directory is as open as the most open file below it needs, and no more.
+/// A directory is only as accessible as the most accessible file below it requires.
 #[test]
 fn a_shared_file_opens_the_way_to_it_and_nothing_else() {
     let group = |gid| Access { mode: 0o640, gid };
@@ -115,8 +115,8 @@ fn a_shared_file_opens_the_way_to_it_and_nothing_else() {
     }
 }
 
-/// Zeros in the page frames where the secret stood. A reader that kept the file open, or mapped it,
-/// sees zeros and no old byte. The control rewrites a file through truncation: the mapping's frames change.
+/// The wipe writes zeros to the same page frames. A reader that kept the file open, or mapped it, sees zeros. The
+/// control rewrites a file through truncation: the mapping's frames change.
 #[test]
 fn a_wipe_overwrites_in_place() {
     let secret = b"S3CR3T--".repeat(2000);
@@ -126,7 +126,7 @@ fn a_wipe_overwrites_in_place() {
     let before = frames(&kept);
     assert!(before.iter().all(|frame| *frame != 0), "the frames are not shown: is this root?");
 
-    // The control: a file that is truncated and written anew has other frames, and the old ones keep the secret.
+    // The control: a file that is truncated and rewritten has other frames, and the old ones keep the secret.
     let control = open(&volume, "files/0/..data/db/password");
     std::os::unix::fs::FileExt::write_all_at(&control, &secret, 0).unwrap();
     let old = frames(&control);
@@ -152,7 +152,7 @@ fn a_wipe_overwrites_in_place() {
     assert_eq!(volume.wipe().unwrap().files(), 0);
 }
 
-/// The page frames of a mapping that was touched; zeros to who is not root.
+/// Page frames of a touched mapping; zeros without root.
 fn frames_at(at: usize, pages: usize) -> Vec<u64> {
     let pagemap = File::open("/proc/self/pagemap").unwrap();
     let frame = |page: usize| {
@@ -164,17 +164,17 @@ fn frames_at(at: usize, pages: usize) -> Vec<u64> {
     (0..pages).map(frame).collect()
 }
 
-/// Maps a file shared and touches each page. The mapping stays until the test's process ends.
+/// Maps a file shared and touches each page. The mapping stays until the test's process exits.
 fn map(file: &File, length: usize) -> usize {
     map_with(file, length, nix::sys::mman::ProtFlags::empty())
 }
 
-/// The same, to be used in further ways than for reading.
+/// As `map`, with additional protection flags.
 fn map_with(file: &File, length: usize, also: nix::sys::mman::ProtFlags) -> usize {
     use nix::sys::mman::{MapFlags, ProtFlags, mmap};
     let length = std::num::NonZeroUsize::new(length).unwrap();
     #[allow(unsafe_code)]
-    // SAFETY: a new mapping at an address of the kernel's choice; nothing but `read_volatile` looks at it.
+    // SAFETY: a new mapping at an address that the kernel chooses; only `read_volatile` accesses it.
     unsafe {
         let at = mmap(None, length, ProtFlags::PROT_READ | also, MapFlags::MAP_SHARED, file, 0).unwrap();
         for offset in (0..length.get()).step_by(4096) {
@@ -211,8 +211,7 @@ fn a_volume_takes_two_generations_and_not_much_more() {
     }
 }
 
-/// Inputs for the holder of the token are kept where no view of the container reaches them, and
-/// is wiped with the rest.
+/// Inputs for the token holder are outside every view of the container, and are wiped with the rest.
 #[test]
 fn inputs_are_roots_alone_and_read_back_as_they_came() {
     let volume = filled(&[b"u", b"p", b"", b"one"]);
@@ -236,11 +235,11 @@ fn inputs_are_roots_alone_and_read_back_as_they_came() {
     assert!(volume.inputs().is_err());
 }
 
-/// A lease that a process has on a file: its opener waits, or is told.
+/// A lease of a process on a file: it blocks or refuses opens.
 struct Lease(File);
 
 impl Lease {
-    /// Takes one, as whoever owns the file may.
+    /// Takes a lease, as the file's owner may.
     fn take(volume: &Volume, path: &str) -> io::Result<Self> {
         let file = File::from(rustix::fs::openat(volume.handle(), path, OFlags::RDONLY, Mode::empty())?);
         fcntl(&file, nix::libc::F_SETLEASE, nix::libc::F_RDLCK)?;
@@ -267,12 +266,12 @@ fn a_file_that_is_held_cannot_be_leased() {
     for path in ["files/0/..data/db/user", "files/0/..gen1/token", "1"] {
         assert_eq!(Lease::take(&volume, path).err().and_then(|error| error.raw_os_error()), Some(11), "{path}");
     }
-    // The control: files that nobody holds.
+    // The control: files that are not held open.
     volume.held.borrow_mut().clear();
     Lease::take(&volume, "1").unwrap();
 }
 
-/// A launcher that finds a lease waits for nobody: everything else is wiped, and that file when the lease is gone.
+/// A launcher that finds a lease does not block: it wipes everything else, and that file after the lease has ended.
 #[test]
 fn a_wipe_does_not_wait_for_a_lease() {
     let volume = filled(&[b"user", b"p", b"t", b"one"]);

@@ -1,16 +1,17 @@
-//! The end of a volume: zeros in place, read back, the pages given up, the names removed.
+//! Wiping a volume: overwrite with zeros in place, read back, release the pages, remove the names.
 //!
-//! In place matters: a truncated and rewritten file gets other page frames, and the old ones keep the secret
-//! until the kernel happens to reuse them. A process that still has a file open or mapped sees zeros.
+//! In place matters: a truncated and rewritten file gets other page frames, and the old ones keep the secret until the
+//! kernel happens to reuse them. A process that still has a file open or mapped sees zeros.
 //!
-//! What a process could write to may be anything: names for one file in several places, links to anywhere, pipes, directories
-//! in directories in directories, files that nobody may open or that cannot be changed, holes of any size. No link is
-//! followed, nothing but regular files is opened, and depth costs neither stack nor descriptors. What is wiped is what has
-//! a name when it ends; pages that a process gave back itself, by truncating a file or deleting one that it made, are the
-//! kernel's by then, like memory that it freed.
+//! A tree that a process could write to may have anything: hard links, symbolic links to anywhere, pipes, deeply nested
+//! directories, files without permissions or with the immutable attribute, holes of any size. No symbolic link is
+//! followed, only regular files are opened, and depth costs neither stack nor descriptors. Everything that has a name
+//! when the container ends is wiped; pages that a process released itself, by truncating a file or deleting one that it
+//! made, already belong to the kernel, like freed memory.
 //!
-//! A wipe waits for nobody. A file on which somebody has a lease, which can only be where the shim that held it open is
-//! gone, or where the process made it, is left for another wipe: the kernel ends the lease within `fs.lease-break-time` (45 s) of the first.
+//! A wipe never blocks. A file with a lease is left for another wipe: this is possible only if the shim that held it
+//! open is gone or the process created it. The kernel ends the lease within `fs.lease-break-time` (45 s) after the
+//! first attempt.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -32,38 +33,38 @@ use rustix::io::Errno;
 
 use super::{Volume, absent_is_fine, open_dir};
 
-/// Directories in directories that are gone into at a time: each costs descriptors and stack. What lies deeper is moved up first.
+/// Most directory levels that are descended at once: each costs descriptors and stack. Deeper directories are moved up first.
 const DEPTH_MAX: usize = 32;
 /// Maximum number of rounds when other processes create files in a directory that is being removed.
 const ROUNDS_MAX: usize = 16;
-/// The name of a directory that was moved up, with a number.
+/// Name prefix of a directory that was moved up; a number follows.
 const MOVED: &str = "..moved";
 const ZEROS: [u8; 16 << 10] = [0; 16 << 10];
 
-/// Record of a wipe. Only [`Volume::wipe`] makes one, so that a receipt proves that it happened.
+/// Record of a wipe. Only [`Volume::wipe`] creates one, so a receipt proves that the wipe happened.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
     files: u32,
     bytes: u64,
-    /// Files with several names that are counted already: device and inode.
+    /// Files with several names that are already counted: device and inode.
     met: BTreeSet<(u64, u64)>,
 }
 
 impl Receipt {
-    /// The receipt as records have it: who wiped, and when.
+    /// Converts the receipt to a record with the process that wiped, and the time.
     pub fn record(&self, by: &str, at: Timestamp) -> WipeRecord {
-        // An unverified byte is an error of the wipe, and there is no receipt then.
+        // A failed verification is an error of the wipe and gives no receipt.
         WipeRecord { files: self.files, bytes: self.bytes, verified: true, by: by.to_owned(), at }
     }
 
-    /// Adds two receipts of one container whose files were wiped at several times.
+    /// Adds two receipts of one container whose files were wiped at different times.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         let met = self.met.into_iter().chain(other.met).collect();
         Self { files: self.files + other.files, bytes: self.bytes + other.bytes, met }
     }
 
-    /// Counts a file that was wiped, by its first name.
+    /// Counts a wiped file once, by its first name.
     fn count(&mut self, stat: &Stat, bytes: u64) {
         let key = (stat.st_dev, stat.st_ino);
         let is_first = if stat.st_nlink > 1 { self.met.insert(key) } else { !self.met.contains(&key) };
@@ -73,23 +74,23 @@ impl Receipt {
         }
     }
 
-    /// Files that were overwritten.
+    /// Number of overwritten files.
     pub fn files(&self) -> u32 {
         self.files
     }
 
-    /// Returns the number of overwritten bytes.
+    /// Number of overwritten bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 }
 
 impl Volume {
-    /// Overwrites, reads back and removes everything. Again is no harm: there is nothing left then.
+    /// Overwrites, verifies and removes everything. Repeating it is harmless.
     ///
     /// # Errors
-    /// The first file that could not be overwritten or was not zero afterwards, when all others were tried;
-    /// `WouldBlock` where somebody has a lease on it.
+    /// Returns the error of the first file that could not be overwritten or verified, after trying all others;
+    /// `WouldBlock` if another process has a lease on it.
     pub fn wipe(&self) -> io::Result<Receipt> {
         let mut receipt = Receipt::default();
         self.wipe_onto(&mut receipt).map(|()| receipt)
@@ -100,8 +101,8 @@ impl Volume {
     /// # Errors
     /// As [`Volume::wipe`].
     pub fn wipe_onto(&self, receipt: &mut Receipt) -> io::Result<()> {
-        // The handle of a mount names a place and cannot be read from. One that was recovered may be of a single
-        // file; it has no name to be removed there.
+        // The handle of a mount is an O_PATH descriptor and cannot be read. A recovered handle may be of a single file,
+        // which has no name to remove there.
         if FileType::from_raw_mode(fstat(self.handle())?.st_mode) == FileType::RegularFile {
             let by_descriptor = format!("/proc/self/fd/{}", self.handle().as_raw_fd());
             let file = open_file(rustix::fs::CWD, by_descriptor.as_ref(), OFlags::empty())?;
@@ -121,23 +122,23 @@ impl Volume {
         wiped
     }
 
-    /// Overwrites, reads back and removes what lies at a path; a file that has a name elsewhere only loses this one.
+    /// Overwrites, verifies and removes the tree at a path; a file that has another name elsewhere only loses this one.
     pub(super) fn wipe_below(&self, path: &Path, receipt: &mut Receipt) -> io::Result<()> {
         let mut walk = Walk { spares_links: true, ..Walk::new(self.handle(), receipt) };
         walk.through(|walk| wipe_entry(walk.top, path, walk, 0))
     }
 }
 
-/// A way through a volume.
+/// A walk through a volume.
 struct Walk<'a> {
-    /// Directory into which directories are moved that are nested too deeply.
+    /// Directory that receives directories that are nested too deeply.
     top: BorrowedFd<'a>,
-    /// A file that has another name stays as it is: generations share what did not change.
+    /// If true, files with another name are not wiped: generations share unchanged files.
     spares_links: bool,
     receipt: &'a mut Receipt,
-    /// Names of those that went there and are still to be wiped.
+    /// Names of directories that were moved there and are still to be wiped.
     moved: Vec<String>,
-    /// The number of the last one.
+    /// Number of the last moved directory.
     number: u64,
 }
 
@@ -146,7 +147,7 @@ impl<'a> Walk<'a> {
         Self { top, spares_links: false, receipt, moved: Vec::new(), number: 0 }
     }
 
-    /// Goes a way, and then into every directory that lay too deep.
+    /// Runs a walk, then continues in every directory that was too deep.
     fn through(&mut self, way: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
         let mut result = way(self);
         while let Some(name) = self.moved.pop() {
@@ -155,7 +156,7 @@ impl<'a> Walk<'a> {
         result
     }
 
-    /// Moves a directory to the top, under a name that nothing has there.
+    /// Moves a directory to the top, under an unused name.
     fn move_up(&mut self, dir: BorrowedFd<'_>, name: &Path) -> io::Result<()> {
         loop {
             self.number += 1;
@@ -188,7 +189,7 @@ fn wipe_dir(dir: BorrowedFd<'_>, walk: &mut Walk<'_>, depth: usize) -> io::Resul
 
 fn wipe_entry(dir: BorrowedFd<'_>, name: &Path, walk: &mut Walk<'_>, depth: usize) -> io::Result<()> {
     match try_entry(dir, name, walk, depth) {
-        // Root may do anything but what an attribute forbids (chattr(1)).
+        // Root may do everything except what an attribute forbids (chattr(1)).
         Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
             allow_changes(dir, name);
             try_entry(dir, name, walk, depth)
@@ -217,8 +218,8 @@ fn try_entry(dir: BorrowedFd<'_>, name: &Path, walk: &mut Walk<'_>, depth: usize
     Ok(unlinkat(dir, name, flags)?)
 }
 
-/// Takes away the attributes that keep a file or directory, and the directory that it lies in, from being changed. What cannot
-/// have any, as a link, has none.
+/// Clears the attributes that protect a file or directory and its parent directory from changes. Other kinds, such as
+/// links, have no attributes.
 fn allow_changes(dir: BorrowedFd<'_>, name: &Path) {
     let allow = |file: OwnedFd| {
         if let Ok(flags) = ioctl_getflags(&file) {
@@ -230,7 +231,7 @@ fn allow_changes(dir: BorrowedFd<'_>, name: &Path) {
     openat(dir, name, flags, Mode::empty()).into_iter().for_each(allow);
 }
 
-/// Opens a file, and waits for nobody who has a lease on it.
+/// Opens a file without blocking on a lease.
 fn open_file(dir: impl AsFd, name: &Path, flags: OFlags) -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC | flags;
     openat(dir, name, flags, Mode::empty()).map(File::from).map_err(|error| match error {
@@ -239,7 +240,7 @@ fn open_file(dir: impl AsFd, name: &Path, flags: OFlags) -> io::Result<File> {
     })
 }
 
-/// Zeros over the whole file, read back. Gives the bytes that it had.
+/// Overwrites the whole file with zeros and reads it back. Returns its size in bytes.
 fn wipe_file(file: &File) -> io::Result<u64> {
     let size = u64::try_from(fstat(file)?.st_size).unwrap_or(0);
     if crate::CONTROL {
@@ -254,14 +255,14 @@ fn wipe_file(file: &File) -> io::Result<u64> {
     }
     wipe_behind(file, size)?;
     if size > 0 {
-        // The pages go even while somebody keeps the file open. ramfs cannot; they are zeros all the same.
+        // Releases the pages even while another process has the file open. ramfs cannot do this; the pages are zeros anyway.
         let _ = rustix::fs::fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, size);
     }
     Ok(bytes)
 }
 
-/// Zeros over the rest of a file's last page, which a mapping of it can be written to behind the file's end. A hole that is
-/// smaller than a page is zeros in that page, and nobody sees the file become longer.
+/// Zeros the rest of a file's last page, which a mapping can write to beyond the end of the file. Punching a hole
+/// smaller than a page zeros that part of the page, and the visible size does not change.
 pub(super) fn wipe_behind(file: &File, size: u64) -> io::Result<()> {
     let page_end = size.next_multiple_of(rustix::param::page_size() as u64).min(i64::MAX.unsigned_abs());
     if size == page_end {
@@ -274,7 +275,7 @@ pub(super) fn wipe_behind(file: &File, size: u64) -> io::Result<()> {
     }
 }
 
-/// The next bytes that have pages: holes cost nothing, however large they are.
+/// Returns the next range with allocated pages: holes cost nothing, whatever their size.
 fn next_data(file: &File, at: u64, size: u64) -> io::Result<Option<Range<u64>>> {
     let start = match seek(file, SeekFrom::Data(at)) {
         Ok(start) if start < size => start,

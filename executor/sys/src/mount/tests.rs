@@ -60,7 +60,7 @@ fn nothing_leads_out_of_a_directory() {
     }
 }
 
-/// A detached file system is filled before anyone can see it, and its read-only view is another mount.
+/// A detached file system is filled before it is visible, and its read-only view is another mount.
 #[test]
 #[ignore = "needs root"]
 fn a_detached_file_system_has_a_writable_and_a_read_only_side() {
@@ -88,8 +88,8 @@ fn an_unknown_option_is_told() {
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
 }
 
-/// A file system that grows keeps what it has, `noswap` too: the kernel lets that be asked for again where it is in
-/// force, and nowhere else (the control).
+/// A file system that grows keeps its content and options, including `noswap`: the kernel accepts that option again
+/// only if it is in force (the control).
 #[test]
 #[ignore = "needs root"]
 fn a_file_system_grows_and_stays_as_it_was() {

@@ -229,11 +229,15 @@ fn answers_that_are_no_secret_are_told() {
         daemon.api.run(request)
     };
     for (name, code, expected) in [
-        ("redirect", Code::Unavailable, "redirects to another address (307); give that of the active server"),
+        (
+            "redirect",
+            Code::Unavailable,
+            "redirects to another address (307); configure the address of the active server",
+        ),
         ("hangs", Code::Unavailable, "within 2 s"),
-        ("page", Code::Unavailable, "not of Vault's form"),
-        ("one", Code::FailedPrecondition, "is the mount in kv_mounts of that version?"),
-        ("400", Code::FailedPrecondition, "does not take the request (400)"),
+        ("page", Code::Unavailable, "not a response of Vault"),
+        ("one", Code::FailedPrecondition, "check the version of the mount in kv_mounts"),
+        ("400", Code::FailedPrecondition, "rejects the request (400)"),
         ("412", Code::Unavailable, "answered 412"),
         ("429", Code::Unavailable, "answered 429"),
         ("473", Code::Unavailable, "answered 473"),

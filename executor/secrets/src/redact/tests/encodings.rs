@@ -1,11 +1,11 @@
-//! The forms, beside the encoders that programs use.
+//! Compares the forms with encoders that programs use.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD, URL_SAFE, URL_SAFE_NO_PAD};
 
 use super::*;
 
-/// Nothing of a form is in what comes out for a text.
+/// Asserts that no part of a form remains in the masked text.
 fn assert_gone(redactor: &Redactor, text: &str, form: &str) -> Result<(), TestCaseError> {
     prop_assert!(text.contains(form), "the control sees nothing");
     let out = redactor.text(text);
@@ -24,7 +24,7 @@ fn percent(text: &str, keep: &str, upper: bool, plus: bool) -> String {
     text.as_bytes().iter().map(one).collect()
 }
 
-/// As Python's json.dumps.
+/// Escapes like Python's json.dumps.
 fn ascii_json(text: &str) -> String {
     let plain = serde_json::to_string(text).unwrap();
     let units = |c: char| c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect();
@@ -32,7 +32,7 @@ fn ascii_json(text: &str) -> String {
     plain.chars().map(one).collect()
 }
 
-/// Brackets are escaped for HTML without the line separators that Go escapes with them.
+/// Brackets are escaped for HTML, but not the line separators that Go also escapes.
 #[test]
 fn json_in_a_script_of_html_is_found() {
     let value = "<\u{2028}0 a longer secret";
@@ -66,7 +66,7 @@ proptest! {
         }
         forms.extend(value.lines().map(str::trim_ascii).filter(|line| line.len() >= 8).map(str::to_owned));
         for form in forms {
-            // What surrounds it may not be taken for a part of it.
+            // Surrounding text must not be mistaken for part of the form.
             assert_gone(&redactor, &format!("{before}[{form}]{after}"), &form)?;
         }
     }
@@ -114,7 +114,7 @@ proptest! {
         let lines: Vec<_> = encoded.as_bytes().chunks(columns).map(|line| str::from_utf8(line).unwrap()).collect();
         let out = redactor.text(&lines.join("\n"));
         for (line, shown) in lines.iter().zip(out.lines()) {
-            // A last line that determines less than eight characters is not watched.
+            // A last line that determines less than eight characters is not masked.
             prop_assert!(shown == "[REDACTED:v0]" || line.len() < 8 + 4, "{} of {}", shown, line);
         }
     }

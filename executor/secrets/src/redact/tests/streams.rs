@@ -1,4 +1,4 @@
-//! Matching and masking: beside the naive redactor, however the bytes come.
+//! Matching and masking compared with the naive redactor, for any division of the input.
 
 use super::*;
 
@@ -34,7 +34,7 @@ proptest! {
         (mode, values, text) in values_and_text(),
         parts in proptest::collection::vec((0usize..60, any::<bool>(), proptest::bool::weighted(0.05)), 0..30),
     ) {
-        // Both know the values: the one that comes has more, and its owners have other numbers.
+        // Both redactors have these values; the second one has additional values and other owner numbers.
         let first = redactor(mode, &values);
         let more = [b"another value".to_vec(), b"a".to_vec()].into_iter().chain(values).collect::<Vec<_>>();
         let second = redactor(mode, &more);
@@ -54,7 +54,7 @@ proptest! {
         stream.push(&second, rest, &mut out);
         stream.flush(&second, &mut out);
         prop_assert_eq!(stream.held(), 0);
-        // Forms that both know are gone, if none was torn.
+        // Forms that both redactors know are masked unless they were split.
         let survivor = first.forms().find(|form| out.windows(form.len()).any(|window| window == *form));
         prop_assert!(flushed || survivor.is_none(), "{:?} in {}", survivor, out.escape_ascii());
     }
@@ -132,7 +132,7 @@ fn names_are_made_fit_for_a_line() {
     assert_eq!(redactor.text("second value"), format!("[REDACTED:{}...]", "n".repeat(125)));
 }
 
-/// Whatever is printed ends in a newline. No piece of a value of many lines begins with one, wherever it is cut.
+/// Output ends in a newline. No piece of a multi-line value begins with one, wherever it is cut.
 #[test]
 fn the_end_of_a_line_is_not_held() {
     for columns in 8..80 {

@@ -1,4 +1,4 @@
-//! These need root: they make file systems.
+//! These tests need root: they create file systems.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -41,7 +41,7 @@ fn directory(kept: &[&str], new: &[(usize, &str)]) -> Change {
     Change { mount: 0, next: Next::Directory { kept, new: new.iter().map(|(i, path)| (*i, path.into())).collect() } }
 }
 
-/// The mount points as they are to be after these changes: `1` stays a file.
+/// Mount points after these changes: `1` stays a file.
 fn after(changes: &[Change]) -> Vec<MountPoint> {
     let mut files = Vec::new();
     for change in changes {
@@ -52,7 +52,7 @@ fn after(changes: &[Change]) -> Vec<MountPoint> {
     vec![point(Content::Directory(files)), point(Content::File(0))]
 }
 
-/// As the container sees it: a file in mount point 0 leads to the generation in force, if its name is there.
+/// Opens like the container: a file in mount point 0 leads to the current generation, if its name exists.
 fn open(volume: &Volume, path: &str) -> io::Result<File> {
     let path = match path.strip_prefix("0/") {
         Some(below) => {
@@ -110,7 +110,7 @@ fn a_generation_replaces_another_and_the_old_one_is_wiped() {
         let stat = statat(volume.handle(), path, AtFlags::empty()).unwrap();
         assert_eq!((stat.st_mode & 0o7777, stat.st_uid), (0o700, 1234), "{path}");
     }
-    // The old one is there for those who have just looked it up.
+    // The old generation still exists for processes that have just looked it up.
     assert_eq!(read(&volume, "files/0/..gen1/db/password").as_deref(), Some("password1"));
     assert_eq!(names(&volume, "0"), ["db", "new"]);
     assert_eq!(names(&volume, "files/0"), ["..data", "..gen1", "..gen2"]);
@@ -133,8 +133,8 @@ fn a_generation_replaces_another_and_the_old_one_is_wiped() {
     assert_eq!(left, [0; 4]);
 }
 
-/// A program that watches a visible directory gets an event for each new file, and finds the new content then; a name that comes
-/// for a moment is never seen.
+/// A program that watches a visible directory gets an event for each new file, and then finds the new content;
+/// temporary names are never visible.
 #[test]
 fn rotation_moves_links_in_visible_directories() {
     use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
@@ -205,7 +205,7 @@ fn a_generation_that_is_not_wanted_leaves_no_trace() {
     assert_eq!(left, [0; 3]);
 }
 
-/// A mount point in the middle fails: those before it are as they were.
+/// A mount point in the middle fails: earlier ones are restored.
 #[test]
 fn a_swap_that_fails_is_taken_back_everywhere() {
     let (volume, _) = filled();
@@ -241,7 +241,7 @@ fn all_files_may_go_and_come_again() {
     assert_eq!(read(&volume, "0/a/b").as_deref(), Some("again"));
 }
 
-/// What is shared by several generations is overwritten once, and counted once.
+/// Files shared by several generations are overwritten and counted once.
 #[test]
 fn the_end_wipes_every_generation() {
     let (volume, _) = filled();
@@ -284,7 +284,7 @@ fn a_volume_grows() {
     rotation.write(&[&big], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
 }
 
-/// What a program lists is what there is, as real directories: a file may become one, and one a file.
+/// Listed directories are real directories: a file may become one, and vice versa.
 #[test]
 fn directories_are_real_and_change_kind() {
     let (volume, _) = filled();
@@ -309,7 +309,7 @@ fn directories_are_real_and_change_kind() {
         let mounts = after(&changes);
         let rotation = Rotation::start(&volume, number, &mounts, &changes).unwrap();
         rotation.write(&[b"one", b"two"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
-        // There and back, as when the record cannot be written, and there for good.
+        // Swapped and swapped back, as if the record could not be written, then swapped for good.
         let before = names(&volume, "0");
         rotation.swap().unwrap();
         rotation.swap_back().unwrap();
@@ -330,7 +330,7 @@ fn directories_are_real_and_change_kind() {
     assert_eq!(read(&volume, "0/db/b/user").as_deref(), Some("one"));
 }
 
-/// Modes that a rotation gives hold for the directories that are shown, too: opened before, closed after.
+/// A rotation's modes also apply to the visible directories: opened before the swap, restricted after it.
 #[test]
 fn a_directory_opens_and_closes_with_its_files() {
     let (volume, _) = filled();
