@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use prost::Message as _;
 
-/// Messages that carry secrets, or contain one that does: their `Debug` is written by hand and prints
+/// Messages that carry a secret, or contain such a message. Their `Debug` is written by hand and prints
 /// names and sizes only (see `src/redact.rs`).
 const NO_DERIVED_DEBUG: [&str; 15] = [
     ".executor.v1.AttachRequest",

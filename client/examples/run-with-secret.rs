@@ -1,10 +1,10 @@
-//! A small control plane: runs a program with a secret file, prints what it writes as it comes, also over a restart of
-//! executord, and exits as it did.
+//! A small control plane: runs a program with a secret file, prints its output as it arrives, also across a restart of
+//! executord, and exits with the same code.
 //!
 //! ```sh
 //! cargo run -p executor-client --example run-with-secret -- /run/executor/executor.sock host /bin/sh -c 'wc -c "$1"' sh /run/demo
 //! ```
-//! The secret is read from standard input; the program finds it in the file /run/demo.
+//! The secret is read from standard input. The program finds it in the file /run/demo.
 
 use std::io::{Read as _, Write as _};
 use std::process::ExitCode;
@@ -37,7 +37,7 @@ async fn main() -> ExitCode {
 async fn perform(socket: &str, run: Run) -> Result<u8, Error> {
     let client = Client::connect(socket).await?;
     let id = client.run(&run).await?.container.id;
-    drop(run); // the secret is executord's now
+    drop(run); // the secret has been sent to executord
     let mut log = client.logs(rest_of_log(&id, 0));
     while let Some(entry) = log.next().await? {
         match entry.stream() {

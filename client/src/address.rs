@@ -1,4 +1,4 @@
-//! Addresses of executord: a socket of this machine, or TCP with mutual TLS.
+//! Addresses of executord: a unix socket on this machine, or TCP with mutual TLS.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 pub enum ServerAddress {
     /// A unix socket.
     Socket(PathBuf),
-    /// Host and port.
+    /// `HOST:PORT`, reached over TCP with mutual TLS.
     Tcp(String),
 }
 
 impl ServerAddress {
-    /// The path, where it is a unix socket.
+    /// Returns the path if this is a unix socket.
     pub fn socket(&self) -> Option<&Path> {
         match self {
             Self::Socket(path) => Some(path),
@@ -32,20 +32,21 @@ impl fmt::Display for ServerAddress {
     }
 }
 
-/// Files of a caller over TCP. They are read at each connection, so that new certificates are used without a restart.
+/// Credential files of a client over TCP. They are read for each connection, so new certificates are used without a
+/// restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// The caller's certificate with its chain (PEM).
+    /// The client's certificate with its chain (PEM).
     pub certificate: PathBuf,
-    /// Its private key (PEM).
+    /// The client's private key (PEM).
     pub key: PathBuf,
-    /// Certificates that sign executord's (PEM). The system's are not trusted.
+    /// CA certificates that sign executord's certificate (PEM). The system's CA certificates are not trusted.
     pub ca: PathBuf,
-    /// Name in executord's certificate; the host of the address where there is none.
+    /// Expected name in executord's certificate. If unset, the host of the address.
     pub server_name: Option<String>,
 }
 
-/// Host and port of `HOST:PORT`; an IPv6 address stands in brackets.
+/// Splits `HOST:PORT`; an IPv6 address is in brackets.
 pub(crate) fn host_and_port(address: &str) -> Option<(&str, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let port = port.parse().ok().filter(|port| *port > 0)?;

@@ -1,7 +1,7 @@
-//! A process's streams, attached to over restarts of executord.
+//! Attaching to a process's streams, across restarts of executord.
 //!
-//! Bytes of output are counted, so that after a restart the next connection goes on at the byte where the last one broke.
-//! Output that a connection cannot give any more is in the log ([`Attached::RestInLog`]).
+//! Bytes of output are counted, so that after a restart the next connection continues at the byte where the previous
+//! one broke. Output that is no longer available on a connection is in the log ([`Attached::RestInLog`]).
 
 use executor_proto::v1::attach_request::Part as Request;
 use executor_proto::v1::attach_response::Part as Response;
@@ -16,37 +16,37 @@ use crate::error::Error;
 use crate::input::{Input, Item, Queue, queue};
 use crate::retry::{Patience, is_away};
 
-/// Directions and place of an attachment.
+/// Directions and start offset of an attachment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AttachOptions {
-    /// Sends input. Only one client may at a time.
+    /// Sends input. Only one client at a time can do so.
     pub input: bool,
-    /// Disconnects the client that sends input now.
+    /// Disconnects the client that is sending input.
     pub take_over: bool,
-    /// Asks for no output.
+    /// Requests no output.
     pub no_output: bool,
-    /// Gives every byte: the process waits while this client does not read.
+    /// Delivers every byte: the process blocks while this client does not read.
     pub lossless: bool,
-    /// Byte of the output to begin at, kept output included. None begins with new output.
+    /// Byte offset in the output to begin at; kept output is included. `None` begins with new output.
     pub from: Option<u64>,
-    /// Size of the terminal's window, where the process has a terminal.
+    /// Size of the terminal's window, if the process has a terminal.
     pub window: Option<WindowSize>,
 }
 
-/// Event of a process that is attached to.
+/// Event of an attached process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attached {
-    /// Standard output; of a terminal all output.
+    /// Standard output. For a terminal, all output.
     Stdout(Vec<u8>),
     /// Standard error.
     Stderr(Vec<u8>),
-    /// Number of bytes of output that are missing here.
+    /// Number of bytes of output that are missing at this point.
     Missed(u64),
-    /// The last event: from this byte on, output is to be had from the log alone ([`rest_of_log`]).
+    /// The last event: from this byte offset on, output is available only in the log ([`rest_of_log`]).
     RestInLog(u64),
 }
 
-/// A process that is attached to.
+/// Stream of events of an attached process.
 pub struct Attach {
     client: Client,
     id: String,
@@ -55,20 +55,20 @@ pub struct Attach {
     queue: Queue,
     patience: Patience,
     answers: Option<Streaming<AttachResponse>>,
-    /// Place in the output, as far as it is known.
+    /// Offset in the output, if known.
     place: Option<u64>,
-    /// There was a connection before.
+    /// True after the first connection was made.
     again: bool,
     over: bool,
 }
 
-/// The log of a container from a byte of its output on, to its end.
+/// Request for the log of a container from a byte offset of its output to the end.
 pub fn rest_of_log(id: &str, offset: u64) -> StreamLogsRequest {
     StreamLogsRequest { id: id.to_owned(), follow: true, offset: Some(offset), ..StreamLogsRequest::default() }
 }
 
 impl Client {
-    /// Attaches to a container's process. The call is made by the first [`Attach::next`].
+    /// Attaches to a container's process. The first [`Attach::next`] makes the call.
     pub fn attach(&self, id: &str, options: AttachOptions) -> Attach {
         let (input, queue) = queue();
         Attach {
@@ -87,15 +87,16 @@ impl Client {
 }
 
 impl Attach {
-    /// The input of the process.
+    /// Returns the input of the process.
     pub fn input(&self) -> Input {
         self.input.clone()
     }
 
-    /// The next event; `None` when the process's output has ended. Dropping the future loses nothing.
+    /// Returns the next event, or `None` after the end of the process's output. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// The process has ended before this came, or somebody else sends input; executord is away for too long.
+    /// Returns an error if the process exited before this call arrived, another client sends input, or executord is
+    /// away for too long.
     pub async fn next(&mut self) -> Result<Option<Attached>, Error> {
         while !self.over {
             let begun = Instant::now();
@@ -124,9 +125,9 @@ impl Attach {
         Ok(None)
     }
 
-    /// Judges an error that is executord's own.
+    /// Handles an error that executord answered with.
     fn ended(&self, status: &Status) -> Result<Option<Attached>, Error> {
-        // The container has ended, or its shim takes no client: what was written is in the log.
+        // The container has exited, or its shim accepts no client: its output is in the log.
         let ended = self.again && matches!(status.code(), Code::FailedPrecondition | Code::NotFound);
         match self.place {
             Some(place) if ended || (self.options.from.is_some() && status.code() != Code::Aborted) => {
@@ -146,7 +147,7 @@ impl Attach {
                 let start = AttachStart {
                     id: self.id.clone(),
                     input,
-                    // The client whose connection broke was this one.
+                    // The client whose connection broke was this one, so displacing it is safe.
                     take_over: take_over || self.again,
                     no_output,
                     lossless,
@@ -170,7 +171,7 @@ impl Attach {
         answers.message().await
     }
 
-    /// Counts an answer, and gives the event that it is.
+    /// Adds the response to the offset and converts it to an event.
     fn take(&mut self, answer: AttachResponse) -> Option<Attached> {
         let count = |place: &mut Option<u64>, bytes: &[u8]| *place = place.map(|place| place + bytes.len() as u64);
         match answer.part? {

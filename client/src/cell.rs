@@ -1,4 +1,4 @@
-//! The cell as a whole: reservations of capacity, drain, health.
+//! The cell as a whole: capacity reservations, drain, health.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::run::duration;
 pub struct Cell(Client);
 
 impl Client {
-    /// The cell as a whole.
+    /// Returns the calls about the cell as a whole.
     pub fn cell(&self) -> Cell {
         Cell(self.clone())
     }
@@ -32,12 +32,12 @@ impl Cell {
         CellClient::new(self.0.channel())
     }
 
-    /// Reserves an id and capacity for a container that is run later, for `ttl` or executord's default of 60 s. Returns the
-    /// reservation, and true if it is new. Asking again begins its time anew.
+    /// Reserves an id and capacity for a container that is run later, for `ttl` or executord's default of 60 s. Returns
+    /// the reservation, and true if it is new. Repeating the call restarts the reservation's time to live.
     ///
     /// # Errors
-    /// There is not enough capacity; the id is used already. [`Error::Lost`] without an id: whether there is a reservation is
-    /// unknown.
+    /// Returns an error if there is not enough capacity or the id is in use. [`Error::Lost`] without an id: it is
+    /// unknown whether the reservation exists.
     pub async fn reserve(
         &self,
         id: &str,
@@ -47,7 +47,7 @@ impl Cell {
         let request =
             ReserveRequest { id: id.to_owned(), resources: Some(resources), ttl: ttl.map(duration).transpose()? };
         let answer = if id.is_empty() {
-            // Sent again it would be another reservation.
+            // Without an id, a repeated call would make another reservation.
             self.0.answer(self.rpc().reserve(request).await)?
         } else {
             let answer = self.0.retry(is_lost, |_| {
@@ -59,10 +59,10 @@ impl Cell {
         Ok((answer.reservation.ok_or(Error::Incomplete("the reservation"))?, answer.created))
     }
 
-    /// Ends a reservation before its time.
+    /// Releases a reservation before it expires.
     ///
     /// # Errors
-    /// There is no such reservation.
+    /// Returns an error if there is no such reservation.
     pub async fn release(&self, id: &str) -> Result<(), Error> {
         let mut attempts = 0u32;
         let answer = self.0.retry(is_lost, |_| {
@@ -71,14 +71,14 @@ impl Cell {
             async move { rpc.release_reservation(request).await }
         });
         match answer.await {
-            // The attempt whose answer was lost has released it.
+            // An earlier attempt, whose answer was lost, released it.
             Err(error) if attempts > 1 && error.code() == Some(Code::NotFound) => Ok(()),
             answer => answer.map(drop),
         }
     }
 }
 
-/// Progress of a drain as it comes, over restarts of executord.
+/// Progress of a drain, streamed across restarts of executord.
 pub struct Drain {
     cell: Cell,
     request: DrainRequest,
@@ -87,21 +87,21 @@ pub struct Drain {
 }
 
 impl Cell {
-    /// Takes no new containers, and stops all that there are until the deadline, at which the rest is killed. Begins with the first
-    /// call of [`Drain::next`], and goes on when nobody follows it.
+    /// Drains the cell: executord accepts no new containers and stops the existing ones; at the deadline it kills the
+    /// rest. The drain begins with the first call of [`Drain::next`], and continues if no client follows it.
     ///
     /// # Errors
-    /// The deadline is too long for the interface.
+    /// Returns an error if the deadline is too long for the interface.
     pub fn drain(&self, deadline: Option<Duration>, parallel: u32, reason: &str) -> Result<Drain, Error> {
         let request =
             DrainRequest { deadline: deadline.map(duration).transpose()?, parallel, reason: reason.to_owned() };
         Ok(Drain { cell: self.clone(), request, patience: self.0.patience(), stream: None })
     }
 
-    /// Takes new containers again.
+    /// Ends the drain: executord accepts new containers again.
     ///
     /// # Errors
-    /// Executord is away.
+    /// Returns an error if executord is away.
     pub async fn undrain(&self) -> Result<(), Error> {
         let answer = self.0.retry(is_lost, |_| {
             let mut rpc = self.rpc();
@@ -110,10 +110,10 @@ impl Cell {
         answer.await.map(drop)
     }
 
-    /// Says that the cell is not healthy, for this reason, or takes that back. Returns the health that results.
+    /// Marks the cell as unhealthy for this reason; `None` clears the mark. Returns the resulting health.
     ///
     /// # Errors
-    /// The reason is too long.
+    /// Returns an error if the reason is too long.
     pub async fn set_unhealthy(&self, reason: Option<&str>) -> Result<Health, Error> {
         let request = SetHealthyRequest { healthy: reason.is_none(), reason: reason.unwrap_or_default().to_owned() };
         let answer = self.0.retry(is_lost, |_| {
@@ -125,10 +125,10 @@ impl Cell {
 }
 
 impl Drain {
-    /// The next message of progress; `None` after the last one.
+    /// Returns the next progress message, or `None` after the last one.
     ///
     /// # Errors
-    /// [`Code::Aborted`]: the drain was ended by [`Cell::undrain`]. Executord is away for too long.
+    /// [`Code::Aborted`] if [`Cell::undrain`] ended the drain. Returns an error if executord is away for too long.
     pub async fn next(&mut self) -> Result<Option<DrainResponse>, Error> {
         loop {
             let begun = Instant::now();

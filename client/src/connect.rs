@@ -1,7 +1,7 @@
-//! The connection to executord: gRPC on a unix socket, or on TCP with mutual TLS.
+//! The connection to executord: gRPC on a unix socket, or over TCP with mutual TLS.
 //!
-//! The channel connects anew by itself when the connection is gone. Calls that may be repeated are, until executord is
-//! back ([`Client::with_patience`]).
+//! The channel reconnects by itself. Calls that are safe to repeat are repeated until executord is back
+//! ([`Client::with_patience`]).
 
 use std::error::Error as _;
 use std::io;
@@ -22,13 +22,13 @@ use crate::error::{ConnectError, Error, Refusal};
 use crate::retry::{Patience, is_lost};
 use crate::tls::{Connector, TlsError};
 
-/// Socket that executord listens on by default.
+/// Default socket of executord.
 pub const DEFAULT_SOCKET: &str = "/run/executor/executor.sock";
-/// Time that calls wait by default for an executord that went away.
+/// Default time that calls wait for an executord that is away.
 pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
-/// Largest answer taken, in bytes.
+/// Largest accepted response, in bytes.
 const MESSAGE_MAX: usize = 4 << 20;
-/// Interval of PINGs over TCP while calls are under way, and time limit for the answer to one.
+/// Interval of PINGs over TCP while calls are in progress, and time limit for the answer to one.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 /// Longest path of a unix socket, in bytes (unix(7)).
 const SOCKET_PATH_MAX: usize = 107;
@@ -42,10 +42,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to a socket, which may also be written `unix:///path`.
+    /// Connects to a socket, given as a path or as `unix:///path`.
     ///
     /// # Errors
-    /// No executord listens on the socket, or the caller may not connect.
+    /// Returns an error if no executord listens on the socket, or the caller may not connect.
     pub async fn connect(socket: impl AsRef<Path>) -> Result<Self, ConnectError> {
         let socket = socket.as_ref();
         let bad_path = || ConnectError::BadPath(socket.into());
@@ -60,10 +60,11 @@ impl Client {
         Ok(Self { channel, address: Arc::new(address), patience: DEFAULT_PATIENCE })
     }
 
-    /// Connects over TCP with mutual TLS to `HOST:PORT`. TLS 1.3 is spoken, and no other version.
+    /// Connects to `HOST:PORT` over TCP with mutual TLS. Only TLS 1.3 is supported.
     ///
     /// # Errors
-    /// No executord listens there, one of both certificates is not accepted, or a file cannot be read.
+    /// Returns an error if no executord listens there, a certificate of either side is rejected, or a file cannot be
+    /// read.
     pub async fn connect_tls(address: &str, tls: &Tls) -> Result<Self, ConnectError> {
         let bad_address = || ConnectError::BadAddress(address.to_owned());
         host_and_port(address).ok_or_else(bad_address)?;
@@ -77,38 +78,38 @@ impl Client {
         Ok(Self { channel, address: Arc::new(at), patience: DEFAULT_PATIENCE })
     }
 
-    /// Sets the time that calls wait for an executord that went away, instead of [`DEFAULT_PATIENCE`].
+    /// Sets the time that calls wait for an executord that is away, instead of [`DEFAULT_PATIENCE`].
     #[must_use]
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
-    /// The generated client, for calls that have no method here.
+    /// Returns the generated client, for calls that have no method here.
     pub fn rpc(&self) -> ExecutorClient<Channel> {
         ExecutorClient::new(self.channel.clone()).max_decoding_message_size(MESSAGE_MAX)
     }
 
-    /// The connection, for other services on it.
+    /// Returns the channel, for other services on the same connection.
     pub fn channel(&self) -> Channel {
         self.channel.clone()
     }
 
-    /// The address.
+    /// Returns the address of executord.
     pub fn address(&self) -> &ServerAddress {
         &self.address
     }
 
-    /// Tells whether executord serves, by the gRPC health protocol.
+    /// Returns true if executord is serving, by the gRPC health protocol.
     ///
     /// # Errors
-    /// Executord does not answer.
+    /// Returns an error if executord does not answer.
     pub async fn is_serving(&self) -> Result<bool, Error> {
         let request = HealthCheckRequest { service: String::new() };
         let answer = HealthClient::new(self.channel()).check(request).await;
         Ok(answer.map_err(|status| self.error(&status))?.into_inner().status() == ServingStatus::Serving)
     }
 
-    /// The error that a status means.
+    /// Converts a gRPC status to an error.
     pub fn error(&self, status: &Status) -> Error {
         match is_lost(status) {
             true => Error::Lost { at: ServerAddress::clone(&self.address) },
@@ -120,13 +121,14 @@ impl Client {
         Patience::new(self.patience)
     }
 
-    /// The answer of a call that is made once.
+    /// Converts the result of a call that is made once.
     pub(crate) fn answer<T>(&self, answer: Result<Response<T>, Status>) -> Result<T, Error> {
         answer.map(Response::into_inner).map_err(|status| self.error(&status))
     }
 
-    /// Repeats a call until there is an answer: over a connection that breaks, and over the time executord needs to come
-    /// back. For calls that may be repeated; `away` tells whether the call is repeated after a status.
+    /// Repeats a call until there is an answer: across a broken connection and while executord restarts. For calls that
+    /// are safe to
+    /// repeat. `away` returns true if the call is repeated after this status.
     pub(crate) async fn retry<T, F>(
         &self,
         away: fn(&Status) -> bool,
@@ -145,7 +147,8 @@ impl Client {
         }
     }
 
-    /// Waits before the next attempt after one that began at `begun`, or returns the error of a status that `away` rejects.
+    /// Waits before the next attempt after one that began at `begun`, or returns the status as an error if `away`
+    /// rejects it.
     pub(crate) async fn await_return(
         &self,
         patience: &mut Patience,
@@ -159,7 +162,7 @@ impl Client {
         }
     }
 
-    /// Waits after an attempt that began at `begun` and failed.
+    /// Waits after a failed attempt that began at `begun`.
     async fn wait_to_retry(&self, patience: &mut Patience, begun: Instant) -> Result<(), Error> {
         patience.since(begun);
         match patience.pause().await {
@@ -169,7 +172,7 @@ impl Client {
     }
 }
 
-/// Attempts at work of a caller's own that may be repeated as a whole, such as fetching outputs.
+/// Attempts at an operation of the caller that is safe to repeat as a whole, such as fetching outputs.
 #[derive(Debug)]
 pub struct Attempts {
     client: Client,
@@ -178,7 +181,7 @@ pub struct Attempts {
 }
 
 impl Client {
-    /// Begins the first attempt.
+    /// Starts the first attempt.
     pub fn attempts(&self) -> Attempts {
         Attempts { client: self.clone(), patience: self.patience(), begun: Instant::now() }
     }
@@ -188,7 +191,8 @@ impl Attempts {
     /// Waits before the next attempt.
     ///
     /// # Errors
-    /// The error of the last attempt, where another one cannot mend it ([`Error::is_away`]); executord is away for too long.
+    /// Returns the error of the last attempt if repeating cannot help ([`Error::is_away`]), or if executord is away for
+    /// too long.
     pub async fn again(&mut self, error: Error) -> Result<(), Error> {
         if !error.is_away() {
             return Err(error);

@@ -1,4 +1,4 @@
-//! Calls about containers: look at them, wait for them, end them, change their files.
+//! Calls about containers: inspect, wait, stop, delete, and change their files and limits.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,23 +18,23 @@ use crate::retry::{is_away, is_lost};
 use crate::run::duration;
 use crate::secret::{Secret, Wiped};
 
-/// Containers on a page, at most.
+/// Most containers per page of a listing.
 const PAGE: u32 = 1000;
-/// Largest answer with secrets, in bytes: an operator may allow large files.
+/// Largest response with secrets, in bytes. It is high because an operator may allow large files.
 const SECRETS_MAX: usize = 64 << 20;
 /// SIGKILL.
 const KILL: u32 = 9;
 
-/// Containers that [`Client::list`] gives. The default is all of them.
+/// Filter for [`Client::list`]. The default matches all containers.
 #[derive(Clone, Debug, Default)]
 pub struct ListFilter {
-    /// States of the containers; empty for any state.
+    /// States to match. Empty matches any state.
     pub states: Vec<State>,
-    /// Labels that the containers have, all of them.
+    /// Labels that a container must have, all of them.
     pub labels: HashMap<String, String>,
-    /// Beginning of the containers' ids.
+    /// Prefix of the ids to match. Empty matches any id.
     pub id_prefix: String,
-    /// Id of the pod that the containers are members of; empty for any container.
+    /// Id of the pod whose members to match. Empty matches any container.
     pub pod: String,
 }
 
@@ -43,17 +43,17 @@ pub struct ListFilter {
 pub enum Match {
     /// No container.
     None,
-    /// The one with this id, or the one whose id is the text itself.
+    /// Id of the only match, or of the container whose id equals the text.
     One(String),
-    /// Several: the first of their ids, and whether there are more.
+    /// Several matches: their first ids, and true if there are more.
     Several(Vec<String>, bool),
 }
 
 impl Client {
-    /// Gets a container, over a restart of executord.
+    /// Gets a container, also across a restart of executord.
     ///
     /// # Errors
-    /// There is no such container.
+    /// Returns an error if there is no such container.
     pub async fn get(&self, id: &str) -> Result<Container, Error> {
         let answer = self.retry(is_away, |mut rpc| {
             let request = GetRequest { id: id.to_owned() };
@@ -65,7 +65,7 @@ impl Client {
     /// Lists containers, all pages of them.
     ///
     /// # Errors
-    /// Executord refuses the filter, or is away.
+    /// Returns an error if executord rejects the filter or is away.
     pub async fn list(&self, filter: &ListFilter) -> Result<Vec<Container>, Error> {
         let mut containers = Vec::new();
         let mut request = ListRequest {
@@ -94,10 +94,11 @@ impl Client {
         call.await
     }
 
-    /// Finds the containers whose ids begin with `text`, `most` of them at most. An id that is the text itself wins.
+    /// Finds the containers whose ids begin with `text`, at most `most` of them. An id that equals the text is the only
+    /// match.
     ///
     /// # Errors
-    /// Executord is away.
+    /// Returns an error if executord is away.
     pub async fn find(&self, text: &str, most: u32) -> Result<Match, Error> {
         if text.is_empty() {
             return Ok(Match::None);
@@ -106,11 +107,11 @@ impl Client {
             ListRequest { page_size: most.saturating_add(1), id_prefix: text.to_owned(), ..ListRequest::default() };
         let page = self.page(&request).await?;
         let mut ids: Vec<String> = page.containers.into_iter().map(|container| container.id).collect();
-        // An older executord does not know the prefix, and lists others, too.
+        // An older executord does not know the prefix filter and lists other containers too.
         if ids.iter().any(|id| !id.starts_with(text)) {
             return Ok(Match::None);
         }
-        // In their order: one that is the text itself comes first.
+        // The list is sorted, so an id that equals the text comes first.
         if ids.len() > 1 && ids[0] != text {
             let more = ids.len() > most as usize;
             ids.truncate(most as usize);
@@ -119,10 +120,10 @@ impl Client {
         Ok(ids.into_iter().next().map_or(Match::None, Match::One))
     }
 
-    /// Waits until a container is completed, its secrets wiped, over restarts of executord.
+    /// Waits until a container is completed and its secrets are wiped, across restarts of executord.
     ///
     /// # Errors
-    /// There is no such container.
+    /// Returns an error if there is no such container.
     pub async fn wait(&self, id: &str) -> Result<Container, Error> {
         let answer = self.retry(is_away, |mut rpc| {
             let request = WaitRequest { id: id.to_owned() };
@@ -131,19 +132,20 @@ impl Client {
         answer.await?.container.ok_or(Error::Incomplete("the container"))
     }
 
-    /// Asks a container to stop: its stop signal, the grace period (its own where none is given), SIGKILL. Returns at once;
-    /// [`Client::wait`] waits for the end. Asking again does no harm.
+    /// Stops a container: stop signal, grace period (the container's own if `None`), SIGKILL. Returns at once;
+    /// [`Client::wait`] waits for the exit. Repeating the call is harmless.
     ///
     /// # Errors
-    /// There is no such container.
+    /// Returns an error if there is no such container.
     pub async fn stop(&self, id: &str, grace: Option<Duration>) -> Result<Container, Error> {
         self.stop_with(id, grace, 0).await
     }
 
-    /// As [`Client::stop`], with a signal in place of the container's own stop signal; 0 for that.
+    /// Like [`Client::stop`], with this signal instead of the container's stop signal. 0 means the container's stop
+    /// signal.
     ///
     /// # Errors
-    /// There is no such container, or no such signal.
+    /// Returns an error if there is no such container or no such signal.
     pub async fn stop_with(&self, id: &str, grace: Option<Duration>, signal: u32) -> Result<Container, Error> {
         let grace_period = grace.map(duration).transpose()?;
         let answer = self.retry(is_lost, |mut rpc| {
@@ -153,10 +155,10 @@ impl Client {
         answer.await?.container.ok_or(Error::Incomplete("the container"))
     }
 
-    /// Sends a signal to a container's process, once.
+    /// Sends a signal to a container's process. The call is made once.
     ///
     /// # Errors
-    /// The container does not run; [`Error::Lost`]: it is unknown whether the signal was sent.
+    /// Returns an error if the container is not running. [`Error::Lost`]: it is unknown whether the signal was sent.
     pub async fn signal(&self, id: &str, signal: u32) -> Result<(), Error> {
         let request = SignalRequest { id: id.to_owned(), signal, process_id: String::new() };
         self.answer(self.rpc().signal(request).await).map(drop)
@@ -174,10 +176,10 @@ impl Client {
         answer.await.map(drop)
     }
 
-    /// Deletes a container with its log; one that runs only with `force`, which kills it first.
+    /// Deletes a container with its log. A running container is deleted only with `force`, which kills it first.
     ///
     /// # Errors
-    /// There is no such container, or it runs and `force` is not set.
+    /// Returns an error if there is no such container, or it is running and `force` is not set.
     pub async fn delete(&self, id: &str, force: bool) -> Result<(), Error> {
         let mut attempts = 0u32;
         let answer = self.retry(is_lost, |mut rpc| {
@@ -186,26 +188,28 @@ impl Client {
             async move { rpc.delete(request).await }
         });
         match answer.await {
-            // The attempt whose answer was lost has deleted it.
+            // An earlier attempt, whose answer was lost, deleted it.
             Err(error) if attempts > 1 && error.code() == Some(Code::NotFound) => Ok(()),
             answer => answer.map(drop),
         }
     }
 
-    /// Replaces, adds and removes secret files of a running container, all of them at once. Sent once: sent again it would be
-    /// another update.
+    /// Replaces, adds and removes secret files of a running container in one update. The call is made once, because a
+    /// repeated call
+    /// would be another update.
     ///
     /// # Errors
-    /// [`Code::Aborted`]: the files are of another generation than expected. [`Error::Lost`]: the generation of
-    /// [`Client::get`] tells whether they were replaced.
+    /// [`Code::Aborted`] if the files have another generation than expected. [`Error::Lost`]: compare the generation in
+    /// [`Client::get`] to find out whether the files were replaced.
     pub async fn update_files(&self, request: Wiped<UpdateFilesRequest>) -> Result<UpdateFilesResponse, Error> {
         self.answer(self.send(request, "/executor.v1.Executor/UpdateFiles").await)
     }
 
-    /// Replaces the egress of a running container, all rules at once, over restarts of executord. Asking again does no harm.
+    /// Replaces all egress rules of a running container at once, across restarts of executord. Repeating the call is
+    /// harmless.
     ///
     /// # Errors
-    /// The container does not run, or a rule is not valid.
+    /// Returns an error if the container is not running or a rule is invalid.
     pub async fn update_egress(&self, request: UpdateEgressRequest) -> Result<Container, Error> {
         let answer = self.retry(is_lost, |mut rpc| {
             let request = request.clone();
@@ -214,10 +218,10 @@ impl Client {
         answer.await?.container.ok_or(Error::Incomplete("the container"))
     }
 
-    /// Replaces limits of a running container, over restarts of executord. Asking again does no harm.
+    /// Replaces limits of a running container, across restarts of executord. Repeating the call is harmless.
     ///
     /// # Errors
-    /// The container does not run, or a limit is not valid.
+    /// Returns an error if the container is not running or a limit is invalid.
     pub async fn update_limits(&self, request: UpdateLimitsRequest) -> Result<Container, Error> {
         let answer = self.retry(is_lost, |mut rpc| {
             let request = request.clone();
@@ -226,10 +230,11 @@ impl Client {
         answer.await?.container.ok_or(Error::Incomplete("the container"))
     }
 
-    /// Stops all processes of a running container until [`Client::resume`], over restarts of executord. Asking again does no harm.
+    /// Freezes all processes of a running container until [`Client::resume`], across restarts of executord. Repeating
+    /// the call is harmless.
     ///
     /// # Errors
-    /// The container does not run.
+    /// Returns an error if the container is not running.
     pub async fn pause(&self, id: &str) -> Result<Container, Error> {
         let answer = self.retry(is_lost, |mut rpc| {
             let request = PauseRequest { id: id.to_owned() };
@@ -238,10 +243,10 @@ impl Client {
         answer.await?.container.ok_or(Error::Incomplete("the container"))
     }
 
-    /// Lets the processes of a paused container go on, likewise.
+    /// Resumes the processes of a paused container, across restarts of executord. Repeating the call is harmless.
     ///
     /// # Errors
-    /// The container does not run.
+    /// Returns an error if the container is not running.
     pub async fn resume(&self, id: &str) -> Result<Container, Error> {
         let answer = self.retry(is_lost, |mut rpc| {
             let request = ResumeRequest { id: id.to_owned() };
@@ -253,17 +258,17 @@ impl Client {
     /// Gets executord's version, capacity, policy and the cursor of its last event.
     ///
     /// # Errors
-    /// Executord is away.
+    /// Returns an error if executord is away.
     pub async fn info(&self) -> Result<InfoResponse, Error> {
         self.retry(is_lost, |mut rpc| async move { rpc.info(InfoRequest {}).await }).await
     }
 
-    /// Gets the secret inputs of the container that this process runs in, by the container's runtime token.
+    /// Gets the secret inputs of the container that this process runs in, using the container's runtime token.
     ///
     /// # Errors
-    /// [`Code::Unauthenticated`] or [`Code::PermissionDenied`]: the token is not of a running container.
+    /// [`Code::Unauthenticated`] or [`Code::PermissionDenied`] if the token does not belong to a running container.
     pub async fn secrets(&self, token: &Secret) -> Result<Wiped<GetSecretsResponse>, Error> {
-        let not_a_token = || Error::Argument("the runtime token holds other characters than a token does".into());
+        let not_a_token = || Error::Argument("the runtime token has characters that no token contains".into());
         let token = Zeroizing::new(format!("Bearer {}", token.expose_str().ok_or_else(not_a_token)?.trim_end()));
         let mut value: MetadataValue<Ascii> = token.as_str().try_into().map_err(|_| not_a_token())?;
         value.set_sensitive(true);

@@ -1,4 +1,4 @@
-//! Errors of calls: what executord answered, field by field, or what became of the connection.
+//! Errors of calls: executord's answer, field by field, or a connection failure.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,13 +15,13 @@ pub use tonic::Code;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no connection.
+    /// No connection could be made.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// Executord answered with an error.
     #[error(transparent)]
     Refused(Box<Refusal>),
-    /// The connection broke: whether executord carried the call out is unknown.
+    /// The connection broke; it is unknown whether executord executed the call.
     #[error("lost the connection to executord at {at}")]
     Lost {
         /// Address of the executord.
@@ -32,19 +32,19 @@ pub enum Error {
     GaveUp {
         /// Address of the executord.
         at: ServerAddress,
-        /// Time without an answer after which the call was given up.
+        /// Time without an answer before the call was abandoned.
         waited: Duration,
     },
-    /// The answer lacks what the interface promises.
+    /// The response lacks a field that the interface guarantees.
     #[error("executord's answer lacks {0}")]
     Incomplete(&'static str),
-    /// An argument cannot be sent.
+    /// An argument cannot be encoded.
     #[error("{0}")]
     Argument(String),
 }
 
 impl Error {
-    /// The gRPC status code, where executord answered with one.
+    /// Returns the gRPC status code if executord answered with one.
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::Refused(refusal) => Some(refusal.code),
@@ -52,7 +52,7 @@ impl Error {
         }
     }
 
-    /// The fields that executord finds fault with: every violation of the request, at once.
+    /// Returns every violation of the request. Empty if executord rejected no field.
     pub fn violations(&self) -> &[Violation] {
         match self {
             Self::Refused(refusal) => &refusal.violations,
@@ -60,12 +60,12 @@ impl Error {
         }
     }
 
-    /// Tells whether the fate of the call is unknown: it may have been carried out.
+    /// Returns true if the outcome of the call is unknown: executord may have executed it.
     pub fn is_lost(&self) -> bool {
         matches!(self, Self::Lost { .. } | Self::GaveUp { .. })
     }
 
-    /// Tells whether the same call may succeed later: the connection broke, or executord cannot answer now.
+    /// Returns true if the same call may succeed later: the connection broke, or executord cannot answer now.
     pub fn is_away(&self) -> bool {
         self.is_lost() || self.code() == Some(Code::Unavailable)
     }
@@ -80,7 +80,7 @@ pub struct Refusal {
     pub code: Code,
     /// The reason, one line.
     pub message: String,
-    /// The fields at fault. Empty where the error is of no field.
+    /// The invalid fields. Empty if the error concerns no field.
     pub violations: Vec<Violation>,
 }
 
@@ -89,7 +89,7 @@ pub struct Refusal {
 pub struct Violation {
     /// Path of the field: `action.run.env[2].name`.
     pub field: String,
-    /// Reason, with limit and value.
+    /// Reason, with the limit and the value.
     pub description: String,
     /// A constant for programs (docs/errors.md). May be empty.
     pub reason: String,
@@ -114,7 +114,7 @@ impl Refusal {
         Self { at: at.clone(), code: status.code(), message: status.message().to_owned(), violations }
     }
 
-    /// Tells whether the object that a field names does not exist.
+    /// Returns true if the object that this field names does not exist.
     pub fn is_not_found(&self, field: &str) -> bool {
         let names_field = |violation: &Violation| violation.field == field && violation.reason == "NOT_FOUND";
         self.code == Code::NotFound && self.violations.iter().any(names_field)
@@ -141,32 +141,32 @@ pub enum ConnectError {
     /// No process listens there.
     #[error("no executord listens on {0}")]
     NotListening(ServerAddress),
-    /// The socket's permissions keep the caller out.
+    /// The socket's permissions deny access.
     #[error(
-        "may not connect to {}: run as root, or as a member of the group that executord lets in (--allow-group)",
+        "no permission to connect to {}: run as root, or as a member of the group in executord's --allow-group",
         .0.display()
     )]
     Denied(PathBuf),
-    /// The path cannot be that of a unix socket.
+    /// The path cannot be the path of a unix socket.
     #[error("{}: not a path of a unix socket: it must be UTF-8, not empty and at most 107 bytes", .0.display())]
     BadPath(PathBuf),
-    /// The address is not one of TCP.
-    #[error("{0:?}: not an address: it must be HOST:PORT, and an IPv6 address stands in brackets")]
+    /// The address is not a valid TCP address.
+    #[error("{0:?} is not an address: use HOST:PORT, with an IPv6 address in brackets")]
     BadAddress(String),
-    /// One of both certificates is not accepted, or a file cannot be used.
+    /// A certificate of either side is rejected, or a file cannot be used.
     #[error("cannot connect to executord at {address}: {reason}")]
     Tls {
-        /// The address.
+        /// Address of the executord.
         address: String,
-        /// What is wrong, and what to change.
+        /// The fault, and how to correct it.
         reason: String,
     },
     /// Another reason.
     #[error("cannot connect to {at}: {reason}")]
     Other {
-        /// The address.
+        /// Address of the executord.
         at: ServerAddress,
-        /// The innermost error.
+        /// Text of the innermost error.
         reason: String,
     },
 }

@@ -1,6 +1,6 @@
-//! Events of containers, over restarts of executord.
+//! Events of containers, across restarts of executord.
 //!
-//! Every call has a cursor, also one for "from now on": no event is lost while the connection is.
+//! Every call has a cursor, even a call for new events only, so a broken connection loses no event.
 
 use executor_proto::v1::{WatchEventsRequest, WatchEventsResponse};
 use tokio::time::Instant;
@@ -10,7 +10,7 @@ use crate::connect::Client;
 use crate::error::Error;
 use crate::retry::{Patience, is_away};
 
-/// Events as they come. There is no end.
+/// An endless stream of events.
 pub struct Events {
     client: Client,
     after: u64,
@@ -20,11 +20,11 @@ pub struct Events {
 }
 
 impl Client {
-    /// Watches events: after a cursor (0 for all that are kept), or from now on where none is given; of one container, or of
-    /// all where the id is empty.
+    /// Watches events after a cursor (0 for all that are kept), or only new events if `None`. An empty id watches all
+    /// containers.
     ///
     /// # Errors
-    /// Executord is away.
+    /// Returns an error if executord is away.
     pub async fn events(&self, after: Option<u64>, container_id: &str) -> Result<Events, Error> {
         let after = match after {
             Some(cursor) => cursor,
@@ -36,10 +36,10 @@ impl Client {
 }
 
 impl Events {
-    /// The next event; with `gap` set, events before it are no longer kept. Dropping the future loses nothing.
+    /// Returns the next event. With `gap` set, earlier events are no longer kept. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// Executord refuses the cursor, or is away for too long.
+    /// Returns an error if executord rejects the cursor or is away for too long.
     pub async fn next(&mut self) -> Result<WatchEventsResponse, Error> {
         loop {
             let begun = Instant::now();
@@ -58,7 +58,7 @@ impl Events {
         }
     }
 
-    /// Cursor of the last event that was given: [`Client::events`] goes on after it.
+    /// Returns the cursor of the last returned event, from which [`Client::events`] can continue.
     pub fn cursor(&self) -> u64 {
         self.after
     }

@@ -1,4 +1,4 @@
-//! Processes that are executed in a running container.
+//! Processes executed in a running container.
 
 use executor_proto::v1::exec_request::Part as Request;
 use executor_proto::v1::exec_response::Part;
@@ -14,21 +14,21 @@ use crate::input::{Input, Item, Queue, queue};
 pub enum Executed {
     /// The process runs.
     Started {
-        /// Process id as the container sees it.
+        /// Process id in the container's PID namespace.
         pid: i32,
     },
-    /// Standard output; of a terminal all output.
+    /// Standard output. For a terminal, all output.
     Stdout(Vec<u8>),
     /// Standard error.
     Stderr(Vec<u8>),
-    /// The last event: how it ended. All of its output came before.
+    /// The last event: exit status. All output comes before it.
     Exit(ExitStatus),
     /// The only event: the program could not be executed.
     Failed(ExecFailure),
 }
 
-/// An executed process. When this is dropped, the process gets SIGHUP, and SIGKILL two seconds later, unless it was left to
-/// itself ([`Exec::detach`]).
+/// An executed process. When this is dropped, the process gets SIGHUP, and SIGKILL two seconds later, unless it was
+/// detached ([`Exec::detach`]).
 pub struct Exec {
     client: Client,
     input: Input,
@@ -37,10 +37,10 @@ pub struct Exec {
 }
 
 impl Client {
-    /// Executes a program in a running container. The process ends with the connection, which is not made again.
+    /// Executes a program in a running container. A broken connection ends the process; there is no reconnect.
     ///
     /// # Errors
-    /// The container does not run; every violation of the request at once.
+    /// Returns an error if the container is not running, or every violation of the request.
     pub async fn exec(&self, start: ExecStart) -> Result<Exec, Error> {
         let (input, queue) = queue();
         let requests = queue.stream(vec![ExecRequest { part: Some(Request::Start(start)) }], |item| ExecRequest {
@@ -57,15 +57,15 @@ impl Client {
 }
 
 impl Exec {
-    /// The input of the process.
+    /// Returns the input of the process.
     pub fn input(&self) -> Input {
         self.input.clone()
     }
 
-    /// The next event. Dropping the future loses nothing.
+    /// Returns the next event. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// The connection broke; the process ended without a word of how.
+    /// Returns an error if the connection broke or the stream ended without an exit status.
     pub async fn next(&mut self) -> Result<Executed, Error> {
         loop {
             let answer = self.answers.message().await.map_err(|status| self.client.error(&status))?;
@@ -75,18 +75,18 @@ impl Exec {
                 Some(Part::Stderr(bytes)) => Executed::Stderr(bytes),
                 Some(Part::Exit(exit)) => Executed::Exit(exit),
                 Some(Part::Failure(failure)) => Executed::Failed(failure),
-                None => continue, // of a newer executord
+                None => continue, // from a newer executord
             });
         }
     }
 
-    /// Leaves the process to itself: it goes on in its container.
+    /// Detaches from the process, which continues to run in its container.
     ///
     /// # Errors
-    /// The connection broke.
+    /// Returns an error if the connection broke.
     pub async fn detach(mut self) -> Result<(), Error> {
         self.input.detach().await;
-        // The answer is the end of the call.
+        // The call ends once executord has detached.
         while self.answers.message().await.map_err(|status| self.client.error(&status))?.is_some() {}
         Ok(())
     }

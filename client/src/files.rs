@@ -1,4 +1,4 @@
-//! Files of containers: outputs of a completed one, and copies out of a running one and into it.
+//! Files of containers: outputs of a completed container, and copies from and to a running one.
 
 use executor_proto::v1::get_archive_response::Part as Got;
 use executor_proto::v1::get_outputs_response::Part;
@@ -13,24 +13,24 @@ use tonic::Streaming;
 use crate::connect::Client;
 use crate::error::Error;
 
-/// A part of the outputs.
+/// Part of a stream of outputs.
 #[derive(Clone, Debug)]
 pub enum Output {
-    /// A file begins. Its content follows.
+    /// Start of a file. Its content follows.
     File(OutputFile),
-    /// A piece of the file's content.
+    /// Piece of the file's content.
     Data(Vec<u8>),
-    /// An entry that was not captured, and why.
+    /// Entry that was not captured, with the reason.
     Skipped(SkippedOutput),
 }
 
-/// Outputs as they come.
+/// Stream of outputs.
 pub struct OutputStream {
     client: Client,
     stream: Streaming<GetOutputsResponse>,
 }
 
-/// A tar archive as it comes.
+/// Stream of a tar archive.
 pub struct Archive {
     client: Client,
     stream: Streaming<GetArchiveResponse>,
@@ -38,30 +38,30 @@ pub struct Archive {
 }
 
 impl Client {
-    /// Fetches outputs of a completed container: a file, what lies below a directory, or everything where `path` is empty.
-    /// Outputs do not change: after a broken connection all of it can be fetched again.
+    /// Fetches outputs of a completed container: a file, everything below a directory, or all outputs if `path` is
+    /// empty. Outputs do not change, so all of them can be fetched again after a broken connection.
     ///
     /// # Errors
-    /// The container is not completed, or declared no such output.
+    /// Returns an error if the container is not completed or declared no such output.
     pub async fn outputs(&self, id: &str, path: &str) -> Result<OutputStream, Error> {
         let request = GetOutputsRequest { id: id.to_owned(), path: path.to_owned() };
         let stream = self.answer(self.rpc().get_outputs(request).await)?;
         Ok(OutputStream { client: self.clone(), stream })
     }
 
-    /// Copies a file or directory out of a running container, as its user may read it.
+    /// Copies a file or directory out of a running container, with the permissions of the container's user.
     ///
     /// # Errors
-    /// The container does not run, or the path is not there.
+    /// Returns an error if the container is not running or the path does not exist.
     pub async fn get_archive(&self, id: &str, path: &str, follow_link: bool) -> Result<Archive, Error> {
         self.archive(GetArchiveRequest { id: id.to_owned(), path: path.to_owned(), follow_link, stat_only: false })
             .await
     }
 
-    /// Gets kind, size and mode of a path in a running container, links followed; `None` where it is not there.
+    /// Gets kind, size and mode of a path in a running container, following links; `None` if the path does not exist.
     ///
     /// # Errors
-    /// The container does not run.
+    /// Returns an error if the container is not running.
     pub async fn stat(&self, id: &str, path: &str) -> Result<Option<PathStat>, Error> {
         let request =
             GetArchiveRequest { id: id.to_owned(), path: path.to_owned(), follow_link: true, stat_only: true };
@@ -81,10 +81,11 @@ impl Client {
         }
     }
 
-    /// Unpacks a tar archive in a directory of a running container, as its user. `pieces` are its bytes.
+    /// Unpacks a tar archive into a directory of a running container, as the container's user. `pieces` are the
+    /// archive's bytes.
     ///
     /// # Errors
-    /// The container does not run, or an entry cannot be written: nothing of that entry is left.
+    /// Returns an error if the container is not running or an entry cannot be written; nothing of that entry is left.
     pub async fn put_archive(
         &self,
         id: &str,
@@ -99,10 +100,10 @@ impl Client {
 }
 
 impl OutputStream {
-    /// The next part; `None` at the end.
+    /// Returns the next part, or `None` at the end.
     ///
     /// # Errors
-    /// The connection broke.
+    /// Returns an error if the connection broke.
     pub async fn next(&mut self) -> Result<Option<Output>, Error> {
         loop {
             let message = self.stream.message().await.map_err(|status| self.client.error(&status))?;
@@ -111,29 +112,29 @@ impl OutputStream {
                 Some(Part::File(file)) => Output::File(file),
                 Some(Part::Data(data)) => Output::Data(data),
                 Some(Part::Skipped(entry)) => Output::Skipped(entry),
-                None => continue, // of a newer executord
+                None => continue, // from a newer executord
             }));
         }
     }
 }
 
 impl Archive {
-    /// Kind, size and mode of the path.
+    /// Returns kind, size and mode of the path.
     pub fn stat(&self) -> &PathStat {
         &self.stat
     }
 
-    /// The next piece of the archive; `None` at the end.
+    /// Returns the next piece of the archive, or `None` at the end.
     ///
     /// # Errors
-    /// The connection broke; an entry could not be read.
+    /// Returns an error if the connection broke or an entry could not be read.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
         loop {
             let message = self.stream.message().await.map_err(|status| self.client.error(&status))?;
             match message.map(|message| message.part) {
                 None => return Ok(None),
                 Some(Some(Got::Data(data))) => return Ok(Some(data)),
-                Some(_) => {} // of a newer executord
+                Some(_) => {} // from a newer executord
             }
         }
     }

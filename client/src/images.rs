@@ -28,14 +28,14 @@ pub enum Pulled {
     Image(Image),
 }
 
-/// A pull that goes on.
+/// A pull in progress.
 pub struct Pull {
     client: Client,
     news: Streaming<PullImageResponse>,
 }
 
 impl Client {
-    /// The store of images.
+    /// Returns the calls about the image store.
     pub fn images(&self) -> Images {
         Images(self.clone())
     }
@@ -43,23 +43,23 @@ impl Client {
 
 impl Images {
     fn rpc(&self) -> ImagesClient<Channel> {
-        // The operator bounds the number of images, and so the length of a list.
+        // The operator bounds the number of images and so the size of a list.
         ImagesClient::new(self.0.channel()).max_decoding_message_size(usize::MAX)
     }
 
-    /// Fetches an image of a registry, or of executord's own disk. What is there already is not fetched again.
+    /// Pulls an image from a registry or from executord's disk. Layers that are already stored are not fetched again.
     ///
     /// # Errors
-    /// Executord refuses the reference.
+    /// Returns an error if executord rejects the reference.
     pub async fn pull(&self, request: &Wiped<PullImageRequest>) -> Result<Pull, Error> {
         let news = self.0.answer(self.0.send_for_stream(request.clone(), "/executor.v1.Images/Pull").await)?;
         Ok(Pull { client: self.0.clone(), news })
     }
 
-    /// Takes an image in from an archive, whose bytes are `pieces`.
+    /// Imports an image from an archive, whose bytes are `pieces`.
     ///
     /// # Errors
-    /// The archive is damaged, or holds no such image.
+    /// Returns an error if the archive is damaged or holds no such image.
     pub async fn import(
         &self,
         header: ImportHeader,
@@ -74,7 +74,7 @@ impl Images {
     /// Lists the images.
     ///
     /// # Errors
-    /// Executord is away.
+    /// Returns an error if executord is away.
     pub async fn list(&self) -> Result<Vec<Image>, Error> {
         Ok(self.0.answer(self.rpc().list(ListImagesRequest {}).await)?.images)
     }
@@ -82,15 +82,15 @@ impl Images {
     /// Gets an image and its configuration, by reference or digest.
     ///
     /// # Errors
-    /// There is no such image.
+    /// Returns an error if there is no such image.
     pub async fn inspect(&self, image: &str) -> Result<InspectImageResponse, Error> {
         self.0.answer(self.rpc().inspect(InspectImageRequest { image: image.to_owned() }).await)
     }
 
-    /// Removes an image, or one of its names; tells whether the image itself was removed.
+    /// Removes an image, or one of its names. Returns true if the image itself was removed.
     ///
     /// # Errors
-    /// There is no such image, or a container uses it.
+    /// Returns an error if there is no such image or a container uses it.
     pub async fn remove(&self, image: &str) -> Result<bool, Error> {
         Ok(self.0.answer(self.rpc().remove(RemoveImageRequest { image: image.to_owned() }).await)?.removed)
     }
@@ -98,32 +98,32 @@ impl Images {
     /// Removes images that no container uses.
     ///
     /// # Errors
-    /// Executord is away.
+    /// Returns an error if executord is away.
     pub async fn prune(&self, request: PruneImagesRequest) -> Result<PruneImagesResponse, Error> {
         self.0.answer(self.rpc().prune(request).await)
     }
 }
 
 impl Pull {
-    /// The next event. [`Pulled::Image`] is the last one.
+    /// Returns the next event. [`Pulled::Image`] is the last one.
     ///
     /// # Errors
-    /// The image could not be fetched; the connection broke.
+    /// Returns an error if the image could not be fetched or the connection broke.
     pub async fn next(&mut self) -> Result<Pulled, Error> {
         loop {
             let message = self.news.message().await.map_err(|status| self.client.error(&status))?;
             return Ok(match message.ok_or(Error::Incomplete("the image"))?.news {
                 Some(News::Progress(progress)) => Pulled::Progress(progress),
                 Some(News::Image(image)) => Pulled::Image(image),
-                None => continue, // of a newer executord
+                None => continue, // from a newer executord
             });
         }
     }
 
-    /// Waits for the image.
+    /// Waits until the image is pulled.
     ///
     /// # Errors
-    /// As those of [`Pull::next`].
+    /// Returns the same errors as [`Pull::next`].
     pub async fn image(mut self) -> Result<Image, Error> {
         loop {
             if let Pulled::Image(image) = self.next().await? {

@@ -1,6 +1,6 @@
-//! Input for a process: standard input, its end, and the size of its terminal's window.
+//! Input for a process: standard input, end of input, and the size of its terminal's window.
 //!
-//! Messages wait in a queue that outlives a connection: the next one goes on with what was not sent yet.
+//! Messages wait in a queue that outlives a connection: the next connection sends the messages that are still queued.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use executor_proto::v1::WindowSize;
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
 
-/// Messages that wait for executord.
+/// Capacity of the queue, in messages.
 const DEPTH: usize = 4;
 
 /// A message to be sent.
@@ -27,17 +27,17 @@ pub(crate) enum Item {
 pub struct Input(mpsc::Sender<Item>);
 
 impl Input {
-    /// Sends bytes for standard input; waits while executord takes no more. False when the call is over.
+    /// Sends bytes to standard input; waits while the queue is full. Returns false after the call has ended.
     pub async fn send(&self, bytes: Vec<u8>) -> bool {
         self.0.send(Item::Bytes(bytes)).await.is_ok()
     }
 
-    /// Ends the process's standard input, for good. False when the call is over.
+    /// Closes the process's standard input. Returns false after the call has ended.
     pub async fn end(&self) -> bool {
         self.0.send(Item::End).await.is_ok()
     }
 
-    /// Tells the size of the terminal's window. False when the call is over.
+    /// Sends the size of the terminal's window. Returns false after the call has ended.
     pub async fn resize(&self, window: WindowSize) -> bool {
         self.0.send(Item::Window(window)).await.is_ok()
     }
@@ -47,14 +47,14 @@ impl Input {
     }
 }
 
-/// The other end of an [`Input`].
+/// Receiving side of an [`Input`].
 pub(crate) struct Queue(Arc<Mutex<Shared>>);
 
 struct Shared {
     receiver: mpsc::Receiver<Item>,
-    /// Number of the connection that may take items.
+    /// Number of the connection that may take items; earlier connections get none.
     connection: u64,
-    /// Last size of the window that was sent.
+    /// Last window size that was sent.
     window: Option<WindowSize>,
 }
 
@@ -64,12 +64,13 @@ pub(crate) fn queue() -> (Input, Queue) {
 }
 
 impl Queue {
-    /// The last size of the window that was sent.
+    /// Returns the last window size that was sent.
     pub(crate) fn window(&self) -> Option<WindowSize> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).window
     }
 
-    /// The stream of a new connection: `first`, then the items. An earlier connection's stream ends.
+    /// Returns the stream for a new connection: `first`, then the queued items. The stream of an earlier connection
+    /// ends.
     pub(crate) fn stream<T>(&self, first: Vec<T>, message: fn(Item) -> T) -> Requests<T> {
         let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         shared.connection += 1;
@@ -105,7 +106,8 @@ impl<T> Stream for Requests<T> {
                 }
                 Poll::Ready(Some((self.message)(item)))
             }
-            // All senders are gone: nothing more is said, and the call goes on. The end of this stream is no end of input.
+            // All senders are dropped: there is no more input, but the call continues. Dropping the senders does not
+            // close standard input.
             Poll::Ready(None) | Poll::Pending => Poll::Pending,
         }
     }
@@ -117,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// Input that was not sent yet goes over the next connection; the earlier one takes none of it.
+    /// Queued input goes to the next connection; the earlier one takes none of it.
     #[tokio::test]
     async fn a_new_connection_goes_on_with_the_queue() {
         let (input, queue) = queue();

@@ -1,8 +1,9 @@
-//! Executor's client library: runs containers with secret files on a node, and looks after them, over gRPC.
+//! Executor's client library: runs containers with secret files on a node and manages them, over gRPC.
 //!
-//! A [`Client`] is a connection to one executord. A [`Run`] is the request for a container; what comes back are the messages
-//! of the interface ([`v1`]). Calls that may be repeated are, while executord is restarted: [`Client::wait`], [`Logs`],
-//! [`Events`] and [`Attach`] go on where they were. An [`Error`] carries every violation of a request, field by field.
+//! A [`Client`] is a connection to one executord. A [`Run`] is the request for a container; responses are the messages
+//! of the interface ([`v1`]). Calls that are safe to repeat are repeated while executord restarts: [`Client::wait`],
+//! [`Logs`], [`Events`] and [`Attach`] continue at the same position. An [`Error`] carries every violation of a
+//! request, field by field.
 //!
 //! ```no_run
 //! use executor_client::{Client, DEFAULT_SOCKET, Run, Secret};
@@ -18,15 +19,16 @@
 //! # }
 //! ```
 //!
-//! **Secrets.** [`Secret`], [`Run`] and [`Wiped`] messages print no value and overwrite their memory when they are dropped. The
-//! buffers that the gRPC library encodes into are freed and not overwritten: a process that must not keep them needs an
-//! allocator that overwrites what is freed, as executord has.
+//! **Secrets.** [`Secret`], [`Run`] and [`Wiped`] messages print no value and overwrite their memory when they are
+//! dropped. The buffers that the gRPC library encodes into are freed without being overwritten: a process that must not
+//! keep them needs an allocator that overwrites freed memory, as executord has.
 //!
 //! **Other machines.** [`Client::connect_tls`] connects over TCP with mutual TLS, with a certificate that executord's
 //! configuration names.
 //!
-//! **Time.** A call waits as long as executord takes to answer, and for [`DEFAULT_PATIENCE`] over a broken connection. A caller
-//! with a deadline of its own uses `tokio::time::timeout`: the methods say where dropping their future loses nothing.
+//! **Timeouts.** A call waits as long as executord takes to answer, and for [`DEFAULT_PATIENCE`] over a broken
+//! connection. A caller with a deadline of its own uses `tokio::time::timeout`: each method says if dropping its future
+//! loses nothing.
 //!
 //! The library prints nothing and starts no process.
 

@@ -1,4 +1,5 @@
-//! A container's log, followed over restarts of executord: nothing twice, and what was dropped before it could be read is told.
+//! A container's log, followed across restarts of executord. No entry is repeated, and dropped entries are reported as
+//! a gap.
 
 use executor_proto::v1::{LogStream, StreamLogsRequest, StreamLogsResponse};
 use tokio::time::Instant;
@@ -8,7 +9,7 @@ use crate::connect::Client;
 use crate::error::Error;
 use crate::retry::{Patience, is_away};
 
-/// A log as it comes.
+/// Stream of log entries.
 pub struct Logs {
     client: Client,
     request: StreamLogsRequest,
@@ -18,7 +19,7 @@ pub struct Logs {
 }
 
 impl Client {
-    /// Reads a container's log; with `follow` until the container is completed.
+    /// Reads a container's log. With `follow`, the stream ends when the container is completed.
     pub fn logs(&self, request: StreamLogsRequest) -> Logs {
         let place = Place { offset: request.offset.unwrap_or(0), sequence: 0 };
         Logs { client: self.clone(), request, place, patience: self.patience(), stream: None }
@@ -26,10 +27,10 @@ impl Client {
 }
 
 impl Logs {
-    /// The next entry or gap; `None` at the end. Dropping the future loses nothing.
+    /// Returns the next entry or gap, or `None` at the end. Dropping the future loses nothing.
     ///
     /// # Errors
-    /// There is no such container; executord is away for too long.
+    /// Returns an error if there is no such container or executord is away for too long.
     pub async fn next(&mut self) -> Result<Option<StreamLogsResponse>, Error> {
         loop {
             let begun = Instant::now();
@@ -48,7 +49,7 @@ impl Logs {
             self.client.await_return(&mut self.patience, begun, &broken, is_away).await?;
             if self.place.sequence > 0 || self.place.offset > 0 {
                 self.request.offset = Some(self.place.offset);
-                // They were of what there was at first.
+                // These select the start of the first connection only.
                 (self.request.tail, self.request.from_sequence) = (None, None);
             }
         }
@@ -63,18 +64,19 @@ impl Logs {
     }
 }
 
-/// Position in a log: everything before it was read.
+/// Position in a log: everything before it has been read.
 #[derive(Debug, Default)]
 struct Place {
-    /// Bytes of output.
+    /// Offset in the output, in bytes.
     offset: u64,
-    /// Number of the last entry.
+    /// Sequence number of the last entry.
     sequence: u64,
 }
 
 impl Place {
-    /// Goes on behind an entry or a gap. Returns false for an entry that was read before: from an offset on the executor's own messages
-    /// at that place come again.
+    /// Advances past an entry or a gap. Returns false for an entry that was already read: with an offset, executord
+    /// repeats its own
+    /// messages at that position.
     fn pass(&mut self, entry: &StreamLogsResponse) -> bool {
         if let Some(gap) = &entry.gap {
             self.offset = entry.offset.saturating_add(gap.dropped_bytes);
@@ -95,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    /// Cuts a log at every place, resumes it there as a daemon would, and expects every entry once.
+    /// Cuts a log at every position, resumes it there as executord would, and expects every entry once.
     #[test]
     fn nothing_twice_and_nothing_lost_wherever_it_breaks() {
         use LogStream::{Executor, Stderr, Stdout};

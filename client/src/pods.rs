@@ -13,24 +13,24 @@ use crate::error::Error;
 use crate::retry::{is_away, is_lost};
 use crate::run::duration;
 
-/// Pods on a page, at most.
+/// Most pods per page of a listing.
 const PAGE: u32 = 1000;
 
 /// Pods of an executord.
 #[derive(Clone, Debug)]
 pub struct Pods(Client);
 
-/// Pods that [`Pods::list`] gives. The default is all of them.
+/// Filter for [`Pods::list`]. The default matches all pods.
 #[derive(Clone, Debug, Default)]
 pub struct PodFilter {
-    /// Labels that the pods have, all of them.
+    /// Labels that a pod must have, all of them.
     pub labels: HashMap<String, String>,
-    /// Beginning of the pods' ids.
+    /// Prefix of the ids to match. Empty matches any id.
     pub id_prefix: String,
 }
 
 impl Client {
-    /// The pods.
+    /// Returns the calls about pods.
     pub fn pods(&self) -> Pods {
         Pods(self.clone())
     }
@@ -41,13 +41,15 @@ impl Pods {
         PodsClient::new(self.0.channel())
     }
 
-    /// Creates a pod, over a restart of executord where the request has an id. Returns the pod, and true if it is new.
+    /// Creates a pod. With an id in the request, the call is repeated across a restart of executord. Returns the pod,
+    /// and true if it
+    /// is new.
     ///
     /// # Errors
-    /// Every violation of the request; another pod or a container has the id.
+    /// Returns every violation of the request, or an error if another pod or a container has the id.
     pub async fn create(&self, request: &CreatePodRequest) -> Result<(Pod, bool), Error> {
         let answer = if request.id.is_empty() {
-            // Sent again it would be another pod.
+            // Without an id, a repeated call would create another pod.
             self.0.answer(self.rpc().create_pod(request.clone()).await)?
         } else {
             let answer = self.0.retry(is_lost, |_| {
@@ -59,10 +61,10 @@ impl Pods {
         Ok((answer.pod.ok_or(Error::Incomplete("the pod"))?, answer.created))
     }
 
-    /// Gets a pod, over a restart of executord.
+    /// Gets a pod, also across a restart of executord.
     ///
     /// # Errors
-    /// There is no such pod.
+    /// Returns an error if there is no such pod.
     pub async fn get(&self, id: &str) -> Result<Pod, Error> {
         let answer = self.0.retry(is_away, |_| {
             let (mut rpc, request) = (self.rpc(), GetPodRequest { id: id.to_owned() });
@@ -74,7 +76,7 @@ impl Pods {
     /// Lists pods, all pages of them.
     ///
     /// # Errors
-    /// Executord is away.
+    /// Returns an error if executord is away.
     pub async fn list(&self, filter: &PodFilter) -> Result<Vec<Pod>, Error> {
         let PodFilter { labels, id_prefix } = filter.clone();
         let mut request = ListPodsRequest { page_size: PAGE, page_token: String::new(), labels, id_prefix };
@@ -93,11 +95,11 @@ impl Pods {
         }
     }
 
-    /// Stops a pod with all of its members, each with this grace period or its own, and waits until it has ended, over
-    /// restarts of executord.
+    /// Stops a pod with all of its members, each with this grace period or its own, and waits until the pod has ended,
+    /// across restarts of executord.
     ///
     /// # Errors
-    /// There is no such pod.
+    /// Returns an error if there is no such pod.
     pub async fn stop(&self, id: &str, grace: Option<Duration>) -> Result<Pod, Error> {
         let grace_period = grace.map(duration).transpose()?;
         let answer = self.0.retry(is_away, |_| {
@@ -107,10 +109,10 @@ impl Pods {
         answer.await?.pod.ok_or(Error::Incomplete("the pod"))
     }
 
-    /// Deletes a pod with its members; with `force` those that run are killed first.
+    /// Deletes a pod with its members. With `force`, running members are killed first.
     ///
     /// # Errors
-    /// There is no such pod, or a member runs and `force` is not set.
+    /// Returns an error if there is no such pod, or a member is running and `force` is not set.
     pub async fn delete(&self, id: &str, force: bool) -> Result<(), Error> {
         let mut attempts = 0u32;
         let answer = self.0.retry(is_lost, |_| {
@@ -119,7 +121,7 @@ impl Pods {
             async move { rpc.delete_pod(request).await }
         });
         match answer.await {
-            // The attempt whose answer was lost has deleted it.
+            // An earlier attempt, whose answer was lost, deleted it.
             Err(error) if attempts > 1 && error.code() == Some(Code::NotFound) => Ok(()),
             answer => answer.map(drop),
         }

@@ -1,7 +1,7 @@
-//! Repeating calls while executord is away, and for how long.
+//! Repeating calls while executord is away.
 //!
-//! An answer of executord's is final. A call whose connection broke may be repeated where that does no harm; so may one that
-//! executord cannot answer now, where the call waits anyway.
+//! An answer from executord is final. A call whose connection broke is repeated if that is safe. So is a call that
+//! executord cannot answer now, if the call waits anyway.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -9,28 +9,27 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-/// First pause between two attempts.
+/// First pause between two attempts; later pauses grow.
 const PAUSE_FIRST: Duration = Duration::from_millis(1);
 /// Longest pause between two attempts.
 const PAUSE_LONGEST: Duration = Duration::from_secs(1);
 
-/// Tells whether a status was made on this side because the connection broke: the call's fate is unknown then.
+/// Returns true if this client made the status because the connection broke, so the outcome of the call is unknown.
 ///
-/// An answer of executord's own carries no source. `Unknown` is the status of a stream that ends without its trailers;
-/// executord never answers it.
+/// A status from executord carries no source. `Unknown` is the status of a stream that ends without trailers;
+/// executord never returns it.
 pub(crate) fn is_lost(status: &Status) -> bool {
     status.source().is_some() || status.code() == Code::Unknown
 }
 
-/// Tells whether a call that waits is repeated: as [`is_lost`], or executord says that it cannot answer now.
+/// Returns true if a waiting call is repeated: as [`is_lost`], or executord cannot answer now.
 pub(crate) fn is_away(status: &Status) -> bool {
     is_lost(status) || status.code() == Code::Unavailable
 }
 
-/// Counts the time since executord was last heard of, and makes pauses that grow.
+/// Measures the time since executord last answered, with growing pauses between attempts.
 ///
-/// The pauses of the daemon's own attempts (`executor_core::backoff`) never end, and this crate does not depend on the
-/// executor's.
+/// The daemon's own retries (`executor_core::backoff`) never give up, and this crate does not depend on executor-core.
 #[derive(Debug)]
 pub(crate) struct Patience {
     longest: Duration,
@@ -43,19 +42,19 @@ impl Patience {
         Self { longest, silent_since: None, pause: Duration::ZERO }
     }
 
-    /// Executord answered: the clock starts anew at the next failure.
+    /// Resets the clock after an answer; it starts again at the next failure.
     pub(crate) fn reset(&mut self) {
         *self = Self::new(self.longest);
     }
 
-    /// An attempt that began at `begun` failed. One that lasted had a connection all the while.
+    /// Records the failure of an attempt that began at `begun`. A long attempt had a connection until it failed.
     pub(crate) fn since(&mut self, begun: Instant) {
         if begun.elapsed() > PAUSE_LONGEST {
             self.reset();
         }
     }
 
-    /// Waits before the next attempt; false when it has been too long.
+    /// Waits before the next attempt. Returns false if the time limit has passed.
     pub(crate) async fn pause(&mut self) -> bool {
         let now = Instant::now();
         let silent_since = *self.silent_since.get_or_insert(now);

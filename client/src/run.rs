@@ -1,4 +1,4 @@
-//! The request for a container, and its call.
+//! The request for a container, and the call that runs it.
 
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::retry::is_lost;
 use crate::secret::{Secret, Wiped};
 
-/// A request for a container, which prints no secret and wipes its secrets when it is dropped.
+/// A request for a container. It prints no secret, and wipes its secrets when it is dropped.
 ///
 /// A field that has no method here is set on the message itself ([`Run::message_mut`]).
 ///
@@ -39,49 +39,50 @@ use crate::secret::{Secret, Wiped};
 pub struct Run(Wiped<RunRequest>);
 
 impl Run {
-    /// A container with a root file system (`host`, `dir:/path` or an image, as `rootfs` of the interface) that executes a
-    /// program. The program of an image is its own where `path` is empty.
+    /// Requests a container with a root file system (`host`, `dir:/path` or an image, as `rootfs` of the interface)
+    /// that executes a program. If `path` is empty, the image's own program is executed.
     pub fn new(rootfs: impl Into<String>, path: impl Into<String>) -> Self {
         let run = RunAction { path: path.into(), ..RunAction::default() };
         let action = Some(Action { run: Some(run), ..Action::default() });
         RunRequest { rootfs: rootfs.into(), action, ..RunRequest::default() }.into()
     }
 
-    /// A container with a root file system that carries out a tree of actions. Setup, sidecars, and variables of all processes
+    /// Requests a container with a root file system that executes a tree of actions. Setup, sidecars, and variables of
+    /// all processes
     /// are set on the message ([`Run::message_mut`]).
     pub fn actions(rootfs: impl Into<String>, action: Action) -> Self {
         RunRequest { rootfs: rootfs.into(), action: Some(action), ..RunRequest::default() }.into()
     }
 
-    /// The container's id; the same request may be sent again under it. A UUID where none is given.
+    /// Sets the container's id, under which the same request can be sent again. If unset, a UUID is made.
     #[must_use]
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.0.id = id.into();
         self
     }
 
-    /// Arguments after the program's own name, in addition to earlier ones.
+    /// Appends arguments after the program's name.
     #[must_use]
     pub fn args<T: Into<String>>(mut self, args: impl IntoIterator<Item = T>) -> Self {
         self.action().args.extend(args.into_iter().map(Into::into));
         self
     }
 
-    /// Working directory.
+    /// Sets the working directory.
     #[must_use]
     pub fn dir(mut self, dir: impl Into<String>) -> Self {
         self.action().dir = dir.into();
         self
     }
 
-    /// `user`, `uid`, `user:group` or `uid:gid`.
+    /// Sets the user: `user`, `uid`, `user:group` or `uid:gid`.
     #[must_use]
     pub fn user(mut self, user: impl Into<String>) -> Self {
         self.action().user = user.into();
         self
     }
 
-    /// A variable of the environment that is no secret.
+    /// Adds an environment variable that is not secret.
     #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.action().env.push(EnvironmentVariable {
@@ -92,10 +93,10 @@ impl Run {
         self
     }
 
-    /// A secret variable: masked in the log.
+    /// Adds a secret environment variable, which is masked in the log.
     ///
     /// # Errors
-    /// The value is not UTF-8.
+    /// Returns an error if the value is not UTF-8.
     pub fn secret_env(mut self, name: impl Into<String>, value: Secret) -> Result<Self, Error> {
         let name = name.into();
         let value = text(value, &format!("secret_environment {name}"))?;
@@ -103,17 +104,18 @@ impl Run {
         Ok(self)
     }
 
-    /// A secret argument at an index of the arguments, which is empty there.
+    /// Sets a secret argument at an index of the arguments, where the argument must be empty.
     ///
     /// # Errors
-    /// The value is not UTF-8.
+    /// Returns an error if the value is not UTF-8.
     pub fn secret_arg(mut self, index: u32, value: Secret) -> Result<Self, Error> {
         let value = text(value, &format!("secret_arguments {index}"))?;
         self.action().secret_arguments.push(SecretArgument { index, value, ..SecretArgument::default() });
         Ok(self)
     }
 
-    /// A secret file, 0600 and the process's own: at an absolute path, or below executord's directory of files.
+    /// Adds a secret file with mode 0600, owned by the process's user: at an absolute path, or below executord's
+    /// directory of files.
     #[must_use]
     pub fn secret_file(mut self, path: impl Into<String>, content: Secret) -> Self {
         let file = File { path: path.into(), content: content.into_bytes(), ..File::default() };
@@ -121,77 +123,77 @@ impl Run {
         self
     }
 
-    /// Bytes of memory, swap included.
+    /// Limits memory, in bytes, swap included.
     #[must_use]
     pub fn memory_bytes(mut self, bytes: u64) -> Self {
         self.limits().memory_bytes = bytes;
         self
     }
 
-    /// Number of processes and threads.
+    /// Limits the number of processes and threads.
     #[must_use]
     pub fn pids(mut self, pids: u64) -> Self {
         self.limits().pids = pids;
         self
     }
 
-    /// Thousandths of a processor.
+    /// Limits processor time, in thousandths of a processor.
     #[must_use]
     pub fn cpu_millis(mut self, millis: u64) -> Self {
         self.limits().cpu_millis = millis;
         self
     }
 
-    /// A label, for [`crate::ListFilter`].
+    /// Adds a label, for [`crate::ListFilter`].
     #[must_use]
     pub fn label(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.0.labels.insert(name.into(), value.into());
         self
     }
 
-    /// All labels.
+    /// Replaces all labels.
     #[must_use]
     pub fn labels(mut self, labels: HashMap<String, String>) -> Self {
         self.0.labels = labels;
         self
     }
 
-    /// Time between SIGTERM and SIGKILL.
+    /// Sets the time between the stop signal and SIGKILL.
     ///
     /// # Errors
-    /// Longer than the interface can say.
+    /// Returns an error if the time is too long for the interface.
     pub fn grace_period(mut self, grace: Duration) -> Result<Self, Error> {
         self.0.grace_period = Some(duration(grace)?);
         Ok(self)
     }
 
-    /// The network.
+    /// Sets the network.
     #[must_use]
     pub fn network(mut self, network: Network) -> Self {
         self.0.set_network(network);
         self
     }
 
-    /// Files to be captured when the process has ended.
+    /// Sets the files to capture after the process has exited.
     #[must_use]
     pub fn outputs(mut self, outputs: Outputs) -> Self {
         self.0.outputs = Some(outputs);
         self
     }
 
-    /// User and password for the registry of the image.
+    /// Sets user and password for the image's registry.
     #[must_use]
     pub fn registry_credentials(mut self, credentials: RegistryCredentials) -> Self {
         self.0.registry_credentials = Some(credentials);
         self
     }
 
-    /// The message.
+    /// Returns the message.
     pub fn message(&self) -> &RunRequest {
         &self.0
     }
 
-    /// The message, to set what has no method of its own.
+    /// Returns the message, to set fields that have no method here.
     pub fn message_mut(&mut self) -> &mut RunRequest {
         &mut self.0
     }
@@ -216,19 +218,19 @@ impl From<RunRequest> for Run {
 pub struct Started {
     /// The container.
     pub container: Container,
-    /// True where this call made the container; false where the same request had made it before.
+    /// True if this call created the container; false if an earlier call with the same request created it.
     pub created: bool,
 }
 
 impl Client {
     /// Runs a container. The container is created or running when this returns.
     ///
-    /// The request has an id (made here where it has none), so that it can be sent again when the connection breaks: executord
-    /// answers with the container that it made the first time.
+    /// The request has an id (made here if unset), so that it can be sent again if the connection breaks: executord
+    /// answers with the container that the first call created.
     ///
     /// # Errors
-    /// Every violation of the request at once ([`Error::violations`]); or the connection broke and executord did not come back:
-    /// the container may be there then.
+    /// Returns every violation of the request at once ([`Error::violations`]), or an error if the connection broke and
+    /// executord did not come back; the container may exist in that case.
     pub async fn run(&self, run: &Run) -> Result<Started, Error> {
         let mut message = run.0.clone();
         if message.id.is_empty() {
@@ -242,17 +244,19 @@ impl Client {
         });
         let RunResponse { container, created, .. } = answer.await?;
         let container = container.ok_or(Error::Incomplete("the container"))?;
-        // Sent again, it answers "already there" about the container that this call made. An older one is somebody else's.
+        // After a repeated call executord reports "already there" for the container that this call created. An older
+        // container was created by another call.
         let made_at = container.created_at.and_then(|at| SystemTime::try_from(at).ok());
         let made_by_this = attempts > 1 && made_at.is_some_and(|at| at >= begun);
         Ok(Started { container, created: created || made_by_this })
     }
 
-    /// Checks a request for a container, a pod, or a container of a pod that need not exist, over a restart of executord. It has no
-    /// effect. The fields of violations begin with `run.` or `pod.`.
+    /// Checks a request for a container, a pod, or a container of a pod that need not exist, also across a restart of
+    /// executord. It has no effect. The fields of violations begin with `run.` or `pod.`.
     ///
     /// # Errors
-    /// Returns every violation of the request. Returns [`tonic::Code::Unimplemented`] from an executord without `validate` among the
+    /// Returns every violation of the request. Returns [`tonic::Code::Unimplemented`] from an executord without
+    /// `validate` among the
     /// features of [`Client::info`].
     pub async fn validate(&self, request: &Wiped<ValidateRequest>) -> Result<(), Error> {
         let answer = self
@@ -260,10 +264,11 @@ impl Client {
         answer.await.map(drop)
     }
 
-    /// Checks the request for a container, like [`Client::validate`]. The fields of violations are those of the request.
+    /// Checks the request for a container, like [`Client::validate`]. The fields of violations are those of the
+    /// request.
     ///
     /// # Errors
-    /// As [`Client::validate`].
+    /// Returns the same errors as [`Client::validate`].
     pub async fn validate_run(&self, run: &Run) -> Result<(), Error> {
         let request = Wiped::new(ValidateRequest { run: Some(run.message().clone()), pod: None });
         self.validate(&request).await.map_err(|error| match error {
@@ -279,7 +284,7 @@ impl Client {
         })
     }
 
-    /// Sends a message that wipes itself as soon as it is encoded.
+    /// Sends a message that is wiped as soon as it is encoded.
     pub(crate) async fn send<M, A>(&self, message: M, method: &'static str) -> Result<Response<A>, Status>
     where
         M: Message + 'static,
@@ -290,7 +295,7 @@ impl Client {
         grpc.unary(Request::new(message), PathAndQuery::from_static(method), codec).await
     }
 
-    /// Sends a message in the same way to a method that answers with a stream.
+    /// Like [`Client::send`], for a method that answers with a stream.
     pub(crate) async fn send_for_stream<M, A>(
         &self,
         message: M,
@@ -315,7 +320,7 @@ impl Client {
 fn text(value: Secret, what: &str) -> Result<String, Error> {
     String::from_utf8(value.into_bytes()).map_err(|error| {
         error.into_bytes().zeroize();
-        Error::Argument(format!("{what}: not UTF-8; other bytes go into a secret file"))
+        Error::Argument(format!("{what}: not UTF-8; put binary values into a secret file"))
     })
 }
 

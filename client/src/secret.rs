@@ -1,4 +1,4 @@
-//! Secret values that print nothing and wipe themselves, and messages that carry them.
+//! Secret values, which print nothing and are wiped on drop, and messages that carry them.
 
 use std::fmt;
 
@@ -10,22 +10,22 @@ use prost::encoding::{DecodeContext, WireType};
 use prost::{DecodeError, Message};
 use zeroize::{Zeroize as _, Zeroizing};
 
-/// A secret value, which prints as `[REDACTED]`, and its memory is overwritten when it is dropped.
+/// A secret value. It prints as `[REDACTED]`, and its memory is overwritten when it is dropped.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(Zeroizing<Vec<u8>>);
 
 impl Secret {
-    /// The bytes.
+    /// Returns the bytes.
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
 
-    /// The bytes as text; `None` where they are not UTF-8.
+    /// Returns the bytes as text; `None` if they are not UTF-8.
     pub fn expose_str(&self) -> Option<&str> {
         std::str::from_utf8(&self.0).ok()
     }
 
-    /// Takes the bytes out; the caller wipes them.
+    /// Moves the bytes out; the caller must wipe them.
     pub(crate) fn into_bytes(mut self) -> Vec<u8> {
         std::mem::take(&mut *self.0)
     }
@@ -121,7 +121,7 @@ impl Wipe for GetSecretsResponse {
     }
 }
 
-/// A message that wipes its secrets when it is dropped. As a message of its own it stands for the one that it holds.
+/// A message whose secrets are wiped when it is dropped. It encodes like the message that it holds.
 #[derive(Clone, Default, PartialEq)]
 pub struct Wiped<M: Wipe>(pub(crate) M);
 
@@ -153,7 +153,7 @@ impl<M: Wipe> Drop for Wiped<M> {
 }
 
 impl<M: Wipe + fmt::Debug> fmt::Debug for Wiped<M> {
-    /// The message's own `Debug`, which prints names and sizes of secrets and no value.
+    /// Uses the message's own `Debug`, which prints names and sizes of secrets and no value.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }

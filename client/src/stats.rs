@@ -1,4 +1,4 @@
-//! Counters of containers, over restarts of executord.
+//! Resource counters of containers, across restarts of executord.
 
 use executor_proto::v1::{ContainerStats, StatsRequest, WatchStatsRequest};
 use tokio::time::Instant;
@@ -8,7 +8,7 @@ use crate::connect::Client;
 use crate::error::Error;
 use crate::retry::{Patience, is_away, is_lost};
 
-/// Readings of counters as they come.
+/// Stream of counter readings.
 pub struct Stats {
     client: Client,
     request: WatchStatsRequest,
@@ -20,7 +20,7 @@ impl Client {
     /// Reads the counters of containers, all pages of them.
     ///
     /// # Errors
-    /// There is no such container.
+    /// Returns an error if there is no such container.
     pub async fn stats(&self, request: StatsRequest) -> Result<Vec<ContainerStats>, Error> {
         let (mut request, mut all) = (request, Vec::new());
         loop {
@@ -37,18 +37,19 @@ impl Client {
         }
     }
 
-    /// Reads the counters of containers again and again, until those that are named have ended.
+    /// Reads the counters of containers repeatedly, until all named containers have exited.
     pub fn watch_stats(&self, request: WatchStatsRequest) -> Stats {
         Stats { client: self.clone(), request, patience: self.patience(), stream: None }
     }
 }
 
 impl Stats {
-    /// The next reading; `None` when all named containers have ended. One that was cut off when executord was restarted is made
-    /// again.
+    /// Returns the next reading, or `None` when all named containers have exited. A reading that a restart of executord
+    /// cut off is
+    /// repeated.
     ///
     /// # Errors
-    /// There is no such container; executord is away for too long.
+    /// Returns an error if there is no such container or executord is away for too long.
     pub async fn next(&mut self) -> Result<Option<Vec<ContainerStats>>, Error> {
         loop {
             let begun = Instant::now();

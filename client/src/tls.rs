@@ -1,8 +1,8 @@
 //! Connections over TCP with mutual TLS.
 //!
-//! In TLS 1.3 a client has finished its handshake before the server has seen its certificate, and a refusal comes after
-//! that. So a connection counts as made when executord's first bytes are there: a refusal is an error of connecting
-//! then, with its reason, and not of the first call.
+//! In TLS 1.3 a client finishes its handshake before the server has checked its certificate, and a rejection arrives
+//! later. So a connection counts as made only when executord's first bytes have arrived. A rejection then is an error
+//! of connecting, with its reason, and not of the first call.
 
 use std::future::Future;
 use std::io;
@@ -26,26 +26,25 @@ use tonic::codegen::http::Uri;
 
 use crate::address::{Tls, host_and_port};
 
-/// Time limit for a connection with its handshake.
+/// Time limit for connecting, including the handshake.
 const TIME: Duration = Duration::from_secs(10);
-/// Bytes that are read ahead, to see that executord answers.
+/// Size of the read-ahead buffer, in bytes. It is filled to check that executord answers.
 const AHEAD: usize = 64;
 
-/// A caller's stream.
+/// Stream of a client connection.
 pub(crate) type Stream = TokioIo<BufReader<TlsStream<TcpStream>>>;
 
-/// Why there is no connection.
+/// Reason why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
-    /// The files here, or what executord or its certificate says.
+    /// The local files, executord's certificate, or a TLS alert from executord.
     #[error("{0}")]
     Tls(String),
-    /// Nothing is connected.
+    /// The TCP connection failed.
     #[error(transparent)]
     Tcp(io::Error),
 }
 
-/// Makes connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Connector {
     address: Arc<str>,
@@ -80,7 +79,7 @@ async fn connect(address: &str, tls: &Tls) -> Result<Stream, TlsError> {
     let (host, port) = host_and_port(address).ok_or_else(|| TlsError::Tls("not HOST:PORT".to_owned()))?;
     let name = tls.server_name.as_deref().unwrap_or(host);
     let server = ServerName::try_from(name.to_owned())
-        .map_err(|_| TlsError::Tls(format!("{name:?} cannot be the name in a certificate")))?;
+        .map_err(|_| TlsError::Tls(format!("{name:?} is not a valid server name")))?;
     let files = tls.clone();
     let config = tokio::task::spawn_blocking(move || configuration(&files)).await;
     let config = config.map_err(|error| TlsError::Tls(error.to_string()))?.map_err(TlsError::Tls)?;
@@ -89,7 +88,7 @@ async fn connect(address: &str, tls: &Tls) -> Result<Stream, TlsError> {
     let failed = |error: io::Error| match error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>()) {
         Some(cause) => TlsError::Tls(reason(cause, tls, name)),
         None if error.kind() == io::ErrorKind::UnexpectedEof => {
-            TlsError::Tls("executord closed the connection in the handshake".to_owned())
+            TlsError::Tls("executord closed the connection during the handshake".to_owned())
         }
         None => TlsError::Tcp(error),
     };
@@ -131,7 +130,7 @@ fn configuration(tls: &Tls) -> Result<ClientConfig, String> {
     Ok(config)
 }
 
-/// Says what a failed handshake means, and what to change.
+/// Describes a failed handshake and how to correct it.
 fn reason(error: &rustls::Error, tls: &Tls, name: &str) -> String {
     let (own, ca) = (tls.certificate.display(), tls.ca.display());
     match error {
@@ -141,12 +140,12 @@ fn reason(error: &rustls::Error, tls: &Tls, name: &str) -> String {
             }
             AlertDescription::CertificateExpired => format!("{own} is expired or not valid yet"),
             AlertDescription::AccessDenied => {
-                format!("no caller of executord's configuration ([[callers]]) has an identity of {own}")
+                format!("executord's configuration has no [[callers]] entry with an identity of {own}")
             }
             AlertDescription::UnsupportedCertificate => {
                 format!("{own} is not for clients: its extended key usage lacks clientAuth")
             }
-            AlertDescription::ProtocolVersion => "it does not speak TLS 1.3".to_owned(),
+            AlertDescription::ProtocolVersion => "it does not support TLS 1.3".to_owned(),
             other => format!("executord refused {own} (TLS alert {other:?})"),
         },
         rustls::Error::InvalidCertificate(why) => match why {
@@ -158,10 +157,10 @@ fn reason(error: &rustls::Error, tls: &Tls, name: &str) -> String {
                 "its certificate is not valid yet".to_owned()
             }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                format!("its certificate is not for {name:?}; give the name that it has as the server name")
+                format!("its certificate is not for {name:?}; set the server name to a name in the certificate")
             }
             CertificateError::Other(why) if why.to_string() == "CaUsedAsEndEntity" => {
-                "its certificate is one of a CA (CA:TRUE); executord needs one of its own".to_owned()
+                "its certificate is a CA certificate (CA:TRUE); executord needs a server certificate".to_owned()
             }
             other => format!("its certificate is not accepted: {other}"),
         },

@@ -1,9 +1,9 @@
-//! The actions of a request: the kinds that are set, what lies below, and all run actions and URLs of its trees.
+//! The action tree of a request: kinds that are set, child actions, and all run actions and URLs.
 
 use crate::v1::{Action, RunAction, RunRequest};
 
 impl Action {
-    /// Returns the names of the kinds that are set: one where the action is valid.
+    /// Returns the names of the kinds that are set: exactly one if the action is valid.
     pub fn kinds(&self) -> Vec<&'static str> {
         let Self { download, upload, run, timeout, emit_progress, r#try, parallel, serial, codependent } = self;
         let all = [
@@ -20,7 +20,7 @@ impl Action {
         all.into_iter().filter_map(|(kind, is_set)| is_set.then_some(kind)).collect()
     }
 
-    /// Returns the actions right below it, each with its path below this one's: `.serial.actions[0]`.
+    /// Returns the direct child actions, each with its path relative to this one: `.serial.actions[0]`.
     pub fn below(&self) -> Vec<(String, &Self)> {
         let Self { download: _, upload: _, run: _, timeout, emit_progress, r#try, parallel, serial, codependent } =
             self;
@@ -42,12 +42,12 @@ impl Action {
         singles.chain(lists).collect()
     }
 
-    /// Does something with every run action in it, in the order in which they begin.
+    /// Calls `act` for every run action in this tree, in the order in which they start.
     pub fn for_each_run(&mut self, mut act: impl FnMut(&mut RunAction)) {
         self.for_each(&mut |action| action.run.iter_mut().for_each(&mut act));
     }
 
-    /// Does something with it and every action below.
+    /// Calls `act` for this action and every action below it.
     fn for_each(&mut self, act: &mut impl FnMut(&mut Self)) {
         let mut waiting = vec![self];
         while let Some(action) = waiting.pop() {
@@ -73,7 +73,7 @@ impl RunRequest {
         action.run.as_ref().filter(|_| action.kinds() == ["run"])
     }
 
-    /// Returns every run action in the order in which they begin where nothing is cancelled: setup, action, sidecars.
+    /// Returns every run action in the order in which they start if none is cancelled: setup, action, sidecars.
     pub fn runs(&self) -> Vec<&RunAction> {
         self.actions().into_iter().filter_map(|action| action.run.as_ref()).collect()
     }
@@ -88,7 +88,7 @@ impl RunRequest {
         .collect()
     }
 
-    /// Returns every action, each before those below it.
+    /// Returns every action; parents come before their children.
     fn actions(&self) -> Vec<&Action> {
         let sidecars = self.sidecars.iter().filter_map(|sidecar| sidecar.action.as_ref());
         let mut waiting: Vec<&Action> = self.setup.iter().chain(&self.action).chain(sidecars).collect();
@@ -101,12 +101,12 @@ impl RunRequest {
         all
     }
 
-    /// Does something with every run action, in the order of [`RunRequest::runs`].
+    /// Calls `act` for every run action, in the order of [`RunRequest::runs`].
     pub fn for_each_run(&mut self, mut act: impl FnMut(&mut RunAction)) {
         self.for_each_action(&mut |action| action.run.iter_mut().for_each(&mut act));
     }
 
-    /// Does something with every URL of a download or an upload.
+    /// Calls `act` for the URL of every download and upload.
     pub fn for_each_url(&mut self, mut act: impl FnMut(&mut String)) {
         self.for_each_action(&mut |action| {
             action.download.iter_mut().for_each(|download| act(&mut download.from));

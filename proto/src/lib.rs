@@ -1,9 +1,8 @@
-//! The executor's public interface: the messages and the gRPC service of `executor.v1`, for the daemon
-//! and for its clients.
+//! The executor's public interface: the messages and the gRPC service of `executor.v1`, for the daemon and its clients.
 //!
-//! What goes in: the `.proto` files under `executor/v1`. What comes out: generated types, the service's
-//! client and server, and the descriptor set that gRPC reflection answers with. Messages that can carry a
-//! secret have no derived `Debug`; see [`v1`]'s hand-written ones, which print names and sizes.
+//! The input is the `.proto` files under `executor/v1`. The output is the generated types, the service's client and
+//! server, and the descriptor set for gRPC reflection. Messages that can carry a secret have no derived `Debug`; the
+//! hand-written ones in [`v1`] print names and sizes.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

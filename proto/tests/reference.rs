@@ -1,7 +1,7 @@
 //! The reference of the interface in `docs/api.md`, generated from the comments of the `.proto` files.
 //!
-//! The test fails when the page differs from what is generated; `UPDATE=1 cargo test -p executor-proto --test reference`
-//! writes it anew.
+//! The test fails if the page differs from the generated text. `UPDATE=1 cargo test -p executor-proto --test reference`
+//! regenerates the page.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -14,7 +14,7 @@ use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, EnumDescriptorProto, FieldDescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
 const PACKAGE: &str = ".executor.v1.";
-// Numbers of fields of the descriptors, of which paths of comments are made (google/protobuf/descriptor.proto).
+// Field numbers of the descriptor messages; paths of comments consist of them (google/protobuf/descriptor.proto).
 const MESSAGE: i32 = 4;
 const ENUM: i32 = 5;
 const SERVICE: i32 = 6;
@@ -24,7 +24,6 @@ const VALUE: i32 = 2;
 const NESTED: i32 = 3;
 const NESTED_ENUM: i32 = 4;
 
-/// Comments of a file by path.
 struct Comments(HashMap<Vec<i32>, String>);
 
 impl Comments {
@@ -46,7 +45,7 @@ impl Comments {
     }
 }
 
-/// A type's name, with a link where it is one of the interface's.
+/// A type's name, as a link if the type belongs to this interface.
 fn type_name(full: &str) -> String {
     match full.strip_prefix(PACKAGE) {
         Some(name) => format!("[{name}](#{})", name.to_lowercase().replace('.', "")),
@@ -131,7 +130,7 @@ fn services(page: &mut String, file: &FileDescriptorProto, comments: &Comments) 
     }
 }
 
-/// Writes the whole page.
+/// Generates the whole page.
 fn reference(set: &FileDescriptorSet) -> String {
     let mut page = String::from(
         "# Reference of executor.v1\n\nGenerated from `proto/executor/v1/*.proto` by\n`UPDATE=1 cargo test -p executor-proto --test reference`. \
@@ -189,7 +188,7 @@ fn methods_fields_and_their_kinds_are_in_it() {
     }
 }
 
-/// Generators of other languages put the types where their users look for them.
+/// Generators for other languages put the types into the packages that users expect.
 #[test]
 fn every_file_names_its_package_in_other_languages() {
     for file in descriptors().file.into_iter().filter(|file| file.package() == "executor.v1") {

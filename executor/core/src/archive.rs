@@ -1,7 +1,7 @@
-//! Bound for what the crate `tar` reads into memory to describe an entry: long names, pax records and maps of sparse
-//! files, which have no bound of their own and compress to nearly nothing.
+//! Memory limit for the entry descriptions that the crate `tar` reads: long names, pax records and maps of sparse
+//! files. They have no limit of their own and compress to nearly nothing.
 //!
-//! The bound is an allowance of bytes that is renewed after each entry, so the format is parsed in one place only.
+//! The limit is an allowance of bytes that is renewed after each entry, so the format is parsed in one place only.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Largest description of an entry, in bytes.
 const DESCRIPTION_MAX: u64 = 1 << 20;
-/// Size of a header, and of the unit that contents are filled up to.
+/// Size of a header, and of the unit that contents are padded to.
 const BLOCK: u64 = 512;
 
-/// Bytes that may be read until the next entry is known.
+/// Bytes that may be read before the next entry is known.
 #[derive(Debug)]
 pub struct Allowance(Arc<AtomicU64>);
 
 impl Allowance {
-    /// Allows the rest of an entry, of which the archive has `content` bytes to read, and the description of the next
-    /// entry.
+    /// Allows reading the rest of an entry, whose content has `content` bytes left in the archive, and the description
+    /// of the next entry.
     pub fn renew(&self, content: u64) {
         self.0.store(content.saturating_add(2 * BLOCK + DESCRIPTION_MAX), Ordering::Relaxed);
     }
@@ -32,7 +32,7 @@ pub struct Allowed<R> {
 }
 
 impl<R> Allowed<R> {
-    /// Wraps a reader; the allowance is that of the first entry.
+    /// Wraps a reader; the initial allowance is for the first entry.
     pub fn new(reader: R) -> (Self, Allowance) {
         let allowance = Allowance(Arc::default());
         allowance.renew(0);

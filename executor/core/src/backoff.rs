@@ -1,8 +1,8 @@
-//! Pauses between attempts: doubled after each, up to a longest one.
+//! Delays between attempts: doubled after each attempt, up to a maximum.
 
 use std::time::Duration;
 
-/// Pauses of one series of attempts.
+/// Delays of one series of attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backoff {
     first: Duration,
@@ -11,19 +11,19 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Makes a series from its first and its longest pause.
+    /// Creates a series from its first and its longest delay.
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Self { first, longest, next: first }
     }
 
-    /// Returns the pause before the next attempt.
+    /// Returns the delay before the next attempt.
     pub fn pause(&mut self) -> Duration {
         let pause = self.next;
         self.next = (pause * 2).min(self.longest);
         pause
     }
 
-    /// Begins again with the first pause, after an attempt that succeeded.
+    /// Restarts with the first delay, after an attempt that succeeded.
     pub fn reset(&mut self) {
         self.next = self.first;
     }

@@ -1,4 +1,4 @@
-//! Accounting of the host's capacity: amounts that are reserved never exceed the total.
+//! Accounting of the host's capacity: reserved amounts never exceed the total.
 
 use std::collections::HashMap;
 
@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 use crate::ident::ContainerId;
 use crate::plan::{EmptyVolume, Limits, Volume};
 
-/// An amount of everything that is counted.
+/// An amount of each accounted resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amount {
     /// Bytes of memory.
     pub memory_bytes: u64,
-    /// Processes and threads.
+    /// Number of processes and threads.
     pub pids: u64,
-    /// Containers.
+    /// Number of containers.
     pub containers: u64,
-    /// Bytes of disk, of the containers that have a limit on it.
+    /// Bytes of disk, of the containers that have a disk limit.
     #[serde(default)]
     pub disk_bytes: u64,
 }
@@ -33,7 +33,7 @@ impl Amount {
         }
     }
 
-    /// Returns what is left of it without `other`; nothing where that is more.
+    /// Returns this amount minus `other`; 0 for each resource of which `other` has more.
     #[must_use]
     pub fn minus(&self, other: &Self) -> Self {
         Self {
@@ -44,7 +44,7 @@ impl Amount {
         }
     }
 
-    /// Returns the larger one of each resource.
+    /// Returns the larger amount of each resource.
     #[must_use]
     pub fn most(&self, other: &Self) -> Self {
         Self {
@@ -55,7 +55,7 @@ impl Amount {
         }
     }
 
-    /// Returns a percentage of it, rounded up.
+    /// Returns a percentage of this amount, rounded up.
     #[must_use]
     pub fn percent(&self, percent: u64) -> Self {
         let of = |whole: u64| {
@@ -70,10 +70,10 @@ impl Amount {
         }
     }
 
-    /// Checks that there is enough for `asked`; `total` is what the error tells beside this.
+    /// Checks that there is enough for `asked`. `total` is the total that the error reports.
     ///
     /// # Errors
-    /// The first thing of which there is not enough.
+    /// Returns the first resource of which there is not enough.
     pub fn suffices_for(&self, asked: &Self, total: &Self) -> Result<(), Exhausted> {
         let checks = [
             ("memory (bytes)", asked.memory_bytes, self.memory_bytes, total.memory_bytes),
@@ -109,7 +109,7 @@ pub struct Exhausted {
     pub total: u64,
 }
 
-/// Reservations by container.
+/// Reserved amounts by container.
 #[derive(Clone, Debug)]
 pub struct Account {
     total: Amount,
@@ -117,7 +117,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// An account over `total`, of which nothing is held.
+    /// Creates an account over `total` without reservations.
     pub fn new(total: Amount) -> Self {
         Self { total, held: HashMap::new() }
     }
@@ -127,7 +127,7 @@ impl Account {
         self.total
     }
 
-    /// Returns the sum of what is held. It can exceed the total, where containers were adopted.
+    /// Returns the sum of the reserved amounts. It can exceed the total if containers were adopted.
     pub fn allocated(&self) -> Amount {
         self.held.values().fold(Amount::default(), |sum, held| Amount {
             memory_bytes: sum.memory_bytes.saturating_add(held.memory_bytes),
@@ -142,10 +142,10 @@ impl Account {
         self.held.values().fold(self.total, |left, held| left.minus(held))
     }
 
-    /// Holds `amount` for `id`; what it held before is given back first.
+    /// Reserves `amount` for `id`; it replaces an earlier reservation of the same id.
     ///
     /// # Errors
-    /// The first thing of which there is not enough; then nothing changes.
+    /// Returns the first resource of which there is not enough; then nothing changes.
     pub fn reserve(&mut self, id: &ContainerId, amount: Amount) -> Result<(), Exhausted> {
         let before = self.held.remove(id);
         let suffices = self.remaining().suffices_for(&amount, &self.total);
@@ -154,19 +154,21 @@ impl Account {
         suffices
     }
 
-    /// Holds `amount` for a container that runs already, whatever is left: it was admitted once.
+    /// Reserves `amount` for a container that is already running, regardless of the remaining capacity: it was admitted
+    /// before.
     pub fn adopt(&mut self, id: &ContainerId, amount: Amount) {
         self.held.insert(id.clone(), amount);
     }
 
-    /// Replaces what `id` holds, whatever is left. One that holds nothing goes on so.
+    /// Replaces the amount reserved for `id`, regardless of the remaining capacity. No effect if nothing is reserved
+    /// for `id`.
     pub fn change(&mut self, id: &ContainerId, amount: Amount) {
         if let Some(held) = self.held.get_mut(id) {
             *held = amount;
         }
     }
 
-    /// Gives back what `id` holds. Again is no harm.
+    /// Releases the amount reserved for `id`. Idempotent.
     pub fn release(&mut self, id: &ContainerId) {
         self.held.remove(id);
     }

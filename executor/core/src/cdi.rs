@@ -1,8 +1,8 @@
-//! Devices by the Container Device Interface (CDI): their files, and the edits of a container that they describe.
+//! Devices of the Container Device Interface (CDI): their files, and the container edits that they describe.
 //!
-//! A vendor's file describes devices of one kind. In go the parsed files and the names of a request; out come the edits of
-//! all named devices together, or a violation of each device that is missing, ambiguous, or needs an edit that is not
-//! supported. The launcher reads the files and carries out the edits.
+//! A vendor's file describes devices of one kind. The input is the parsed files and the names in a request; the output
+//! is the merged edits of all named devices, or a violation for each device that is missing, ambiguous, or needs an
+//! unsupported edit. The launcher reads the files and applies the edits.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ use crate::plan::{Device, DevicePermissions, Plan};
 use crate::validate::ViolationReason::{Conflict, InvalidFormat, NotFound, OutOfRange, TooMany, Unsupported};
 use crate::validate::{FieldFault, Violation, check_device_mount, check_device_path, is_nested};
 
-/// Versions of the specification whose files are read.
+/// Supported versions of the CDI specification.
 pub const VERSIONS: [&str; 8] = ["0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
-/// Maximum number of device nodes and directories above them in /dev: as many as devices of the operator's list have.
+/// Maximum number of device nodes and directories above them in /dev: the same as for devices of the operator's list.
 const ENTRIES_MAX: usize = DEVICES_MAX * DEVICE_DEPTH_MAX;
 /// Maximum number of mounts of a container's devices.
 const MOUNTS_MAX: usize = 256;
@@ -26,10 +26,10 @@ const MOUNTS_MAX: usize = 256;
 const ENVIRONMENT_MAX: usize = 32 << 10;
 /// Maximum number of groups of a container's devices.
 const GROUPS_MAX: usize = 64;
-/// Options of mounts that are always in force, or make no difference: a mount is private, and without those below it.
+/// Mount options that are always in force or have no effect: a mount is private and does not include submounts.
 const NEUTRAL_OPTIONS: [&str; 9] = ["rw", "bind", "rbind", "private", "rprivate", "slave", "rslave", "nosuid", "nodev"];
 
-/// A file of CDI.
+/// A CDI file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct CdiFile {
@@ -38,12 +38,12 @@ pub struct CdiFile {
     #[serde(default, rename = "annotations")]
     _annotations: Option<IgnoredAny>,
     devices: Vec<CdiDevice>,
-    /// Edits for each of its devices.
+    /// Edits that apply to each device of the file.
     #[serde(default)]
     container_edits: ContainerEdits,
 }
 
-/// A device of a file.
+/// A device in a CDI file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CdiDevice {
@@ -73,23 +73,23 @@ struct ContainerEdits {
 pub struct CdiNode {
     /// Path in the container.
     pub path: PathBuf,
-    /// Path on the host; the same when unset.
+    /// Path on the host; `path` when unset.
     pub host_path: Option<PathBuf>,
-    /// `b`, `c` or `u`; that of the node on the host when unset.
+    /// `b`, `c` or `u`; the type of the host's node when unset.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// Major number; that of the node on the host when unset.
+    /// Major number; that of the host's node when unset.
     pub major: Option<u32>,
-    /// Minor number; likewise.
+    /// Minor number; that of the host's node when unset.
     pub minor: Option<u32>,
     /// Permission bits.
     pub file_mode: Option<u32>,
     /// Permissions in the device cgroup.
     #[serde(default)]
     permissions: Option<String>,
-    /// Owner, as the container sees it.
+    /// Owner, as an id in the container.
     pub uid: Option<u32>,
-    /// Group, as the container sees it.
+    /// Group, as an id in the container.
     pub gid: Option<u32>,
 }
 
@@ -106,7 +106,7 @@ struct CdiMount {
 }
 
 impl CdiFile {
-    /// Checks what holds for a whole file.
+    /// Checks the fields that apply to the whole file.
     ///
     /// # Errors
     /// Returns the field and its fault.
@@ -118,21 +118,21 @@ impl CdiFile {
     }
 }
 
-/// A file of CDI on the host.
+/// A CDI file on the host.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// Path of the file.
     pub path: PathBuf,
-    /// Index of its directory; a later one takes precedence.
+    /// Index of the file's directory; later directories take precedence.
     pub directory: usize,
-    /// Content.
+    /// Parsed content of the file.
     pub file: CdiFile,
 }
 
-/// Part of the edits, with the device of the request that it belongs to.
+/// An edit, with the requested device that it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edit<T> {
-    /// Index in the request.
+    /// Index of the device in the request.
     pub device: usize,
     /// The edit.
     pub of: T,
@@ -141,20 +141,20 @@ pub struct Edit<T> {
 /// A device node and the permissions of the container.
 pub type Node = (CdiNode, DevicePermissions);
 
-/// A directory or a file of the host for a container.
+/// A directory or a file of the host to mount into a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostMount {
     /// Path on the host.
     pub host_path: PathBuf,
     /// Path in the container.
     pub path: PathBuf,
-    /// True when the container cannot write to it.
+    /// True if the container cannot write to it.
     pub read_only: bool,
-    /// True when no program in it can be executed.
+    /// True if no program on it can be executed.
     pub no_exec: bool,
 }
 
-/// The edits of all devices of a container.
+/// Merged edits of all devices of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edits {
     /// Variables, `NAME=VALUE`, each name once.
@@ -167,11 +167,11 @@ pub struct Edits {
     pub groups: Vec<u32>,
 }
 
-/// Merges the edits of a plan's devices of CDI. `highest` is the highest id of the container.
+/// Merges the edits of a plan's CDI devices. `highest` is the highest id of the container.
 ///
 /// # Errors
-/// Returns a violation of each device that no file describes, that two files of a directory describe, or whose edits are not
-/// supported or conflict with others.
+/// Returns a violation for each device that no file describes, that two files of a directory describe, or whose edits
+/// are not supported or conflict with others.
 pub fn resolve(plan: &Plan, sources: &[Source], highest: u32) -> Result<Edits, Vec<Violation>> {
     let mut merge =
         Merge { plan, highest, edits: Edits::default(), variables: BTreeMap::new(), violations: Vec::new() };
@@ -180,7 +180,7 @@ pub fn resolve(plan: &Plan, sources: &[Source], highest: u32) -> Result<Edits, V
         match find(&device.name, sources) {
             Err(fault) => merge.refuse(index, fault),
             Ok((source, device)) => {
-                // The edits for all devices of a file are made once.
+                // The edits for all devices of a file are applied once.
                 if !applied.contains(&&*source.path) {
                     applied.push(&source.path);
                     merge.add(index, source, "containerEdits", &source.file.container_edits);
@@ -193,7 +193,7 @@ pub fn resolve(plan: &Plan, sources: &[Source], highest: u32) -> Result<Edits, V
     merge.finish()
 }
 
-/// Finds the device in the last directory that has it.
+/// Finds the device in the last directory that describes it.
 fn find<'a>(name: &str, sources: &'a [Source]) -> Result<(&'a Source, &'a CdiDevice), FieldFault> {
     let qualified = QualifiedName::parse(name).map_err(|why| InvalidFormat.because(why.to_owned()))?;
     let of_kind = sources.iter().filter(|source| source.file.kind == qualified.kind);
@@ -253,7 +253,7 @@ impl Merge<'_> {
         }
         for gid in &edits.additional_gids {
             if *gid > self.highest {
-                let why = format!("is {gid}; {} is the last of the container", self.highest);
+                let why = format!("is {gid}; the container's highest id is {}", self.highest);
                 self.refuse(device, OutOfRange.because(why).within(&format!("{about}.additionalGids")));
             } else if !self.edits.groups.contains(gid) {
                 self.edits.groups.push(*gid);
@@ -261,7 +261,7 @@ impl Merge<'_> {
         }
     }
 
-    /// The last value of a name is in force.
+    /// The last value of a name wins.
     fn variable(&mut self, pair: &str) -> Result<(), FieldFault> {
         let name = pair.split_once('=').map(|(name, _)| name).filter(|name| !name.is_empty() && !pair.contains('\0'));
         let name = name.ok_or_else(|| InvalidFormat.because("has an entry that is not NAME=VALUE"))?;
@@ -282,7 +282,7 @@ impl Merge<'_> {
             .parse()
             .map_err(|why| InvalidFormat.because(format!("permissions {permissions:?} are not valid: {why}")))?;
         if let Some(id) = [node.uid, node.gid].into_iter().flatten().find(|id| *id > self.highest) {
-            let why = format!("belongs to {id}; {} is the last id of the container", self.highest);
+            let why = format!("belongs to {id}; the container's highest id is {}", self.highest);
             return Err(OutOfRange.because(why));
         }
         let new = Edit { device, of: (node.clone(), permissions) };
@@ -303,7 +303,7 @@ impl Merge<'_> {
 
     fn mount(&mut self, device: usize, mount: &CdiMount) -> Result<(), FieldFault> {
         if let Some(kind) = mount.kind.as_deref().filter(|kind| !["", "bind", "none"].contains(kind)) {
-            return Err(Unsupported.because(format!("the type {kind:?} is not supported; bind is")));
+            return Err(Unsupported.because(format!("the type {kind:?} is not supported; use bind")));
         }
         let (mut read_only, mut no_exec) = (false, false);
         for option in &mount.options {
@@ -343,7 +343,7 @@ impl Merge<'_> {
             ("groups", groups.len(), GROUPS_MAX),
         ] {
             if count > most {
-                faults.push(TooMany.because(format!("bring {count} {what}; at most {most}")));
+                faults.push(TooMany.because(format!("have {count} {what}; at most {most}")));
             }
         }
         self.violations.extend(faults.into_iter().map(|fault| Violation::new("devices", fault)));

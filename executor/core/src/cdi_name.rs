@@ -2,20 +2,20 @@
 
 /// Longest vendor, class or name, in bytes.
 const PART_MAX: usize = 63;
-/// Longest vendor, a DNS name, in bytes.
+/// Longest vendor (a DNS name), in bytes.
 const VENDOR_MAX: usize = 253;
 
 /// Qualified name of a device: `vendor.com/class=name`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QualifiedName<'a> {
-    /// `vendor.com/class`.
+    /// Kind of the device: `vendor.com/class`.
     pub(crate) kind: &'a str,
-    /// Name of the device in its kind.
+    /// Name of the device within its kind.
     pub(crate) device: &'a str,
 }
 
 impl<'a> QualifiedName<'a> {
-    /// Parses a name.
+    /// Parses a qualified name.
     ///
     /// # Errors
     /// Returns the expected form.
@@ -29,7 +29,7 @@ impl<'a> QualifiedName<'a> {
     }
 }
 
-/// Checks a kind of devices, `vendor.com/class`.
+/// Checks a device kind, `vendor.com/class`.
 ///
 /// # Errors
 /// Returns the expected form.

@@ -1,15 +1,16 @@
-//! The health of a container: from the results of its checks to what follows from them.
+//! Health of a container: evaluates the results of its checks.
 //!
 //! ```text
 //!  starting ── all startup checks passed ──> started ── all readiness checks pass ──> ready
 //!     │                                         │  <──── one does not ────────────────┘
 //!     └─ start_timeout ──> ended                └─ a liveness check does not pass ──> ended
 //! ```
-//! In go results and times; out come the check that is due next, changes, and the order to end the container. Times are
-//! counted from the start of the main action, which follows `setup`. The state is kept over restarts of the daemon; what is due is not.
+//! The input is results and times; the output is the check that is due next, health changes, and the order to end the
+//! container. Times are counted from the start of the main action, which follows `setup`. The health survives a restart
+//! of the daemon; the due times do not.
 //!
-//! Only a check that was made and failed counts: one that the executor could not make says nothing about the container.
-//! After `start_timeout` a container is ended only when a check has failed since this daemon watches it.
+//! Only a check that was executed and failed counts: a check that the executor could not execute says nothing about the
+//! container. After `start_timeout` a container is ended only if a check has failed since this daemon started.
 
 use std::time::Duration;
 
@@ -18,62 +19,62 @@ use serde::{Deserialize, Serialize};
 use crate::plan::{Check, Checks, MonitorForm};
 use crate::time::Timestamp;
 
-/// Bytes of a failure's reason that are kept.
+/// Maximum bytes of a stored failure reason.
 pub const REASON_MAX: usize = 512;
-/// Share of an interval that is left out at random, at most.
+/// Divisor of the interval: up to this share of it is subtracted at random.
 const SPREAD_SHARE: u32 = 10;
 
 /// Purpose of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Purpose {
-    /// The container has started.
+    /// Checks that the container has started.
     Startup,
-    /// The container still works.
+    /// Checks that the container still works.
     Liveness,
-    /// The container can serve.
+    /// Checks that the container can serve.
     Readiness,
 }
 
-/// A check of a container.
+/// Identifies a check of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckId {
-    /// Purpose.
+    /// Purpose of the check; selects its list.
     pub purpose: Purpose,
-    /// Index in its list.
+    /// Index of the check in its list.
     pub index: usize,
 }
 
 /// Results of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckState {
-    /// True when it passes, by its thresholds.
+    /// True if the check passes, by its thresholds.
     pub passing: bool,
-    /// Successes in a row.
+    /// Consecutive successes.
     pub successes: u32,
-    /// Failures in a row.
+    /// Consecutive failures.
     pub failures: u32,
     /// Time of the newest result.
     pub checked_at: Option<Timestamp>,
-    /// Newest failure.
+    /// Newest failure, if there was any.
     pub last_failure: Option<CheckFailure>,
 }
 
 /// A failure of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckFailure {
-    /// Time.
+    /// Time of the failure.
     pub at: Timestamp,
-    /// Reason.
+    /// Reason: one line of at most [`REASON_MAX`] bytes.
     pub reason: String,
 }
 
 /// Health of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
-    /// True when the startup checks have passed.
+    /// True once the startup checks have passed.
     pub started: bool,
-    /// True when it can serve.
+    /// True if the container can serve.
     pub ready: bool,
     /// Results of the startup checks.
     pub startup: Vec<CheckState>,
@@ -86,43 +87,43 @@ pub struct Health {
 /// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Success.
+    /// The check passed.
     Passed,
-    /// Failure, with its reason.
+    /// The check failed, with the reason.
     Failed(String),
-    /// The executor could not make the check.
+    /// The executor could not execute the check.
     NotMade,
 }
 
 /// Consequence of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The container is ready.
+    /// The container became ready.
     Ready,
-    /// The container is not ready any more.
+    /// The container is no longer ready.
     NotReady,
-    /// The container is to be ended, for this reason, which is in Diego's words.
+    /// The container must be ended for this reason, worded as in Diego.
     End(String),
 }
 
-/// Watches over the health of one container.
+/// Monitors the health of one container.
 #[derive(Debug)]
 pub struct Monitor<'a> {
     checks: &'a Checks,
     health: Health,
-    /// Times of the next checks, as the lists of `health`.
+    /// Times of the next checks, in the order of the lists in `health`.
     due: [Vec<Duration>; 3],
-    /// Failed startup checks that were made since this monitor watches.
+    /// Startup checks that have failed since this monitor was created.
     failed: Vec<bool>,
-    /// Last round of liveness checks that join their failures; unset before one has failed.
+    /// The final round of liveness checks, which collects all failures; unset until one has failed.
     last_round: Option<LastRound>,
     ended: bool,
 }
 
-/// Liveness checks that are made once more before the container is ended.
+/// Liveness checks that are repeated once before the container is ended.
 #[derive(Debug)]
 struct LastRound {
-    /// Indices of the checks that are still to be made.
+    /// Indices of the checks that are still due.
     pending: Vec<usize>,
     /// Failure of each check, if it failed.
     failures: Vec<Option<String>>,
@@ -157,15 +158,15 @@ fn list(checks: &Checks, purpose: Purpose) -> &[Check] {
 }
 
 impl<'a> Monitor<'a> {
-    /// Begins, or goes on with the health that an earlier daemon kept. `spread` returns a number below 1000 that spreads the
-    /// checks of many containers.
+    /// Starts monitoring, or continues with the health stored by an earlier daemon. `spread` returns a number below
+    /// 1000 that spreads the checks of many containers over time.
     pub fn new(checks: &'a Checks, kept: Option<&Health>, now: Duration, mut spread: impl FnMut() -> u32) -> Self {
         let mut health = kept.cloned().unwrap_or_default();
         let mut due = [const { Vec::new() }; 3];
         for purpose in PURPOSES {
             let all = list(checks, purpose);
             health.states_mut(purpose).resize_with(all.len(), CheckState::default);
-            // One that passed before has time; at a daemon's start there are many.
+            // A check that passed before can wait: at a daemon's start many checks are due.
             let first = |check: &Check| {
                 let wait = if health.started { check.interval_after(true) } else { Duration::ZERO };
                 (now + wait * spread().min(999) / 1000).max(check.initial_delay)
@@ -180,17 +181,17 @@ impl<'a> Monitor<'a> {
         monitor
     }
 
-    /// Returns the health.
+    /// Returns the current health.
     pub fn health(&self) -> &Health {
         &self.health
     }
 
-    /// The purpose whose checks decide that the container has started.
+    /// Returns the purpose whose checks decide if the container has started.
     fn starting(&self) -> Purpose {
         if self.checks.startup.is_empty() { Purpose::Liveness } else { Purpose::Startup }
     }
 
-    /// Returns the check that is due first, with its time; `None` when no check will be made any more.
+    /// Returns the check that is due first, with its time; `None` if there are no more checks.
     pub fn next(&self) -> Option<(CheckId, Duration)> {
         if let Some(LastRound { pending, .. }) = self.last_round.as_ref().filter(|_| !self.ended) {
             let index = *pending.first()?;
@@ -211,19 +212,19 @@ impl<'a> Monitor<'a> {
         active.iter().flat_map(of).min_by_key(|(_, at)| *at)
     }
 
-    /// Returns the check of an id.
+    /// Returns the check with this id.
     pub fn check(&self, id: CheckId) -> Option<&'a Check> {
         list(self.checks, id.purpose).get(id.index)
     }
 
-    /// Returns the time at which the container is ended unless its startup checks pass; `None` while no failure says that
-    /// they do not.
+    /// Returns the time at which the container is ended unless its startup checks pass; `None` as long as no startup
+    /// check has failed.
     pub fn deadline(&self) -> Option<Duration> {
         let open = !self.ended && !self.health.started;
         (open && self.failed.contains(&true)).then_some(self.checks.start_timeout)
     }
 
-    /// Takes the passing of time.
+    /// Advances the time.
     pub fn tick(&mut self, now: Duration) -> Option<Change> {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return None;
@@ -238,8 +239,8 @@ impl<'a> Monitor<'a> {
         Some(Change::End(why))
     }
 
-    /// Takes the result of a check. Returns what changes, and true when the health should be kept: a success that changes
-    /// nothing need not be.
+    /// Evaluates the result of a check. Returns the change, and true if the health should be stored: a success without
+    /// a change need not be.
     pub fn report(
         &mut self,
         id: CheckId,
@@ -306,7 +307,8 @@ impl<'a> Monitor<'a> {
         (change, keep)
     }
 
-    /// Takes the result of a check of the last round. Ends the container with every failure when all are made.
+    /// Evaluates the result of a check in the final round. Ends the container with all failures once the round is
+    /// complete.
     fn go_on_with_round(&mut self, index: usize, outcome: &Outcome) -> Option<Change> {
         let round = self.last_round.as_mut()?;
         if let Outcome::Failed(reason) = outcome {
@@ -321,7 +323,7 @@ impl<'a> Monitor<'a> {
         Some(Change::End(format!("Instance became unhealthy: {}", shorten(&reasons))))
     }
 
-    /// Begins with the checks of a container that has started.
+    /// Schedules the checks that follow the startup checks.
     fn start(&mut self, now: Duration) {
         self.health.started = true;
         let own_liveness = self.starting() == Purpose::Startup;
@@ -332,16 +334,16 @@ impl<'a> Monitor<'a> {
             }
         }
         for state in &mut self.health.liveness {
-            // Failures before the start do not count after it.
+            // Failures before the start are not counted after it.
             (state.passing, state.failures) = (true, 0);
         }
     }
 }
 
-/// The purposes, in the order of their lists.
+/// All purposes, in the order of their lists.
 const PURPOSES: [Purpose; 3] = [Purpose::Startup, Purpose::Liveness, Purpose::Readiness];
 
-/// Makes a reason one line of at most [`REASON_MAX`] bytes.
+/// Converts a reason to one line of at most [`REASON_MAX`] bytes.
 fn shorten(reason: &str) -> String {
     let mut text: String = crate::text::replaced(reason, ' ');
     if text.len() > REASON_MAX {
@@ -350,7 +352,7 @@ fn shorten(reason: &str) -> String {
     text
 }
 
-/// Writes a duration as Diego does: `1m0s`, `5s`, `1.5s`, `500ms`.
+/// Formats a duration as Diego does: `1m0s`, `5s`, `1.5s`, `500ms`.
 pub fn words_of(duration: Duration) -> String {
     let (seconds, millis) = (duration.as_secs(), duration.subsec_millis());
     if seconds == 0 && millis > 0 {

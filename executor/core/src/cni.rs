@@ -1,11 +1,10 @@
-//! Networks by the Container Network Interface, as far as it is decided and not done: what the operator's
-//! configuration says, what a plugin is given, what its answer means.
+//! Pure part of the Container Network Interface (CNI): the operator's configuration, the input of a plugin, and the
+//! meaning of its result.
 //!
-//! In go the bytes of a configuration file and of a plugin's answer; out come a [`Network`], the JSON for a plugin's
-//! standard input, [`Addresses`] and errors in the plugin's own words. The rules are those of the CNI specification,
-//! versions 0.3.1 to 1.1.0. Configuration is the operator's and plugins are the operator's programs, but everything
-//! that either says is bounded all the same. Not carried out: CHECK, STATUS and GC, which no step of a container's
-//! life needs.
+//! The input is the bytes of a configuration file and of a plugin's result; the output is a [`Network`], the JSON for a
+//! plugin's standard input, [`Addresses`], and errors in the plugin's own words. The rules are those of the CNI
+//! specification, versions 0.3.1 to 1.1.0. Configuration and plugins belong to the operator, but the size of both is
+//! limited. CHECK, STATUS and GC are not implemented, because no step of a container's life needs them.
 
 mod answer;
 mod attachment;
@@ -19,19 +18,19 @@ pub use words::{Capabilities, Verb, stdin};
 
 use serde::{Deserialize, Serialize};
 
-/// A version of the specification that is spoken here, in ascending order.
+/// A supported version of the CNI specification, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Version {
-    /// 0.3.1: the first one with chains of plugins as they are today.
+    /// 0.3.1, the first version with today's plugin chains.
     #[serde(rename = "0.3.1")]
     V0_3_1,
-    /// 0.4.0.
+    /// Version 0.4.0.
     #[serde(rename = "0.4.0")]
     V0_4_0,
-    /// 1.0.0.
+    /// Version 1.0.0.
     #[serde(rename = "1.0.0")]
     V1_0_0,
-    /// 1.1.0.
+    /// Version 1.1.0.
     #[serde(rename = "1.1.0")]
     V1_1_0,
 }
@@ -40,7 +39,7 @@ impl Version {
     /// Every supported version.
     pub const ALL: [Self; 4] = [Self::V0_3_1, Self::V0_4_0, Self::V1_0_0, Self::V1_1_0];
 
-    /// Returns the version as configurations spell it.
+    /// Returns the version as it is written in configurations.
     pub fn name(self) -> &'static str {
         match self {
             Self::V0_3_1 => "0.3.1",
@@ -50,7 +49,7 @@ impl Version {
         }
     }
 
-    /// The version of a name; none for one that is not spoken here.
+    /// Parses a version; `None` if it is not supported.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.name() == name)
     }

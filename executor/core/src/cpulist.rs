@@ -3,35 +3,36 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Highest number of a processor or a memory node, and one more than the most ranges that a list can have.
+/// Highest number of a processor or a memory node. A list has at most half as many ranges plus one.
 const HIGHEST: u32 = 8191;
-/// Longest text of a list, in bytes: every other processor by itself.
+/// Longest text of a list, in bytes; enough for a list of every other processor.
 pub const CPU_LIST_MAX: usize = 24 << 10;
 
 /// A set of numbers, as ranges in ascending order that do not touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuList(Vec<(u32, u32)>);
 
-/// A text that is not a list.
+/// Error of a text that is not a list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadCpuList {
-    /// Too long to be read.
+    /// The text is too long; holds its length in bytes.
     #[error("has {0} bytes; at most {CPU_LIST_MAX}")]
     Long(usize),
     /// An entry that is neither a number nor a range.
-    #[error("{0:?} is not a number or a range; a list is such as 0-3,7, with numbers up to {HIGHEST}")]
+    #[error("{0:?} is not a number or a range; use a list such as 0-3,7, with numbers up to {HIGHEST}")]
     Entry(String),
-    /// A range whose end is below its beginning.
+    /// A range whose end is less than its start.
     #[error("{0} ends before it begins")]
     Backwards(String),
 }
 
 impl CpuList {
-    /// Returns the first number that another set does not have.
+    /// Returns the first number that the other set does not contain.
     pub fn first_missing_in(&self, other: &Self) -> Option<u32> {
         let in_other = |number: u32| other.0.iter().find(|(first, last)| (*first..=*last).contains(&number));
         for &(first, last) in &self.0 {
-            // Ranges of a set do not touch, so that one of the other covers all of this one or leaves a number out.
+            // The ranges of a set do not touch, so one range of the other set covers this one completely or a number is
+            // missing.
             match in_other(first) {
                 None => return Some(first),
                 Some((_, end)) if *end < last => return Some(end + 1),

@@ -1,7 +1,7 @@
-//! Secret inputs for the holder of a runtime token: a shim's answer, as a payload in a memory file.
+//! Secret inputs for the holder of a runtime token: a shim's reply, as a payload in a memory file.
 //!
-//! The first string of the payload is a [`Manifest`] as JSON; then follow the values in its order: of variables, of
-//! arguments, of files. The manifest says nothing that `inspect` does not say.
+//! The first string of the payload is a [`Manifest`] as JSON. The values follow in its order: variables,
+//! arguments, files. The manifest contains nothing that `inspect` does not show.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::Plan;
 
-/// Largest memory file that is taken for an answer, in bytes.
+/// Largest memory file that is accepted as a reply, in bytes.
 pub const DISCLOSURE_MAX: u64 = 1 << 28;
 
-/// Description of the values, in their order.
+/// Names of the values, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Manifest {
@@ -20,22 +20,22 @@ pub struct Manifest {
     pub environment: Vec<String>,
     /// Indices of arguments.
     pub arguments: Vec<u32>,
-    /// Files.
+    /// Secret files of the container.
     pub files: Vec<ManifestFile>,
 }
 
-/// A file of an answer.
+/// A file in a reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestFile {
-    /// Absolute, in the container.
+    /// Absolute path in the container.
     pub path: PathBuf,
-    /// True when the value is not masked in logs.
+    /// True if the value is not masked in logs.
     #[serde(default)]
     pub public: bool,
 }
 
 impl Manifest {
-    /// Describes the current inputs of a container. The runtime token is not an input and is left out.
+    /// Lists the current inputs of a container. The runtime token is not an input and is left out.
     pub fn from_plan(plan: &Plan) -> Self {
         let main = plan.main();
         let file = |file: &crate::plan::PlannedFile| ManifestFile { path: file.path.clone(), public: file.public };
@@ -46,12 +46,12 @@ impl Manifest {
         }
     }
 
-    /// Returns the number of values that are not contents of files.
+    /// Returns the number of variables and arguments.
     pub fn inputs(&self) -> usize {
         self.environment.len() + self.arguments.len()
     }
 
-    /// Returns the number of values.
+    /// Returns the number of values, contents of files included.
     pub fn values(&self) -> usize {
         self.inputs() + self.files.len()
     }

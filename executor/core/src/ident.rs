@@ -1,4 +1,4 @@
-//! Names: of containers, and of processes that may have come and gone.
+//! Identifiers of containers, and of processes that may have exited.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Longest container id, in bytes. It becomes a directory name, a cgroup name and part of a socket's path.
 pub const CONTAINER_ID_MAX: usize = 128;
 
-/// Id of the container with which the daemon tests itself. No caller can use it.
+/// Id of the container that the daemon uses for its self-test. No caller can use it.
 pub const SELF_TEST_ID: &str = "executor.self-test";
 
 /// Returns [`SELF_TEST_ID`] as an id.
@@ -16,8 +16,8 @@ pub fn self_test() -> ContainerId {
     ContainerId(SELF_TEST_ID.to_owned())
 }
 
-/// The id of a container: 1 to 128 of `[A-Za-z0-9._-]`, beginning with a letter or a digit, so that it is
-/// safe as a single path component wherever it goes.
+/// A container id: 1 to 128 of `[A-Za-z0-9._-]`, beginning with a letter or a digit, so that it is
+/// safe as a single path component.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ContainerId(String);
@@ -25,21 +25,21 @@ pub struct ContainerId(String);
 /// Error of a string that is not a container id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadContainerId {
-    /// The id is empty or too long.
+    /// The id is empty or too long; holds its length.
     #[error("has {0} bytes; 1 to {CONTAINER_ID_MAX} are allowed")]
     Length(usize),
-    /// Characters that are not safe in a path.
+    /// The id has characters that are not safe in a path.
     #[error("may only contain letters, digits, `.`, `_` and `-`, and must begin with a letter or a digit")]
     Characters,
 }
 
 impl ContainerId {
-    /// True of the id that belongs to the daemon's test of itself.
+    /// Returns true for the id of the self-test container.
     pub fn is_self_test(&self) -> bool {
         self.0 == SELF_TEST_ID
     }
 
-    /// The id as text.
+    /// Returns the id as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -86,15 +86,15 @@ impl fmt::Debug for ContainerId {
     }
 }
 
-/// Unambiguous identity of a process: a pid is used again after its process has ended, and all numbers start again when
-/// the machine does.
+/// Unambiguous identity of a process. A pid alone is not unique: it is reused after the process has exited, and all
+/// pids start again at each boot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProcessIdentity {
-    /// Process id in the host's pid namespace.
+    /// Process id in the host's PID namespace.
     pub pid: i32,
     /// Field 22 of `/proc/PID/stat`: clock ticks since boot.
     pub start_time: u64,
-    /// `/proc/sys/kernel/random/boot_id`.
+    /// Id of the boot, from `/proc/sys/kernel/random/boot_id`.
     pub boot_id: String,
 }
 

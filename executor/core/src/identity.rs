@@ -1,7 +1,7 @@
-//! Instance identity: the names that a certificate of a container may have, and what the operator allows of them.
+//! Instance identity: the names in a container's certificate, and the operator's rules for them.
 //!
-//! executord checks a request with this code, and the process that signs checks it again with the settings that the launcher has read
-//! itself. A list that is empty allows nothing.
+//! executord checks a request with this code, and the signing process checks it again with the settings that the
+//! launcher has read itself. An empty list allows nothing.
 
 use crate::text::printable;
 use std::net::IpAddr;
@@ -20,8 +20,8 @@ use crate::violation::{FieldFault, Violation};
 pub const IDENTITY_NAMES_MAX: usize = 32;
 /// Longest common name and organizational unit, in bytes (RFC 5280, appendix A.1).
 pub const COMMON_NAME_MAX: usize = 64;
-/// Characters that delimit the parts of a subject where it is written as text (RFC 4514, section 2.4, and OpenSSL's `/OU=a/CN=b`). A
-/// peer that matches a subject as text would take a unit `a,OU=b` for two units.
+/// Characters that delimit the parts of a subject that is written as text (RFC 4514, section 2.4, and OpenSSL's
+/// `/OU=a/CN=b`). A peer that matches a subject as text would parse a unit `a,OU=b` as two units.
 const UNIT_DELIMITERS: &str = ",/=+;\"\\<>";
 /// Longest DNS name, in bytes.
 const DNS_NAME_MAX: usize = 253;
@@ -29,40 +29,40 @@ const DNS_NAME_MAX: usize = 253;
 const SPIFFE_ID_MAX: usize = 2048;
 /// Longest trust domain, in bytes (SPIFFE-ID, section 2.1).
 const TRUST_DOMAIN_MAX: usize = 255;
-/// Shortest life of a certificate, in seconds.
+/// Shortest validity period of a certificate, in seconds.
 pub const TTL_MIN: u64 = 10;
-/// Longest life of a certificate that can be configured, in seconds.
+/// Longest validity period of a certificate that can be configured, in seconds.
 pub const TTL_MAX: u64 = 31_536_000;
 /// Maximum number of entries in each list of the settings.
 const RULES_MAX: usize = 256;
 
-/// The table `identity` of the configuration. Without a CA there are no identities.
+/// The table `identity` of the configuration. Identities are off without a CA.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IdentitySettings {
-    /// Certificate of the CA, PEM, and those above it that peers do not know.
+    /// Certificate of the CA (PEM), followed by issuing certificates that peers do not know.
     pub ca_certificate: PathBuf,
-    /// Private key of the CA, PEM.
+    /// Private key of the CA (PEM).
     pub ca_key: PathBuf,
-    /// Life of a certificate in seconds, where the request does not say.
+    /// Default validity period of a certificate, in seconds.
     pub ttl_seconds: u64,
-    /// Longest life that a request may ask for, in seconds.
+    /// Longest validity period that a request may ask for, in seconds.
     pub ttl_seconds_max: u64,
-    /// Directory of the files in the container.
+    /// Directory of the identity files in the container.
     pub directory: PathBuf,
-    /// Name of the file with the certificate.
+    /// File name of the certificate.
     pub certificate_name: String,
-    /// Name of the file with the private key.
+    /// File name of the private key.
     pub key_name: String,
-    /// Name of the file with the certificates of the CA.
+    /// File name of the CA certificates.
     pub chain_name: String,
-    /// Beginnings of organizational units that requests may name.
+    /// Prefixes of organizational units that requests may use.
     pub organizational_unit_prefixes: Vec<String>,
-    /// DNS names that requests may name, and everything below them.
+    /// DNS names that requests may use, including everything below them.
     pub dns_suffixes: Vec<String>,
-    /// Networks whose addresses requests may name, as `ADDRESS/BITS`.
+    /// Networks whose addresses requests may use, as `ADDRESS/BITS`.
     pub ip_networks: Vec<String>,
-    /// Trust domains of SPIFFE IDs that requests may name.
+    /// Trust domains of SPIFFE IDs that requests may use.
     pub spiffe_trust_domains: Vec<String>,
 }
 
@@ -85,7 +85,7 @@ impl Default for IdentitySettings {
     }
 }
 
-/// Names of a certificate beside the container's id.
+/// Names of a certificate in addition to the container's id.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdentityNames {
     /// Organizational units of the subject, in this order.
@@ -97,13 +97,13 @@ pub struct IdentityNames {
     /// Addresses.
     #[serde(default)]
     pub ip_addresses: Vec<String>,
-    /// SPIFFE ID; empty where there is none.
+    /// SPIFFE ID; empty if there is none.
     #[serde(default)]
     pub spiffe_id: String,
 }
 
 impl IdentitySettings {
-    /// True when certificates are signed.
+    /// Returns true if certificates are signed.
     pub fn is_on(&self) -> bool {
         !self.ca_certificate.as_os_str().is_empty()
     }
@@ -116,7 +116,7 @@ impl IdentitySettings {
     /// Checks the table.
     ///
     /// # Errors
-    /// The first value that cannot be used, with its key.
+    /// Returns the first invalid value, with its key.
     pub fn check(&self) -> Result<(), Unusable> {
         let fault = |key, value: String, why: String| Err(Unusable { key, value, why });
         let absolute = |key, path: &Path| {
@@ -146,7 +146,7 @@ impl IdentitySettings {
                 return fault(key, name.clone(), "must be the name of a file: 1 to 64 of [A-Za-z0-9._-]".into());
             }
             if names[..index].iter().any(|(_, other)| *other == name) {
-                return fault(key, name.clone(), "is the name of another of the three files".into());
+                return fault(key, name.clone(), "is also the name of another identity file".into());
             }
         }
         self.check_lists()?;
@@ -156,7 +156,7 @@ impl IdentitySettings {
             } else {
                 ("identity.ca_certificate", "ca_key")
             };
-            return fault(key, String::new(), format!("is needed beside identity.{other}"));
+            return fault(key, String::new(), format!("is required with identity.{other}"));
         }
         if self.is_on() && self.ttl_seconds > self.ttl_seconds_max {
             let why = format!("must be at most identity.ttl_seconds_max, {}", self.ttl_seconds_max);
@@ -187,7 +187,8 @@ impl IdentitySettings {
         Ok(())
     }
 
-    /// Judges the names and the life that a request asks for. `id` is the container's id; fields are those of the request.
+    /// Checks the names and the validity period that a request asks for. `id` is the container's id; fields are those
+    /// of the request.
     pub fn evaluate(&self, id: &str, names: &IdentityNames, ttl_seconds: Option<u64>) -> Vec<Violation> {
         if !self.is_on() {
             let why = "this node signs no certificates: its configuration has no `identity.ca_certificate`";
@@ -381,7 +382,7 @@ mod tests {
         assert_eq!(settings().evaluate("c1", &IdentityNames::default(), None), []);
     }
 
-    /// Every violation at once, each with its field.
+    /// All violations are reported at once, each with its field.
     #[test]
     fn everything_else_is_refused_with_its_field() {
         let names = names(

@@ -1,14 +1,14 @@
-//! Ids of a container on its host: each user namespace has a range of its own, from a pool of the operator's.
+//! User and group ids of a container on its host: each user namespace has its own range, from a pool of the operator's.
 //!
-//! Pure: in go the policy, what is taken and what the host's files say; out come a free range, and what speaks against
-//! the pool. Launchers on one host may have the same pool, or pools that overlap: each takes ranges out of blocks that it has
-//! claimed for itself.
+//! Pure: the input is the policy, the ranges in use and the contents of the host's files; the output is a free range,
+//! and conflicts with the pool. Several launchers on one host may have the same pool, or overlapping pools: each takes
+//! ranges only from blocks that it has claimed.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-/// Number of ids in a user namespace: 0 to 65,535, as the files of images expect them.
+/// Number of ids in a user namespace: 0 to 65,535, as files of images expect them.
 pub const RANGE: u32 = 65_536;
 /// Maximum number of conflicting lines of host files in a message.
 const TOLD_MAX: usize = 5;
@@ -18,57 +18,57 @@ const TOLD_MAX: usize = 5;
 pub struct IdMap(Option<u32>);
 
 impl IdMap {
-    /// The host's ids as they are.
+    /// The host's ids, unmapped.
     pub const HOST: Self = Self(None);
 
-    /// The range that begins at `start`, or the host's ids where there is none.
+    /// Returns the mapping to the range that begins at `start`, or the host's ids if `None`.
     pub fn from_start(start: Option<u32>) -> Self {
         Self(start)
     }
 
-    /// The id on the host. One that the container does not have is nobody's: the last one of its range.
+    /// Returns the id on the host. An id that the container does not have becomes nobody: the last id of its range.
     pub fn host(self, id: u32) -> u32 {
         self.0.map_or(id, |start| start + id.min(RANGE - 1))
     }
 
-    /// Returns true when there is a user namespace.
+    /// Returns true if there is a user namespace.
     pub fn is_mapped(self) -> bool {
         self.0.is_some()
     }
 
-    /// Highest id that the container has.
+    /// Returns the highest id that the container has.
     pub fn highest(self) -> u32 {
         if self.is_mapped() { RANGE - 1 } else { crate::limits::ID_MAX }
     }
 }
 
-/// Maximum number of ranges of a block.
+/// Maximum number of ranges in a block.
 const BLOCK_RANGES_MAX: u32 = 16;
-/// Blocks that a small pool is divided into.
+/// Number of blocks that a small pool is divided into.
 const BLOCKS: u32 = 16;
 
-/// Ids of the host that one launcher has claimed: the first, and the first beyond them.
+/// Ids of the host that one launcher has claimed: the first id, and the end (exclusive).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Block(pub u32, pub u32);
 
 impl Block {
-    /// The ids of one range.
+    /// Returns the block of one range.
     pub fn from_range(start: u32) -> Self {
         Self(start, start.saturating_add(RANGE))
     }
 
-    /// Returns true when both have an id in common.
+    /// Returns true if both blocks have an id in common.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.0 < other.1 && other.0 < self.1
     }
 
-    /// Returns true when this block contains all ids of the other one.
+    /// Returns true if this block contains all ids of the other block.
     pub fn contains(&self, other: &Self) -> bool {
         self.0 <= other.0 && other.1 <= self.1
     }
 }
 
-/// The host's ids that are for containers.
+/// The host's ids that are reserved for containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
     start: u32,
@@ -77,10 +77,11 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Makes the pool of `ranges` ranges from the id `start` on (`userns_pool_start` and `userns_pool_ranges` of the policy).
+    /// Creates the pool of `ranges` ranges from the id `start` (`userns_pool_start` and `userns_pool_ranges` of the
+    /// policy).
     ///
     /// # Errors
-    /// The pool begins among the host's own ids or ends beyond the last one. The message names keys and numbers.
+    /// Returns an error with keys and numbers if the pool begins among the host's own ids or ends after the last id.
     pub fn new(start: u32, ranges: u32) -> Result<Self, String> {
         let reported = format!("userns_pool_start {start} with userns_pool_ranges {ranges}");
         if start < RANGE {
@@ -98,12 +99,12 @@ impl Pool {
         self.ranges
     }
 
-    /// The range that an id of the host lies in, by its place in the pool.
+    /// Returns the index of the range that contains this host id.
     pub fn range_of(&self, id: u32) -> Option<u32> {
         id.checked_sub(self.start).map(|offset| offset / RANGE).filter(|range| *range < self.ranges)
     }
 
-    /// The pool in blocks, each of which is one launcher's at a time.
+    /// Returns the blocks of the pool. Only one launcher at a time can claim a block.
     pub fn blocks(&self) -> impl Iterator<Item = Block> + use<> {
         let (start, ranges) = (self.start, self.ranges);
         let size = (ranges / BLOCKS).clamp(1, BLOCK_RANGES_MAX);
@@ -113,8 +114,8 @@ impl Pool {
         })
     }
 
-    /// A range of these blocks that overlaps none of those that are `taken`, by their starts. One that was given back is
-    /// given out again as late as can be.
+    /// Returns a range of these blocks that overlaps none of the ranges in `taken`, which holds their starts. A
+    /// released range is reused as late as possible.
     pub fn free(&mut self, taken: &BTreeSet<u32>, blocks: &[Block]) -> Option<u32> {
         let candidates = (0..self.ranges).map(|offset| (self.next + offset) % self.ranges);
         let overlaps = |start: u32| {
@@ -127,8 +128,8 @@ impl Pool {
         Some(self.start + range * RANGE)
     }
 
-    /// Lines of the host's files whose ids lie in the pool: users, groups, and ranges that belong to users. `files` are
-    /// names and contents: /etc/passwd, /etc/group, /etc/subuid, /etc/subgid.
+    /// Returns the lines of the host's files whose ids are in the pool: users, groups, and subordinate ranges of users.
+    /// `files` are names and contents: /etc/passwd, /etc/group, /etc/subuid, /etc/subgid.
     pub fn conflicts(&self, files: &[(&str, &[u8])]) -> Vec<String> {
         let end = u64::from(self.start) + u64::from(self.ranges) * u64::from(RANGE);
         let mut conflicts = Vec::new();
@@ -199,10 +200,10 @@ mod tests {
         taken.remove(&100_000);
         taken.remove(&165_536);
         assert_eq!((pool.free(&taken, &all), pool.free(&taken, &all)), (Some(100_000), Some(165_536)));
-        // Of a pool that began elsewhere: what overlaps is not free.
+        // Ranges of a pool with another start: a range that overlaps is not free.
         assert_eq!(pool.free(&BTreeSet::from([231_073]), &all), Some(100_000));
         assert_eq!(pool.free(&BTreeSet::from([165_535]), &all), Some(231_072));
-        // Of another launcher's blocks nothing is given.
+        // No range comes from blocks of another launcher.
         assert_eq!((pool.free(&BTreeSet::new(), &all[1..2]), pool.free(&BTreeSet::new(), &[])), (Some(165_536), None));
     }
 

@@ -1,8 +1,8 @@
-//! Images: how they are named, and what one says about the process that is run from it.
+//! Images: their references, and the process settings in their configuration.
 //!
-//! In go references as a caller writes them and configurations as a registry or an archive gives them, both
-//! untrusted; out come [`ImageReference`]s, [`Digest`]s and [`ImageDefaults`], each within bounds, and what the
-//! operator's [`ImagePolicy`] says of them. Nothing here fetches, reads or stores anything: `executor_images` does.
+//! The input is references from a caller and configurations from a registry or an archive, both untrusted. The output
+//! is [`ImageReference`]s, [`Digest`]s and [`ImageDefaults`], each within limits, and the decisions of the operator's
+//! [`ImagePolicy`] about them. Nothing here fetches, reads or stores anything: `executor_images` does.
 
 mod defaults;
 mod digest;

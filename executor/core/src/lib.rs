@@ -1,10 +1,10 @@
-//! The executor's decisions, apart from carrying them out.
+//! The executor's pure decisions, without side effects.
 //!
-//! In go requests, the content of a rootfs' passwd file, the outcome of a step; out come validated plans,
-//! OCI specifications, mount plans, transitions and records. Nothing here opens a file, makes a system
-//! call, knows the time or spawns anything, so all of it is tested by values alone. The daemon, which faces
-//! the network, and the launcher, which holds the privilege, both use it: the launcher checks a plan again
-//! with the very code that the daemon admitted it with.
+//! The input is requests, the content of a rootfs' passwd file, the outcome of a step; the output is validated plans,
+//! OCI specifications, mount plans, transitions and records. This crate opens no file, makes no system call, reads no
+//! clock and spawns nothing, so all of it is tested with values alone. Both the daemon, which faces the network, and
+//! the launcher, which has the privilege, use it: the launcher checks a plan again with the same code that the daemon
+//! accepted it with.
 
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]

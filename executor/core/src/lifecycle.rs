@@ -1,37 +1,38 @@
-//! The states of a container, and the one way through them.
+//! The states of a container, and their order.
 //!
 //! ```text
 //! reserved -> initializing -> created -> running -> (stopping) -> wiping -> completed
 //!     \____________\____________\___________\___________\__________^
 //! ```
-//! Every failure goes through wiping. What a shim or a record reports may skip states that the daemon did not
-//! see (it was dead), may come twice, and may come late: [`advance`] tells which states are passed, in order,
-//! so that a watcher sees each once and never one after `completed`.
+//! Every failure passes through wiping. Reports of a shim or a record may skip states that the daemon did not see
+//! because it was not running; they may be duplicated or late. [`advance`] returns the states that are passed, in
+//! order, so that a client sees each state once and none after `completed`.
 
 use serde::{Deserialize, Serialize};
 
-/// State of a container, in the order of its life.
+/// State of a container, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
-    /// Admitted: its capacity is held.
+    /// Accepted; the container's capacity is reserved.
     Reserved,
-    /// The container is being prepared by a shim.
+    /// A shim is preparing the container.
     Initializing,
-    /// Ready; its process is not started.
+    /// Prepared; the process is not started.
     Created,
     /// The process runs.
     Running,
-    /// Asked to end.
+    /// The stop signal was sent.
     Stopping,
-    /// The process has ended, or never ran; its secrets are being wiped.
+    /// The process has exited, or never ran; the secrets are being wiped.
     Wiping,
-    /// Final.
+    /// Final state.
     Completed,
 }
 
-/// Returns the states that are passed from `from` to `reported`, `reported` last; none if `reported` is not later. `ran` tells that
-/// the process was started: one that ended before that was told is still seen to have run.
+/// Returns the states that are passed from `from` to `reported`, ending with `reported`; none if `reported` is not
+/// later. `ran` is true if the process was started: a process that exited before `running` was reported still passes
+/// through it.
 pub fn advance(from: State, reported: State, ran: bool) -> impl Iterator<Item = State> {
     let is_passed = move |state| match state {
         State::Reserved => false,
@@ -43,7 +44,7 @@ pub fn advance(from: State, reported: State, ran: bool) -> impl Iterator<Item = 
 }
 
 impl State {
-    /// All states, in the order of life.
+    /// All states, in order.
     pub const ALL: [Self; 7] = [
         Self::Reserved,
         Self::Initializing,
@@ -76,9 +77,9 @@ mod tests {
     use super::*;
 
     proptest::proptest! {
-        /// Whatever is reported, in whatever order and however often: states are seen in the order of life, each
-        /// at most once, none after `completed`, `wiping` before it, and `running` where the process was started before
-        /// anything later was seen.
+        /// For any sequence of reports, states are seen in order, each
+        /// at most once, none after `completed`, `wiping` before it, and `running` if the process was started before
+        /// any later state was seen.
         #[test]
         fn any_history_is_one_life(reports in proptest::collection::vec(0usize..7, 0..40), started in 0usize..40) {
             let mut seen = vec![State::Reserved];

@@ -1,20 +1,20 @@
 //! Limits on the rate at which a container's output is kept in its log.
 //!
-//! Each limit is a bucket that holds what one second allows and is filled again at the rate of the limit. An entry is kept
-//! when both buckets have room for it. One that is longer than a bucket is kept when the bucket is full, and the bucket is in
-//! debt then, so that no line is too long to be ever seen. An overage begins with an entry that is dropped; it ends when the
-//! buckets have been full again and nothing was dropped for a second.
+//! Each limit is a token bucket that holds the amount of one second and is refilled at the rate of the limit. An entry
+//! is kept if both buckets have room for it. An entry larger than a bucket is kept if the bucket is full, and the
+//! bucket is then in debt, so that a line of any length can be kept. An overage begins with a dropped entry; it ends
+//! when the buckets have been full again and nothing was dropped for a second.
 //!
-//! The clock is the caller's: a time since any moment, which never goes back.
+//! The caller provides the clock: a monotonic time since any moment.
 
 use std::time::Duration;
 
 use crate::logline::{Entry, Stream};
 use crate::plan::LogLimits;
 
-/// Time without a dropped entry after which an overage can be over.
+/// Time without a dropped entry after which an overage can end.
 const CALM: Duration = Duration::from_secs(1);
-/// Parts of a byte or a line in which buckets count: the rate is one of them each nanosecond, for each one per second.
+/// Units of a byte or a line in which buckets count: a rate of one per second is one unit per nanosecond.
 const PARTS: i128 = 1_000_000_000;
 
 /// Decision about an entry.
@@ -22,17 +22,17 @@ const PARTS: i128 = 1_000_000_000;
 pub enum Decision {
     /// Keep the entry.
     Keep,
-    /// Drop the entry, as those before it.
+    /// Drop the entry, during an overage that has been reported.
     Drop,
-    /// Drop the entry, and tell of the overage that begins with it in these words.
+    /// Drop the entry, and log this message about the overage that begins with it.
     DropAndTell(String),
 }
 
-/// A limit, and what is left of it.
+/// Bucket of one limit.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     limit: u64,
-    /// Parts that are left, below 0 when in debt.
+    /// Remaining units; below 0 when in debt.
     left: i128,
 }
 
@@ -51,7 +51,7 @@ impl Bucket {
         i128::from(self.limit) * PARTS
     }
 
-    /// False for a limit of 0, which drops everything.
+    /// Returns false for a limit of 0, which drops everything.
     fn is_full(&self) -> bool {
         self.limit > 0 && self.left == self.capacity()
     }
@@ -65,21 +65,21 @@ impl Bucket {
     }
 }
 
-/// Limits of one log.
+/// Rate limiter of one log.
 #[derive(Clone, Debug)]
 pub struct LogLimiter {
     bytes: Option<Bucket>,
     lines: Option<Bucket>,
-    /// Time up to which the buckets are filled.
+    /// Time up to which the buckets are refilled.
     filled_at: Duration,
-    /// Time of the last entry that was dropped, while an overage lasts.
+    /// Time of the last dropped entry, during an overage.
     dropped_at: Option<Duration>,
     /// For standard output and standard error: true within a line whose last entry was kept.
     within: [bool; 2],
 }
 
 impl LogLimiter {
-    /// Makes the limiter of a log; `None` where there is no limit.
+    /// Creates the limiter of a log; `None` if there is no limit.
     pub fn new(limits: LogLimits) -> Option<Self> {
         (!limits.is_unlimited()).then(|| Self {
             bytes: limits.bytes_per_second.map(Bucket::full),
@@ -90,7 +90,7 @@ impl LogLimiter {
         })
     }
 
-    /// Decides about the next entry, which came at `now`. The executor's own entries are always kept.
+    /// Decides about the next entry, which arrived at `now`. The executor's own entries are always kept.
     pub fn decide(&mut self, now: Duration, entry: &Entry<'_>) -> Decision {
         let stream = match entry.stream {
             Stream::Stdout => 0,
@@ -114,7 +114,7 @@ impl LogLimiter {
             None
         };
         self.within[stream] = exceeded.is_none() && !entry.complete;
-        // With a limit of 0 the client wants no log: that is no overage.
+        // With a limit of 0 the client wants no log, so this is no overage.
         if exceeded.is_some() && self.bytes.iter().chain(&self.lines).any(|bucket| bucket.limit == 0) {
             return Decision::Drop;
         }
@@ -142,7 +142,8 @@ mod tests {
         LogLimiter::new(LogLimits { bytes_per_second: bytes, lines_per_second: lines }).unwrap()
     }
 
-    /// Decides about an entry of so many bytes, its newline included if it has one: `.` kept, `x` dropped, `!` dropped and told.
+    /// Decides about an entry of this many bytes, its newline included if it has one: `.` kept, `x` dropped, `!`
+    /// dropped and reported.
     fn decide(limiter: &mut LogLimiter, millis: u64, stream: Stream, bytes: usize, complete: bool) -> char {
         let content = vec![b'x'; bytes - usize::from(complete)];
         let entry = Entry { time: Timestamp(1), stream, complete, source: "", content: &content };
@@ -153,18 +154,18 @@ mod tests {
         }
     }
 
-    /// Lines of so many bytes at so many milliseconds, and what becomes of each.
+    /// Lines of the given sizes at the given milliseconds, and the decision about each.
     #[test]
     fn limits_by_table() {
-        /// Name, limits of bytes and lines, times and lengths of entries, and what becomes of each.
+        /// Name, limits of bytes and lines, times and lengths of entries, and the expected decisions.
         type Row = (&'static str, Option<u64>, Option<u64>, &'static [(u64, usize)], &'static str);
         let table: [Row; 9] = [
-            ("the output of a second at once", Some(10), None, &[(0, 5), (0, 5), (0, 1)], "..!"),
-            ("told once", Some(10), None, &[(0, 10), (1, 9), (2, 9), (3, 9)], ".!xx"),
-            ("filled again with time", Some(10), None, &[(0, 10), (100, 1), (100, 1), (300, 2)], "..!."),
-            ("told again after an overage", Some(10), None, &[(0, 10), (0, 1), (2000, 10), (2000, 1)], ".!.!"),
+            ("one burst of a second's output", Some(10), None, &[(0, 5), (0, 5), (0, 1)], "..!"),
+            ("reported once", Some(10), None, &[(0, 10), (1, 9), (2, 9), (3, 9)], ".!xx"),
+            ("refilled over time", Some(10), None, &[(0, 10), (100, 1), (100, 1), (300, 2)], "..!."),
+            ("reported again after an overage", Some(10), None, &[(0, 10), (0, 1), (2000, 10), (2000, 1)], ".!.!"),
             (
-                "an overage that goes on",
+                "an overage that continues",
                 Some(10),
                 None,
                 &[(0, 10), (0, 9), (900, 9), (950, 9), (1900, 9), (1901, 9)],
@@ -213,7 +214,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever comes: within any span of time no more is kept than the limits allow, and each overage is told once.
+        /// For any input: within any span of time no more is kept than the limits allow, and each overage is reported
+        /// once.
         #[test]
         fn no_span_of_time_has_more_than_the_limits(
             bytes in 1u64..200,
@@ -228,8 +230,8 @@ mod tests {
                     '.' => kept.push((now, length as u64)),
                     mark => {
                         let calm = last_drop.is_none_or(|at| now - at >= SECOND);
-                        proptest::prop_assert!(mark == 'x' || calm, "told again within a second");
-                        proptest::prop_assert!(mark == '!' || reported > 0, "dropped and never told");
+                        proptest::prop_assert!(mark == 'x' || calm, "reported again within a second");
+                        proptest::prop_assert!(mark == '!' || reported > 0, "dropped and never reported");
                         reported += u64::from(mark == '!');
                         last_drop = Some(now);
                     }
@@ -238,7 +240,7 @@ mod tests {
             for (index, (from, _)) in kept.iter().enumerate() {
                 let mut sum = 0;
                 for (to, length) in &kept[index..] {
-                    // Before this entry, which may be longer than what is left.
+                    // Before this entry, which may be longer than the remaining amount.
                     proptest::prop_assert!(sum * SECOND <= bytes * SECOND + bytes * (to - from));
                     sum += length;
                 }

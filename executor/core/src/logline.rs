@@ -1,27 +1,28 @@
-//! Log files in the form of the Kubernetes container runtime interface:
+//! Log files in the format of the Kubernetes container runtime interface (CRI):
 //! `2026-11-21T10:00:00.000000000Z stdout F text`.
 //!
-//! `F` ends a line, `P` is a part of one that goes on (or that the process never ended), so that what the
-//! process printed comes back byte for byte. A third stream, `executor`, carries our own words. The log
-//! source of a RunAction follows the tag as `F:source`, which CRI leaves room for.
+//! `F` ends a line. `P` is a part of a line that continues, or that the process never ended, so the output can be
+//! reproduced byte for byte. A third stream, `executor`, carries the executor's own messages. The log source of a
+//! RunAction follows the tag as `F:source`; CRI allows further tags there.
 //!
-//! A file that does not begin with the first byte of the output says where it begins, as does a line after bytes that
-//! could not be written: `2026-11-21T10:00:00.000000000Z executor @ 16777216 2048`, bytes of output and entries before the
-//! next line. So a reader knows how much it missed. After output above the log's limits the line is `executor @limits ...`.
+//! A file that does not begin with the first byte of the output contains a line with its position, as does the log
+//! after bytes that could not be written: `2026-11-21T10:00:00.000000000Z executor @ 16777216 2048`, the bytes of
+//! output and the entries before the next line. A reader computes from it how much it missed. After output above the
+//! log's limits the line is `executor @limits ...`.
 
 use crate::time::Timestamp;
 
 /// Maximum bytes of content in one entry, as in Diego.
 pub const CHUNK_MAX: usize = 61_440;
 
-/// Source of a log entry.
+/// Stream of a log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
-    /// The process.
+    /// Standard output of the process.
     Stdout,
-    /// The process.
+    /// Standard error of the process.
     Stderr,
-    /// The executor.
+    /// Messages of the executor.
     Executor,
 }
 
@@ -38,13 +39,13 @@ impl Stream {
 /// An entry of a log file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Time at which it was read from the process.
+    /// Time at which the output was read from the process.
     pub time: Timestamp,
-    /// Source of the entry.
+    /// Stream of the entry.
     pub stream: Stream,
-    /// A newline followed.
+    /// True if a newline followed.
     pub complete: bool,
-    /// Mark of the action.
+    /// Log source of the action; empty if it has none.
     pub source: &'a str,
     /// Content without the newline.
     pub content: &'a [u8],
@@ -57,17 +58,17 @@ impl Entry<'_> {
     }
 }
 
-/// A place in the whole of a container's log, what is not kept of it included.
+/// A position in the whole output of a container, including output that is no longer kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// Bytes of the process's output before this entry.
+    /// Bytes of the process's output before this position.
     pub bytes: u64,
-    /// Entries before it.
+    /// Number of entries before this position.
     pub entries: u64,
 }
 
 impl Place {
-    /// Goes on behind an entry.
+    /// Advances past an entry.
     pub fn pass(&mut self, entry: &Entry<'_>) {
         self.bytes = self.bytes.saturating_add(entry.output_bytes());
         self.entries = self.entries.saturating_add(1);
@@ -79,24 +80,24 @@ impl Place {
 pub enum Line<'a> {
     /// An entry.
     Entry(Entry<'a>),
-    /// The place of the line after it, and why the output before it may be missing.
+    /// The position of the next line, and the reason why output before it may be missing.
     Place(Timestamp, Place, Missing),
 }
 
-/// Reason why output before a place may be missing.
+/// Reason why output before a position may be missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// The output was in an older file, or could not be written.
     Lost,
-    /// The output was above the log's limits.
+    /// The output exceeded the log's limits.
     AboveLimits,
 }
 
-/// Tags of lines that tell a place.
+/// Tags of position lines.
 const PLACE: &str = "@";
 const PLACE_LIMITS: &str = "@limits";
 
-/// Appends the line that tells a place to `out`.
+/// Appends a position line to `out`.
 pub fn write_place(time: Timestamp, place: Place, missing: Missing, out: &mut Vec<u8>) {
     let tag = match missing {
         Missing::Lost => PLACE,
@@ -121,7 +122,7 @@ pub fn write(entry: &Entry<'_>, out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// Reads a line, its newline taken off. `None` where it is none of ours.
+/// Parses a line without its newline. Returns `None` if the line has another format.
 pub fn parse(line: &[u8]) -> Option<Line<'_>> {
     let mut fields = line.splitn(4, |b| *b == b' ');
     let time = Timestamp::parse_rfc3339(std::str::from_utf8(fields.next()?).ok()?)?;
@@ -152,8 +153,8 @@ pub fn parse(line: &[u8]) -> Option<Line<'_>> {
     Some(Line::Entry(Entry { time, stream, complete, source, content }))
 }
 
-/// Cuts a stream of bytes into entries: at newlines, and at [`CHUNK_MAX`] on a UTF-8 boundary where there is
-/// one. Gives each piece with whether a newline ended it.
+/// Splits a stream of bytes into entries: at newlines, and after at most [`CHUNK_MAX`] bytes, on a UTF-8 boundary if
+/// there is one. Yields each piece, and true if a newline ended it.
 pub fn split(bytes: &[u8]) -> impl Iterator<Item = (&[u8], bool)> {
     let mut rest = bytes;
     std::iter::from_fn(move || {
@@ -173,7 +174,7 @@ pub fn split(bytes: &[u8]) -> impl Iterator<Item = (&[u8], bool)> {
     })
 }
 
-/// Returns the length of the bytes without a UTF-8 sequence that has begun at their end and is not complete.
+/// Returns the length of the bytes without an incomplete UTF-8 sequence at their end.
 pub fn whole_characters(bytes: &[u8]) -> usize {
     let tail = bytes.len().saturating_sub(3)..bytes.len();
     let Some(lead) = tail.rev().find(|at| bytes[*at] & 0xc0 != 0x80) else { return bytes.len() };
@@ -186,7 +187,7 @@ pub fn whole_characters(bytes: &[u8]) -> usize {
     if lead + length > bytes.len() { lead } else { bytes.len() }
 }
 
-/// The last place in a full window where no UTF-8 sequence is torn; the whole window where it is no text.
+/// Returns the last position in a full window that splits no UTF-8 sequence; the whole window if it is not text.
 fn boundary(window: &[u8]) -> usize {
     (window.len().saturating_sub(3)..=window.len())
         .rev()
@@ -272,7 +273,7 @@ mod tests {
             (b"a\xe2\x82\xac", 4),
             (b"a\xf0\x9f\x98", 1),
             (b"a\xf0\x9f\x98\x80", 5),
-            // Not text: nothing is waited for.
+            // Not text: the incomplete byte is not held back.
             (b"a\xff", 2),
             (b"\x80\x80\x80\x80", 4),
             (b"\xc3\x80\x80\x80", 4),

@@ -1,21 +1,21 @@
 //! The container's /etc/hostname, /etc/hosts and /etc/resolv.conf.
 //!
-//! In go the plan, the container's addresses and, where it has the host's network, the host's files; out come the texts.
-//! Every word in them was checked before: by [`crate::validate`] or by [`crate::cni`].
+//! The input is the plan, the container's addresses and, with the host's network, the host's files; the output is the
+//! texts. Every value in them was checked before, by [`crate::validate`] or by [`crate::cni`].
 
 use std::net::IpAddr;
 
 use crate::cni::Dns;
 use crate::plan::{Network, Plan};
 
-/// Maximum bytes of a file of the host that are taken over.
+/// Maximum bytes that are read of a host file.
 pub const HOST_FILE_MAX: u64 = 1 << 20;
-/// Longest host name that is made of an id: what resolvers take as one label.
+/// Longest host name derived from an id, in bytes: the limit of a DNS label.
 const FROM_ID_MAX: usize = 63;
-/// Address of the container's own host name when it has no network, as in Debian.
+/// Address of the container's own host name if it has no network, as in Debian.
 const NOWHERE: &str = "127.0.1.1";
 
-/// A container's host name.
+/// Returns a container's host name.
 pub fn hostname(plan: &Plan) -> String {
     match &*plan.connectivity.hostname {
         "" => plan.id.as_str().chars().take(FROM_ID_MAX).collect(),
@@ -23,7 +23,7 @@ pub fn hostname(plan: &Plan) -> String {
     }
 }
 
-/// /etc/hosts. `of_host` is the host's own file, for a container that has the host's network.
+/// Returns /etc/hosts. `of_host` is the host's own file, for a container with the host's network.
 pub fn hosts(plan: &Plan, addresses: &[IpAddr], of_host: &str) -> String {
     let name = hostname(plan);
     let known =
@@ -50,8 +50,8 @@ pub fn hosts(plan: &Plan, addresses: &[IpAddr], of_host: &str) -> String {
     text + &extra
 }
 
-/// /etc/resolv.conf: what the request asks for, part by part, else what the network told, else, where the container
-/// reaches what the host's resolver reaches, the host's own. `of_host` is the host's file.
+/// Returns /etc/resolv.conf. Each part comes from the request; if unset there, from the CNI network; if unset there too
+/// and the container can reach the resolvers of the host, from the host's file. `of_host` is that file.
 pub fn resolv_conf(plan: &Plan, network: &Dns, of_host: &str) -> String {
     let asked = &plan.connectivity;
     let nothing_asked = asked.dns_servers.is_empty() && asked.dns_searches.is_empty() && asked.dns_options.is_empty();
@@ -65,7 +65,7 @@ pub fn resolv_conf(plan: &Plan, network: &Dns, of_host: &str) -> String {
         matches!(plan.network, Network::Host | Network::Path) || (plan.network == Network::Cni && asked.egress);
     if servers.is_empty() && reaches {
         let theirs = parse(of_host);
-        // In a network namespace of its own the host's loopback is another one.
+        // In a separate network namespace the loopback address is not the host's.
         let kept = |server: &IpAddr| plan.network == Network::Host || !server.is_loopback();
         servers = theirs.servers.into_iter().filter(kept).collect();
         if searches.is_empty() {
@@ -88,7 +88,7 @@ fn first_of<T: Clone>(asked: &[T], network: &[T]) -> Vec<T> {
     if asked.is_empty() { network.to_vec() } else { asked.to_vec() }
 }
 
-/// A resolv.conf as resolv.conf(5) has it; what is not understood is left out.
+/// Parses a resolv.conf (resolv.conf(5)); unknown lines are ignored.
 fn parse(text: &str) -> Dns {
     let mut found = Dns::default();
     for line in text.lines() {

@@ -1,12 +1,12 @@
-//! Outputs of a container: the list that the shim writes and the daemon reads, and its bounds.
+//! Outputs of a container: the list that the shim writes and the daemon reads, and its limits.
 //!
 //! ```text
 //! STATE_DIR/containers/ID/outputs/
 //!    0, 1, 2, ...   contents
-//!    list.json      what they are; written last and renamed, so that a list tells of whole files only
+//!    list.json      their description; written last and renamed, so that a list refers to complete files only
 //! ```
-//! Names come from the container and are arbitrary: no file here is called as the container called it, and what a
-//! path has that is no text is told escaped ([`escaped`]).
+//! Names come from the container and are arbitrary: no file here has a name that the container chose, and bytes of a
+//! path that are not text are escaped ([`escaped`]).
 
 use crate::text::printable;
 use serde::{Deserialize, Serialize};
@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 use crate::limits::PATH_MAX;
 use crate::record::OutputsRecord;
 
-/// The directory, below the container's state directory.
+/// The outputs directory, below the container's state directory.
 pub const DIRECTORY: &str = "outputs";
-/// The list, in that directory.
+/// File name of the list, in that directory.
 pub const LIST: &str = "list.json";
-/// The form of the list. A reader refuses a newer one.
+/// Version of the list's format. A reader rejects a newer one.
 pub const LIST_VERSION: u32 = 1;
 /// Maximum number of entries that are examined in a directory and everything below it.
 pub const ENTRIES_MAX: usize = 10_000;
@@ -28,18 +28,18 @@ pub const DEPTH_MAX: usize = 128;
 pub const SKIPPED_MAX: usize = 1_000;
 /// Maximum bytes of all paths of a list.
 pub const PATHS_BYTES_MAX: usize = 2 << 20;
-/// Bytes and files of the state directory's disk that outputs leave free for the ledger and the next container.
+/// Bytes and files of the state directory's disk that outputs leave free, for the ledger and the next container.
 pub const DISK_RESERVE: (u64, u64) = (16 << 20, 2_000);
-/// Largest list that is read, in bytes. JSON writes a byte with six at most.
+/// Largest list that is read, in bytes. JSON escapes a byte with at most six.
 pub const LIST_BYTES_MAX: u64 = 32 << 20;
 const _: () = assert!(6 * PATHS_BYTES_MAX + 256 * (ENTRIES_MAX + SKIPPED_MAX) < LIST_BYTES_MAX as usize);
 
 /// A file that was captured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapturedFile {
-    /// Name of the file with its content.
+    /// Name of the file with the content, in the outputs directory.
     pub number: u32,
-    /// Absolute, in the container.
+    /// Absolute path in the container.
     pub path: String,
     /// Size in bytes.
     pub size: u64,
@@ -47,27 +47,27 @@ pub struct CapturedFile {
     pub mode: u32,
 }
 
-/// An entry that was not.
+/// An entry that was not captured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedEntry {
-    /// Absolute, in the container.
+    /// Absolute path in the container.
     pub path: String,
     /// Reason, in a few words.
     pub reason: String,
 }
 
-/// The list.
+/// The list of outputs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct OutputsList {
-    /// [`LIST_VERSION`].
+    /// Version of the format: [`LIST_VERSION`].
     pub version: u32,
     /// Captured files.
     pub files: Vec<CapturedFile>,
     /// Skipped entries.
     pub skipped: Vec<SkippedEntry>,
-    /// Number of further skipped entries.
+    /// Number of skipped entries that are not listed.
     pub skipped_more: u32,
-    /// Bytes of paths and reasons so far, while the list is being made.
+    /// Bytes of the paths and reasons added so far.
     #[serde(skip)]
     text_bytes: usize,
 }
@@ -90,18 +90,18 @@ impl OutputsList {
         }
     }
 
-    /// Tells whether a file with this path still fits.
+    /// Returns true if a file with this path still fits.
     pub fn has_room_for(&self, path: &str) -> bool {
         self.files.len() < ENTRIES_MAX && self.text_bytes + path.len() <= PATHS_BYTES_MAX
     }
 
-    /// Takes note of a file that was captured, and that [`Self::has_room_for`] had room for.
+    /// Adds a captured file, for which [`Self::has_room_for`] returned true.
     pub fn add(&mut self, file: CapturedFile) {
         self.text_bytes += file.path.len();
         self.files.push(file);
     }
 
-    /// Takes note of an entry that was not captured: told, or counted where there are too many.
+    /// Adds an entry that was not captured. It is listed, or only counted if there are too many.
     pub fn skip(&mut self, path: impl Into<String>, reason: impl Into<String>) {
         let entry = SkippedEntry { path: path.into(), reason: reason.into() };
         let length = entry.path.len() + entry.reason.len();
@@ -119,7 +119,8 @@ pub fn tellable(path: &[u8]) -> Option<&str> {
     std::str::from_utf8(path).ok().filter(|path| path.starts_with('/') && path.len() < PATH_MAX)
 }
 
-/// A path of a container for people: what is no text as `\xff`, harmful characters escaped, and the end of one that is too long left out.
+/// Returns a container's path for display: bytes that are not text as `\xff`, harmful characters escaped, a path that
+/// is too long truncated.
 pub fn escaped(path: &[u8]) -> String {
     printable(path, 1024)
 }
@@ -140,7 +141,7 @@ mod tests {
         }
     }
 
-    /// However many names a container makes, and whatever is in them, the list stays within what is read.
+    /// The list stays readable for any number and content of names.
     #[test]
     fn a_list_is_bounded() {
         let mut list = OutputsList::default();

@@ -1,34 +1,34 @@
-//! Payloads: the memory files in which arguments, environment and contents of files travel from the daemon to a
+//! Payloads: the memory files that carry arguments, environment and contents of files from the daemon to a
 //! container's init.
 //!
-//! They are written once into a memory file that is passed by descriptor, read in place by the process that
-//! needs them, and overwritten: no process between ever holds a copy. The form is a list of length-prefixed
+//! A payload is written once into a memory file that is passed by descriptor, read in place by the process that
+//! needs it, and overwritten: no other process holds a copy. The format is a list of length-prefixed
 //! strings, small enough to be parsed without allocation in a freshly cloned process:
 //!
 //! ```text
 //! payload := magic (8 bytes) count (u32, little endian) { length (u32) bytes }*
 //! ```
 //!
-//! A process payload is `path, dir, argument count (decimal), arguments..., environment strings...`; a files
-//! payload is one string per planned file that is given with the request, in the plan's order. The secret variables
-//! follow the others, in the plan's order too.
+//! A process payload is `path, dir, argument count (decimal), arguments..., environment strings...`, with the secret
+//! variables after the others, in the plan's order. A files payload is one string per planned file whose content comes
+//! with the request, in the plan's order.
 
 use crate::plan::PlannedProcess;
 
-/// Marks a payload, and its version.
+/// Magic number of a payload, with its version.
 pub const MAGIC: [u8; 8] = *b"EXECPL01";
 /// Bytes before the first string: the magic and the count.
 pub const HEAD: usize = MAGIC.len() + 4;
 /// Maximum number of strings in a payload.
 pub const COUNT_MAX: u32 = 65_536;
-/// The environment string that a process gets where the request says nothing of PATH.
+/// Environment string that a process gets if the request does not set PATH.
 pub const PATH_DEFAULT: &[u8] = b"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
-/// Default of TERM with a terminal.
+/// Default TERM of a process with a terminal.
 const TERM_DEFAULT: &[u8] = b"TERM=xterm";
 /// Maximum bytes in a payload.
 pub const BYTES_MAX: usize = 1 << 30;
 
-/// The environment strings that are added to a request's: what every program looks for, and what one at a terminal does.
+/// Returns the environment strings to add to a request's: PATH, and TERM with a terminal, unless they are set.
 pub fn default_environment<'a>(has: impl Fn(&str) -> bool, terminal: bool) -> impl Iterator<Item = &'a [u8]> {
     let path = (!has("PATH")).then_some(PATH_DEFAULT);
     let term = (terminal && !has("TERM")).then_some(TERM_DEFAULT);
@@ -38,19 +38,19 @@ pub fn default_environment<'a>(has: impl Fn(&str) -> bool, terminal: bool) -> im
 /// Error of bytes that are not a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PayloadError {
-    /// Too short, or something else.
+    /// The bytes are too short or have no payload magic.
     #[error("it does not begin with the header of a payload")]
     Magic,
-    /// The count is beyond the limit.
+    /// The count exceeds the limit.
     #[error("it claims {0} strings; at most {COUNT_MAX}")]
     Count(u32),
-    /// A string reaches past the end.
-    #[error("string {0} reaches past its end")]
+    /// The string with this index extends past the end.
+    #[error("string {0} extends past the end")]
     Truncated(u32),
     /// Bytes follow the last string.
     #[error("{0} bytes follow the last string")]
     Trailing(usize),
-    /// A list is not what it should be.
+    /// A list does not have the expected structure.
     #[error("its {0} is malformed")]
     Shape(&'static str),
 }
@@ -63,7 +63,7 @@ pub fn encoded_len<'a>(strings: impl Iterator<Item = &'a [u8]>) -> usize {
 /// Returns the head of a payload with this number of strings.
 ///
 /// # Panics
-/// More than 2^32: the caller's own mistake.
+/// If `count` exceeds 2^32.
 pub fn head(count: usize) -> [u8; HEAD] {
     let mut head = [0; HEAD];
     head[..8].copy_from_slice(&MAGIC);
@@ -74,7 +74,7 @@ pub fn head(count: usize) -> [u8; HEAD] {
 /// Returns the prefix of a string of this length.
 ///
 /// # Panics
-/// 4 GiB: the caller's own mistake.
+/// If `length` is 4 GiB or more.
 pub fn prefix(length: usize) -> [u8; 4] {
     u32::try_from(length).expect("bounded by validation").to_le_bytes()
 }
@@ -82,7 +82,7 @@ pub fn prefix(length: usize) -> [u8; 4] {
 /// Writes a payload into `out`, which has exactly [`encoded_len`] bytes.
 ///
 /// # Panics
-/// Where `out` has another length, or a string 4 GiB: the caller's own mistake.
+/// If `out` has another length, or a string has 4 GiB or more.
 pub fn encode<'a>(strings: impl ExactSizeIterator<Item = &'a [u8]>, out: &mut [u8]) {
     let mut writer = Writer::new(out, strings.len());
     for string in strings {
@@ -91,14 +91,14 @@ pub fn encode<'a>(strings: impl ExactSizeIterator<Item = &'a [u8]>, out: &mut [u
     writer.finish();
 }
 
-/// Writes a payload string by string, each straight into its place: for strings that are read from a file, and are to
-/// be nowhere else. Every method panics where the place is too small: the caller's own mistake.
+/// Writes a payload string by string, directly into its place: for strings that are read from a file and must not be
+/// copied. Every method panics if `out` is too small.
 pub struct Writer<'a> {
     rest: &'a mut [u8],
 }
 
 impl<'a> Writer<'a> {
-    /// Begins a payload of `count` strings in `out`, which has exactly [`encoded_len`] bytes.
+    /// Starts a payload of `count` strings in `out`, which has exactly [`encoded_len`] bytes.
     pub fn new(out: &'a mut [u8], count: usize) -> Self {
         let (place, rest) = out.split_at_mut(HEAD);
         place.copy_from_slice(&head(count));
@@ -124,10 +124,10 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Reads the strings of a payload, borrowed.
+/// Decodes the strings of a payload, borrowed.
 ///
 /// # Errors
-/// See [`PayloadError`]; the whole is checked before the first string is given out.
+/// Returns a [`PayloadError`]; the whole payload is checked first.
 pub fn decode(bytes: &[u8]) -> Result<Vec<&[u8]>, PayloadError> {
     let head = bytes.get(..12).filter(|head| head[..8] == MAGIC).ok_or(PayloadError::Magic)?;
     let count = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
@@ -149,21 +149,21 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<&[u8]>, PayloadError> {
     if rest.is_empty() { Ok(strings) } else { Err(PayloadError::Trailing(rest.len())) }
 }
 
-/// Inputs that init needs to become the process.
+/// Inputs that init needs to execute the process.
 #[derive(PartialEq, Eq)]
 pub struct ProcessPayload<'a> {
-    /// The program.
+    /// Path or name of the program.
     pub path: &'a [u8],
     /// Working directory.
     pub dir: &'a [u8],
     /// Arguments, without the program's name.
     pub args: Vec<&'a [u8]>,
-    /// `NAME=VALUE`.
+    /// Environment strings, `NAME=VALUE`.
     pub env: Vec<&'a [u8]>,
 }
 
 impl<'a> ProcessPayload<'a> {
-    /// The strings of a process payload, of which `count` (as text) is the number of arguments.
+    /// Returns the strings of a process payload. `count` is the number of arguments as text.
     pub fn strings(
         path: &'a [u8],
         dir: &'a [u8],
@@ -174,10 +174,10 @@ impl<'a> ProcessPayload<'a> {
         [path, dir, count].into_iter().chain(args.iter().copied()).chain(env.iter().copied()).collect()
     }
 
-    /// Reads a process payload. No string holds a NUL.
+    /// Decodes a process payload. No string contains a NUL.
     ///
     /// # Errors
-    /// See [`PayloadError`].
+    /// Returns a [`PayloadError`] if the bytes are no process payload.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, PayloadError> {
         let strings = decode(bytes)?;
         if strings.iter().any(|string| string.contains(&0)) {
@@ -197,11 +197,11 @@ impl<'a> ProcessPayload<'a> {
         Ok(Self { path, dir, args: args.to_vec(), env: env.to_vec() })
     }
 
-    /// The values that the plan of this process calls secret, in the order of a
-    /// [`Manifest`](crate::disclosure::Manifest): of variables, then of arguments.
+    /// Returns the values that the plan marks as secret, in the order of a
+    /// [`Manifest`](crate::disclosure::Manifest): variables, then arguments.
     ///
     /// # Errors
-    /// The plan is of another process.
+    /// Returns an error if the plan does not match the payload.
     pub fn secrets(&self, plan: &PlannedProcess) -> Result<Vec<&'a [u8]>, PayloadError> {
         let public = plan.environment_names.len();
         let names = &plan.secret_environment_names;

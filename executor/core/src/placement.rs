@@ -1,16 +1,18 @@
 //! Placement of secret files: mount points in the container, and the size of their file system.
 //!
-//! What is around a secret file stays the container's own, so that a program can write there: nothing is mounted but
+//! A mount hides as little of the container as possible, so that a program can write next to a secret file. The mounts
+//! are
 //!
-//! - a directory that holds secret files alone because somebody says so: the one of files with relative paths, and those that
-//!   the request declares. Where the rootfs has it already, what is missing right below it (each binding by itself);
-//! - a directory that the rootfs lacks and that a file lies in, so that the files of it change in one step. A home, a directory
-//!   that lies in the root directory itself (`/root`, `/home/app`, `/srv`), and one whose path has a name with a dot (`.kube`)
-//!   is not: programs expect to write there;
-//! - else the one file.
+//! - a directory that is declared to hold only secret files: the directory of files with relative paths, and those of
+//!   the request. If the rootfs has it already, the missing entries directly below it (each binding by itself);
+//! - a directory that the rootfs lacks and that contains a file, so that its files change in one step. Exceptions are a
+//!   home, a directory directly below the root directory (`/root`, `/home/app`, `/srv`), and a path that has a name
+//!   with a leading dot (`.kube`): programs expect to write there;
+//! - otherwise the single file.
 //!
-//! Other directories that the rootfs lacks are made in the container's own layer. In goes a view of the rootfs, out come mount
-//! points and what lies in each; a symbolic link anywhere on the way is refused, because it could lead the mount elsewhere.
+//! Other directories that the rootfs lacks are created in the container's own layer. The input is a view of the rootfs,
+//! the output is mount points with their contents. A symbolic link in any path is refused, because it could redirect
+//! the mount.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -38,36 +40,37 @@ pub enum Entry {
 }
 
 /// Directory in the container with the generations of its secret files. It is in /dev, which is fresh in every
-/// container and where no file of a request may be.
+/// container and cannot contain files of a request.
 pub const GENERATIONS_DIR: &str = "/dev/executor-files";
-/// Directory in the container where the secrets of the steps of a tree of actions are mounted, and an environment that is kept, below
-/// an empty directory.
+/// Directory in the container, below an empty directory, for the mounts of the secrets of steps in a tree of actions,
+/// and for an environment that is kept.
 pub const STEPS_DIR: &str = "/dev/executor-steps";
-/// The link, in the directory of a mount point's generations, to the one in force.
+/// Link to the current generation, in the directory of a mount point's generations.
 pub const IN_FORCE: &str = "..data";
-/// A link's text is made relative up to here; the way up from deeper directories alone could be longer than a path.
+/// Maximum depth of a directory for relative links. From deeper directories the `../` prefix alone could exceed the
+/// longest path.
 const RELATIVE_DEPTH_MAX: usize = 64;
 
-/// Looks at a rootfs. PlacementRequest for a path only after all its parents were said to be directories.
+/// Access to a rootfs. A path is passed only after all of its parents were found to be directories.
 pub trait RootfsView {
-    /// The error of a look.
+    /// Error of a lookup.
     type Error;
     /// Looks up `path` (absolute within the rootfs).
     ///
     /// # Errors
-    /// The look itself failed.
+    /// Returns an error if the lookup failed.
     fn entry(&self, path: &Path) -> Result<Entry, Self::Error>;
 }
 
 /// A mount of secret files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountPoint {
-    /// Absolute, in the container.
+    /// Absolute path in the container.
     pub target: PathBuf,
-    /// Content of the mount.
+    /// Files that the mount shows.
     pub content: Content,
-    /// The target lies on a file system that the container gets fresh (`/tmp`, `/run`, ...), so that it can be
-    /// made only once that is mounted.
+    /// True if the target is on a file system that is fresh in each container (`/tmp`, `/run`, ...), so that it can be
+    /// created only after that is mounted.
     pub in_fresh_mount: bool,
 }
 
@@ -76,7 +79,7 @@ pub struct MountPoint {
 pub struct StepMount {
     /// Target, with the indices of the process's own files.
     pub point: MountPoint,
-    /// Links to files of the container that the mount would hide: paths below the target, and texts.
+    /// Links to files of the container that the mount would hide: paths below the target, and link targets.
     pub links: Vec<(PathBuf, PathBuf)>,
 }
 
@@ -84,7 +87,7 @@ pub struct StepMount {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Content {
-    /// A single file.
+    /// A single file, by its index.
     File(usize),
     /// A directory: each file with its path below it.
     Directory(Vec<(usize, PathBuf)>),
@@ -92,8 +95,8 @@ pub enum Content {
 
 impl MountPoint {
     /// Returns the link of a file in the directory: to the file of the same name in the current generation. The link is
-    /// relative, so that it means the same when seen from outside of the container; absolute if that text would be too
-    /// long for a link.
+    /// relative, so that it is also valid outside of the container; it is absolute if the relative target would be too
+    /// long.
     pub fn link(&self, number: usize, file: &Path) -> PathBuf {
         let names = |path: &Path| path.components().filter(|part| matches!(part, Component::Normal(_))).count();
         let depth = names(&self.target) + names(file) - 1;
@@ -106,7 +109,7 @@ impl MountPoint {
         if fits { relative } else { from(Path::new("/")) }
     }
 
-    /// Returns the reason why a file of the directory cannot be shown there, if its link would be too long.
+    /// Returns an error text if the link of this file would be too long.
     pub fn unfit(&self, number: usize, file: &Path) -> Option<String> {
         let length = self.link(number, file).as_os_str().len();
         (length >= PATH_MAX).then(|| {
@@ -116,12 +119,12 @@ impl MountPoint {
     }
 }
 
-/// Returns the mount points that one process of a tree of actions needs for its own files, which are `beside[own.len()..]`:
-/// those of `beside`, which are the container's files and its own together, that show one of its own. What a mount would hide
-/// of the container's is linked to where the container has it.
+/// Returns the mount points that one process of a tree of actions needs for its own files, which are
+/// `beside[own.len()..]`: the mount points in `beside`, which are for the container's and the process's files together,
+/// that show a file of the process. Files of the container that a mount would hide are linked to their original place.
 ///
 /// # Errors
-/// A file of the container that no link leads to: its path.
+/// Returns the path of a file of the container that no link can reach.
 pub fn for_step(
     own: &[PlannedFile],
     own_mounts: &[MountPoint],
@@ -150,7 +153,7 @@ pub fn for_step(
     Ok(mounts)
 }
 
-/// The text of the link to a file in a directory of the container.
+/// Returns the target of the link to a file in a directory of the container.
 fn link_to(file: usize, mounts: &[MountPoint]) -> Option<PathBuf> {
     mounts.iter().enumerate().find_map(|(number, mount)| match &mount.content {
         Content::File(_) => None,
@@ -161,7 +164,7 @@ fn link_to(file: usize, mounts: &[MountPoint]) -> Option<PathBuf> {
     })
 }
 
-/// Tells whether anything is mounted at [`GENERATIONS_DIR`]: the generations of files in directories, or the second
+/// Returns true if anything is mounted at [`GENERATIONS_DIR`]: the generations of files in directories, or the second
 /// names of writable files.
 pub fn shows_generations_dir(mounts: &[MountPoint], layout: Layout) -> bool {
     layout == Layout::Writable || mounts.iter().any(|mount| matches!(mount.content, Content::Directory(_)))
@@ -170,23 +173,23 @@ pub fn shows_generations_dir(mounts: &[MountPoint], layout: Layout) -> bool {
 /// Error of files that cannot be placed.
 #[derive(Debug, PartialEq, Eq)]
 pub enum PlacementError<E> {
-    /// The rootfs does not fit the request: every violation.
+    /// The rootfs does not fit the request; holds every violation.
     Violations(Vec<Violation>),
-    /// A look at the rootfs failed.
+    /// A lookup in the rootfs failed.
     View(PathBuf, E),
 }
 
 /// Files to be placed.
 #[derive(Clone, Copy, Debug)]
 pub struct PlacementRequest<'a> {
-    /// The files.
+    /// Files of the plan.
     pub files: &'a [PlannedFile],
-    /// Directories that the request declares to hold such files alone.
+    /// Directories that the request declares to hold only such files.
     pub directories: &'a [PathBuf],
-    /// The directory of files with relative paths: one of these wherever a file lies below it.
+    /// Directory of files with relative paths. It is treated like `directories` if a file is below it.
     pub files_root: &'a Path,
-    /// Mount points of volumes of the pod. What lies in them is the members' in common and is not hidden: a directory is mounted there
-    /// only if it is one of `directories`.
+    /// Mount points of the pod's volumes. Their content is shared by the members and must not be hidden: a directory in
+    /// them becomes a mount point only if it is one of `directories`.
     pub shared: &'a [PathBuf],
     /// Home of the process's user.
     pub home: &'a Path,
@@ -195,7 +198,8 @@ pub struct PlacementRequest<'a> {
 }
 
 impl PlacementRequest<'_> {
-    /// Programs expect to write in a directory, or in one below it. That of a dotted name they can, where files are writable.
+    /// Returns true if programs expect to write in the directory, or in one below it. With writable files, programs can
+    /// write in a directory with a dotted name anyway.
     fn must_stay_writable(&self, directory: &Path) -> bool {
         let parent = directory.parent().unwrap_or(directory);
         let dotted = self.layout == Layout::Generations
@@ -204,10 +208,10 @@ impl PlacementRequest<'_> {
     }
 }
 
-/// Places every file. `fresh` are the mount points of file systems that the container gets empty.
+/// Places every file. `fresh` are the mount points of file systems that are empty in a new container.
 ///
 /// # Errors
-/// See [`PlacementError`].
+/// Returns a [`PlacementError`].
 pub fn place<V: RootfsView>(
     asked: PlacementRequest<'_>,
     fresh: &[PathBuf],
@@ -217,7 +221,7 @@ pub fn place<V: RootfsView>(
     let fresh = &[fresh, shared].concat();
     let look = ConflictSearch { fresh, view };
     let mut violations = Vec::new();
-    // Directories that may become mount points. Of those that lie in one another the outermost is taken.
+    // Directories that may become mount points. Of nested directories the outermost is used.
     let mut own: BTreeSet<PathBuf> = BTreeSet::new();
     for (index, directory) in directories.iter().enumerate() {
         match look.first_missing(directory, directory)? {
@@ -239,7 +243,7 @@ pub fn place<V: RootfsView>(
         let (Some(missing), Some(parent)) = (missing, file.path.parent()) else { continue };
         let mut roots = directories.iter().map(PathBuf::as_path).chain([files_root]);
         match roots.find(|root| parent.starts_with(root)) {
-            // It is missing, or what is missing lies below it.
+            // The directory is missing, or the missing part is below it.
             Some(root) => drop(own.insert(if root.starts_with(missing) { root } else { missing }.to_owned())),
             None if asked.must_stay_writable(parent) || is_in(shared, parent) => {}
             None => drop(own.insert(parent.to_owned())),
@@ -268,7 +272,7 @@ pub fn place<V: RootfsView>(
         }
     }
     let points: Vec<MountPoint> = points.into_values().collect();
-    // The files of a writable directory are no links.
+    // Files of a writable directory are not links.
     for (number, point) in points.iter().enumerate().filter(|_| layout == Layout::Generations) {
         if let Content::Directory(list) = &point.content {
             let unfit = list.iter().filter_map(|(index, below)| Some((*index, point.unfit(number, below)?)));
@@ -283,11 +287,11 @@ fn is_in(mounts: &[PathBuf], path: &Path) -> bool {
     mounts.iter().any(|mount| path.starts_with(mount))
 }
 
-/// Returns the mount point of a file that is mounted by itself, whatever is missing above it; or the reason why it cannot be
-/// there.
+/// Returns the mount point of a file that is mounted by itself, regardless of missing parents; or the reason why it
+/// cannot be there.
 ///
 /// # Errors
-/// A look at the rootfs failed.
+/// Returns an error if a lookup in the rootfs failed.
 pub fn place_file<V: RootfsView>(
     path: &Path,
     fresh: &[PathBuf],
@@ -308,7 +312,7 @@ pub fn place_file<V: RootfsView>(
     }
 }
 
-/// Looks at what a container is going to have.
+/// Searches the future tree of a container for conflicts.
 struct ConflictSearch<'a, V> {
     fresh: &'a [PathBuf],
     view: &'a V,
@@ -323,8 +327,8 @@ impl<V: RootfsView> ConflictSearch<'_, V> {
         self.fresh.iter().any(|mount| mount == path)
     }
 
-    /// The first directory on the way to `directory`, itself included, that is not there; none where all of them are. The
-    /// inner error is why `path`, which lies there, cannot be.
+    /// Returns the first missing directory of the path `directory`, itself included; `None` if all exist. The
+    /// inner error says why `path`, which is below it, cannot be there.
     fn first_missing(
         &self,
         directory: &Path,
@@ -334,7 +338,7 @@ impl<V: RootfsView> ConflictSearch<'_, V> {
         prefixes.reverse();
         for prefix in prefixes {
             if self.is_fresh(prefix) {
-                continue; // a directory, whatever the rootfs has there
+                continue; // always a directory, regardless of the rootfs
             }
             if self.fresh.iter().any(|mount| prefix.starts_with(mount)) {
                 return Ok(Ok(Some(prefix.to_owned())));
@@ -355,7 +359,7 @@ impl<V: RootfsView> ConflictSearch<'_, V> {
         Ok(Ok(None))
     }
 
-    /// The first directory above a file that is not there; none where the file alone is to be mounted.
+    /// Returns the first missing directory above a file; `None` if only the file is to be mounted.
     fn way(&self, path: &Path) -> Result<Result<Option<PathBuf>, String>, PlacementError<V::Error>> {
         let Some(parent) = path.parent() else { return Ok(Err(format!("`{}` is the root directory", path.display()))) };
         match self.first_missing(parent, path)? {
@@ -381,43 +385,45 @@ impl<V: RootfsView> ConflictSearch<'_, V> {
 /// Size of the secret file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeSize {
-    /// Bytes, a multiple of the page size.
+    /// Size in bytes, a multiple of the page size.
     pub bytes: u64,
-    /// Files, directories, links.
+    /// Number of files, directories and links.
     pub inodes: u64,
 }
 
 impl VolumeSize {
-    /// Adds room for one more file of this size, in a directory of its own.
+    /// Adds room for one more file of this size, in a separate directory.
     #[must_use]
     pub fn and_a_file_of(self, bytes: u64, page: u64) -> Self {
         Self { bytes: self.bytes + bytes.div_ceil(page).max(1) * page, inodes: self.inodes + 2 }
     }
 }
 
-/// Content twice over (an old and a new generation during a rotation; or as a process may change it and as it came) plus slack, counted in pages: 90,000
-/// files of one byte fit a byte limit of 1 MB and need 355 MiB. What leads to a generation has its shape.
+/// Returns the size for the content twice (an old and a new generation during a rotation; or the current and the
+/// original content of writable files) plus slack. It is counted in pages: 90,000 files of one byte fit a byte limit of
+/// 1 MB and need 355 MiB. The links to a generation have the same structure as the generation.
 pub fn volume_size(files: &[PlannedFile], page: u64) -> VolumeSize {
     let VolumeSize { bytes, inodes } = content_size(files, page);
-    // A link with a long text takes a page, and each file may have one, and another one while it is exchanged.
+    // A long link target needs a page. Each file may have one, and a second one while it is exchanged.
     VolumeSize { bytes: 2 * bytes + (16 + 2 * files.len() as u64) * page, inodes: 4 * inodes + 64 }
 }
 
-/// Returns the size of what the steps of a tree of actions need: files, payloads, URLs, and links to the container's own files.
+/// Returns the size that the steps of a tree of actions need: files, payloads, URLs, and links to the container's own
+/// files.
 pub fn steps_size(
     (processes, transfers): (&[PlannedProcess], &[PlannedTransfer]),
     payloads: u64,
     own_files: usize,
     page: u64,
 ) -> VolumeSize {
-    // A transfer has a directory with its URL.
+    // Each transfer has a directory with its URL.
     let urls = transfers.len() as u64;
     let mut size = VolumeSize { bytes: payloads + (4 + 2 * urls) * page, inodes: 8 + 4 * urls };
     for process in processes {
         let VolumeSize { bytes, inodes } = content_size(&process.files, page);
         let links = if process.files.is_empty() { 0 } else { own_files as u64 };
         size.bytes += bytes + (4 + links) * page;
-        // Each link may lie in directories of its own.
+        // Each link may need separate directories.
         size.inodes += inodes + 8 + 4 * links;
     }
     size
@@ -499,12 +505,12 @@ mod tests {
     fn what_lies_around_a_file_is_the_containers_own() {
         type Row<'a> = (&'a [&'a str], &'a [&'a str], &'a [(&'a str, &'a [&'a str])]);
         let table: [Row<'_>; 11] = [
-            // The root of relative paths is one mount, however few files there are.
+            // The root of relative paths is one mount, even with few files.
             (&["/etc/cf/a/user"], &[], &[("/etc/cf", &["a/user = /etc/cf/a/user"])]),
-            // A file that comes alone is mounted alone: no directory above it is there, and none is hidden.
+            // A single file is mounted alone: no directory above it exists, and none is hidden.
             (&["/root/.kube/config"], &[], &[("/root/.kube/config", &["/root/.kube/config"])]),
             (&["/etc/passwd", "/etc/new"], &[], &[("/etc/new", &["/etc/new"]), ("/etc/passwd", &["/etc/passwd"])]),
-            // Those that come together change together.
+            // Files of one missing directory change together.
             (
                 &["/srv/db/user", "/srv/db/pw", "/srv/db/tls/key", "/srv/key"],
                 &[],
@@ -515,7 +521,7 @@ mod tests {
             ),
             (&["/srv/a/x", "/srv/b/x"], &[], &[("/srv/a", &["x = /srv/a/x"]), ("/srv/b", &["x = /srv/b/x"])]),
             (&["/run/c/a/x/y", "/run/c/m"], &[], &[("/run/c", &["a/x/y = /run/c/a/x/y", "m = /run/c/m"])]),
-            // Nobody's home is one mount.
+            // A home is never a mount.
             (
                 &["/root/.a", "/root/.k/c", "/home/u/.a", "/home/u/.b"],
                 &[],
@@ -531,13 +537,13 @@ mod tests {
                 &[],
                 &[("/var/lib/me/a", &["/var/lib/me/a"]), ("/var/lib/me/b", &["/var/lib/me/b"])],
             ),
-            // What is declared is mounted as it is, the outermost of several, and an empty one, too.
+            // Declared directories are mounted as they are: the outermost of nested ones, and also an empty one.
             (
                 &["/srv/b/db/type"],
                 &["/srv/b", "/srv/b/db", "/srv/none"],
                 &[("/srv/b", &["db/type = /srv/b/db/type"]), ("/srv/none", &[])],
             ),
-            // One that is there already: what is missing right below it.
+            // The declared directory exists: the missing entries directly below it are mounted.
             (&["/opt/db/type", "/opt/x"], &["/opt"], &[("/opt/db", &["type = /opt/db/type"]), ("/opt/x", &["/opt/x"])]),
             (&["/run/b/type"], &["/run"], &[("/run/b", &["type = /run/b/type"])]),
         ];
@@ -550,7 +556,7 @@ mod tests {
         }
     }
 
-    /// A directory that is mounted as a whole takes nothing from a process that may write to it: but a home is more than files.
+    /// Mounting a whole directory is harmless if the process may write to it, but a home holds more than files.
     #[test]
     fn writable_files_of_a_dotted_directory_are_mounted_with_it() {
         let files =
@@ -559,7 +565,7 @@ mod tests {
             place(PlacementRequest { layout: Layout::Writable, ..asked(&files, &[]) }, &fresh(), &tree()).unwrap();
         let targets: Vec<_> = points.iter().map(|point| point.target.to_str().unwrap()).collect();
         assert_eq!(targets, ["/etc/cf", "/home/u/.aws", "/root/.kube", "/root/.token", "/var/lib/me/.netrc"]);
-        // No link leads to a file, so that none can be too long.
+        // The file is reached without a link, so no link can be too long.
         let path = format!("/etc/cf/{}f", "d/".repeat(2035));
         let files = planned(&[&path]);
         place(PlacementRequest { layout: Layout::Writable, ..asked(&files, &[]) }, &fresh(), &tree()).unwrap();
@@ -584,7 +590,7 @@ mod tests {
         assert!(violations[0].description.contains("below /etc/cf; at most 4066"), "{}", violations[0]);
     }
 
-    /// The way to a mount point has no symbolic link; a path through one is refused, by name.
+    /// A path to a mount point has no symbolic link; a path with one is refused by name.
     #[test]
     fn links_and_things_in_the_way_are_refused_all_at_once() {
         let paths = ["/bin/x", "/etc/mtab", "/etc/passwd/x", "/opt", "/opt/pipe", "/opt/pipe/x", "/tmp"];

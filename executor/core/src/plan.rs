@@ -1,8 +1,8 @@
 //! The plan of a container: a validated request without its secrets.
 //!
-//! It is what the launcher gets to see, what records hold and what `inspect` shows. Arguments, values of
-//! environment variables and contents of files travel beside it (see [`crate::payload`]) and are in no plan;
-//! only [`crate::validate`] makes one.
+//! The launcher receives it, records contain it, and `inspect` shows it. Arguments, values of
+//! environment variables and contents of files are not in the plan but in payloads (see [`crate::payload`]).
+//! Only [`crate::validate`] creates a plan.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -49,26 +49,26 @@ pub use volumes::{EmptyVolume, HostVolume, Medium, VOLUME_MODE_DEFAULT, Volume, 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rootfs {
-    /// A read-only view of the host's programs with a minimal `/etc` of our own.
+    /// A read-only view of the host's programs with a minimal generated `/etc`.
     Host,
-    /// A prepared directory, never written to: the container's changes go to an upper layer.
+    /// An existing directory, never written to: the container's changes go to an upper layer.
     Dir(PathBuf),
-    /// The layers of an image, shared with its other containers, never written to.
+    /// The layers of an image, shared with other containers of the image, never written to.
     Image(PlannedImage),
-    /// An empty root: that of a pod, which runs no program.
+    /// An empty root for a pod, which runs no program.
     Pod,
 }
 
-/// An image, by what it is made of. What its configuration says of the process is in the plan's own fields by now.
+/// A resolved image. The process settings of its configuration are already merged into the plan's fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedImage {
     /// Reference in the request.
     pub reference: String,
     /// Digest of the manifest, `sha256:HEX`.
     pub digest: String,
-    /// diffIDs of its layers, the lowest first, each `sha256:HEX`.
+    /// diffIDs of the layers, the lowest first, each `sha256:HEX`.
     pub layers: Vec<String>,
-    /// Directories that it declares as volumes: a writable place each.
+    /// Directories that the image declares as volumes; each becomes writable.
     pub volumes: Vec<PathBuf>,
     /// Labels of the image, unchanged.
     pub labels: BTreeMap<String, String>,
@@ -85,36 +85,36 @@ impl std::fmt::Display for Rootfs {
     }
 }
 
-/// Limits in force: defaults are filled in.
+/// Limits in force, with defaults filled in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Bytes of memory, swap included.
     pub memory_bytes: u64,
-    /// Processes and threads.
+    /// Number of processes and threads.
     pub pids: u64,
-    /// Thousandths of a processor; 0 = no limit.
+    /// Processor time in thousandths of a processor; 0 = no limit.
     pub cpu_millis: u64,
-    /// Open files of a process.
+    /// Number of open files of a process.
     pub nofile: u64,
     /// Bytes that the container may add to its root file system; 0 = no limit.
     #[serde(default)]
     pub disk_bytes: u64,
-    /// Share of the processors, 1 to 10000; 0 = as the kernel has it.
+    /// Share of processor time, 1 to 10000; 0 = the kernel's default.
     #[serde(default)]
     pub cpu_weight: u32,
-    /// Share of the disks likewise.
+    /// Share of disk bandwidth, 1 to 10000; 0 = the kernel's default.
     #[serde(default)]
     pub io_weight: u32,
     /// Bytes of swap beyond `memory_bytes`; -1 = no limit. Unset: swap counts against `memory_bytes`.
     #[serde(default)]
     pub swap_bytes: Option<i64>,
-    /// Bytes of memory that the kernel leaves to the container when memory runs short; 0 = none.
+    /// Bytes of memory that the kernel protects from reclaim when memory runs short; 0 = none.
     #[serde(default)]
     pub memory_reservation_bytes: u64,
 }
 
 impl Limits {
-    /// Returns the limits on processor time, and no other.
+    /// Returns only the limits on processor time.
     pub fn processors(&self) -> Self {
         Self {
             memory_bytes: 0,
@@ -129,22 +129,22 @@ impl Limits {
     }
 }
 
-/// A user or group as the request names it.
+/// A user or group as written in the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Principal {
-    /// A number.
+    /// A numeric id.
     Id(u32),
-    /// A name, to be looked up in the rootfs.
+    /// A name, to be resolved in the rootfs.
     Name(String),
 }
 
-/// `user[:group]`; root when the request says nothing.
+/// `user[:group]`; root if the request has none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserRef {
-    /// The user.
+    /// User id or name.
     pub user: Principal,
-    /// The group; the user's own where none is named.
+    /// Group id or name; the user's primary group if unset.
     pub group: Option<Principal>,
 }
 
@@ -167,27 +167,27 @@ impl std::fmt::Display for UserRef {
 /// A volume mounted file, without its content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedFile {
-    /// Absolute, in the container; each component was checked.
+    /// Absolute path in the container; each component is validated.
     pub path: PathBuf,
     /// Size of the content in bytes.
     pub size: u64,
-    /// The request's own name of the entry, for errors: `volume_mounted_files[2].path`.
+    /// Field path of the entry in the request, for errors: `volume_mounted_files[2].path`.
     pub field: String,
-    /// True when the content is not masked in logs.
+    /// True if the content is not masked in logs.
     #[serde(default)]
     pub public: bool,
-    /// True for the file of the runtime token, whose content the shim makes.
+    /// True for the file of the runtime token, whose content the shim generates.
     #[serde(default)]
     pub token: bool,
     /// Permission bits.
     #[serde(default = "file_mode")]
     pub mode: u32,
-    /// Group; that of the process's user if there is none.
+    /// Group; that of the process's user if unset.
     #[serde(default)]
     pub group: Option<Principal>,
 }
 
-/// Permission bits of a secret file where nobody says otherwise: its owner's alone.
+/// Default permission bits of a secret file: only its owner can access it.
 pub const FILE_MODE: u32 = 0o600;
 
 fn file_mode() -> u32 {
@@ -195,13 +195,13 @@ fn file_mode() -> u32 {
 }
 
 impl PlannedFile {
-    /// A secret file, as private as it is where nobody says otherwise.
+    /// Creates a secret file with the default mode and group.
     pub fn private(path: impl Into<PathBuf>, size: u64, field: impl Into<String>) -> Self {
         let (path, field) = (path.into(), field.into());
         Self { path, size, field, public: false, token: false, mode: FILE_MODE, group: None }
     }
 
-    /// The request's own name of its path.
+    /// Returns the field path of its path in the request.
     pub fn path_field(&self) -> String {
         if self.token { self.field.clone() } else { format!("{}.path", self.field) }
     }
@@ -220,12 +220,12 @@ pub enum Redaction {
     None,
 }
 
-/// Outputs to be captured at the end.
+/// Outputs to be captured after the process has exited.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedOutputs {
     /// Files to capture.
     pub source: OutputSource,
-    /// Maximum bytes of all of them.
+    /// Maximum bytes of all outputs together.
     pub bytes_max: u64,
 }
 
@@ -233,13 +233,13 @@ pub struct PlannedOutputs {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OutputSource {
-    /// These, by their absolute paths.
+    /// These files, by absolute path.
     Files(Vec<PathBuf>),
     /// Everything below this directory.
     Directory(PathBuf),
 }
 
-/// Secret files that the process may change, with what it writes beside them.
+/// Secret files that the process may change, with new files next to them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WritableFiles {
     /// Bytes that the process may write beyond the files of the request.
@@ -249,25 +249,25 @@ pub struct WritableFiles {
 /// Layout of secret files in their file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Generations, read-only for the process: a new one replaces the old one by one rename.
+    /// Generations, read-only for the process: one rename replaces the old generation by the new one.
     Generations,
-    /// Each file at its own path, for the process to change, with a second name that the process cannot remove.
+    /// Each file at its own path, writable by the process, with a second name that the process cannot remove.
     Writable,
 }
 
-/// A process to run in the container: the one of a single run action, called `main`, or one of a tree of actions, whose id is
-/// the path of its action.
+/// A process to run in the container: the process of a single run action, called `main`, or of a run action in a tree,
+/// whose id is the path of the action.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedProcess {
-    /// Unique within the container.
+    /// Process id, unique within the container.
     pub id: String,
-    /// The program as requested.
+    /// Program as in the request.
     pub path: String,
     /// Number of arguments, without the program's name.
     pub argument_count: u32,
     /// Working directory.
     pub dir: String,
-    /// Names of its environment variables, but for the secret ones.
+    /// Names of its environment variables, without the secret ones.
     pub environment_names: Vec<String>,
     /// Names of its secret environment variables.
     #[serde(default)]
@@ -275,61 +275,61 @@ pub struct PlannedProcess {
     /// Indices of secret arguments, in ascending order.
     #[serde(default)]
     pub secret_arguments: Vec<u32>,
-    /// Marks its log lines.
+    /// Log source of its log lines.
     pub log_source: String,
-    /// True when the output is discarded.
+    /// True if the output is discarded.
     pub suppress_log_output: bool,
-    /// User, in a tree of actions; that of the plan otherwise.
+    /// User, in a tree of actions; unset otherwise (the plan's user).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<UserRef>,
-    /// Open files, in a tree of actions; those of the plan's limits otherwise.
+    /// Limit on open files, in a tree of actions; unset otherwise (the plan's limit).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nofile: Option<u64>,
-    /// Secret files that are there while it runs, in a tree of actions.
+    /// Secret files that exist while it runs, in a tree of actions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<PlannedFile>,
 }
 
-/// Id of the one process that a RunAction makes.
+/// Id of the only process of a single RunAction.
 pub const MAIN_PROCESS: &str = "main";
 
 /// User namespace of a container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UserNamespace {
-    /// A user namespace of its own, with a range of the host's ids that no other container has.
+    /// A separate user namespace, with a range of the host's ids that no other container has.
     #[default]
     Own,
     /// The host's ids.
     Host,
 }
 
-/// Isolation as asked for; the default is the strictest.
+/// Requested isolation; the default is the strictest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Isolation {
-    /// User namespace.
+    /// Kind of user namespace.
     pub user_namespace: UserNamespace,
-    /// All capabilities, no seccomp filter, no masked paths.
+    /// True for all capabilities, no seccomp filter and no masked paths.
     pub privileged: bool,
-    /// Capabilities that are added, in the kernel's spelling (`CAP_CHOWN`), sorted; `ALL` for every one.
+    /// Capabilities to add, in the kernel's spelling (`CAP_CHOWN`), sorted; `ALL` means all of them.
     pub capabilities_added: Vec<String>,
-    /// Capabilities that are taken away first, likewise.
+    /// Capabilities to remove before adding, in the same spelling, sorted.
     pub capabilities_dropped: Vec<String>,
-    /// The Docker daemon's socket of the host is in the container.
+    /// True if the host's Docker socket is mounted.
     pub docker_socket: bool,
-    /// The root file system cannot be written to.
+    /// True if the root file system is read-only.
     pub read_only_rootfs: bool,
-    /// A filter of the request's own, as JSON; empty for the default one.
+    /// Seccomp filter of the request, as JSON; empty for the default one.
     pub seccomp_profile: String,
 }
 
-/// Everything about a container that may be known.
+/// All settings of a container that are not secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// Container id.
     pub id: ContainerId,
-    /// Root file system.
+    /// Source of the root file system.
     pub rootfs: Rootfs,
     /// User of the process.
     pub user: UserRef,
@@ -339,20 +339,20 @@ pub struct Plan {
     pub network: Network,
     /// Time between the stop signal and SIGKILL.
     pub grace: Duration,
-    /// Labels of the control plane.
+    /// Labels of the request.
     pub labels: BTreeMap<String, String>,
-    /// Secret files. The runtime token's is the last one, if there is one.
+    /// Secret files. The file of the runtime token is the last one, if there is one.
     pub files: Vec<PlannedFile>,
-    /// Directories that hold such files alone, and are mounted as a whole where the root file system lacks them.
+    /// Directories that hold only such files, and are mounted as a whole if the root file system lacks them.
     #[serde(default)]
     pub file_directories: Vec<PathBuf>,
-    /// Set when the process may change its secret files; otherwise they are read-only.
+    /// Set if the process may change its secret files; otherwise they are read-only.
     #[serde(default)]
     pub writable_files: Option<WritableFiles>,
-    /// Masking of the output.
+    /// Masking of secrets in the output.
     #[serde(default)]
     pub redaction: Redaction,
-    /// Outputs to be captured at the end.
+    /// Outputs to be captured after the process has exited.
     #[serde(default)]
     pub outputs: Option<PlannedOutputs>,
     /// Isolation from the host.
@@ -370,22 +370,22 @@ pub struct Plan {
     /// Processors, devices and attributes of processes.
     #[serde(default)]
     pub host_options: HostOptions,
-    /// True when the process has a terminal.
+    /// True if the process has a terminal.
     #[serde(default)]
     pub terminal: bool,
-    /// Rows and columns of the terminal when the process starts; 0 for the default.
+    /// Initial rows and columns of the terminal; 0 for the default.
     #[serde(default)]
     pub window: (u16, u16),
-    /// True when the process's standard input comes from attached clients.
+    /// True if the process's standard input comes from attached clients.
     #[serde(default)]
     pub stdin: bool,
-    /// True when the output waits for the first lossless client.
+    /// True if the output waits for the first lossless client.
     #[serde(default)]
     pub await_reader: bool,
     /// Signal that Stop sends first.
     #[serde(default = "sigterm")]
     pub stop_signal: u32,
-    /// True when the container is deleted as soon as it is completed.
+    /// True if the container is deleted as soon as it is completed.
     #[serde(default)]
     pub remove_when_completed: bool,
     /// Limits and tags of the log.
@@ -394,13 +394,13 @@ pub struct Plan {
     /// Checks of the running container.
     #[serde(default)]
     pub checks: Option<Checks>,
-    /// Supplementary groups of every process, beside those of its user.
+    /// Supplementary groups of every process, in addition to those of its user.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extra_groups: Vec<Principal>,
-    /// True when the environment stays in the container's volume, for processes that are executed later.
+    /// True if the environment is kept in the container's secret volume, for processes that are executed later.
     #[serde(default)]
     pub keep_environment: bool,
-    /// File for the process's message about its end.
+    /// File for the termination message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub termination_message: Option<TerminationMessage>,
     /// Processes of the container.
@@ -408,15 +408,15 @@ pub struct Plan {
     /// Downloads and uploads of the tree of actions, in its order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub transfers: Vec<PlannedTransfer>,
-    /// Order in which they run, where there is more than a single run action.
+    /// Tree of actions with their order; unset for a single run action.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub actions: Option<Actions>,
-    /// Part of the container in a pod.
+    /// Role of the container in a pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodRole>,
 }
 
-/// Default of the signal that Stop sends first: SIGTERM.
+/// Default stop signal: SIGTERM.
 pub const SIGTERM: u32 = 15;
 
 fn sigterm() -> u32 {
@@ -424,7 +424,7 @@ fn sigterm() -> u32 {
 }
 
 impl Plan {
-    /// The process of a single run action, whose end is the container's, or after which its restart policy decides.
+    /// Returns the process of a single run action. Its exit ends the container, unless the restart policy restarts it.
     pub fn main(&self) -> Option<&PlannedProcess> {
         match &self.actions {
             Some(actions) if actions.is_lone_run() => self.processes.first(),
@@ -433,24 +433,24 @@ impl Plan {
         }
     }
 
-    /// True if the exits of processes are noted in the log, as Diego does: in a tree of actions, or beside a monitor. The log of a single
-    /// run has the output of its process alone.
+    /// Returns true if exits of processes are recorded in the log, as in Diego: with a tree of actions or with a
+    /// monitor. The log of a single run contains only the output of its process.
     pub fn notes_exits(&self) -> bool {
         self.main().is_none() || self.checks.as_ref().is_some_and(|checks| checks.monitor != MonitorForm::None)
     }
 
-    /// The restart policy.
+    /// Returns the restart policy, if there is one.
     pub fn restart(&self) -> Option<&RestartPolicy> {
         self.actions.as_ref()?.restart.as_ref()
     }
 
-    /// Tells whether its volume holds secrets that no process of the container sees: those of steps that wait, or its
-    /// environment.
+    /// Returns true if the secret volume holds secrets that no process of the container can see: those of steps that
+    /// have not started, or its environment.
     pub fn has_hidden_secrets(&self) -> bool {
         self.actions.is_some() || self.keep_environment
     }
 
-    /// Index of the process whose environment counts as the container's.
+    /// Returns the index of the process whose environment counts as the container's.
     pub fn first_process(&self) -> Option<usize> {
         match &self.actions {
             Some(actions) => actions.first_process(),
@@ -458,7 +458,7 @@ impl Plan {
         }
     }
 
-    /// The file that holds its runtime token.
+    /// Returns the file of the runtime token, if there is one.
     pub fn token_file(&self) -> Option<&PlannedFile> {
         self.files.last().filter(|file| file.token)
     }
@@ -468,7 +468,7 @@ impl Plan {
         if self.writable_files.is_some() { Layout::Writable } else { Layout::Generations }
     }
 
-    /// The files whose content comes with the request, in the order of the files payload.
+    /// Returns the files whose content comes with the request, in the order of the files payload.
     pub fn given_files(&self) -> &[PlannedFile] {
         &self.files[..self.files.len() - usize::from(self.token_file().is_some())]
     }

@@ -1,8 +1,8 @@
 //! Records of a container on disk, without arguments, values of variables or contents of files.
 //!
-//! The shim keeps a [`ContainerRecord`] in the container's run directory, replaced by rename, so that a daemon
-//! or a launcher that was dead can find the container again; at the end it writes an [`ExitRecord`] into the
-//! state directory, from which everything is known without any process of ours.
+//! The shim keeps a [`ContainerRecord`] in the container's run directory, replaced by rename, so that a restarted
+//! daemon or launcher can find the container. When the container ends, the shim writes an [`ExitRecord`] into the state
+//! directory, which describes the container without any running process.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,35 +28,35 @@ pub use step::{StepRecord, StepState};
 
 /// Largest record that is read, in bytes.
 pub const RECORD_MAX: u64 = 16 << 20;
-/// The form of the records below. A reader refuses a newer one.
+/// Version of the format of the records below. A reader rejects a newer one.
 pub const RECORD_VERSION: u32 = 1;
 
 /// File system of the secret files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VolumeKind {
-    /// tmpfs that never reaches swap.
+    /// tmpfs whose pages never reach swap.
     TmpfsNoswap,
-    /// ramfs, where the kernel's tmpfs cannot promise that.
+    /// ramfs, if the kernel's tmpfs has no `noswap`.
     Ramfs,
 }
 
-/// Facts about a prepared container.
+/// Status of a prepared container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepared {
-    /// The container's first process.
+    /// Identity of the container's first process.
     pub init: ProcessIdentity,
     /// User of the process.
     pub user: ResolvedUser,
-    /// Supplementary groups that the request adds to those of every user.
+    /// Supplementary groups that the request adds for every process.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub extra_groups: Vec<u32>,
-    /// Variables of its devices of CDI, `NAME=VALUE`, for every process that does not set them itself.
+    /// Variables of its CDI devices, `NAME=VALUE`, for every process that does not set them itself.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_environment: Vec<String>,
-    /// Mount points of its files.
+    /// Mount points of its secret files.
     pub mounts: Vec<MountPoint>,
-    /// Numbers of the groups that its files name.
+    /// Ids of the groups that its files name, by name.
     #[serde(default)]
     pub file_groups: BTreeMap<String, u32>,
     /// File system of the secret files.
@@ -65,45 +65,45 @@ pub struct Prepared {
     pub nofile: u64,
     /// Settings that could not be provided as requested.
     pub warnings: Vec<String>,
-    /// The network of CNI that it is on.
+    /// CNI network that the container is on.
     #[serde(default)]
     pub network: Option<Attached>,
-    /// Users and files of the processes of a tree of actions, in their order in the plan.
+    /// Users and files of the processes in a tree of actions, in the order of the plan.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<PreparedStep>,
-    /// Time.
+    /// Time at which the container was prepared.
     pub at: Timestamp,
 }
 
-/// Facts about a process of a tree of actions.
+/// Status of a process in a tree of actions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreparedStep {
-    /// User.
+    /// User of the process.
     pub user: ResolvedUser,
-    /// Open files of the process.
+    /// RLIMIT_NOFILE of the process.
     pub nofile: u64,
-    /// Mount points of its secret files, in its own mount namespace.
+    /// Mount points of its secret files, in the process's own mount namespace.
     pub mounts: Vec<StepMount>,
 }
 
 impl Prepared {
-    /// The number of a file's group, where its owner has this one.
+    /// Returns the id of a file's group; the user's group by default.
     pub fn gid_of(&self, file: &PlannedFile) -> u32 {
         gid_among(&self.file_groups, file, &self.user)
     }
 }
 
-/// Returns the number of a file's group, by the groups that files name.
+/// Returns the id of a file's group; `groups` are the ids of the groups that files name.
 pub fn gid_among(groups: &BTreeMap<String, u32>, file: &PlannedFile, owner: &ResolvedUser) -> u32 {
     match &file.group {
         None => owner.gid,
         Some(Principal::Id(gid)) => *gid,
-        // Each was resolved before the file was written.
+        // Every name was resolved before the file was written.
         Some(Principal::Name(name)) => groups.get(name).copied().unwrap_or(owner.gid),
     }
 }
 
-/// A network of CNI that a container was put onto.
+/// CNI network that a container is connected to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attached {
     /// Name of the network.
@@ -112,32 +112,34 @@ pub struct Attached {
     pub addresses: Vec<Address>,
 }
 
-/// A container that has a shim. A reader that knows its plan already reads it with [`PlanId`] in the place of that.
+/// A container that has a shim. A reader that already has the plan parses the record with [`PlanId`] instead of the
+/// plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerRecord<P = Plan> {
-    /// [`RECORD_VERSION`].
+    /// Version of the format: [`RECORD_VERSION`].
     pub version: u32,
     /// Plan of the container.
     pub plan: P,
-    /// A keyed hash of the whole request, under a key that is in memory only.
+    /// Keyed digest of the whole request. The key is only in memory.
     pub request_tag: String,
-    /// Time of admission.
+    /// Time of acceptance.
     pub created_at: Timestamp,
     /// Start time of the shim.
     pub begun_at: Timestamp,
-    /// State.
+    /// State at the time of writing.
     pub state: State,
     /// Identity of the shim.
     pub shim: ProcessIdentity,
-    /// The cgroup, relative to each hierarchy's mount.
+    /// Path of the cgroup, relative to each hierarchy's mount.
     pub cgroup: PathBuf,
-    /// Set from `created` on.
+    /// Set from the state `created` on.
     pub prepared: Option<Prepared>,
-    /// Set from `running` on.
+    /// Start time of the process; set from the state `running` on.
     pub started_at: Option<Timestamp>,
-    /// True when a client has stopped the container.
+    /// True if a client has stopped the container.
     pub stopped: bool,
-    /// Exit status of the process, set from `wiping` on, so that it is known even if another process does the rest.
+    /// Exit status of the process, set from the state `wiping` on, so that it survives if another process finishes the
+    /// container.
     #[serde(default)]
     pub exit: Option<Exit>,
     /// Number of times that the secret files were replaced, plus 1; 0 before they are written, and if there are none.
@@ -146,33 +148,34 @@ pub struct ContainerRecord<P = Plan> {
     /// Time of the last replacement.
     #[serde(default)]
     pub files_updated_at: Option<Timestamp>,
-    /// First id of the host that its users have, where it has a user namespace.
+    /// First id of the host that its users are mapped to; unset without a user namespace.
     #[serde(default)]
     pub id_range_start: Option<u32>,
     /// Steps of a tree of actions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepRecord>,
-    /// Number of times that its egress was replaced.
+    /// Number of times that the egress was replaced.
     #[serde(default)]
     pub egress_generation: u64,
-    /// Number of times that its limits were replaced.
+    /// Number of times that the limits were replaced.
     #[serde(default)]
     pub limits_generation: u64,
     /// True while its processes are stopped by a pause.
     #[serde(default)]
     pub paused: bool,
-    /// Reason for which the container is being ended because of its checks.
+    /// Reason why the container is being ended because of its checks.
     #[serde(default)]
     pub unhealthy: Option<String>,
-    /// Restarts, where it has a restart policy.
+    /// Restarts; unset without a restart policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<RestartRecord>,
-    /// First id of the host that the users of its pod have, where it is a member of one with a user namespace.
+    /// First id of the host that the users of its pod are mapped to; unset if it is no member of a pod with a user
+    /// namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_range_start: Option<u32>,
 }
 
-/// The id in a plan, of which nothing else is parsed.
+/// The id in a plan; all other fields are skipped.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct PlanId {
     /// Id of the container.
@@ -180,8 +183,8 @@ pub struct PlanId {
 }
 
 impl ContainerRecord {
-    /// Returns the first record of a container that is admitted and about to be made, with the ids of the host, by this shim, in this
-    /// cgroup. Its request has no tag.
+    /// Returns the first record of a container that was accepted, with the host's ids, for this shim and this cgroup.
+    /// Its request has no digest.
     pub fn first(
         plan: Plan,
         (created_at, begun_at): (Timestamp, Timestamp),
@@ -214,7 +217,7 @@ impl ContainerRecord {
         }
     }
 
-    /// Returns the mapping of its ids to the host's.
+    /// Returns the mapping of the container's ids to the host's.
     pub fn id_map(&self) -> IdMap {
         IdMap::from_start(self.pod_range_start.or(self.id_range_start))
     }
@@ -232,9 +235,9 @@ impl ContainerRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Exit {
-    /// The process exited.
+    /// Exit code, if the process exited.
     Code(i32),
-    /// A signal ended it.
+    /// Number of the signal that terminated the process.
     Signal(i32),
 }
 
@@ -242,13 +245,13 @@ pub enum Exit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FailureKind {
-    /// execve failed.
+    /// The execve failed.
     Exec,
-    /// The container could not be made.
+    /// The container could not be created.
     Prepare,
-    /// The shim was lost.
+    /// The shim exited before the container's process.
     SupervisorLost,
-    /// The machine was stopped.
+    /// The machine was shut down.
     HostStopped,
     /// An action failed.
     Action,
@@ -256,40 +259,40 @@ pub enum FailureKind {
     Unhealthy,
 }
 
-/// A failure, told.
+/// Description of a failure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Kind.
+    /// Kind of failure.
     pub kind: FailureKind,
-    /// Operation that failed, and its object.
+    /// Failed operation, with its object.
     pub message: String,
-    /// The system call's error number, 0 where there is none.
+    /// Error number of the system call; 0 if there is none.
     pub errno: i32,
 }
 
 /// Durations of a container's phases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timings {
-    /// Until the container was prepared.
+    /// From the start of the shim until the container is prepared.
     pub prepare: Duration,
-    /// Until the program ran.
+    /// From the end of `prepare` until the program runs.
     pub start: Duration,
-    /// Until the process ended.
+    /// From the end of `start` until the process exits.
     pub run: Duration,
-    /// Until everything was wiped and removed.
+    /// From the end of `run` until everything is wiped and the exit is reported.
     pub finish: Duration,
 }
 
 /// Record of a wipe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WipeRecord {
-    /// Files.
+    /// Number of wiped files.
     pub files: u32,
-    /// Bytes overwritten.
+    /// Number of overwritten bytes.
     pub bytes: u64,
-    /// Read back as zero, all of them.
+    /// True if every byte was read back as zero.
     pub verified: bool,
-    /// Process that wiped.
+    /// Name of the process that wiped: `shim` or `launcher`.
     pub by: String,
     /// Time of the wipe.
     pub at: Timestamp,
@@ -301,26 +304,26 @@ pub const WIPE_METHOD: &str = "overwritten in place, read back, unlinked";
 /// Summary of captured outputs. The files and their list are in the state directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OutputsRecord {
-    /// Files.
+    /// Number of captured files.
     pub files: u32,
-    /// Bytes of the files.
+    /// Total size of the captured files, in bytes.
     pub bytes: u64,
     /// Number of files that exist and were not captured.
     pub skipped: u32,
-    /// Error that kept all outputs from being captured.
+    /// Error that prevented the capture of all outputs.
     pub failure: Option<String>,
 }
 
-/// The end of a container.
+/// Final record of a completed container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExitRecord<P = Plan> {
     /// Last record of the container.
     pub container: ContainerRecord<P>,
     /// Exit status of the process; unset if it never ran or its status is unknown.
     pub exit: Option<Exit>,
-    /// The kernel killed for want of memory.
+    /// True if the kernel killed a process because the memory limit was reached.
     pub oom_killed: bool,
-    /// Failure of the executor, if any.
+    /// Reason why the process did not run or its status is unknown, if any.
     pub failure: Option<Failure>,
     /// Durations of the phases.
     pub timings: Timings,
@@ -329,15 +332,15 @@ pub struct ExitRecord<P = Plan> {
     /// Summary of the outputs; unset if none were declared, or the process never ran.
     #[serde(default)]
     pub outputs: Option<OutputsRecord>,
-    /// The last of the output may not be in the log: nobody took it.
+    /// True if the end of the output may be missing from the log, because no process read it.
     #[serde(default)]
     pub output_incomplete: bool,
     /// Counters of the whole run; unset if the process never ran.
     #[serde(default)]
     pub usage: Option<Usage>,
-    /// Message that the process left about its end, masked.
+    /// Termination message of the process, masked; empty if there is none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub termination_message: String,
-    /// Time at which everything was done.
+    /// Time at which the container was finished.
     pub finished_at: Timestamp,
 }

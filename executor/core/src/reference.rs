@@ -1,7 +1,8 @@
-//! References to secrets: what a request names in place of a value, and the paths that a rule of the operator covers.
+//! References to secrets: the fields that a request contains instead of a value, and the paths that a rule of the
+//! operator covers.
 //!
-//! A reference has a provider, a path, a key and a version. None of them is a secret. Each is bounded and has one form, so
-//! that two spellings never name the same secret.
+//! A reference has a provider, a path, a key and a version. None of them is secret. Each has a length limit and one
+//! canonical form, so that two spellings never name the same secret.
 
 use std::fmt;
 
@@ -29,18 +30,18 @@ pub const REFERENCE_VALUE_MAX: usize = 1 << 20;
 pub struct SecretReference {
     /// Name of the provider.
     pub provider: String,
-    /// Path at the provider.
+    /// Path of the secret at the provider.
     pub path: String,
-    /// Entry of the secret; empty where it is not taken apart.
+    /// Key of an entry in the secret; empty for the whole secret.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub key: String,
-    /// Version; empty for the newest.
+    /// Version of the secret; empty for the newest.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub version: String,
 }
 
 impl SecretReference {
-    /// Returns every fault with the name of its field.
+    /// Returns every fault, each with the name of its field.
     pub fn faults(&self) -> Vec<(&'static str, FieldFault)> {
         let all = [
             ("provider", check_provider_name(&self.provider)),
@@ -69,7 +70,7 @@ impl fmt::Display for SecretReference {
 /// Checks the name of a provider.
 ///
 /// # Errors
-/// It is empty, too long, or has another form.
+/// Returns the fault if the name is empty, too long, or has another form.
 pub fn check_provider_name(name: &str) -> Result<(), FieldFault> {
     let is_word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     match name.as_bytes() {
@@ -89,7 +90,8 @@ pub fn check_provider_name(name: &str) -> Result<(), FieldFault> {
 /// Checks the path of a reference.
 ///
 /// # Errors
-/// It is empty or too long, or has a component that is empty, `.` or `..`, or a control character.
+/// Returns the fault if the path is empty or too long, contains a control character, or has a component that is empty,
+/// `.` or `..`.
 pub fn check_reference_path(path: &str) -> Result<(), FieldFault> {
     if path.is_empty() {
         return Err(Required.because("is empty"));
@@ -118,7 +120,7 @@ fn check_text(text: &str, most: usize) -> Result<(), FieldFault> {
     Ok(())
 }
 
-/// Returns whether a rule's path covers a reference's: itself and everything below it. `/` covers every path.
+/// Returns true if a rule's path covers a reference's path: the path itself or one below it. `/` covers every path.
 pub fn covers(rule: &str, path: &str) -> bool {
     let rule = rule.strip_suffix('/').unwrap_or(rule);
     rule.is_empty() || path.strip_prefix(rule).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

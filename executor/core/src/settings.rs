@@ -1,4 +1,4 @@
-//! Sections of the configuration file that more than one process reads, and how sizes are written in all of them.
+//! Sections of the configuration file that more than one process reads, and the syntax of sizes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// SHA-256 of each section of a configuration file that executord and the launcher both read, by the section's name. Missing and
-/// empty sections have no digest.
+/// SHA-256 of each section of a configuration file that executord and the launcher both read, by the section's name.
+/// Missing and empty sections have no digest.
 pub type SectionDigests = BTreeMap<String, Vec<u8>>;
 
 /// Sections that both programs read as a whole.
@@ -19,7 +19,7 @@ const SHARED_SECTIONS: [&str; 8] =
     ["policy", "volumes", "devices", "apparmor", "launcher", WARM_POOL_OLD, "warm_pool", "identity"];
 /// Old name of the section `[warm_pool]`. It is still read, with a warning.
 pub const WARM_POOL_OLD: &str = "shells";
-/// Section of which both programs read some keys only.
+/// Section of which both programs read only some keys.
 const IMAGES: &str = "images";
 /// Keys of [`crate::image::ImageRules`].
 const IMAGE_KEYS: [&str; 3] = ["allow", "allow_import", "allow_archives"];
@@ -51,7 +51,7 @@ pub fn differing_sections(one: &SectionDigests, other: &SectionDigests) -> Vec<S
 pub struct Bytes(pub u64);
 
 impl Bytes {
-    /// Reads a text.
+    /// Parses a text with a unit.
     fn parse(text: &str) -> Option<Self> {
         let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let unit = match text[number.len()..].to_ascii_lowercase().as_str() {
@@ -113,18 +113,18 @@ pub mod bytes {
 
     use super::Bytes;
 
-    /// Reads a number, or a text with a unit.
+    /// Deserializes a number, or a text with a unit.
     ///
     /// # Errors
-    /// It is neither.
+    /// Returns an error if the value is neither.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
         Bytes::deserialize(deserializer).map(|bytes| bytes.0)
     }
 
-    /// Writes the number.
+    /// Serializes the number.
     ///
     /// # Errors
-    /// The serializer's.
+    /// Returns the error of the serializer.
     #[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
     pub fn serialize<S: Serializer>(bytes: &u64, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u64(*bytes)
@@ -145,10 +145,10 @@ pub mod rate {
         Text(Bytes),
     }
 
-    /// Reads a number, which may be negative, or a text with a unit.
+    /// Deserializes a number, which may be negative, or a text with a unit.
     ///
     /// # Errors
-    /// It is neither.
+    /// Returns an error if the value is neither.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
         let bad = "not a number of bytes per second, such as 65536 or \"64K\", or -1 for no limit";
         match Given::deserialize(deserializer).map_err(|_| D::Error::custom(bad))? {
@@ -157,10 +157,10 @@ pub mod rate {
         }
     }
 
-    /// Writes the number.
+    /// Serializes the number.
     ///
     /// # Errors
-    /// The serializer's.
+    /// Returns the error of the serializer.
     #[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
     pub fn serialize<S: Serializer>(rate: &i64, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_i64(*rate)
@@ -171,17 +171,17 @@ pub mod rate {
 #[derive(Deserialize, Debug)]
 #[serde(default, deny_unknown_fields)]
 pub struct LauncherSettings {
-    /// Cgroup that the containers' cgroups are made below, relative to each hierarchy's mount.
+    /// Parent of the containers' cgroups, relative to each hierarchy's mount.
     pub cgroup_parent: String,
-    /// A log file is rotated at this size, in bytes; one older file is kept.
+    /// Size at which a log file is rotated, in bytes; one older file is kept.
     #[serde(with = "bytes")]
     pub log_bytes_max: u64,
-    /// Layers of images may bring devices. No container can use one: its root is mounted `nodev`.
+    /// True if layers of images may contain devices. No container can use them: its root is mounted `nodev`.
     pub image_devices: bool,
-    /// Time limit for a plugin of a network, in seconds: 1 to 300.
+    /// Time limit of a CNI plugin, in seconds: 1 to 300.
     pub cni_plugin_seconds: u64,
-    /// A shim that has not turned its loop for this time is killed, in seconds: 2 to 3600, or
-    /// 0 for never.
+    /// Watchdog timeout in seconds: 2 to 3600, or 0 for never. A shim whose event loop does not turn for this time is
+    /// killed.
     pub watchdog_seconds: u64,
 }
 
@@ -189,14 +189,14 @@ pub struct LauncherSettings {
 #[derive(Deserialize, Debug)]
 #[serde(default, deny_unknown_fields)]
 pub struct WarmPoolSettings {
-    /// Number of warm containers, each for one launch: 0 (none) to 64. `ready` is its old name.
+    /// Target number of warm containers, each for one launch: 0 (none) to 64. `ready` is the key's old name.
     #[serde(alias = "ready")]
     pub size: u32,
 }
 
 /// Largest size of the warm pool.
 const WARM_POOL_SIZE_MAX: u32 = 64;
-/// Default size of the warm pool. A warm container takes some 0.3 MB and a range of ids.
+/// Default size of the warm pool. A warm container uses some 0.3 MB and a range of ids.
 const WARM_POOL_SIZE_DEFAULT: u32 = 4;
 
 impl Default for WarmPoolSettings {
@@ -206,10 +206,10 @@ impl Default for WarmPoolSettings {
 }
 
 impl WarmPoolSettings {
-    /// Checks what the types of the keys do not.
+    /// Checks the values of the keys.
     ///
     /// # Errors
-    /// A value that cannot be.
+    /// Returns the first invalid value.
     pub fn check(&self) -> Result<(), Unusable> {
         if self.size <= WARM_POOL_SIZE_MAX {
             return Ok(());
@@ -223,37 +223,37 @@ impl WarmPoolSettings {
 #[derive(Deserialize, Debug, Default)]
 #[serde(default, deny_unknown_fields)]
 pub struct AppArmor {
-    /// Profiles that containers may have.
+    /// AppArmor profiles that containers can use.
     pub profiles: Vec<String>,
 }
 
-/// Shortest time for a turn of a shim's loop, in seconds.
+/// Shortest watchdog timeout, in seconds.
 const WATCHDOG_SECONDS_MIN: u64 = 2;
-/// Longest.
+/// Longest watchdog timeout, in seconds.
 const WATCHDOG_SECONDS_MAX: u64 = 3600;
 
-/// Longest time of a network's plugin, in seconds.
+/// Longest time limit of a CNI plugin, in seconds.
 const CNI_PLUGIN_SECONDS_MAX: u64 = 300;
 
-/// A log file is never rotated below this size, in bytes: an entry must fit.
+/// Smallest size at which a log file is rotated, in bytes: an entry must fit.
 const LOG_BYTES_LEAST: u64 = 64 << 10;
 
-/// A value that the section cannot have.
+/// An invalid value of a key.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unusable {
-    /// Key with its section.
+    /// Key, including its section.
     pub key: &'static str,
-    /// The value as it was given.
+    /// Value from the configuration.
     pub value: String,
     /// Description of the fault, and of a valid value.
     pub why: String,
 }
 
 impl LauncherSettings {
-    /// Checks what the types of the keys do not.
+    /// Checks the values of the keys.
     ///
     /// # Errors
-    /// The first value that cannot be.
+    /// Returns the first invalid value.
     pub fn check(&self) -> Result<(), Unusable> {
         let unusable =
             |key, value: &dyn fmt::Display, why: String| Err(Unusable { key, value: value.to_string(), why });
@@ -275,17 +275,17 @@ impl LauncherSettings {
         Ok(())
     }
 
-    /// Returns the time that a plugin of a network may take.
+    /// Returns the time limit of a CNI plugin.
     pub fn cni_patience(&self) -> Duration {
         Duration::from_secs(self.cni_plugin_seconds)
     }
 
-    /// Returns the time that a shim has for a turn of its loop; `None` if shims are not watched.
+    /// Returns the watchdog timeout of a shim's event loop; `None` if shims are not monitored.
     pub fn watchdog(&self) -> Option<Duration> {
         Some(self.watchdog_seconds).filter(|seconds| *seconds > 0).map(Duration::from_secs)
     }
 
-    /// The size in bytes at which a log file is rotated.
+    /// Returns the size at which a log file is rotated, in bytes.
     pub fn log_bytes(&self) -> u64 {
         self.log_bytes_max.max(LOG_BYTES_LEAST)
     }

@@ -1,29 +1,29 @@
-//! Shortages of host resources, recognized by errors of the system and reported to callers as RESOURCE_EXHAUSTED.
+//! Shortages of host resources, recognized from system errors and reported to callers as RESOURCE_EXHAUSTED.
 
 use std::error::Error;
 use std::fmt;
 use std::io;
 
-/// The system's number for a process that has as many descriptors as it may have (EMFILE), on every architecture.
+/// EMFILE: the process's limit on descriptors is reached. The number is the same on all architectures.
 const OWN_DESCRIPTORS: i32 = 24;
-/// And for a host that has as many open files as it may have (ENFILE).
+/// ENFILE: the host's limit on open files is reached.
 const HOSTS_DESCRIPTORS: i32 = 23;
 
-/// Text of an error of [`from_fork`], by which [`named`] recognizes it.
+/// Text of an error from [`from_fork`], by which [`named`] recognizes it.
 const NO_PROCESS: &str = "no further process can be made";
 
-/// Something that ran out.
+/// An exhausted resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
-    /// The process has as many descriptors as its limit allows.
+    /// The process's limit on descriptors is reached.
     Descriptors,
-    /// The host has as many open files as it allows (`fs.file-max`).
+    /// The host's limit on open files is reached (`fs.file-max`).
     HostDescriptors,
-    /// A disk, or what may be used of it.
+    /// A disk or a disk quota is full.
     Disk,
-    /// Memory.
+    /// Memory is exhausted.
     Memory,
-    /// No further process may be made: by the process's cgroup, by its user's limit, or on the host.
+    /// No further process can be created, because of the cgroup's, the user's or the host's limit.
     Processes,
 }
 
@@ -32,7 +32,7 @@ impl fmt::Display for Shortage {
         f.write_str(match self {
             Self::Descriptors => "out of file descriptors (the limit of the process, LimitNOFILE)",
             Self::HostDescriptors => "out of file descriptors (the limit of the host, fs.file-max)",
-            Self::Disk => "no room on the disk",
+            Self::Disk => "no space left on the disk",
             Self::Memory => "out of memory",
             Self::Processes => {
                 "out of processes (TasksMax of the unit or another pids.max, RLIMIT_NPROC, or the host's kernel.pid_max)"
@@ -42,13 +42,13 @@ impl fmt::Display for Shortage {
 }
 
 impl Shortage {
-    /// An error in other words that stays one of a shortage.
+    /// Creates an error with another text that [`find`] still recognizes as this shortage.
     pub fn with_message(self, words: String) -> impl Error + Send + Sync + 'static {
         ShortageError { shortage: self, words }
     }
 }
 
-/// An error of the system in other words.
+/// A system error with another text.
 #[derive(Debug)]
 struct ShortageError {
     shortage: Shortage,
@@ -78,7 +78,7 @@ pub fn find(error: &(dyn Error + 'static)) -> Option<Shortage> {
                 (_, io::ErrorKind::OutOfMemory) => return Some(Shortage::Memory),
                 _ => {}
             }
-            // What an error of this kind wraps is itself no source of it.
+            // An error that this kind of error wraps is not returned by its `source`.
             if let Some(found) = system.get_ref().and_then(|inner| find(inner)) {
                 return Some(found);
             }
@@ -88,8 +88,8 @@ pub fn find(error: &(dyn Error + 'static)) -> Option<Shortage> {
     None
 }
 
-/// Converts EAGAIN of fork(2) or clone(2) into a shortage of processes and returns every other error unchanged. Other system
-/// calls return EAGAIN with another meaning, so [`find`] cannot recognize the shortage by its number.
+/// Converts EAGAIN of fork(2) or clone(2) into a shortage of processes, and returns every other error unchanged. Other
+/// system calls return EAGAIN with another meaning, so [`find`] cannot recognize the shortage by its number.
 pub fn from_fork(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => io::Error::other(Shortage::Processes.with_message(NO_PROCESS.to_owned())),
@@ -97,7 +97,7 @@ pub fn from_fork(error: io::Error) -> io::Error {
     }
 }
 
-/// Returns the shortage that the text of an error names, for libraries and helpers that only pass on text.
+/// Returns the shortage named in an error text, for libraries and helpers that pass on only text.
 pub fn named(words: &str) -> Option<Shortage> {
     let is = |names: [&str; 2]| names.iter().any(|name| words.contains(name));
     match () {

@@ -1,9 +1,9 @@
 //! The OCI runtime specification of a container.
 //!
-//! In go a plan and what was resolved on the host; out comes what libcontainer is given, and what stands in the
-//! bundle's config.json. It names no argument, no variable and no working directory of the process: those reach
-//! init when it starts. The filter on system calls is not in it either, because it is installed by our own
-//! executor (see the launcher), compiled once instead of at every start.
+//! The input is a plan and the values resolved on the host; the output is the specification for libcontainer and for
+//! the bundle's config.json. It contains no argument, no variable and no working directory of the process: init
+//! receives them when it starts. The seccomp filter is not in it either: the launcher's own executor installs it,
+//! compiled once instead of at every start.
 
 mod capabilities;
 mod devices;
@@ -26,7 +26,7 @@ pub use capabilities::{Held, ROOT_CAPABILITIES, held};
 pub use devices::{DeviceNode, NodeAccess};
 pub use warm::{Skeleton, fits_warm, warm};
 
-/// Replaced by an empty file or directory.
+/// Paths that are masked by an empty file or directory.
 pub const MASKED: [&str; 10] = [
     "/proc/acpi",
     "/proc/asound",
@@ -40,7 +40,7 @@ pub const MASKED: [&str; 10] = [
     "/sys/firmware",
 ];
 
-/// Readable, not writable.
+/// Paths that are read-only.
 pub const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// Mount point of a container's own cgroup.
@@ -50,43 +50,44 @@ const CGROUP: &str = "/sys/fs/cgroup";
 /// (`kernel.pty.max`, 4096).
 pub const TERMINALS_MAX: u32 = 256;
 
-/// Facts about the host that a specification needs beside the plan.
+/// Values resolved on the host that a specification needs in addition to the plan.
 pub struct Resolved<'a> {
     /// Path of the root file system in the shim's mount namespace.
     pub rootfs: &'a Path,
     /// User of the process.
     pub user: &'a ResolvedUser,
-    /// Limits that the host can hold; 0 where there is none.
+    /// Limits that the host can enforce; 0 for none.
     pub limits: &'a Limits,
     /// The container's cgroup, relative to each hierarchy's mount.
     pub cgroup: &'a Path,
-    /// The user namespace to enter, made before.
+    /// Existing user namespace to enter.
     pub user_namespace: Option<&'a Path>,
-    /// The Docker daemon's socket on the host, where the container gets it.
+    /// Docker socket of the host, if the container gets it.
     pub docker_socket: Option<&'a Path>,
-    /// Namespaces of its pod that a member joins.
+    /// Namespaces of the pod that a member joins.
     pub shared: Option<&'a SharedNamespaces>,
-    /// View of the cgroup to bind at /sys/fs/cgroup. If unset, version 2 is mounted in the container's cgroup namespace.
+    /// View of the cgroup to bind at /sys/fs/cgroup. If unset, version 2 is mounted in the container's cgroup
+    /// namespace.
     pub cgroup_view: Option<&'a Path>,
 }
 
 /// Paths of the namespaces that a member of a pod joins.
 #[derive(Clone, Debug)]
 pub struct SharedNamespaces {
-    /// Namespace of the host name.
+    /// UTS namespace.
     pub uts: PathBuf,
-    /// Namespace of IPC.
+    /// IPC namespace.
     pub ipc: PathBuf,
-    /// Network namespace; none where the process that makes the container is in it already.
+    /// Network namespace; unset if the creating process is already in it.
     pub network: Option<PathBuf>,
-    /// Pid namespace, where the members share processes.
+    /// PID namespace, if the members share processes.
     pub pid: Option<PathBuf>,
 }
 
 /// Builds the specification.
 ///
 /// # Errors
-/// A builder of oci-spec refused; none does for a valid plan.
+/// Returns an error if a builder of oci-spec fails, which does not happen for a valid plan.
 pub fn build(plan: &Plan, resolved: &Resolved<'_>) -> Result<Spec, OciSpecError> {
     let privileged = plan.isolation.privileged;
     let read_only = plan.rootfs == Rootfs::Host || plan.isolation.read_only_rootfs;
@@ -109,14 +110,14 @@ pub fn build(plan: &Plan, resolved: &Resolved<'_>) -> Result<Spec, OciSpecError>
         .process(process(plan, resolved)?)
         .linux(linux)
         .build()?;
-    // A member has its pod's.
+    // A member uses the namespace of its pod.
     if resolved.shared.is_some() {
         spec.set_hostname(None);
     }
     Ok(spec)
 }
 
-/// Directories of the container that begin empty: its own tmpfs file systems and empty volumes.
+/// Returns the directories of the container that are empty at the start: its tmpfs file systems and empty volumes.
 pub fn fresh_mounts(plan: &Plan) -> Vec<PathBuf> {
     let of_host = if plan.rootfs == Rootfs::Host { &FRESH_OF_HOST[..] } else { &[] };
     let asked = plan.surroundings.tmpfs.iter().map(|tmpfs| tmpfs.path.clone());
@@ -128,7 +129,8 @@ fn namespaces(plan: &Plan, resolved: &Resolved<'_>) -> Result<Vec<LinuxNamespace
     use LinuxNamespaceType::{Cgroup, Ipc, Mount, Network, Pid, User, Uts};
     let shared = resolved.shared;
     let mut kinds = vec![
-        // By its path, and not for libcontainer to make: it would take systemd's cgroups for a container that has its own.
+        // Given by path, because libcontainer would use systemd's cgroups for a container whose user namespace it
+        // creates.
         (User, resolved.user_namespace),
         (Pid, shared.and_then(|shared| shared.pid.as_deref())),
         (Mount, None),
@@ -149,13 +151,13 @@ fn namespaces(plan: &Plan, resolved: &Resolved<'_>) -> Result<Vec<LinuxNamespace
     kinds.into_iter().map(namespace).collect()
 }
 
-/// Tells whether the host's /sys is shown instead of a new one: a user namespace cannot mount the one of a network that
-/// does not belong to it.
+/// Returns true if the host's /sys is shown instead of a new one: a user namespace cannot mount the sysfs of a network
+/// namespace that it does not own.
 pub fn shows_hosts_sys(plan: &Plan) -> bool {
     !plan.owns_network() && plan.isolation.user_namespace == UserNamespace::Own
 }
 
-/// Leaves the cgroup as it is: the launcher limits it.
+/// Removes the cgroup limits, which the launcher sets itself.
 fn without_resources(mut linux: Linux) -> Linux {
     linux.set_resources(None);
     linux
@@ -181,7 +183,7 @@ fn process(plan: &Plan, resolved: &Resolved<'_>) -> Result<Process, OciSpecError
     ProcessBuilder::default()
         .terminal(false)
         .user(user)
-        // Both are replaced when init starts. HOME must be there: without it libcontainer asks the name services
+        // Both are replaced when init starts. HOME must be set: without it libcontainer asks the name services
         // of the image, as root, with every descriptor that init inherited.
         .args(vec!["init".to_owned()])
         .env(vec!["PATH=/".to_owned(), "HOME=/".to_owned()])
@@ -198,7 +200,7 @@ fn mounts(plan: &Plan, resolved: &Resolved<'_>) -> Result<Vec<Mount>, OciSpecErr
         all.push(sys(plan.isolation.privileged)?);
     }
     all.push(cgroup(resolved.cgroup_view)?);
-    // Beside volumes the shim mounts them, each in its turn.
+    // With volumes, the shim mounts the tmpfs file systems in the order of their paths.
     if !plan.has_ordered_mounts() {
         for one in in_memory(plan) {
             all.push(one.mount()?);
@@ -238,7 +240,7 @@ fn sys(writable: bool) -> Result<Mount, OciSpecError> {
     mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", if writable { "rw" } else { "ro" }])
 }
 
-/// Returns the mount of the container's own cgroup, read-only for every container.
+/// Returns the mount of the container's own cgroup, always read-only.
 fn cgroup(view: Option<&Path>) -> Result<Mount, OciSpecError> {
     let flags = ["nosuid", "noexec", "nodev", "ro"];
     match view {
@@ -255,19 +257,19 @@ fn cgroup(view: Option<&Path>) -> Result<Mount, OciSpecError> {
 pub struct InMemory {
     /// Mount point in the container.
     pub path: PathBuf,
-    /// Maximum size, as the kernel's option has it.
+    /// Maximum size, in the syntax of the mount option.
     pub size: String,
     /// Permission bits of its root.
     pub mode: u32,
-    /// Owner of its root, in the container.
+    /// Owner of its root, as an id in the container.
     pub uid: u32,
-    /// Group of its root, in the container.
+    /// Group of its root, as an id in the container.
     pub gid: u32,
-    /// Programs on it can be executed.
+    /// True if programs on it can be executed.
     pub exec: bool,
 }
 
-/// Returns the tmpfs file systems of a container; one that lies in another comes after it.
+/// Returns the tmpfs file systems of a container; a nested one comes after its parent.
 pub fn in_memory(plan: &Plan) -> impl Iterator<Item = InMemory> {
     let asked = &plan.surroundings.tmpfs;
     let is_free = |path: &str| {

@@ -1,8 +1,8 @@
 //! The steps of a tree of actions: which process is started, cancelled or waited for next.
 //!
-//! A pure state machine: in go what happened ([`Steps::ended`], [`Steps::expired`], ...), out come orders for whoever starts
-//! and signals processes. It has no clock; times come with what happened. The semantics are those of Cloud Foundry's
-//! executor (depot/steps):
+//! A pure state machine: the input is events ([`Steps::ended`], [`Steps::expired`], ...), the output is orders for the
+//! shim, which starts and signals processes. It has no clock; events carry their time. The semantics are those of Cloud
+//! Foundry's executor (depot/steps):
 //!
 //! | action | ends | error |
 //! |---|---|---|
@@ -15,8 +15,8 @@
 //! | timeout | with its action, which is cancelled in time | `exceeded 30s timeout` |
 //! | emit_progress | with its action | that of its action |
 //!
-//! Sidecars and the main action are like codependent actions, but one that ends well is no error. With a restart policy they begin
-//! again after their end (`restart.rs`); setup does not.
+//! Sidecars and the main action are like codependent actions, but a successful end is no error. With a restart policy
+//! they are restarted after they end (`restart.rs`); setup is not.
 
 mod error;
 mod pace;
@@ -31,78 +31,77 @@ use error::{StepError, Why, several};
 pub use restart::AskedAgain;
 use restart::Restarts;
 
-/// How a process ended, or why there was none.
+/// Result of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunEnd {
-    /// It was not started; the reason, on one line.
+    /// The process was not started; holds the reason, on one line.
     NotStarted(String),
-    /// It has ended.
+    /// The process exited.
     Exited {
-        /// Status.
+        /// Exit status.
         exit: Exit,
-        /// The kernel killed a process of the container for want of memory meanwhile.
+        /// True if the kernel killed a process of the container meanwhile because the memory limit was reached.
         out_of_memory: bool,
-        /// It got SIGKILL, because it went on after its grace period.
+        /// True if the process got SIGKILL because it was running after its grace period.
         killed: bool,
     },
 }
 
-/// How a download or an upload ended.
+/// Result of a download or an upload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TransferEnd {
-    /// So many bytes were transferred.
+    /// Completed; holds the byte count.
     Done(u64),
-    /// It failed; the reason, on one line.
+    /// Failed; holds the reason, on one line.
     Failed(String),
-    /// It was given up because it was cancelled.
+    /// Aborted because it was cancelled.
     Cancelled,
 }
 
-/// An order for whoever carries the steps out.
+/// An order for the shim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Start the process with this index.
     Start(usize),
     /// End the process with this index: SIGTERM, and SIGKILL after the grace period.
     Cancel(usize),
-    /// Begin the transfer with this index.
+    /// Start the transfer with this index.
     Transfer(usize),
-    /// Give the transfer with this index up.
+    /// Abort the transfer with this index.
     CancelTransfer(usize),
-    /// Call [`Steps::expired`] with this after a time.
+    /// Call [`Steps::expired`] with this timer after this time.
     Expire(Timer, Duration),
-    /// Kill what the processes that have ended left behind in the container, and write this line of the executor's own to the
-    /// log.
+    /// Kill leftover processes in the container, and write this line to the log as a message of the executor.
     Clear(String),
     /// Write a line to the log.
     Say {
-        /// Source of the line.
+        /// Log source of the line.
         log_source: String,
-        /// The line tells of a failure.
+        /// True if the line reports a failure.
         failed: bool,
         /// Text, without a newline.
         text: String,
     },
 }
 
-/// A time that a step waits for. It means nothing to a later run of the same step.
+/// A timer of a step. A later run of the same step ignores it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timer {
     step: usize,
     run: u64,
 }
 
-/// End of the whole tree.
+/// Result of the whole tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conclusion {
-    /// Exit status for the container: 0 after success, else that of the process whose failure became the tree's. Where the tree was
-    /// cancelled, that of a process that this ended. Unset where no process ran.
+    /// Exit status for the container: 0 after success, otherwise that of the process whose failure became the tree's.
+    /// If the tree was cancelled, that of a process ended by the cancellation. Unset if no process ran.
     pub exit: Option<Exit>,
-    /// Error of the tree; unset after success, and where it was only cancelled.
+    /// Error of the tree; unset after success, and if it was only cancelled.
     pub failure: Option<String>,
 }
 
-/// What a step does with the steps below it.
+/// Role of a step for the steps below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Role {
     Run(usize),
@@ -114,7 +113,7 @@ enum Role {
     Serial,
     Parallel,
     Codependent {
-        /// An end without an error counts as one.
+        /// True if an end without an error counts as an error.
         fails_on_exit: bool,
     },
     Try,
@@ -134,9 +133,9 @@ struct Step {
     children: Vec<usize>,
     cancelled: bool,
     error: Option<StepError>,
-    /// Errors of codependent steps below it, in the order in which they happened.
+    /// Errors of codependent child steps, in the order in which they occurred.
     errors: Vec<StepError>,
-    /// Number of earlier runs, where a restart policy has it run again.
+    /// Number of earlier runs, with a restart policy.
     run: u64,
 }
 
@@ -149,11 +148,11 @@ pub struct Steps {
     uptime: Duration,
 }
 
-/// Index of the step that all others are below.
+/// Index of the root step.
 const ROOT: usize = 0;
 
 impl Steps {
-    /// Makes the steps of these actions. None is started.
+    /// Creates the steps of these actions. None is started.
     pub fn new(actions: &Actions, processes: &[PlannedProcess], transfers: &[PlannedTransfer]) -> Self {
         let mut steps = Self { steps: Vec::new(), orders: Vec::new(), uptime: Duration::ZERO };
         let root = steps.add("", "", Role::Serial, None);
@@ -172,7 +171,7 @@ impl Steps {
         steps
     }
 
-    /// Sets the uptime of the machine. Runs are measured by it: a wall clock that is set makes no run short or long.
+    /// Sets the uptime of the machine. Runs are measured with it, because the wall clock can be set.
     pub fn set_uptime(&mut self, uptime: Duration) {
         self.uptime = uptime;
     }
@@ -183,7 +182,7 @@ impl Steps {
         std::mem::take(&mut self.orders)
     }
 
-    /// A process runs.
+    /// Records the start of a process.
     pub fn started(&mut self, process: usize, pid: i32, now: Timestamp) {
         if let Some(step) = self.step_of(process) {
             let record = &mut self.steps[step].record;
@@ -191,7 +190,7 @@ impl Steps {
         }
     }
 
-    /// A process has ended, or was not started.
+    /// Records that a process has exited, or was not started.
     pub fn ended(&mut self, process: usize, end: RunEnd, now: Timestamp) -> Vec<Order> {
         if let Some(step) = self.step_of(process).filter(|step| self.is_running(*step)) {
             let error = self.evaluate(step, end);
@@ -200,7 +199,7 @@ impl Steps {
         std::mem::take(&mut self.orders)
     }
 
-    /// A transfer has ended.
+    /// Records the end of a transfer.
     pub fn transferred(&mut self, transfer: usize, end: TransferEnd, now: Timestamp) -> Vec<Order> {
         if let Some(step) = self.step_of_transfer(transfer).filter(|step| self.is_running(*step)) {
             if let TransferEnd::Done(bytes) = end {
@@ -212,13 +211,13 @@ impl Steps {
         std::mem::take(&mut self.orders)
     }
 
-    /// Returns when a transfer began that has not ended.
+    /// Returns the start time of a transfer in progress.
     pub fn transfer_began(&self, transfer: usize) -> Option<Timestamp> {
         let step = self.step_of_transfer(transfer).filter(|step| self.is_running(*step))?;
         self.steps[step].record.started_at
     }
 
-    /// The time of a step has come.
+    /// Handles an expired timer.
     pub fn expired(&mut self, Timer { step, run }: Timer, now: Timestamp) -> Vec<Order> {
         if self.is_running(step) && self.steps[step].run == run {
             match &mut self.steps[step].role {
@@ -233,7 +232,7 @@ impl Steps {
         std::mem::take(&mut self.orders)
     }
 
-    /// The whole tree is to end.
+    /// Cancels the whole tree.
     pub fn cancel(&mut self, now: Timestamp) -> Vec<Order> {
         if self.steps[ROOT].record.state == StepState::Pending {
             self.steps[ROOT].cancelled = true;
@@ -251,7 +250,7 @@ impl Steps {
         }
     }
 
-    /// Returns the end of the tree, when it has ended.
+    /// Returns the result of the tree once it has ended.
     pub fn conclusion(&self) -> Option<Conclusion> {
         let root = &self.steps[ROOT];
         if matches!(root.record.state, StepState::Pending | StepState::Running) {
@@ -259,7 +258,7 @@ impl Steps {
         }
         let exit = match &root.error {
             None => Some(Exit::Code(0)),
-            // The main action and its sidecars only ended one another.
+            // The main action and its sidecars only cancelled one another.
             Some(error) if error.is_cancellation() && !root.cancelled => Some(Exit::Code(0)),
             Some(error) => error.exit,
         };
@@ -388,7 +387,7 @@ impl Steps {
         }
     }
 
-    /// The error of a process that has ended.
+    /// Returns the error of a process that has ended.
     fn evaluate(&mut self, index: usize, end: RunEnd) -> Option<StepError> {
         let Step { record, cancelled, .. } = &mut self.steps[index];
         record.pid = 0;
@@ -407,7 +406,7 @@ impl Steps {
         Some(StepError { why, exit: Some(exit) })
     }
 
-    /// The error of a transfer that has ended. Its end is told in the log, in the words of Cloud Foundry's executor.
+    /// Returns the error of a transfer that has ended. Its result is logged in the wording of Cloud Foundry's executor.
     fn judge_transfer(&mut self, index: usize, end: TransferEnd) -> Option<StepError> {
         let Step { record, role, cancelled, .. } = &self.steps[index];
         let Role::Transfer { direction, artifact, .. } = role else { return None };
@@ -430,7 +429,7 @@ impl Steps {
         error
     }
 
-    /// Ends a step, and tells the one above it.
+    /// Ends a step and notifies its parent.
     fn finish(&mut self, index: usize, error: Option<StepError>, now: Timestamp) {
         let step = &mut self.steps[index];
         step.record.finished_at = Some(now);
@@ -446,7 +445,7 @@ impl Steps {
         }
     }
 
-    /// Goes on after the end of a step below.
+    /// Continues after the end of a child step.
     fn child_ended(&mut self, index: usize, child: usize, error: Option<StepError>, now: Timestamp) {
         let step = &self.steps[index];
         match &step.role {
@@ -469,7 +468,7 @@ impl Steps {
                 let exited = || StepError::from_why(Why::Plain("Codependent step exited".to_owned()));
                 let error = error.or_else(|| fails_on_exit.then(exited));
                 self.steps[index].errors.extend(error);
-                // The first end cancels the others; what is cancelled already is passed over.
+                // The first end cancels the others; steps that are already cancelled are skipped.
                 self.cancel_children(index, now);
                 if !self.has_running_child(index) {
                     let errors = std::mem::take(&mut self.steps[index].errors);
@@ -512,8 +511,8 @@ fn push_message(orders: &mut Vec<Order>, messages: &Messages, failed: bool, text
     }
 }
 
-/// Returns the failure of a process by its exit, in Diego's words: `APP: Exited with status 137 (out of memory)`. `None` after exit
-/// status 0.
+/// Returns the failure of a process for its exit, in Diego's wording: `APP: Exited with status 137 (out of memory)`.
+/// `None` after exit status 0.
 pub fn exit_failure(log_source: &str, exit: Exit, out_of_memory: bool) -> Option<String> {
     let status = status_of(exit);
     if status == 0 {
@@ -524,8 +523,8 @@ pub fn exit_failure(log_source: &str, exit: Exit, out_of_memory: bool) -> Option
     Some(format!("{source}Exited with status {status}{why}"))
 }
 
-/// Returns the line of the log about a process's exit, in Diego's words: `Exit status 137 (out of memory)`. `exceeded` is the grace
-/// period after which the process was killed, if it was.
+/// Returns the log line about a process's exit, in Diego's wording: `Exit status 137 (out of memory)`. `exceeded` is
+/// the grace period after which the process was killed, if it was.
 pub fn exit_line(exit: Exit, out_of_memory: bool, exceeded: Option<Duration>) -> String {
     let status = status_of(exit);
     let exceeded = exceeded
@@ -541,20 +540,20 @@ fn status_of(exit: Exit) -> i32 {
     }
 }
 
-/// A number of bytes as Cloud Foundry prints it: `0`, `512B`, `1.5K`, `12M`.
+/// Formats a number of bytes as Cloud Foundry does: `0`, `512B`, `1.5K`, `12M`.
 pub fn short_size(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "K", "M", "G", "T", "P", "E"];
     if bytes == 0 {
         return "0".to_owned();
     }
     let unit = (bytes.ilog2() / 10) as usize;
-    // Tenths, rounded; in 128 bits, because ten times the largest size does not fit 64.
+    // Tenths, rounded; in 128 bits, because ten times the largest size exceeds 64 bits.
     let tenths = (u128::from(bytes) * 10 + (1u128 << (10 * unit)) / 2) >> (10 * unit);
     let fraction = if tenths.is_multiple_of(10) { String::new() } else { format!(".{}", tenths % 10) };
     format!("{}{fraction}{}", tenths / 10, UNITS[unit])
 }
 
-/// A duration as Go prints it, which Diego's users know: `500ms`, `1.5s`, `1m30s`, `1h0m0s`.
+/// Formats a duration as Go does, which Diego's users know: `500ms`, `1.5s`, `1m30s`, `1h0m0s`.
 pub fn go_duration(duration: Duration) -> String {
     let fraction = |value: u128, unit: u128| -> String {
         let digits = unit.ilog10() as usize;

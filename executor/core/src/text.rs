@@ -1,11 +1,12 @@
-//! Text of others: the characters that change more than they show.
+//! Untrusted text: characters that have an effect other than being displayed.
 //!
-//! A name, a label or a line of output comes from a client, an image or a server, and is read by people in terminals, logs and tables. A
-//! control character moves the cursor or ends the line; a bidirectional mark changes the order in which the characters beside it are
-//! shown, so that two different names look the same (CVE-2021-42574). This is the only list of such characters in the workspace.
+//! A name, a label or a line of output comes from a client, an image or a server, and is displayed in terminals, logs
+//! and tables. A control character moves the cursor or ends the line; a bidirectional mark changes the displayed order
+//! of adjacent characters, so that two different names look the same (CVE-2021-42574). This is the only list of such
+//! characters in the workspace.
 
-/// True if the character is a control character (C0 with tab and line feed, DEL, C1), a bidirectional mark, or a separator of lines or
-/// paragraphs. Callers that allow a tab or a line feed say so themselves.
+/// Returns true if the character is a control character (C0 with tab and line feed, DEL, C1), a bidirectional mark, or
+/// a separator of lines or paragraphs. Callers that allow a tab or a line feed check for it themselves.
 pub fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -14,10 +15,7 @@ pub fn is_harmful(c: char) -> bool {
         )
 }
 
-/// Returns untrusted text for a message: one line, with each harmful character as Rust escapes it, such as `\n` and `\u{202e}`,
-/// and bytes that are not UTF-8 as `\xff`. Text of more than `max` bytes is cut, and ends with `...`.
-///
-/// This is the only function of its kind in the workspace. A value that is a secret is never passed to it.
+/// Returns the text with each harmful character escaped as in Rust, such as `\n` and `\u{202e}`.
 pub fn printable(text: impl AsRef<[u8]>, max: usize) -> String {
     let text = text.as_ref();
     let mut line = String::with_capacity(text.len().min(max));
@@ -48,7 +46,7 @@ fn cut(mut line: String, max: usize) -> String {
     line
 }
 
-/// Returns the text with another character in place of each harmful one.
+/// Returns the text with each harmful character replaced by `by`.
 pub fn replaced(text: &str, by: char) -> String {
     text.chars().map(|c| if is_harmful(c) { by } else { c }).collect()
 }

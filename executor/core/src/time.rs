@@ -1,27 +1,27 @@
-//! Points in time as records and log lines write them.
+//! Points in time, as written in records and log lines.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-/// Nanoseconds since the Unix epoch. Good until the year 2554.
+/// Nanoseconds since the Unix epoch. Valid until the year 2554.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// The point as the standard library has it.
+    /// Converts to the standard library's type.
     pub fn to_system_time(self) -> SystemTime {
         SystemTime::UNIX_EPOCH + Duration::from_nanos(self.0)
     }
 
-    /// RFC 3339 in UTC with nine decimals, as CRI log files have it.
+    /// Formats as RFC 3339 in UTC with nine decimals, as in CRI log files.
     pub fn rfc3339(self) -> String {
         humantime::format_rfc3339_nanos(self.to_system_time()).to_string()
     }
 
-    /// Reads what [`Timestamp::rfc3339`] wrote.
+    /// Parses the format of [`Timestamp::rfc3339`].
     pub fn parse_rfc3339(text: &str) -> Option<Self> {
         humantime::parse_rfc3339(text).ok().map(Self::from)
     }
@@ -31,14 +31,14 @@ impl Timestamp {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// The point that much later, or the last one that can be represented.
+    /// Returns this point plus `time`, or the last point that can be represented.
     pub fn after(self, time: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
 
 impl From<SystemTime> for Timestamp {
-    /// Times before 1970 become 0, those after 2554 the last one.
+    /// Times before 1970 become 0, times after 2554 the last representable one.
     fn from(time: SystemTime) -> Self {
         let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Self(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))

@@ -1,17 +1,17 @@
-//! The runtime token of a container: the one key to GetSecrets.
+//! The runtime token of a container, the only credential for GetSecrets.
 //!
-//! `ID.HEX`: the container's id and 32 random bytes. The shim makes it, writes it into the container's secret
-//! file system and keeps its digest; whoever presents it is sent on to that shim with its digest. The digest of 32
-//! random bytes cannot be guessed from, unlike that of a password.
+//! The format is `ID.HEX`: the container's id and 32 random bytes. The shim generates it, writes it into the
+//! container's secret file system and keeps its digest. A caller that presents a token is forwarded to that shim with
+//! the token's digest. Unlike a password, 32 random bytes cannot be guessed from their digest.
 
 use crate::ident::ContainerId;
 
-/// Directory of sockets in a container with a token, mounted read-only. The directory rather than the socket is
-/// mounted, so that the socket of a later daemon appears, too.
+/// Directory of sockets in a container with a token, mounted read-only. The directory is mounted instead of the socket,
+/// so that the socket of a restarted daemon also appears.
 pub const RUNTIME_DIR: &str = "/run/executor";
-/// The socket in it, and in the directory `runtime` of the daemon's run directory.
+/// Name of the socket in that directory, and in the directory `runtime` of the daemon's run directory.
 pub const RUNTIME_SOCKET: &str = "runtime.sock";
-/// The directory in the daemon's run directory that containers get to see. Nothing else lies in it.
+/// The directory in the daemon's run directory that containers can see. It contains nothing else.
 pub const RUNTIME_SOURCE: &str = "runtime";
 /// Random bytes in a token.
 pub const RANDOM_BYTES: usize = 32;

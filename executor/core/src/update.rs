@@ -1,11 +1,11 @@
 //! Updates of a running container.
 //!
-//! An update of the secret files (rotation): what the daemon asks of the shim, and what it
-//! comes to on the container's mounts.
+//! An update of the secret files (rotation): the daemon's request to the shim, and the resulting changes of the
+//! container's mounts.
 //!
-//! The daemon sends the whole list of files as it is to be, and which of them come with new content; the shim judges
-//! that list as it judged the first one, compares the generation, and swaps. Mount points stay as they were made: a
-//! file is added below a directory that is mounted, and a file that is mounted by itself can only be replaced.
+//! The daemon sends the whole list of files after the update, and which of them have new content. The shim validates
+//! the list like the original one, compares the generation, and swaps. Mount points do not change: a
+//! file can be added below a mounted directory, and a file that is mounted by itself can only be replaced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,34 +17,34 @@ use crate::plan::{EgressRule, Plan, PlannedFile};
 use crate::violation::Violation;
 use crate::violation::ViolationReason::{TooLong, Unsuitable};
 
-/// Replaces the secret files of a container.
+/// Update of the secret files of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileUpdate {
-    /// The generation from which this list was made. Another one is refused as stale.
+    /// Generation that this list is based on. The update is refused as stale if it is not the current one.
     pub base_generation: u64,
-    /// All files after the update, the runtime token's last.
+    /// All files after the update; the runtime token's file is the last.
     pub files: Vec<PlannedFile>,
-    /// Those that come with content, as ascending indices into `files`; in the order of the contents' payload.
+    /// Files with new content, as ascending indices into `files`, in the order of the contents' payload.
     pub changed: Vec<usize>,
 }
 
-/// Replaces the egress of a container.
+/// Update of the egress of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EgressUpdate {
-    /// True when connections to outside of the container's network are allowed.
+    /// True if connections to outside of the container's network are allowed.
     pub egress: bool,
-    /// The only destinations of these connections; every destination when empty.
+    /// The only allowed destinations of these connections; every destination when empty.
     pub rules: Vec<EgressRule>,
 }
 
 /// Changes of an update by mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// The mount points with their new contents, in their old order.
+    /// Mount points with their new contents, in the original order.
     pub mounts: Vec<MountPoint>,
-    /// Those at which something changes.
+    /// Mount points that change.
     pub changes: Vec<Change>,
 }
 
@@ -53,18 +53,18 @@ pub struct Placed {
 pub struct Change {
     /// Index of the mount point.
     pub mount: usize,
-    /// Next content.
+    /// New content.
     pub next: Next,
 }
 
-/// Next content of a mount point, as indices into the contents' payload.
+/// New content of a mount point, as indices into the contents' payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// A file that is mounted by itself.
+    /// A single file that is mounted by itself.
     File(usize),
-    /// Files below a directory, by their paths there.
+    /// Files in a directory, by their paths below it.
     Directory {
-        /// Files that are kept.
+        /// Files whose content is unchanged.
         kept: Vec<PathBuf>,
         /// Files with new content.
         new: Vec<(usize, PathBuf)>,
@@ -75,18 +75,17 @@ pub enum Next {
 pub fn forbidden(plan: &Plan) -> Option<String> {
     plan.writable_files.map(|_| {
         format!(
-            "the files of container {} are its process's to change (writable_files): an update would take from it what it made \
-             of them",
+            "the files of container {} are writable (writable_files): an update would overwrite the process's changes",
             plan.id
         )
     })
 }
 
 impl FileUpdate {
-    /// Checks the form of an update that came over a socket: what no daemon of ours would send.
+    /// Checks the form of an update received over a socket; an executord never sends an invalid one.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns the fault.
     pub fn check(&self, plan: &Plan) -> Result<(), &'static str> {
         if !self.changed.windows(2).all(|pair| pair[0] < pair[1]) {
             return Err("the changed files are not in ascending order");
@@ -111,7 +110,7 @@ impl FileUpdate {
         Ok(())
     }
 
-    /// Returns the bytes of content that only the old list has, in whole pages, which are to be wiped after the update.
+    /// Returns the bytes of old content to wipe after the update, in whole pages.
     pub fn replaced_bytes(&self, plan: &Plan, page: u64) -> u64 {
         let kept: BTreeSet<&Path> = (0..self.files.len())
             .filter(|index| self.changed.binary_search(index).is_err())
@@ -121,10 +120,10 @@ impl FileUpdate {
         gone.map(|file| file.size.div_ceil(page).max(1) * page).sum()
     }
 
-    /// Finds the mount point of every file. `mounts` are those of `plan`, which the update is to follow.
+    /// Finds the mount point of every file. `mounts` are the mount points of `plan`, to which the update is applied.
     ///
     /// # Errors
-    /// Every path for which there is no mount point.
+    /// Returns every path without a mount point.
     pub fn place(&self, plan: &Plan, mounts: &[MountPoint]) -> Result<Placed, Vec<Violation>> {
         let mut violations = Vec::new();
         let homes = homes(plan, mounts);
@@ -180,7 +179,7 @@ impl FileUpdate {
     }
 }
 
-/// The mount point of each file that is there.
+/// Returns the mount point of each existing file.
 fn homes<'a>(plan: &'a Plan, mounts: &[MountPoint]) -> BTreeMap<&'a Path, usize> {
     let mut homes = BTreeMap::new();
     for (mount, point) in mounts.iter().enumerate() {
@@ -202,8 +201,8 @@ fn outside_directories(path: &Path, mounts: &[MountPoint]) -> String {
     let path = path.display();
     match names.len() {
         0 => format!(
-            "`{path}` cannot be added: no directory of secret files is mounted in this container (its file_directories can \
-             declare some)"
+            "`{path}` cannot be added: no directory of secret files is mounted in this container; declare one in \
+             file_directories when it is run"
         ),
         count => format!(
             "`{path}` is not below a directory of this container's secret files; those are {}{}",
@@ -215,10 +214,7 @@ fn outside_directories(path: &Path, mounts: &[MountPoint]) -> String {
 
 fn alone(plan: &Plan, index: usize, target: &Path) -> String {
     let path = plan.files.get(index).map_or(target, |file| &file.path);
-    format!(
-        "`{}` is mounted by itself: it can be replaced (an empty file takes its content away) and not removed",
-        path.display()
-    )
+    format!("`{}` is mounted by itself and cannot be removed; replace it with an empty file instead", path.display())
 }
 
 #[cfg(test)]
@@ -284,7 +280,7 @@ mod tests {
         assert!(none[0].description.contains("no directory"), "{}", none[0]);
     }
 
-    /// Updates that a compromised daemon could send.
+    /// Updates that only a compromised daemon could send.
     #[test]
     fn a_forged_update_is_refused() {
         let good = asked(&["db/password"], &[]);
@@ -298,7 +294,7 @@ mod tests {
         assert!(forged(|update| update.changed = vec![4]).is_err());
         assert!(forged(|update| update.changed.clear()).is_err(), "a size that changes without content");
         assert!(forged(|update| update.files[0].size = 6000).is_err());
-        assert!(forged(|update| update.files[0].public = true).is_err(), "unmasked behind everybody's back");
+        assert!(forged(|update| update.files[0].public = true).is_err(), "unmasked without new content");
         assert!(forged(|update| update.files[0].path = "/etc/cf-service-bindings/nope".into()).is_err());
         assert!(forged(|update| update.files[3].token = true).is_err());
     }

@@ -1,7 +1,7 @@
-//! Counters of what a container has used: what a shim answers, what an exit record keeps.
+//! Resource counters of a container, as in a shim's reply and in an exit record.
 //!
-//! The kernel counts them in the container's cgroup and its network namespace. What the host's kernel does not count is
-//! unset.
+//! The kernel keeps them in the container's cgroup and its network namespace. Counters that the host's kernel does not
+//! keep are unset.
 
 use prost::Message;
 use serde::{Deserialize, Serialize};
@@ -12,40 +12,40 @@ pub struct Usage {
     /// Time of the reading, in nanoseconds since the epoch.
     #[prost(uint64, tag = "1")]
     pub at: u64,
-    /// Processors.
+    /// Processor time.
     #[prost(message, required, tag = "2")]
     pub cpu: CpuUsage,
-    /// Memory.
+    /// Memory use.
     #[prost(message, required, tag = "3")]
     pub memory: MemoryUsage,
-    /// Processes and threads.
+    /// Number of processes and threads.
     #[prost(uint64, optional, tag = "4")]
     pub pids: Option<u64>,
-    /// Disks.
+    /// Disk transfers.
     #[prost(message, optional, tag = "5")]
     pub io: Option<IoUsage>,
-    /// The container's own network, where it has one.
+    /// Traffic of the container's own network; unset if it has none.
     #[prost(message, optional, tag = "6")]
     pub network: Option<NetworkUsage>,
-    /// The log; unset where nobody counted it.
+    /// Counters of the log; unset if they were not read.
     #[prost(message, optional, tag = "7")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogUsage>,
 }
 
-/// Output that went into a container's log, or did not. The executor's own lines do not count.
+/// Output that was written to a container's log or dropped. The executor's own lines are not counted.
 #[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
 pub struct LogUsage {
-    /// Bytes that were kept.
+    /// Bytes of output that were kept.
     #[prost(uint64, tag = "1")]
     pub bytes: u64,
-    /// Lines, or parts of them, that were kept.
+    /// Number of kept lines or parts of lines.
     #[prost(uint64, tag = "2")]
     pub lines: u64,
-    /// Bytes that were dropped because they came faster than the limits allow.
+    /// Bytes that were dropped because they exceeded the limits.
     #[prost(uint64, tag = "3")]
     pub limited_bytes: u64,
-    /// Times that output began to be dropped for that reason.
+    /// Number of times that output began to exceed the limits.
     #[prost(uint64, tag = "4")]
     pub overages: u64,
     /// Bytes that were lost because the log could not be written.
@@ -53,25 +53,25 @@ pub struct LogUsage {
     pub lost_bytes: u64,
 }
 
-/// Processor time, in nanoseconds, and the limit on it.
+/// Processor time in nanoseconds, and throttling by the limit.
 #[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
 pub struct CpuUsage {
-    /// All of it.
+    /// Total time.
     #[prost(uint64, tag = "1")]
     pub total: u64,
-    /// In user mode.
+    /// Time in user mode.
     #[prost(uint64, tag = "2")]
     pub user: u64,
-    /// In the kernel.
+    /// Time in the kernel.
     #[prost(uint64, tag = "3")]
     pub system: u64,
-    /// Periods of the limit in which the container ran.
+    /// Limit periods in which the container ran.
     #[prost(uint64, tag = "4")]
     pub periods: u64,
     /// Periods in which the limit was reached.
     #[prost(uint64, tag = "5")]
     pub throttled_periods: u64,
-    /// Time for which it had to wait then.
+    /// Time for which the container was throttled.
     #[prost(uint64, tag = "6")]
     pub throttled: u64,
 }
@@ -79,7 +79,7 @@ pub struct CpuUsage {
 /// Memory, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
 pub struct MemoryUsage {
-    /// In use, page cache included.
+    /// Bytes in use, page cache included.
     #[prost(uint64, tag = "1")]
     pub usage: u64,
     /// Largest `usage` so far.
@@ -88,13 +88,13 @@ pub struct MemoryUsage {
     /// Anonymous memory.
     #[prost(uint64, tag = "3")]
     pub rss: u64,
-    /// Page cache.
+    /// Page cache, including files in memory (tmpfs).
     #[prost(uint64, tag = "4")]
     pub cache: u64,
-    /// Swap.
+    /// Bytes in swap.
     #[prost(uint64, optional, tag = "5")]
     pub swap: Option<u64>,
-    /// Memory of the kernel on behalf of the container.
+    /// Kernel memory used for the container.
     #[prost(uint64, optional, tag = "6")]
     pub kernel: Option<u64>,
     /// Largest `kernel` so far.
@@ -103,7 +103,7 @@ pub struct MemoryUsage {
     /// `usage` without page cache that is not in active use.
     #[prost(uint64, tag = "8")]
     pub working_set: u64,
-    /// Processes that the kernel killed because the limit was reached.
+    /// Number of processes that the kernel killed because the limit was reached.
     #[prost(uint64, tag = "9")]
     pub oom_kills: u64,
 }
@@ -111,16 +111,16 @@ pub struct MemoryUsage {
 /// Transfers from and to disks.
 #[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
 pub struct IoUsage {
-    /// Bytes read.
+    /// Number of bytes read.
     #[prost(uint64, tag = "1")]
     pub read_bytes: u64,
-    /// Bytes written.
+    /// Number of bytes written.
     #[prost(uint64, tag = "2")]
     pub written_bytes: u64,
-    /// Reads.
+    /// Number of read operations.
     #[prost(uint64, tag = "3")]
     pub reads: u64,
-    /// Writes.
+    /// Number of write operations.
     #[prost(uint64, tag = "4")]
     pub writes: u64,
 }
@@ -128,16 +128,16 @@ pub struct IoUsage {
 /// Traffic of one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Message, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Bytes.
+    /// Number of bytes.
     #[prost(uint64, tag = "1")]
     pub bytes: u64,
-    /// Packets.
+    /// Number of packets.
     #[prost(uint64, tag = "2")]
     pub packets: u64,
-    /// Packets with an error.
+    /// Number of packets with an error.
     #[prost(uint64, tag = "3")]
     pub errors: u64,
-    /// Packets that were dropped.
+    /// Number of dropped packets.
     #[prost(uint64, tag = "4")]
     pub dropped: u64,
 }
@@ -153,14 +153,14 @@ pub struct NetworkUsage {
     pub sent: Traffic,
 }
 
-/// Returns the number behind a name, in lines of `NAME NUMBER`.
+/// Returns the number after a name, in lines of `NAME NUMBER`.
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|number| number.trim().parse().ok())
 }
 
 impl CpuUsage {
-    /// Reads cgroup v2's cpu.stat.
+    /// Parses cgroup v2's cpu.stat.
     pub fn from_v2(stat: &str) -> Self {
         const MICROSECOND: u64 = 1000;
         let number = |name: &str| field(stat, name).unwrap_or(0);
@@ -175,7 +175,7 @@ impl CpuUsage {
         }
     }
 
-    /// Takes the limit's counters of cgroup v1's cpu.stat, in which times are nanoseconds.
+    /// Adds the throttling counters of cgroup v1's cpu.stat, whose times are nanoseconds.
     pub fn with_limit_of_v1(self, stat: &str) -> Self {
         let number = |name: &str| field(stat, name).unwrap_or(0);
         Self {
@@ -188,7 +188,7 @@ impl CpuUsage {
 }
 
 impl MemoryUsage {
-    /// Reads a memory.stat of cgroup v2 for a cgroup that uses this many bytes.
+    /// Parses cgroup v2's memory.stat, for a cgroup that uses this many bytes.
     pub fn from_v2(usage: u64, stat: &str) -> Self {
         let number = |name: &str| field(stat, name);
         Self {
@@ -201,7 +201,7 @@ impl MemoryUsage {
         }
     }
 
-    /// Reads a memory.stat of cgroup v1 likewise.
+    /// Parses cgroup v1's memory.stat, for a cgroup that uses this many bytes.
     pub fn from_v1(usage: u64, stat: &str) -> Self {
         let number = |name: &str| field(stat, name);
         Self {
@@ -216,7 +216,7 @@ impl MemoryUsage {
 }
 
 impl IoUsage {
-    /// Reads cgroup v2's io.stat: the sum over all devices.
+    /// Parses cgroup v2's io.stat: the sum over all devices.
     pub fn from_v2(stat: &str) -> Self {
         let sum = |name: &str| {
             let values = stat.split_whitespace().filter_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
@@ -227,7 +227,7 @@ impl IoUsage {
 }
 
 impl NetworkUsage {
-    /// Reads a /proc/PID/net/dev: the sum over all interfaces but loopback.
+    /// Parses /proc/PID/net/dev: the sum over all interfaces except loopback.
     pub fn from_devices(table: &str) -> Self {
         let mut all = Self::default();
         for (name, counters) in table.lines().filter_map(|line| line.split_once(':')) {

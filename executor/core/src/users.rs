@@ -1,7 +1,7 @@
-//! `user[:group]` against the passwd and group files of a rootfs, never through the host's name services.
+//! Resolves `user[:group]` with the passwd and group files of a rootfs, never with the host's name services.
 //!
-//! In go the files' bytes as the rootfs has them (an image is untrusted: lines may be anything); out comes
-//! whom the process runs as. Follows what OCI images mean by a user: a number needs no entry; a name does.
+//! The input is the bytes of the rootfs' files (an image is untrusted: lines may be anything); the output is the
+//! process's user. As in OCI images, a number needs no entry and a name does.
 
 use std::path::PathBuf;
 
@@ -24,17 +24,17 @@ pub struct ResolvedUser {
     pub gid: u32,
     /// Supplementary groups, from the group file.
     pub groups: Vec<u32>,
-    /// Home directory; `/` where the passwd file names none.
+    /// Home directory; `/` if the passwd file has none.
     pub home: PathBuf,
 }
 
-/// A name that is in neither file.
+/// A name that has no entry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownPrincipal {
-    /// The user does not exist.
+    /// The passwd file has no such user.
     #[error("user `{0}` not found in the rootfs' /etc/passwd")]
     User(String),
-    /// The group does not exist.
+    /// The group file has no such group.
     #[error("group `{0}` not found in the rootfs' /etc/group")]
     Group(String),
 }
@@ -55,7 +55,7 @@ struct Group<'a> {
 /// Resolves a user. A missing file counts as an empty one.
 ///
 /// # Errors
-/// A name that the files do not have.
+/// Returns the first name without an entry.
 pub fn resolve(user: &UserRef, passwd: &[u8], group: &[u8]) -> Result<ResolvedUser, UnknownPrincipal> {
     let entry = users(passwd).find(|entry| match &user.user {
         Principal::Id(uid) => entry.uid == *uid,
@@ -71,7 +71,7 @@ pub fn resolve(user: &UserRef, passwd: &[u8], group: &[u8]) -> Result<ResolvedUs
         Some(Principal::Id(gid)) => *gid,
         Some(Principal::Name(name)) => gid_of(name, group)?,
     };
-    // As runc and Docker do: an explicit group stands alone, else the memberships count.
+    // As in runc and Docker: an explicit group replaces the memberships.
     let mut extra: Vec<u32> = match (&entry, &user.group) {
         (Some(entry), None) => groups(group)
             .filter(|group| {
@@ -84,27 +84,27 @@ pub fn resolve(user: &UserRef, passwd: &[u8], group: &[u8]) -> Result<ResolvedUs
     };
     extra.sort_unstable();
     extra.dedup();
-    // It becomes the value of a variable: one that none can have counts as none.
+    // It becomes the value of a variable; an invalid one is ignored.
     let fit = |home: &String| home.starts_with('/') && !home.contains('\0') && home.len() < PATH_MAX;
     let home = entry.map(|entry| String::from_utf8_lossy(entry.home).into_owned()).filter(fit);
     Ok(ResolvedUser { uid, gid, groups: extra, home: home.unwrap_or_else(|| "/".to_owned()).into() })
 }
 
-/// Resolves a user of the host, by name or number, to its uid and gid. A number without an entry has the group of that number:
-/// root's group, which a user of a container would get, can read files of root.
+/// Resolves a user of the host, by name or number, to uid and gid. A number without an entry gets the group of the same
+/// number and not group 0, which a container's user would get: root's group can read files of root.
 ///
 /// # Errors
-/// A name that the file does not have.
+/// Returns the name if the file has no such user.
 pub fn resolve_host_user(user: Principal, passwd: &[u8]) -> Result<(u32, u32), UnknownPrincipal> {
     let found = resolve(&UserRef { user, group: None }, passwd, &[])?;
     let has_entry = users(passwd).any(|entry| entry.uid == found.uid);
     Ok((found.uid, if has_entry { found.gid } else { found.uid }))
 }
 
-/// Resolves groups that are added to those of a user, by a group file.
+/// Resolves additional groups with a group file.
 ///
 /// # Errors
-/// Index and name of one that the file does not have.
+/// Returns index and name of the first group that the file does not have.
 pub fn resolve_groups(groups: &[Principal], file: &[u8]) -> Result<Vec<u32>, (usize, UnknownPrincipal)> {
     let number = |(index, group): (usize, &Principal)| match group {
         Principal::Id(gid) => Ok(*gid),
@@ -114,13 +114,13 @@ pub fn resolve_groups(groups: &[Principal], file: &[u8]) -> Result<Vec<u32>, (us
 }
 
 impl ResolvedUser {
-    /// Adds supplementary groups, as many as a process can have.
+    /// Adds supplementary groups, up to the maximum of a process.
     pub fn join(&mut self, groups: &[u32]) {
         self.groups.extend_from_slice(groups);
         self.groups.sort_unstable();
         self.groups.dedup();
         if self.groups.len() > GROUPS_MAX {
-            // Those that were asked for come before those of an image that has more than the kernel takes.
+            // Requested groups take precedence over those of an image that has more than the kernel accepts.
             let surplus = self.groups.len() - GROUPS_MAX;
             let mut left = surplus;
             self.groups.retain(|gid| {
@@ -132,10 +132,10 @@ impl ResolvedUser {
     }
 }
 
-/// The number of a group, by a group file.
+/// Returns the id of a group in a group file.
 ///
 /// # Errors
-/// The file does not have it.
+/// Returns the name if the file has no such group.
 pub fn gid_of(name: &str, group: &[u8]) -> Result<u32, UnknownPrincipal> {
     let found = groups(group).find(|entry| entry.name == name.as_bytes());
     found.map(|entry| entry.gid).ok_or_else(|| UnknownPrincipal::Group(name.to_owned()))
@@ -158,7 +158,7 @@ fn groups(group: &[u8]) -> impl Iterator<Item = Group<'_>> {
     })
 }
 
-/// A decimal id, without sign or blank.
+/// Parses a decimal id, without sign or blank.
 fn number(field: &[u8]) -> Option<u32> {
     if field.is_empty() || !field.iter().all(u8::is_ascii_digit) {
         return None;

@@ -1,8 +1,8 @@
-//! Validation of untrusted requests into a [`Plan`]. All violations are listed together; each names its field, the
-//! limit and the size of the value, and none repeats a secret.
+//! Validation of untrusted requests into a [`Plan`]. All violations are reported together; each names its field, the
+//! limit and the size of the value, and none contains a secret.
 //!
-//! In goes a [`Draft`] that borrows from the decoded message, so that validation copies no secret; out comes
-//! the public part. Paths of files keep these rules: no `.`, `..`, NUL, newline, nothing under `/proc`,
+//! The input is a [`Draft`] that borrows from the decoded message, so that validation copies no secret; the output is
+//! the public part. Rules for paths of files: no `.`, `..`, NUL, newline, nothing under `/proc`,
 //! `/sys` or `/dev`, no duplicate, no file that is also another's directory, no name that begins with `..`
 //! (reserved for atomic rotation, as in Kubernetes).
 
@@ -70,10 +70,10 @@ impl Report {
     }
 }
 
-/// Validates a request. `id` of the draft must be filled in by the caller where the request left it out.
+/// Validates a request. The caller must fill in the draft's `id` if the request has none.
 ///
 /// # Errors
-/// Every violation, in the order of the interface's fields.
+/// Returns every violation, in the order of the interface's fields.
 pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violation>> {
     let mut report = Report::default();
     let id =
@@ -235,7 +235,7 @@ fn window(draft: &Draft<'_>, report: &mut Report) -> (u16, u16) {
     })
 }
 
-/// Returns the fault of a source of log lines, if it has one.
+/// Returns the fault of a log source, if it has one.
 fn log_source_fault(log_source: &str) -> Option<FieldFault> {
     if log_source.len() <= 64 && log_source.bytes().all(|b| b.is_ascii_graphic()) {
         return None;
@@ -244,7 +244,7 @@ fn log_source_fault(log_source: &str) -> Option<FieldFault> {
     Some(reason.because(format!("has {} bytes; at most 64 visible ASCII characters", log_source.len())))
 }
 
-/// Checks names and values of labels, or of what has the same form.
+/// Checks names and values of labels or log tags.
 fn pairs(field: &str, pairs: &BTreeMap<String, String>, most: usize, report: &mut Report) {
     if pairs.len() > most {
         report.add(field, TooMany.because(format!("has {} entries; at most {most}", pairs.len())));
@@ -267,7 +267,7 @@ fn pairs(field: &str, pairs: &BTreeMap<String, String>, most: usize, report: &mu
     }
 }
 
-/// `host`, `dir:/absolute/path`, an image, or nothing for `host`.
+/// Parses `host`, `dir:/absolute/path`, or an image; empty means `host`.
 fn parse_rootfs(draft: &Draft<'_>) -> Result<Rootfs, FieldFault> {
     let text = draft.rootfs;
     if let Some(image) = &draft.image {
@@ -288,14 +288,14 @@ fn parse_rootfs(draft: &Draft<'_>) -> Result<Rootfs, FieldFault> {
     if !dir.is_absolute() {
         return Err(InvalidFormat.because(format!("`dir:{}` is not absolute", shorten(path))));
     }
-    // The kernel's own views of a process lead anywhere: /proc/self/fd/N is the host's root.
+    // These file systems contain links to arbitrary places: /proc/self/fd/N can be the host's root.
     if ["/proc", "/sys", "/dev"].iter().any(|bad| dir.starts_with(bad)) {
         return Err(Reserved.because(format!("`dir:{}` is under /proc, /sys or /dev", shorten(path))));
     }
     Ok(Rootfs::Dir(dir))
 }
 
-/// Bounds and characters that every path from outside must keep.
+/// Checks the length and characters of an untrusted path.
 fn check_path(path: &str) -> Result<(), FieldFault> {
     if path.len() >= PATH_MAX {
         return Err(TooLong.because(format!("has {} bytes; at most {}", path.len(), PATH_MAX - 1)));
@@ -309,7 +309,7 @@ fn check_path(path: &str) -> Result<(), FieldFault> {
     Ok(())
 }
 
-/// `user`, `uid`, `user:group`, ...; root when empty.
+/// Parses `user`, `uid`, `user:group`, ...; root when empty.
 fn parse_user(text: &str) -> Result<UserRef, FieldFault> {
     if text.is_empty() {
         return Ok(UserRef { user: Principal::Id(0), group: None });
@@ -322,7 +322,7 @@ fn parse_user(text: &str) -> Result<UserRef, FieldFault> {
     }
 }
 
-/// A number or a name; `what` it is of, for messages.
+/// Parses a number or a name; `what` names its kind in messages.
 fn parse_principal(text: &str, what: &str) -> Result<Principal, FieldFault> {
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return match text.parse::<u32>() {
@@ -339,7 +339,7 @@ fn parse_principal(text: &str, what: &str) -> Result<Principal, FieldFault> {
     Ok(Principal::Name(text.to_owned()))
 }
 
-/// A user namespace has fewer ids than a host.
+/// Checks an id against the number of ids in the user namespace.
 fn fits(principal: Principal, what: &str, namespace: UserNamespace) -> Result<Principal, FieldFault> {
     match principal {
         Principal::Id(id) if id >= RANGE && namespace == UserNamespace::Own => {
@@ -357,7 +357,7 @@ fn user_fits(UserRef { user, group }: UserRef, namespace: UserNamespace) -> Resu
     Ok(UserRef { user, group })
 }
 
-/// Returns true if one path lies in the other, or both are the same.
+/// Returns true if one path is below the other, or both are the same.
 pub(crate) fn is_nested(one: &Path, other: &Path) -> bool {
     one.starts_with(other) || other.starts_with(one)
 }

@@ -1,7 +1,7 @@
-//! Violations: faults of a request's fields, with a text for people and a reason for programs.
+//! Violations: faults of a request's fields, with a description for people and a reason for programs.
 //!
-//! Reasons are part of the interface (`google.rpc.BadRequest.FieldViolation.reason`): their names stay, and docs/errors.md
-//! lists them. A description that comes without one has the general [`ViolationReason::InvalidValue`].
+//! Reasons are part of the interface (`google.rpc.BadRequest.FieldViolation.reason`): their names do not change, and
+//! docs/errors.md lists them. A fault without a specific reason has [`ViolationReason::InvalidValue`].
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{field}: {description}")]
 pub struct Violation {
-    /// Path of the field, as in the interface: `action.run.env[3].name`.
+    /// Path of the field, as in the public interface: `action.run.env[3].name`.
     pub field: String,
     /// Kind of the fault, for programs.
     #[serde(default)]
@@ -21,24 +21,24 @@ pub struct Violation {
 }
 
 impl Violation {
-    /// A violation of `field`.
+    /// Creates a violation of `field`.
     pub fn new(field: impl Into<String>, fault: impl Into<FieldFault>) -> Self {
         let FieldFault { reason, description } = fault.into();
         Self { field: field.into(), reason, description }
     }
 }
 
-/// The fault of a field whose name is not known yet.
+/// A fault of a field whose name is not known yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldFault {
-    /// Reason, as in [`Violation::reason`].
+    /// Reason; see [`Violation::reason`].
     pub reason: ViolationReason,
-    /// Description, as in [`Violation::description`].
+    /// Description; see [`Violation::description`].
     pub description: String,
 }
 
 impl FieldFault {
-    /// Returns the same fault with a description of the part of the field that has it.
+    /// Returns the same fault, whose description is prefixed with the faulty part of the field.
     #[must_use]
     pub fn within(self, what: &str) -> Self {
         Self { description: format!("{what}: {}", self.description), ..self }
@@ -69,10 +69,10 @@ impl From<&str> for FieldFault {
     }
 }
 
-/// Declares the reasons with their names on the wire.
+/// Declares the reasons with their names in the interface.
 macro_rules! reasons {
     ($($(#[$doc:meta])+ $variant:ident = $name:literal,)+) => {
-        /// Kind of a fault, which programs tell apart by its name.
+        /// Kind of a fault, for programs.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
         pub enum ViolationReason {
@@ -83,7 +83,7 @@ macro_rules! reasons {
             /// Every reason, in the order of the documentation.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
 
-            /// The name on the wire.
+            /// Returns the name in the interface.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+
@@ -96,15 +96,15 @@ macro_rules! reasons {
 reasons! {
     /// A required value is missing.
     Required = "REQUIRED",
-    /// A text that is not of the field's form.
+    /// A text without the required form.
     InvalidFormat = "INVALID_FORMAT",
     /// A text with a character that the field must not have, such as a NUL.
     InvalidCharacter = "INVALID_CHARACTER",
     /// A text that is not UTF-8.
     NotUtf8 = "NOT_UTF8",
-    /// A number or a name that is none of those that are known.
+    /// A number or a name that is not known.
     UnknownValue = "UNKNOWN_VALUE",
-    /// A field that this executord does not know, in a call that asks for strictness.
+    /// A field that this executord does not know, in a call with strict fields.
     UnknownField = "UNKNOWN_FIELD",
     /// A number, a size or a time outside of its range.
     OutOfRange = "OUT_OF_RANGE",
@@ -116,27 +116,27 @@ reasons! {
     TooLarge = "TOO_LARGE",
     /// A value that is given twice.
     Duplicate = "DUPLICATE",
-    /// A value that does not go together with another field's, or needs one that is not set.
+    /// A value that conflicts with another field, or requires one that is not set.
     Conflict = "CONFLICT",
     /// A path or a name that belongs to the kernel or to the executor.
     Reserved = "RESERVED",
-    /// Something that this node's configuration does not allow.
+    /// Not allowed by this node's configuration.
     NotAllowed = "NOT_ALLOWED",
-    /// Something that this host cannot do.
+    /// Not supported by this host.
     Unsupported = "UNSUPPORTED",
     /// The object that the field names does not exist.
     NotFound = "NOT_FOUND",
     /// The object that the field names exists, but is not suitable.
     Unsuitable = "UNSUITABLE",
-    /// The object that the field names cannot be read, because a registry or a file's permissions deny access.
+    /// The object that the field names cannot be read: a registry or a file's permissions deny access.
     AccessDenied = "ACCESS_DENIED",
-    /// The registry's certificate is not trusted, or no secure connection to it is possible.
+    /// The registry's certificate is not trusted, or no secure connection to the registry is possible.
     Untrusted = "UNTRUSTED",
     /// The registry refuses the request itself.
     Rejected = "REJECTED",
-    /// Capacity, memory or disk do not suffice.
+    /// Capacity, memory or disk is not sufficient.
     Insufficient = "INSUFFICIENT",
-    /// More violations than an answer can carry; the description has their number.
+    /// More violations than a response can carry; the description has their number.
     MoreViolations = "MORE_VIOLATIONS",
     /// Any other fault.
     #[default]
@@ -144,12 +144,12 @@ reasons! {
 }
 
 impl ViolationReason {
-    /// A fault of this kind.
+    /// Creates a fault of this kind.
     pub fn because(self, description: impl Into<String>) -> FieldFault {
         FieldFault { reason: self, description: description.into() }
     }
 
-    /// The reason of a name; of one that is not known, the general one.
+    /// Returns the reason with this name; the general one if it is not known.
     pub fn from_name(name: &str) -> Self {
         Self::ALL.iter().copied().find(|reason| reason.name() == name).unwrap_or_default()
     }
@@ -165,7 +165,7 @@ impl ViolationReason {
 mod tests {
     use super::*;
 
-    /// The form is that of google.rpc.BadRequest.
+    /// Names must have the form that google.rpc.BadRequest requires.
     #[test]
     fn names_are_stable_and_documented() {
         let page = include_str!("../../../docs/errors.md");

@@ -1,4 +1,4 @@
-//! `Debug` for what goes to and from a process: how much, never what.
+//! `Debug` for messages that carry input and output of a process: sizes only, no content.
 
 use std::fmt;
 
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
     use crate::v1::EnvironmentVariable;
 
-    /// No value is printed, however deep it is in the message.
+    /// No value is printed, at any depth of the message.
     #[test]
     fn nothing_that_is_typed_or_printed_is_in_debug() {
         const CANARY: &str = "canary-77aa";

@@ -48,7 +48,7 @@ fn later_directories_take_precedence() {
     let later = FILE.replace("A=1", "A=later");
     let sources = [source("/a", 0, FILE), source("/b", 1, &later)];
     assert_eq!(resolve(&plan(&names, Draft::default()), &sources, 1).unwrap().environment, ["ALL=1", "A=later"]);
-    // In one directory neither does.
+    // Within one directory no file takes precedence.
     let why = refused(&names, &[source("/a", 1, FILE), source("/b", 1, &later)]).remove(0);
     assert!(why.0 == "devices[0].name" && why.1.contains("/a and /b"), "{why:?}");
     let twice = FILE.replace("\"two\"", "\"one\"");
@@ -78,14 +78,14 @@ fn unsupported_edits_are_refused() {
             r#""mounts": [{"hostPath": "/a", "containerPath": "/a"}, {"hostPath": "/b", "containerPath": "/a"}]"#,
             "conflicts",
         ),
-        (r#""additionalGids": [65536]"#, "additionalGids: is 65536; 65535"),
+        (r#""additionalGids": [65536]"#, "additionalGids: is 65536; the container's highest id is 65535"),
     ] {
         let why = refused(&["vendor.com/class=one"], &[source("/a", 0, &with(edits))]).remove(0);
         assert!(why.0 == "devices[0].name" && why.1.contains(words), "{edits}: {why:?}");
     }
     for (from, to, words) in [
         ("/dev/one", "/etc/one", "is not below /dev"),
-        ("/dev/one", "/dev/null", "belongs to the /dev"),
+        ("/dev/one", "/dev/null", "is already in the /dev"),
         ("/dev/one", "/dev/control", "conflicts with a node"),
         ("/dev/one", "/dev/control/x", "conflicts with a node"),
         ("\"r\"", "\"x\"", "permissions \"x\""),
@@ -110,7 +110,7 @@ fn mounts_hide_no_secret_file() {
     let sources = [source("/a", 0, FILE)];
     let names = ["vendor.com/class=two"];
     let why = resolve(&plan(&names, Draft { files: files(), ..Draft::default() }), &sources, 1).unwrap_err();
-    assert!(why.iter().any(|one| one.description.contains("a secret file is never mounted")), "{why:?}");
+    assert!(why.iter().any(|one| one.description.contains("secret files cannot be mounted")), "{why:?}");
     resolve(&plan(&["vendor.com/class=one"], Draft { files: files(), ..Draft::default() }), &sources, 1).unwrap();
 }
 
@@ -122,9 +122,9 @@ fn what_devices_bring_is_bounded() {
     let gids = many((0..65).map(|n| n.to_string()).collect());
     let long = "x".repeat(32 << 10);
     for (edits, words) in [
-        (format!("\"deviceNodes\": [{nodes}]"), "bring 97 device nodes"),
-        (format!("\"mounts\": [{mounts}]"), "bring 257 mounts"),
-        (format!("\"additionalGids\": [{gids}]"), "bring 65 groups"),
+        (format!("\"deviceNodes\": [{nodes}]"), "have 97 device nodes"),
+        (format!("\"mounts\": [{mounts}]"), "have 257 mounts"),
+        (format!("\"additionalGids\": [{gids}]"), "have 65 groups"),
         (format!("\"env\": [\"A={long}\"]"), "bytes of variables"),
     ] {
         let text = format!(

@@ -1,4 +1,4 @@
-//! Tables of single histories, and random ones against a model that looks at the whole history each time.
+//! Tables of single histories, and random ones compared with a model that evaluates the whole history each time.
 
 use proptest::prelude::*;
 
@@ -35,7 +35,7 @@ fn failed() -> Outcome {
     Outcome::Failed("refused".into())
 }
 
-/// Makes the check that is due, at its time.
+/// Executes the check that is due, at its time.
 fn step(monitor: &mut Monitor<'_>, outcome: &Outcome) -> (CheckId, Duration, Option<Change>) {
     let (id, at) = monitor.next().unwrap();
     let change = monitor.tick(at).or_else(|| monitor.report(id, outcome, at, AT, 0).0);
@@ -58,7 +58,7 @@ fn parallel_failures_are_joined() {
     let change = Some(Change::End("Instance became unhealthy: one; three".into()));
     assert_eq!(step(&mut monitor, &failed("three")), (CheckId { index: 2, ..first }, at, change));
     assert_eq!(monitor.next(), None);
-    // The control: checks that are no monitor.
+    // Control: checks without a monitor.
     let single = all();
     let mut monitor = Monitor::new(&single, None, Duration::ZERO, || 0);
     for _ in 0..3 {
@@ -101,7 +101,7 @@ fn a_container_that_never_starts_is_ended_in_time() {
     assert_eq!(change, Some(Change::End("Instance never healthy after 1m0s: refused".into())));
 }
 
-/// A check that could not be made counts neither way, and the daemon that finds a container late looks first.
+/// A check that could not be executed counts neither way. A daemon that is late checks before it ends the container.
 #[test]
 fn p37_only_a_failure_ends_a_container() {
     let checks = checks(&[check(1, 0)], &[], &[]);
@@ -117,7 +117,7 @@ fn p37_only_a_failure_ends_a_container() {
     assert_eq!(step(&mut monitor, &Outcome::Passed).2, Some(Change::Ready));
 }
 
-/// Failures, and that the container has started, are kept over a restart.
+/// Failures, and the passed startup, survive a restart of the daemon.
 #[test]
 fn p35_p37_a_later_daemon_goes_on() {
     let checks = checks(&[check(2, 0)], &[check(1, 3)], &[check(1, 1)]);
@@ -160,7 +160,7 @@ fn reasons_are_one_line_of_bounded_length() {
     }
 }
 
-/// Health by the whole history: the last run of results that is as long as a threshold decides.
+/// Health computed from the whole history: the last run of equal results that reaches its threshold decides.
 fn passes(history: &[bool], healthy: usize, unhealthy: usize) -> bool {
     let runs: Vec<(bool, usize)> = history.chunk_by(|one, other| one == other).map(|run| (run[0], run.len())).collect();
     let decided = runs.iter().rev().find(|(good, length)| *length >= if *good { healthy } else { unhealthy });
@@ -231,9 +231,9 @@ proptest! {
     }
 }
 
-/// The end of a history of results.
+/// Helper for the end of a history of results.
 trait History {
-    /// True when the last results are this many failures or more.
+    /// Returns true if the last results are at least this many failures.
     fn ends_with_failures(&self, failures: usize) -> bool;
 }
 

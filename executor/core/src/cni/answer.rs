@@ -1,4 +1,4 @@
-//! Answers of plugins: results, errors, versions.
+//! Output of CNI plugins: results, errors, versions.
 
 use std::net::IpAddr;
 
@@ -11,13 +11,13 @@ use super::Version;
 const ADDRESSES_MAX: usize = 64;
 /// Maximum number of entries of any other list in a result.
 const LIST_MAX: usize = 256;
-/// Longest text of a plugin's that is repeated in an error, in bytes.
+/// Longest text of a plugin that an error repeats, in bytes.
 const WORDS_MAX: usize = 1024;
 
 /// An address of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Address {
-    /// The address.
+    /// IP address.
     pub ip: IpAddr,
     /// Length of the network prefix, in bits.
     pub prefix: u8,
@@ -30,7 +30,7 @@ impl std::fmt::Display for Address {
 }
 
 impl Address {
-    /// `10.1.0.5/24`.
+    /// Parses an address with its prefix length: `10.1.0.5/24`.
     fn parse(text: &str) -> Option<Self> {
         let (ip, prefix) = text.split_once('/')?;
         let ip: IpAddr = ip.parse().ok()?;
@@ -38,7 +38,7 @@ impl Address {
         (prefix <= if ip.is_ipv4() { 32 } else { 128 }).then_some(Self { ip, prefix })
     }
 
-    /// Tells whether another address belongs to the same network.
+    /// Returns true if another address is in the same network.
     pub fn network_has(&self, other: IpAddr) -> bool {
         fn bits(ip: IpAddr) -> u128 {
             match ip {
@@ -54,7 +54,7 @@ impl Address {
 /// Name servers and domains for resolv.conf.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dns {
-    /// Name servers.
+    /// Addresses of name servers.
     pub servers: Vec<IpAddr>,
     /// Domains to search.
     pub searches: Vec<String>,
@@ -62,22 +62,22 @@ pub struct Dns {
     pub options: Vec<String>,
 }
 
-/// Addresses that a container has on its network.
+/// Addresses from the result of a network's plugins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
     /// Addresses of the container.
     pub own: Vec<Address>,
     /// Addresses of the gateways.
     pub gateways: Vec<IpAddr>,
-    /// Name servers.
+    /// Name servers and domains.
     pub dns: Dns,
 }
 
 impl Addresses {
-    /// Reads a result of ADD, of any version that is spoken here.
+    /// Parses a result of ADD, of any supported version.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Returns a description of the fault.
     pub fn parse(result: &Value) -> Result<Self, String> {
         let root = result.as_object().ok_or("the result is not an object")?;
         match root.get("cniVersion").map(|version| version.as_str().and_then(Version::from_name)) {
@@ -94,7 +94,7 @@ impl Addresses {
             let at = format!("`ips[{index}]` of the result");
             let address = entry.get("address").and_then(Value::as_str).and_then(Address::parse);
             let address = address.ok_or_else(|| format!("{at} has no address with a prefix length"))?;
-            // Addresses of the host's side are told too.
+            // Results also contain addresses of the host's side.
             if entry.get("interface").and_then(Value::as_u64).is_none_or(inside) {
                 found.own.push(address);
             }
@@ -121,7 +121,7 @@ impl Dns {
             let words = texts.iter().map(|text| text.as_str().filter(|text| word(text)).map(str::to_owned));
             words
                 .collect::<Option<_>>()
-                .ok_or_else(|| format!("`dns.{name}` of the result has an entry that is not a word"))
+                .ok_or_else(|| format!("`dns.{name}` of the result has an entry that is not visible ASCII"))
         };
         let servers = words("nameservers")?.iter().map(|text| text.parse().ok()).collect::<Option<_>>();
         let mut searches = words("search")?;
@@ -153,16 +153,16 @@ fn address_of(value: &Value, name: &str) -> Result<Option<IpAddr>, String> {
     }
 }
 
-/// A failure in a plugin's own words.
+/// A failure, in the plugin's own words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginFailure {
-    /// Code of the error; 0 if there was none. Codes below 100 are the specification's.
+    /// Error code; 0 if there was none. Codes below 100 are defined by the specification.
     pub code: u64,
-    /// Message of the error on one line, shortened.
+    /// Error message on one line, truncated.
     pub message: String,
 }
 
-/// Reads the error of a plugin that failed: the error object on its standard output, else the end of its standard
+/// Returns the error of a failed plugin: the error object on its standard output, otherwise the end of its standard
 /// error.
 pub fn plugin_failure(stdout: &[u8], stderr: &[u8]) -> PluginFailure {
     let reported = serde_json::from_slice::<Value>(stdout).ok();
@@ -172,13 +172,13 @@ pub fn plugin_failure(stdout: &[u8], stderr: &[u8]) -> PluginFailure {
     let message = if message.is_empty() { String::from_utf8_lossy(stderr).into_owned() } else { message.join(": ") };
     let mut line = message.split_whitespace().collect::<Vec<_>>().join(" ").replace(crate::text::is_harmful, "?");
     line.truncate(line.floor_char_boundary(WORDS_MAX));
-    PluginFailure { code, message: if line.is_empty() { "it said nothing".into() } else { line } }
+    PluginFailure { code, message: if line.is_empty() { "it printed no error message".into() } else { line } }
 }
 
-/// The versions that a plugin says it speaks, of those that are spoken here.
+/// Returns the versions that both a plugin and this code support.
 ///
 /// # Errors
-/// Its answer is none.
+/// Returns a description of the fault if the output is no list of versions.
 pub fn supported_versions(answer: &Value) -> Result<Vec<Version>, String> {
     let names = list(answer, "supportedVersions", LIST_MAX)?;
     Ok(names.iter().filter_map(|name| Version::from_name(name.as_str()?)).collect())

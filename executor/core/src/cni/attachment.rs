@@ -1,4 +1,4 @@
-//! Attachments to networks, kept on disk from before ADD, so that any later process can undo them with DEL.
+//! Attachments to networks, stored on disk before ADD, so that any later process can undo them with DEL.
 
 use std::path::PathBuf;
 
@@ -10,32 +10,32 @@ use crate::ident::ContainerId;
 
 /// Name of the interface in the container.
 pub const INTERFACE: &str = "eth0";
-/// Bytes of a container's id in its name for plugins, which put the name into comments of at most 255 bytes.
+/// Maximum bytes of a container's id in its CNI id. Plugins put the CNI id into comments of at most 255 bytes.
 const ID_SHOWN: usize = 40;
 
-/// A container on a network, or on its way there.
+/// A container that is, or may be, connected to a network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
-    /// The container.
+    /// Id of the container.
     pub id: ContainerId,
-    /// Name of the container for plugins (`CNI_CONTAINERID`).
+    /// Id of the container for plugins (`CNI_CONTAINERID`).
     pub cni_id: String,
     /// Path of the network namespace, while it exists.
     pub netns: PathBuf,
-    /// The boot in which that is so.
+    /// Boot in which the namespace path is valid.
     pub boot_id: String,
-    /// The network as it was configured then: what is configured meanwhile does not matter to it.
+    /// Configuration of the network at the time of ADD; later changes have no effect on it.
     pub network: Network,
     /// The version in use.
     pub version: Version,
-    /// Capabilities that were requested from the plugins.
+    /// Capabilities requested from the plugins.
     pub asked: Capabilities,
-    /// The result so far.
+    /// Result of ADD so far.
     pub result: Option<Value>,
 }
 
-/// The name of a container to plugins: its id as far as there is room, and something that no other container has, be
-/// it of another executor or one of the same id at another time.
+/// Returns the id of a container for plugins: its own id, truncated, and a unique part, so that no container of
+/// another executor, and no earlier or later container with the same id, has the same one.
 pub fn container_id(id: &ContainerId, unique: &str) -> String {
     let shown: String = id.as_str().chars().take(ID_SHOWN).collect();
     format!("{shown}-{unique}")

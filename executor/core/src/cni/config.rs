@@ -14,12 +14,12 @@ const NAME_MAX: usize = 128;
 /// Maximum number of versions that a configuration may list.
 const VERSIONS_MAX: usize = 32;
 
-/// A network as it is configured.
+/// A configured network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Network {
     /// Name of the network, under which plugins keep their state.
     pub name: String,
-    /// The versions that its configuration is written for and that are spoken here: at least one, ascending.
+    /// Supported versions among those in its configuration: at least one, ascending.
     pub versions: Vec<Version>,
     /// Plugins in the order of ADD; at least one.
     pub plugins: Vec<Plugin>,
@@ -28,7 +28,7 @@ pub struct Network {
 /// A plugin of a network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plugin {
-    /// Name of its program.
+    /// Name of the plugin's program (`type`).
     pub kind: String,
     /// Configuration of the plugin, unchanged.
     pub config: Map<String, Value>,
@@ -40,7 +40,7 @@ pub enum BadConfig {
     /// The file is not JSON.
     #[error("is not JSON: {0}")]
     Json(String),
-    /// JSON, and something in it is missing or of the wrong kind.
+    /// A field is missing or has the wrong type; holds the field and the fault.
     #[error("`{0}` {1}")]
     Field(String, String),
 }
@@ -49,16 +49,16 @@ fn field(name: impl Into<String>, why: impl Into<String>) -> BadConfig {
     BadConfig::Field(name.into(), why.into())
 }
 
-/// Tells whether a file of this name is a network configuration.
+/// Returns true if a file of this name is a network configuration.
 pub fn is_config_name(name: &str) -> bool {
     !name.starts_with('.') && [".conflist", ".conf", ".json"].iter().any(|ending| name.ends_with(ending))
 }
 
 impl Network {
-    /// Reads a configuration file's content.
+    /// Parses the content of a configuration file.
     ///
     /// # Errors
-    /// It is none, or it is for versions that are not spoken here.
+    /// Returns an error if it is no network configuration, or only for unsupported versions.
     pub fn parse(bytes: &[u8]) -> Result<Self, BadConfig> {
         let root: Value = serde_json::from_slice(bytes).map_err(|error| BadConfig::Json(error.to_string()))?;
         let Value::Object(root) = root else { return Err(BadConfig::Json("it is not an object".into())) };
@@ -78,7 +78,7 @@ impl Network {
             let at = format!("plugins[{index}]");
             let Value::Object(config) = plugin else { return Err(field(at, "is not an object")) };
             let kind = text(&config, "type").map_err(|_| field(format!("{at}.type"), "is not a string"))?.to_owned();
-            // It becomes a file name below the operator's directories of plugins.
+            // The name becomes a file name below the operator's plugin directories.
             if !is_name(&kind) {
                 return Err(field(format!("{at}.type"), "is not a valid name of a plugin"));
             }
@@ -88,7 +88,7 @@ impl Network {
     }
 }
 
-/// The versions that are both listed and spoken here.
+/// Returns the listed versions that are supported.
 fn versions(root: &Map<String, Value>) -> Result<Vec<Version>, BadConfig> {
     let listed = match root.get("cniVersions") {
         None => Vec::new(),
@@ -118,7 +118,7 @@ fn text<'a>(map: &'a Map<String, Value>, name: &str) -> Result<&'a str, BadConfi
     map.get(name).and_then(Value::as_str).ok_or_else(|| field(name, "is not a string"))
 }
 
-/// Tells whether a name is valid for a network by the CNI specification.
+/// Returns true if a name is valid for a network by the CNI specification.
 fn is_name(name: &str) -> bool {
     name.len() <= NAME_MAX
         && name.starts_with(|first: char| first.is_ascii_alphanumeric())

@@ -90,7 +90,7 @@ fn files_are_told_by_their_endings() {
     assert_eq!(left, [false; 4]);
 }
 
-/// Each plugin gets the whole's name and version, what it has declared and no more, and the result before it.
+/// Each plugin gets the network's name and version, only its declared capabilities, and the previous result.
 #[test]
 fn a_plugin_is_given_what_is_its_own() {
     let network = Network::parse(LIST.as_bytes()).unwrap();
@@ -171,7 +171,7 @@ fn a_failure_is_told_in_the_plugins_words() {
     let failure = plugin_failure(reported, b"ignored");
     assert_eq!((failure.code, &*failure.message), (11, "no address: range is full"));
     assert_eq!(plugin_failure(b"garbage", b"panic: x\n\tat y\x1b[1m").message, "panic: x at y?[1m");
-    assert_eq!(plugin_failure(b"", b"").message, "it said nothing");
+    assert_eq!(plugin_failure(b"", b"").message, "it printed no error message");
     assert!(plugin_failure("é".repeat(5000).as_bytes(), "é".repeat(5000).as_bytes()).message.len() <= 1024);
 }
 

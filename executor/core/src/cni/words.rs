@@ -13,14 +13,14 @@ use crate::plan::Connectivity;
 pub enum Verb {
     /// Connect the container.
     Add,
-    /// Take that back.
+    /// Disconnect the container.
     Del,
-    /// Tell which versions it speaks.
+    /// Report the supported versions.
     Version,
 }
 
 impl Verb {
-    /// Returns the command as CNI_COMMAND spells it.
+    /// Returns the value of CNI_COMMAND.
     pub fn name(self) -> &'static str {
         match self {
             Self::Add => "ADD",
@@ -30,11 +30,11 @@ impl Verb {
     }
 }
 
-/// Settings of a request for plugins that declare a capability for them (`runtimeConfig`), by the capability's name.
+/// Settings for plugins that declare a capability for them (`runtimeConfig`), by the capability's name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities(pub Map<String, Value>);
 
-/// The capability of publishing ports.
+/// Name of the capability of publishing ports.
 const PORTS: &str = "portMappings";
 
 impl Capabilities {
@@ -63,15 +63,16 @@ impl Capabilities {
         Self(all)
     }
 
-    /// Ports are asked for that no plugin of the network publishes. (Name servers reach resolv.conf without a plugin.)
+    /// Returns true if ports are requested but no plugin of the network publishes any. (Name servers reach resolv.conf
+    /// without a plugin.)
     pub fn nobody_publishes(&self, network: &Network) -> bool {
         self.0.contains_key(PORTS) && !network.plugins.iter().any(|plugin| declares(plugin, PORTS))
     }
 }
 
 impl Capabilities {
-    /// A port that both publish, as far as the addresses of the host that they publish it at overlap. Plugins do not
-    /// look: whoever came first would get what is meant for the other.
+    /// Returns a port that both publish on overlapping addresses of the host. Plugins do not check this: the first
+    /// container would get the traffic for the second.
     pub fn published_by_both(&self, other: &Self) -> Option<String> {
         let shared = |one: &&Value| ports(other).iter().any(|another| overlap(one, another));
         let port = ports(self).iter().find(shared)?;
@@ -93,13 +94,13 @@ fn overlap(one: &Value, another: &Value) -> bool {
     meet && one["hostPort"] == another["hostPort"] && one["protocol"] == another["protocol"]
 }
 
-/// The plugin's configuration says that it has a capability.
+/// Returns true if the plugin's configuration declares a capability.
 fn declares(plugin: &Plugin, capability: &str) -> bool {
     plugin.config.get("capabilities").and_then(|all| all.get(capability)).and_then(Value::as_bool) == Some(true)
 }
 
-/// A plugin's own configuration with the name and the version of the whole, with what is asked of it, and with the
-/// result of the plugin before it (at ADD) or of all (at DEL).
+/// Returns a plugin's own configuration with the network's name and version, the requested capabilities, and the
+/// result of the previous plugin (for ADD) or of all (for DEL).
 pub fn stdin(
     network: &Network,
     plugin: &Plugin,

@@ -1,8 +1,8 @@
-//! Defaults for the process in an image's configuration, and their combination with a request.
+//! Process defaults from an image's configuration, and their combination with a request.
 //!
-//! The rules are Docker's: without a program of its own a request runs Entrypoint and then its arguments, or Cmd where
-//! it has none; a program of its own replaces both. Variables of the image come first and give way to the request's
-//! of the same name. What an image says is untrusted: it is bounded here, and validated with the request afterwards.
+//! The rules are Docker's: a request without a program runs Entrypoint followed by its arguments, or by Cmd if it has
+//! none; a program in the request replaces both. Variables of the request override those of the image with the same
+//! name. An image is untrusted: its values are limited here, and validated together with the request afterwards.
 
 use std::collections::BTreeMap;
 
@@ -21,61 +21,61 @@ const VOLUMES_MAX: usize = 64;
 pub struct ImageDefaults {
     /// First part of the command.
     pub entrypoint: Vec<String>,
-    /// Ends it where the request has no arguments.
+    /// Second part of the command, if the request has no arguments.
     pub cmd: Vec<String>,
-    /// Name and value, each name once.
+    /// Environment variables as name and value, each name once.
     pub env: Vec<(String, String)>,
-    /// Absolute; empty for `/`.
+    /// Absolute path of the working directory; empty for `/`.
     pub working_dir: String,
-    /// `user[:group]`; empty for root.
+    /// User as `user[:group]`; empty for root.
     pub user: String,
-    /// Asks the process to end; SIGTERM where there is none.
+    /// Stop signal; unset for SIGTERM.
     pub stop_signal: Option<i32>,
-    /// Marks.
+    /// Labels of the image.
     pub labels: BTreeMap<String, String>,
-    /// Absolute paths of directories that are written to, sorted.
+    /// Absolute paths of its volumes, which become writable directories, sorted.
     pub volumes: Vec<String>,
 }
 
-/// Error of a configuration that cannot be run, with every violation.
+/// Error of a configuration that cannot be used, with every violation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the image's configuration: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 pub struct ConfigError(pub Vec<Violation>);
 
-/// Neither the image nor the request names a program.
+/// Reason why there is no command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoCommand {
-    /// There is no program to run.
+    /// Neither the image nor the request names a program.
     #[error("is empty, and the image has neither an entrypoint nor a command")]
     Missing,
-    /// The first argument would be the program, but it is a secret.
+    /// The first argument would become the program, but it is secret.
     #[error("is empty, and the image has no entrypoint: the first argument would be the program, but is a secret")]
     Secret,
 }
 
-/// A command, from an image and a request together.
+/// The command of an image combined with a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// The program.
+    /// Path or name of the program.
     pub path: String,
-    /// Arguments.
+    /// Arguments after the program's name.
     pub args: Vec<String>,
-    /// Number of places that the request's own arguments have moved up: -1 when the first became the program.
+    /// Offset of the request's own arguments in `args`; -1 if the first one became the program.
     pub shift: i64,
 }
 
 impl ImageDefaults {
-    /// Takes what is of use out of a configuration.
+    /// Extracts the defaults from a configuration.
     ///
     /// # Errors
-    /// Everything in it that cannot be.
+    /// Returns every invalid value.
     pub fn from_configuration(configuration: &ImageConfiguration) -> Result<Self, ConfigError> {
         let Some(config) = configuration.config() else { return Ok(Self::default()) };
         let mut found = Vec::new();
         let list = |list: &Option<Vec<String>>| list.clone().unwrap_or_default();
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let (mut entrypoint, cmd) = (list(config.entrypoint()), list(config.cmd()));
-        // `ENTRYPOINT [""]` resets the entrypoint of the image below: Docker runs Cmd then.
+        // `ENTRYPOINT [""]` resets the entrypoint of the base image: Docker then runs Cmd.
         if entrypoint == [""] {
             entrypoint.clear();
         }
@@ -118,10 +118,10 @@ impl ImageDefaults {
         })
     }
 
-    /// The command, from what the request says; `secret` tells whether one of its arguments is secret.
+    /// Returns the command for a request; `secret` is true if one of the request's arguments is secret.
     ///
     /// # Errors
-    /// There is no program.
+    /// Returns the reason why there is no program.
     pub fn command(
         &self,
         path: String,
@@ -145,17 +145,17 @@ impl ImageDefaults {
         }
     }
 
-    /// The image's variables whose names the request does not use.
+    /// Returns the image's variables whose names the request does not set.
     pub fn env_under<'a>(&'a self, used: impl Fn(&str) -> bool + 'a) -> impl Iterator<Item = &'a (String, String)> {
         self.env.iter().filter(move |(name, _)| !used(name))
     }
 }
 
-/// Reads a configuration. Entrypoint and Cmd may be a string in the place of a list, as Docker reads them: a list of that one
-/// string.
+/// Parses a configuration. Entrypoint and Cmd may be a string instead of a list, as in Docker: it becomes a list with
+/// that one string.
 ///
 /// # Errors
-/// Returns the error of the JSON reader if the document is not a configuration.
+/// Returns the error of the JSON parser if the document is not a configuration.
 pub fn read_configuration(bytes: &[u8]) -> Result<ImageConfiguration, serde_json::Error> {
     serde_json::from_slice(bytes).or_else(|error| {
         let Ok(mut document) = serde_json::from_slice::<Value>(bytes) else { return Err(error) };
@@ -170,7 +170,7 @@ pub fn read_configuration(bytes: &[u8]) -> Result<ImageConfiguration, serde_json
     })
 }
 
-/// Bounds of a list of strings that become arguments or variables.
+/// Checks the limits of a list of strings that become arguments or variables.
 fn strings(field: &'static str, list: &[String], found: &mut Vec<Violation>) {
     let bytes: usize = list.iter().map(String::len).sum();
     if list.len() > LIST_MAX || bytes > ARG_TOTAL_MAX {
@@ -183,7 +183,7 @@ fn strings(field: &'static str, list: &[String], found: &mut Vec<Violation>) {
     }
 }
 
-/// Splits `NAME=VALUE` entries. The last value of a repeated name counts, as in a shell; entries without a name are
+/// Splits `NAME=VALUE` entries. The last value of a repeated name wins, as in a shell; entries without a name are
 /// left out.
 fn variables(list: Vec<String>) -> Vec<(String, String)> {
     let mut variables: Vec<(String, String)> = Vec::with_capacity(list.len());
@@ -236,7 +236,7 @@ mod tests {
     /// Docker's table of Entrypoint and Cmd, with the request's path and arguments.
     #[test]
     fn the_command_is_dockers() {
-        // entrypoint, cmd, path, args -> command, shift
+        // Entrypoint, cmd, path and args, with the expected command and shift.
         type Row<'a> = (&'a [&'a str], &'a [&'a str], &'a str, &'a [&'a str], Option<(&'a [&'a str], i64)>);
         let table: [Row<'_>; 9] = [
             (&["/e", "-x"], &["c"], "", &[], Some((&["/e", "-x", "c"], 1))),
@@ -281,7 +281,8 @@ mod tests {
         assert_eq!(from_configuration("null").unwrap(), ImageDefaults::default());
     }
 
-    /// Compares the result with Docker's for null, `[]`, `[""]`, `""` and a plain string in each list of a configuration.
+    /// Compares the result with Docker's for null, `[]`, `[""]`, `""` and a plain string in each list of a
+    /// configuration.
     #[test]
     fn lists_of_configuration_are_read_as_docker_does() {
         let read = |config: &str| {

@@ -1,4 +1,4 @@
-//! Digests, by which images, layers and blobs are named (image-spec, `descriptor.md`).
+//! Digests, which identify images, layers and blobs (image-spec, `descriptor.md`).
 
 use std::fmt;
 use std::str::FromStr;
@@ -15,7 +15,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Returns the name that a digest begins with.
+    /// Returns the prefix of the digest, without the colon.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sha256 => "sha256",
@@ -32,7 +32,7 @@ impl Algorithm {
     }
 }
 
-/// `sha256:HEX` or `sha512:HEX`, in lower case: safe as a single path component once the colon is gone.
+/// `sha256:HEX` or `sha512:HEX`, in lower case: the part after the colon is safe as a path component.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest {
@@ -59,13 +59,13 @@ pub enum BadDigest {
     /// The digits are not `[0-9a-f]`.
     #[error("has characters other than 0-9 and a-f")]
     Characters,
-    /// The digest has an algorithm that is not allowed here.
+    /// The digest has an unsupported algorithm; holds its name.
     #[error("has the algorithm {0}; only sha256 is supported here")]
     NotSha256(&'static str),
 }
 
 impl Digest {
-    /// Makes the digest of a computed hash; `None` where the hash has not the length of its algorithm.
+    /// Creates a digest from a computed hash; `None` if the length does not match the algorithm.
     pub fn from_hash(algorithm: Algorithm, hash: &[u8]) -> Option<Self> {
         (hash.len() * 2 == algorithm.digits()).then(|| Self { algorithm, hex: hex::encode(hash) })
     }
@@ -130,12 +130,12 @@ impl fmt::Debug for Digest {
 pub struct DiffId([u8; 32]);
 
 impl DiffId {
-    /// Makes the diffID of a computed hash.
+    /// Creates a diffID from a computed hash.
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Returns the hash.
+    /// Returns the bytes of the hash.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }

@@ -1,8 +1,8 @@
 //! The operator's policy for images: which repositories may be fetched from, and whether imports and archives may run.
 //!
-//! In go the keys of the table `images` and a reference that somebody asks for; out comes a permission or a refusal that
-//! names the key. The same decision is made by executord before anything is fetched, and by the launcher's side before a
-//! container is made. What of the store a permitted reference may stand for is `executor_images`' business.
+//! The input is the keys of the table `images` and a requested reference; the output is a permission, or a refusal that
+//! names the key. executord makes this decision before anything is fetched, and the launcher's side makes it again
+//! before a container is created. `executor_images` decides which stored images a permitted reference may resolve to.
 
 mod pattern;
 
@@ -21,15 +21,15 @@ const PATTERNS_MAX: usize = 1000;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ImageRules {
-    /// Patterns of repositories that may be fetched from and run.
+    /// Patterns of repositories that images may be fetched and run from.
     pub allow: Option<Vec<String>>,
-    /// Images may be imported, and imported ones may run.
+    /// True if images may be imported and imported images may run.
     pub allow_import: Option<bool>,
-    /// `oci:`, `oci-archive:` and `docker-archive:` may run.
+    /// True if images from `oci:`, `oci-archive:` and `docker-archive:` may run.
     pub allow_archives: Option<bool>,
 }
 
-/// The policy for images. The default one was never set by anybody, and allows everything.
+/// The policy for images. The default, without configuration, allows everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ImagePolicy(Option<Rules>);
 
@@ -40,7 +40,7 @@ struct Rules {
     archives: bool,
 }
 
-/// A refusal, with the key that would have to be changed.
+/// A refusal, which names the key that would permit the image.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} is not allowed by this daemon's configuration ({key})")]
 pub struct Forbidden {
@@ -48,7 +48,7 @@ pub struct Forbidden {
     key: &'static str,
 }
 
-/// Errors of all keys.
+/// Faults of all keys.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct BadRules(pub Vec<String>);
 
@@ -59,11 +59,11 @@ impl fmt::Display for BadRules {
 }
 
 impl ImagePolicy {
-    /// The policy of a configuration. Where one of the keys is set, the others allow nothing unless they say so. A
-    /// `private` daemon, which belongs to whoever started it, has a policy that says of everything that it is allowed.
+    /// Creates the policy of a configuration. If any of the keys is set, unset ones allow nothing. A
+    /// `private` daemon, which a user started for themselves, gets an explicit policy that allows everything.
     ///
     /// # Errors
-    /// Every pattern that cannot be read, or too many of them.
+    /// Returns every invalid pattern, or an error if there are too many.
     pub fn new(rules: &ImageRules, private: bool) -> Result<Self, BadRules> {
         let ImageRules { allow, allow_import, allow_archives } = rules;
         if private {
@@ -79,31 +79,31 @@ impl ImagePolicy {
         })))
     }
 
-    /// The operator has set a policy.
+    /// Returns true if the operator has set a policy.
     pub fn is_set(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Returns true when nothing is refused, wherever an image came from.
+    /// Returns true if images from every source are allowed.
     pub fn is_open(&self) -> bool {
         self.may_fetch_all() && self.0.as_ref().is_none_or(|rules| rules.import && rules.archives)
     }
 
-    /// Returns true when images may be fetched from every repository.
+    /// Returns true if images may be fetched from every repository.
     pub fn may_fetch_all(&self) -> bool {
         self.0.as_ref().is_none_or(|rules| rules.allow.contains(&RepositoryPattern::any()))
     }
 
-    /// Patterns of repositories that may be fetched from.
+    /// Returns the patterns of repositories that may be fetched from.
     pub fn patterns(&self) -> &[RepositoryPattern] {
         self.0.as_ref().map_or(&[], |rules| &rules.allow)
     }
 
-    /// Judges what a request wants to run, as far as its name tells. A repository that may not be fetched from can still
+    /// Checks whether a requested image may run, by its name. A repository that may not be fetched from can still
     /// name an imported image.
     ///
     /// # Errors
-    /// It may not run.
+    /// Returns the refusal if it may not run.
     pub fn permits(&self, reference: &ImageReference) -> Result<(), Forbidden> {
         match reference {
             ImageReference::Registry(repository, _) => {
@@ -115,28 +115,28 @@ impl ImagePolicy {
         }
     }
 
-    /// Judges a repository that is to be fetched from.
+    /// Checks whether a repository may be fetched from.
     ///
     /// # Errors
-    /// No pattern has it.
+    /// Returns the refusal if no pattern matches.
     pub fn may_fetch(&self, repository: &Repository) -> Result<(), Forbidden> {
         let allowed = self.0.as_ref().is_none_or(|rules| rules.allow.iter().any(|pattern| pattern.matches(repository)));
         verdict(allowed, || (format!("an image of {repository}"), "images.allow"))
     }
 
-    /// Judges an import.
+    /// Checks whether images may be imported.
     ///
     /// # Errors
-    /// There must be none.
+    /// Returns the refusal if they may not.
     pub fn may_import(&self) -> Result<(), Forbidden> {
         let allowed = self.0.as_ref().is_none_or(|rules| rules.import);
         verdict(allowed, || ("an imported image".to_owned(), "images.allow_import"))
     }
 
-    /// Judges layouts and archives on the executor's disk, of which `what` is one.
+    /// Checks whether layouts and archives on the executor's disk may run; `what` is the kind of the requested one.
     ///
     /// # Errors
-    /// They may not run.
+    /// Returns the refusal if they may not run.
     pub fn may_read_archives(&self, what: &str) -> Result<(), Forbidden> {
         let allowed = self.0.as_ref().is_none_or(|rules| rules.archives);
         verdict(allowed, || (what.to_owned(), "images.allow_archives"))
@@ -151,10 +151,10 @@ fn verdict(allowed: bool, refused: impl FnOnce() -> (String, &'static str)) -> R
     Err(Forbidden { what, key })
 }
 
-/// Patterns of a list.
+/// Parses a list of patterns.
 ///
 /// # Errors
-/// Every one that cannot be read, or too many of them.
+/// Returns every invalid pattern, or an error if there are too many.
 pub fn repository_patterns(texts: &[String]) -> Result<Vec<RepositoryPattern>, BadRules> {
     if texts.len() > PATTERNS_MAX {
         return Err(BadRules(vec![format!("has {} patterns; at most {PATTERNS_MAX}", texts.len())]));
@@ -192,7 +192,7 @@ mod tests {
         }
         let refused =
             "an image of docker.io/library/debian is not allowed by this daemon's configuration (images.allow)";
-        // Any one key closes all the others.
+        // Setting any one key makes the others deny by default.
         let closed = policy(Some(&[]), None, None);
         assert!(!closed.is_open() && closed.may_import().is_err());
         assert_eq!(reported(&closed, registry), refused);
@@ -206,7 +206,7 @@ mod tests {
             (reported(&archives_alone, registry), reported(&archives_alone, layout)),
             (refused.into(), "may run".into())
         );
-        // The digest and the tag change nothing of whose it is.
+        // Digest and tag do not affect the decision.
         let debian = policy(Some(&["docker.io/library/*"]), None, None);
         let digest = "0".repeat(64);
         for reference in
@@ -215,7 +215,7 @@ mod tests {
             assert_eq!(reported(&debian, &format!("docker://{reference}")), "may run", "{reference}");
             assert_ne!(reported(&debian, &format!("docker://team/{reference}")), "may run", "{reference}");
         }
-        // What was imported is called by the names that an archive gives.
+        // Imported images have the names in their archives.
         let imports = policy(None, Some(true), None);
         assert_eq!(reported(&imports, registry), "may run");
         let ImageReference::Registry(repository, _) = registry.parse().unwrap() else { panic!() };

@@ -1,13 +1,14 @@
-//! References: where an image is and which one it is.
+//! Image references: source and name of an image.
 //!
 //! ```text
 //!  docker://[REGISTRY[:PORT]/]REPOSITORY[:TAG][@DIGEST]     a registry
 //!  oci:/DIRECTORY[:NAME]                                    an OCI layout
 //!  oci-archive:/FILE.tar[:NAME]                             the same in a tar archive
-//!  docker-archive:/FILE.tar[:NAME]                          what `docker save` writes
+//!  docker-archive:/FILE.tar[:NAME]                          an archive of `docker save`
 //! ```
 //! The grammar of the first is the distribution project's, with Docker's short names: `debian` is
-//! `docker.io/library/debian:latest`. What is printed is always the long form, and parses to the same again.
+//! `docker.io/library/debian:latest`. References are always printed in the long form, which parses to the same
+//! reference.
 
 use crate::text::printable;
 use std::fmt;
@@ -21,17 +22,17 @@ use crate::violation::{FieldFault, ViolationReason};
 
 /// Longest registry and repository together, in bytes (distribution's reference grammar).
 const NAME_MAX: usize = 255;
-/// Longest tag.
+/// Longest tag, in bytes.
 const TAG_MAX: usize = 128;
-/// Longest path, its NUL included (the kernel's PATH_MAX).
+/// Longest path in bytes, NUL included (the kernel's PATH_MAX).
 const PATH_MAX: usize = 4096;
-/// Longest name of an image in a layout or an archive.
+/// Longest name of an image in a layout or an archive, in bytes.
 const INNER_MAX: usize = 512;
-/// Longest reference of all; longer ones are not looked into.
+/// Longest reference, in bytes; longer ones are not parsed.
 const REFERENCE_MAX: usize = PATH_MAX + INNER_MAX;
 /// Registry of references without a host name.
 pub(super) const DEFAULT_REGISTRY: &str = "docker.io";
-/// Namespace of the default registry's images without one.
+/// Namespace of images in the default registry that name none.
 pub(super) const DEFAULT_NAMESPACE: &str = "library/";
 /// Tag of references without a tag or digest.
 const DEFAULT_TAG: &str = "latest";
@@ -42,11 +43,11 @@ const DEFAULT_TAG: &str = "latest";
 pub enum ImageReference {
     /// Image in a registry.
     Registry(Repository, Selector),
-    /// Image in an OCI layout on the executor's disk: the one with this name, or the only one.
+    /// Image in an OCI layout on the executor's disk: the image with this name, or the only one.
     Layout(PathBuf, Option<String>),
     /// Image in an OCI layout in a tar archive.
     OciArchive(PathBuf, Option<String>),
-    /// Image in an archive in `docker save`'s format.
+    /// Image in an archive of `docker save`.
     DockerArchive(PathBuf, Option<String>),
 }
 
@@ -76,10 +77,10 @@ pub enum Fault {
     /// The reference has no repository.
     #[error("has no repository, as in docker://REGISTRY/REPOSITORY")]
     NoRepository,
-    /// The registry is no host with an optional port.
+    /// The registry is not a host with an optional port.
     #[error("registry `{0}` is not a host name or IP address with an optional port")]
     Registry(String),
-    /// A component of the repository.
+    /// A component of the repository is invalid.
     #[error(
         "repository component `{0}` is not valid: use a-z and 0-9, separated by `.`, `_`, `__` or any number of `-`"
     )]
@@ -87,24 +88,24 @@ pub enum Fault {
     /// The name is too long.
     #[error("registry and repository have {0} bytes; at most {NAME_MAX}")]
     NameLength(usize),
-    /// The tag.
+    /// The tag is invalid.
     #[error(
         "tag `{0}` is not valid: use 1 to {TAG_MAX} of A-Z, a-z, 0-9, `_`, `.` and `-`, not beginning with `.` or `-`"
     )]
     Tag(String),
-    /// The digest.
+    /// The digest is invalid.
     #[error("digest {0}")]
     Digest(BadDigest),
-    /// The path.
+    /// The path is invalid.
     #[error("path `{0}` is not valid: it must be absolute, without `.` and `..`, and shorter than {PATH_MAX} bytes")]
     Path(String),
-    /// The name inside of a layout or an archive.
+    /// The name inside of a layout or an archive is invalid.
     #[error("name `{0}` is not valid: use 1 to {INNER_MAX} visible ASCII characters")]
     Inner(String),
 }
 
 impl Fault {
-    /// The fault as that of a field.
+    /// Converts to the fault of a field.
     pub fn reported(&self) -> FieldFault {
         let reason = match self {
             Self::Length(_) | Self::NameLength(_) => ViolationReason::TooLong,
@@ -130,17 +131,17 @@ impl fmt::Display for BadReference {
 impl std::error::Error for BadReference {}
 
 impl Repository {
-    /// Host and port as the reference has them: `docker.io`, `127.0.0.1:5000`, `[::1]:5000`.
+    /// Returns host and port as in the reference: `docker.io`, `127.0.0.1:5000`, `[::1]:5000`.
     pub fn registry(&self) -> &str {
         &self.registry
     }
 
-    /// The path within the registry: `library/debian`.
+    /// Returns the path within the registry: `library/debian`.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The reference of one of its images by digest.
+    /// Returns the reference of one of its images by digest.
     pub fn pinned(&self, digest: &Digest) -> ImageReference {
         ImageReference::Registry(self.clone(), Selector { tag: None, digest: Some(digest.clone()) })
     }
@@ -153,17 +154,17 @@ impl fmt::Display for Repository {
 }
 
 impl Selector {
-    /// The tag.
+    /// Returns the tag, if there is one.
     pub fn tag(&self) -> Option<&str> {
         self.tag.as_deref()
     }
 
-    /// The digest.
+    /// Returns the digest, if there is one.
     pub fn digest(&self) -> Option<&Digest> {
         self.digest.as_ref()
     }
 
-    /// Returns the identifier to request from a registry: the digest if there is one, else the tag.
+    /// Returns the identifier to request from a registry: the digest if there is one, otherwise the tag.
     pub fn wanted(&self) -> String {
         match (&self.digest, &self.tag) {
             (Some(digest), _) => digest.to_string(),
@@ -174,10 +175,10 @@ impl Selector {
 }
 
 impl ImageReference {
-    /// Parses one that is of a registry even where it does not say so: what people type at a command line.
+    /// Parses a reference as typed on a command line: without a scheme it names an image in a registry.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// Returns every fault.
     pub fn parse_short(text: &str) -> Result<Self, BadReference> {
         match scheme(text) {
             Some(_) => text.parse(),
@@ -185,12 +186,12 @@ impl ImageReference {
         }
     }
 
-    /// Tells whether a string refers to an image rather than to `host` or `dir:`.
+    /// Returns true if a string refers to an image and not to `host` or `dir:`.
     pub fn is_image(text: &str) -> bool {
         scheme(text).is_some()
     }
 
-    /// The digest that it pins, where it does.
+    /// Returns the digest, if the reference has one.
     pub fn digest(&self) -> Option<&Digest> {
         match self {
             Self::Registry(_, selector) => selector.digest(),
@@ -198,7 +199,7 @@ impl ImageReference {
         }
     }
 
-    /// The path on the executor's disk, where it has one, and the name inside.
+    /// Returns the path on the executor's disk and the name inside, if the reference has a path.
     pub fn file(&self) -> Option<(&Path, Option<&str>)> {
         match self {
             Self::Registry(..) => None,
@@ -289,7 +290,7 @@ fn registry(text: &str) -> Result<ImageReference, BadReference> {
         None => (text, None),
     };
     let pinned = text.contains('@');
-    // A colon after the last slash begins a tag; one before it belongs to the registry's port.
+    // A colon after the last slash begins a tag; an earlier colon belongs to the registry's port.
     let path_at = rest.rfind('/').map_or(0, |at| at + 1);
     let (name, tag) = match rest[path_at..].find(':') {
         Some(colon) => (&rest[..path_at + colon], Some(&rest[path_at + colon + 1..])),
@@ -326,13 +327,13 @@ fn registry(text: &str) -> Result<ImageReference, BadReference> {
     Ok(ImageReference::Registry(Repository { registry: host, path }, Selector { tag, digest }))
 }
 
-/// The one spelling of a registry's name.
+/// Returns the canonical name of a registry.
 pub(super) fn canonical_registry(host: &str) -> String {
     let host = host.to_ascii_lowercase();
     if host == "index.docker.io" { DEFAULT_REGISTRY.to_owned() } else { host }
 }
 
-/// Tells whether the first component of a repository is a host name, by Docker's rule.
+/// Returns true if the first component of a repository is a host name, by Docker's rule.
 pub(super) fn is_host_like(text: &str) -> bool {
     text.contains(['.', ':']) || text.eq_ignore_ascii_case("localhost")
 }
@@ -357,7 +358,7 @@ fn is_host(text: &str) -> bool {
     })
 }
 
-/// `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`
+/// Returns true for `[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*`.
 pub(super) fn is_component(text: &str) -> bool {
     let bytes = text.as_bytes();
     let word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();

@@ -1,5 +1,5 @@
-//! Signals as image configurations name them. The names are nix's; `agent_cli::signals` has the same rules, and depends on
-//! no crate of the executor's.
+//! Signals as named in image configurations. The names are nix's; `agent_cli::signals` has the same rules, and does not
+//! depend on crates of the executor.
 
 use nix::sys::signal::Signal;
 
@@ -8,7 +8,8 @@ const ALIASES: [(&str, Signal); 3] = [("IOT", Signal::SIGABRT), ("CLD", Signal::
 /// The C library's first and the kernel's last real-time signal.
 const REALTIME: (i32, i32) = (34, 64);
 
-/// A signal by number, by name with or without `SIG`, or as `RTMIN+n` and `RTMAX-n` (image-spec, config.md, `StopSignal`).
+/// Parses a signal: a number, a name with or without `SIG`, or `RTMIN+n` and `RTMAX-n` (image-spec, config.md,
+/// `StopSignal`).
 pub fn parse_signal(text: &str) -> Option<i32> {
     if text.bytes().all(|b| b.is_ascii_digit()) {
         return text.parse().ok().filter(|number| (1..=REALTIME.1).contains(number));

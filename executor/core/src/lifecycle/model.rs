@@ -1,23 +1,23 @@
-//! The design as a model: the daemon, the launcher and one shim, each of which can die at any step and be started again,
-//! over what outlives them (the kernel, the disk, the ledger). States move by the real [`advance`].
+//! A model of the design: the daemon, the launcher and one shim, each of which can crash at any step and be restarted,
+//! over the state that outlives them (the kernel, the disk, the ledger). States move by the real [`advance`].
 //!
-//! In go random sequences of steps, deaths and restarts; every one of them must come to the same end, and no step on the
-//! way may show an end before the wipe.
+//! The input is random sequences of steps, crashes and restarts. Each of them must reach the same final state, and no
+//! step may report completion before the wipe.
 
 use super::{State, advance};
 
 /// A step of the model.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// The shim does its next thing.
+    /// The shim takes its next step.
     Shim,
-    /// The process ends by itself.
+    /// The process exits by itself.
     ProcessEnds,
-    /// A client requests the end.
+    /// A client stops the container.
     Stop,
-    /// The launcher does its next thing for a container without a shim.
+    /// The launcher takes its next step for a container without a shim.
     Launcher,
-    /// The daemon looks at what is told on disk.
+    /// The daemon reads the state on disk.
     Daemon,
     KillShim,
     KillLauncher,
@@ -39,7 +39,7 @@ const STEPS: [Step; 10] = [
     Step::StartDaemon,
 ];
 
-/// A container and its three keepers.
+/// A container with daemon, launcher and shim.
 #[derive(Debug)]
 struct World {
     shim: bool,
@@ -47,21 +47,21 @@ struct World {
     daemon: bool,
     /// State in the record on disk.
     record: State,
-    /// True when the exit record is on disk.
+    /// True if the exit record is on disk.
     exit_record: bool,
     /// True while the run directory exists; removed last.
     run_dir: bool,
     process: bool,
-    /// The record tells that the process was started.
+    /// True if the record says that the process was started.
     ran: bool,
     secrets: bool,
     stop: bool,
-    /// Contents of the ledger: the daemon's state of the container, and the states that it has reported.
+    /// Content of the ledger: the states that the daemon has reported for the container.
     reported: Vec<State>,
 }
 
 impl World {
-    /// Admitted and forked: from here on it has a fate.
+    /// Starts with an accepted container and a forked shim.
     fn new() -> Self {
         Self {
             shim: true,
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// Carries out one of the final steps in order. Each of them may be repeated.
+    /// Executes the next final step, in order. Each of them may be repeated.
     fn finish(&mut self) {
         if self.process {
             self.process = false;
@@ -149,8 +149,8 @@ impl World {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2000))]
 
-    /// Every path ends in completed exactly once, wiped before it: whatever dies, and whenever, as long as somebody
-    /// starts it again one day.
+    /// Every sequence ends in completed exactly once, after the wipe, whichever process crashes at whatever step,
+    /// provided that daemon and launcher are restarted eventually.
     #[test]
     fn every_path_ends_wiped_and_then_completed(steps in proptest::collection::vec(0usize..STEPS.len(), 0..60)) {
         let mut world = World::new();
@@ -158,7 +158,7 @@ proptest::proptest! {
             world.step(STEPS[step]);
             proptest::prop_assert_eq!(world.check(), Ok(()));
         }
-        // One day: all that died is there again, and the process is stopped. A shim is not started again.
+        // Finally the launcher and the daemon are restarted, and the process is stopped. A shim is not restarted.
         let at_last = [Step::StartLauncher, Step::StartDaemon, Step::Stop, Step::Shim, Step::Launcher, Step::Daemon];
         for step in at_last.into_iter().cycle().take(20 * at_last.len()) {
             world.step(step);
@@ -169,7 +169,7 @@ proptest::proptest! {
     }
 }
 
-/// The control: a launcher that wrote the record first would be caught.
+/// Control: the test detects a launcher that writes the record before the wipe.
 #[test]
 fn a_record_before_the_wipe_is_caught() {
     let mut world = World::new();

@@ -1,7 +1,7 @@
-//! The actions of a container that runs more than one process: a tree, as BBS has it (models.Action).
+//! The actions of a container that runs more than one process: a tree, as in BBS (models.Action).
 //!
-//! The leaves are processes and transfers of the plan, by their indices; everything else says in which order they run, and what the
-//! failure of one means for the others. A container with a single run action has no tree.
+//! The leaves are processes and transfers of the plan, by index. The inner nodes determine the order in which they run,
+//! and the effect of one failure on the others. A container with a single run action has no tree.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,61 +16,61 @@ pub const SETUP: &str = "setup";
 /// Actions of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Actions {
-    /// Carried out before `action`; the container ends if it fails.
+    /// Executed before `action`; the container ends if it fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub setup: Option<Action>,
     /// Main action.
     pub action: Action,
-    /// Actions beside the main one. When one of them, or the main action, ends, the others are cancelled.
+    /// Actions that run next to the main action. When one of them, or the main action, ends, the others are cancelled.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sidecars: Vec<Action>,
-    /// Policy by which `action` and the sidecars begin again after an end.
+    /// Policy for restarting `action` and the sidecars after they end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<RestartPolicy>,
-    /// Limits of sidecars that have some of their own, by their indices.
+    /// Limits of sidecars, by their indices. Sidecars without own limits are missing.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sidecar_limits: BTreeMap<usize, SidecarLimits>,
 }
 
-/// Limits of a sidecar, below those of its container; 0 for none.
+/// Limits of a sidecar, below those of its container; 0 for no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SidecarLimits {
     /// Bytes of memory, swap included.
     pub memory_bytes: u64,
-    /// Processes and threads.
+    /// Number of processes and threads.
     pub pids: u64,
 }
 
-/// An action.
+/// An action of a tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
     /// Runs the process of the plan with this index.
     Run(usize),
-    /// Carries out the download of the plan's transfers with this index.
+    /// Executes the download with this index in the plan's transfers.
     Download(usize),
-    /// Carries out the upload of the plan's transfers with this index.
+    /// Executes the upload with this index in the plan's transfers.
     Upload(usize),
-    /// One after the other, until one fails.
+    /// Executes actions one after the other, until one fails.
     Serial(Vec<Action>),
-    /// All at once. Each runs to its own end; fails if one fails.
+    /// Executes actions concurrently and waits for all; fails if any of them fails.
     Parallel(Vec<Action>),
-    /// All at once. When one ends, in whatever way, the others are cancelled, and it has failed.
+    /// Executes actions concurrently. When one ends for any reason, the others are cancelled and this action fails.
     Codependent(Vec<Action>),
     /// Succeeds even if its action fails.
     Try(Box<Action>),
-    /// Cancels its action after a time, and has failed then.
+    /// Cancels its action after a time, and then fails.
     Timeout {
         /// Action that is limited.
         action: Box<Action>,
-        /// Time.
+        /// Timeout.
         after: Duration,
     },
     /// Writes messages to the log.
     EmitProgress {
         /// Action that the messages are about.
         action: Box<Action>,
-        /// Messages.
+        /// Messages to write.
         messages: Messages,
     },
 }
@@ -78,13 +78,13 @@ pub enum Action {
 /// Messages of an [`Action::EmitProgress`]; an empty one is not written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Messages {
-    /// At the start.
+    /// Written at the start.
     pub start: String,
-    /// After success.
+    /// Written after success.
     pub success: String,
-    /// After a failure, with its reason behind it.
+    /// Written after a failure, followed by the reason.
     pub failure_prefix: String,
-    /// Marks the log lines.
+    /// Log source of the messages.
     pub log_source: String,
 }
 
@@ -104,7 +104,7 @@ impl Action {
         }
     }
 
-    /// Returns the actions right below it, each with its path below this one's.
+    /// Returns the direct child actions, each with its path relative to this one.
     pub fn children(&self) -> Vec<(String, &Self)> {
         match self {
             Self::Run(_) | Self::Download(_) | Self::Upload(_) => Vec::new(),
@@ -118,7 +118,7 @@ impl Action {
         }
     }
 
-    /// Visits this action and all below it, each before those below it, with their paths.
+    /// Visits this action and all below it, parents before children, with their paths.
     pub fn visit<'a>(&'a self, path: &str, see: &mut impl FnMut(&str, &'a Self)) {
         see(path, self);
         for (below, child) in self.children() {
@@ -128,7 +128,7 @@ impl Action {
 }
 
 impl Actions {
-    /// Returns the trees with their paths, in the order in which they begin.
+    /// Returns the trees with their paths, in the order in which they start.
     pub fn roots(&self) -> impl Iterator<Item = (String, &Action)> {
         let setup = self.setup.iter().map(|setup| (SETUP.to_owned(), setup));
         let sidecars = self.sidecars.iter().enumerate();
@@ -136,19 +136,19 @@ impl Actions {
         setup.chain([("action".to_owned(), &self.action)]).chain(sidecars)
     }
 
-    /// Visits every action, each before those below it, with its path in the request.
+    /// Visits every action, parents before children, with its path in the request.
     pub fn visit<'a>(&'a self, mut see: impl FnMut(&str, &'a Action)) {
         for (path, action) in self.roots() {
             action.visit(&path, &mut see);
         }
     }
 
-    /// True when there is nothing but one run action: the tree is one for its restart policy's sake.
+    /// Returns true if there is only one run action, whose tree exists only because of its restart policy.
     pub fn is_lone_run(&self) -> bool {
         self.setup.is_none() && self.sidecars.is_empty() && matches!(self.action, Action::Run(_))
     }
 
-    /// Returns the index of the sidecar with limits of its own that a process belongs to.
+    /// Returns the index of the sidecar with own limits that a process belongs to.
     pub fn limited_sidecar_of(&self, process: usize) -> Option<usize> {
         let has = |sidecar: &&usize| {
             let mut found = false;
@@ -159,7 +159,7 @@ impl Actions {
         self.sidecar_limits.keys().find(has).copied()
     }
 
-    /// Returns the index of the first process of the main action: its user owns the container's files.
+    /// Returns the index of the first process of the main action, whose user owns the container's files.
     pub fn first_process(&self) -> Option<usize> {
         let mut first = None;
         self.action.visit("", &mut |_, action| {

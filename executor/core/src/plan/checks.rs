@@ -1,99 +1,99 @@
-//! Checks of a running container: what is checked, how often, and how many results count.
+//! Checks of a running container: probes, intervals and thresholds.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Time limit of a check where the request has none. Diego's.
+/// Default time limit of a check (Diego's).
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
-/// Time between checks that pass, where the request has none. Diego's.
+/// Default interval of a check that passes (Diego's).
 pub const INTERVAL_HEALTHY: Duration = Duration::from_secs(30);
-/// Time between checks that do not pass, where the request has none. Diego's.
+/// Default interval of a check that does not pass (Diego's).
 pub const INTERVAL_UNHEALTHY: Duration = Duration::from_secs(2);
-/// Time in which a container must become healthy, where the request has none. Cloud Foundry's.
+/// Default time in which a container must become healthy (Cloud Foundry's).
 pub const START_TIMEOUT_DEFAULT: Duration = Duration::from_secs(60);
-/// Successes after which a check passes, where the request has no number.
+/// Default number of successes after which a check passes.
 pub const HEALTHY_DEFAULT: u32 = 1;
-/// Failures after which a check no longer passes, where the request has no number. The kubelet's: with Diego's 1, a
-/// program that does not answer for one second is ended.
+/// Default number of failures after which a check no longer passes. It is the kubelet's: with Diego's 1, a
+/// program that does not answer for one second would be ended.
 pub const UNHEALTHY_DEFAULT: u32 = 3;
 
 /// Checks of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checks {
-    /// Checks that must pass before all others are made; the liveness checks, if there are none.
+    /// Checks that must pass before all others run; the liveness checks if empty.
     pub startup: Vec<Check>,
-    /// Checks that end the container when one fails.
+    /// Checks that end the container when one of them fails.
     pub liveness: Vec<Check>,
     /// Checks that must pass for the container to be ready.
     pub readiness: Vec<Check>,
-    /// Time from the start of the process in which the startup checks must pass; 0 in a draft for the default.
+    /// Time from the start of the process within which the startup checks must pass; 0 in a draft for the default.
     pub start_timeout: Duration,
-    /// Form of the monitor whose programs the liveness checks are.
+    /// Form of the monitor from which the liveness checks were made.
     #[serde(default)]
     pub monitor: MonitorForm,
 }
 
-/// Form of a monitor, as far as it decides about reports.
+/// Form of a monitor, which determines the reports of failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MonitorForm {
-    /// The checks are of no monitor.
+    /// The checks are not from a monitor.
     #[default]
     None,
-    /// Some programs follow others: the first failure is reported.
+    /// The programs run serially: the first failure is reported.
     Serial,
-    /// All programs are parallel: a failure has all of them made once more, and every failure is reported.
+    /// All programs are parallel: after a failure all are executed once more, and every failure is reported.
     Parallel,
 }
 
-/// A check. Zeros in a draft stand for defaults.
+/// A check of a container. Zeros in a draft mean defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
-    /// Way in which the container is checked.
+    /// Kind of check, with its settings.
     pub probe: Probe,
-    /// Time between checks; 0 for one that depends on the last result.
+    /// Time between checks; 0 if it depends on the last result.
     pub interval: Duration,
-    /// Time limit.
+    /// Time limit of one check.
     pub timeout: Duration,
     /// Time from the start of the process to the first check.
     pub initial_delay: Duration,
-    /// Successes in a row after which it passes.
+    /// Consecutive successes after which the check passes.
     pub healthy_threshold: u32,
-    /// Failures in a row after which it no longer passes; 0 of a startup check.
+    /// Consecutive failures after which the check no longer passes; 0 for a startup check.
     pub unhealthy_threshold: u32,
-    /// Source of the log lines with a program's output; the container's when empty.
+    /// Log source of a program's output; the container's when empty.
     #[serde(default)]
     pub log_source: String,
 }
 
-/// Way in which a container is checked.
+/// Kind of check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Probe {
-    /// The status of an answer to an HTTP request.
+    /// An HTTP request; the status decides.
     Http(HttpProbe),
-    /// A connection to this port.
+    /// A TCP connection to this port.
     Tcp(u16),
-    /// The exit status of a program.
+    /// A program; its exit status decides.
     Exec(ExecProbe),
 }
 
 /// An HTTP request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HttpProbe {
-    /// Port.
+    /// Port of the container.
     pub port: u16,
     /// Path with its query; `/` when empty in a draft.
     pub path: String,
-    /// Headers.
+    /// Request headers, as name and value.
     pub headers: Vec<(String, String)>,
-    /// Statuses that pass; 200 to 399 when empty.
+    /// Status codes that pass; 200 to 399 when empty.
     pub statuses: Vec<u16>,
 }
 
 impl HttpProbe {
-    /// True of a status that passes. As with the kubelet, a redirect passes: it is an answer, and is not followed.
+    /// Returns true if the status passes. As with the kubelet, a redirect passes and is not followed.
     pub fn passes(&self, status: u16) -> bool {
         if self.statuses.is_empty() { (200..400).contains(&status) } else { self.statuses.contains(&status) }
     }
@@ -102,15 +102,15 @@ impl HttpProbe {
 /// A program in the container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecProbe {
-    /// Program.
+    /// Path or name of the program.
     pub path: String,
     /// Arguments, which are not secret.
     pub args: Vec<String>,
-    /// Working directory; the process's own when empty.
+    /// Working directory; the container's own when empty.
     pub dir: String,
     /// User; the container's own when empty.
     pub user: String,
-    /// True when it has the environment of the container's process.
+    /// True if it gets the environment of the container's process.
     #[serde(default)]
     pub container_environment: bool,
 }
@@ -127,7 +127,7 @@ impl Check {
 }
 
 impl Checks {
-    /// True if the container has checks that decide that it has started: Diego's health monitoring.
+    /// Returns true if checks decide that the container has started, as Diego's health monitoring does.
     pub fn decide_start(&self) -> bool {
         !self.startup.is_empty() || !self.liveness.is_empty()
     }
@@ -137,7 +137,7 @@ impl Checks {
         self.startup.iter().chain(&self.liveness).chain(&self.readiness)
     }
 
-    /// True when a connection into the container's network is made.
+    /// Returns true if any check connects to the container's network.
     pub fn connect(&self) -> bool {
         self.all().any(|check| !matches!(check.probe, Probe::Exec(_)))
     }

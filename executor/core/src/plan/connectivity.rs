@@ -11,13 +11,13 @@ use super::EgressRule;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Network {
-    /// A namespace of its own with loopback up.
+    /// A separate namespace with loopback up.
     None,
-    /// The host's.
+    /// The host's network.
     Host,
-    /// A namespace of its own that CNI plugins connect to a network of the operator's.
+    /// A separate namespace that CNI plugins connect to a network of the operator's.
     Cni,
-    /// A namespace that another program made, by a path that the operator allows.
+    /// An existing namespace, by a path that the operator allows.
     Path,
 }
 
@@ -34,7 +34,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Returns the name as CNI's portmap plugin spells it.
+    /// Returns the name as in CNI's portmap plugin.
     pub fn name(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
@@ -44,21 +44,21 @@ impl Protocol {
     }
 }
 
-/// A port of the host that leads to one of the container.
+/// A port of the host that is forwarded to a port of the container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishedPort {
-    /// Address of the host; every address if there is none.
+    /// Address of the host; all addresses if unset.
     pub host_ip: Option<IpAddr>,
     /// Port of the host.
     pub host_port: u16,
     /// Port of the container.
     pub container_port: u16,
-    /// Protocol.
+    /// Transport protocol.
     pub protocol: Protocol,
 }
 
 impl PublishedPort {
-    /// The port on the host as people write it: `127.0.0.1:8080/tcp`, `8080/tcp` on every address.
+    /// Formats the port on the host: `127.0.0.1:8080/tcp`, or `8080/tcp` on all addresses.
     pub fn on_host(&self) -> String {
         let port = format!("{}/{}", self.host_port, self.protocol.name());
         match self.host_ip {
@@ -69,21 +69,21 @@ impl PublishedPort {
     }
 }
 
-/// Everything of the network but which one it is.
+/// All network settings except the kind of network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Connectivity {
-    /// Name of one of the operator's CNI networks; the first one when empty.
+    /// Name of one of the operator's CNI networks; the first configured network when empty.
     pub network_name: String,
-    /// Ports of the host that lead to it.
+    /// Published ports of the container.
     pub ports: Vec<PublishedPort>,
-    /// True when the container may open connections to outside of its network.
+    /// True if the container may open connections to outside of its network.
     pub egress: bool,
-    /// The only destinations outside of its network that it may open connections to; every destination when empty.
+    /// The only destinations outside of its network to which it may open connections; every destination when empty.
     pub egress_rules: Vec<EgressRule>,
-    /// Host name; made from the container's id when empty.
+    /// Host name; derived from the container's id when empty.
     pub hostname: String,
-    /// Addresses of name servers; the network's own answer where there are none.
+    /// Addresses of name servers; those of the CNI result when empty.
     pub dns_servers: Vec<IpAddr>,
     /// Domains to search.
     pub dns_searches: Vec<String>,

@@ -1,4 +1,4 @@
-//! Rules for connections to beyond a container's own network.
+//! Rules for connections to outside of a container's own network.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -23,7 +23,7 @@ pub enum EgressProtocol {
 }
 
 impl EgressProtocol {
-    /// Returns the name.
+    /// Returns the name as in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::All => "all",
@@ -35,16 +35,16 @@ impl EgressProtocol {
     }
 }
 
-/// Addresses from the first to the last, both included.
+/// A range of addresses, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddressRange {
     /// First address.
     pub first: IpAddr,
-    /// Last address, of the same family.
+    /// Last address, of the same family as the first.
     pub last: IpAddr,
 }
 
-/// Ports from the first to the last, both included.
+/// A range of ports, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortRange {
     /// First port.
@@ -56,24 +56,24 @@ pub struct PortRange {
 /// ICMP messages of one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IcmpMessages {
-    /// Type.
+    /// ICMP type.
     pub kind: u8,
-    /// Code; every code where there is none.
+    /// ICMP code; every code if unset.
     pub code: Option<u8>,
 }
 
-/// Destinations that a container may open connections to.
+/// Destinations to which a container may open connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EgressRule {
-    /// Protocol.
+    /// Protocol of the connections.
     pub protocol: EgressProtocol,
-    /// Addresses.
+    /// Destination addresses.
     pub destinations: Vec<AddressRange>,
-    /// Ports of the destination; every port when empty.
+    /// Destination ports; every port when empty.
     pub ports: Vec<PortRange>,
-    /// ICMP messages; every message where there is none.
+    /// ICMP messages; every message if unset.
     pub icmp: Option<IcmpMessages>,
-    /// True when new connections are written to the kernel's log.
+    /// True if new connections are written to the kernel's log.
     pub log: bool,
 }
 
@@ -84,7 +84,7 @@ impl EgressRule {
     }
 }
 
-/// An address as a number, which an IPv4 address fills with its lowest 32 bits.
+/// Converts an address to a number; an IPv4 address uses the lowest 32 bits.
 fn number(ip: IpAddr) -> u128 {
     match ip {
         IpAddr::V4(ip) => u32::from(ip).into(),
@@ -92,18 +92,18 @@ fn number(ip: IpAddr) -> u128 {
     }
 }
 
-/// Number of bits of an address of the same family.
+/// Returns the number of bits of an address of this family.
 fn width(ip: IpAddr) -> u32 {
     if ip.is_ipv4() { 32 } else { 128 }
 }
 
 impl AddressRange {
-    /// Returns whether both ends are of the same family, and the first is not beyond the last.
+    /// Returns true if both ends are of the same family, and the first is not after the last.
     pub fn is_ordered(&self) -> bool {
         self.first.is_ipv4() == self.last.is_ipv4() && self.first <= self.last
     }
 
-    /// Returns the range of a network in CIDR notation; `None` where the prefix is too long.
+    /// Returns the range of a network in CIDR notation; `None` if the prefix is too long.
     fn from_network(ip: IpAddr, prefix: u32) -> Option<Self> {
         let host = width(ip).checked_sub(prefix)?;
         let mask = u128::MAX.checked_shl(host).unwrap_or(0);
@@ -116,16 +116,16 @@ impl AddressRange {
     }
 }
 
-/// Why a text is not a range of addresses.
+/// Error of a text that is not a range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRange {
-    /// Another form.
+    /// The text has another form.
     #[error("is not an address, a network (192.0.2.0/24) or a range (192.0.2.1-192.0.2.9)")]
     Form,
-    /// Ends of different families.
+    /// The ends are of different families.
     #[error("mixes IPv4 and IPv6")]
     Mixed,
-    /// Ends in the wrong order.
+    /// The end is before the start.
     #[error("ends before it begins")]
     Order,
 }
@@ -150,7 +150,7 @@ impl FromStr for AddressRange {
     }
 }
 
-/// The shortest form: an address, a network, or both ends.
+/// Formats the shortest form: an address, a network, or both ends.
 impl fmt::Display for AddressRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { first, last } = self;

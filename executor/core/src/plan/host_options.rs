@@ -1,4 +1,5 @@
-//! What a container has of the host beyond its limits: processors, devices, a confinement, and attributes of its processes.
+//! Host resources of a container in addition to its limits: processors, devices, confinement, and attributes of its
+//! processes.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,11 +11,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostOptions {
-    /// Processors, in the kernel's list format; all when empty.
+    /// Processors, in the kernel's list format; all of the host's when empty.
     pub cpus: String,
-    /// Memory nodes, likewise.
+    /// Memory nodes, in the kernel's list format; all of the host's when empty.
     pub memory_nodes: String,
-    /// Adjustment of the score by which the kernel chooses processes to kill; the launcher's own when unset.
+    /// Adjustment of the OOM score; the launcher's own when unset.
     pub oom_score_adj: Option<i32>,
     /// Limits of each process, in the order of the request.
     pub ulimits: Vec<Ulimit>,
@@ -25,18 +26,18 @@ pub struct HostOptions {
 }
 
 impl HostOptions {
-    /// Returns true when the container has a cgroup of processors and memory nodes.
+    /// Returns true if the container has a cpuset cgroup.
     pub fn has_cpuset(&self) -> bool {
         !self.cpus.is_empty() || !self.memory_nodes.is_empty()
     }
 
-    /// Returns the devices of CDI with their indices in the request.
+    /// Returns the CDI devices with their indices in the request.
     pub fn cdi_devices(&self) -> impl Iterator<Item = (usize, &Device)> {
         self.devices.iter().enumerate().filter(|(_, device)| device.is_cdi())
     }
 }
 
-/// A limit of each process.
+/// A resource limit of each process (setrlimit).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ulimit {
     /// Name as in docker: `memlock`.
@@ -47,33 +48,33 @@ pub struct Ulimit {
     pub hard: i64,
 }
 
-/// A device of the operator's list, or of CDI, in a container.
+/// A device in a container, from the operator's list or from CDI.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
-    /// Name in the configuration, or the qualified name of a device of CDI: `vendor.com/class=name`.
+    /// Name in the configuration, or the qualified name of a CDI device: `vendor.com/class=name`.
     pub name: String,
-    /// Path of the node in the container; empty in a draft for the path on the host. Empty for a device of CDI.
+    /// Path of the node in the container; empty in a draft for the path on the host. Empty for a CDI device.
     pub path: PathBuf,
-    /// Permissions; empty in a draft for those of the configuration. Empty for a device of CDI.
+    /// Permissions; empty in a draft for those of the configuration. Empty for a CDI device.
     pub permissions: String,
 }
 
 impl Device {
-    /// Returns true for a device of CDI.
+    /// Returns true for a CDI device.
     pub fn is_cdi(&self) -> bool {
         self.name.contains('=')
     }
 }
 
-/// A device of the host that the operator lends to containers: an entry of the table `devices` of the configuration.
+/// A device of the host that the operator offers to containers: an entry of the table `devices` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostDevice {
-    /// Name, by which requests ask for it.
+    /// Name by which requests refer to it.
     pub name: String,
     /// Device node on the host.
     pub path: PathBuf,
-    /// Permissions that a container can have at most.
+    /// Maximum permissions of a container on it.
     #[serde(default = "reading_and_writing")]
     pub permissions: String,
 }
@@ -82,19 +83,19 @@ fn reading_and_writing() -> String {
     "rw".to_owned()
 }
 
-/// Permissions on a device, as the kernel's device cgroup has them.
+/// Permissions on a device, as in the kernel's device cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DevicePermissions {
-    /// `r`: open it for reading.
+    /// `r`: open for reading.
     pub read: bool,
-    /// `w`: open it for writing.
+    /// `w`: open for writing.
     pub write: bool,
-    /// `m`: make nodes of it.
+    /// `m`: create device nodes (mknod).
     pub create: bool,
 }
 
 impl DevicePermissions {
-    /// Returns true when every permission is one of `other`.
+    /// Returns true if every permission is also in `other`.
     pub fn are_within(self, other: Self) -> bool {
         (!self.read || other.read) && (!self.write || other.write) && (!self.create || other.create)
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Limits on the rate at which output is kept; no limit where there is no number.
+/// Limits on the rate at which output is kept; an unset value means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LogLimits {
@@ -15,7 +15,7 @@ pub struct LogLimits {
 }
 
 impl LogLimits {
-    /// Returns whether there is no limit at all.
+    /// Returns true if there is no limit.
     pub fn is_unlimited(self) -> bool {
         self == Self::default()
     }
@@ -27,6 +27,6 @@ impl LogLimits {
 pub struct Logging {
     /// Limits in force.
     pub limits: LogLimits,
-    /// Tags for whoever passes the log on.
+    /// Tags for log forwarders.
     pub tags: BTreeMap<String, String>,
 }

@@ -1,7 +1,7 @@
-//! Pods: groups of containers that share a network, IPC and a host name and, where asked for, processes and volumes.
+//! Pods: groups of containers that share a network, IPC and a host name and, if requested, processes and volumes.
 //!
-//! A pod is a container without a program, its holder, whose first process keeps the namespaces. A member names the pod,
-//! and its plan repeats what it has from there, so that it is judged by the same rules as a container by itself.
+//! A pod is a container without a program, the holder, whose first process keeps the namespaces. A member names the
+//! pod, and its plan repeats the pod's settings, so that the rules for other containers apply to it as well.
 
 use std::path::{Path, PathBuf};
 
@@ -13,20 +13,20 @@ use crate::ident::ContainerId;
 /// Directory of a pod's volumes in its holder's root.
 pub const POD_VOLUMES: &str = "/volumes";
 
-/// Part of a container in a pod.
+/// Role of a container in a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PodRole {
-    /// The pod itself: it holds what its members share, and runs no program.
+    /// The pod itself: it holds the members' shared resources and runs no program.
     Holder {
-        /// The members share the holder's pid namespace.
+        /// True if the members share the holder's PID namespace.
         share_processes: bool,
     },
     /// A member of a pod.
     Member {
         /// Id of the pod.
         pod: ContainerId,
-        /// The members share the holder's pid namespace.
+        /// True if the members share the holder's PID namespace.
         share_processes: bool,
     },
 }
@@ -36,7 +36,7 @@ pub fn pod_volume_path(name: &str) -> PathBuf {
     Path::new(POD_VOLUMES).join(name)
 }
 
-/// Returns the name of a volume of a pod.
+/// Returns the name of a pod's volume, from the path of an empty volume in the holder.
 pub fn pod_volume_name(volume: &Volume) -> Option<&str> {
     volume.path.strip_prefix(POD_VOLUMES).ok()?.to_str()
 }
@@ -47,7 +47,7 @@ impl Plan {
         matches!(self.pod, Some(PodRole::Holder { .. }))
     }
 
-    /// Returns the id of the pod that the container is a member of.
+    /// Returns the id of the pod that the container is a member of, if there is one.
     pub fn member_of(&self) -> Option<&ContainerId> {
         match &self.pod {
             Some(PodRole::Member { pod, .. }) => Some(pod),
@@ -55,7 +55,7 @@ impl Plan {
         }
     }
 
-    /// Returns true for a pod whose members share one pid namespace, and for its members.
+    /// Returns true for a pod whose members share one PID namespace, and for its members.
     pub fn shares_processes(&self) -> bool {
         match &self.pod {
             Some(PodRole::Holder { share_processes } | PodRole::Member { share_processes, .. }) => *share_processes,
@@ -63,12 +63,12 @@ impl Plan {
         }
     }
 
-    /// Returns true when a network namespace is made for the container.
+    /// Returns true if a network namespace is created for the container.
     pub fn makes_network(&self) -> bool {
         self.member_of().is_none() && matches!(self.network, Network::None | Network::Cni)
     }
 
-    /// Returns true when the container's network namespace belongs to its user namespace.
+    /// Returns true if the container's network namespace belongs to its user namespace.
     pub fn owns_network(&self) -> bool {
         matches!(self.network, Network::None | Network::Cni)
     }

@@ -1,37 +1,37 @@
-//! Restart policy of a container: when its action begins again after an end, and how long it waits before.
+//! Restart policy of a container: which exits restart its action, and after which delay.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Pause after the second end in a row, where the request has none. The kubelet's.
+/// Default delay before the second consecutive restart (the kubelet's).
 pub const RESTART_DELAY_MIN_DEFAULT: Duration = Duration::from_secs(10);
-/// Longest pause, where the request has none. The kubelet's.
+/// Default longest delay (the kubelet's).
 pub const RESTART_DELAY_MAX_DEFAULT: Duration = Duration::from_secs(300);
 
-/// Ends after which the action begins again.
+/// Ends after which the action is restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RestartMode {
-    /// Failures, at most this many times; any number of times if unset.
+    /// Failures, at most this many times; without a limit if unset.
     OnFailure(Option<u32>),
-    /// Every end.
+    /// Success and failure.
     Always,
 }
 
 /// Restart policy of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartPolicy {
-    /// Ends after which the action begins again.
+    /// Ends after which the action is restarted.
     pub mode: RestartMode,
-    /// Pause after the second end in a row; it is doubled after each further one. The first restart is at once.
+    /// Delay before the second consecutive restart; doubled for each further one. The first restart is immediate.
     pub delay_min: Duration,
-    /// Longest pause. A run of twice this time makes the next restart the first one again.
+    /// Longest delay. A run that lasts twice this time resets the sequence.
     pub delay_max: Duration,
 }
 
 impl RestartPolicy {
-    /// True when the action begins again after an end, having been restarted this many times.
+    /// Returns true if the action is restarted after an end, with this many restarts so far.
     pub fn permits(&self, failed: bool, restarts: u64) -> bool {
         match self.mode {
             RestartMode::Always => true,
@@ -39,7 +39,7 @@ impl RestartPolicy {
         }
     }
 
-    /// Returns the time of running after which earlier ends are forgotten. The kubelet's rule.
+    /// Returns the length of a run after which earlier ends are ignored (the kubelet's rule).
     pub fn forget_after(&self) -> Duration {
         self.delay_max * 2
     }

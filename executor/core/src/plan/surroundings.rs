@@ -1,4 +1,4 @@
-//! Mounts, kernel settings and host names of a container, beside its root file system and its network.
+//! Mounts, kernel settings and host names of a container, in addition to its root file system and its network.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Size of /dev/shm where a request says nothing.
+/// Default size of /dev/shm, in bytes.
 pub const SHM_BYTES_DEFAULT: u64 = 64 << 20;
-/// Permission bits of a tmpfs where a request says nothing.
+/// Default permission bits of a tmpfs.
 pub const TMPFS_MODE_DEFAULT: u32 = 0o1777;
 
 /// Directories that are fresh in every container with the root file system `host`.
@@ -16,7 +16,7 @@ pub const FRESH_OF_HOST: [&str; 2] = ["/tmp", "/run"];
 /// Path of the Docker socket in a container.
 pub const DOCKER_SOCKET: &str = "/var/run/docker.sock";
 
-/// An empty file system in memory.
+/// An empty tmpfs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tmpfs {
     /// Mount point in the container.
@@ -25,18 +25,18 @@ pub struct Tmpfs {
     pub bytes: u64,
     /// Permission bits of its root.
     pub mode: u32,
-    /// Owner of its root, in the container.
+    /// Owner of its root, as an id in the container.
     pub uid: u32,
-    /// Group of its root, in the container.
+    /// Group of its root, as an id in the container.
     pub gid: u32,
-    /// Programs on it can be executed.
+    /// True if programs on it can be executed.
     pub exec: bool,
 }
 
 /// A line of /etc/hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExtraHost {
-    /// The name.
+    /// Host name.
     pub name: String,
     /// IP address of the name.
     pub address: IpAddr,
@@ -50,15 +50,15 @@ pub struct Surroundings {
     pub tmpfs: Vec<Tmpfs>,
     /// Size of /dev/shm in bytes; 0 in a draft for the default.
     pub shm_bytes: u64,
-    /// Settings of the kernel that the container's own namespaces have.
+    /// Sysctls of the container's own namespaces, by name.
     pub sysctls: BTreeMap<String, String>,
-    /// Names beside the container's own.
+    /// Host names in addition to the container's own.
     pub extra_hosts: Vec<ExtraHost>,
-    /// True when the first process is the executor's init, with the program as its child.
+    /// True if the first process is the executor's init, with the program as its child.
     pub init: bool,
 }
 
-/// Returns the settings of containers whose plans were made before this field existed.
+/// Returns the settings of containers whose plans are older than this field.
 pub(super) fn before() -> Surroundings {
     Surroundings { shm_bytes: SHM_BYTES_DEFAULT, ..Surroundings::default() }
 }

@@ -1,23 +1,23 @@
-//! Message that a process leaves about its end, as Kubernetes has it.
+//! Termination message of a process, as in Kubernetes.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Path of the file where a request says nothing.
+/// Default path of the file.
 pub const TERMINATION_PATH_DEFAULT: &str = "/dev/termination-log";
-/// Prefix of the names that the file can have right below /dev.
+/// Prefix that a file directly below /dev must have.
 pub const TERMINATION_DEV_PREFIX: &str = "/dev/termination-";
-/// Maximum bytes of a message where a request says nothing.
+/// Default maximum size of a message, in bytes.
 pub const TERMINATION_BYTES_DEFAULT: u32 = 4096;
 
-/// Message that a process leaves about its end.
+/// File for the termination message of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminationMessage {
     /// File in the container; empty in a draft for the default.
     pub path: PathBuf,
     /// Maximum bytes that are kept; 0 in a draft for the default.
     pub bytes_max: u32,
-    /// The end of the log takes its place when the process fails without a message.
+    /// True if the end of the log is used when the process fails without a message.
     pub fallback_to_logs: bool,
 }

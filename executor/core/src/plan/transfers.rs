@@ -1,6 +1,6 @@
 //! Downloads and uploads of a tree of actions, without their URLs.
 //!
-//! A URL is a secret: it waits in the container's volume, as the arguments of a step do, and is in no plan.
+//! A URL is secret: like the arguments of a step it is kept in the container's secret volume and is in no plan.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ impl Direction {
         }
     }
 
-    /// Returns the field of its action that has the URL.
+    /// Returns the field of its action that holds the URL.
     pub fn url_field(self) -> &'static str {
         match self {
             Self::Download => "from",
@@ -33,7 +33,7 @@ impl Direction {
         }
     }
 
-    /// Returns the field of its action that has the path in the container.
+    /// Returns the field of its action that holds the path in the container.
     pub fn path_field(self) -> &'static str {
         match self {
             Self::Download => "to",
@@ -46,9 +46,9 @@ impl Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ChecksumAlgorithm {
-    /// MD5, against mistakes alone.
+    /// MD5, only against accidental errors.
     Md5,
-    /// SHA-1, likewise.
+    /// SHA-1, only against accidental errors.
     Sha1,
     /// SHA-256.
     Sha256,
@@ -77,34 +77,34 @@ impl ChecksumAlgorithm {
     }
 }
 
-/// Checksum that an artifact must have.
+/// Expected checksum of an artifact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Checksum {
     /// Algorithm.
     pub algorithm: ChecksumAlgorithm,
-    /// Value, hexadecimal in lower case.
+    /// Checksum, hexadecimal in lower case.
     pub value: String,
 }
 
 /// A download or an upload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedTransfer {
-    /// Path of its action, which is unique within the container.
+    /// Path of its action, unique within the container.
     pub id: String,
     /// Direction.
     pub direction: Direction,
-    /// Name of what is transferred, for the log and for errors; may be empty.
+    /// Name of the artifact, for the log and for errors; may be empty.
     pub artifact: String,
     /// Path in the container.
     pub path: String,
     /// User that reads or writes the files.
     pub user: UserRef,
-    /// Marks its log lines.
+    /// Log source of its log lines.
     pub log_source: String,
-    /// Checksum of a download.
+    /// Expected checksum of a download.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<Checksum>,
-    /// Key of a download in the cache; empty where it is not cached.
+    /// Key of a download in the artifact cache; empty if it is not cached.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub cache_key: String,
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Plan, Rootfs};
 
-/// Permission bits of an empty volume's root where a request says nothing.
+/// Default permission bits of an empty volume's root.
 pub const VOLUME_MODE_DEFAULT: u32 = 0o1777;
 
 /// A directory that is mounted into a container.
@@ -14,11 +14,11 @@ pub const VOLUME_MODE_DEFAULT: u32 = 0o1777;
 pub struct Volume {
     /// Mount point in the container.
     pub path: PathBuf,
-    /// Content of the volume.
+    /// Source of the volume's content.
     pub source: VolumeSource,
-    /// Directory of the volume that is mounted, relative to its root; empty for all of it.
+    /// Mounted directory of the volume, relative to its root; empty for the whole volume.
     pub sub_path: PathBuf,
-    /// True when the container cannot write to it.
+    /// True if the container cannot write to it.
     pub read_only: bool,
 }
 
@@ -28,11 +28,11 @@ pub struct Volume {
 pub enum VolumeSource {
     /// A new directory, which is removed with the container.
     Empty(EmptyVolume),
-    /// The name of one of the operator's volumes.
+    /// A volume of the operator's, by name.
     Host(String),
     /// The files of an image.
     Image(VolumeImage),
-    /// The name of a volume of the pod that the container is a member of.
+    /// A volume of the pod that the container is a member of, by name.
     Pod(String),
     /// A directory or a file of the host, below one of the policy's `host_paths`.
     HostPath(PathBuf),
@@ -41,14 +41,14 @@ pub enum VolumeSource {
 /// A new directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EmptyVolume {
-    /// Medium.
+    /// Disk or memory.
     pub medium: Medium,
-    /// Maximum size in bytes. 0 on a disk: the volume shares the limit of the writable layer. 0 in memory, in a draft: the
-    /// container's memory limit.
+    /// Maximum size in bytes. 0 on disk: the volume shares the limit of the writable layer. 0 in memory, in a draft:
+    /// the container's memory limit.
     pub bytes: u64,
     /// Permission bits of its root, which belongs to the process's user.
     pub mode: u32,
-    /// Group of its root, as the container sees it; that of the process's user where it is not given.
+    /// Group of its root, as an id in the container; the group of the process's user if unset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gid: Option<u32>,
 }
@@ -64,7 +64,7 @@ pub enum Medium {
     Memory,
 }
 
-/// An image whose files are a volume.
+/// An image whose files are the content of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeImage {
     /// Reference in the request.
@@ -75,21 +75,22 @@ pub struct VolumeImage {
     pub layers: Vec<String>,
 }
 
-/// A directory of the host that the operator lends to containers: an entry of the table `volumes` of the configuration.
+/// A directory of the host that the operator offers to containers: an entry of the table `volumes` of the
+/// configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostVolume {
-    /// Name, by which requests ask for it.
+    /// Name by which requests refer to it.
     pub name: String,
     /// Directory of the host.
     pub path: PathBuf,
-    /// True when no container can write to it.
+    /// True if no container can write to it.
     #[serde(default)]
     pub read_only: bool,
 }
 
 impl Volume {
-    /// The empty volume, if it is one.
+    /// Returns the empty volume, if it is one.
     pub fn empty(&self) -> Option<&EmptyVolume> {
         match &self.source {
             VolumeSource::Empty(empty) => Some(empty),
@@ -97,12 +98,12 @@ impl Volume {
         }
     }
 
-    /// True for a volume of the container's pod. Other members can change what lies in it at any time.
+    /// Returns true for a volume of the container's pod. Other members can change its content at any time.
     pub fn is_of_pod(&self) -> bool {
         matches!(self.source, VolumeSource::Pod(_))
     }
 
-    /// The image, if it is one.
+    /// Returns the image, if it is one.
     pub fn image(&self) -> Option<&VolumeImage> {
         match &self.source {
             VolumeSource::Image(image) => Some(image),
@@ -112,20 +113,20 @@ impl Volume {
 }
 
 impl EmptyVolume {
-    /// Bytes of disk that are reserved for it alone.
+    /// Returns the bytes of disk that are reserved for this volume.
     pub fn disk_bytes(&self) -> u64 {
         if self.medium == Medium::Disk { self.bytes } else { 0 }
     }
 }
 
 impl Plan {
-    /// True if the shim mounts volumes and tmpfs file systems together, outer ones first: the container has volumes, or devices
-    /// of CDI, which can bring mounts.
+    /// Returns true if the shim mounts volumes and tmpfs file systems together, outer ones first. This is so if the
+    /// container has volumes, or CDI devices, which can add mounts.
     pub fn has_ordered_mounts(&self) -> bool {
         !self.volumes.is_empty() || self.host_options.cdi_devices().next().is_some()
     }
 
-    /// The manifests' digests and the layers of every image that the container has: of its root and of its volumes.
+    /// Returns manifest digest and layers of each image of the container: of its root and of its volumes.
     pub fn images(&self) -> impl Iterator<Item = (&str, &[String])> {
         let root = match &self.rootfs {
             Rootfs::Image(image) => Some((&*image.digest, &*image.layers)),

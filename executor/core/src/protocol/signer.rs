@@ -1,46 +1,46 @@
-//! Messages between the daemon and the process that holds the CA's key, over a connection of their own.
+//! Messages between the daemon and the process that holds the CA's key, over a separate connection.
 //!
-//! The signer says first whether it can sign: [`SignerReady`] or a refusal. Then it answers each [`SignRequest`], one after the
-//! other. No private key is in any message: the signer gets public keys and gives certificates.
+//! The signer first reports whether it can sign: [`SignerReady`] or a refusal. Then it answers each [`SignRequest`] in
+//! turn. No message contains a private key: the signer receives public keys and returns certificates.
 
 use prost::{Message, Oneof};
 
 use super::Refused;
 
-/// Descriptor of an [`OpenSigner`]: the signer's end of a connection.
+/// Descriptor of an [`OpenSigner`]: the signer's side of a connection.
 pub const SIGNER_FDS: [&str; 1] = ["connection"];
-/// Most processes that sign at a time: the one in force, and those that are to follow it.
+/// Maximum number of signer processes: the current one, and its successors.
 pub const SIGNERS_MAX: usize = 4;
 /// Length of a public key, in bytes: an uncompressed point of P-256.
 pub const PUBLIC_KEY_LENGTH: usize = 65;
 
-/// Starts a process that reads the CA's certificate and key, and signs. A descriptor accompanies it. The answer comes when the
-/// process is forked; what it finds it tells itself.
+/// Starts a process that reads the CA's certificate and key, and signs. A descriptor accompanies the call. The launcher
+/// replies once the process is forked; the process reports its own status.
 #[derive(Clone, PartialEq, Message)]
 pub struct OpenSigner {}
 
-/// A public key, and the names to be certified.
+/// A public key, and the names to certify.
 #[derive(Clone, PartialEq, Message)]
 pub struct SignRequest {
-    /// Id of the container: the common name.
+    /// Id of the container, which becomes the common name.
     #[prost(string, tag = "1")]
     pub container_id: String,
     /// Public key, an uncompressed point of P-256.
     #[prost(bytes = "vec", tag = "2")]
     pub public_key: Vec<u8>,
-    /// Life of the certificate in seconds; 0 for that of the settings.
+    /// Validity period of the certificate in seconds; 0 for that of the settings.
     #[prost(uint64, tag = "3")]
     pub ttl_seconds: u64,
-    /// Organizational units.
+    /// Organizational units of the subject.
     #[prost(string, repeated, tag = "4")]
     pub organizational_units: Vec<String>,
     /// DNS names.
     #[prost(string, repeated, tag = "5")]
     pub dns_names: Vec<String>,
-    /// Addresses.
+    /// IP addresses.
     #[prost(string, repeated, tag = "6")]
     pub ip_addresses: Vec<String>,
-    /// SPIFFE ID.
+    /// SPIFFE ID; empty if there is none.
     #[prost(string, tag = "7")]
     pub spiffe_id: String,
 }
@@ -48,52 +48,52 @@ pub struct SignRequest {
 /// Message of the signer.
 #[derive(Clone, PartialEq, Message)]
 pub struct SignerReply {
-    /// The message.
+    /// Answer; `None` if a newer peer sent one that this version does not know.
     #[prost(oneof = "SignerAnswer", tags = "1, 2, 3")]
     pub answer: Option<SignerAnswer>,
 }
 
-/// What a signer tells.
+/// Answers of a signer.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum SignerAnswer {
-    /// It can sign.
+    /// The signer is ready.
     #[prost(message, tag = "1")]
     Ready(SignerReady),
-    /// A certificate.
+    /// The signed certificate.
     #[prost(message, tag = "2")]
     Signed(Signed),
-    /// Why it cannot sign, or not this.
+    /// The signer cannot sign at all, or not this request.
     #[prost(message, tag = "3")]
     Refused(Refused),
 }
 
-/// The CA.
+/// Description of the CA.
 #[derive(Clone, PartialEq, Message)]
 pub struct SignerReady {
-    /// Subject of the CA's certificate, for people.
+    /// Subject of the CA's certificate, for display.
     #[prost(string, tag = "1")]
     pub subject: String,
-    /// End of the CA's certificate, in seconds since the epoch.
+    /// Expiry of the CA's certificate, in seconds since the epoch.
     #[prost(uint64, tag = "2")]
     pub not_after: u64,
-    /// All certificates of the CA's file, PEM.
+    /// All certificates of the CA's file (PEM).
     #[prost(string, tag = "3")]
     pub chain: String,
 }
 
-/// A certificate.
+/// A signed certificate.
 #[derive(Clone, PartialEq, Message)]
 pub struct Signed {
-    /// The certificate, PEM.
+    /// Certificate (PEM).
     #[prost(string, tag = "1")]
     pub certificate: String,
     /// Serial number, big-endian.
     #[prost(bytes = "vec", tag = "2")]
     pub serial: Vec<u8>,
-    /// Beginning, in seconds since the epoch: a little before now.
+    /// Start of validity, in seconds since the epoch: a little before the current time.
     #[prost(uint64, tag = "3")]
     pub not_before: u64,
-    /// End, in seconds since the epoch.
+    /// Expiry, in seconds since the epoch.
     #[prost(uint64, tag = "4")]
     pub not_after: u64,
 }

@@ -1,8 +1,9 @@
-//! Messages about what goes to and from a process while it runs: processes that are executed in a container, and clients
-//! that are attached to its own.
+//! Messages about the input and output of running processes: processes that are executed in a container, and clients
+//! that are attached to its own process.
 //!
-//! What a process is executed with is in a memory file, and what it reads and writes goes over its own descriptors to the
-//! daemon: no message here has any of it. An attached client's packets are bytes behind one of the marks below.
+//! The arguments of an executed process are in a memory file, and its input and output pass over its own descriptors to
+//! the daemon: no message here contains them. A packet of an attached client is one of the marks below, followed by
+//! bytes.
 
 use prost::{Message, Oneof};
 
@@ -10,14 +11,14 @@ use super::Refused;
 
 /// Descriptors of an [`Exec`], in order.
 pub const EXEC_FDS: [&str; 2] = ["session", "process payload"];
-/// Descriptor of an [`Attach`]: the shim's end of the client's connection.
+/// Descriptor of an [`Attach`]: the shim's side of the client's connection.
 pub const ATTACH_FDS: [&str; 1] = ["client"];
-/// Maximum number of processes that are executed in one container at the same time.
+/// Maximum number of concurrently executed processes per container.
 pub const EXECS_MAX: usize = 64;
-/// And in all of them.
+/// Maximum number of concurrently executed processes in all containers together.
 pub const EXECS_MAX_IN_ALL: usize = 1024;
 
-/// Executes a process in a container that runs; descriptors accompany it. What becomes of it is told on the session.
+/// Executes a process in a running container; descriptors accompany the call. The result is sent on the session.
 #[derive(Clone, PartialEq, Message)]
 pub struct Exec {
     /// Id of the container.
@@ -26,42 +27,43 @@ pub struct Exec {
     /// `user[:group]`; the container's own when empty.
     #[prost(string, tag = "2")]
     pub user: String,
-    /// True when the process gets a terminal.
+    /// True if the process gets a terminal.
     #[prost(bool, tag = "3")]
     pub terminal: bool,
-    /// Lines of the terminal.
+    /// Rows of the terminal.
     #[prost(uint32, tag = "4")]
     pub rows: u32,
-    /// Characters of a line.
+    /// Columns of the terminal.
     #[prost(uint32, tag = "5")]
     pub columns: u32,
-    /// True when standard input is a pipe; otherwise it is empty.
+    /// True if standard input is a pipe; otherwise it is empty.
     #[prost(bool, tag = "6")]
     pub stdin: bool,
-    /// Time of the container's admission, as in its launch, because the id may belong to another container by now.
+    /// Time of the container's acceptance, as in its launch, because another container may have the id by now.
     #[prost(uint64, tag = "7")]
     pub created_at: u64,
-    /// True when the process gets the environment of the container's own process, too.
+    /// True if the process also gets the environment of the container's own process.
     #[prost(bool, tag = "130")]
     pub container_environment: bool,
 }
 
-/// An argument of an [`Archive`]'s payload: a link at the end of its path is followed.
+/// Argument in an [`Archive`]'s payload: follow a link at the end of the path.
 pub const ARCHIVE_FOLLOW: &str = "follow";
-/// Another one: what the path is, and nothing more.
+/// Argument in an [`Archive`]'s payload: return only the status of the path.
 pub const ARCHIVE_STAT: &str = "stat";
 
-/// Another one, of a [`ArchiveWork::Put`]: directories that the path lacks are made, and the archive must have no device nodes.
+/// Argument in the payload of an [`ArchiveWork::Put`]: create missing directories of the path, and reject an archive
+/// with device nodes.
 pub const ARCHIVE_DOWNLOAD: &str = "download";
 
-/// Copies files out of a container that runs, or into it, as a tar archive over standard output or input: in place of the
-/// program of an [`Exec`], whose payload has the path in the container and the flags above as arguments.
+/// Copies files out of a running container, or into it, as a tar archive over standard output or input. It replaces the
+/// program of an [`Exec`]; the payload has the path in the container and the flags above as arguments.
 #[derive(Clone, PartialEq, Message)]
 pub struct Archive {
-    /// User and container, as for a program.
+    /// User and container, as for an executed program.
     #[prost(message, optional, tag = "1")]
     pub exec: Option<Exec>,
-    /// Direction.
+    /// Direction, as the number of an [`ArchiveWork`].
     #[prost(enumeration = "ArchiveWork", tag = "2")]
     pub work: i32,
 }
@@ -70,11 +72,11 @@ pub struct Archive {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
 #[repr(i32)]
 pub enum ArchiveWork {
-    /// Invalid.
+    /// Invalid value.
     Nothing = 0,
-    /// Out of the container: an [`ArchiveStat`] with its length before it (32 bits, little endian), then the archive.
+    /// Out of the container: an [`ArchiveStat`] after its length (32 bits, little endian), then the archive.
     Get = 1,
-    /// Into it. When all is unpacked, an [`ArchiveDone`].
+    /// Into the container. After everything is unpacked, an [`ArchiveDone`].
     Put = 2,
 }
 
@@ -84,13 +86,13 @@ pub struct ArchiveStat {
     /// Size in bytes.
     #[prost(uint64, tag = "1")]
     pub size: u64,
-    /// Kind and permissions, as in `st_mode`.
+    /// File type and permission bits, as in `st_mode`.
     #[prost(uint32, tag = "2")]
     pub mode: u32,
     /// Target of a symbolic link.
     #[prost(bytes = "vec", tag = "3")]
     pub link: Vec<u8>,
-    /// Time of the last change of the content, in seconds since the epoch.
+    /// Time of the last modification of the content, in seconds since the epoch.
     #[prost(int64, tag = "4")]
     pub mtime: i64,
 }
@@ -98,7 +100,7 @@ pub struct ArchiveStat {
 /// Summary of an unpacked archive.
 #[derive(Clone, Copy, PartialEq, Message)]
 pub struct ArchiveDone {
-    /// Entries.
+    /// Number of files, directories and links.
     #[prost(uint64, tag = "1")]
     pub entries: u64,
     /// Bytes of all files.
@@ -106,18 +108,18 @@ pub struct ArchiveDone {
     pub bytes: u64,
 }
 
-/// Order of the daemon on a session. The end of the session ends the process.
+/// Order of the daemon on a session. Closing the session ends the process.
 #[derive(Clone, PartialEq, Message)]
 pub struct ExecOrder {
-    /// Signal for the process.
+    /// Signal to send to the process.
     #[prost(int32, tag = "1")]
     pub signal: i32,
 }
 
-/// Report on a session.
+/// Report of the process on a session.
 #[derive(Clone, PartialEq, Message)]
 pub struct ExecReport {
-    /// Content.
+    /// Content; `None` if a newer peer sent one that this version does not know.
     #[prost(oneof = "ExecNews", tags = "1, 2, 3, 4, 5")]
     pub news: Option<ExecNews>,
 }
@@ -131,14 +133,14 @@ pub enum ExecNews {
     /// The program could not be executed.
     #[prost(message, tag = "2")]
     NotExecuted(NotExecuted),
-    /// The process runs. The executor's ends of its input and output accompany this: its terminal, or its standard
-    /// output, standard error and, if it has one, standard input.
+    /// The process runs. The executor's sides of its input and output accompany this message: its terminal, or its
+    /// standard output, standard error and, if it has one, standard input.
     #[prost(message, tag = "3")]
     Started(Started),
-    /// The process exited.
+    /// Exit code, if the process exited.
     #[prost(int32, tag = "4")]
     Code(i32),
-    /// A signal ended it.
+    /// Number of the signal that terminated the process.
     #[prost(int32, tag = "5")]
     Signal(i32),
 }
@@ -146,15 +148,15 @@ pub enum ExecNews {
 /// Error of a program that could not be executed.
 #[derive(Clone, PartialEq, Message)]
 pub struct NotExecuted {
-    /// The system's number.
+    /// Error number of the system call.
     #[prost(int32, tag = "1")]
     pub errno: i32,
-    /// Message on one line.
+    /// Error message on one line.
     #[prost(string, tag = "2")]
     pub message: String,
 }
 
-/// A process that runs.
+/// A started process.
 #[derive(Clone, PartialEq, Message)]
 pub struct Started {
     /// Process id on the host.
@@ -165,47 +167,47 @@ pub struct Started {
 /// Connects a client to the container's own process; a descriptor accompanies it.
 #[derive(Clone, PartialEq, Message)]
 pub struct Attach {
-    /// True when the client sends input; only one client may at a time.
+    /// True if the client sends input; only one client at a time can do so.
     #[prost(bool, tag = "1")]
     pub input: bool,
-    /// Another client that does is let go.
+    /// True to disconnect another client that sends input.
     #[prost(bool, tag = "2")]
     pub take_over: bool,
-    /// True when the client wants no output.
+    /// True if the client wants no output.
     #[prost(bool, tag = "3")]
     pub no_output: bool,
-    /// The process waits while it does not read. Implied where it sends input and wants output.
+    /// True if the process blocks while the client does not read. Implied if the client sends input and wants output.
     #[prost(bool, tag = "4")]
     pub lossless: bool,
-    /// True when the client is expected to return if its connection ends without [`ToShim::Leave`].
+    /// True if the client is expected to reconnect when its connection ends without [`ToShim::Leave`].
     #[prost(bool, tag = "5")]
     pub resumable: bool,
-    /// The place in the output that it wants to go on at.
+    /// Byte offset in the output at which the client wants to continue.
     #[prost(uint64, optional, tag = "6")]
     pub resume_at: Option<u64>,
 }
 
-/// Largest packet of an attached client, either way, its mark included.
+/// Largest packet of an attached client in either direction, in bytes, including its mark.
 pub const ATTACHED_PACKET_MAX: usize = 16 << 10;
 
 /// First byte of a packet from the shim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FromShim {
-    /// Standard output, or a terminal's: bytes follow.
+    /// Standard output, or terminal output; bytes follow.
     Stdout = b'o',
-    /// Standard error: bytes follow.
+    /// Standard error; bytes follow.
     Stderr = b'e',
-    /// The container's process has ended and all its output was sent.
+    /// The container's process has exited and all of its output was sent.
     Ended = b'.',
-    /// Another one took over.
+    /// Another client took over the input.
     TakenOver = b't',
-    /// The place in the output of what follows, and what is missing before it ([`position_packet`]).
+    /// Position in the output of the following bytes, and the number of missing bytes before it ([`position_packet`]).
     Position = b'p',
 }
 
 impl FromShim {
-    /// Returns the meaning of a mark.
+    /// Parses a mark.
     pub fn from_mark(mark: u8) -> Option<Self> {
         [Self::Stdout, Self::Stderr, Self::Ended, Self::TakenOver, Self::Position]
             .into_iter()
@@ -213,12 +215,12 @@ impl FromShim {
     }
 }
 
-/// A packet that says at which place in the output a client is, in bytes, and how many bytes before it the client missed.
+/// Encodes the client's position in the output, in bytes, and the number of bytes it missed before that.
 pub fn position_packet(place: u64, missed: u64) -> Vec<u8> {
     [&[FromShim::Position as u8][..], &place.to_le_bytes(), &missed.to_le_bytes()].concat()
 }
 
-/// Reads what stands behind the mark of such a packet: place and missed bytes.
+/// Decodes the part after the mark of a position packet: position and missed bytes.
 pub fn position_of(bytes: &[u8]) -> Option<(u64, u64)> {
     let (place, missed) = bytes.split_first_chunk()?;
     Some((u64::from_le_bytes(*place), u64::from_le_bytes(missed.try_into().ok()?)))
@@ -228,18 +230,18 @@ pub fn position_of(bytes: &[u8]) -> Option<(u64, u64)> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ToShim {
-    /// Input: bytes follow.
+    /// Input; bytes follow.
     Input = b'i',
-    /// End of the input.
+    /// End of input.
     EndOfInput = b'.',
-    /// Lines and characters of a line follow, each two bytes, the lower first.
+    /// Window size: rows and columns follow, two bytes each, little endian.
     Window = b'w',
-    /// The client goes, and does not come back: it has what it wants.
+    /// The client disconnects and will not reconnect.
     Leave = b'q',
 }
 
 impl ToShim {
-    /// Returns the meaning of a mark.
+    /// Parses a mark.
     pub fn from_mark(mark: u8) -> Option<Self> {
         [Self::Input, Self::EndOfInput, Self::Window, Self::Leave].into_iter().find(|it| *it as u8 == mark)
     }

@@ -1,4 +1,4 @@
-//! What is recorded of the restarts of a container.
+//! Record of the restarts of a container.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,22 +10,22 @@ use crate::time::Timestamp;
 pub struct RestartRecord {
     /// Number of restarts.
     pub count: u64,
-    /// Start of the present run, or of the last one.
+    /// Start of the current run, or of the last one.
     pub started_at: Option<Timestamp>,
-    /// End that the last restart followed, or that the next one will follow.
+    /// End that the last restart followed, or that the next restart will follow.
     #[serde(default)]
     pub last: Option<LastEnd>,
-    /// Time of the next start, while it is waited for.
+    /// Time of the next start, while a restart is pending.
     #[serde(default)]
     pub next_at: Option<Timestamp>,
 }
 
-/// End of a run after which the action begins again.
+/// End of a run that is followed by a restart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastEnd {
-    /// Exit status; unset where no process ran.
+    /// Exit status; unset if no process ran.
     pub exit: Option<Exit>,
-    /// Reason, as the log tells it: `Exited with status 3`.
+    /// Reason, as in the log: `Exited with status 3`.
     pub reason: String,
     /// Start of the run.
     pub started_at: Option<Timestamp>,

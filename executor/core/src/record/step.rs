@@ -1,4 +1,4 @@
-//! What is recorded of the steps of a container that runs a tree of actions.
+//! Record of the steps of a container with a tree of actions.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,58 +9,58 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StepState {
-    /// Not started.
+    /// The step has not been started.
     #[default]
     Pending,
-    /// Started, and not ended.
+    /// The step was started and has not ended.
     Running,
-    /// Ended without an error.
+    /// The step ended without an error.
     Succeeded,
-    /// Ended with an error.
+    /// The step ended with an error.
     Failed,
-    /// Cancelled before it ended by itself.
+    /// The step was cancelled.
     Cancelled,
-    /// The shim was lost while it ran.
+    /// The shim exited while the step was running.
     Lost,
 }
 
-/// A step: an action of the tree, and what became of it.
+/// A step: an action of the tree, with its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepRecord {
-    /// Path of the action in the request: `action.serial.actions[0]`. The id of its process, if it is a run action.
+    /// Path of the action in the request: `action.serial.actions[0]`. For a run action, also the id of its process.
     pub path: String,
     /// Kind of action: `run`, `serial`, ...
     pub kind: String,
-    /// Mark of its log lines.
+    /// Log source of its log lines.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub log_source: String,
-    /// State.
+    /// State at the time of writing.
     pub state: StepState,
-    /// Pid on the host while a process runs; 0 otherwise.
+    /// Process id on the host while a process runs; 0 otherwise.
     #[serde(default)]
     pub pid: i32,
-    /// Exit status of a process.
+    /// Exit status of a run action's process.
     #[serde(default)]
     pub exit: Option<Exit>,
-    /// Why it failed: `Exited with status 3`, `exceeded 30s timeout`.
+    /// Reason of the failure: `Exited with status 3`, `exceeded 30s timeout`.
     #[serde(default)]
     pub error: Option<String>,
-    /// Start.
+    /// Start time.
     #[serde(default)]
     pub started_at: Option<Timestamp>,
-    /// End.
+    /// End time.
     #[serde(default)]
     pub finished_at: Option<Timestamp>,
     /// Receipt of the wipe of its secret files.
     #[serde(default)]
     pub wipe: Option<WipeRecord>,
-    /// Bytes of a transfer that has succeeded.
+    /// Bytes of a completed transfer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
 
 impl StepRecord {
-    /// Marks a step as lost that nobody saw end.
+    /// Marks a running step as lost.
     pub fn lose(&mut self) {
         if self.state == StepState::Running {
             self.state = StepState::Lost;

@@ -8,7 +8,7 @@ use oci_spec::runtime::{Capabilities, LinuxCapabilities, LinuxCapabilitiesBuilde
 use crate::plan::Isolation;
 use crate::validate::CAPABILITIES;
 
-/// Capabilities of a process that runs as root in its container. A process of another user has none.
+/// Capabilities of a process that runs as root in its container. A process of another user has none by default.
 pub const ROOT_CAPABILITIES: [&str; 8] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -20,16 +20,17 @@ pub const ROOT_CAPABILITIES: [&str; 8] = [
     "CAP_SETUID",
 ];
 
-/// The capabilities of a process.
+/// Capabilities of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Permitted, effective and bounding, in the kernel's spelling.
+    /// Permitted, effective and bounding capabilities, in the kernel's spelling.
     pub names: BTreeSet<&'static str>,
-    /// Inheritable and ambient too: what is added for a user other than root would be lost at execve otherwise.
+    /// True if they are also inheritable and ambient: otherwise a user other than root would lose added capabilities at
+    /// execve.
     pub ambient: bool,
 }
 
-/// Returns the capabilities of a process of this user: the default set (all when privileged, none for users other than
+/// Returns the capabilities of a process of this user: the default set (all if privileged, none for users other than
 /// root), without those dropped, with those added.
 pub fn held(isolation: &Isolation, uid: u32) -> Held {
     let all = || CAPABILITIES.into_iter();

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::plan::DevicePermissions;
 
-/// A device as it was found on the host: by its numbers, whatever stands at its path later.
+/// A device of the host, identified by its numbers: later changes at its path have no effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceNode {
     /// Path of the node in the container.
@@ -17,18 +17,19 @@ pub struct DeviceNode {
     pub minor: u32,
     /// Permissions of the container.
     pub permissions: DevicePermissions,
-    /// Owner and permission bits. If unset, the node belongs to root of the host and is open to every process of the container.
+    /// Owner and permission bits. If unset, the node belongs to root of the host and every process of the container can
+    /// open it.
     pub access: Option<NodeAccess>,
 }
 
 /// Owner and permission bits of a device node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeAccess {
-    /// Permission bits, of which those of the container's permissions are set.
+    /// Permission bits, restricted to the container's permissions.
     pub mode: u32,
-    /// Owner, as the container sees it.
+    /// Owner, as an id in the container.
     pub uid: u32,
-    /// Group, as the container sees it.
+    /// Group, as an id in the container.
     pub gid: u32,
 }
 

@@ -23,7 +23,7 @@ fn spec_under(draft: Draft<'_>, uid: u32, policy: &Policy) -> serde_json::Value 
     serde_json::to_value(build(&plan, &resolved).unwrap()).unwrap()
 }
 
-/// The specification on disk names no argument, no variable, no directory of the process, no secret.
+/// The specification on disk contains no argument, no variable, no directory of the process, no secret.
 #[test]
 fn the_spec_holds_nothing_of_the_process() {
     let draft = Draft {
@@ -74,7 +74,7 @@ fn namespaces_follow_the_request() {
     assert_eq!(kinds(Network::Host, hosts), ("pid mount ipc uts cgroup".into(), true));
 }
 
-/// A member makes none of the namespaces that it has from its pod, and does not set the host name again.
+/// A member creates none of the namespaces that it has from its pod, and does not set the host name.
 #[test]
 fn a_member_joins_what_its_pod_holds() {
     let pod = Some(PodRole::Member { pod: "p".parse().unwrap(), share_processes: true });
@@ -107,7 +107,7 @@ fn a_member_joins_what_its_pod_holds() {
     assert_eq!(spec(&shared), "user9 pid mount ipc4 uts3 cgroup");
 }
 
-/// The launcher makes the cgroup and limits it.
+/// The launcher creates the cgroup and sets its limits.
 #[test]
 fn the_cgroup_is_named_and_not_limited() {
     let spec = spec_of(Draft { memory_bytes: 64 << 20, pids: 7, cpu_millis: 1500, ..Draft::default() }, 0);
@@ -117,7 +117,7 @@ fn the_cgroup_is_named_and_not_limited() {
     assert_eq!(spec_of(Draft { rootfs: "dir:/srv/x", ..Draft::default() }, 0)["root"]["readonly"], false);
 }
 
-/// What is asked for at a place that is fresh anyway takes its place; what lies in another comes after it.
+/// A requested mount replaces a default one at the same path; a nested mount comes after its parent.
 #[test]
 fn file_systems_in_memory_arrive() {
     let tmpfs = |path: &str, bytes| Tmpfs { path: path.into(), bytes, mode: 0o700, uid: 5, gid: 6, exec: false };
@@ -137,7 +137,7 @@ fn file_systems_in_memory_arrive() {
     assert!(at("/dev/shm")[0]["options"].as_array().unwrap().contains(&"size=1048576".into()));
 }
 
-/// No mount of the container has a source on the host: the bind of `/proc/self/fd/N` cannot be asked for.
+/// No mount of the container has a source on the host: a bind of `/proc/self/fd/N` cannot be requested.
 #[test]
 fn every_mount_is_a_fresh_file_system() {
     for mount in spec_of(Draft::default(), 0)["mounts"].as_array().unwrap() {
@@ -146,7 +146,7 @@ fn every_mount_is_a_fresh_file_system() {
     }
 }
 
-/// The one bind is that of the launcher's own view of the cgroup.
+/// The only bind mount is the launcher's own view of the cgroup.
 #[test]
 fn cgroup_view_is_bound_read_only() {
     for (view, kind, source) in
@@ -161,7 +161,7 @@ fn cgroup_view_is_bound_read_only() {
     }
 }
 
-/// A container cannot take every terminal that the kernel has.
+/// A container cannot use up all terminals of the kernel.
 #[test]
 fn terminals_are_bounded() {
     let spec = spec_of(Draft::default(), 0);

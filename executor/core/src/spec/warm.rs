@@ -1,7 +1,8 @@
-//! Shells: the OCI specification of a container that is made before it is asked for, and the plans that fit one.
+//! Warm containers: the OCI specification of a container that is created in advance, and the plans that can use one.
 //!
-//! A shell has every namespace of its own, /proc, /dev and /sys on a skeleton of a root, and an init with every capability
-//! in its user namespace, which waits. What a plan decides comes later: root file system, user, capabilities, limits.
+//! A warm container has its own namespaces, /proc, /dev and /sys on a skeleton root, and a waiting init with every
+//! capability in its user namespace. The settings of a plan are applied later: root file system, user, capabilities,
+//! limits.
 
 use std::path::Path;
 
@@ -15,21 +16,21 @@ use super::{Held, MASKED, READONLY, capabilities, cgroup, of_kernel, sys, withou
 use crate::plan::{HostOptions, Plan, Rootfs, SHM_BYTES_DEFAULT, UserNamespace};
 use crate::validate::CAPABILITIES;
 
-/// Facts about the host that the specification of a shell needs.
+/// Values resolved on the host that the specification of a warm container needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Skeleton<'a> {
     /// Directory with the mount points.
     pub root: &'a Path,
-    /// The shell's cgroup, relative to each hierarchy's mount.
+    /// Cgroup of the warm container, relative to each hierarchy's mount.
     pub cgroup: &'a Path,
     /// Path of the user namespace to enter.
     pub user_namespace: &'a Path,
-    /// View of the shell's cgroup, as in [`super::Resolved`].
+    /// View of its cgroup, as in [`super::Resolved`].
     pub cgroup_view: Option<&'a Path>,
 }
 
-/// Returns whether a container of this plan can be made of a shell: its namespaces are all its own, its system calls are
-/// filtered as by default, and what lies below /dev is what every container has.
+/// Returns true if a warm container can be used for this plan: it has only its own namespaces, the default seccomp
+/// filter, and only the standard entries below /dev.
 pub fn fits_warm(plan: &Plan) -> bool {
     let isolation = &plan.isolation;
     let isolated = isolation.user_namespace == UserNamespace::Own
@@ -44,10 +45,10 @@ pub fn fits_warm(plan: &Plan) -> bool {
     isolated && rooted && plain && alone && plan.host_options == HostOptions::default()
 }
 
-/// Builds the specification of a shell.
+/// Builds the specification of a warm container.
 ///
 /// # Errors
-/// A builder of oci-spec refused; none does.
+/// Returns an error if a builder of oci-spec fails, which does not happen.
 pub fn warm(skeleton: Skeleton<'_>) -> Result<Spec, OciSpecError> {
     let all = |paths: &[&str]| -> Vec<String> { paths.iter().map(|path| (*path).to_owned()).collect() };
     let mut mounts = of_kernel(SHM_BYTES_DEFAULT)?;
@@ -65,10 +66,10 @@ pub fn warm(skeleton: Skeleton<'_>) -> Result<Spec, OciSpecError> {
         .terminal(false)
         .user(UserBuilder::default().uid(0u32).gid(0u32).build()?)
         .args(vec!["init".to_owned()])
-        .env(vec!["PATH=/".to_owned(), "HOME=/".to_owned()]) // as in every container
+        .env(vec!["PATH=/".to_owned(), "HOME=/".to_owned()]) // the same in every container
         .cwd("/")
         .capabilities(capabilities::sets(&everything)?)
-        .rlimits(Vec::new()) // those of a container are told later, and a hard limit is never raised again
+        .rlimits(Vec::new()) // the container sets its own later; a lowered hard limit could not be raised again
         .no_new_privileges(true)
         .build()?;
     let mut spec = SpecBuilder::default()

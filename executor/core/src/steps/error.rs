@@ -1,23 +1,23 @@
-//! Errors of steps, in the words that users of Cloud Foundry know.
+//! Errors of steps, in Cloud Foundry's wording.
 
 use crate::record::Exit;
 
-/// Error of a step, with the exit status of the process that it comes from.
+/// Error of a step, with the exit status of the process that caused it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StepError {
     pub(super) why: Why,
     pub(super) exit: Option<Exit>,
 }
 
-/// Why a step failed.
+/// Reason why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// Has words for the users of the container.
+    /// A message for the users of the container.
     Message(String),
-    /// Has words that are not repeated in those of the actions above.
+    /// A message that the errors of parent actions do not repeat.
     Plain(String),
     Cancelled,
-    /// Cancelled, and killed after its grace period.
+    /// Cancelled, and killed after the grace period.
     GraceExceeded,
     Several(Vec<StepError>),
 }
@@ -38,12 +38,12 @@ impl std::fmt::Display for StepError {
 }
 
 impl StepError {
-    /// An error that comes from no process.
+    /// Creates an error that was not caused by a process.
     pub(super) fn from_why(why: Why) -> Self {
         Self { why, exit: None }
     }
 
-    /// True where nothing failed but what was cancelled.
+    /// Returns true if the step was cancelled and did not fail.
     pub(super) fn is_cancellation(&self) -> bool {
         match &self.why {
             Why::Cancelled | Why::GraceExceeded => true,
@@ -52,13 +52,14 @@ impl StepError {
         }
     }
 
-    /// Words that the actions above repeat.
+    /// Returns the message that parent actions repeat.
     pub(super) fn reported(&self) -> Option<&str> {
         if let Why::Message(text) = &self.why { Some(text) } else { None }
     }
 }
 
-/// The error of several: its exit status is that of the first one that failed by itself, else of the first one at all.
+/// Joins several errors. The exit status is that of the first error that was not a cancellation, otherwise that of the
+/// first error.
 pub(super) fn several(errors: Vec<StepError>) -> Option<StepError> {
     let by_itself = errors.iter().filter(|error| !error.is_cancellation()).find_map(|error| error.exit);
     let exit = by_itself.or_else(|| errors.iter().find_map(|error| error.exit));

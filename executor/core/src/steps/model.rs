@@ -1,5 +1,5 @@
-//! A reference interpreter of trees of actions: evaluates a tree recursively, each subtree from its start and the time of its
-//! cancellation, and knows no events. Random trees are carried out by both.
+//! A reference interpreter of trees of actions. It evaluates a tree recursively, each subtree from its start and the
+//! time of its cancellation, without events. Tests execute random trees with both implementations.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ impl Random {
     }
 }
 
-/// What a process does: runs for a time, then exits; ends some time after it was told to.
+/// Behaviour of a process: it runs for a time, then exits; after a stop signal it exits within a time.
 #[derive(Clone, Copy, Debug)]
 struct Behaviour {
     lasts: u64,
@@ -29,7 +29,7 @@ struct Behaviour {
     starts: bool,
 }
 
-/// A tree that grows until its budget of actions is used up.
+/// Generates a tree until its budget of actions is used up.
 fn grow(random: &mut Random, budget: &mut u64, depth: u32, runs: &mut usize) -> Action {
     *budget = budget.saturating_sub(1);
     let leaf = *budget == 0 || depth == 8;
@@ -43,7 +43,7 @@ fn grow(random: &mut Random, budget: &mut u64, depth: u32, runs: &mut usize) -> 
         5 => Action::Codependent(many(random, budget)),
         6 => Action::Try(Box::new(grow(random, budget, depth + 1, runs))),
         7 => {
-            // Odd, where the times of processes are even: nothing happens at the same time.
+            // Odd, while the times of processes are even, so that no two events coincide.
             let after = Duration::from_millis(2 * random.below(3000) + 1);
             Action::Timeout { action: Box::new(grow(random, budget, depth + 1, runs)), after }
         }
@@ -68,24 +68,24 @@ fn grow(random: &mut Random, budget: &mut u64, depth: u32, runs: &mut usize) -> 
     }
 }
 
-/// End of a subtree by the reference.
+/// End of a subtree, by the reference.
 #[derive(Clone, Debug)]
 struct End {
     at: u64,
     error: Option<StepError>,
-    /// Start and end of each process that was started, in each of its runs.
+    /// Start and end of each started process, in each of its runs.
     ran: Runs,
 }
 
 /// Start and end of processes, by their indices and the numbers of their runs.
 type Runs = BTreeMap<(usize, usize), (u64, u64)>;
 
-/// What each process does, in the first runs; others are like these.
+/// Behaviour of each process in the first runs; later runs repeat them.
 type Behaviours = [[Behaviour; 4]];
 
 struct Reference<'a> {
     behaviours: &'a Behaviours,
-    /// Number of the run under the restart policy.
+    /// Number of the current run under the restart policy.
     run: std::cell::Cell<usize>,
 }
 
@@ -151,7 +151,7 @@ impl Reference<'_> {
 
     fn codependent(&self, actions: &[Action], start: u64, cancel: Option<u64>, fails_on_exit: bool) -> End {
         let alone = actions.iter().map(|action| self.eval(action, start, cancel).at);
-        // The first end cancels the others; the one that it is about is not cancelled by it.
+        // The first end cancels the others, but not the step that ended.
         let first = alone.min().unwrap_or(start);
         let cancel = Some(cancel.map_or(first, |cancel| cancel.min(first)));
         let ends: Vec<End> = actions.iter().map(|action| self.eval(action, start, cancel)).collect();
@@ -205,7 +205,7 @@ impl Reference<'_> {
     }
 }
 
-/// Pauses before restarts, by the ends in a row and the times of all restarts.
+/// Delays before restarts, from the consecutive ends and the times of all restarts.
 #[derive(Default)]
 struct Pauses {
     row: u32,
@@ -221,7 +221,7 @@ impl Pauses {
         self.row += 1;
         let pause =
             if self.row == 1 { 0 } else { (millis(policy.delay_min) << (self.row - 2)).min(millis(policy.delay_max)) };
-        // Pace: from any earlier restart up to this one, both counted, no more than the burst and one per period.
+        // Pacer: from any earlier restart to this one, inclusive, at most the burst plus one restart per period.
         let bound = |(since, begun): (usize, &u64)| {
             let beyond = (self.restarts.len() - since + 1).saturating_sub(BURST as usize);
             begun + beyond as u64 * millis(PERIOD)
@@ -233,12 +233,12 @@ impl Pauses {
     }
 }
 
-/// A time of the model, in milliseconds.
+/// Converts milliseconds to a time of the model.
 fn at(millis: u64) -> Timestamp {
     Timestamp(millis * 1_000_000)
 }
 
-/// Something that happens at a time.
+/// An event that is due at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Cancel,
@@ -246,7 +246,7 @@ enum Due {
     Ended(usize),
 }
 
-/// Carries the steps out on a clock of its own. Returns when each process ran.
+/// Executes the steps on a simulated clock. Returns the times at which each process ran.
 fn execute(steps: &mut Steps, behaviours: &Behaviours, cancel: Option<u64>) -> Runs {
     let mut ran = Runs::new();
     let mut agenda: BTreeMap<(u64, Due), ()> = cancel.map(|at| ((at, Due::Cancel), ())).into_iter().collect();
@@ -309,7 +309,7 @@ fn execute(steps: &mut Steps, behaviours: &Behaviours, cancel: Option<u64>) -> R
     }
 }
 
-/// A process of the action that runs once.
+/// Returns true for a process of the setup action, which runs once.
 fn is_setup(steps: &Steps, process: usize) -> bool {
     let step = steps.step_of(process).or_else(|| steps.step_of_transfer(process));
     step.is_some_and(|step| steps.steps[step].record.path.starts_with("setup"))
@@ -340,13 +340,13 @@ fn random_trees_end_as_the_reference_says() {
         let modes = [RestartMode::Always, RestartMode::OnFailure(Some(1 + random.below(6) as u32))];
         let restart = (random.below(3) == 0).then(|| RestartPolicy {
             mode: modes[random.below(2) as usize],
-            // Odd, as the times of steps are.
+            // Odd, like the times of steps.
             delay_min: Duration::from_millis(2 * random.below(800) + 1),
             delay_max: Duration::from_millis(2 * random.below(3000) + 1601),
         });
         let for_ever = restart.as_ref().is_some_and(|policy| policy.mode == RestartMode::Always);
         let actions = Actions { setup, action, sidecars, restart, sidecar_limits: BTreeMap::new() };
-        // Multiples of 4 with a remainder of their own each, so that no two processes end at the same time.
+        // Multiples of 4 with a distinct remainder each, so that no two processes end at the same time.
         let mut behaviour = |index: usize| Behaviour {
             lasts: 4 + 2 * (random.below(1 << 20) * 512 + index as u64) % (1 << 13),
             code: if random.below(3) == 0 { 1 + i32::try_from(random.below(200)).unwrap() } else { 0 },
@@ -359,7 +359,7 @@ fn random_trees_end_as_the_reference_says() {
         let mut steps = Steps::new(&actions, &vec![process(); runs], &[]);
         let ran = execute(&mut steps, &behaviours, cancel);
         let expected = Reference { behaviours: &behaviours, run: Default::default() }.all(&actions, cancel);
-        // Where two things happen at the same time their order is open, and so is what follows.
+        // The order of simultaneous events is undefined, and so are their consequences.
         let mut ends: Vec<u64> = ran.values().map(|(_, end)| *end).collect();
         ends.sort_unstable();
         if ends.windows(2).any(|pair| pair[0] == pair[1]) {
@@ -380,7 +380,7 @@ fn random_trees_end_as_the_reference_says() {
         assert!((0..runs).all(|process| ran.keys().all(|(index, _)| *index != process) || is_done(process)));
         *kinds.entry(if conclusion.failure.is_some() { "failed" } else { "other" }).or_insert(0) += 1;
     }
-    // The comparison is of both kinds of ends, and few trees are passed over.
+    // Both kinds of ends are compared, and few trees are skipped.
     assert!(kinds["failed"] > 500 && kinds["other"] > 500 && kinds["restarted"] > 100, "{kinds:?}");
     assert!(kinds.get("tie").copied().unwrap_or(0) < 2_500, "{kinds:?}");
 }

@@ -1,5 +1,5 @@
-//! Pace of a container's restarts: a token bucket, so that a loop of short runs fills neither the node's event log nor a
-//! processor. The pauses of the policy, which the request sets, may be longer and never shorten it.
+//! Pacer of a container's restarts: a token bucket, so that a loop of short runs fills neither the node's event log nor
+//! a processor. The policy's delays, which the request sets, may be longer; the pacer never shortens them.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(super) struct RestartPacer {
 }
 
 impl RestartPacer {
-    /// Takes a token for a restart and returns the delay until the token is there.
+    /// Takes a token for a restart and returns the delay until the token is available.
     pub(super) fn take(&mut self, uptime: Duration) -> Duration {
         let full_at = self.full_at.max(uptime);
         self.full_at = full_at + PERIOD;
@@ -38,7 +38,7 @@ mod tests {
             assert_eq!(pace.take(at(100)), Duration::ZERO);
         }
         assert_eq!(pace.take(at(100)), PERIOD);
-        // The delayed restart has taken the token of that period.
+        // The delayed restart took the token of that period.
         assert_eq!(pace.take(at(105)), PERIOD);
         assert_eq!(pace.take(at(112)), Duration::from_secs(3));
         assert_eq!(pace.take(at(121)), Duration::ZERO);

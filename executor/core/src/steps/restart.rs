@@ -1,11 +1,12 @@
-//! Runs of an action under a restart policy: whether another one follows an end, and when.
+//! Runs of an action under a restart policy: if an end is followed by another run, and when.
 //!
 //! ```text
-//! runs ── end ──> policy ── pause ──> runs again, everything below it as in the beginning
+//! runs ── end ──> policy ── delay ──> runs again, everything below it in its initial state
 //!                    └── none ──> the step ends with the last run's error
 //! ```
-//! The first restart is at once. Ends that follow wait, twice as long each time, until a run lasts ([`RestartPolicy`]). A
-//! cancellation ends the policy, also in a pause. However short the pauses are, [`RestartPacer`] bounds the number of restarts.
+//! The first restart is immediate. Consecutive ends are delayed, twice as long each time, until a run lasts
+//! ([`RestartPolicy`]). A cancellation ends the policy, also during a delay. [`RestartPacer`] limits the number of
+//! restarts even if the delays are short.
 
 use std::time::Duration;
 
@@ -16,21 +17,21 @@ use crate::plan::RestartPolicy;
 use crate::record::{Exit, LastEnd, RestartRecord, StepRecord};
 use crate::time::Timestamp;
 
-/// A restart policy at work.
+/// State of a restart policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Restarts {
     policy: RestartPolicy,
     record: RestartRecord,
-    /// Pauses of ends in a row, after the first one.
+    /// Delays of consecutive ends, after the first one.
     pauses: Option<Backoff>,
     pace: RestartPacer,
     /// Error of the last run.
     error: Option<StepError>,
-    /// Reason for which the present run is being ended, to begin again.
+    /// Reason why the current run is being ended for a restart.
     asked: Option<String>,
-    /// No further run follows.
+    /// True if no further run follows.
     over: bool,
-    /// Uptime of the machine at the start of the present run.
+    /// Uptime of the machine at the start of the current run.
     started: Option<Duration>,
 }
 
@@ -49,17 +50,17 @@ impl Restarts {
         }
     }
 
-    /// True in a pause.
+    /// Returns true during a delay.
     pub(super) fn waits(&self) -> bool {
         self.record.next_at.is_some()
     }
 
-    /// True when another run follows a failure.
+    /// Returns true if a failure is followed by another run.
     fn permits_after_failure(&self) -> bool {
         !self.over && self.policy.permits(true, self.record.count)
     }
 
-    /// Returns the pause after a run that ends now.
+    /// Returns the delay after a run that ends now.
     fn pause(&mut self, uptime: Duration) -> Duration {
         let ran = self.started.map(|started| uptime.saturating_sub(started)).unwrap_or_default();
         if ran >= self.policy.forget_after() {
@@ -76,19 +77,19 @@ impl Restarts {
     }
 }
 
-/// What became of a request to run the action again.
+/// Result of a request to restart the action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AskedAgain {
-    /// The run is being ended, and another one follows.
+    /// The run is being ended, and another run follows.
     Follows(Vec<Order>),
-    /// It is ending or has ended already.
+    /// The action is ending or has already ended.
     IsEnding,
     /// There is no restart policy, or it permits no further run.
     NotPermitted,
 }
 
 impl Steps {
-    /// Returns the restarts, where there is a restart policy.
+    /// Returns the restarts, if there is a restart policy.
     pub fn restarts(&self) -> Option<&RestartRecord> {
         self.steps.iter().find_map(|step| match &step.role {
             Role::Restart(restarts) => Some(&restarts.record),
@@ -96,7 +97,7 @@ impl Steps {
         })
     }
 
-    /// Ends the present run as a failure for this reason, if the policy permits another one.
+    /// Ends the current run as a failure with this reason, if the policy permits another run.
     pub fn run_again_for(&mut self, reason: String, now: Timestamp) -> AskedAgain {
         let Some(index) = self.steps.iter().position(|step| matches!(step.role, Role::Restart(_))) else {
             return AskedAgain::NotPermitted;
@@ -114,7 +115,7 @@ impl Steps {
         AskedAgain::Follows(std::mem::take(&mut self.orders))
     }
 
-    /// Has no further run follow. A pause ends with the last run's error.
+    /// Prevents further runs. During a delay the step ends with the last run's error.
     pub fn forbid_restarts(&mut self, now: Timestamp) {
         for index in 0..self.steps.len() {
             if let Role::Restart(restarts) = &mut self.steps[index].role {
@@ -128,24 +129,24 @@ impl Steps {
         }
     }
 
-    /// True when a process has ended and will not run again: nobody needs its secrets any more.
+    /// Returns true if a process has exited and will not run again: its secrets are no longer needed.
     pub fn is_done(&self, process: usize) -> bool {
         self.step_of(process).is_none_or(|step| self.is_step_done(step))
     }
 
-    /// True when a transfer has ended and will not begin again.
+    /// Returns true if a transfer has ended and will not start again.
     pub fn is_transfer_done(&self, transfer: usize) -> bool {
         self.step_of_transfer(transfer).is_none_or(|step| self.is_step_done(step))
     }
 
-    /// True when a process does not run again after its end.
+    /// Returns true if a process will not run again after its exit.
     pub fn is_last_run(&self, process: usize) -> bool {
         self.step_of(process).is_none_or(|step| self.is_last_run_of(step))
     }
 
     fn is_step_done(&self, step: usize) -> bool {
         match self.restart_above(step) {
-            // One that a later run did not come to is pending.
+            // A step that a later run did not reach is pending.
             Some(above) if self.has_ended(above) => true,
             _ => self.has_ended(step) && self.is_last_run_of(step),
         }
@@ -163,13 +164,13 @@ impl Steps {
         !matches!(self.steps[step].record.state, StepState::Pending | StepState::Running)
     }
 
-    /// Returns the step above this one that has it run again.
+    /// Returns the ancestor of this step that has the restart policy.
     fn restart_above(&self, step: usize) -> Option<usize> {
         let mut above = std::iter::successors(self.steps[step].parent, |index| self.steps[*index].parent);
         above.find(|index| matches!(self.steps[*index].role, Role::Restart(_)))
     }
 
-    /// Goes on after the end of a run.
+    /// Continues after the end of a run.
     pub(super) fn run_ended(&mut self, index: usize, error: Option<StepError>, now: Timestamp) {
         let step = &mut self.steps[index];
         let Role::Restart(restarts) = &mut step.role else { return };
@@ -197,7 +198,7 @@ impl Steps {
         self.orders.push(Order::Expire(Timer { step: index, run: step.run }, pause));
     }
 
-    /// Begins the next run.
+    /// Starts the next run.
     pub(super) fn run_again(&mut self, index: usize, now: Timestamp) {
         let Role::Restart(restarts) = &mut self.steps[index].role else { return };
         if !restarts.waits() {
@@ -221,7 +222,7 @@ impl Steps {
         self.start_step(child, now);
     }
 
-    /// Ends a pause, because the step was cancelled. The status is that of the last run.
+    /// Ends a delay because the step was cancelled. The status is that of the last run.
     pub(super) fn end_wait(&mut self, index: usize, now: Timestamp) {
         let Role::Restart(restarts) = &mut self.steps[index].role else { return };
         restarts.record.next_at = None;
@@ -229,7 +230,7 @@ impl Steps {
         self.finish(index, Some(StepError { why: Why::Cancelled, exit }), now);
     }
 
-    /// Makes a step and all below it as they were in the beginning.
+    /// Resets a step and all below it to the initial state.
     fn renew(&mut self, index: usize) {
         let step = &mut self.steps[index];
         let StepRecord { path, kind, log_source, .. } = std::mem::take(&mut step.record);

@@ -1,4 +1,4 @@
-//! Single cases, with the words that users see.
+//! Single cases, with the messages that users see.
 
 use std::collections::BTreeMap;
 
@@ -198,7 +198,7 @@ fn at(seconds: u64) -> Timestamp {
     Timestamp(seconds * 1_000_000_000)
 }
 
-/// Takes the orders of an end that a restart follows: what the log says, and the pause.
+/// Extracts the log line and the delay from the orders of an end that is followed by a restart.
 fn pause(orders: &[Order]) -> (String, Timer, u64) {
     let [Order::Clear(text), Order::Expire(timer, pause)] = orders else { panic!("{orders:?}") };
     (text.clone(), *timer, pause.as_secs())
@@ -254,7 +254,7 @@ fn clock_jumps_change_no_pause() {
     let mut steps = restarting(RestartMode::Always, Action::Run(0), 1);
     steps.start(at(20 * HOUR));
     let mut uptime = 0;
-    // The date after each run of so many seconds, and the pause that follows.
+    // Duration of each run in seconds, the date after it, and the expected delay.
     for (ran, date, expected) in [(1, 26 * HOUR, 0), (1, 14 * HOUR, 10), (1, 20 * HOUR, 20), (700, 8 * HOUR, 0)] {
         uptime += ran;
         steps.set_uptime(Duration::from_secs(uptime));

@@ -1,4 +1,4 @@
-//! Trees of actions: their shape, and each of their processes.
+//! Validates trees of actions: their structure, and each of their processes.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::limits::{
 };
 use crate::plan::{Action, Actions, Limits, Messages, PlannedFile, PlannedProcess, RestartMode, RestartPolicy};
 
-/// Checks a tree and its processes. `own` are the files of the container itself, `limits` are those of the container.
+/// Checks a tree and its processes. `own` are the container's own files, `limits` are the container's.
 pub(super) fn check(
     actions: &Actions,
     draft: &Draft<'_>,
@@ -52,7 +52,7 @@ fn processes(actions: &Actions) -> Vec<String> {
     paths
 }
 
-/// Checks the shape of a tree: bounded, and each process once, in order.
+/// Checks the structure of a tree: its size, and that each process occurs once, in order.
 fn shape(actions: &Actions, draft: &Draft<'_>, report: &mut Report) {
     let processes = draft.steps.len();
     let (mut count, mut runs, mut transfers) = (0, 0, 0);
@@ -150,7 +150,7 @@ fn progress(path: &str, messages: &Messages, report: &mut Report) {
     }
 }
 
-/// Settings that only a single run action can have.
+/// Rejects settings that only a single run action can have.
 fn alone(draft: &Draft<'_>, report: &mut Report) {
     let settings =
         [("terminal", draft.terminal), ("stdin", draft.stdin), ("writable_files", draft.writable_files.is_some())];
@@ -165,7 +165,7 @@ pub(super) fn file_paths(processes: &[PlannedProcess]) -> impl Iterator<Item = &
     processes.iter().flat_map(|process| &process.files).map(|file| &file.path)
 }
 
-/// Checks that a plan's processes are those of its tree: what `recheck` compares cannot tell.
+/// Checks that a plan's processes are those of its tree, which the comparison in `recheck` cannot detect.
 pub(super) fn recheck(plan_actions: &Actions, processes_of_plan: &[PlannedProcess]) -> Result<(), Vec<Violation>> {
     for (process, path) in processes_of_plan.iter().zip(processes(plan_actions)) {
         secrets::recheck(&format!("{path}.run"), process)?;

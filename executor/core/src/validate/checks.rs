@@ -1,4 +1,4 @@
-//! Checks of a container: bounds of their numbers, times and texts.
+//! Validates checks of a container: limits of their numbers, times and texts.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,29 +16,30 @@ use crate::plan::{
 const CHECKS_MAX: usize = 4;
 /// Longest time between checks, before the first one, and until a container must be healthy.
 const SPAN_MAX: Duration = Duration::from_secs(3600);
-/// Shortest time between checks. Diego's shortest.
+/// Shortest time between checks (Diego's shortest).
 const INTERVAL_MIN: Duration = Duration::from_millis(500);
-/// Shortest time between programs that are executed, each of which takes a fork of the launcher.
+/// Shortest time between executed programs, each of which needs a fork of the launcher.
 const EXEC_INTERVAL_MIN: Duration = Duration::from_secs(1);
-/// Longest time of one check.
+/// Longest time limit of one check.
 const TIMEOUT_MAX: Duration = Duration::from_secs(60);
-/// Shortest time of one check.
+/// Shortest time limit of one check.
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
 /// Largest threshold.
 const THRESHOLD_MAX: u32 = 100;
-/// Longest path of an HTTP request.
+/// Longest path of an HTTP request, in bytes.
 const HTTP_PATH_MAX: usize = 1024;
 /// Maximum number of headers, and of statuses.
 const HTTP_LIST_MAX: usize = 16;
-/// Longest name of a header.
+/// Longest name of a header, in bytes.
 const HEADER_NAME_MAX: usize = 64;
-/// Longest value of a header.
+/// Longest value of a header, in bytes.
 const HEADER_VALUE_MAX: usize = 512;
 /// Maximum number of a program's arguments.
 const ARGS_MAX: usize = 64;
-/// Maximum bytes of a program's path, directory, user and arguments together: they are in every record of the container.
+/// Maximum bytes of a program's path, directory, user and arguments together: every record of the container contains
+/// them.
 const EXEC_BYTES_MAX: usize = 8 << 10;
-/// Headers that belong to the connection, which the executor makes and closes.
+/// Headers that control the connection, which belongs to the executor.
 const CONNECTION_HEADERS: [&str; 10] = [
     "connection",
     "content-length",
@@ -52,7 +53,7 @@ const CONNECTION_HEADERS: [&str; 10] = [
     "upgrade",
 ];
 
-/// Checks what was asked for, and fills in defaults. `None` where nothing was.
+/// Checks the requested checks, and fills in defaults. `None` if there are none.
 pub(super) fn check(asked: &Checks, policy: &Policy, report: &mut Report) -> Option<Checks> {
     let start_timeout = or(asked.start_timeout, START_TIMEOUT_DEFAULT);
     let starts = !asked.startup.is_empty() || !asked.liveness.is_empty();
@@ -85,7 +86,7 @@ pub(super) fn check(asked: &Checks, policy: &Policy, report: &mut Report) -> Opt
     any.then_some(Checks { startup, liveness, readiness, start_timeout, monitor: asked.monitor })
 }
 
-/// Checks that programs have the environment of the container's process only where that is kept.
+/// Checks that programs request the environment of the container's process only if it is kept.
 pub(super) fn environment(checks: Option<&Checks>, is_kept: bool, report: &mut Report) {
     let Some(checks) = checks.filter(|_| !is_kept) else { return };
     let lists = [("startup", &checks.startup), ("liveness", &checks.liveness), ("readiness", &checks.readiness)];
@@ -145,7 +146,7 @@ fn one(field: &str, check: &Check, is_startup: bool, policy: &Policy, report: &m
     }
 }
 
-/// Checks a time that is set.
+/// Checks a time if it is set.
 fn span(field: &str, asked: Duration, least: Duration, most: Duration, report: &mut Report) {
     if !asked.is_zero() && !(least..=most).contains(&asked) {
         let why = match least.is_zero() {
@@ -165,14 +166,14 @@ fn port(field: &str, port: u16, report: &mut Report) {
 fn http(field: &str, asked: &HttpProbe, report: &mut Report) -> HttpProbe {
     let of = |name: &str| format!("{field}.{name}");
     port(&of("port"), asked.port, report);
-    // What a URI's path and query can have (RFC 3986).
+    // Characters of a URI's path and query (RFC 3986).
     let in_path = |b: u8| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/?%".contains(&b);
     if asked.path.len() > HTTP_PATH_MAX {
         let why = format!("has {} bytes; at most {HTTP_PATH_MAX}", asked.path.len());
         report.add(of("path"), TooLong.because(why));
     } else if !(asked.path.is_empty() || asked.path.starts_with('/') && asked.path.bytes().all(in_path)) {
         let why = format!(
-            "\"{}\" is not valid: it begins with `/` and has the characters of a URI, others as %XX",
+            "{:?} is not valid: it must begin with `/` and percent-encode (%XX) what a URI cannot contain",
             shorten(&asked.path)
         );
         report.add(of("path"), InvalidFormat.because(why));
@@ -208,10 +209,10 @@ fn headers(field: &str, headers: &[(String, String)], report: &mut Report) {
         let in_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
         let lower = name.to_ascii_lowercase();
         if name.is_empty() || name.len() > HEADER_NAME_MAX || !name.bytes().all(in_token) {
-            let why = format!("\"{}\" is not a header's name of 1 to {HEADER_NAME_MAX} characters", shorten(name));
+            let why = format!("{:?} is not a header name of 1 to {HEADER_NAME_MAX} characters", shorten(name));
             report.add(of("name"), InvalidFormat.because(why));
         } else if CONNECTION_HEADERS.contains(&&*lower) {
-            report.add(of("name"), Reserved.because(format!("{name:?} belongs to the connection")));
+            report.add(of("name"), Reserved.because(format!("{name:?} is reserved: it controls the connection")));
         } else if !seen.insert(lower) {
             report.add(of("name"), Duplicate.because(format!("{name:?} is given twice")));
         }

@@ -1,4 +1,4 @@
-//! The network of a container: its kind, published ports, host name, name servers.
+//! Validates the network of a container: its kind, published ports, host name, name servers.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,21 +11,21 @@ use crate::update::EgressUpdate;
 /// Maximum number of published ports.
 const PORTS_MAX: usize = 256;
 
-/// Maximum number of name servers: what resolv.conf(5) takes.
+/// Maximum number of name servers: the limit of resolv.conf(5).
 const SERVERS_MAX: usize = 3;
-/// Maximum number of domains to search, and most options.
+/// Maximum number of search domains, and of resolver options.
 const WORDS_MAX: usize = 32;
-/// Longest name of a network.
+/// Longest name of a network, in bytes.
 const NETWORK_NAME_MAX: usize = 128;
-/// Longest host name: the kernel's limit (`__NEW_UTS_LEN`).
+/// Longest host name, in bytes: the kernel's limit (`__NEW_UTS_LEN`).
 const HOSTNAME_MAX: usize = 64;
-/// Maximum number of entries of the operator's list of network namespaces.
+/// Maximum number of entries in the operator's list of network namespaces.
 const NAMESPACES_MAX: usize = 1000;
-/// Last part of an entry of that list that allows everything in its directory.
+/// Last component of a list entry that allows everything in its directory.
 const ANY_NAME: &str = "*";
-/// Longest domain name.
+/// Longest domain name, in bytes.
 const DOMAIN_MAX: usize = 253;
-/// Capabilities with which a process could lift the block on egress, or send past it.
+/// Capabilities with which a process could remove the egress filter, or bypass it.
 const UNBOUND: [&str; 4] = ["ALL", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_ADMIN"];
 
 /// Checks the requested network against its kind and the policy.
@@ -49,12 +49,15 @@ pub(super) fn check(
     check_network_namespace(&asked.network_namespace, network, policy, report);
 }
 
-/// Checks the path of a network namespace to join: it is there for one kind of network alone, and on the operator's list.
+/// Checks the path of a network namespace to join: set for that kind of network only, and on the operator's list.
 fn check_network_namespace(path: &Path, network: Network, policy: &Policy, report: &mut Report) {
     const FIELD: &str = "network_namespace";
     if path.as_os_str().is_empty() {
         if network == Network::Path {
-            report.add(FIELD, Required.because("is empty; the kind of network needs the path of a network namespace"));
+            report.add(
+                FIELD,
+                Required.because("is empty; the network `path` (NETWORK_PATH) needs the path of a network namespace"),
+            );
         }
         return;
     }
@@ -74,7 +77,7 @@ fn check_network_namespace(path: &Path, network: Network, policy: &Policy, repor
     }
 }
 
-/// Tells whether an entry of the operator's list allows a network namespace.
+/// Returns true if an entry of the operator's list allows a network namespace.
 fn allows_namespace(allowed: &Path, path: &Path) -> bool {
     match allowed.file_name() {
         Some(name) if name == ANY_NAME => allowed.parent() == path.parent(),
@@ -85,7 +88,7 @@ fn allows_namespace(allowed: &Path, path: &Path) -> bool {
 /// Checks the operator's list of network namespaces.
 ///
 /// # Errors
-/// The entry, and what is wrong with it.
+/// Returns the invalid entry with the fault.
 pub fn check_network_namespaces(list: &[PathBuf]) -> Result<(), String> {
     if list.len() > NAMESPACES_MAX {
         return Err(format!("{} entries; at most {NAMESPACES_MAX} are allowed", list.len()));
@@ -93,7 +96,7 @@ pub fn check_network_namespaces(list: &[PathBuf]) -> Result<(), String> {
     for path in list {
         surroundings::plain_path(path).map_err(|why| format!("{:?} {why}", path.display().to_string()))?;
         if path.parent() == Some(Path::new("/")) {
-            return Err(format!("{:?} would allow what lies in the root directory", path.display().to_string()));
+            return Err(format!("{:?} would allow everything in the root directory", path.display().to_string()));
         }
     }
     Ok(())
@@ -102,13 +105,13 @@ pub fn check_network_namespaces(list: &[PathBuf]) -> Result<(), String> {
 /// Validates an update of a container's egress, and returns its plan after the update.
 ///
 /// # Errors
-/// Every violation.
+/// Returns every violation.
 pub fn validate_egress(update: &EgressUpdate, plan: &Plan, policy: &Policy) -> Result<Plan, Vec<Violation>> {
     let mut report = Report::default();
     let mut updated = plan.clone();
     (updated.connectivity.egress, updated.connectivity.egress_rules) = (update.egress, update.rules.clone());
     if plan.pod.is_some() {
-        report.add("egress", Conflict.because("of a pod and its members is set when the pod is made"));
+        report.add("egress", Conflict.because("of a pod and its members cannot be changed after the pod is created"));
     } else if plan.network == Network::Cni {
         check_egress(&updated.connectivity, &plan.isolation, policy, &mut report);
     } else {
@@ -118,7 +121,7 @@ pub fn validate_egress(update: &EgressUpdate, plan: &Plan, policy: &Policy) -> R
     if report.0.is_empty() { Ok(updated) } else { Err(report.0) }
 }
 
-/// Refuses what only a network of CNI can give.
+/// Rejects settings that require a CNI network.
 fn refuse_without_cni(asked: &Connectivity, report: &mut Report) {
     let fields = [
         ("network_name", !asked.network_name.is_empty()),
@@ -131,7 +134,7 @@ fn refuse_without_cni(asked: &Connectivity, report: &mut Report) {
     }
 }
 
-/// Checks that egress is allowed, and that no privilege of the container bypasses its rules, or the block on it.
+/// Checks that egress is allowed, and that no privilege of the container bypasses its rules or the egress filter.
 fn check_egress(asked: &Connectivity, isolation: &Isolation, policy: &Policy, report: &mut Report) {
     if asked.egress {
         if !policy.allow_egress {
@@ -144,7 +147,7 @@ fn check_egress(asked: &Connectivity, isolation: &Isolation, policy: &Policy, re
         report.add("egress_rules", Conflict.because("needs `egress`"));
     }
     let why = if asked.egress {
-        "could bypass the rules of egress; it needs `egress` without `egress_rules`"
+        "could bypass the egress rules; it needs `egress` without `egress_rules`"
     } else {
         "could bypass the block on egress; it needs `egress`"
     };

@@ -1,4 +1,4 @@
-//! Drafts: requests before validation.
+//! Drafts: borrowed requests before validation.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,64 +8,64 @@ use crate::plan::{
     Surroundings, TerminationMessage, Volume,
 };
 
-/// A request as it came, borrowed.
+/// A request before validation, borrowed from the message.
 #[derive(Default)]
 pub struct Draft<'a> {
     /// Container id.
     pub id: &'a str,
     /// Reference of the root file system; `host` when empty.
     pub rootfs: &'a str,
-    /// The program.
+    /// Path or name of the program.
     pub path: &'a str,
-    /// Arguments.
+    /// Arguments, without the program's name.
     pub args: Vec<&'a str>,
     /// Working directory.
     pub dir: &'a str,
-    /// Environment: names and values.
+    /// Environment variables as names and values.
     pub env: Vec<(&'a str, &'a str)>,
-    /// `user[:group]`.
+    /// User as `user[:group]`; root when empty.
     pub user: &'a str,
-    /// RLIMIT_NOFILE.
+    /// Limit on open files (RLIMIT_NOFILE); the policy's default if unset.
     pub nofile: Option<u64>,
     /// Bytes of memory; 0 = default.
     pub memory_bytes: u64,
-    /// 0 = default.
+    /// Number of processes and threads; 0 = default.
     pub pids: u64,
-    /// 0 = no limit.
+    /// Thousandths of a processor; 0 = no limit.
     pub cpu_millis: u64,
     /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// Grace period.
+    /// Grace period; the policy's default if unset.
     pub grace: Option<Duration>,
-    /// Network.
+    /// Kind of network.
     pub network: Option<Network>,
-    /// Mark of the log lines.
+    /// Log source of the log lines.
     pub log_source: &'a str,
-    /// Discard the output.
+    /// True if the output is discarded.
     pub suppress_log_output: bool,
-    /// Secret variables: name and value.
+    /// Secret variables as names and values.
     pub secret_env: Vec<(&'a str, &'a str)>,
-    /// Secret arguments: which of `args`, and the value.
+    /// Secret arguments: index in `args`, and value.
     pub secret_args: Vec<(u32, &'a str)>,
-    /// Files.
+    /// Secret files of the container.
     pub files: Vec<DraftFile<'a>>,
-    /// Directories that hold such files alone.
+    /// Directories that hold only such files.
     pub file_directories: Vec<&'a str>,
-    /// Bytes that the process may write among its files, if they are writable; 0 = default.
+    /// Bytes that the process may write among its files; 0 = default. Unset if the files are read-only.
     pub writable_files: Option<u64>,
-    /// Path of the file that gets the runtime token; none when empty.
+    /// Path of the file for the runtime token; no token when empty.
     pub token_path: &'a str,
     /// Masking of the output.
     pub redaction: Redaction,
-    /// Outputs to be captured at the end.
+    /// Outputs to be captured after the process has exited.
     pub outputs: Option<DraftOutputs<'a>>,
     /// Image that the reference was resolved to.
     pub image: Option<PlannedImage>,
     /// Bytes of disk; 0 = default.
     pub disk_bytes: u64,
-    /// 0 = as the kernel has it.
+    /// Share of processor time; 0 = the kernel's default.
     pub cpu_weight: u32,
-    /// 0 = as the kernel has it.
+    /// Share of disk bandwidth; 0 = the kernel's default.
     pub io_weight: u32,
     /// Isolation as requested, with names of capabilities in any spelling.
     pub isolation: Isolation,
@@ -77,25 +77,25 @@ pub struct Draft<'a> {
     pub volumes: Vec<Volume>,
     /// Processors, devices and attributes of processes as requested; paths and permissions may be empty.
     pub host_options: HostOptions,
-    /// Bytes of swap beyond the memory; -1 = no limit.
+    /// Bytes of swap beyond `memory_bytes`; -1 = no limit.
     pub swap_bytes: Option<i64>,
-    /// 0 = none.
+    /// Bytes of memory that the kernel protects from reclaim; 0 = none.
     pub memory_reservation_bytes: u64,
-    /// A terminal.
+    /// True if the process gets a terminal.
     pub terminal: bool,
     /// Rows and columns of the terminal; 0 = default.
     pub window: (u32, u32),
-    /// Input from attached clients.
+    /// True if standard input comes from attached clients.
     pub stdin: bool,
-    /// Output waits for its reader.
+    /// True if the output waits for the first lossless client.
     pub await_reader: bool,
-    /// 0 = default.
+    /// Stop signal; 0 = default.
     pub stop_signal: u32,
-    /// Deleted at its end.
+    /// True if the container is deleted as soon as it is completed.
     pub remove_when_completed: bool,
-    /// Variables of every process that does not set them itself.
+    /// Variables of every process, unless the process sets them itself.
     pub shared_env: Vec<(&'a str, &'a str)>,
-    /// Tree of actions, where there is more than a single run action; the fields of the program above are empty then.
+    /// Tree of actions; unset for a single run action. With a tree the program's fields above are empty.
     pub actions: Option<Actions>,
     /// Processes of the tree, in the order of their indices.
     pub steps: Vec<DraftStep<'a>>,
@@ -103,15 +103,15 @@ pub struct Draft<'a> {
     pub transfers: Vec<DraftTransfer<'a>>,
     /// Limits and tags of the log.
     pub logging: DraftLogging,
-    /// Checks as requested; zeros for defaults.
+    /// Checks as requested; zeros mean defaults.
     pub checks: Option<Checks>,
     /// Supplementary groups, by number or name.
     pub extra_groups: Vec<&'a str>,
-    /// Keep the environment.
+    /// True if the environment is kept.
     pub keep_environment: bool,
-    /// File for a message about the end, as requested; empty and 0 for defaults.
+    /// File for the termination message, as requested; empty and 0 mean defaults.
     pub termination_message: Option<TerminationMessage>,
-    /// Part in a pod.
+    /// Role in a pod, if any.
     pub pod: Option<PodRole>,
 }
 
@@ -140,37 +140,37 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// A process of a request.
+/// A process of a request, before validation.
 #[derive(Clone, Default)]
 pub struct DraftStep<'a> {
-    /// The field of its run action: `action.serial.actions[0].run`.
+    /// Field path of its run action: `action.serial.actions[0].run`.
     pub field: String,
-    /// The program.
+    /// Path or name of the program.
     pub path: &'a str,
-    /// Arguments.
+    /// Arguments, without the program's name.
     pub args: Vec<&'a str>,
     /// Working directory.
     pub dir: &'a str,
-    /// Environment: names and values.
+    /// Environment variables as names and values.
     pub env: Vec<(&'a str, &'a str)>,
-    /// `user[:group]`.
+    /// User as `user[:group]`; root when empty.
     pub user: &'a str,
-    /// RLIMIT_NOFILE.
+    /// Limit on open files (RLIMIT_NOFILE); the policy's default if unset.
     pub nofile: Option<u64>,
-    /// Mark of the log lines.
+    /// Log source of the log lines.
     pub log_source: &'a str,
-    /// Discard the output.
+    /// True if the output is discarded.
     pub suppress_log_output: bool,
-    /// Secret variables: name and value.
+    /// Secret variables as names and values.
     pub secret_env: Vec<(&'a str, &'a str)>,
-    /// Secret arguments: which of `args`, and the value.
+    /// Secret arguments: index in `args`, and value.
     pub secret_args: Vec<(u32, &'a str)>,
-    /// Files that are there while it runs.
+    /// Secret files that exist while the process runs.
     pub files: Vec<DraftFile<'a>>,
 }
 
 impl<'a> DraftStep<'a> {
-    /// Returns the shared variables that it does not set itself.
+    /// Returns the shared variables that the process does not set itself.
     pub(super) fn inherited<'b>(
         &'b self,
         shared: &'b [(&'a str, &'a str)],
@@ -183,51 +183,51 @@ impl<'a> DraftStep<'a> {
 /// A download or an upload of a request.
 #[derive(Clone)]
 pub struct DraftTransfer<'a> {
-    /// Path of its action.
+    /// Path of its action, which is its id.
     pub id: String,
     /// Direction.
     pub direction: Direction,
-    /// Name of what is transferred.
+    /// Name of the artifact.
     pub artifact: &'a str,
-    /// URL; unset where a plan is checked again, which has none.
+    /// URL; unset when a plan is checked again, because plans have no URLs.
     pub url: Option<&'a str>,
     /// Path in the container.
     pub path: &'a str,
-    /// `user[:group]`; root when empty.
+    /// User as `user[:group]`; root when empty.
     pub user: &'a str,
-    /// Mark of the log lines.
+    /// Log source of the log lines.
     pub log_source: &'a str,
-    /// Algorithm and value of a checksum; both are empty where there is none.
+    /// Algorithm and value of a checksum; both empty if there is none.
     pub checksum: (&'a str, &'a str),
-    /// Key in the cache; empty where the download is not cached.
+    /// Key in the artifact cache; empty if the download is not cached.
     pub cache_key: &'a str,
 }
 
 /// Limits and tags of a request's log.
 #[derive(Clone, Debug, Default)]
 pub struct DraftLogging {
-    /// Bytes per second: -1 for no limit, the policy's default where unset.
+    /// Bytes per second: -1 for no limit; the policy's default if unset.
     pub bytes_per_second: Option<i64>,
-    /// Lines per second likewise.
+    /// Lines per second: -1 for no limit; the policy's default if unset.
     pub lines_per_second: Option<i64>,
-    /// Tags.
+    /// Tags by name.
     pub tags: BTreeMap<String, String>,
 }
 
 /// A file of a request, without its content.
 #[derive(Clone, Debug)]
 pub struct DraftFile<'a> {
-    /// The field that names it.
+    /// Field path of the file in the request.
     pub field: String,
-    /// Path.
+    /// Path as requested, absolute or relative.
     pub path: &'a str,
     /// Size of the content in bytes.
     pub size: u64,
-    /// True when the content is not masked in logs.
+    /// True if the content is not masked in logs.
     pub public: bool,
-    /// Permission bits, where the request names any.
+    /// Permission bits, if the request has any.
     pub mode: Option<u32>,
-    /// Name or number of its group, where the request names one.
+    /// Name or number of the group, if the request has one.
     pub group: Option<&'a str>,
 }
 
@@ -240,9 +240,9 @@ impl<'a> From<(String, &'a str, u64)> for DraftFile<'a> {
 /// The outputs that a request declares.
 #[derive(Clone, Debug, Default)]
 pub struct DraftOutputs<'a> {
-    /// Files.
+    /// Paths of single files.
     pub files: Vec<&'a str>,
-    /// Or one directory.
+    /// Path of a directory; empty if `files` is used.
     pub directory: &'a str,
     /// Maximum bytes of all outputs; 0 = the policy's limit.
     pub bytes_max: u64,

@@ -1,34 +1,34 @@
-//! Processes that are executed in a container that runs: judged by the same rules as the container's own.
+//! Validates processes to be executed in a running container, with the rules for the container's own processes.
 
 use super::ViolationReason::{InvalidCharacter, InvalidFormat, NotAllowed, OutOfRange, TooLong};
 use super::{DraftStep, Policy, Report, Violation, parse_user, process, shorten};
 use crate::limits::PATH_MAX;
 use crate::plan::UserRef;
 
-/// Largest side of a terminal's window.
+/// Largest number of rows or columns of a terminal.
 pub const WINDOW_MAX: u32 = 65_535;
 
 /// A request to execute a process, borrowed.
 #[derive(Default)]
 pub struct ExecDraft<'a> {
-    /// The program.
+    /// Path or name of the program.
     pub path: &'a str,
-    /// Arguments.
+    /// Arguments, without the program's name.
     pub args: Vec<&'a str>,
-    /// Environment: names and values.
+    /// Environment variables as names and values.
     pub env: Vec<(&'a str, &'a str)>,
     /// Working directory; the container's own when empty.
     pub dir: &'a str,
     /// `user[:group]`; the container's own when empty.
     pub user: &'a str,
-    /// Lines and characters of a line of its terminal.
+    /// Rows and columns of the terminal.
     pub window: (u32, u32),
 }
 
-/// Checks what is asked for.
+/// Validates a request to execute a process.
 ///
 /// # Errors
-/// Every violation.
+/// Returns every violation.
 pub fn validate_exec(draft: &ExecDraft<'_>, policy: &Policy) -> Result<(), Vec<Violation>> {
     let ExecDraft { path, args, env, dir, user, window } = draft;
     let process = DraftStep {
@@ -47,7 +47,7 @@ pub fn validate_exec(draft: &ExecDraft<'_>, policy: &Policy) -> Result<(), Vec<V
     if violations.is_empty() { Ok(()) } else { Err(violations) }
 }
 
-/// Returns the rows and columns of a terminal's window; 0 stands for the default.
+/// Returns the rows and columns of a terminal's window; 0 means the default.
 ///
 /// # Errors
 /// Returns a violation for each side above [`WINDOW_MAX`].
@@ -63,10 +63,11 @@ pub(super) fn check_window(field: &str, (rows, columns): (u32, u32)) -> Result<(
     }
 }
 
-/// Checks a path that files are copied from or to. A copy is as good as a process that is executed, and allowed with it.
+/// Validates a path that files are copied from or to. Copying is as powerful as executing a process, so one policy key
+/// allows both.
 ///
 /// # Errors
-/// Every violation.
+/// Returns every violation.
 pub fn validate_archive(field: &str, path: &str, policy: &Policy) -> Result<(), Vec<Violation>> {
     let mut violations = Vec::new();
     if !policy.allow_exec {
@@ -91,7 +92,7 @@ pub fn validate_archive(field: &str, path: &str, policy: &Policy) -> Result<(), 
 /// independently of the daemon. `None` for the container's own user.
 ///
 /// # Errors
-/// It is no user, or it is not allowed.
+/// Returns a violation if the user is invalid or exec is not allowed.
 pub fn exec_user(user: &str, policy: &Policy) -> Result<Option<UserRef>, Violation> {
     if !policy.allow_exec {
         let why = "exec is not allowed by this daemon's configuration (allow_exec)";

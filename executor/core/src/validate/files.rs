@@ -1,4 +1,4 @@
-//! The paths of volume mounted files, each alone and all together.
+//! Validates paths of volume mounted files, individually and together.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,11 @@ use crate::limits::{
 use crate::plan::{FILE_MODE, Plan, PlannedFile, Principal, UserNamespace, WritableFiles};
 use crate::token;
 
-/// The field of the runtime token's file.
+/// Field of the runtime token's file.
 const TOKEN_FIELD: &str = "runtime_token_path";
 
-/// At most one file of a plan holds the runtime token, and it is the last: the order of the contents depends on it.
+/// Checks that at most one file of a plan holds the runtime token, and that it is the last: the order of the contents
+/// depends on it.
 pub(super) fn check_token_is_last(plan: &Plan) -> Result<(), Vec<Violation>> {
     if plan.given_files().iter().any(|file| file.token) {
         return Err(vec![Violation::new(TOKEN_FIELD, "is not the last of the plan's files")]);
@@ -26,7 +27,7 @@ pub(super) fn check_token_is_last(plan: &Plan) -> Result<(), Vec<Violation>> {
     Ok(())
 }
 
-/// Checks every file, and what they are to one another.
+/// Checks every file, and conflicts between files.
 pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> Vec<PlannedFile> {
     if draft.files.len() > LIST_MAX {
         let why = format!("has {} entries; at most {LIST_MAX}", draft.files.len());
@@ -57,8 +58,8 @@ pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> 
     files
 }
 
-/// Checks the files of a process of a tree of actions: each alone, and all together with those of the container, which are
-/// seen beside them.
+/// Checks the files of a process in a tree of actions: individually, and together with the container's, which are
+/// mounted next to them.
 pub(super) fn for_step(
     step: &DraftStep<'_>,
     own: &[PlannedFile],
@@ -84,12 +85,12 @@ pub(super) fn for_step(
     let mut conflicts = Report::default();
     let together: Vec<PlannedFile> = own.iter().chain(&files).cloned().collect();
     check_conflicts(&together, &mut conflicts);
-    // Those among the container's own files are reported once.
+    // Conflicts among the container's own files are reported once.
     report.0.extend(conflicts.0.into_iter().filter(|violation| violation.field.starts_with(&step.field)));
     files
 }
 
-/// Checks the directories that are declared to hold secret files alone.
+/// Checks the directories that are declared to hold only secret files.
 pub(super) fn directories(
     draft: &Draft<'_>,
     files: &[PlannedFile],
@@ -128,7 +129,7 @@ pub(super) fn directories(
     directories
 }
 
-/// Checks how much a process may write among its files: what it asks for, else a part of its memory.
+/// Checks how many bytes a process may write among its files: the requested number, or a part of its memory.
 pub(super) fn writable(
     asked: u64,
     memory_bytes: u64,
@@ -179,13 +180,13 @@ pub(super) fn access(
     (mode, group)
 }
 
-/// A file that was judged.
+/// Creates the planned file of a validated one.
 pub(super) fn planned(file: &DraftFile<'_>, path: PathBuf, (mode, group): Access) -> PlannedFile {
     let DraftFile { field, size, public, .. } = file;
     PlannedFile { public: *public, mode, group, ..PlannedFile::private(path, *size, field) }
 }
 
-/// The absolute path of a file, or what is wrong with the one given.
+/// Returns the absolute path of a file, or the fault of the given one.
 pub(super) fn resolve(path: &str, root: &Path) -> Result<PathBuf, FieldFault> {
     if path.is_empty() {
         return Err(Required.because("is empty"));
@@ -224,7 +225,7 @@ pub(super) fn resolve(path: &str, root: &Path) -> Result<PathBuf, FieldFault> {
     Ok(absolute)
 }
 
-/// A container with a token finds the way to the daemon in a directory of its own: no file in it, and none in its place.
+/// Checks that no file is in the directory of the runtime socket, or replaces it, in a container with a token.
 fn check_runtime_directory(files: &[PlannedFile], report: &mut Report) {
     let taken = Path::new(token::RUNTIME_DIR);
     for file in files.iter().filter(|file| file.path.starts_with(taken) || taken.starts_with(&file.path)) {
@@ -237,7 +238,7 @@ fn check_runtime_directory(files: &[PlannedFile], report: &mut Report) {
     }
 }
 
-/// Checks that no path is used twice, and that no file is where another one needs a directory.
+/// Checks that no path is used twice, and that no file has the path of another file's directory.
 pub(super) fn check_conflicts(files: &[PlannedFile], report: &mut Report) {
     let mut first: BTreeMap<&Path, &str> = BTreeMap::new();
     for file in files {
@@ -266,8 +267,8 @@ fn check_total_size(draft: &Draft<'_>, policy: &Policy, report: &mut Report) {
     }
 }
 
-/// Returns the limits on all files together that are exceeded, as phrases after `have`. As in a BBS only contents
-/// count; paths have a limit of their own.
+/// Returns the exceeded limits on all files together, as phrases after `have`. As in a BBS only contents
+/// count; paths have a separate limit.
 pub(super) fn exceeded_limits(files: &[(&Path, u64)], policy: &Policy) -> Vec<String> {
     let mut exceeded = Vec::new();
     let contents = files.iter().map(|(_, size)| *size).fold(0, u64::saturating_add);

@@ -1,4 +1,4 @@
-//! Supplementary groups that a request adds to those of every user.
+//! Validates the supplementary groups that a request adds for every process.
 
 use super::ViolationReason::{Duplicate, TooMany};
 use super::{Report, fits, parse_principal, shorten};

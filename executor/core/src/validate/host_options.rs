@@ -1,4 +1,5 @@
-//! Processors, devices, confinement and attributes of processes; and the operator's lists of devices and profiles.
+//! Validates processors, devices, confinement and attributes of processes, and the operator's lists of devices and
+//! profiles.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -15,7 +16,7 @@ use crate::limits::{APPARMOR_PROFILE_MAX, DEVICE_DEPTH_MAX, DEVICES_MAX, OOM_SCO
 use crate::placement::{GENERATIONS_DIR, STEPS_DIR};
 use crate::plan::{Device, DevicePermissions, HostDevice, HostOptions, Ulimit};
 
-/// Names of limits of processes, but for the one on open files.
+/// Names of resource limits, except the one on open files.
 pub const ULIMITS: [&str; 15] = [
     "as",
     "core",
@@ -33,19 +34,19 @@ pub const ULIMITS: [&str; 15] = [
     "sigpending",
     "stack",
 ];
-/// Maximum number of the operator's devices, and of profiles.
+/// Maximum number of the operator's devices, and of AppArmor profiles.
 const LIST_MAX: usize = 1000;
 /// Maximum number of directories of CDI files.
 const CDI_DIRS_MAX: usize = 16;
-/// Maximum number of the operator's devices of CDI in a message.
+/// Maximum number of the operator's CDI devices in a message.
 const NAMES_SHOWN: usize = 20;
-/// Names in the /dev of every container.
+/// Entries in the /dev of every container.
 const OF_DEV: [&str; 16] = [
     "console", "core", "fd", "full", "mqueue", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout",
     "tty", "urandom", "zero",
 ];
 
-/// Checks what is asked for, and fills in what it leaves out.
+/// Checks the requested options, and fills in defaults.
 pub(super) fn check(asked: &HostOptions, policy: &Policy, report: &mut Report) -> HostOptions {
     let HostOptions { cpus, memory_nodes, oom_score_adj, ulimits, apparmor_profile, devices } = asked;
     let mut list = |field: &str, text: &str| -> String {
@@ -98,7 +99,7 @@ fn check_ulimits(asked: &[Ulimit], policy: &Policy, report: &mut Report) {
             continue;
         }
         if !ULIMITS.contains(&&**name) {
-            let why = format!("\"{}\" is not a limit; {} are", shorten(name), ULIMITS.join(", "));
+            let why = format!("{:?} is not a limit; use one of {}", shorten(name), ULIMITS.join(", "));
             report.add(field("name"), UnknownValue.because(why));
             continue;
         }
@@ -127,7 +128,7 @@ fn check_ulimits(asked: &[Ulimit], policy: &Policy, report: &mut Report) {
     }
 }
 
-/// Returns true when a limit is above another; -1 is above every number.
+/// Returns true if a limit is above another; -1 is above every number.
 fn above(limit: i64, other: i64) -> bool {
     other != -1 && (limit == -1 || limit > other)
 }
@@ -194,7 +195,7 @@ fn check_devices(asked: &[Device], policy: &Policy, report: &mut Report) -> Vec<
     filled
 }
 
-/// Checks a device of CDI. Its file is read by the launcher.
+/// Checks a CDI device. The launcher reads its file.
 fn check_cdi_device(
     device: &Device,
     others: &[Device],
@@ -223,10 +224,7 @@ fn check_cdi_device(
         [("path", !device.path.as_os_str().is_empty()), ("permissions", !device.permissions.is_empty())]
     {
         if is_set {
-            report.add(
-                field(name),
-                Conflict.because("cannot be set for a device of CDI, whose file describes its nodes"),
-            );
+            report.add(field(name), Conflict.because("cannot be set for a CDI device, whose file describes its nodes"));
         }
     }
 }
@@ -242,7 +240,7 @@ fn allows_cdi(pattern: &str, name: &str) -> bool {
 /// Checks the path of a device node in a container.
 ///
 /// # Errors
-/// Returns the fault if the path does not lie below /dev, lies too deep, or belongs to the /dev of every container.
+/// Returns the fault if the path is not below /dev, is nested too deeply, or belongs to the /dev of every container.
 pub fn check_device_path(path: &Path) -> Result<(), FieldFault> {
     let below = below_dev(path)?;
     let shown = shorten(&path.display().to_string());
@@ -250,7 +248,7 @@ pub fn check_device_path(path: &Path) -> Result<(), FieldFault> {
     let first = first.unwrap_or_default();
     let own = [GENERATIONS_DIR, STEPS_DIR].iter().any(|own| path.starts_with(own));
     if own || OF_DEV.contains(&&*first) {
-        return Err(Reserved.because(format!("`{shown}` belongs to the /dev that every container has")));
+        return Err(Reserved.because(format!("`{shown}` is already in the /dev of every container")));
     }
     if below.components().count() > DEVICE_DEPTH_MAX {
         let why = format!("`{shown}` has too many directories: at most {DEVICE_DEPTH_MAX} names below /dev");
@@ -277,7 +275,7 @@ fn below_dev(path: &Path) -> Result<&Path, FieldFault> {
 /// Checks the operator's list of devices.
 ///
 /// # Errors
-/// The first entry that cannot be used.
+/// Returns the first invalid entry.
 pub fn check_host_devices(devices: &[HostDevice]) -> Result<(), String> {
     if devices.len() > LIST_MAX {
         return Err(format!("has {} entries; at most {LIST_MAX}", devices.len()));
@@ -299,10 +297,10 @@ pub fn check_host_devices(devices: &[HostDevice]) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks the operator's list of devices of CDI.
+/// Checks the operator's list of CDI devices.
 ///
 /// # Errors
-/// The first entry that is neither a qualified name nor `VENDOR/CLASS=*`.
+/// Returns the first entry that is neither a qualified name nor `VENDOR/CLASS=*`.
 pub fn check_cdi_devices(devices: &[String]) -> Result<(), String> {
     if devices.len() > LIST_MAX {
         return Err(format!("has {} entries; at most {LIST_MAX}", devices.len()));
@@ -317,7 +315,7 @@ pub fn check_cdi_devices(devices: &[String]) -> Result<(), String> {
 /// Checks the operator's list of directories of CDI files.
 ///
 /// # Errors
-/// The first entry that is no absolute path without `..`.
+/// Returns the first entry that is no absolute path without `..`.
 pub fn check_cdi_spec_dirs(dirs: &[PathBuf]) -> Result<(), String> {
     if dirs.len() > CDI_DIRS_MAX {
         return Err(format!("has {} entries; at most {CDI_DIRS_MAX}", dirs.len()));
@@ -328,7 +326,7 @@ pub fn check_cdi_spec_dirs(dirs: &[PathBuf]) -> Result<(), String> {
 /// Checks the operator's list of AppArmor profiles.
 ///
 /// # Errors
-/// The first name that cannot be one.
+/// Returns the first invalid name.
 pub fn check_apparmor_profiles(profiles: &[String]) -> Result<(), String> {
     if profiles.len() > LIST_MAX {
         return Err(format!("has {} entries; at most {LIST_MAX}", profiles.len()));
@@ -346,14 +344,14 @@ pub fn check_apparmor_profiles(profiles: &[String]) -> Result<(), String> {
     profiles.iter().find_map(fault).map_or(Ok(()), |fault| Err(fault.to_string()))
 }
 
-/// Checks an operator's maximum of a limit of processes.
+/// Checks the operator's maximum of a resource limit.
 ///
 /// # Errors
-/// The limit cannot be raised; the value is below -1.
+/// Returns an error if the limit cannot be raised or the value is below -1.
 pub fn check_ulimit_max(name: &str, most: i64) -> Result<(), String> {
     if name == "core" || !ULIMITS.contains(&name) {
         let others: Vec<&str> = ULIMITS.into_iter().filter(|name| *name != "core").collect();
-        return Err(format!("\"{}\" is not a limit that can be raised; {} are", shorten(name), others.join(", ")));
+        return Err(format!("{:?} is not a limit that can be raised; use one of {}", shorten(name), others.join(", ")));
     }
     if most < -1 {
         return Err(format!("{name} is {most}; 0 or more is allowed, or -1 for none"));

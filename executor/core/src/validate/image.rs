@@ -1,4 +1,4 @@
-//! An image that a reference was resolved to: what of it reaches the host's file system.
+//! Validates a resolved image: the values that reach the host's file system.
 
 use super::ViolationReason::{InvalidFormat, TooMany, Unsuitable};
 use super::{FieldFault, check_path, shorten};
@@ -8,11 +8,11 @@ use crate::plan::PlannedImage;
 
 /// Maximum number of volumes.
 const VOLUMES_MAX: usize = 64;
-/// Maximum number of labels, and bytes over all of them.
+/// Maximum number of labels, and maximum bytes of all of them together.
 const LABELS_MAX: usize = 1024;
 const LABEL_BYTES_MAX: usize = 256 << 10;
 
-/// Checks an image, which is `text` in the request.
+/// Checks an image; `text` is its reference in the request.
 pub(super) fn check(text: &str, image: &PlannedImage) -> Result<(), FieldFault> {
     if text != image.reference {
         return Err(InvalidFormat.because(format!("\"{}\" is not the image that was resolved", shorten(text))));
@@ -42,7 +42,7 @@ pub(super) fn check(text: &str, image: &PlannedImage) -> Result<(), FieldFault> 
     Ok(())
 }
 
-/// Checks what an image is made of, and the length of its reference.
+/// Checks the digests of an image, and the length of its reference.
 pub(super) fn check_parts(reference: &str, digest: &str, layers: &[String]) -> Result<(), FieldFault> {
     if reference.is_empty() || reference.len() >= PATH_MAX {
         let why = format!("the reference has {} bytes; 1 to {} are allowed", reference.len(), PATH_MAX - 1);

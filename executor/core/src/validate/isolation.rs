@@ -1,4 +1,4 @@
-//! Privileges, capabilities, filters.
+//! Validates privileges, capabilities and seccomp profiles.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::ViolationReason::{Conflict, NotAllowed, TooLong, TooMany, UnknownValu
 use super::{Policy, Report, shorten};
 use crate::plan::{Isolation, UserNamespace};
 
-/// Every capability of Linux 6.18, in the order of its number.
+/// Every capability of Linux 6.18, in the order of their numbers.
 pub const CAPABILITIES: [&str; 41] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -50,12 +50,12 @@ pub const CAPABILITIES: [&str; 41] = [
     "CAP_BPF",
     "CAP_CHECKPOINT_RESTORE",
 ];
-/// Largest filter of a request's own, in bytes.
+/// Largest seccomp profile of a request, in bytes.
 pub const SECCOMP_PROFILE_MAX: usize = 256 << 10;
-/// Stands for every capability.
+/// Name that means every capability.
 const ALL: &str = "ALL";
 
-/// Checks what is asked for, and gives it in one spelling.
+/// Checks the requested isolation, and returns it in canonical spelling.
 pub(super) fn check(asked: &Isolation, policy: &Policy, report: &mut Report) -> Isolation {
     let refused = |key: &str| format!("is not allowed by this daemon's configuration ({key})");
     if asked.privileged && !policy.allow_privileged {
@@ -67,7 +67,7 @@ pub(super) fn check(asked: &Isolation, policy: &Policy, report: &mut Report) -> 
     if asked.docker_socket && policy.docker_socket.as_os_str().is_empty() {
         report.add("docker_socket", NotAllowed.because(refused("docker_socket")));
     }
-    // Its owner and its group are ids of the host.
+    // Owner and group of the socket are ids of the host.
     if asked.docker_socket && asked.user_namespace == UserNamespace::Own {
         let why = "needs `user_namespace: host`, because the socket belongs to users of the host";
         report.add("docker_socket", Conflict.because(why));
@@ -94,7 +94,7 @@ pub(super) fn check(asked: &Isolation, policy: &Policy, report: &mut Report) -> 
     Isolation { capabilities_added: added, capabilities_dropped: dropped, ..asked.clone() }
 }
 
-/// Names of capabilities in the kernel's spelling, sorted, each once.
+/// Converts names of capabilities to the kernel's spelling, sorted, without duplicates.
 fn names(field: &str, asked: &[String], report: &mut Report) -> Vec<String> {
     if asked.len() > CAPABILITIES.len() {
         report.add(field, TooMany.because(format!("has {} entries; at most {}", asked.len(), CAPABILITIES.len())));

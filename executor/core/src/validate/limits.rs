@@ -1,4 +1,4 @@
-//! Limits of a container: those of its request, and those that replace them while it runs.
+//! Validates limits of a container: those of its request, and those that replace them while it runs.
 
 use super::{Draft, Policy, Report, Violation};
 use crate::limits::{DISK_MIN, MEMORY_MIN, NOFILE_MIN, PIDS_MAX, PIDS_MIN, SIZE_MAX};
@@ -30,11 +30,11 @@ pub(super) fn limits(draft: &Draft<'_>, policy: &Policy, report: &mut Report) ->
 /// Validates new limits of a running container, and returns its plan with them.
 ///
 /// # Errors
-/// Every violation.
+/// Returns every violation.
 pub fn validate_limits(update: &UpdateLimits, plan: &Plan, policy: &Policy) -> Result<Plan, Vec<Violation>> {
     let mut report = Report::default();
     if *update == UpdateLimits::default() {
-        report.add("limits", Required.because("has no limit that is to be changed"));
+        report.add("limits", Required.because("has no limit to change"));
     }
     let or = |new: u64, old: u64| if new == 0 { old } else { new };
     let weight = |new: u32, old: u32| if new == 0 { old } else { new };
@@ -56,13 +56,13 @@ pub fn validate_limits(update: &UpdateLimits, plan: &Plan, policy: &Policy) -> R
         }
     }
     if let Some(size) = plan.writable_files.map(|files| files.bytes_max).filter(|size| *size > limits.memory_bytes) {
-        let why = format!("is {}; the writable secret files may have {size} bytes", limits.memory_bytes);
+        let why = format!("is {}; at least {size}, the size of writable_files, is required", limits.memory_bytes);
         report.add("limits.memory_bytes", Conflict.because(why));
     }
     if report.0.is_empty() { Ok(Plan { limits, ..plan.clone() }) } else { Err(report.0) }
 }
 
-/// Checks every limit but that on open files.
+/// Checks every limit except the one on open files.
 fn check(limits: &Limits, policy: &Policy, report: &mut Report) {
     let mut range = |field: &str, value: u64, least: u64, most: u64| {
         if value < least || value > most {
@@ -99,7 +99,7 @@ fn check(limits: &Limits, policy: &Policy, report: &mut Report) {
     }
 }
 
-/// Checks the limits of a sidecar: within those of its container, which hold for all of it.
+/// Checks the limits of a sidecar: they must be within the container's, which apply to all of its processes.
 pub(super) fn sidecar_limits(
     index: usize,
     asked: &SidecarLimits,
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!((empty.len(), &*empty[0].field), (1, "limits"));
     }
 
-    /// A reservation that was possible with the old limit on memory is compared with the new one.
+    /// An unchanged memory reservation is compared with the new memory limit.
     #[test]
     fn kept_limits_are_compared_with_new_ones() {
         let first = UpdateLimits { memory_reservation_bytes: 60 << 20, ..UpdateLimits::default() };

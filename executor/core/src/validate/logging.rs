@@ -1,4 +1,4 @@
-//! Limits and tags of a log.
+//! Validates limits and tags of a log.
 
 use super::ViolationReason::{NotAllowed, OutOfRange};
 use super::{DraftLogging, Policy, Report, pairs};
@@ -26,7 +26,7 @@ pub(super) fn check(asked: &DraftLogging, policy: &Policy, report: &mut Report) 
     Logging { limits, tags: asked.tags.clone() }
 }
 
-/// A limit with what the policy says of it, where -1 is no limit.
+/// A requested limit with the policy's values for it; -1 is no limit.
 struct Rate {
     field: &'static str,
     asked: Option<i64>,
@@ -40,7 +40,7 @@ impl Rate {
     /// Returns the limit in force.
     fn check(self, report: &mut Report) -> Option<u64> {
         let Self { field, asked, default, max, key } = self;
-        // Without a default of its own a maximum is the default.
+        // Without a configured default, the maximum is the default.
         let default = if default == -1 && max >= 0 { max } else { default };
         let limit = asked.unwrap_or(default);
         if !(-1..=LOG_RATE_MAX).contains(&limit) {
@@ -55,7 +55,7 @@ impl Rate {
     }
 }
 
-/// Returns a plan's settings as a request would have them.
+/// Converts a plan's settings back to those of a request.
 pub(super) fn drafted(planned: &Logging) -> DraftLogging {
     let limit = |limit: Option<u64>| Some(limit.map_or(-1, |limit| i64::try_from(limit).unwrap_or(i64::MAX)));
     DraftLogging {

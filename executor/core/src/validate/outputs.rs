@@ -1,4 +1,4 @@
-//! Outputs that a request declares: files, or one directory.
+//! Validates the outputs that a request declares: files, or one directory.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::{DraftOutputs, FieldFault, Policy, Report, Violation, shorten};
 use crate::limits::{LIST_MAX, NAME_MAX, PATH_MAX};
 use crate::plan::{OutputSource, PlannedFile, PlannedOutputs};
 
-/// Checks the outputs against themselves, the secret files and the policy.
+/// Checks the outputs, and their conflicts with secret files and the policy.
 pub(super) fn check(
     asked: &DraftOutputs<'_>,
     secrets: &[PlannedFile],
@@ -63,7 +63,7 @@ pub(super) fn check(
     (report.0.len() == before).then_some(PlannedOutputs { source, bytes_max })
 }
 
-/// An absolute path without detours, in none of the kernel's own file systems.
+/// Checks for an absolute path in canonical form, outside of the kernel's file systems.
 fn check_path(path: &str) -> Result<(), FieldFault> {
     let shown = shorten(path);
     if path.len() >= PATH_MAX {
@@ -96,7 +96,7 @@ fn check_path(path: &str) -> Result<(), FieldFault> {
     }
 }
 
-/// Planned outputs in the words of a request, to be checked again.
+/// Planned outputs as texts of a request, to be checked again.
 pub(super) struct DraftTexts {
     files: Vec<String>,
     directory: String,
@@ -104,10 +104,10 @@ pub(super) struct DraftTexts {
 }
 
 impl DraftTexts {
-    /// The words of a plan's outputs.
+    /// Converts a plan's outputs to texts.
     ///
     /// # Errors
-    /// A path is no text.
+    /// Returns a violation if a path is not text.
     pub(super) fn from_planned(planned: &PlannedOutputs) -> Result<Self, Vec<Violation>> {
         let text = |path: &PathBuf| {
             path.to_str()

@@ -1,15 +1,15 @@
-//! Pods and their members: a pod runs nothing, and a member has from its pod what they share.
+//! Validates pods and their members: a pod runs nothing, and a member gets shared settings from its pod.
 
 use super::ViolationReason::{Conflict, InvalidFormat, UnknownValue};
 use super::{Draft, FieldFault, Report, Violation, shorten};
 use crate::plan::{Isolation, Medium, Plan, PodRole, VolumeSource, pod_volume_name};
 
-/// Longest name of a pod's volume.
+/// Longest name of a pod's volume, in bytes.
 const NAME_MAX: usize = 63;
 /// Maximum number of volumes that an error names.
 const NAMES_SHOWN: usize = 20;
 
-/// Checks what a container is asked to be beside its part in a pod.
+/// Checks the settings that conflict with a container's role in a pod.
 pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
     match &draft.pod {
         None => {}
@@ -18,7 +18,7 @@ pub(super) fn check(draft: &Draft<'_>, report: &mut Report) {
     }
 }
 
-/// Checks that a pod has nothing that only a program could have.
+/// Checks that a pod has no setting that requires a program.
 fn check_pod(draft: &Draft<'_>, report: &mut Report) {
     let plain = Isolation { user_namespace: draft.isolation.user_namespace, ..Isolation::default() };
     let surroundings = &draft.surroundings;
@@ -34,7 +34,7 @@ fn check_pod(draft: &Draft<'_>, report: &mut Report) {
         ("image", draft.image.is_some()),
     ];
     for (field, _) in fields.into_iter().filter(|(_, set)| *set) {
-        report.add(field, Conflict.because("is not for a pod, which runs no program"));
+        report.add(field, Conflict.because("cannot be set for a pod, which runs no program"));
     }
     for (index, volume) in draft.volumes.iter().enumerate() {
         let field = |name: &str| format!("volumes[{index}].{name}");
@@ -55,7 +55,7 @@ fn check_pod(draft: &Draft<'_>, report: &mut Report) {
     }
 }
 
-/// Checks a member's process.
+/// Checks the process of a member.
 fn check_process(draft: &Draft<'_>, share_processes: bool, report: &mut Report) {
     if !share_processes {
         return;
@@ -72,7 +72,7 @@ fn check_process(draft: &Draft<'_>, share_processes: bool, report: &mut Report) 
 /// Checks the name of a pod's volume.
 ///
 /// # Errors
-/// The name is not valid.
+/// Returns the fault if the name is invalid.
 pub fn check_pod_volume_name(name: &str) -> Result<(), FieldFault> {
     let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
     if plain && name.len() <= NAME_MAX && name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
@@ -85,10 +85,11 @@ pub fn check_pod_volume_name(name: &str) -> Result<(), FieldFault> {
     Err(InvalidFormat.because(why))
 }
 
-/// Checks a member's plan against the plan of its pod: it repeats what they share, and names volumes that the pod has.
+/// Checks a member's plan against the plan of its pod: it must repeat the shared settings, and name existing volumes of
+/// the pod.
 ///
 /// # Errors
-/// Every violation.
+/// Returns every violation.
 pub fn check_member(member: &Plan, pod: &Plan) -> Result<(), Vec<Violation>> {
     let mut report = Report::default();
     let share_processes = match &pod.pod {
@@ -117,7 +118,7 @@ pub fn check_member(member: &Plan, pod: &Plan) -> Result<(), Vec<Violation>> {
     if report.0.is_empty() { Ok(()) } else { Err(report.0) }
 }
 
-/// Returns the fault of the name of a volume that a pod does not have.
+/// Returns the fault of a volume name that the pod does not have.
 fn unknown(name: &str, pod: &Plan) -> FieldFault {
     let names: Vec<&str> = pod.volumes.iter().filter_map(pod_volume_name).take(NAMES_SHOWN).collect();
     let has = match (names.len(), pod.volumes.len()) {
@@ -166,7 +167,7 @@ mod tests {
         let expected =
             ["volume_mounted_files", "stdin", "privileged", "volumes[1].empty.size_bytes", "volumes[2].name"];
         assert_eq!(fields(validate(&wrong, &policy)), expected);
-        // Nor does anything else without a process pass for a pod.
+        // No other plan without a process is accepted as a pod.
         let mut empty = plan;
         empty.pod = None;
         assert_eq!(fields(recheck(&empty, &policy)), ["action"]);
@@ -191,7 +192,7 @@ mod tests {
         other.surroundings = Surroundings { sysctls: [("a".into(), "1".into())].into(), ..other.surroundings };
         assert_eq!(fields(check_member(&other, &pod)), ["network", "sysctls", "user_namespace"]);
         assert_eq!(fields(check_member(&plan, &plan)), ["pod"], "a member is not a pod");
-        // A volume of a pod is for members alone.
+        // Only members can use a volume of a pod.
         let alone = Draft { pod: None, ..with(vec![of_pod("data")]) };
         assert_eq!(fields(validate(&alone, &policy)), ["volumes[0].pod"]);
     }

@@ -13,7 +13,7 @@ use crate::plan::{HostDevice, HostVolume};
 
 pub use ports::{BadPortRule, PortRule};
 
-/// Capabilities that a request may add where the operator says nothing: those that common engines give by default.
+/// Default capabilities that a request may add: those that common engines grant by default.
 const CAPABILITIES_ALLOWED: [&str; 14] = [
     "CAP_AUDIT_WRITE",
     "CAP_CHOWN",
@@ -38,27 +38,27 @@ pub enum Unenforceable {
     /// The request is refused.
     #[default]
     Refuse,
-    /// The container runs, and its warnings tell.
+    /// The container runs, with a warning.
     Report,
 }
 
-/// The operator's permissions and defaults. The same values hold in the daemon and in the launcher.
+/// The operator's permissions and defaults. The daemon and the launcher have the same values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
     /// Directory that relative paths of files are resolved against.
     pub files_root: PathBuf,
-    /// Maximum bytes of the contents of all files, as a BBS limits them.
+    /// Maximum bytes of the contents of all files together, as in a BBS.
     #[serde(with = "crate::settings::bytes")]
     pub files_bytes_max: u64,
-    /// Maximum bytes of a container's outputs, and the default.
+    /// Maximum and default bytes of a container's outputs.
     #[serde(with = "crate::settings::bytes")]
     pub outputs_bytes_max: u64,
-    /// `rootfs: host` may be asked for.
+    /// True if requests may use `rootfs: host`.
     pub allow_host_rootfs: bool,
-    /// `dir:` must lie below one of these; anywhere when empty.
+    /// Directories below which the path of `dir:` must be; any path when empty.
     pub rootfs_dirs: Vec<PathBuf>,
-    /// `network: host` may be asked for.
+    /// True if requests may use `network: host`.
     pub allow_host_network: bool,
     /// Default memory limit in bytes.
     #[serde(with = "crate::settings::bytes")]
@@ -74,68 +74,70 @@ pub struct Policy {
     pub default_disk_bytes: u64,
     /// Handling of limits that the host cannot enforce.
     pub unenforceable_limits: Unenforceable,
-    /// `privileged` may be asked for.
+    /// True if requests may use `privileged`.
     pub allow_privileged: bool,
-    /// `user_namespace: host` may be asked for.
+    /// True if requests may use `user_namespace: host`.
     pub allow_host_userns: bool,
-    /// The Docker daemon's socket, where it may be asked for; nobody may where this is empty.
+    /// Docker socket of the host that requests may use; not allowed when empty.
     pub docker_socket: PathBuf,
-    /// A filter on system calls may come with a request.
+    /// True if requests may bring their own seccomp profile.
     pub allow_seccomp_profile: bool,
-    /// Capabilities that may be added, in the kernel's spelling; `ALL` for every one.
+    /// Capabilities that requests may add, in the kernel's spelling; `ALL` means all of them.
     pub capabilities_allowed: Vec<String>,
     /// First id of the host that containers' users are mapped to.
     pub userns_pool_start: u32,
-    /// Number of ranges of 65,536 ids from there on, which is the number of containers with user namespaces at a time.
+    /// Number of ranges of 65,536 ids from `userns_pool_start`, which limits the number of containers with user
+    /// namespaces.
     pub userns_pool_ranges: u32,
     /// Directory of the configurations of CNI networks.
     pub cni_conf_dir: PathBuf,
-    /// Directories of CNI plugins, in the order of search.
+    /// Directories of CNI plugins, in search order.
     pub cni_bin_dirs: Vec<PathBuf>,
-    /// `egress` may be asked for.
+    /// True if requests may use `egress`.
     pub allow_egress: bool,
-    /// Ports of the host that may be published; none where it is empty.
+    /// Ports of the host that requests may publish; none when empty.
     pub ports_allowed: Vec<PortRule>,
-    /// Default limit of a log's bytes per second; -1 = the maximum, 0 = nothing is kept.
+    /// Default limit on a log's bytes per second; -1 = the maximum, 0 = nothing is kept.
     #[serde(with = "crate::settings::rate")]
     pub default_log_bytes_per_second: i64,
-    /// Default limit of a log's lines per second; -1 = the maximum, 0 = nothing is kept.
+    /// Default limit on a log's lines per second; -1 = the maximum, 0 = nothing is kept.
     pub default_log_lines_per_second: i64,
-    /// Highest limit of a log's bytes per second that may be asked for; -1 = any, and none.
+    /// Highest limit on a log's bytes per second in a request; -1 = any limit, or no limit.
     #[serde(with = "crate::settings::rate")]
     pub log_bytes_per_second_max: i64,
-    /// Highest limit of a log's lines per second that may be asked for; -1 = any, and none.
+    /// Highest limit on a log's lines per second in a request; -1 = any limit, or no limit.
     pub log_lines_per_second_max: i64,
-    /// Processes may be executed in containers that run.
+    /// True if processes may be executed in running containers.
     pub allow_exec: bool,
-    /// Lowest adjustment of the out-of-memory score that may be asked for.
+    /// Lowest OOM score adjustment in a request.
     pub oom_score_adj_min: i32,
-    /// Highest number of bytes of swap beyond a memory limit that may be asked for; -1 = any, and no limit.
+    /// Highest number of bytes of swap beyond the memory limit in a request; -1 = any number, or no limit.
     #[serde(with = "crate::settings::rate")]
     pub swap_bytes_max: i64,
-    /// Highest limits of processes that may be asked for, by name; -1 = any, and none. Where a name is missing it is the
-    /// launcher's own hard limit.
+    /// Highest resource limits in a request, by name; -1 = any limit, or no limit. For a missing name the maximum is
+    /// the launcher's own hard limit.
     pub ulimits_max: BTreeMap<String, i64>,
-    /// Downloads and uploads may be asked for.
+    /// True if requests may use downloads and uploads.
     pub allow_transfers: bool,
-    /// Network namespaces that containers may join, by their paths; `DIR/*` for every one in a directory. None when empty.
+    /// Network namespaces that containers may join, by path; `DIR/*` means all in a directory. None when empty.
     pub network_namespaces: Vec<PathBuf>,
-    /// Directories of the host below which containers may have any directory or file. None when empty.
+    /// Directories of the host below which containers may mount any directory or file. None when empty.
     pub host_paths: Vec<PathBuf>,
-    /// Devices of CDI that containers may have: qualified names, or `vendor.com/class=*` for all of a class. None when empty.
+    /// CDI devices that containers may use: qualified names, or `vendor.com/class=*` for all of a class. None when
+    /// empty.
     pub cdi_devices: Vec<String>,
-    /// Directories of CDI files; a later one takes precedence.
+    /// Directories of CDI files; later ones take precedence.
     pub cdi_spec_dirs: Vec<PathBuf>,
-    /// Images that may run: of the table `images`, which has keys of executord's own as well.
+    /// Images that may run (table `images`, which also has keys for executord only).
     #[serde(skip)]
     pub images: ImagePolicy,
-    /// Directories of the host that containers may have: the tables `volumes`.
+    /// Directories of the host that containers may mount (tables `volumes`).
     #[serde(skip)]
     pub volumes: Vec<HostVolume>,
-    /// Devices of the host that containers may have: the tables `devices`.
+    /// Devices of the host that containers may use (tables `devices`).
     #[serde(skip)]
     pub devices: Vec<HostDevice>,
-    /// AppArmor profiles that containers may have: of the table `apparmor`.
+    /// AppArmor profiles that containers may use (table `apparmor`).
     #[serde(skip)]
     pub apparmor_profiles: Vec<String>,
 }
@@ -144,7 +146,7 @@ impl Policy {
     /// Returns the pool of the host's ids for user namespaces.
     ///
     /// # Errors
-    /// As [`Pool::new`].
+    /// Returns the error of [`Pool::new`].
     pub fn userns_pool(&self) -> Result<Pool, String> {
         Pool::new(self.userns_pool_start, self.userns_pool_ranges)
     }
@@ -170,13 +172,13 @@ impl Default for Policy {
             docker_socket: PathBuf::new(),
             allow_seccomp_profile: false,
             capabilities_allowed: CAPABILITIES_ALLOWED.map(str::to_owned).into(),
-            // Beyond what distributions, systemd's containers and its dynamic users take.
+            // Above the ids of distributions, systemd's containers and its dynamic users.
             userns_pool_start: 0x7000_0000,
             userns_pool_ranges: 1024,
             cni_conf_dir: "/etc/cni/net.d".into(),
             cni_bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
             allow_egress: false,
-            // Those below belong to the host's own services.
+            // Lower ports are reserved for the host's own services.
             ports_allowed: vec![PortRule::from_every_address(1024, u16::MAX)],
             default_log_bytes_per_second: -1,
             default_log_lines_per_second: -1,

@@ -1,4 +1,4 @@
-//! The program, its arguments, its environment, its directory.
+//! Validates program, arguments, environment and working directory.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use super::{DraftStep, FieldFault, Report, check_path, log_source_fault};
 use crate::limits::{ARG_STRING_MAX, ARG_TOTAL_MAX, LIST_MAX};
 use crate::plan::PlannedProcess;
 
-/// Bytes of a pointer in the array that execve takes.
+/// Bytes of a pointer in the argument array of execve.
 const POINTER: usize = 8;
 
-/// Checks a process, with the variables that all processes share.
+/// Checks a process, together with the variables that all processes share.
 pub(super) fn check(draft: &DraftStep<'_>, shared_env: &[(&str, &str)], report: &mut Report) {
     let field = |name: &str| format!("{}.{name}", draft.field);
     if draft.path.is_empty() {
@@ -57,7 +57,7 @@ pub(super) fn check(draft: &DraftStep<'_>, shared_env: &[(&str, &str)], report: 
 }
 
 fn check_path_of_program(path: &str) -> Result<(), FieldFault> {
-    // `..` is the caller's own affair here: the path is looked up inside the container.
+    // `..` is allowed here: the path is looked up inside the container.
     if path.len() >= super::PATH_MAX {
         return Err(TooLong.because(format!("has {} bytes; at most {}", path.len(), super::PATH_MAX - 1)));
     }
@@ -129,7 +129,7 @@ fn variables<'a>(
     }
 }
 
-/// Makes the plan of a process with this id.
+/// Creates the plan of a process with this id.
 pub(super) fn plan(id: &str, draft: &DraftStep<'_>, shared_env: &[(&str, &str)]) -> PlannedProcess {
     let own = draft.env.iter().map(|(name, _)| (*name).to_owned());
     PlannedProcess {

@@ -1,6 +1,7 @@
-//! A plan is checked again by the process that has the privileges, whatever the one that sends it says of it.
+//! Validates a plan again in the process that has the privileges, without trusting the sender.
 //!
-//! The plan is turned back into a draft of the request, and that draft is validated: one set of rules serves both.
+//! The plan is converted back to a draft of the request, and that draft is validated, so that one set of rules serves
+//! both.
 
 use std::path::{Path, PathBuf};
 
@@ -9,11 +10,10 @@ use super::{
 };
 use crate::plan::{OutputSource, Plan, PlannedFile, PlannedProcess, PlannedTransfer, Rootfs};
 
-/// Checks a plan that came over a socket from a process of less privilege: what the launcher does with the
-/// daemon's plans, whatever the daemon said of them.
+/// Checks a plan that came over a socket from a less privileged process: the launcher checks all plans of the daemon.
 ///
 /// # Errors
-/// Every violation.
+/// Returns every violation.
 pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
     let main = match &plan.actions {
         Some(actions) => {
@@ -31,7 +31,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
     let steps = plan.actions.iter().flat_map(|_| &plan.processes).map(StepTexts::from_process).collect::<Vec<_>>();
     let user = plan.user.to_string();
     let transfer_users: Vec<String> = plan.transfers.iter().map(|transfer| transfer.user.to_string()).collect();
-    // Below the root for relative paths a path counts as the relative one: never more than the daemon counted.
+    // A path below the root for relative paths counts as the relative one, so the sum never exceeds the daemon's.
     let given = |path: &Path| path.strip_prefix(&policy.files_root).unwrap_or(path).display().to_string();
     let paths: Vec<String> = plan.files.iter().map(|file| given(&file.path)).collect();
     let groups: Vec<Option<String>> = plan.files.iter().map(|file| Some(file.group.as_ref()?.to_string())).collect();
@@ -99,8 +99,8 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
     check_form(plan, validate(&draft, policy)?)
 }
 
-/// A plan counts only as validation itself would have written it. Written otherwise, with a relative path or a limit of
-/// 0, it would be judged as one thing and carried out as another.
+/// Accepts a plan only in the exact form that validation produces. Otherwise, with a relative path or a limit of
+/// 0, the checked meaning could differ from the executed one.
 fn check_form(plan: &Plan, mut again: Plan) -> Result<(), Vec<Violation>> {
     // The draft above has neither arguments nor variables.
     let same_count = again.processes.len() == plan.processes.len();
@@ -111,7 +111,7 @@ fn check_form(plan: &Plan, mut again: Plan) -> Result<(), Vec<Violation>> {
         again.secret_arguments.clone_from(&process.secret_arguments);
         again.suppress_log_output = process.suppress_log_output;
     }
-    // Paths are compared as text: to `==` some that differ are the same.
+    // Paths are compared as text: `==` treats some different texts as equal.
     let texts = paths(plan).map(Path::as_os_str).eq(paths(&again).map(Path::as_os_str));
     if same_count && texts && *plan == again {
         return Ok(());
@@ -143,7 +143,7 @@ fn paths(plan: &Plan) -> impl Iterator<Item = &Path> {
     rootfs.iter().chain(files).chain(mounts).map(PathBuf::as_path)
 }
 
-/// Texts of a planned process, for a draft to borrow.
+/// Texts of a planned process, which a draft borrows.
 struct StepTexts<'a> {
     process: &'a PlannedProcess,
     user: String,
@@ -186,7 +186,7 @@ impl<'a> StepTexts<'a> {
     }
 }
 
-/// The draft of a planned transfer, without the URL that no plan has.
+/// Converts a planned transfer to a draft, without the URL, which plans do not have.
 fn drafted<'a>(transfer: &'a PlannedTransfer, user: &'a str) -> DraftTransfer<'a> {
     let checksum = transfer.checksum.as_ref();
     DraftTransfer {

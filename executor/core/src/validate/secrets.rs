@@ -1,4 +1,4 @@
-//! Secret arguments, and the secret inputs of a plan that another process made. Secret variables are checked
+//! Validates secret arguments, and the secret inputs of a plan from another process. Secret variables are checked
 //! together with the others, as one list.
 
 use std::collections::BTreeMap;
@@ -8,10 +8,10 @@ use super::{DraftStep, Report, Violation};
 use crate::limits::LIST_MAX;
 use crate::plan::PlannedProcess;
 
-/// A secret argument fills an empty public one: both, or neither, is an error.
+/// Checks that each secret argument has an empty public one, and vice versa.
 pub(super) fn check(draft: &DraftStep<'_>, report: &mut Report) {
     if draft.secret_args.is_empty() || draft.secret_args.len() > LIST_MAX {
-        return; // without any, an empty argument is one that is meant to be empty
+        return; // without secret arguments, an empty argument is intended
     }
     let parent = &draft.field;
     let mut given: BTreeMap<u32, usize> = BTreeMap::new();
@@ -48,7 +48,7 @@ pub(super) fn check(draft: &DraftStep<'_>, report: &mut Report) {
     }
 }
 
-/// Checks the secret inputs of a plan's process that another process made.
+/// Checks the secret inputs of a process in a plan from another process.
 pub(super) fn recheck(field: &str, process: &PlannedProcess) -> Result<(), Vec<Violation>> {
     let indices = &process.secret_arguments;
     let ascending = indices.windows(2).all(|pair| pair[0] < pair[1]);

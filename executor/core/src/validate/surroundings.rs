@@ -1,4 +1,4 @@
-//! File systems in memory, settings of the kernel, names of hosts.
+//! Validates tmpfs file systems, sysctls and host names.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path};
@@ -9,7 +9,7 @@ use crate::limits::{TMPFS_MAX, TMPFS_MIN};
 use crate::plan::{Isolation, Limits, Network, SHM_BYTES_DEFAULT, Surroundings, Tmpfs, UserNamespace};
 use crate::token::RUNTIME_DIR;
 
-/// Maximum number of file systems in memory.
+/// Maximum number of tmpfs file systems.
 const TMPFS_COUNT_MAX: usize = 64;
 /// Maximum number of sysctls, and maximum length of their names and values.
 const SYSCTLS_MAX: usize = 64;
@@ -17,7 +17,7 @@ const SYSCTL_MAX: usize = 256;
 /// Maximum number of lines of /etc/hosts, and maximum length of a name.
 const HOSTS_MAX: usize = 256;
 const HOST_MAX: usize = 253;
-/// Settings of the kernel that each namespace of IPC has its own of.
+/// Sysctls that belong to an IPC namespace.
 const OF_IPC: [&str; 8] = [
     "kernel.msgmax",
     "kernel.msgmnb",
@@ -29,7 +29,7 @@ const OF_IPC: [&str; 8] = [
     "kernel.shm_rmid_forced",
 ];
 
-/// Checks what is asked for, and fills in what it leaves out.
+/// Checks the requested settings, and fills in defaults.
 pub(super) fn check(
     asked: &Surroundings,
     network: Network,
@@ -112,11 +112,11 @@ fn check_tmpfs(asked: &[Tmpfs], isolation: &Isolation, with_token: bool, report:
     }
 }
 
-/// Checks that a path is absolute, and written in the one way in which it is compared.
+/// Checks that a path is absolute and in the canonical form in which paths are compared.
 pub(super) fn plain_path(path: &Path) -> Result<(), FieldFault> {
     let text = path.to_str().ok_or_else(|| NotUtf8.because("is not UTF-8"))?;
     check_path(text)?;
-    // As it is compared and carried out: one way to write a path.
+    // Paths are compared and mounted in this form.
     let normal: std::path::PathBuf = path.components().filter(|part| !matches!(part, Component::CurDir)).collect();
     if !path.is_absolute() || normal.as_os_str() != path.as_os_str() {
         let why = format!(
@@ -164,7 +164,7 @@ fn sysctl(name: &str, value: &str, network: Network, user_namespace: UserNamespa
     if of_network && !matches!(network, Network::None | Network::Cni) {
         return Err("cannot be set with a network that is not the container's own".into());
     }
-    // Root of the host could set what is no namespace's own.
+    // Root of the host could also change settings that belong to no namespace.
     if user_namespace == UserNamespace::Host {
         return Err("needs `user_namespace: own`".into());
     }

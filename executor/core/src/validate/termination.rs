@@ -1,4 +1,4 @@
-//! The file for a process's message about its end.
+//! Validates the file for the termination message.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::plan::{
     Tmpfs, Volume, VolumeSource,
 };
 
-/// What else the container has mounted.
+/// Other mounts of the container.
 pub(super) struct Beside<'a> {
     pub(super) files: &'a [PlannedFile],
     pub(super) file_directories: &'a [PathBuf],
@@ -19,25 +19,25 @@ pub(super) struct Beside<'a> {
 }
 
 impl Beside<'_> {
-    /// Returns what is in the way of a file at this path.
+    /// Returns the name of the mount that conflicts with a file at this path, if any.
     fn conflict(&self, path: &Path) -> Option<&'static str> {
         if self.files.iter().any(|file| file.path.starts_with(path)) {
             return Some("is a secret file, or a directory of one");
         }
         if self.file_directories.iter().any(|directory| path.starts_with(directory)) {
-            return Some("is in one of file_directories, which hold secret files alone");
+            return Some("is in one of file_directories, which hold only secret files");
         }
-        // It would stay there.
+        // The file would remain on the host.
         let of_host = |volume: &&Volume| matches!(volume.source, VolumeSource::Host(_) | VolumeSource::HostPath(_));
         if self.volumes.iter().filter(of_host).any(|volume| path.starts_with(&volume.path)) {
             return Some("is in a volume of the host");
         }
         let mounts = self.tmpfs.iter().map(|tmpfs| &tmpfs.path).chain(self.volumes.iter().map(|volume| &volume.path));
-        mounts.into_iter().any(|mount| mount.starts_with(path)).then_some("is the place of another mount")
+        mounts.into_iter().any(|mount| mount.starts_with(path)).then_some("is the path of another mount, or above one")
     }
 }
 
-/// Checks the file against itself and what else is mounted, and fills in defaults.
+/// Checks the file and its conflicts with other mounts, and fills in defaults.
 pub(super) fn message(asked: &TerminationMessage, beside: &Beside<'_>, report: &mut Report) -> TerminationMessage {
     let or_default = asked.path.as_os_str().is_empty();
     let path = if or_default { PathBuf::from(TERMINATION_PATH_DEFAULT) } else { asked.path.clone() };
@@ -56,7 +56,7 @@ pub(super) fn message(asked: &TerminationMessage, beside: &Beside<'_>, report: &
     TerminationMessage { path, bytes_max, fallback_to_logs: asked.fallback_to_logs }
 }
 
-/// An absolute path of plain names.
+/// Checks for an absolute path of plain names.
 fn check(path: &Path) -> Result<(), FieldFault> {
     let text = path.to_str().ok_or_else(|| InvalidFormat.because("is not UTF-8"))?;
     check_path(text)?;
@@ -74,7 +74,9 @@ fn check(path: &Path) -> Result<(), FieldFault> {
     match ["/proc", "/sys", "/dev"].iter().find(|bad| path.starts_with(bad)) {
         Some(&"/dev") if in_dev => Ok(()),
         Some(&"/dev") => {
-            let why = format!("`{shown}` is under /dev; only names that begin with `{TERMINATION_DEV_PREFIX}` can be");
+            let why = format!(
+                "`{shown}` is under /dev, where only paths that begin with `{TERMINATION_DEV_PREFIX}` are allowed"
+            );
             Err(Reserved.because(why))
         }
         Some(bad) => Err(Reserved.because(format!("`{shown}` is under {bad}, which is reserved for the kernel"))),

@@ -26,7 +26,7 @@ fn a_minimal_request_gets_the_defaults() {
     recheck(&plan, &Policy::default()).unwrap();
 }
 
-/// Paths of files that are refused, each with its reason.
+/// Rejected file paths, each with its reason.
 #[test]
 fn paths_of_files() {
     let refused = [
@@ -78,7 +78,7 @@ fn files_against_one_another() {
     two("ab", "a/c").unwrap();
 }
 
-/// A BBS's limit: 1 MiB of contents, whatever the paths are; those have a limit of their own.
+/// The limit of a BBS: 1 MiB of contents. Paths do not count; they have a separate limit.
 #[test]
 fn the_size_limit_is_exact_and_names_the_largest() {
     let one = |size| validate(&Draft { files: vec![file("aaaa", size), file("b", 5)], ..draft() }, &Policy::default());
@@ -98,7 +98,7 @@ fn the_size_limit_is_exact_and_names_the_largest() {
     assert!(long(300).unwrap_err()[0].description.contains("bytes of paths; at most 1048576"));
 }
 
-/// What the daemon admits at the limit, the launcher does not refuse: relative paths count as they were given.
+/// The launcher accepts a request at the daemon's limit: relative paths count as they were given.
 #[test]
 fn both_sides_weigh_files_alike() {
     let policy = Policy::default();
@@ -117,7 +117,7 @@ fn the_length_of_an_environment_string_is_the_kernels() {
     assert!(violations[0].description.contains("131072 bytes") && violations[0].description.contains("use a file"));
 }
 
-/// Below these an init fails half-way, with an error of the system that names no field.
+/// With lower limits an init would fail during setup, with a system error that names no field.
 #[test]
 fn limits_that_no_container_can_be_made_with_name_the_least() {
     let reported = |nofile, pids| validate(&Draft { nofile: Some(nofile), pids, ..draft() }, &Policy::default());
@@ -201,7 +201,7 @@ fn a_forged_plan_is_refused() {
     forge(|p| p.network = Network::Host);
     forge(|p| p.processes.clear());
     forge(|p| p.files[0].size = u64::MAX);
-    // Validation would take each of these for something that the plan does not say.
+    // Validation would interpret each of these differently from the plan's text.
     forge(|p| p.files[0].path = "proc/self/attr/exec".into());
     forge(|p| p.files[0].path = "/etc/cf-service-bindings/./a".into());
     forge(|p| p.limits.memory_bytes = 0);
@@ -209,7 +209,7 @@ fn a_forged_plan_is_refused() {
     forge(|p| p.processes[0].dir.clear());
 }
 
-/// A name that is both public and secret is an error, and a secret argument fills an empty slot.
+/// A name that is both public and secret is an error; a secret argument fills an empty slot.
 #[test]
 fn secret_inputs_and_public_ones() {
     let good = Draft {
@@ -249,7 +249,7 @@ fn secret_inputs_and_public_ones() {
         ]
     );
     assert!(violations.iter().all(|violation| !violation.description.contains("canary")));
-    // Without a secret argument an empty one is what it is.
+    // Without a secret argument an empty argument is allowed.
     validate(&Draft { args: vec![""], ..draft() }, &Policy::default()).unwrap();
 }
 
@@ -265,7 +265,7 @@ fn no_file_lies_where_the_runtime_socket_is() {
     assert_eq!(field(&Draft { files: vec![file("/a", 1)], token_path: "/a", ..draft() }), "runtime_token_path");
 }
 
-/// A plan of a daemon that was taken over names secret inputs that cannot be.
+/// Impossible secret inputs in a plan from a compromised daemon.
 #[test]
 fn forged_secret_inputs_are_refused() {
     let policy = Policy::default();
@@ -287,7 +287,7 @@ fn forged_secret_inputs_are_refused() {
     forge(|plan| plan.outputs = Some(PlannedOutputs { source: OutputSource::Files(Vec::new()), bytes_max: 1 }));
 }
 
-/// An output is never a secret file, and its path is a plain one.
+/// An output is never a secret file, and its path is in canonical form.
 #[test]
 fn outputs_are_files_or_a_directory() {
     let policy = Policy { outputs_bytes_max: 100, ..Policy::default() };
@@ -340,7 +340,7 @@ fn what_a_process_may_write_among_its_files() {
     validate(&declared, &Policy::default()).unwrap();
 }
 
-/// Groups, a kept environment and the file for a message, as a compromised daemon would send them.
+/// Groups, a kept environment and the termination message file, as a compromised daemon could send them.
 #[test]
 fn what_a_scheduler_asks_for_is_judged_again() {
     let message = TerminationMessage { path: "".into(), bytes_max: 0, fallback_to_logs: true };

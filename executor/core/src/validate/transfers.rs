@@ -1,6 +1,6 @@
-//! Downloads and uploads of a tree of actions.
+//! Validates downloads and uploads of a tree of actions.
 //!
-//! A URL is a secret: no description repeats any part of it.
+//! A URL is secret: no description contains any part of it.
 
 use super::ViolationReason::{Conflict, InvalidCharacter, InvalidFormat, NotAllowed, Required, Reserved, TooLong};
 use super::{Draft, DraftTransfer, FieldFault, Policy, Report, check_path, log_source_fault, parse_user, user_fits};
@@ -12,7 +12,7 @@ pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> 
     draft.transfers.iter().filter_map(|asked| transfer(asked, draft, policy, report)).collect()
 }
 
-/// Checks one. `None` where it has no valid user.
+/// Checks a transfer. Returns `None` if its user is invalid.
 fn transfer(
     asked: &DraftTransfer<'_>,
     draft: &Draft<'_>,
@@ -76,7 +76,7 @@ fn place(path: &str) -> Result<(), FieldFault> {
     Ok(())
 }
 
-/// Reads algorithm and value of a checksum; both are empty where there is none.
+/// Parses algorithm and value of a checksum; both are empty if there is none.
 fn checksum((algorithm, value): (&str, &str), parent: &str, report: &mut Report) -> Option<Checksum> {
     let (algorithm_field, value_field) = (format!("{parent}.checksum_algorithm"), format!("{parent}.checksum_value"));
     match (algorithm.is_empty(), value.is_empty()) {
@@ -101,10 +101,10 @@ fn checksum((algorithm, value): (&str, &str), parent: &str, report: &mut Report)
     Some(Checksum { algorithm, value: value.to_ascii_lowercase() })
 }
 
-/// Checks the form of a URL, without repeating any of it.
+/// Checks the form of a URL. The fault contains no part of it.
 ///
 /// # Errors
-/// It is not one of http or https with a host.
+/// Returns the fault if it is no http or https URL with a host.
 pub fn check_url(url: &str) -> Result<(), FieldFault> {
     if url.is_empty() {
         return Err(Required.because("is empty; it must be an http or https URL"));
@@ -114,7 +114,7 @@ pub fn check_url(url: &str) -> Result<(), FieldFault> {
     }
     if !url.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(
-            InvalidCharacter.because("contains a space, a control character or a byte beyond ASCII; escape it by %")
+            InvalidCharacter.because("contains a space, a control character or a byte beyond ASCII; percent-encode it")
         );
     }
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));

@@ -1,8 +1,8 @@
-//! Updates of a running container's secret files: what a caller asks for against what there is.
+//! Validates updates of a running container's secret files: a request against the current files.
 //!
-//! In goes the container's plan and a call's files and paths to be removed; out comes the whole list of files as it is
-//! to be, and which of them have new content. Files that stay keep their places, so that the order of a list is the
-//! order in which it was asked for.
+//! The input is the container's plan and a call's files and paths to remove; the output is the whole list of files
+//! after the update, and which of them have new content. Remaining files keep their positions, so that the list stays
+//! in the order of the requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,34 +15,34 @@ use crate::plan::{Plan, PlannedFile};
 /// Name in messages for a file that the container already has.
 const STAYS: &str = "the container's file";
 
-/// An update as it came, borrowed.
+/// An update before validation, borrowed from the message.
 #[derive(Default)]
 pub struct UpdateDraft<'a> {
-    /// Replaced where the path is there, else added.
+    /// Files to replace if the path exists, or else to add.
     pub files: Vec<DraftFile<'a>>,
-    /// Paths to be removed.
+    /// Paths of files to remove.
     pub removed: Vec<&'a str>,
     /// Signal to send afterwards; 0 for none.
     pub signal: u32,
 }
 
-/// An update that may be asked of the shim.
+/// A validated update, to be sent to the shim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedUpdate {
-    /// All files after the update, the runtime token's last.
+    /// All files after the update; the runtime token's file is the last.
     pub files: Vec<PlannedFile>,
-    /// Those with new content, as ascending indices into `files`.
+    /// Files with new content, as ascending indices into `files`.
     pub changed: Vec<usize>,
     /// For each of `changed`, the index of the draft's file with its content.
     pub sources: Vec<usize>,
-    /// The signal; 0 for none.
+    /// Signal to send afterwards; 0 for none.
     pub signal: i32,
 }
 
 /// Validates an update of a container with this plan.
 ///
 /// # Errors
-/// Every violation, in the order of the interface's fields.
+/// Returns every violation, in the order of the interface's fields.
 pub fn validate_update(draft: &UpdateDraft<'_>, plan: &Plan, policy: &Policy) -> Result<PlannedUpdate, Vec<Violation>> {
     let mut report = Report::default();
     if draft.files.len() > LIST_MAX || draft.removed.len() > LIST_MAX {
@@ -71,7 +71,7 @@ pub fn validate_update(draft: &UpdateDraft<'_>, plan: &Plan, policy: &Policy) ->
     }
 }
 
-/// The files of the call by their absolute paths: which of the draft's each is.
+/// Returns the files of the call by their absolute paths, with their indices in the draft.
 fn given(draft: &UpdateDraft<'_>, plan: &Plan, policy: &Policy, report: &mut Report) -> BTreeMap<PathBuf, usize> {
     let mut given = BTreeMap::new();
     for (index, file) in draft.files.iter().enumerate() {
@@ -132,8 +132,8 @@ fn removed(
     removed
 }
 
-/// Merges the lists: files that stay or are replaced keep their places, new ones follow, then the token's file. A file
-/// that is replaced keeps the mode and the group that the call does not name.
+/// Merges the lists: remaining and replaced files keep their positions, new ones follow, then the token's file. A
+/// replaced file keeps its mode and group if the call does not set them.
 fn merge(
     draft: &UpdateDraft<'_>,
     plan: &Plan,
@@ -171,9 +171,9 @@ fn merge(
     merged
 }
 
-/// Checks the rules for all files together, as for the first list.
+/// Checks the rules for all files together, as for the original list.
 fn check_merged(merged: &PlannedUpdate, plan: &Plan, policy: &Policy, report: &mut Report) {
-    // A file that stays has its field from another call, which says nothing to this caller.
+    // The field path of a remaining file is from another call, so it would mean nothing to this caller.
     let mut named = merged.files.clone();
     for (index, file) in named.iter_mut().enumerate() {
         if merged.changed.binary_search(&index).is_err() {
@@ -233,7 +233,7 @@ mod tests {
         let sizes: Vec<u64> = planned.files.iter().map(|file| file.size).collect();
         assert_eq!(sizes[..4], [9, 8, 3, 7]);
         assert!(planned.files[4].token && !planned.files[..4].iter().any(|file| file.token));
-        // What may be asked of the shim is what the shim's own check lets pass.
+        // The shim's own check accepts every validated update.
         recheck(&Plan { files: planned.files, ..plan }, &Policy::default()).unwrap();
     }
 
@@ -261,7 +261,7 @@ mod tests {
         for ((field, description), (expected_field, words)) in reported.iter().zip(expected) {
             assert!(*field == expected_field && description.contains(words), "{field}: {description}");
         }
-        // `b` goes, and so may become a directory.
+        // `b` is removed, so it may become a directory.
         let reported = validate_update(&asked(&[("b/c", 1)], &["b"]), &plan, &Policy::default());
         assert!(reported.is_ok(), "{reported:?}");
         let nothing = validate_update(&UpdateDraft::default(), &plan, &Policy::default()).unwrap_err();
@@ -290,7 +290,7 @@ mod tests {
         assert!(violations[0].description.contains("10002 files"), "{}", violations[0]);
     }
 
-    /// An output is never a secret file, even one that is added later.
+    /// An output is never a secret file, not even one that is added later.
     #[test]
     fn a_declared_output_cannot_become_a_secret() {
         let outputs = PlannedOutputs { source: OutputSource::Files(vec!["/srv/out".into()]), bytes_max: 10 };

@@ -1,4 +1,4 @@
-//! Volumes: paths, sources and what lies around them; and the operator's list of them.
+//! Validates volumes: paths, sources and conflicts with other mounts; and the operator's list of volumes.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -24,7 +24,7 @@ const NAME_MAX: usize = 128;
 const NAMES_SHOWN: usize = 20;
 /// Files that the executor writes into each container, and their directory.
 const WRITTEN: [&str; 4] = ["/etc", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf"];
-/// Directories that lead to the Docker socket of a container, by its path and by the link that it usually is.
+/// Parent directories of the Docker socket in a container, by its path and by the usual symbolic link.
 const ABOVE_DOCKER_SOCKET: [&str; 3] = ["/var", "/var/run", "/run"];
 
 /// Parts of a request that its volumes must fit.
@@ -57,18 +57,18 @@ impl<'a> Beside<'a> {
     }
 }
 
-/// Checks the mount of a device of CDI, and its target against the other mounts of a container, as a volume of the host is
-/// checked.
+/// Checks the mount of a CDI device, and conflicts of its target with the container's other mounts, with the rules for
+/// volumes of the host.
 ///
 /// # Errors
-/// Returns the fault of a path, or the mount that the target conflicts with.
+/// Returns the fault of a path, or the mount that conflicts with the target.
 pub fn check_device_mount(host_path: &Path, target: &Path, plan: &Plan) -> Result<(), FieldFault> {
     surroundings::plain_path(host_path).map_err(|fault| fault.within("hostPath"))?;
     let beside = Beside::from_plan(plan);
     path(target, &beside)?;
     let shown = shorten(&target.display().to_string());
     if plan.volumes.iter().any(|volume| volume.path == target) {
-        return Err(Conflict.because(format!("`{shown}` is the path of a volume, too")));
+        return Err(Conflict.because(format!("`{shown}` is also the path of a volume")));
     }
     let source = VolumeSource::HostPath(target.to_owned());
     let mount = Volume { path: target.to_owned(), source, sub_path: PathBuf::new(), read_only: true };
@@ -82,12 +82,12 @@ pub fn check_device_mount(host_path: &Path, target: &Path, plan: &Plan) -> Resul
         .find(|path| is_nested(path, target))
         .or_else(|| files.find(|path| is_nested(path, target)))
     {
-        Some(file) => Err(Conflict.because(format!("`{}` would lie in `{shown}` or hide it", file.display()))),
+        Some(file) => Err(Conflict.because(format!("`{}` would be inside `{shown}` or hide it", file.display()))),
         None => Ok(()),
     }
 }
 
-/// Checks the volumes, and fills in what they leave out.
+/// Checks the volumes, and fills in defaults.
 pub(super) fn check(asked: &[Volume], beside: &Beside<'_>, policy: &Policy, report: &mut Report) -> Vec<Volume> {
     if asked.len() > VOLUMES_MAX {
         report.add("volumes", TooMany.because(format!("has {} entries; at most {VOLUMES_MAX}", asked.len())));
@@ -134,23 +134,23 @@ fn path(path: &Path, beside: &Beside<'_>) -> Result<(), FieldFault> {
     Ok(())
 }
 
-/// Returns why a volume does not go together with other mounts of its container, if it does not.
+/// Returns the conflict of a volume with other mounts of its container, if there is one.
 fn in_the_way(volume: &Volume, all: &[Volume], beside: &Beside<'_>) -> Option<String> {
     let (path, shown) = (&volume.path, shorten(&volume.path.display().to_string()));
     if beside.tmpfs.iter().any(|tmpfs| tmpfs.path == *path) {
-        return Some(format!("`{shown}` is the path of a tmpfs, too"));
+        return Some(format!("`{shown}` is also the path of a tmpfs"));
     }
     let of_others = volume.empty().is_none();
     if of_others && let Some(tmpfs) = beside.tmpfs.iter().find(|tmpfs| tmpfs.path.starts_with(path)) {
         let tmpfs = tmpfs.path.display();
-        return Some(format!("the tmpfs at `{tmpfs}` would lie in the volume at `{shown}`; a volume can lie there"));
+        return Some(format!("the tmpfs at `{tmpfs}` would be inside the volume at `{shown}`; use a volume instead"));
     }
     let Beside { files, file_directories, .. } = beside;
     if let Some(file) = files.iter().find(|file| path.starts_with(&file.path)) {
         return Some(format!("`{shown}` needs a directory where {} is a file", file.field));
     }
     if file_directories.contains(path) {
-        return Some(format!("`{shown}` is one of file_directories, which hold secret files alone"));
+        return Some(format!("`{shown}` is one of file_directories, which hold only secret files"));
     }
     if of_others {
         let file = files.iter().find(|file| file.path.starts_with(path)).map(PlannedFile::path_field);
@@ -162,7 +162,7 @@ fn in_the_way(volume: &Volume, all: &[Volume], beside: &Beside<'_>) -> Option<St
             return Some(format!("{field} lies in `{shown}`: {why}"));
         }
     }
-    // In a fresh file system a directory of secret files is made, and mounted as a whole, when the volumes stand.
+    // In an empty file system the directory of secret files is created, and mounted as a whole, after the volumes.
     let own = all.iter().filter(|other| other.empty().is_some() || other.is_of_pod()).map(|other| &other.path);
     let fresh: Vec<&Path> =
         beside.tmpfs.iter().map(|tmpfs| &tmpfs.path).chain(own).map(|path| path.as_path()).collect();
@@ -175,32 +175,32 @@ fn in_the_way(volume: &Volume, all: &[Volume], beside: &Beside<'_>) -> Option<St
         let mut directories = parents.chain(file_directories.iter().map(|directory| directory.as_path()));
         if directories.any(|directory| first(directory).as_ref() == Some(&name)) {
             let both = fresh.join(&name);
-            return Some(format!("`{shown}` would lie below a directory of secret files, in `{}`", both.display()));
+            return Some(format!("`{shown}` would be below a directory of secret files, in `{}`", both.display()));
         }
     }
     None
 }
 
-/// Returns why no secret file can be mounted in a volume that others can change, if none can. In a volume of the pod only an
-/// empty mount point is made, and only where nothing is written through it (ADR 48).
+/// Returns the reason why no secret file can be mounted in a volume that others can change, if there is one. In a
+/// volume of the pod only an empty mount point is created, and only if nothing is written through it (ADR 48).
 fn takes_no_files(volume: &Volume, beside: &Beside<'_>) -> Option<&'static str> {
     if !volume.is_of_pod() {
-        return Some("a secret file is never mounted in a volume of others");
+        return Some("secret files cannot be mounted in a volume of the host or of an image");
     }
     if volume.read_only {
-        return Some("no mount point can be made in a read-only volume of the pod");
+        return Some("no mount point can be created in a read-only volume of the pod");
     }
-    beside.is_writable.then_some("files of writable_files are never mounted in a volume of the pod")
+    beside.is_writable.then_some("writable files cannot be mounted in a volume of the pod")
 }
 
-/// Checks that no secret file of a step lies in a volume that others can change.
+/// Checks that no secret file of a step is in a volume that others can change.
 pub(super) fn for_steps(volumes: &[Volume], processes: &[PlannedProcess], report: &mut Report) {
     for file in processes.iter().flat_map(|process| &process.files) {
         let mut of_others = volumes.iter().filter(|volume| volume.empty().is_none());
         if let Some(volume) = of_others.find(|volume| file.path.starts_with(&volume.path)) {
             let shown = shorten(&volume.path.display().to_string());
             let why = format!(
-                "lies in the volume at `{shown}`: a secret file of a step is never mounted in a volume of others"
+                "lies in the volume at `{shown}`: a step's secret files can be mounted only in an empty volume"
             );
             report.add(file.path_field(), Conflict.because(why));
         }
@@ -230,10 +230,10 @@ fn source(
     match &volume.source {
         VolumeSource::Empty(empty) => {
             if !volume.sub_path.as_os_str().is_empty() {
-                report.add(field("sub_path"), Conflict.because("an empty volume has no directory yet"));
+                report.add(field("sub_path"), Conflict.because("an empty volume has no directories to mount"));
             }
             if volume.read_only {
-                report.add(field("read_only"), Conflict.because("nothing could ever be written to an empty volume"));
+                report.add(field("read_only"), Conflict.because("a read-only empty volume could never have content"));
             }
             let least = if empty.medium == Medium::Disk { DISK_MIN } else { TMPFS_MIN };
             if empty.bytes != 0 && !(least..=TMPFS_MAX).contains(&empty.bytes) {
@@ -245,7 +245,7 @@ fn source(
                 report.add(field("empty.mode"), OutOfRange.because(why));
             }
             if empty.gid == Some(u32::MAX) {
-                report.add(field("empty.gid"), OutOfRange.because(format!("is {}, which is no group", u32::MAX)));
+                report.add(field("empty.gid"), OutOfRange.because(format!("is {}, which is not a group id", u32::MAX)));
             }
         }
         VolumeSource::Host(name) => match policy.volumes.iter().find(|known| known.name == *name) {
@@ -254,7 +254,7 @@ fn source(
                 report.add(field("host.name"), unknown_name(name, &names, "volumes (tables `[[volumes]]`)"));
             }
             Some(known) if known.read_only && !volume.read_only => {
-                let why = format!("`{name}` is read-only in this daemon's configuration: ask for it with read_only");
+                let why = format!("`{name}` is read-only in this daemon's configuration: set read_only");
                 report.add(field("read_only"), NotAllowed.because(why));
             }
             Some(_) => {}
@@ -274,7 +274,7 @@ fn source(
         }
         VolumeSource::Pod(name) => {
             if !matches!(pod, Some(PodRole::Member { .. })) {
-                report.add(field("pod"), Conflict.because("needs a pod: the container is not a member of one"));
+                report.add(field("pod"), Conflict.because("requires a container that is a member of a pod"));
             }
             if let Err(why) = pods::check_pod_volume_name(name) {
                 report.add(field("pod.name"), why);
@@ -293,7 +293,7 @@ fn host_path(path: &Path, policy: &Policy) -> Result<(), FieldFault> {
         policy.host_paths.iter().take(NAMES_SHOWN).map(|listed| listed.display().to_string()).collect();
     let listed = if listed.is_empty() { "is empty".to_owned() } else { format!("has {}", listed.join(", ")) };
     let why = format!(
-        "`{shown}` does not lie in a directory of policy.host_paths, which {listed} in this daemon's configuration"
+        "`{shown}` is not below a directory of policy.host_paths, which {listed} in this daemon's configuration"
     );
     Err(NotAllowed.because(why))
 }
@@ -307,8 +307,8 @@ fn check_image(asked: &VolumeImage, policy: &Policy) -> Result<(), FieldFault> {
     Ok(())
 }
 
-/// Returns the fault of a name that is not in a list of the operator's, with the names that are. `list` says what it is a
-/// list of, and where it stands.
+/// Returns the fault of a name that is not in a list of the operator's, with the names in the list. `list` describes
+/// the list and its place in the configuration.
 pub(super) fn unknown_name(name: &str, known: &[&str], list: &str) -> FieldFault {
     let shown = shorten(name);
     if known.is_empty() {
@@ -321,7 +321,7 @@ pub(super) fn unknown_name(name: &str, known: &[&str], list: &str) -> FieldFault
         .because(format!("{shown:?} does not exist; this daemon's configuration has {}{more}", names.join(", ")))
 }
 
-/// Checks a name that the operator gives to something of the host.
+/// Checks a name that the operator gives to a host resource.
 pub(super) fn check_name(name: &str) -> Result<(), String> {
     let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
     if plain && name.len() <= NAME_MAX && name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
@@ -334,7 +334,7 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
 /// Checks the operator's list of volumes. `reserved` are directories of the executor.
 ///
 /// # Errors
-/// The entry, and what is wrong with it.
+/// Returns the invalid entry with the fault.
 pub fn check_host_volumes(volumes: &[HostVolume], reserved: &[&Path]) -> Result<(), String> {
     if volumes.len() > HOST_VOLUMES_MAX {
         return Err(format!("{} entries; at most {HOST_VOLUMES_MAX} are allowed", volumes.len()));
@@ -350,10 +350,11 @@ pub fn check_host_volumes(volumes: &[HostVolume], reserved: &[&Path]) -> Result<
     Ok(())
 }
 
-/// Checks the operator's list of directories whose paths requests may name. `reserved` are directories of the executor.
+/// Checks the operator's list of directories below which requests may mount any path. `reserved` are directories of the
+/// executor.
 ///
 /// # Errors
-/// The entry, and what is wrong with it.
+/// Returns the invalid entry with the fault.
 pub fn check_host_paths(paths: &[PathBuf], reserved: &[&Path]) -> Result<(), String> {
     if paths.len() > HOST_VOLUMES_MAX {
         return Err(format!("{} entries; at most {HOST_VOLUMES_MAX} are allowed", paths.len()));
@@ -361,7 +362,7 @@ pub fn check_host_paths(paths: &[PathBuf], reserved: &[&Path]) -> Result<(), Str
     paths.iter().try_for_each(|path| of_host(path, reserved).map_err(|why| format!("{}: {why}", path.display())))
 }
 
-/// Checks a directory of the host that the operator lends.
+/// Checks a directory of the host that the operator offers.
 fn of_host(path: &Path, reserved: &[&Path]) -> Result<(), String> {
     surroundings::mount_point(path, false).map_err(|why| why.to_string())?;
     match reserved.iter().find(|own| own.starts_with(path) || path.starts_with(own)) {
@@ -371,7 +372,7 @@ fn of_host(path: &Path, reserved: &[&Path]) -> Result<(), String> {
 }
 
 impl Policy {
-    /// Returns the entry of `host_paths` that a path lies in, the innermost one.
+    /// Returns the innermost entry of `host_paths` that contains the path.
     pub fn host_path_around(&self, path: &Path) -> Option<&Path> {
         let around = self.host_paths.iter().filter(|listed| path.starts_with(listed));
         around.max_by_key(|listed| listed.components().count()).map(PathBuf::as_path)
@@ -435,7 +436,7 @@ mod tests {
         recheck(&plan, &policy()).unwrap();
         let amount = crate::capacity::Amount::new(&plan.limits, &plan.volumes);
         assert_eq!(amount.disk_bytes, DISK_MIN);
-        // A list that another process has read otherwise.
+        // The other process has read another list.
         let reported = recheck(&plan, &Policy::default()).unwrap_err();
         assert_eq!(reported[0].field, "volumes[3].host.name");
         let mut wider = plan;
@@ -506,7 +507,7 @@ mod tests {
                 fields(validate(&Draft { files: file(path), ..draft(std::slice::from_ref(&volume)) }, &policy()));
             assert_eq!(reported, vec!["volumes[0].path"; usize::from(refused)], "{volume:?}");
         }
-        // In a file system that begins empty the directory of the files is mounted after the volumes.
+        // In an empty file system the directory of the files is mounted after the volumes.
         for (path, refused) in [("/t/b/key", true), ("/t/key", false), ("/t/d/key", false)] {
             let asked = Draft { surroundings: tmpfs("/t"), files: file(path), ..draft(&[shared("/t/b/c")]) };
             assert_eq!(fields(validate(&asked, &policy())), vec!["volumes[0].path"; usize::from(refused)], "{path}");
@@ -570,7 +571,7 @@ mod tests {
             let field = "action.serial.actions[0].run.volume_mounted_files[0].path";
             assert_eq!(violations, vec![field; usize::from(refused)], "{volume:?}");
         }
-        // Around a volume of the pod, and below the files in it.
+        // Mounts around a volume of the pod, and below its files.
         let around = [host("shared", "/data"), of_pod("/data/conf")];
         assert_eq!(fields(validate(&member(&around), &policy())), ["volumes[0].path", "volumes[1].path"]);
         let below = [of_pod("/data"), host("shared", "/data/conf/x")];

@@ -287,7 +287,7 @@ mod tests {
             (Ended::Code(0), "", "", None, Ok("")),
             (Ended::Code(1), json, "ignored", None, Err("no: range is full (code 7)")),
             (Ended::Code(1), "no JSON", "its last words\n", None, Err("its last words")),
-            (Ended::Code(127), "", "", None, Err("it said nothing")),
+            (Ended::Code(127), "", "", None, Err("it printed no error message")),
             (Ended::Signal(11), "{}", "", None, Err("was killed by signal 11")),
             (Ended::Signal(9), "{}", "", late, Err("no answer within 5 s")),
             (Ended::Code(0), "{}", "", late, Err("no answer within 5 s")),

@@ -40,11 +40,16 @@ fn strangers_are_refused_with_the_reason() {
         ("other", other.caller(OPERATOR), "does not trust the CA", "not signed by a CA of listen.tcp.client_ca"),
         ("expired", own.issue(&expired), "is expired or not valid yet", "its certificate is expired"),
         ("future", own.issue(&future), "is expired or not valid yet", "its certificate is not valid yet"),
-        ("nobody", own.issue(&nobody()), "has an identity of", "matches its certificate (no identity)"),
-        ("stranger", own.caller("spiffe://test/x"), "has an identity of", "(uri \"spiffe://test/x\")"),
+        ("nobody", own.issue(&nobody()), "entry with an identity of", "matches its certificate (no identity)"),
+        ("stranger", own.caller("spiffe://test/x"), "entry with an identity of", "(uri \"spiffe://test/x\")"),
         ("authority", own.issue(&authority), "executord refused", "its certificate is one of a CA (CA:TRUE)"),
-        ("two", own.issue(&two), "has an identity of", "uri \"spiffe://test/operator\", uri \"spiffe://test/x\""),
-        ("half", own.issue(&half), "has an identity of", "cn \"rep\", ou \"organization:b\\u{1b}[31m\""),
+        (
+            "two",
+            own.issue(&two),
+            "entry with an identity of",
+            "uri \"spiffe://test/operator\", uri \"spiffe://test/x\"",
+        ),
+        ("half", own.issue(&half), "entry with an identity of", "cn \"rep\", ou \"organization:b\\u{1b}[31m\""),
     ];
     for (number, (name, issued, client, server)) in table.iter().enumerate() {
         let error = tls.connect(&tls.files(name, issued)).err().unwrap().to_string();

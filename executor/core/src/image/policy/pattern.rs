@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!  *                               every repository of every registry
-//!  REGISTRY[:PORT]/NAME[/NAME...]  `*` in a name stands for any characters of that one name
+//!  REGISTRY[:PORT]/NAME[/NAME...]  `*` in a name matches any characters of that one name
 //!  REGISTRY[:PORT]/[NAME/...]**    `**` as the last name: one or more names, whatever they are
 //!  *.DOMAIN[:PORT]/...             every registry below a domain
 //! ```
-//! A pattern is compared with the long form of a reference, so that each repository has one name. A registry is compared
-//! with its port: `r.example` and `r.example:443` are two.
+//! A pattern is compared with the long form of a reference, in which each repository has one name. A registry is
+//! compared with its port: `r.example` and `r.example:443` are different.
 
 use std::fmt;
 use std::str::FromStr;
@@ -33,11 +33,11 @@ enum Form {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Registry {
     Exact(String),
-    /// Ending after the first `*`: `.example.com:5000`.
+    /// Part after the first `*`: `.example.com:5000`.
     Below(String),
 }
 
-/// A pattern that cannot be read.
+/// An invalid pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{pattern:?} is not a pattern of repositories: {why}")]
 pub struct BadPattern {
@@ -46,12 +46,12 @@ pub struct BadPattern {
 }
 
 impl RepositoryPattern {
-    /// The pattern of every repository.
+    /// Returns the pattern that matches every repository.
     pub fn any() -> Self {
         Self(Form::Any)
     }
 
-    /// Compares a repository with the pattern.
+    /// Returns true if the pattern matches the repository.
     pub fn matches(&self, repository: &Repository) -> bool {
         let Form::Of { registry, names, below } = &self.0 else { return true };
         let registry = match registry {
@@ -64,12 +64,12 @@ impl RepositoryPattern {
     }
 }
 
-/// Compares a name with one in which `*` stands for any characters.
+/// Returns true if the pattern matches the name; `*` matches any characters.
 fn is_like(pattern: &[u8], name: &[u8]) -> bool {
     let Some(star) = pattern.iter().position(|byte| *byte == b'*') else { return pattern == name };
     let (head, rest) = (&pattern[..star], &pattern[star + 1..]);
     let Some(mut left) = name.strip_prefix(head) else { return false };
-    // Between two stars the first place that fits is as good as any other; what follows the last star is the end.
+    // Between two stars the first match is as good as any other; the part after the last star must match the end.
     let mut pieces: Vec<&[u8]> = rest.split(|byte| *byte == b'*').collect();
     let last = pieces.pop().unwrap_or_default();
     for piece in pieces.into_iter().filter(|piece| !piece.is_empty()) {
@@ -121,7 +121,7 @@ impl FromStr for RepositoryPattern {
     }
 }
 
-/// A registry as references name it.
+/// Parses the registry of a pattern.
 fn registry_of(text: &str) -> Option<Registry> {
     match text.strip_prefix('*') {
         Some(end) => {

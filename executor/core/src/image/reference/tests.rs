@@ -74,7 +74,7 @@ fn everything_wrong_is_told_at_once() {
 }
 
 proptest! {
-    /// What is printed parses to the same, whatever was typed.
+    /// The printed form parses to the same reference, for any input.
     #[test]
     fn printed_is_parsed_again(text in "(docker://|oci:|oci-archive:|docker-archive:|)[a-zA-Z0-9./:@_\\[\\]-]{0,40}") {
         if let Ok(reference) = ImageReference::parse_short(&text) {
@@ -82,7 +82,7 @@ proptest! {
         }
     }
 
-    /// Built from the grammar, it is accepted and taken apart as it was put together.
+    /// A reference built from the grammar is accepted and split into the same parts.
     #[test]
     fn the_grammar_is_accepted(
         host in "[a-z0-9]([a-z0-9-]{0,8}[a-z0-9])?\\.[a-z]{2,5}(:[1-9][0-9]{0,3})?",
@@ -102,7 +102,7 @@ proptest! {
         prop_assert_eq!(selector.tag(), expected.as_deref());
     }
 
-    /// Whatever comes: no panic, and a path that was accepted has no way out of itself.
+    /// For any input: no panic, and an accepted path cannot escape.
     #[test]
     fn anything_is_judged(text in "\\PC{0,200}") {
         if let Ok(reference) = ImageReference::parse_short(&text)

@@ -1,7 +1,7 @@
 //! The operator's rules for ports of the host that containers may publish.
 //!
-//! A rule is `[ADDRESS[/PREFIX]:]FIRST[-LAST][/PROTOCOL]`: `8000-8999`, `127.0.0.1:1024-65535`, `[fd00::]/8:443/tcp`. A rule
-//! without an address allows every address of the host, and alone allows a port that names none.
+//! A rule is `[ADDRESS[/PREFIX]:]FIRST[-LAST][/PROTOCOL]`: `8000-8999`, `127.0.0.1:1024-65535`, `[fd00::]/8:443/tcp`. A
+//! rule without an address allows every address of the host. Only such a rule allows a port without an address.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,19 +11,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::{Protocol, PublishedPort};
 
-/// Ports that may be published, on which addresses of the host, of which protocol.
+/// A range of ports that may be published, with addresses of the host and protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PortRule {
-    /// An address with the number of its bits that count; every address where there is none.
+    /// An address with its prefix length; every address if unset.
     address: Option<(IpAddr, u8)>,
     first: u16,
     last: u16,
-    /// Protocol; every protocol if there is none.
+    /// Protocol; every protocol if unset.
     protocol: Option<Protocol>,
 }
 
-/// A rule that cannot be read.
+/// An invalid rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{rule:?} is not a rule for ports: {why}; write [ADDRESS[/PREFIX]:]FIRST[-LAST][/tcp|udp|sctp], as 8000-8999")]
 pub struct BadPortRule {
@@ -32,12 +32,12 @@ pub struct BadPortRule {
 }
 
 impl PortRule {
-    /// The rule for these ports on every address, of every protocol.
+    /// Creates the rule for these ports on every address and for every protocol.
     pub(super) const fn from_every_address(first: u16, last: u16) -> Self {
         Self { address: None, first, last, protocol: None }
     }
 
-    /// Tells whether this rule allows a published port.
+    /// Returns true if this rule allows a published port.
     pub(in crate::validate) fn allows(&self, port: &PublishedPort) -> bool {
         let address = match (self.address, port.host_ip) {
             (None, _) => true,
@@ -50,14 +50,14 @@ impl PortRule {
     }
 }
 
-/// Compares the first bits of two addresses of one family.
+/// Compares the first bits of two addresses of the same family.
 fn is_within(ip: IpAddr, network: IpAddr, bits: u8) -> bool {
     let (ip, network, width) = match (ip, network) {
         (IpAddr::V4(ip), IpAddr::V4(network)) => (u128::from(ip.to_bits()), u128::from(network.to_bits()), 32),
         (IpAddr::V6(ip), IpAddr::V6(network)) => (ip.to_bits(), network.to_bits(), 128),
         _ => return false,
     };
-    // A shift by the whole width is none in Rust.
+    // In Rust a shift by the whole width returns `None`.
     (ip ^ network).checked_shr(width - u32::from(bits)).unwrap_or(0) == 0
 }
 
@@ -92,7 +92,7 @@ impl FromStr for PortRule {
     }
 }
 
-/// Reads `ADDRESS[/PREFIX]`, an IPv6 address in brackets.
+/// Parses `ADDRESS[/PREFIX]`; an IPv6 address is in brackets.
 fn network(text: &str) -> Result<(IpAddr, u8), String> {
     let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
     let plain = address.strip_prefix('[').and_then(|address| address.strip_suffix(']'));

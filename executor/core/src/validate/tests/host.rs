@@ -1,4 +1,4 @@
-//! What a request asks of the host: images, privileges, limits, networks.
+//! Requests for resources of the host: images, privileges, limits, networks.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ fn with(change: impl Fn(&mut PlannedImage)) -> Draft<'static> {
     Draft { rootfs: "docker://registry/app:1", image: Some(image), ..draft() }
 }
 
-/// The launcher has the policy for images, too: a daemon that was taken over gets no image where none may run.
+/// The launcher also has the policy for images: a compromised daemon cannot run a forbidden image.
 #[test]
 fn an_image_is_judged_on_both_sides() {
     let allowing = |patterns: &[&str]| {
@@ -166,7 +166,7 @@ fn limits_of_disk_and_weights_are_bounded() {
     assert_eq!((plan.limits.disk_bytes, plan.stop_signal), (7 << 20, SIGTERM));
 }
 
-/// Without egress no capability may undo that; with it, or on no network at all, they are as allowed as elsewhere.
+/// Without egress no capability may bypass the filter; with egress, or without a network, they are allowed as usual.
 #[test]
 fn without_egress_nothing_may_undo_that() {
     let policy = Policy {
@@ -191,7 +191,7 @@ fn without_egress_nothing_may_undo_that() {
     assert_eq!(asked(Network::Cni, false, "CAP_CHOWN", true), ["privileged"]);
 }
 
-/// Its users are the host's, and who has it is root there.
+/// The socket requires the host's user namespace, and access to it is equivalent to root on the host.
 #[test]
 fn dockers_socket_is_the_operators_to_allow() {
     let isolation = |user_namespace| Isolation { docker_socket: true, user_namespace, ..Isolation::default() };
