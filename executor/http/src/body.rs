@@ -37,7 +37,6 @@ impl BytesSent {
 }
 
 impl RequestBody {
-    /// Creates an empty body.
     pub fn empty() -> Self {
         Self::Full(Bytes::new())
     }

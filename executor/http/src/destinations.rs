@@ -35,9 +35,9 @@ impl Destinations<'_> {
             Self::AnsweredAt(before) => match Reach::from_address(address) {
                 Reach::Public => Ok(()),
                 same if same == before => Ok(()),
-                _ => {
-                    Err("its name has another address than before, which is private, link-local or this machine's own")
-                }
+                _ => Err(
+                    "its name resolves to a different address than before, which is private, link-local or this machine's own",
+                ),
             },
             Self::Listed(lists) => lists.admit(address),
         }

@@ -134,7 +134,6 @@ pub struct HttpRequest<'a> {
     pub destinations: Destinations<'a>,
 }
 
-/// A response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
@@ -156,7 +155,6 @@ pub enum HttpError {
         /// Waiting time in which they were received.
         within: Duration,
     },
-    /// The connection failed or broke.
     Broken(String),
     /// A secure connection cannot be established, and a retry will not help.
     Untrusted(String),
@@ -174,7 +172,6 @@ impl Drop for Connection {
     }
 }
 
-/// An HTTP client.
 #[derive(Debug)]
 pub struct Client {
     tls: tls::Tls,
@@ -215,7 +212,6 @@ impl Client {
         Self { tls: tls::Tls::new(Trust::System(ca_file), Some(own)), proxy: None, patience, least }
     }
 
-    /// Sets the proxy for connections.
     #[must_use]
     pub fn with_proxy(self, proxy: Option<Proxy>) -> Self {
         Self { proxy, ..self }

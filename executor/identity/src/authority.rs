@@ -31,7 +31,6 @@ const SERIAL_LENGTH: usize = 16;
 /// Why the CA cannot be used. Errors contain no part of the key.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
-    /// A file cannot be read.
     #[error("{}: {}", .0.display(), .1)]
     Read(PathBuf, io::Error),
     /// A file has invalid content.
@@ -203,7 +202,7 @@ fn check_time(not_before: u64, not_after: u64, now: SystemTime) -> Result<(), St
 fn check_purpose(ca: &X509Certificate<'_>) -> Result<(), &'static str> {
     let constraints = ca.basic_constraints().map_err(|_| "its basic constraints cannot be read")?;
     if !constraints.is_some_and(|constraints| constraints.value.ca) {
-        return Err("the first certificate is not one of a CA (basicConstraints CA:TRUE)");
+        return Err("the first certificate is not a CA certificate (basicConstraints CA:TRUE is required)");
     }
     let usage = ca.key_usage().map_err(|_| "its key usage cannot be read")?;
     if usage.is_some_and(|usage| !usage.value.key_cert_sign()) {
@@ -236,7 +235,7 @@ fn read(path: &Path, is_secret: bool) -> Result<Zeroizing<Vec<u8>>, AuthorityErr
         let mode = metadata.mode() & 0o7777;
         if mode & 0o077 != 0 {
             let why =
-                format!("has mode {mode:04o}: others than its owner may read or change it; 0600 or 0400 is needed");
+                format!("has mode {mode:04o}: users other than its owner can access it; the mode must be 0600 or 0400");
             return Err(unsuitable(why));
         }
         let own = std::fs::metadata("/proc/self").map_err(failed)?.uid();

@@ -20,7 +20,7 @@ pub enum ImageError {
         got: Digest,
     },
     /// The content is shorter than declared.
-    #[error("{what} ended after {got} of its {declared} bytes")]
+    #[error("{what} is truncated: {got} of {declared} bytes")]
     Truncated {
         /// Document or blob.
         what: String,
@@ -37,7 +37,6 @@ pub enum ImageError {
         /// Size declared in its manifest.
         declared: u64,
     },
-    /// A limit is exceeded.
     #[error("{what} has {is} {unit}; at most {most}")]
     TooLarge {
         /// Document, blob or archive.
@@ -57,7 +56,6 @@ pub enum ImageError {
         to: String,
         why: &'static str,
     },
-    /// A registry is too slow.
     #[error("{what}: {origin} sent {bytes} bytes in {} s; at least {least} are required", .within.as_secs_f32())]
     TooSlow {
         /// Object that was requested.
@@ -91,7 +89,6 @@ pub enum ImageError {
         /// Reason on one line.
         why: String,
     },
-    /// The object does not exist.
     #[error("there is no {what}")]
     NotFound {
         /// Object that was requested.
@@ -108,22 +105,15 @@ pub enum ImageError {
     /// The object has an unsupported type.
     #[error("{what}: {why}")]
     Unsupported {
-        /// Object.
         what: String,
         /// Type of the object, and the supported types.
         why: String,
     },
-    /// The object is malformed.
     #[error("{what} is malformed: {why}")]
-    Malformed {
-        /// Object.
-        what: String,
-        why: String,
-    },
+    Malformed { what: String, why: String },
     /// The archive has another format than the request says.
     #[error("{what} is an archive in the format {is}, not {declared}")]
     OtherForm {
-        /// The archive.
         what: String,
         /// Actual format, as the scheme of a reference.
         is: &'static str,
@@ -170,7 +160,6 @@ pub enum ImageError {
         /// User id of executord.
         uid: u32,
     },
-    /// The disk is full.
     #[error("no space is left for {what} in {}", .dir.display())]
     NoSpace {
         /// Object that could not be written.
@@ -185,7 +174,6 @@ pub enum ImageError {
         #[source]
         source: std::io::Error,
     },
-    /// The image is in use.
     #[error("image {image} is in use by {by}")]
     InUse {
         image: String,
@@ -248,13 +236,11 @@ pub enum UnpackError {
     /// The layer contains entries that the operator does not allow.
     #[error("{0}")]
     NotAllowed(String),
-    /// The disk is full.
     #[error("{0}")]
     NoSpace(String),
     /// Unpacking is temporarily impossible.
     #[error("{0}")]
     Unavailable(String),
-    /// The layer is in use.
     #[error("{0}")]
     InUse(String),
     /// A bug in the executor.

@@ -169,7 +169,7 @@ impl<L: LayerStore> Images<L> {
         let Some((record, held)) = self.intake.store.hold_image(usable) else { return Ok(None) };
         for (index, layer) in record.layers.iter().enumerate() {
             if self.intake.has(&record.layers, index).await?.is_none() {
-                tracing::warn!(image = %record.digest, layer = %layer.diff_id, "a layer is missing: the image is fetched again");
+                tracing::warn!(image = %record.digest, layer = %layer.diff_id, "a layer is missing; fetching the image again");
                 return Ok(None);
             }
         }

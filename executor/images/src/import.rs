@@ -83,13 +83,12 @@ impl Section {
         match most.map_err(|error| ImageError::io("read", what, error))? {
             None => Ok(()),
             Some(most) => {
-                let what = format!("{what} (a file with holes)");
-                Err(ImageError::TooLarge { what, is: self.size, most, unit: "bytes, too many for its stored bytes" })
+                let what = format!("{what} (a sparse file)");
+                Err(ImageError::TooLarge { what, is: self.size, most, unit: "bytes, given its stored bytes" })
             }
         }
     }
 
-    /// Reads the whole part.
     fn read(mut self, what: &str) -> Result<Vec<u8>, ImageError> {
         if self.size > DOCUMENT_MAX {
             let what = what.to_owned();
@@ -103,7 +102,6 @@ impl Section {
     }
 }
 
-/// Reads a required document.
 fn required(source: &mut dyn Source, name: &str, what: &str) -> Result<Vec<u8>, ImageError> {
     let missing = || ImageError::Malformed { what: what.to_owned(), why: format!("it has no {name:?}") };
     source.open(name)?.ok_or_else(missing)?.read(&format!("{name} of {what}"))

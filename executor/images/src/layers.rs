@@ -7,7 +7,6 @@ use executor_core::image::Digest;
 
 use crate::error::UnpackError;
 
-/// A layer to unpack.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerToUnpack {
     /// Digest of the uncompressed tar archive, which identifies the layer. The unpacker verifies it.

@@ -1,7 +1,7 @@
 //! Manifests and indexes: detecting the type of a document, and reading the relevant fields.
 //!
 //! OCI's and Docker's (version 2, schema 2) formats differ only in names. A document that could be read as two types is
-//! refused, because an earlier checker may have read it as the other one.
+//! refused, because an earlier checker may have read it as the other type.
 
 use executor_core::image::{Algorithm, Digest, LAYERS_MAX, read_configuration};
 use executor_core::text::printable;

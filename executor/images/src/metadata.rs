@@ -48,7 +48,6 @@ pub struct MetadataReader {
     settings: MetadataSettings,
 }
 
-/// Metadata of an image.
 #[derive(Clone, Debug)]
 pub struct Metadata {
     reference: ImageReference,

@@ -13,7 +13,6 @@ use crate::record::{ImageRecord, LayerRecord};
 /// Minimum interval between two reports that only change byte counts.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// Result of a pull.
 pub type Outcome = Result<ImageRecord, Arc<ImageError>>;
 
 /// State of a pull, as subscribers see it.
@@ -24,7 +23,6 @@ pub struct State {
     pub outcome: Option<Outcome>,
 }
 
-/// Progress of a pull.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Digest of the manifest, once known.
@@ -33,7 +31,6 @@ pub struct Progress {
     pub layers: Vec<LayerProgress>,
 }
 
-/// Progress of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerProgress {
     pub digest: Digest,
@@ -42,16 +39,13 @@ pub struct LayerProgress {
     pub stage: Stage,
 }
 
-/// Stage of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// Not started.
     Waiting,
-    /// Being fetched.
     Fetching,
     /// Complete and verified; waiting for the layers below.
     Fetched,
-    /// Being unpacked.
     Unpacking,
     /// Unpacked.
     Done,

@@ -46,7 +46,6 @@ pub struct ImageRecord {
     pub warnings: Vec<String>,
 }
 
-/// A layer of an image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerRecord {
     /// Digest of the uncompressed tar archive.

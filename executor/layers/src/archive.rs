@@ -51,7 +51,6 @@ impl<S: Source + ?Sized> Source for &mut S {
     }
 }
 
-/// Type of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     File,
@@ -76,7 +75,6 @@ impl Kind {
 /// Extended attributes: names and values as bytes.
 pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// A point in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Time {
     /// Seconds since the epoch.

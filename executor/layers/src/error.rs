@@ -9,9 +9,8 @@ use crate::DiffId;
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
     /// The media type of the blob is not supported.
-    #[error("media type {0:?} is not that of a layer (tar, tar+gzip, tar+zstd)")]
+    #[error("media type {0:?} is not a layer's; supported are tar, tar+gzip and tar+zstd")]
     MediaType(String),
-    /// A limit is exceeded.
     #[error("{}{what}: {found}; at most {limit}", at(.entry))]
     Limit {
         /// Path of the entry; empty if it concerns the whole layer.
@@ -44,7 +43,7 @@ pub enum UnpackError {
         found: DiffId,
     },
     /// A layer below this one is not in the store.
-    #[error("layer {0} below it is not unpacked")]
+    #[error("parent layer {0} is not unpacked")]
     Parent(DiffId),
     /// An operation of the host failed.
     #[error("{about}: {error}")]

@@ -227,7 +227,8 @@ impl Ingest {
         self.root.as_fd()
     }
 
-    /// Moves the layer into the store: synced first, then renamed. If another process has stored the same layer, that one stays.
+    /// Moves the layer into the store: synced first, then renamed. If another process has stored the same layer, the
+    /// existing layer is kept.
     pub(crate) fn commit(
         self,
         layer: &DiffId,

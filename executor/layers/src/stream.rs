@@ -23,7 +23,6 @@ const BLOCK: usize = 128 << 10;
 /// Largest window of a zstd frame in bytes, which the decoder keeps in memory. `zstd --ultra --long=27` uses it.
 const WINDOW_MAX: u64 = 128 << 20;
 
-/// Compression of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
     None,
@@ -108,7 +107,7 @@ impl Archive {
         }
         // A hole is read like highly compressed bytes, and has the same limit.
         if let Some(most) = holes::excess(&file, 0..length, limits.ratio, limits.free).context(|| "blob".to_owned())? {
-            let what = "bytes of the blob, too many for its stored bytes (the rest are holes)";
+            let what = "bytes of the sparse blob, given its stored bytes";
             return Err(UnpackError::limit(b"", what, length, most));
         }
         let most_by_ratio = length.saturating_mul(limits.ratio).saturating_add(limits.free);

@@ -25,7 +25,6 @@ const BLOCK: usize = 256 << 10;
 pub struct Request<'a> {
     /// Digest of the uncompressed archive.
     pub diff_id: DiffId,
-    /// Compression of the blob.
     pub compression: Compression,
     pub blob: File,
     /// Layers below it, bottom first.

@@ -42,7 +42,6 @@ pub fn work() -> ExitCode {
     ExitCode::from(127)
 }
 
-/// A provider's program.
 #[derive(Debug)]
 pub(crate) struct Program {
     name: String,

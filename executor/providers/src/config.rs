@@ -15,7 +15,6 @@ const POLL: (u64, u64) = (1, 86_400);
 const TIMEOUT: (u64, u64) = (1, 120);
 /// Default time limit of a fetch in seconds.
 const TIMEOUT_DEFAULT: u64 = 10;
-/// Most providers.
 pub(crate) const PROVIDERS_MAX: usize = 64;
 /// Most rules of a provider, paths of a rule, and words of a command.
 const LIST_MAX: usize = 1000;
@@ -27,7 +26,6 @@ const KV_MOUNTS: [&str; 2] = ["secret", "kv"];
 pub(crate) enum ProviderKind {
     /// Files beneath a directory.
     Directory,
-    /// Vault or OpenBao.
     Vault,
     /// An operator's program.
     Command,
@@ -97,7 +95,6 @@ impl Grant {
     }
 }
 
-/// A provider in the configuration.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProviderConfig {
@@ -260,7 +257,11 @@ impl ProviderConfig {
             return Err(unusable("secret_providers.command", &program, "must begin with an absolute path"));
         }
         if self.command.len() > LIST_MAX || self.command.iter().any(|word| word.contains('\0')) {
-            return Err(unusable("secret_providers.command", &self.command.len(), "has too many words, or a NUL"));
+            return Err(unusable(
+                "secret_providers.command",
+                &self.command.len(),
+                "has too many words, or contains a NUL",
+            ));
         }
         if let Some(address) = &self.address
             && self.origin().is_none()
@@ -304,7 +305,6 @@ impl ProviderConfig {
         (path == "/" && !origin.host.is_empty() && (origin.secure || is_local)).then_some(origin)
     }
 
-    /// Returns the poll interval.
     pub fn poll(&self) -> Duration {
         Duration::from_secs(self.poll_seconds.unwrap_or(self.kind.poll()))
     }

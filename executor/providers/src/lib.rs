@@ -35,7 +35,6 @@ pub use config::{Grant, ProviderConfig, Unusable};
 /// Most concurrent fetches per provider.
 const AT_ONCE: usize = 8;
 
-/// A secret to fetch.
 #[derive(Clone, Debug)]
 pub struct Wanted {
     pub reference: SecretReference,
@@ -160,7 +159,6 @@ enum Kind {
     Command(command::Program),
 }
 
-/// The providers of a node.
 #[derive(Debug)]
 pub struct Providers {
     by_name: BTreeMap<String, Arc<Provider>>,

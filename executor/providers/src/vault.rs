@@ -35,7 +35,6 @@ const ANSWER_MAX: usize = 8 << 20;
 const LOOKUP: &str = "/v1/auth/token/lookup-self";
 /// Header with the token.
 const TOKEN: HeaderName = HeaderName::from_static("x-vault-token");
-/// Header with the namespace.
 const NAMESPACE: HeaderName = HeaderName::from_static("x-vault-namespace");
 /// Header that an agent in between requires, so that no web page in a browser can send such a request.
 const REQUEST: HeaderName = HeaderName::from_static("x-vault-request");
@@ -58,7 +57,6 @@ pub(crate) struct Vault {
     session: Mutex<Option<Arc<Session>>>,
 }
 
-/// A request to the server.
 struct Question<'a> {
     method: Method,
     /// Path and query, from `/v1/` on.

@@ -53,7 +53,7 @@ fn ask(program: &OsStr, server: &str, within: Duration) -> Result<Option<Credent
     let mut command = Command::new(program);
     command.arg("get").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
     let mut child = command.spawn().map_err(|error| match error.kind() {
-        std::io::ErrorKind::NotFound => "it is in no directory in PATH".to_owned(),
+        std::io::ErrorKind::NotFound => "not found in PATH".to_owned(),
         _ => error.to_string(),
     })?;
     let answer = read(&mut child, server, within);
@@ -68,7 +68,7 @@ fn ask(program: &OsStr, server: &str, within: Duration) -> Result<Option<Credent
         let message: String = text.trim().chars().filter(|c| !c.is_control()).take(MESSAGE_MAX).collect();
         return match message == NOT_FOUND {
             true => Ok(None),
-            false => Err(format!("it exited with {status}: {message}")),
+            false => Err(format!("it failed ({status}): {message}")),
         };
     }
     let malformed = |_| "its answer is not JSON with Username and Secret".to_owned();

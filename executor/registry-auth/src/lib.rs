@@ -41,7 +41,6 @@ pub enum Credentials {
 /// Error of reading credentials from a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AuthFileError {
-    /// The file is too large.
     #[error("has {0} bytes; at most {FILE_MAX}")]
     Size(usize),
     /// The file is not a Docker configuration file. The parser's message could repeat a value, so only the position is
@@ -60,7 +59,7 @@ pub enum AuthFileError {
     #[error("auths[{0:?}] has an empty user name, or a value of more than {VALUE_MAX} bytes")]
     Value(String),
     /// The credential helper failed.
-    #[error("the credential helper docker-credential-{helper} gives no credentials for {registry}: {why}")]
+    #[error("the credential helper docker-credential-{helper} returned no credentials for {registry}: {why}")]
     Helper {
         registry: String,
         /// Name of the program after `docker-credential-`.
@@ -81,7 +80,9 @@ impl Credentials {
             () if username.contains([':', '\0', '\n', '\r']) => {
                 Err("the user name contains a colon or a control character")
             }
-            () if username.len() > VALUE_MAX || password.len() > VALUE_MAX => Err("is too long"),
+            () if username.len() > VALUE_MAX || password.len() > VALUE_MAX => {
+                Err("the user name or the password is longer than 65536 bytes")
+            }
             () => Ok(Self::Basic { username, password }),
         }
     }

@@ -23,7 +23,7 @@ impl Search<'_> {
         }
         match (searched, child.wait()) {
             (Ok(bytes), Ok(status)) if status.success() => self.report.bytes += bytes,
-            (Ok(_), Ok(status)) => self.report.unsearched("the journal", format!("journalctl exited with {status}")),
+            (Ok(_), Ok(status)) => self.report.unsearched("the journal", format!("journalctl failed ({status})")),
             (Err(error), _) | (_, Err(error)) => self.report.unsearched("the journal", error.to_string()),
         }
     }

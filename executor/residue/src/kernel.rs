@@ -37,7 +37,7 @@ impl Search<'_> {
         let opened = File::open(path).and_then(|file| Ok((segments(&file)?, file)));
         let (segments, file) = match opened {
             Ok((segments, file)) if !segments.is_empty() => (segments, file),
-            Ok(_) => return self.report.unsearched("kernel memory", format!("{} has no memory", path.display())),
+            Ok(_) => return self.report.unsearched("kernel memory", format!("{} maps no memory", path.display())),
             Err(error) => {
                 let why = match error.kind() {
                     io::ErrorKind::NotFound => format!("this kernel has no {} (CONFIG_PROC_KCORE)", path.display()),

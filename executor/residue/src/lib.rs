@@ -50,7 +50,6 @@ pub struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Starts a search.
     pub fn new(needles: &'a Needles) -> Self {
         Self { needles, report: Report::default(), buffer: Zeroizing::new(vec![0; CHUNK]) }
     }

@@ -6,14 +6,11 @@ use std::path::PathBuf;
 /// Most hits listed individually; further ones are only counted.
 const HITS_MAX: usize = 4096;
 
-/// Place of a hit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The memory of a process.
     Memory {
         /// Process id on the host.
         pid: u32,
-        /// Name of the process.
         name: String,
         /// Mapping as in /proc/PID/maps: `[heap]`, `[stack]`, a file; empty for anonymous memory.
         mapping: String,
@@ -22,7 +19,6 @@ pub enum Place {
     Descriptor {
         /// Process id on the host.
         pid: u32,
-        /// Name of the process.
         name: String,
         /// Descriptor as in /proc/PID/fd.
         target: String,
@@ -31,21 +27,18 @@ pub enum Place {
     Environment {
         /// Process id on the host.
         pid: u32,
-        /// Name of the process.
         name: String,
     },
     /// Command line, from /proc/PID/cmdline.
     CommandLine {
         /// Process id on the host.
         pid: u32,
-        /// Name of the process.
         name: String,
     },
     /// Mount table, from /proc/PID/mountinfo.
     MountTable {
         /// Process id on the host.
         pid: u32,
-        /// Name of the process.
         name: String,
     },
     /// The content of a file.
@@ -112,7 +105,6 @@ pub struct Report {
     pub files: u64,
     /// Number of searched bytes.
     pub bytes: u64,
-    /// Places that were not searched.
     pub unsearched: Vec<Unsearched>,
 }
 
@@ -143,7 +135,7 @@ impl fmt::Display for Report {
             writeln!(out, "{hit}")?;
         }
         if self.further > 0 {
-            writeln!(out, "and {} times more", self.further)?;
+            writeln!(out, "and {} more", self.further)?;
         }
         Ok(())
     }

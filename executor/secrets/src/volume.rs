@@ -102,7 +102,6 @@ pub struct Owner {
 /// Permissions of a file for users other than its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Permission bits.
     pub mode: u32,
     /// Group id on the host.
     pub gid: u32,

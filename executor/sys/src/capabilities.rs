@@ -23,12 +23,10 @@ pub fn is_in_bounding_set(capability: Capability) -> bool {
     caps::has_cap(None, CapSet::Bounding, capability).unwrap_or(false) // newer than this kernel
 }
 
-/// Returns the effective set.
 pub(crate) fn effective() -> io::Result<CapsHashSet> {
     caps::read(None, CapSet::Effective).map_err(failed)
 }
 
-/// Replaces the effective set.
 pub(crate) fn set_effective(set: &CapsHashSet) -> io::Result<()> {
     caps::set(None, CapSet::Effective, set).map_err(failed)
 }

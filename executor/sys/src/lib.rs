@@ -1,7 +1,7 @@
 //! System calls that the standard library, nix and rustix lack, or offer in an unsuitable form.
 //!
-//! This is the project's only crate with unsafe code; each block says why it is sound. Descriptors are owned types,
-//! identities are [`executor_core::ident::ProcessIdentity`], and this crate contains no policy.
+//! Apart from the allocator, this is the project's only crate with unsafe code; each block says why it is sound.
+//! Descriptors are owned types, identities are [`executor_core::ident::ProcessIdentity`], and this crate has no policy.
 
 pub mod capabilities;
 pub mod clock;

@@ -11,7 +11,6 @@ use rustix::fs::makedev;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Mount id.
     pub id: u64,
     /// Device number of the file system, as in stat(2).
     pub device: u64,

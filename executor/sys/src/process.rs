@@ -15,7 +15,6 @@ use rustix::process::PidfdFlags;
 
 use crate::ready::is_readable;
 
-/// Side of a fork.
 #[derive(Debug)]
 pub enum Fork {
     /// In the new process.
@@ -321,7 +320,6 @@ pub(crate) fn become_root_within() -> io::Result<()> {
 /// Exit status of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Exit code.
     Code(i32),
     /// Number of the signal that terminated it.
     Signal(i32),

@@ -26,7 +26,7 @@ struct Signs {
 
 const LENGTH: NonZeroUsize = NonZeroUsize::MIN.saturating_add(size_of::<Signs>() - 1);
 
-/// A shared heartbeat.
+/// Heartbeat of a process, in shared memory.
 #[derive(Debug)]
 pub struct Heartbeat {
     file: OwnedFd,

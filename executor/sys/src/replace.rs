@@ -14,7 +14,7 @@ pub const PARTIAL: &str = ".new";
 
 /// A pending replacement of a file.
 #[derive(Clone, Copy, Debug)]
-#[must_use = "nothing is written before `write`"]
+#[must_use = "nothing is written until `write` is called"]
 pub struct Replacement<'a> {
     path: &'a Path,
     mode: u32,

@@ -37,7 +37,6 @@ pub struct Seqpacket {
     waits: AtomicBool,
 }
 
-/// Accepts connections.
 #[derive(Debug)]
 pub struct SeqpacketListener(OwnedFd);
 

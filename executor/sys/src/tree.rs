@@ -77,7 +77,6 @@ struct Walk<'a> {
     current: OwnedFd,
 }
 
-/// Result of a step.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     /// The walk continues.

@@ -42,20 +42,16 @@ impl Job {
     }
 }
 
-/// Rules for connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
-    /// Denied addresses.
     pub denied: Vec<AddressRange>,
     /// Exceptions from `denied`.
     pub allowed: Vec<AddressRange>,
-    /// Most redirects.
     pub redirects_max: u32,
     /// Longest time without a received byte.
     pub idle: Duration,
     /// Trusted certificates, in addition to the system's.
     pub ca_file: Option<PathBuf>,
-    /// Most bytes.
     pub bytes_max: u64,
 }
 
@@ -77,7 +73,6 @@ impl Validators {
     }
 }
 
-/// Fetches a URL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fetch {
     pub rules: Rules,
@@ -85,7 +80,6 @@ pub struct Fetch {
     pub known: Validators,
 }
 
-/// Inspects a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Look {
     /// Expected checksum.
@@ -98,11 +92,9 @@ pub struct Look {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Form {
-    /// A tar archive.
     Tar,
     /// A gzip-compressed tar archive.
     TarGzip,
-    /// A zip archive.
     Zip,
     /// Any other format: a single file.
     File,
@@ -111,7 +103,6 @@ pub enum Form {
 /// Writes a file as a tar archive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unpack {
-    /// Format of the file.
     pub form: Form,
     /// File name, if the file is not an archive.
     pub name: String,
@@ -119,7 +110,6 @@ pub struct Unpack {
     pub unpacked_bytes_max: u64,
 }
 
-/// Uploads to a URL.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Send {
     pub rules: Rules,
@@ -129,7 +119,6 @@ pub struct Send {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Report {
-    /// The URL was fetched.
     Fetched {
         /// Validators of the copy.
         validators: Validators,
@@ -143,13 +132,10 @@ pub enum Report {
     NotModified,
     /// The file may be unpacked.
     Looked {
-        /// Format of the file.
         form: Form,
         bytes: u64,
     },
-    /// Everything was written.
     Unpacked,
-    /// Everything was sent.
     Sent {
         /// Bytes of the body.
         bytes: u64,
@@ -157,7 +143,6 @@ pub enum Report {
     Failed(Failure),
 }
 
-/// Failure of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
     /// Reason on one line, without any part of the URL except scheme, host and port.
@@ -165,7 +150,6 @@ pub struct Failure {
     pub kind: FailureKind,
 }
 
-/// Kind of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FailureKind {
@@ -178,12 +162,10 @@ pub enum FailureKind {
 }
 
 impl Failure {
-    /// Creates a final failure.
     pub fn last(why: impl Into<String>) -> Self {
         Self { why: why.into(), kind: FailureKind::Final }
     }
 
-    /// Creates a transient failure.
     pub fn transient(why: impl Into<String>) -> Self {
         Self { why: why.into(), kind: FailureKind::Transient }
     }

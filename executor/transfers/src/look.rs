@@ -18,7 +18,6 @@ const BLOCK: usize = 512;
 /// Read size in bytes.
 const PIECE: usize = 64 << 10;
 
-/// Inspects a file.
 pub(crate) fn inspect(look: &Look, file: &File) -> Result<Report, Failure> {
     if let Some(checksum) = &look.checksum {
         verify(checksum, file)?;

@@ -11,7 +11,6 @@ use zeroize::Zeroizing;
 
 use crate::job::{Failure, Rules};
 
-/// A URL.
 pub(crate) struct Url {
     /// Scheme, host and port.
     pub(crate) origin: Origin,

@@ -73,7 +73,7 @@ pub(crate) fn send(send: &Send, url: &Url, mut pipe: File) -> Result<Report, Fai
         (Err(failure), Ok(Err(error))) if is_broken(&error) => Err(failure),
         (_, Ok(Err(error))) => Err(Failure { why: plain(&error.to_string()).to_owned(), kind: FailureKind::Pipe }),
         (Err(failure), _) => Err(failure),
-        (Ok(()), Err(_)) => Err(Failure::last("the thread that reads the files exited early")),
+        (Ok(()), Err(_)) => Err(Failure::last("the thread that reads the files panicked")),
     }
 }
 

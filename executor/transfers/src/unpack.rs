@@ -16,7 +16,6 @@ const PIECE: usize = 64 << 10;
 /// Permissions of a file that is not an archive.
 const FILE_MODE: u32 = 0o644;
 
-/// Writes the archive.
 pub(crate) fn unpack(unpack: &Unpack, file: &File, pipe: File) -> Result<Report, Failure> {
     let bytes = file.metadata().map_err(|error| unreadable(&error))?.len();
     let mut pipe = BufWriter::with_capacity(PIECE, pipe);
@@ -39,7 +38,6 @@ pub(crate) fn unpack(unpack: &Unpack, file: &File, pipe: File) -> Result<Report,
     Ok(Report::Unpacked)
 }
 
-/// Writes a single file.
 fn single(file: &File, bytes: u64, name: &str, out: &mut impl io::Write) -> io::Result<()> {
     let mut header = Header::new_gnu();
     header.set_entry_type(EntryType::Regular);

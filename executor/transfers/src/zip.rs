@@ -14,7 +14,6 @@ use crate::job::Failure;
 use crate::paths::check_path;
 use crate::remote::plain;
 
-/// Most entries.
 const ENTRIES_MAX: usize = 1_000_000;
 /// Longest target of a symbolic link, in bytes.
 const LINK_MAX: u64 = 4095;

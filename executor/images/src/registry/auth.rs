@@ -83,7 +83,7 @@ impl Registry {
                 Authorization::basic(username, password)
             }
             (Challenge::Basic, _) => {
-                return Err(unauthorized("it requires a user name and a password, and the credentials are a token"));
+                return Err(unauthorized("it requires a user name and a password, but the credentials are a token"));
             }
         };
         let new = new.ok_or_else(|| unauthorized("the credentials are not valid in a header"))?;

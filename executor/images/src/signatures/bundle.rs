@@ -77,10 +77,7 @@ struct Subject {
 pub(super) fn read(bundle: &[u8], (of, manifest): (&Digest, &[u8])) -> Result<Signed, String> {
     let bundle: Bundle = serde_json::from_slice(bundle).map_err(|error| format!("it is malformed: {error}"))?;
     if !bundle.media_type.starts_with(MEDIA_TYPE) {
-        return Err(format!(
-            "its media type \"{}\" is not that of a sigstore bundle",
-            printable(&bundle.media_type, 100)
-        ));
+        return Err(format!("its media type \"{}\" is not a sigstore bundle's", printable(&bundle.media_type, 100)));
     }
     match (bundle.dsse_envelope, bundle.message_signature) {
         (Some(envelope), None) => of_envelope(&envelope, of),
@@ -114,7 +111,7 @@ fn of_envelope(envelope: &Envelope, of: &Digest) -> Result<Signed, String> {
         serde_json::from_slice(&payload).map_err(|error| format!("its statement is malformed: {error}"))?;
     if !statement.kind.starts_with("https://in-toto.io/Statement/v") || statement.predicate_type != SIGNS {
         let kind = printable(&statement.predicate_type, 100);
-        return Err(format!("its statement has the type {kind:?}, not that of a signature of an image"));
+        return Err(format!("its statement has the type {kind:?}, which is not an image signature"));
     }
     if statement.subject.len() > SUBJECTS_MAX {
         return Err(format!("its statement has {} subjects; at most {SUBJECTS_MAX}", statement.subject.len()));

@@ -22,7 +22,6 @@ static ALGORITHMS: [&dyn SignatureVerificationAlgorithm; 5] = [
     ring::ECDSA_P384_SHA256,
 ];
 
-/// A public key.
 #[derive(Clone, Debug)]
 pub struct TrustedKey {
     /// SHA-256 of the SubjectPublicKeyInfo, in hexadecimal.

@@ -25,7 +25,8 @@ pub(super) fn check(pieces: &[Piece], stored: u64, size: u64, path: &[u8]) -> Re
     let mut sum = 0_u64;
     for piece in pieces {
         let after = piece.at.checked_add(piece.length).filter(|after| *after <= size && piece.at >= end);
-        end = after.ok_or_else(|| UnpackError::archive(path, "the pieces of the file overlap or lie outside"))?;
+        end = after
+            .ok_or_else(|| UnpackError::archive(path, "the pieces of the sparse file overlap or exceed its size"))?;
         sum = sum.saturating_add(piece.length);
     }
     if sum == stored {

@@ -19,8 +19,8 @@ const LINE_MIN: usize = 8;
 const COLUMNS: [usize; 2] = [64, 76];
 
 impl Forms {
-    /// Adds lines and encodings of a value that begins at `at` and is `followed` by white space. If one has no room,
-    /// that one and the rest are left out.
+    /// Adds lines and encodings of a value that begins at `at` and is `followed` by white space. An entry
+    /// that does not fit is skipped together with all later ones.
     pub(super) fn encodings(&mut self, owner: u32, value: &[u8], followed: &[u8], at: usize) -> Result<(), BufferFull> {
         (self.owner, self.rank) = (owner, 1);
         let lines = lines(value);

@@ -64,7 +64,7 @@ fn a_ca_that_cannot_sign_is_told_by_its_file() {
                 fs::rename(&leaf, &certificate).unwrap();
             },
             &certificate,
-            "is not one of a CA",
+            "is not a CA certificate",
         ),
         (&|| write(&key, &"x".repeat(40_000)), &key, "at most 32768 bytes"),
         (
