@@ -1,7 +1,8 @@
-//! Access control: a table of methods and the callers that may use them. Methods that are not in it are not served.
+//! Access control: a table of methods and the callers that may use them. Methods that are not in the table are not
+//! served.
 //!
-//! Local clients are judged by the credentials that the kernel tells (`Socket`), those over the network by their
-//! certificates (`callers`) and the rules in force (`rules`).
+//! Local clients are authorized by their kernel-reported credentials (`Socket`), network clients by their certificates
+//! (`callers`) and the rules in force (`rules`).
 
 pub mod callers;
 pub mod rules;
@@ -13,19 +14,19 @@ use executor_sys::peer::Peer;
 
 use crate::api_error::{ApiError, Kind};
 
-/// The method that answers secrets.
+/// The method that returns secrets.
 pub(crate) const GET_SECRETS: &str = "/executor.v1.Executor/GetSecrets";
 
-/// Callers of a method.
+/// Callers that may use a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Callers {
     /// Root, the daemon's own user, and members of the configured group.
     Operators,
-    /// Holders of a container's runtime token, which alone decides.
+    /// Holders of a container's runtime token. Only the token is checked.
     TokenHolders,
 }
 
-/// Every method that is served.
+/// Every served method.
 const TABLE: [(&str, Callers); 44] = [
     ("/executor.v1.Executor/Run", Callers::Operators),
     ("/executor.v1.Executor/Validate", Callers::Operators),
@@ -73,7 +74,7 @@ const TABLE: [(&str, Callers); 44] = [
     ("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", Callers::Operators),
 ];
 
-/// Methods that last for as long as their caller wants, or for a container's life.
+/// Methods that run until the caller ends them, or until the container exits.
 const LASTING: [&str; 15] = [
     WAIT,
     "/executor.v1.Executor/StreamLogs",
@@ -92,39 +93,39 @@ const LASTING: [&str; 15] = [
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
 
-/// The one method that lasts without a stream.
+/// The only long-running method without a stream.
 const WAIT: &str = "/executor.v1.Executor/Wait";
 
-/// True if the requests or the answers of a path's method are a stream.
+/// Returns true if the method's requests or responses are a stream.
 pub(crate) fn is_stream(path: &str) -> bool {
     path != WAIT && LASTING.contains(&path)
 }
 
-/// A method that is served.
+/// A served method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Method {
-    /// Name, as `executor.v1.Executor/Run`.
+    /// Name, e.g. `executor.v1.Executor/Run`.
     pub(crate) name: &'static str,
-    /// True of a method that lasts for as long as its caller wants, or for a container's life.
+    /// True if the method runs until the caller ends it, or until the container exits.
     pub(crate) lasts: bool,
 }
 
-/// Returns the method of a path.
+/// Returns the served method for a path.
 pub(crate) fn method(path: &str) -> Option<Method> {
     let (found, _) = TABLE.iter().find(|(name, _)| *name == path)?;
     Some(Method { name: found.strip_prefix('/').unwrap_or(found), lasts: LASTING.contains(found) })
 }
 
-/// The operators of this daemon.
+/// Operators of this daemon.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
-    /// Uid of the daemon's own user; `None` where other programs have the same user.
+    /// Uid of the daemon's own user; `None` if other programs run as the same user.
     pub own_uid: Option<u32>,
     /// Gid of the group whose members are operators.
     pub group: Option<u32>,
 }
 
-/// Name of the door over the network, in metrics.
+/// Metrics label of network clients.
 pub(crate) const TCP: &str = "tcp";
 
 /// The sockets on which clients connect.
@@ -132,16 +133,16 @@ pub(crate) const TCP: &str = "tcp";
 pub(crate) enum Socket {
     /// The control plane's socket.
     Main(Access),
-    /// The socket that containers see: open to any peer, for the methods of token holders alone.
+    /// The socket that containers see. Any peer may connect, but only token methods are served.
     Runtime,
 }
 
-/// A connected client, and what decides which methods it may call.
+/// A connected client, with the data that decides which methods it may call.
 #[derive(Clone, Debug)]
 pub(crate) enum Client {
-    /// A process of this machine, by its credentials.
+    /// A process on this host, authorized by its credentials.
     Local(Socket, Peer),
-    /// A caller over the network, by its certificate.
+    /// A network caller, authorized by its certificate.
     Remote(rules::Caller),
 }
 
@@ -149,7 +150,7 @@ impl Client {
     /// Checks that the client may call a method.
     ///
     /// # Errors
-    /// The client is not permitted.
+    /// Returns a denial if the client is not permitted.
     pub(crate) fn check(&self, method: &str) -> Result<(), ApiError> {
         match self {
             Self::Local(socket, peer) => socket.check(method, peer),
@@ -157,7 +158,7 @@ impl Client {
         }
     }
 
-    /// Returns the name of the door that it came through, in metrics.
+    /// Returns the metrics label of the socket that the client connected to.
     pub(crate) fn door(&self) -> &'static str {
         match self {
             Self::Local(socket, _) => socket.name(),
@@ -165,7 +166,7 @@ impl Client {
         }
     }
 
-    /// True where any process may connect, as often as it likes: its denied calls must not fill the log.
+    /// Returns true if any process may connect at any rate. Denied calls of such clients must not fill the log.
     pub(crate) fn is_anyone(&self) -> bool {
         matches!(self, Self::Local(Socket::Runtime, _))
     }
@@ -180,14 +181,13 @@ impl fmt::Display for Client {
     }
 }
 
-/// Makes the problem of a method that is not served. The method is not repeated: a client can put any bytes there.
+/// Returns the error for a method that is not served. The name is not repeated: a client can put any bytes there.
 fn unknown_method(caller: impl fmt::Display) -> ApiError {
     let version = executor_secrets::VERSION;
     let why = format!("{caller} called a method that executord {version} does not serve: see `features` of Info");
     ApiError::new(Kind::Unimplemented, why)
 }
 
-/// True for a method that is served.
 fn is_served(path: &str) -> bool {
     TABLE.iter().any(|(name, _)| *name == path)
 }
@@ -204,7 +204,7 @@ impl Socket {
     /// Checks that a peer may call a method.
     ///
     /// # Errors
-    /// The peer is not permitted.
+    /// Returns a denial if the peer is not permitted.
     pub(crate) fn check(&self, method: &str, peer: &Peer) -> Result<(), ApiError> {
         match self {
             Self::Main(access) => access.check(method, peer),
@@ -221,7 +221,7 @@ impl Access {
     /// Checks that a peer may call a method.
     ///
     /// # Errors
-    /// The peer is not permitted.
+    /// Returns a denial if the peer is not permitted.
     pub fn check(&self, method: &str, peer: &Peer) -> Result<(), ApiError> {
         let denied = |why: String| Err(ApiError::new(Kind::Denied, why));
         match TABLE.iter().find(|(name, _)| *name == method) {
@@ -234,7 +234,7 @@ impl Access {
                     peer.uid
                 ))
             }
-            // The method is not repeated: a client can put any bytes there.
+            // The method name is not repeated: a client can put any bytes there.
             None if self.is_operator(peer) => Err(unknown_method(format_args!("uid {}", peer.uid))),
             None => denied(format!("uid {} called a method that this socket does not serve", peer.uid)),
         }
@@ -280,7 +280,7 @@ mod tests {
         }
     }
 
-    /// The token decides on either socket; the containers' socket serves nothing else.
+    /// The token decides on both sockets; the containers' socket serves no other method.
     #[test]
     fn containers_may_call_one_method() {
         let stranger = peer(4711, 4711, &[]);
@@ -292,7 +292,7 @@ mod tests {
         }
     }
 
-    /// A method that is added to the interface must be added to the table, on purpose.
+    /// Each new method must be added to the table deliberately.
     #[test]
     fn the_table_has_every_method_of_the_interface() {
         let set = prost_types::FileDescriptorSet::decode(executor_proto::FILE_DESCRIPTOR_SET).unwrap();
@@ -304,7 +304,11 @@ mod tests {
                     assert!(TABLE.iter().any(|(name, _)| *name == path), "{path}");
                     let streams = method.client_streaming() || method.server_streaming();
                     let waits = path == WAIT;
-                    assert_eq!(LASTING.contains(&&*path), streams || waits, "{path}: streams and waits alone last");
+                    assert_eq!(
+                        LASTING.contains(&&*path),
+                        streams || waits,
+                        "{path}: only streams and waits are long-running"
+                    );
                     methods += 1;
                 }
             }

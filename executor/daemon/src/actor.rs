@@ -2,10 +2,10 @@
 //! container.
 //!
 //! ```text
-//!  launch ──> follow the shim's reports ──> exit record ──> completed ──> all that it held is removed: capacity free
+//!  launch ──> follow the shim's reports ──> exit record ──> completed ──> resources removed: capacity free
 //!    │               │  connection lost
-//!    │               └──> exit record? shim again? else wait for the launcher, which finishes what a shim left
-//!    └─ refused ──> wiping, completed, deleted: the id is free, and the callers that wait get the reason
+//!    │               └──> exit record? shim again? else wait for the launcher, which cleans up after a lost shim
+//!    └─ refused ──> wiping, completed, deleted: the id is free, and waiting callers get the reason
 //! ```
 //! Reports may come twice, late or not at all: `lifecycle::advance` alone decides which of them are new, and only an
 //! exit record completes a container, unless no process is left that could write one.
@@ -52,7 +52,8 @@ use crate::operations::members;
 /// Pauses between attempts to reach a shim whose connection broke.
 const RECONNECT: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
-/// Longest wait for the ledger's disk. Without it the container goes on: the ledger writes as soon as it can.
+/// Maximum wait for the ledger to reach the disk. After that the container continues, and the ledger writes as soon as
+/// it can.
 const DURABLE_WITHIN: Duration = Duration::from_secs(2);
 
 /// State of a container's task.
@@ -60,34 +61,33 @@ struct Actor {
     node: Arc<Node>,
     handle: Arc<Handle>,
     facts: ContainerStatus,
-    /// Secrets that no shim has confirmed to have taken over. Overwritten when the container runs, is completed or
-    /// refused.
+    /// Secrets that no shim has confirmed. Overwritten when the container runs, is completed or refused.
     unconfirmed: Vec<MemFile>,
-    /// Checks that are made over the present connection.
+    /// Running checks of the current connection.
     checking: Option<Checking>,
-    /// Downloads and uploads that are carried out over the present connection.
+    /// Running downloads and uploads of the current connection.
     transferring: Transferring,
-    /// Part of its life that the container is in, and since when.
+    /// Current lifecycle phase, and when it started.
     phase: Option<(Phase, Instant)>,
-    /// References that are followed over the present connection.
+    /// Refresh of references over the current connection.
     following: Option<Following>,
-    /// Renewal of the certificate over the present connection.
+    /// Certificate renewal over the current connection.
     renewing: Option<Renewing>,
-    /// Changes of the sources of secrets.
+    /// Changes of the secret sources.
     source_news: Option<mpsc::UnboundedReceiver<SourceNews>>,
 }
 
-/// Why a connection to a shim is not followed any longer.
+/// Why following a connection to a shim has ended.
 enum FollowEnd {
     /// The container is completed.
     Completed,
     /// The connection was lost.
     Lost,
-    /// The launcher reported that the shim is gone and the container finished.
+    /// The launcher reported that the shim is gone and the container cleaned up.
     Finished,
 }
 
-/// Waits for the next change of the sources of secrets.
+/// Waits for the next change of the secret sources.
 async fn next_source_news(news: &mut Option<mpsc::UnboundedReceiver<SourceNews>>) -> SourceNews {
     if let Some(receiver) = news
         && let Some(change) = receiver.recv().await
@@ -97,7 +97,7 @@ async fn next_source_news(news: &mut Option<mpsc::UnboundedReceiver<SourceNews>>
     std::future::pending().await
 }
 
-/// Launches an admitted container, and drives it to its end.
+/// Launches an admitted container, and drives it to completion.
 pub(crate) fn launch(
     node: Arc<Node>,
     handle: Arc<Handle>,
@@ -108,7 +108,7 @@ pub(crate) fn launch(
     Actor::new(node, handle, facts).launch(session, payload)
 }
 
-/// Drives a container of an earlier daemon to its end.
+/// Drives a container of an earlier daemon to completion.
 pub(crate) fn resume(
     node: Arc<Node>,
     handle: Arc<Handle>,
@@ -118,7 +118,8 @@ pub(crate) fn resume(
     Actor::new(node, handle, facts).resume(link)
 }
 
-/// Methods that end with the container take a `Box`: an async function keeps room for its arguments as long as its task lives.
+/// Methods that end with the container take a `Box`: an async function reserves space for its arguments until its task
+/// ends.
 impl Actor {
     fn new(node: Arc<Node>, handle: Arc<Handle>, facts: ContainerStatus) -> Box<Self> {
         let source_news = handle.take_source_news();
@@ -139,7 +140,7 @@ impl Actor {
     async fn launch(mut self: Box<Self>, session: Arc<Session>, payload: LaunchPayload) {
         self.admitted().await;
         let handed_over = self.hand_over(&session, payload).await;
-        drop(session); // the container may outlive this launcher: its connection is closed then
+        drop(session); // the container may outlive this launcher, whose connection is then closed
         let link = match handed_over {
             Ok(link) => link,
             Err(problem) => return self.refuse(problem),
@@ -149,14 +150,14 @@ impl Actor {
     }
 
     async fn resume(mut self: Box<Self>, link: Option<Arc<ShimLink>>) {
-        // Its shim may be about to remove what is left: it told the end to the daemon before, and tells no more.
+        // The shim may be cleaning up: it reported the exit to the previous daemon, and sends no further reports.
         if self.facts.state == State::Completed || self.conclude_from_record() {
             return self.watch_removal(link).await;
         }
         self.drive(link).await;
     }
 
-    /// Hands the container over to the launcher.
+    /// Sends the container to the launcher.
     async fn hand_over(&mut self, session: &Session, payload: LaunchPayload) -> Result<Arc<ShimLink>, ApiError> {
         let launch = LauncherCall::Launch(protocol::Launch {
             container_id: self.handle.id().to_string(),
@@ -169,13 +170,13 @@ impl Actor {
         let answer = session.call(launch, &fds).await;
         let refused = match answer {
             Ok(LauncherAnswer::Done(_)) => None,
-            // A shim may have been forked or not: its connection will show it.
+            // A shim may or may not have been forked; its connection shows which.
             Err(CallError::NotAnswered | CallError::Timeout(_)) => {
                 self.unconfirmed = vec![payload.process, payload.files];
                 return Ok(payload.ours);
             }
             Ok(LauncherAnswer::Refused(refused)) => Some(refused.into()),
-            Ok(_) => Some(ApiError::new(Kind::Internal, "the launcher gave an unexpected answer")),
+            Ok(_) => Some(ApiError::new(Kind::Internal, "the launcher sent an unexpected response")),
             Err(lost @ CallError::NotSent) => Some(ApiError::new(
                 Kind::Unavailable,
                 format!("no launcher serves {}: {lost}", self.node.launcher.socket().display()),
@@ -188,10 +189,10 @@ impl Actor {
         Ok(payload.ours)
     }
 
-    /// Follows the container to its completion, over as many connections as it takes.
+    /// Follows the container to completion, over as many connections as needed.
     async fn drive(mut self: Box<Self>, mut link: Option<Arc<ShimLink>>) {
         let mut reconnect = RECONNECT;
-        // A container without a connection is one of an earlier daemon, whose shim may only just have been forked.
+        // A container without a connection comes from an earlier daemon. Its shim may only just have been forked.
         let mut greeted = link.is_some();
         loop {
             if let Some(link) = link.take() {
@@ -210,7 +211,7 @@ impl Actor {
                     Err(refused) => return self.refuse(refused),
                 }
             }
-            // Subscribed before the look at the disk, so that no greeting is missed until the wait below.
+            // Subscribe before checking the disk, so that no greeting is missed before the wait below.
             let mut greetings = self.node.launcher.watch_greetings();
             greetings.mark_unchanged();
             if self.conclude_from_record() {
@@ -224,8 +225,7 @@ impl Actor {
                 return self.watch_removal(None).await;
             }
             if !greeted {
-                // A launcher's greeting says that every shim listens or is gone. It may have come before this task
-                // began.
+                // After a launcher's greeting every shim listens or is gone. The greeting may precede this task.
                 greeted = true;
                 let mut first = self.node.launcher.watch_greetings();
                 let _ = first.wait_for(|greetings| *greetings > 0).await;
@@ -247,11 +247,11 @@ impl Actor {
                     tracing::debug!(container = %self.handle.id(), %error, "cannot connect to the container's shim");
                 }
             }
-            // The run directory is removed last: without it there is nothing left to finish.
+            // The run directory is removed last: if it is gone, cleanup is complete.
             if !self.node.config.paths.live_container(self.handle.id()).exists() {
                 return self.finished().await;
             }
-            // Without shim and record the launcher finishes the container, now or when it is there again.
+            // Without shim and record the launcher cleans up the container, now or when it is running again.
             loop {
                 let deadline = self.deadline(None);
                 tokio::select! {
@@ -266,8 +266,8 @@ impl Actor {
         }
     }
 
-    /// Waits until what a completed container held of the node is removed, and gives its capacity back: by its shim, which
-    /// ends with that, or by the launcher, where the shim was lost. The run directory goes last.
+    /// Waits until the node resources of a completed container are removed, and then releases its capacity. The shim
+    /// removes them and exits, or the launcher does if the shim was lost. The run directory is removed last.
     async fn watch_removal(mut self: Box<Self>, mut link: Option<Arc<ShimLink>>) {
         let mut pause = RECONNECT;
         let path = self.node.config.paths.live_container(self.handle.id());
@@ -289,8 +289,8 @@ impl Actor {
             }
             tokio::select! {
                 () = self.handle.shim_lost.notified() => {}
-                () = self.handle.until_removed() => break, // it was deleted
-                () = tokio::time::sleep(pause.pause()) => {} // nobody tells of a directory's removal
+                () = self.handle.until_removed() => break, // the container was deleted
+                () = tokio::time::sleep(pause.pause()) => {} // there is no notification of a directory's removal
                 () = Deadline::reached(deadline) => self.quarantine(None),
             }
         }
@@ -303,8 +303,8 @@ impl Actor {
         self.node.registry.release(&self.handle);
     }
 
-    /// Returns the limit of the part of its life that the container is in; none where there is none, or it is in quarantine for it
-    /// already.
+    /// Returns the limit of the current phase; `None` if the phase has none, or the container is already in quarantine
+    /// for it.
     fn deadline(&mut self, link: Option<&Arc<ShimLink>>) -> Option<Deadline> {
         let phase = Phase::from_state(self.facts.state);
         if self.phase.map(|(phase, _)| phase) != phase {
@@ -318,27 +318,27 @@ impl Actor {
         Some(Deadline { phase, since, limit, grace: self.facts.plan.grace, link: link.cloned() })
     }
 
-    /// Puts the container in quarantine for the part of its life that it is in, and has it killed where that can help.
+    /// Quarantines the container for its current phase, and kills it if that can help.
     fn quarantine(&mut self, link: Option<&Arc<ShimLink>>) {
         let Some((phase, _)) = self.phase else { return };
         let (now, id) = (crate::now(), self.handle.id());
         self.facts.quarantine = Some(Quarantine { phase, since: now });
         let facts = Arc::new(self.facts.clone());
         self.handle.publish(Presence::Present(Arc::clone(&facts)));
-        tracing::error!(container = %id, phase = phase.name(), "in quarantine: it does not end in time");
+        tracing::error!(container = %id, phase = phase.name(), "quarantined: the phase exceeded its time limit");
         if !id.is_self_test() {
             self.node.events.append(id, EventKind::Quarantined(phase), None, now);
         }
         self.node.ledger.put(facts);
-        // A wipe may wait for a client that reads the last of the output, which a stop would take from it.
+        // Wiping may wait for a client that reads the last output; a stop would discard that output.
         if let (Some(link), Phase::Create | Phase::Stop) = (link, phase) {
             let link = Arc::clone(link);
-            // Whether it helps is seen by the states that follow.
+            // Later states show whether the stop helps.
             tokio::spawn(async move { link.call(ShimCall::Stop(protocol::Stop { grace_ms: 0, signal: 0 })).await });
         }
     }
 
-    /// Takes the container out of quarantine when it goes on.
+    /// Ends the quarantine when the container makes progress.
     fn leave_quarantine(&mut self) {
         let Some(Quarantine { phase, .. }) = self.facts.quarantine.take() else { return };
         let id = self.handle.id();
@@ -348,14 +348,14 @@ impl Actor {
         }
     }
 
-    /// Takes it out of quarantine where this state is behind the part of its life that did not end.
+    /// Ends the quarantine if this state is past the phase that did not end.
     fn goes_on_to(&mut self, state: State) {
         if self.facts.quarantine.is_some_and(|quarantine| Phase::from_state(state) != Some(quarantine.phase)) {
             self.leave_quarantine();
         }
     }
 
-    /// Follows one connection.
+    /// Follows one connection until it ends or the container completes.
     async fn follow(&mut self, link: &Arc<ShimLink>) -> Result<FollowEnd, ApiError> {
         loop {
             let deadline = self.deadline(Some(link));
@@ -383,7 +383,7 @@ impl Actor {
                         }
                         return Ok(FollowEnd::Lost);
                     }
-                    // Nothing that the record has then is asked for before the next state.
+                    // Nothing in that state's record is needed before the next state.
                     Some(State::Initializing) if self.facts.state == State::Initializing => {}
                     Some(state) => {
                         self.reached(state);
@@ -397,7 +397,7 @@ impl Actor {
                 Ok(Some(ShimNews::Refused(refused))) if self.facts.started_at.is_none() => return Err(refused.into()),
                 Ok(Some(ShimNews::Refused(refused))) => {
                     let (id, why) = (self.handle.id(), refused.message);
-                    tracing::error!(container = %id, "the container's shim refused a container that runs: {why}");
+                    tracing::error!(container = %id, "the container's shim reported a refusal of a running container: {why}");
                 }
                 Ok(Some(ShimNews::Done(_) | ShimNews::Usage(_))) => {}
                 Ok(None) => return Ok(FollowEnd::Lost),
@@ -409,7 +409,7 @@ impl Actor {
         }
     }
 
-    /// Completes the container if its exit record is there; true if so.
+    /// Completes the container if its exit record exists; returns true if so.
     fn conclude_from_record(&mut self) -> bool {
         let (steps, restarts) = (self.facts.steps.clone(), self.facts.restarts.clone());
         match records::conclude(&self.node.config.paths, &mut self.facts) {
@@ -424,7 +424,7 @@ impl Actor {
                 tracing::error!(container = %self.handle.id(), error = reported, "cannot use the container's exit record");
                 self.conclude_without_record(
                     FailureKind::SupervisorLost,
-                    format!("the end of the process is unknown: {reported}"),
+                    format!("the exit of the process is unknown: {reported}"),
                 );
                 true
             }
@@ -436,7 +436,7 @@ impl Actor {
         self.complete();
     }
 
-    /// Concludes a container that has no shim any more and that the launcher has finished.
+    /// Concludes a container whose shim is gone and which the launcher has cleaned up.
     async fn finished(mut self: Box<Self>) {
         if self.conclude_from_record() {
             return self.watch_removal(None).await;
@@ -447,12 +447,12 @@ impl Actor {
         if self.facts.state <= State::Initializing && self.facts.prepared.is_none() {
             return self.refuse(ApiError::new(
                 Kind::Unavailable,
-                "the launcher or the shim was lost while the container was being made; nothing of the container is left",
+                "the launcher or the shim was lost while the container was being created; nothing of the container is left",
             ));
         }
         self.conclude_without_record(
             FailureKind::SupervisorLost,
-            "the container's shim was lost, and it left no exit record",
+            "the container's shim was lost without an exit record",
         );
         self.watch_removal(None).await;
     }
@@ -461,7 +461,8 @@ impl Actor {
         self.unconfirmed.drain(..).for_each(|file| payload::wipe(&file));
     }
 
-    /// Reports the admission. Sources of secrets are in the ledger alone, so that they are on the disk before the container is.
+    /// Reports the admission. Secret sources are only in the ledger, so the ledger is written to disk before the
+    /// container is.
     async fn admitted(&self) {
         self.node.metrics.admitted(&self.facts);
         self.report(State::Reserved);
@@ -470,11 +471,11 @@ impl Actor {
             return self.node.ledger.put(facts);
         }
         if tokio::time::timeout(DURABLE_WITHIN, self.node.ledger.put_durably(facts)).await.is_err() {
-            tracing::warn!(container = %self.handle.id(), "the container's sources of secrets are not on the disk yet");
+            tracing::warn!(container = %self.handle.id(), "the container's secret sources are not on disk yet");
         }
     }
 
-    /// Goes on to a state before `completed`, and publishes it.
+    /// Advances to a state before `completed`, and publishes it.
     fn advance(&mut self, reached: State) {
         let is_later = reached > self.facts.state;
         let passed = advance(self.facts.state, reached, self.facts.started_at.is_some());
@@ -483,10 +484,10 @@ impl Actor {
         if self.facts.state >= State::Running {
             self.wipe_unconfirmed();
         }
-        // Checks rest while the container is paused.
+        // Checks are suspended while the container is paused.
         let run = self.facts.run().filter(|_| self.facts.state == State::Running && !self.facts.paused);
         let run = run.map(|(run, _)| run);
-        // A run that was restarted is checked anew, from its own start on.
+        // A restarted run gets new checks, from its own start.
         self.checking.take_if(|checking| Some(checking.run()) != run);
         if run.is_some() && self.checking.is_none() {
             self.checking = Checking::start(&self.node, &self.handle, &self.facts);
@@ -508,7 +509,7 @@ impl Actor {
         }
     }
 
-    /// Completes the container. Its capacity is free when what it held is removed.
+    /// Completes the container. Its capacity is released when its resources are removed.
     fn complete(&mut self) {
         let passed = advance(self.facts.state, State::Completed, self.facts.started_at.is_some());
         self.facts.state = State::Completed;
@@ -524,8 +525,8 @@ impl Actor {
         self.node.completed.notify_one();
     }
 
-    /// Forgets a container whose files are gone: it was completed and deleted in the ledger's last moment before a
-    /// kill.
+    /// Forgets a container whose files are gone: it was completed and deleted just before the daemon was killed, and
+    /// the ledger missed it.
     fn vanish(&mut self) {
         self.wipe_unconfirmed();
         let id = self.handle.id();
@@ -533,7 +534,7 @@ impl Actor {
         forget(&self.node, &self.handle, Presence::Refused(ApiError::no_container(id.as_str())));
     }
 
-    /// Forgets a container that could not be made as requested, and gives its callers the reason.
+    /// Forgets a container that could not be created as requested, and returns the reason to its callers.
     fn refuse(mut self: Box<Self>, problem: ApiError) {
         self.wipe_unconfirmed();
         let id = self.handle.id();

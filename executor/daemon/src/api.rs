@@ -1,4 +1,4 @@
-//! The gRPC services in front of the node. Messages of the interface are translated here.
+//! gRPC services of the node, and conversion between API messages and the model.
 
 mod archive;
 mod attach;
@@ -37,14 +37,14 @@ use crate::server::RUNTIME_MESSAGE_MAX;
 use crate::server::wire::conversation::{Answers, Conversation, Requests};
 use crate::telemetry::traces::TraceParent;
 
-/// Time limit for the first message of a call with a stream of requests, which names the container.
+/// Time limit for the first message of a client-streaming call, which names the container.
 const FIRST_MESSAGE: Duration = Duration::from_secs(10);
 
-/// Why a stream of answers ends early.
+/// Why a response stream ends early.
 enum StreamError {
-    /// The client does not read any longer.
+    /// The client stopped reading.
     ClientGone,
-    /// The client gets this problem.
+    /// The client receives this error.
     ApiError(ApiError),
 }
 
@@ -54,10 +54,13 @@ impl From<ApiError> for StreamError {
     }
 }
 
-/// Waits for the first message of a stream of requests; `None` where the client sends none.
+/// Waits for the first message of a client stream; `None` if the client sends none.
 async fn first_message<T: prost::Message + Default>(requests: &mut Requests<T>) -> Result<Option<T>, Status> {
     let late = |_| {
-        let why = format!("no message came within {} s: the first one names the container", FIRST_MESSAGE.as_secs());
+        let why = format!(
+            "no message arrived within {} s: the first message must name the container",
+            FIRST_MESSAGE.as_secs()
+        );
         ApiError::new(Kind::Invalid, why)
     };
     tokio::time::timeout(FIRST_MESSAGE, requests.next()).await.map_err(late)?
@@ -73,7 +76,7 @@ struct Service {
 /// runtime.
 ///
 /// # Errors
-/// The built-in descriptor set is broken: an internal error.
+/// Returns an error if the built-in descriptor set is invalid.
 pub async fn routes(node: &Arc<Node>, message_bytes_max: usize) -> Result<Routes, tonic_reflection::server::Error> {
     let executor = ExecutorServer::new(Service { node: Arc::clone(node) })
         .max_decoding_message_size(message_bytes_max)
@@ -224,7 +227,7 @@ impl Executor for Service {
         &self,
         request: Request<v1::GetSecretsRequest>,
     ) -> Result<Response<v1::GetSecretsResponse>, Status> {
-        // The headers hold the token: they are dropped before the first wait.
+        // The headers hold the token, so they are dropped before the first await.
         let (metadata, _, v1::GetSecretsRequest { id }) = request.into_parts();
         let presented = secrets::presented(&metadata.into_headers())?;
         Ok(Response::new(secrets::get(&self.node, presented, &id).await?))

@@ -1,32 +1,32 @@
-//! Errors for callers: one line, a kind, and the invalid fields.
+//! Errors for API clients: a kind, a one-line message, and the invalid fields.
 //!
-//! A problem is made where the error occurs and becomes a gRPC status only at the edge (`wire::status`), so that
-//! nothing inside knows of gRPC. It holds no secret: descriptions come from validation, which repeats none, and from
-//! the launcher, whose messages have none.
+//! An error becomes a gRPC status only at the edge (`wire::status`); other modules do not depend on gRPC. Errors
+//! contain no secrets: descriptions come from validation, which does not repeat secrets, and from the launcher, whose
+//! messages have none.
 
 use executor_core::protocol::{FieldViolation, Reason, Refused};
 use executor_core::shortage::{self, Shortage};
 use executor_core::validate::{FieldFault, Violation, ViolationReason};
 use tokio::task::JoinError;
 
-/// Kind of a problem.
+/// Kind of an API error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The request is invalid.
     Invalid,
-    /// There is no such container or process.
+    /// The container, process or other object does not exist.
     NotFound,
-    /// The id belongs to a container of a different request.
+    /// The id belongs to a container with a different request.
     Exists,
-    /// The request does not fit the present state.
+    /// The request does not fit the current state.
     Precondition,
-    /// Capacity, disk or memory ran out.
+    /// Capacity, disk space or memory is exhausted.
     Exhausted,
     /// The position is beyond the end.
     OutOfRange,
-    /// The request was made from an older state.
+    /// The request is based on an outdated state.
     Aborted,
-    /// Data is not what its digest or its format requires.
+    /// Data does not match its digest or its format.
     Corrupt,
     /// The caller presented no credentials.
     Unauthenticated,
@@ -40,25 +40,25 @@ pub enum Kind {
     Internal,
 }
 
-/// An error for a caller.
+/// An API error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ApiError {
-    /// Kind of the problem.
+    /// Kind of the error.
     pub kind: Kind,
-    /// The whole problem in one line.
+    /// The complete error in one line.
     pub message: String,
     /// Invalid fields of the request.
     pub violations: Vec<Violation>,
 }
 
 impl ApiError {
-    /// Makes a problem without fields.
+    /// Creates an error without field violations.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), violations: Vec::new() }
     }
 
-    /// Adds a note to the message, and to the last violation, for clients that show violations alone.
+    /// Appends a note to the message, and to the last violation, for clients that show only violations.
     pub(crate) fn with_note(mut self, note: &str) -> Self {
         let texts = self.violations.last_mut().map(|violation| &mut violation.description);
         for text in texts.into_iter().chain([&mut self.message]) {
@@ -67,41 +67,42 @@ impl ApiError {
         self
     }
 
-    /// Makes the problem of invalid fields.
+    /// Creates an error for invalid fields.
     pub fn invalid(violations: Vec<Violation>) -> Self {
         Self { kind: Kind::Invalid, message: summary(&violations), violations }
     }
 
-    /// Makes the problem of one invalid field.
+    /// Creates an error for one invalid field.
     pub fn invalid_field(field: impl Into<String>, fault: impl Into<FieldFault>) -> Self {
         Self::invalid(vec![Violation::new(field, fault)])
     }
 
-    /// Makes the problem of an object that does not exist, with the field that names it.
+    /// Creates an error for a missing object, with the field that names it.
     pub fn not_found(field: impl Into<String>, message: String) -> Self {
         let violations = vec![Violation::new(field, ViolationReason::NotFound.because(message.clone()))];
         Self { kind: Kind::NotFound, message, violations }
     }
 
-    /// Makes the problem of an id that no container has.
+    /// Creates the error for an unknown container id.
     pub fn no_container(id: &str) -> Self {
         Self::not_found("id", format!("there is no container {id:?}"))
     }
 
-    /// Makes the problem of an id that no pod has.
+    /// Creates the error for an unknown pod id.
     pub fn no_pod(id: &str) -> Self {
         Self::not_found("id", format!("there is no pod {id:?}"))
     }
 
-    /// Makes the problem of a pod that takes no members.
+    /// Creates the error for a pod that accepts no members.
     pub fn pod_unavailable(id: &str) -> Self {
         let message = format!("pod: {id:?} is not a pod that is ready");
         let violations = vec![Violation::new("pod", ViolationReason::Unsuitable.because(message.clone()))];
         Self { kind: Kind::Precondition, message, violations }
     }
 
-    /// Makes the problem of an error of the system: RESOURCE_EXHAUSTED with the name of the resource where one ran out,
-    /// else an internal error. `about` names what the error is about.
+    /// Converts a system error: RESOURCE_EXHAUSTED with the exhausted resource if there is one, otherwise an internal
+    /// error. `about`
+    /// names the subject of the error.
     pub fn from_system(about: &str, error: &(dyn std::error::Error + 'static)) -> Self {
         let reported = format!("{about}: {}", crate::chain(error));
         match shortage::find(error) {
@@ -113,13 +114,13 @@ impl ApiError {
         }
     }
 
-    /// Makes the problem of a call that is under way when the daemon stops.
+    /// Creates the error for a call that is interrupted because the daemon stops.
     pub fn stopping() -> Self {
         Self::new(Kind::Unavailable, "this executord is stopping: try again when it has been restarted")
     }
 }
 
-/// A task that panicked.
+/// A panicked task.
 impl From<JoinError> for ApiError {
     fn from(error: JoinError) -> Self {
         Self::new(Kind::Internal, error.to_string())
@@ -146,7 +147,7 @@ impl From<Refused> for ApiError {
     }
 }
 
-/// Puts violations into one line: all of them while that stays readable.
+/// Summarizes violations in one line; lists all of them if the line stays readable.
 fn summary(violations: &[Violation]) -> String {
     const LENGTH_MAX: usize = 400;
     let all = violations.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");

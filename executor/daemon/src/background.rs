@@ -1,4 +1,5 @@
-//! Tasks that run while the daemon serves: drain, retention, self-test, reloads of the configuration and of certificates.
+//! Tasks that run while the daemon serves: drain, retention, self-test, reloads of the configuration and of
+//! certificates.
 
 pub(crate) mod authority;
 pub(crate) mod drain;

@@ -4,8 +4,8 @@
 //! root:          directories, lock, listen, launcher  ──>  privileges dropped  ──>  serve
 //! unprivileged:  lock, listen or take the socket, launcher if it is there       ──>  serve
 //! ```
-//! All of it happens while there is one thread, before the runtime and before a byte of a client is read: privileges
-//! and capabilities belong to threads, and the code that reads clients' bytes must have none.
+//! All of this runs while the process has one thread, before the runtime starts and before any client data is read:
+//! privileges and capabilities are per thread, and code that reads client data must have none.
 
 mod account;
 mod dirs;
@@ -25,13 +25,13 @@ pub use account::{Account, missing};
 pub use dirs::Lock;
 pub use launcher::StartedLauncher;
 
-/// Why the process cannot be prepared.
+/// Why the process cannot be prepared to serve.
 #[derive(Debug, thiserror::Error)]
 pub enum BootError {
     /// An operation on a path failed.
     #[error("cannot {} {}", .what, .path.display())]
     Path {
-        /// The operation.
+        /// The failed operation.
         what: &'static str,
         /// The path.
         path: PathBuf,
@@ -43,17 +43,17 @@ pub enum BootError {
     Closed {
         /// The directory that the user may not enter.
         at: PathBuf,
-        /// Its mode.
+        /// The directory's mode.
         mode: u32,
         /// The daemon's user.
         user: String,
         /// The daemon's directory.
         path: PathBuf,
     },
-    /// Another daemon has the lock.
+    /// Another daemon holds the lock.
     #[error("another executord ({}) serves state directory {}", .who, .dir.display())]
     Locked {
-        /// The other daemon's pid, where it is known.
+        /// The other daemon's pid, if known.
         who: String,
         /// The state directory.
         dir: PathBuf,
@@ -65,21 +65,21 @@ pub enum BootError {
         what: &'static str,
         /// The name.
         name: String,
-        /// The file with the names.
+        /// The file that lists the names.
         file: &'static str,
     },
-    /// There is no id for a daemon without a user.
+    /// No id is free for a daemon without a user.
     #[error(
         "every id from {first} to {last} belongs to a user, a group or a process: create the user `executor`, or name one (user)"
     )]
     NoFreeUser {
-        /// First id.
+        /// First id of the range.
         first: u32,
-        /// Last id.
+        /// Last id of the range.
         last: u32,
     },
-    /// The address of metrics cannot be used.
-    #[error("cannot listen on {}, as metrics.listen says", .0)]
+    /// The metrics address cannot be used.
+    #[error("cannot listen on {} (metrics.listen)", .0)]
     Metrics(std::net::SocketAddr, #[source] std::io::Error),
     /// Another process serves the socket.
     #[error("another process already listens on {}", .0.display())]
@@ -108,25 +108,25 @@ pub enum BootError {
     },
 }
 
-/// A process that is prepared to serve.
+/// A process that is ready to serve.
 #[derive(Debug)]
 pub struct Booted {
     /// Listening sockets.
     pub listeners: Listeners,
-    /// Connection to the launcher, where there is one.
+    /// Connection to the launcher, if one is running.
     pub launcher: Option<Seqpacket>,
-    /// Launcher, where this process started it.
+    /// The launcher, if this process started it.
     pub started: Option<StartedLauncher>,
     /// Operators.
     pub access: Access,
-    /// Lock on the state directory, held until the end.
+    /// Lock on the state directory, held until exit.
     pub lock: Lock,
 }
 
 /// Prepares this process to serve.
 ///
 /// # Errors
-/// See [`BootError`].
+/// Returns [`BootError`] if any step fails.
 pub fn boot(config: &Config) -> Result<Booted, BootError> {
     let parent = rustix::process::getppid().map_or(0, rustix::process::Pid::as_raw_pid);
     let root = rustix::process::geteuid().is_root();
@@ -138,24 +138,24 @@ pub fn boot(config: &Config) -> Result<Booted, BootError> {
     let runtime = socket::runtime(config, &account, root);
     let tcp = socket::tcp(config).inspect_err(|_| drop(std::fs::remove_file(&config.listen)))?;
     let metrics = socket::metrics(config, &account, group, root)?;
-    // No socket without a server is left behind; once the privileges are dropped it cannot be removed.
+    // No unserved socket may be left behind; once privileges are dropped it cannot be removed.
     let (launcher, started) =
         launcher::connect(config, &account, root).inspect_err(|_| drop(std::fs::remove_file(&config.listen)))?;
     keep_out_of_swap(!root || config.keep_root);
     drop_privileges(config, &account, root, parent)?;
     raise_descriptors();
-    // Root serves as this user, and other programs run as it, too.
+    // Root runs the daemon as this user, as which other programs run, too.
     let shared = root && account.uid == account::NOBODY;
     if shared {
         tracing::warn!(
-            "serving as a user that other programs share, who may therefore not call: name another one (user)"
+            "running as a user that other programs share; this user may not call the daemon: configure another one (user)"
         );
     }
     let access = Access { own_uid: (!shared).then_some(account.uid), group };
     Ok(Booted { listeners: Listeners { main: listener, runtime, tcp, metrics }, launcher, started, access, lock })
 }
 
-/// Drops all privileges, so that this process can do what its user can, and no more.
+/// Drops all privileges, so that this process has only the rights of its user.
 fn drop_privileges(config: &Config, account: &Account, root: bool, parent: i32) -> Result<(), BootError> {
     let failed = |source| BootError::Privileges { user: account.name.clone(), source };
     if root && !config.keep_root {
@@ -171,7 +171,7 @@ fn drop_privileges(config: &Config, account: &Account, root: bool, parent: i32) 
     Ok(())
 }
 
-/// Locks this process's memory: a request's secrets are in it for a moment, and swap would keep them.
+/// Locks this process's memory: it briefly holds secrets of requests, which swap would persist.
 fn keep_out_of_swap(privileges_are_final: bool) {
     match privileges::keep_out_of_swap(privileges_are_final) {
         Ok(true) => tracing::debug!("memory is locked"),
@@ -180,8 +180,8 @@ fn keep_out_of_swap(privileges_are_final: bool) {
     }
 }
 
-/// Raises the soft limit on descriptors to the hard one: each container takes a descriptor, and the soft limit is 1,024
-/// on most machines.
+/// Raises the soft descriptor limit to the hard limit: each container needs a descriptor, and the soft limit is often
+/// 1,024.
 fn raise_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);

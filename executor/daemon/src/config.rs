@@ -1,4 +1,4 @@
-//! The configuration: a TOML file, the command line over it, and the defaults.
+//! Configuration: a TOML file, overridden by the command line, and defaults.
 //!
 //! Every value is checked here, once; an error names the file, the key and the value.
 
@@ -47,13 +47,13 @@ pub use metrics::{MetricsAddress, MetricsSettings};
 pub use retention::RetentionSettings;
 pub use traces::{TraceProtocol, TraceSettings};
 
-/// Longest path of a listening socket, in bytes.
+/// Maximum length of a socket path, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
-/// Most connections that can be configured.
+/// Maximum of the connection limit.
 const CONNECTIONS_MAX: usize = 100_000;
-/// Bytes of a request besides its files.
+/// Maximum size of a request without its files, in bytes.
 const MESSAGE_ROOM: u64 = 1 << 20;
-/// Least default of the largest request, in bytes.
+/// Minimum default of the maximum request size, in bytes.
 const MESSAGE_MIN: u64 = 2 << 20;
 
 /// Why the configuration cannot be used.
@@ -62,17 +62,17 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("cannot read {}", .0.display())]
     Read(PathBuf, #[source] std::io::Error),
-    /// The file is not valid TOML, or has unknown keys or wrong types.
+    /// The file is not valid TOML, or has unknown keys or values of the wrong type.
     #[error("{}: {}", .0.display(), .1)]
     Form(PathBuf, Box<toml::de::Error>),
     /// A value is invalid.
     #[error("{origin}: {key} = {value}: {why}")]
     Value {
-        /// File, or command line.
+        /// File name, or the command line.
         origin: String,
-        /// The key.
+        /// Path of the key.
         key: Cow<'static, str>,
-        /// The value as it was given.
+        /// The value as given.
         value: String,
         /// The reason.
         why: String,
@@ -80,13 +80,13 @@ pub enum ConfigError {
     /// Several values are invalid.
     #[error("{}", lines(.0))]
     Several(Vec<ConfigError>),
-    /// The size of the host's memory is unknown.
+    /// The host's memory size cannot be determined.
     #[error("cannot determine the host's memory: set capacity.memory_bytes")]
     Host,
 }
 
 impl ConfigError {
-    /// Succeeds where there is no fault; otherwise all of them are one error.
+    /// Returns all recorded errors as one, or `Ok` if there is none.
     fn all(mut faults: Vec<Self>) -> Result<(), Self> {
         match faults.len() {
             0 => Ok(()),
@@ -123,16 +123,17 @@ struct File {
     traces: traces::Traces,
     logs: logs::Logs,
     secret_providers: Vec<executor_providers::ProviderConfig>,
-    /// Table of the launcher, too: it says what certificates may name.
+    /// Shared with the launcher; limits the names in certificates.
     identity: IdentitySettings,
     volumes: Vec<HostVolume>,
     devices: Vec<HostDevice>,
     apparmor: AppArmor,
     callers: Vec<listen::Caller>,
-    /// Table of the launcher, read here so that unknown keys and invalid values are reported, and for the size of logs,
-    /// which a client that missed output is told.
+    /// Launcher table, read here to report unknown keys and invalid values, and for the log size, which is reported to
+    /// clients that
+    /// missed output.
     launcher: LauncherSettings,
-    /// Table of the launcher likewise.
+    /// Launcher table, read here to report errors.
     #[serde(alias = "shells")]
     warm_pool: WarmPoolSettings,
     self_test: self_test::SelfTest,
@@ -166,80 +167,80 @@ impl Default for Server {
 /// The configuration in force.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Command line; the path of the configuration file is absolute in it.
+    /// Command line, with an absolute path of the configuration file.
     pub args: Args,
-    /// Configuration file, where there was one.
+    /// Configuration file, if one was read.
     pub file: Option<PathBuf>,
     /// Text of the configuration file.
     pub text: String,
-    /// Directories.
+    /// Directories of the daemon.
     pub paths: Paths,
-    /// Path of the socket that clients connect to.
+    /// Path of the control plane's socket.
     pub listen: PathBuf,
-    /// TCP listener, where there is one.
+    /// TCP listener, if configured.
     pub tcp: Option<TcpSettings>,
-    /// Program of the launcher; `executor-launcher` beside executord where none is named.
+    /// Path of the launcher program; if unset, `executor-launcher` next to executord.
     pub launcher: Option<PathBuf>,
-    /// Keep root's privileges.
+    /// True if root's privileges are kept while serving.
     pub keep_root: bool,
-    /// User to serve as.
+    /// User to run as.
     pub user: Option<String>,
-    /// Group whose members may call.
+    /// Group whose members may call the daemon.
     pub allow_group: Option<String>,
-    /// Form of the log.
+    /// Log format.
     pub log_format: LogFormat,
-    /// Level of the log.
+    /// Minimum log level.
     pub log_level: LogLevel,
-    /// Remove containers, launcher and directories at the end.
+    /// True if containers, launcher and directories are removed on exit.
     pub ephemeral: bool,
-    /// Policy for requests.
+    /// Policy that requests are validated against.
     pub policy: Policy,
-    /// Capacity of the host.
+    /// Capacity of the node.
     pub capacity: Amount,
-    /// Percentage of the capacity that the reservations of one caller hold at most.
+    /// Maximum percentage of the capacity that one caller's reservations may hold.
     pub reserved_percent: u64,
-    /// Settings of images.
+    /// Image settings.
     pub images: executor_images::Settings,
-    /// Settings of downloads and uploads.
+    /// Download and upload settings.
     pub transfers: crate::store::artifacts::Settings,
-    /// Settings of metrics.
+    /// Metrics settings.
     pub metrics: MetricsSettings,
-    /// Settings of traces, where they are exported.
+    /// Trace settings, if traces are exported.
     pub traces: Option<TraceSettings>,
-    /// Settings of output that is sent outward.
+    /// Log sink settings.
     pub logs: LogSettings,
-    /// Providers of secrets.
+    /// Secret providers.
     pub secret_providers: Vec<executor_providers::ProviderConfig>,
-    /// Certificates of containers.
+    /// Settings of container certificates.
     pub identity: IdentitySettings,
-    /// Bounds of the control plane's socket.
+    /// Limits of the control plane's socket.
     pub bounds: Bounds,
-    /// Limits of completed containers and events that are kept.
+    /// Retention limits of completed containers and events.
     pub retention: RetentionSettings,
-    /// Size in bytes at which a container's log is rotated.
+    /// Maximum size of a container's log file before it is rotated, in bytes.
     pub log_bytes_max: u64,
-    /// Settings of the self-test.
+    /// Self-test settings.
     pub self_test: SelfTestSettings,
-    /// Times after which a container that does not go on is in quarantine.
+    /// Time limits of lifecycle phases, after which a container is quarantined.
     pub phase_limits: PhaseLimits,
 }
 
-/// Bounds of a listening socket.
+/// Limits of a listening socket.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Most connections at once.
+    /// Maximum number of concurrent connections.
     pub connections: usize,
-    /// Most calls at once on a connection.
+    /// Maximum number of concurrent calls per connection.
     pub streams: u32,
-    /// Largest message of a request to the executor, in bytes.
+    /// Maximum size of a request message, in bytes.
     pub message_bytes: usize,
 }
 
 impl Config {
-    /// Reads the file and puts the command line over it.
+    /// Loads the file and applies the command line.
     ///
     /// # Errors
-    /// See [`ConfigError`].
+    /// Returns [`ConfigError`] if the file cannot be read or a value is invalid.
     pub fn load(args: &Args) -> Result<Self, ConfigError> {
         let path = args.config.clone().unwrap_or_else(|| CONFIG_DEFAULT.into());
         match read(&path) {
@@ -265,12 +266,12 @@ impl Config {
         if self.file.is_some() { format!("{path}: OK") } else { format!("{path}: OK: not there, defaults apply") }
     }
 
-    /// Returns the path of the file whose changes count: the file that was read, or the default one.
+    /// Returns the path of the watched configuration file: the file that was read, or the default path.
     pub(crate) fn watched_file(&self) -> &Path {
         self.file.as_deref().unwrap_or(Path::new(CONFIG_DEFAULT))
     }
 
-    /// Reads the text of the file again. A default file that was not there need not be there now.
+    /// Rereads the file. A missing default file is accepted if it was missing before.
     ///
     /// # Errors
     /// Returns [`ConfigError::Read`] if the file cannot be read.
@@ -283,13 +284,13 @@ impl Config {
         }
     }
 
-    /// Returns the digests of the sections that the launcher reads as well.
+    /// Returns the digests of the sections that the launcher reads, too.
     pub(crate) fn section_digests(&self) -> SectionDigests {
-        // The text was parsed before.
+        // The text has already been parsed once.
         toml::from_str(&self.text).map(|document| section_digests(&document)).unwrap_or_default()
     }
 
-    /// Returns a line for each old name in the file: it is still read, and will not be in a later version.
+    /// Returns a warning for each deprecated key in the file. A later version will reject these keys.
     pub fn warnings(&self) -> Vec<String> {
         let path = self.watched_file().display();
         let old = self.section_digests().contains_key(WARM_POOL_OLD);
@@ -297,15 +298,15 @@ impl Config {
         old.then(renamed).into_iter().collect()
     }
 
-    /// Makes the configuration of another text of the file.
+    /// Returns the configuration for another text of the file.
     ///
     /// # Errors
-    /// See [`ConfigError`].
+    /// Returns [`ConfigError`] if a value is invalid.
     pub(crate) fn with_text(&self, text: &str) -> Result<Self, ConfigError> {
         Self::from_text(&self.args, self.watched_file(), text)
     }
 
-    /// Returns the rules of the file: callers, and the grants of each provider of secrets.
+    /// Returns the rules in the file: callers, and the grants of each secret provider.
     pub fn rules(&self) -> RuleSet {
         let grants = self.secret_providers.iter().map(|provider| (provider.name.clone(), provider.allow.clone()));
         let callers = self.tcp.as_ref().map(|tcp| tcp.callers.clone()).unwrap_or_default();
@@ -324,9 +325,9 @@ fn parse(path: &Path, text: &str) -> Result<File, ConfigError> {
 fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> Result<Config, ConfigError> {
     let origin = path.as_ref().map_or_else(|| "configuration".to_owned(), |path| path.display().to_string());
     let check = Check { origin };
-    // An ephemeral daemon is its user's own, who has the host's network anyway.
+    // An ephemeral daemon runs for its own user, who already has access to the host's network.
     file.policy.allow_host_network |= args.ephemeral;
-    // So are its images, unless a configuration file was named.
+    // The same holds for its images, unless a configuration file was named.
     let mut faults = Faults::default();
     let images = faults.record(file.images.policy(&check, args.ephemeral && args.config.is_none()));
     file.policy.images = images.unwrap_or_default();
@@ -360,8 +361,8 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     let listen = faults.record(check.socket(args.listen.as_ref().or(file.listen.unix.as_ref()), &run_dir));
     let containers = file.capacity.containers.unwrap_or(1000);
     let memory_bytes = file.capacity.memory_bytes.map_or_else(host_memory, |bytes| Ok(bytes.0))?;
-    // A limit on processes is a ceiling that few containers come near: the default admits as many containers of the
-    // default size as there may be, and does not divide the kernel's own limit.
+    // Few containers reach their limit on processes. Therefore the default admits as many containers of the default
+    // size as allowed, and does not divide the kernel's own limit.
     let pids = file.capacity.pids.unwrap_or_else(|| containers.saturating_mul(file.policy.default_pids));
     faults.record(check.at_least_one("capacity.containers", containers));
     faults.record(check.at_least_one("capacity.memory_bytes", memory_bytes));
@@ -395,7 +396,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     let images = faults.record(file.images.resolve(&check, &paths, file.policy.images.clone()));
     let retention = faults.record(file.retention.resolve(&check, &paths.state_dir));
     ConfigError::all(faults.0)?;
-    // Each missing part is among the faults.
+    // Errors of missing parts have already been recorded.
     let missing = || ConfigError::Several(Vec::new());
     Ok(Config {
         retention: retention.ok_or_else(missing)?,
@@ -433,7 +434,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     })
 }
 
-/// Makes a path absolute: it is used again later. Only an empty path cannot be made so.
+/// Makes a path absolute, because it is used again later. Fails only for an empty path.
 fn absolute(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }
@@ -456,7 +457,7 @@ impl Check {
         if path.is_absolute() { Ok(()) } else { Err(self.fault(key, &path.display(), "must be an absolute path")) }
     }
 
-    /// Checks a list entry by entry, so that each fault has the line of its entry, and then as a whole.
+    /// Checks a list entry by entry, so that each error has the line of its entry, and then as a whole.
     fn entries<T>(
         &self,
         key: &'static str,
@@ -503,7 +504,7 @@ impl Check {
         checked.map_err(|Unusable { key, value, why }| self.fault(key, &value, &why))
     }
 
-    /// Checks the policy, whose defaults must pass the validation of requests, and adds every fault.
+    /// Checks the policy, whose defaults must pass the validation of requests, and records every error.
     fn policy(&self, policy: &Policy, faults: &mut Faults) {
         faults.record(self.absolute("policy.files_root", &policy.files_root));
         if !policy.docker_socket.as_os_str().is_empty() {
@@ -572,7 +573,7 @@ impl Check {
     }
 }
 
-/// Returns the size of the file system that a directory is on, or will be; without bound where it is unknown.
+/// Returns the size of the file system that holds a directory, or will hold it; the maximum if the size is unknown.
 fn disk_of(dir: &Path) -> u64 {
     let size = dir.ancestors().find_map(|dir| rustix::fs::statvfs(dir).ok());
     size.map_or(u64::MAX, |size| size.f_blocks.saturating_mul(size.f_frsize)).max(1)

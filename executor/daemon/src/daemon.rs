@@ -1,4 +1,4 @@
-//! Serves, from the first connection to the last record.
+//! Serves from startup to shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,13 +27,13 @@ use crate::scrape::Scraper;
 use crate::server::{self, CertificateError, Certificates, Endpoint, Listeners};
 use crate::{api, scrape};
 
-/// Time limit for calls that are under way when the daemon is told to stop.
+/// Time limit for calls in progress when the daemon stops.
 const CALLS_END: Duration = Duration::from_secs(5);
-/// Time limit for the collector of traces to take the last spans.
+/// Time limit for sending the last spans to the trace collector.
 const TRACES_END: Duration = Duration::from_secs(2);
-/// Time limit for tasks that send output to note how far they came.
+/// Time limit for log sink tasks to save their positions.
 const LOGS_END: Duration = Duration::from_secs(2);
-/// Time limit for the containers of an ephemeral daemon to end.
+/// Time limit for the containers of an ephemeral daemon to exit.
 const CONTAINERS_END: Duration = Duration::from_secs(15);
 
 /// Why the daemon cannot serve.
@@ -46,21 +46,21 @@ pub enum ServeError {
     #[error("cannot use the listening socket")]
     Listen(#[source] std::io::Error),
     /// The handler of SIGHUP cannot be installed.
-    #[error("cannot install the handler of SIGHUP")]
+    #[error("cannot install the SIGHUP handler")]
     Hangup(#[source] std::io::Error),
-    /// The certificates of the TCP listener cannot be used.
+    /// The certificates of the TCP listener are invalid or unreadable.
     #[error("cannot use the certificates of listen.tcp")]
     Certificates(#[from] CertificateError),
-    /// The built-in description of the interface is broken: an internal error.
-    #[error("the built-in descriptor set of the interface is broken")]
+    /// The built-in descriptor set is invalid: an internal error.
+    #[error("the built-in descriptor set of the API is invalid")]
     Reflection(#[from] tonic_reflection::server::Error),
 }
 
-/// Serves until `stop` resolves. `connection` is a connection to the launcher, where one was made at the start;
-/// `exit_reason` says why a lost launcher will not come back; `ready` is called when clients are served.
+/// Serves until `stop` resolves. `connection` is the connection to the launcher, if one was made at startup;
+/// `exit_reason` returns why a lost launcher will not come back; `ready` is called when clients are served.
 ///
 /// # Errors
-/// See [`ServeError`].
+/// Returns [`ServeError`] if the daemon cannot start to serve.
 pub async fn serve(
     config: Arc<Config>,
     access: Access,
@@ -71,7 +71,7 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let rules = Arc::new(Rules::new(config.rules()));
-    // As the user who serves, because they are read again later.
+    // Read as the serving user, because certificates are reloaded later.
     let certificates = match &config.tcp {
         Some(tcp) => Some(Arc::new(Certificates::load(tcp.files.clone(), Arc::clone(&rules))?)),
         None => None,
@@ -82,8 +82,8 @@ pub async fn serve(
     let finished = {
         let node = Arc::clone(&node);
         move |id: &ContainerId, created_at: Timestamp| {
-            tracing::warn!(container = %id, "the container's shim was lost; the launcher has finished the container");
-            // The id may have been taken again since, by a container made after the lost one was refused.
+            tracing::warn!(container = %id, "the container's shim was lost; the launcher has cleaned up the container");
+            // The id may have been reused by a container that was created after the lost one was refused.
             let meant = |facts: &ContainerStatus| created_at == Timestamp(0) || facts.created_at == created_at;
             let handle = node.registry.get(id).filter(|handle| handle.facts().is_some_and(|facts| meant(&facts)));
             if let Some(handle) = handle {
@@ -134,7 +134,7 @@ pub async fn serve(
     node.stopping.send_replace(true);
     if config.ephemeral && timeout(CONTAINERS_END, kill_all(&node)).await.is_err() {
         tracing::error!(
-            "some containers did not end within {} s; the launcher will end them",
+            "some containers did not exit within {} s; the launcher will stop them",
             CONTAINERS_END.as_secs()
         );
     }
@@ -149,21 +149,21 @@ pub async fn serve(
     }
     node.traces.flush(TRACES_END).await;
     forwarding::stop(&node, LOGS_END).await;
-    // The last batch waits for the disk, and nothing else is left to do meanwhile.
+    // The last batch waits for the disk, and nothing else remains to be done.
     let last = Arc::clone(&node);
     let _ = tokio::task::spawn_blocking(move || last.ledger.close(last.events.close())).await;
     if config.ephemeral {
-        // From here on the directories are the launcher's to remove.
+        // From here on the launcher removes the directories.
         let _ = timeout(CALLS_END, node.launcher.shutdown()).await;
     }
     tracing::info!("stopped");
     Ok(())
 }
 
-/// Kills all containers of an ephemeral daemon that stops, and waits until they have ended.
+/// Kills all containers when an ephemeral daemon stops, and waits until they have exited.
 async fn kill_all(node: &Arc<Node>) {
     loop {
-        // Looked for again: a container may have been admitted just before the daemon began to stop.
+        // Read again: a container may have been admitted just before the daemon started to stop.
         let living: Vec<_> = node.registry.all().into_iter().filter(|handle| !handle.is_over()).collect();
         if living.is_empty() {
             return;

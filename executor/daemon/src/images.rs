@@ -1,11 +1,11 @@
-//! Images in the daemon: how a request gets its image, which containers use an image, and the budget.
+//! Images: how a request gets its image, which containers use an image, and the disk budget.
 //!
 //! ```text
-//!  api::images ──> executor_images ──> LauncherLayers ──> launcher      fetch, take in, remove
+//!  api::images ──> executor_images ──> LauncherLayers ──> launcher      pull, import, remove
 //!  admit ──> resolve ──> apply                                          from a reference to a plan's image
 //! ```
-//! `executor_images` fetches and verifies the bytes; the launcher unpacks them and verifies the layers once more.
-//! Nothing here looks into an image.
+//! `executor_images` fetches and verifies the data; the launcher unpacks it and verifies the layers again.
+//! This module does not read image contents.
 
 mod apply;
 mod problem;
@@ -23,13 +23,13 @@ use zeroize::Zeroizing;
 use crate::api_error::ApiError;
 use crate::node::Node;
 
-/// Time that the removal of an image waits for completed containers to let go of theirs.
+/// Time limit for an image removal to wait until completed containers have released the image.
 const LEAVING: Duration = Duration::from_secs(10);
 
 pub(crate) use apply::apply;
 pub(crate) use problem::{of_image, of_image_in, of_image_of_run};
 
-/// Returns the reference of the image that is a request's root file system, if it is one, or every fault of the reference.
+/// Returns the image reference of a request's root file system, if it is an image, or all errors of the reference.
 pub(crate) fn reference(request: &v1::RunRequest) -> (Option<ImageReference>, Vec<Violation>) {
     if !ImageReference::is_image(&request.rootfs) {
         return (None, Vec::new());
@@ -40,7 +40,7 @@ pub(crate) fn reference(request: &v1::RunRequest) -> (Option<ImageReference>, Ve
     }
 }
 
-/// Makes a placeholder for an image that is not resolved yet, so that the rest of a request can be validated before.
+/// Returns a placeholder for an unresolved image, so that the rest of a request can be validated first.
 pub(crate) fn placeholder(request: &v1::RunRequest) -> PlannedImage {
     let digest = format!("sha256:{}", "0".repeat(64));
     PlannedImage {
@@ -52,16 +52,16 @@ pub(crate) fn placeholder(request: &v1::RunRequest) -> PlannedImage {
     }
 }
 
-/// Makes a placeholder for the image of a volume, likewise.
+/// Returns a placeholder for an unresolved volume image.
 pub(crate) fn volume_placeholder(reference: &str) -> VolumeImage {
     let digest = format!("sha256:{}", "0".repeat(64));
     VolumeImage { reference: reference.to_owned(), layers: vec![digest.clone()], digest }
 }
 
-/// Resolves the images of a plan's volumes, in their order. The images stay while the results live.
+/// Resolves the images of a plan's volumes, in order. The images are kept while the results are in use.
 ///
 /// # Errors
-/// As [`resolve`], of the volume.
+/// Returns the errors of [`resolve`], with the volume.
 pub(crate) async fn resolve_volumes(
     node: &Arc<Node>,
     plan: &Plan,
@@ -90,7 +90,7 @@ pub(crate) async fn resolve_volumes(
 /// Returns the pull policy of a request.
 ///
 /// # Errors
-/// The number is unknown.
+/// Returns an error if the number is unknown.
 pub(crate) fn policy(request: &v1::RunRequest) -> Result<Policy, ApiError> {
     match v1::PullPolicy::try_from(request.pull_policy) {
         Ok(v1::PullPolicy::IfMissing) => Ok(Policy::IfMissing),
@@ -103,10 +103,10 @@ pub(crate) fn policy(request: &v1::RunRequest) -> Result<Policy, ApiError> {
     }
 }
 
-/// Takes the credentials out of a message, which keeps no copy of them.
+/// Takes the credentials out of a message, without a copy left in it.
 ///
 /// # Errors
-/// They are malformed.
+/// Returns an error if they are malformed.
 pub(crate) fn credentials(
     given: Option<v1::RegistryCredentials>,
     field: &str,
@@ -126,10 +126,11 @@ pub(crate) fn credentials(
     }
 }
 
-/// Resolves a reference, which `field` holds, to an image that is ready for use. The image stays while the result lives.
+/// Resolves a reference from the field `field` to an image that is ready for use. The image is kept while the result is
+/// in use.
 ///
 /// # Errors
-/// Those that the interface lists for Run.
+/// Returns the errors that the interface lists for Run.
 pub(crate) async fn resolve(
     node: &Arc<Node>,
     reference: &ImageReference,
@@ -137,7 +138,7 @@ pub(crate) async fn resolve(
     credentials: Option<Credentials>,
     field: &str,
 ) -> Result<Resolved, ApiError> {
-    // Without a launcher nothing could be unpacked, nor run.
+    // Without a launcher nothing can be unpacked or run.
     node.launcher.session()?;
     tokio::select! {
         resolved = node.images.resolve(reference, policy, credentials) => {
@@ -147,7 +148,7 @@ pub(crate) async fn resolve(
     }
 }
 
-/// Waits until completed containers have let go of their images, or for as long as [`LEAVING`] says.
+/// Waits until completed containers have released their images, for at most [`LEAVING`].
 pub(crate) async fn until_left(node: &Node) {
     let leaving: Vec<_> = node.registry.all().into_iter().filter(|handle| handle.is_leaving()).collect();
     let all = async {
@@ -155,7 +156,7 @@ pub(crate) async fn until_left(node: &Node) {
             handle.until_removed().await;
         }
     };
-    let _ = tokio::time::timeout(LEAVING, all).await; // what is still in use is named as such
+    let _ = tokio::time::timeout(LEAVING, all).await; // images still in use are reported as such
 }
 
 /// Returns the id of a container that uses an image: it is not completed, or its root file system is not removed yet.
@@ -172,7 +173,7 @@ pub(crate) fn user_of(node: &Node, digest: &Digest) -> Option<String> {
     user
 }
 
-/// Removes images beyond the operator's budget, in a task of its own.
+/// Spawns a task that removes images beyond the operator's budget.
 pub(crate) fn keep_to_budget(node: &Arc<Node>) {
     let node = Arc::clone(node);
     tokio::spawn(async move {
@@ -190,10 +191,10 @@ pub(crate) fn keep_to_budget(node: &Arc<Node>) {
     });
 }
 
-/// Checks the length of a caller's name of an image.
+/// Checks the length of an image name from a caller.
 ///
 /// # Errors
-/// It is empty or too long.
+/// Returns an error if it is empty or too long.
 pub(crate) fn image_name(text: &str) -> Result<&str, ApiError> {
     match text.len() {
         1..=4700 => Ok(text),

@@ -1,8 +1,8 @@
-//! The connection to the launcher: one task keeps it up, any task launches or removes containers over it.
+//! The connection to the launcher: one task keeps it up, and any task launches or removes containers over it.
 //!
-//! While there is no connection, calls fail at once and tell why. There is one exception: when the daemon itself has just started,
-//! `Run` and `CreatePod` wait for the launcher's first greeting. Running containers go on, because their shims are connected to this
-//! daemon directly.
+//! While the launcher is disconnected, calls fail at once with the reason. The exception is daemon startup: `Run` and
+//! `CreatePod` wait for the launcher's first greeting. Running containers are not affected, because their shims are
+//! connected to this daemon directly.
 
 mod layers;
 mod session;
@@ -23,36 +23,37 @@ pub use layers::LauncherLayers;
 pub(crate) use session::{CallError, Session};
 pub use signer::Signer;
 
-/// Longest wait of a request for the launcher's first greeting.
+/// Maximum wait of a request for the launcher's first greeting.
 const FIRST_GREETING: Duration = Duration::from_secs(10);
 
 /// State of the connection.
 #[derive(Clone, Debug)]
 pub enum Connection {
-    /// Since its start the daemon has not heard yet whether there is a launcher.
+    /// The daemon has started and does not know yet whether a launcher is running.
     First,
     /// The launcher is connected.
     Up(Arc<Session>),
-    /// The launcher is not connected, for this reason.
+    /// The launcher is not connected; holds the reason.
     Down(String),
 }
 
-/// The launcher, as the daemon reaches it.
+/// The daemon's client of the launcher.
 #[derive(Debug)]
 pub struct Launcher {
     socket: PathBuf,
     /// Digests of executord's configuration.
     configuration: SectionDigests,
     connection: watch::Sender<Connection>,
-    /// Key of request tags, from the newest launcher. It outlives the connection, so that a repeated request finds its
-    /// container also while there is no launcher.
+    /// Key of request digests, from the newest launcher. The key outlives the connection, so that a repeated request
+    /// finds its container even while no launcher is connected.
     key: Mutex<Option<TagKey>>,
-    /// Number of greetings. At each, every container without a live shim has an exit record.
+    /// Number of greetings. At each greeting, every container without a live shim has an exit record.
     greeted: watch::Sender<u64>,
 }
 
 impl Launcher {
-    /// Makes a launcher that is not connected yet and listens on `socket`. `configuration` has the digests of executord's configuration.
+    /// Creates a disconnected launcher client for `socket`. `configuration` holds the digests of executord's
+    /// configuration.
     pub fn new(socket: PathBuf, configuration: SectionDigests) -> Self {
         Self {
             socket,
@@ -78,7 +79,7 @@ impl Launcher {
         self.greeted.subscribe()
     }
 
-    /// Returns the key of request tags, where one is known.
+    /// Returns the key of request digests, if known.
     pub fn tag_key(&self) -> Option<TagKey> {
         locked(&self.key).clone()
     }
@@ -86,7 +87,7 @@ impl Launcher {
     /// Returns the session with the launcher.
     ///
     /// # Errors
-    /// No launcher is connected.
+    /// Returns an error if no launcher is connected.
     pub fn session(&self) -> Result<Arc<Session>, ApiError> {
         match &*self.connection.borrow() {
             Connection::Up(session) => Ok(Arc::clone(session)),
@@ -95,22 +96,23 @@ impl Launcher {
         }
     }
 
-    /// Waits for the launcher's first greeting, or for what became of it, after the daemon's own start: it has just been started
-    /// as well, or has containers to finish. Not for long.
+    /// Waits for the first result of connecting to the launcher after the daemon's own start, for a limited time. The
+    /// launcher may
+    /// have just started as well, or be cleaning up containers.
     pub(crate) async fn first_heard(&self) {
         let mut connection = self.watch();
         let heard = connection.wait_for(|connection| !matches!(connection, Connection::First));
-        let _ = tokio::time::timeout(FIRST_GREETING, heard).await; // who asks for the session is told what is wrong
+        let _ = tokio::time::timeout(FIRST_GREETING, heard).await; // session() returns the error
     }
 
     fn absent(&self, why: &str) -> ApiError {
         ApiError::new(Kind::Unavailable, format!("no launcher serves {}: {why}", self.socket.display()))
     }
 
-    /// Removes the files of a completed container. Missing files are no error.
+    /// Removes the files of a completed container. Missing files are not an error.
     ///
     /// # Errors
-    /// No launcher is connected, or the launcher refuses.
+    /// Returns an error if no launcher is connected or the launcher refuses.
     pub async fn remove(&self, id: &executor_core::ident::ContainerId) -> Result<(), ApiError> {
         let call = LauncherCall::Remove(Remove { container_id: id.to_string() });
         match self.session()?.call(call, &[]).await {
@@ -123,7 +125,7 @@ impl Launcher {
         }
     }
 
-    /// Adds to a refusal that the launcher's configuration differs, if it does: the cause may be there.
+    /// Adds a note to a refusal if the launcher's configuration differs, because that may be the cause.
     pub(crate) fn explain(&self, problem: ApiError) -> ApiError {
         let is_refusal = matches!(problem.kind, Kind::Invalid | Kind::Precondition | Kind::Denied);
         let session = self.session().ok().filter(|_| is_refusal);
@@ -133,7 +135,7 @@ impl Launcher {
         }
     }
 
-    /// Tells the launcher to end, and waits until it has agreed or is gone.
+    /// Asks the launcher to exit, and waits until it has agreed or is gone.
     pub async fn shutdown(&self) {
         if let Ok(session) = self.session() {
             let _ = session.call(LauncherCall::Shutdown(Shutdown {}), &[]).await;

@@ -1,26 +1,25 @@
-//! executord: takes requests over gRPC, validates them, and has the launcher make containers.
+//! executord: receives requests over gRPC, validates them, and has the launcher create containers.
 //!
 //! ```text
-//!  server ──> wire                                        connections, HTTP/2, who may call
+//!  server ──> wire                                        connections, HTTP/2, authorization
 //!     │
 //!    api ──> admit ──> registry, capacity                  new containers
-//!     │        └─────> actor ──> launcher, shims           their life
+//!     │        └─────> actor ──> launcher, shims           container lifecycle
 //!     ├────> rotate ───────────────────> shims             new secret files
-//!     ├────> egress ───────────────────> shims             new rules of egress
-//!     ├────> deletion, retention                           their removal
-//!     ├────> event_log, ledger, recover                    their history
-//!     ├────> logs, outputs                                 their output
-//!     ├────> images ──> executor_images, launcher          their images
+//!     ├────> egress ───────────────────> shims             new egress rules
+//!     ├────> deletion, retention                           removal
+//!     ├────> event_log, ledger, recover                    history
+//!     ├────> logs, outputs                                 output
+//!     ├────> images ──> executor_images, launcher          images
 //!     ├────> transfers ──> workers, launcher, shims         downloads and uploads
-//!     └────> metrics, traces, scrape                        what tools of the operator see of it
+//!     └────> metrics, traces, scrape                        observability
 //! ```
 //! Input: `executor.v1` over a unix socket, and the records that shims write. Output: requests to the launcher and to
-//! shims over SOCK_SEQPACKET, events, the ledger. The daemon serves without any privilege, and no secret stays in it
-//! longer than it takes to put it into a memory file.
+//! shims over SOCK_SEQPACKET, events, the ledger. The daemon serves without any privilege, and holds secrets only until
+//! they are in a memory file.
 //!
-//! Layers, from below: `facts` and `events` (what is known), `ledger` and `event_log` (what is kept), `container` and
-//! `registry`, `node` (all of it together), `deletion`, `actor`, `admit`, `rotate` and `egress` (what is done), `api` (the
-//! services), `daemon`. A module needs only modules of layers below its own.
+//! Layers, from the bottom: `model` (types), `store` (persistence and registry), `node` (shared state), `operations`,
+//! `actor` and `run` (actions), `api` (services), `daemon`. A module uses only modules of lower layers.
 //!
 //! The binary is thin: [`boot`] prepares the process, [`daemon`] serves.
 
@@ -56,21 +55,21 @@ use std::time::{Duration, SystemTime};
 
 use executor_core::time::Timestamp;
 
-/// Share of a pause by which it is longer or shorter at random, in percent.
+/// Maximum random change of a pause, in percent.
 const JITTER: u64 = 10;
 
-/// Returns the present time.
+/// Returns the current time.
 pub(crate) fn now() -> Timestamp {
     SystemTime::now().into()
 }
 
-/// Makes a pause up to a tenth longer or shorter, so that many who wait do not come back all at once.
+/// Lengthens or shortens a pause by up to a tenth at random, so that many waiters do not retry at once.
 pub(crate) fn with_jitter(pause: Duration) -> Duration {
     let random = RandomState::new().build_hasher().finish() % (2 * JITTER * 10 + 1);
     pause.mul_f64(1.0 + (random as f64 / 10.0 - JITTER as f64) / 100.0)
 }
 
-/// Locks a mutex. A panic ends the process ([`executor_sys::startup::abort_on_panic`]), so that no lock is poisoned
+/// Locks a mutex. A panic aborts the process ([`executor_sys::startup::abort_on_panic`]), so that no lock is poisoned
 /// outside of tests.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -88,7 +87,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     reported
 }
 
-/// Formats an error without its causes, and without the number that Rust appends to the system's errors.
+/// Formats an error without its causes, and without the number that Rust appends to system errors.
 pub(crate) fn plain(error: &dyn std::error::Error) -> String {
     let mut reported = error.to_string();
     if let Some(at) = reported.rfind(" (os error ").filter(|_| reported.ends_with(')')) {

@@ -1,4 +1,4 @@
-//! Containers' logs, which shims write and rotate, and their way outward.
+//! Container logs, which shims write and rotate, and the log sinks.
 
 pub mod reader;
 pub(crate) mod sinks;

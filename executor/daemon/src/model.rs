@@ -1,4 +1,4 @@
-//! What is known of the node and its containers: status, events, results, quarantine, reservations.
+//! Model of the node and its containers: status, events, results, quarantine, reservations.
 
 pub mod cell;
 pub mod container;

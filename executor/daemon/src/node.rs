@@ -30,13 +30,12 @@ use crate::store::registry::Registry;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::Traces;
 
-/// Least free bytes under the state directory at which a new container is taken: its exit record and the beginning of
-/// its log must find room.
+/// Minimum free bytes under the state directory for a new container, whose exit record and first log output must fit.
 const STATE_FREE_MIN: u64 = 4 << 20;
-/// Least free inodes, for the same reason.
+/// Minimum free inodes, for the same reason.
 const INODES_FREE_MIN: u64 = 8;
 
-/// Longest time for which a change of the cell's state waits for the disk.
+/// Time limit for writing a change of the cell's state to disk.
 const CELL_WRITTEN: Duration = Duration::from_secs(5);
 
 /// Why the node's state cannot be opened.
@@ -51,15 +50,15 @@ pub enum NodeError {
     /// No inotify instance is left to follow logs.
     #[error("no inotify instance is left for this user (fs.inotify.max_user_instances)")]
     Inotify(#[source] std::io::Error),
-    /// The exporter of traces cannot be made.
+    /// The trace exporter cannot be created.
     #[error("cannot export traces to {0}")]
     Traces(String),
-    /// The store of images cannot be opened.
-    #[error("cannot open the store of images")]
+    /// The image store cannot be opened.
+    #[error("cannot open the image store")]
     Images(#[source] ImageError),
 }
 
-/// What the ledger remembers of earlier daemons.
+/// State of earlier daemons, from the ledger.
 #[derive(Debug, Default)]
 pub struct Remembered {
     /// Containers.
@@ -68,64 +67,64 @@ pub struct Remembered {
     pub reservations: Vec<Reservation>,
 }
 
-/// A node.
+/// Configuration and state of the node.
 #[derive(Debug)]
 pub struct Node {
     /// Configuration in force.
     pub config: Arc<Config>,
     /// Containers by id, and the capacity that they hold.
     pub registry: Registry,
-    /// Events of containers.
+    /// Event log of containers.
     pub events: EventLog,
-    /// Durable memory of containers and events.
+    /// Persistent store of containers and events.
     pub ledger: Arc<Ledger>,
     /// Connection to the launcher.
     pub launcher: Arc<Launcher>,
-    /// Store of images.
+    /// Image store.
     pub images: Arc<Images<LauncherLayers>>,
-    /// Process that signs certificates of containers.
+    /// Client of the process that signs container certificates.
     pub signer: Signer,
-    /// Rules of callers and of references.
+    /// Rules for callers and references.
     pub rules: Arc<Rules>,
-    /// Providers of secrets.
+    /// Secret providers.
     pub providers: Arc<Providers>,
-    /// What downloads and uploads share.
+    /// Shared state of downloads and uploads.
     pub artifacts: Artifacts,
-    /// Watch over the directories of followed logs.
+    /// Watches the directories of followed logs.
     pub log_watch: DirectoryWatch,
-    /// Where output is sent.
+    /// Log sinks.
     pub outward: LogSinks,
     /// Number of tasks that send output.
     pub forwarding: watch::Sender<usize>,
-    /// Id of this boot.
+    /// Boot id of the host.
     pub boot_id: String,
-    /// True where the ledger was last written before the machine was started.
+    /// True if the host was rebooted since the ledger was last written.
     pub booted: bool,
-    /// What the daemon counts of its own work.
+    /// Metrics of the daemon.
     pub metrics: Arc<Metrics>,
-    /// Traces of containers.
+    /// Trace exporter.
     pub traces: Traces,
-    /// Start of the daemon.
+    /// Start time of the daemon.
     pub started_at: Timestamp,
-    /// Whether it takes containers, and whether it is healthy.
+    /// State of the cell: whether it accepts containers, and whether it is healthy.
     pub cell: Cell,
-    /// Notified when a container is completed, for the retention.
+    /// Notifies the retention task of a completed container.
     pub completed: Notify,
-    /// Bytes on the disk of completed containers, as the retention measured them last.
+    /// Disk usage of completed containers in bytes, as last measured by the retention task.
     pub completed_bytes: AtomicU64,
-    /// True when every container of an earlier daemon is in the registry: from the launcher's first greeting on.
+    /// True after the launcher's first greeting, when the registry has every container of earlier daemons.
     pub found: watch::Sender<bool>,
-    /// True when every container of an earlier daemon is connected or completed.
+    /// True if every container of earlier daemons is connected or completed.
     pub settled: watch::Sender<bool>,
-    /// True when the daemon stops.
+    /// True if the daemon is stopping.
     pub stopping: watch::Sender<bool>,
 }
 
 impl Node {
-    /// Opens the node's state. Returns what the ledger remembers, too. Must be called on the runtime.
+    /// Opens the node's state. Also returns the state of earlier daemons. Must be called on the runtime.
     ///
     /// # Errors
-    /// See [`NodeError`].
+    /// Returns [`NodeError`] if any part cannot be opened.
     pub fn open(config: Arc<Config>, rules: Arc<Rules>) -> Result<(Arc<Self>, Remembered), NodeError> {
         let (ledger, loaded) = Ledger::open(&config.paths.ledger())?;
         tracing::info!(starts = loaded.starts, cursor = loaded.events.next.saturating_sub(1), "ledger read");
@@ -155,7 +154,7 @@ impl Node {
             log_watch: DirectoryWatch::new().map_err(NodeError::Inotify)?,
             booted: loaded.boot_id.is_some_and(|last| last != boot_id),
             cell: Cell::new(CellState {
-                // The containers of an earlier boot are gone, and with them what was to be drained.
+                // Containers of an earlier boot are gone, so their drain is obsolete.
                 drain: loaded.cell.drain.filter(|drain| drain.boot_id == boot_id),
                 ..loaded.cell
             }),
@@ -176,10 +175,10 @@ impl Node {
         Ok((Arc::new(node), Remembered { containers: loaded.containers, reservations: loaded.reservations }))
     }
 
-    /// Finds the container of an id as a caller wrote it.
+    /// Finds a container by the id in a request.
     ///
     /// # Errors
-    /// The id is malformed, or no container has it.
+    /// Returns an error if the id is malformed, or no container has it.
     pub fn find(&self, id: &str) -> Result<Arc<Handle>, ApiError> {
         let found = self.look_up(id)?;
         match found {
@@ -194,27 +193,27 @@ impl Node {
         }
     }
 
-    /// Finds the pod of an id as a caller wrote it.
+    /// Finds a pod by the id in a request.
     ///
     /// # Errors
-    /// The id is malformed, or no pod has it.
+    /// Returns an error if the id is malformed, or no pod has it.
     pub fn find_pod(&self, id: &str) -> Result<Arc<Handle>, ApiError> {
         self.look_up(id)?.filter(|handle| handle.is_pod()).ok_or_else(|| ApiError::no_pod(id))
     }
 
-    /// Checks that a caller may use an id for something new.
+    /// Checks that a caller may use an id for a new object.
     ///
     /// # Errors
-    /// The id belongs to the self-test.
+    /// Returns an error if the id is reserved for the self-test.
     pub(crate) fn check_id(id: &ContainerId) -> Result<(), ApiError> {
         if !id.is_self_test() {
             return Ok(());
         }
-        let why = ViolationReason::NotAllowed.because("belongs to the daemon's test of itself");
+        let why = ViolationReason::NotAllowed.because("is reserved for the self-test");
         Err(ApiError::invalid_field("id", why))
     }
 
-    /// Finds the reservation of an id as a caller wrote it.
+    /// Finds a reservation by the id in a request.
     pub(crate) fn find_reservation(&self, id: &str) -> Option<Reservation> {
         self.registry.reservation(&id.parse().ok()?)
     }
@@ -226,32 +225,33 @@ impl Node {
         Ok(self.registry.get(&id).filter(|handle| !handle.is_self_test()))
     }
 
-    /// Checks that new containers are taken: the daemon neither stops nor is drained.
+    /// Checks that the node accepts new containers.
     ///
     /// # Errors
-    /// It is, with the reason.
+    /// Returns an error with the reason if the daemon is stopping or drained.
     pub(crate) fn check_open(&self) -> Result<(), ApiError> {
         if *self.stopping.borrow() {
             return Err(ApiError::stopping());
         }
         let Some(drain) = self.cell.state().drain else { return Ok(()) };
-        let why = format!("this executord takes no new containers: it is {}; Undrain ends that", drain.describe());
+        let why =
+            format!("this executord accepts no new containers: it is {}; Undrain reverses that", drain.describe());
         Err(ApiError::new(Kind::Unavailable, why))
     }
 
-    /// Checks that a new container can be taken at the moment.
+    /// Checks that the node can accept a new container now.
     ///
     /// # Errors
-    /// The daemon is stopping or drained, or the ledger or the state directory has no room.
+    /// Returns an error if the daemon is stopping or drained, or the ledger or the state directory has no space.
     pub fn check_room(&self) -> Result<(), ApiError> {
         self.check_open()?;
         self.check_disk()
     }
 
-    /// Checks that the ledger and the state directory have room for a new container.
+    /// Checks that the ledger and the state directory have space for a new container.
     ///
     /// # Errors
-    /// The ledger cannot be written, or the state directory is full or cannot be read.
+    /// Returns an error if the ledger cannot be written, or the state directory is full or cannot be read.
     pub fn check_disk(&self) -> Result<(), ApiError> {
         if let Some(trouble) = self.ledger.trouble() {
             return Err(ApiError::new(Kind::Exhausted, trouble));
@@ -275,8 +275,9 @@ impl Node {
         }
     }
 
-    /// Changes the state of the cell, and waits until it is on the disk: who is told of it may rely on it over a restart. A disk that
-    /// does not take it is waited for a while only; the ledger tells of that by itself.
+    /// Changes the state of the cell, and waits until the change is on disk, so that a reported change survives a
+    /// restart. The wait
+    /// is limited if the disk does not respond; the ledger reports such failures itself.
     pub(crate) async fn change_cell(&self, change: impl FnOnce(&mut CellState)) {
         let mut written = None;
         self.cell.change(change, |state| written = Some(self.ledger.put_cell(state)));
@@ -285,8 +286,9 @@ impl Node {
         }
     }
 
-    /// Resolves when no further container of an earlier daemon can turn up; at once while there is no launcher, because
-    /// calls that depend on it are refused then.
+    /// Resolves when no further container of an earlier daemon can appear. Resolves at once while no launcher is
+    /// connected, because
+    /// dependent calls are refused then.
     pub async fn until_found(&self) {
         if self.launcher.session().is_ok() {
             // The sender lives as long as `self`.
@@ -294,10 +296,10 @@ impl Node {
         }
     }
 
-    /// Runs work that goes on when its caller goes away.
+    /// Runs work that continues if its caller disconnects.
     ///
     /// # Errors
-    /// Those of the work; the daemon stops.
+    /// Returns the error of the work, or an error if the daemon is stopping.
     pub(crate) async fn run_detached<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, ApiError>> + Send + 'static,

@@ -1,4 +1,4 @@
-//! What clients do with a container that exists: rotate its files, execute a command in it, copy, pause, delete it.
+//! Operations on existing containers: rotate files, execute a command, copy, pause, delete.
 
 pub(crate) mod certify;
 pub(crate) mod copy;

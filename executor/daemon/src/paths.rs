@@ -1,4 +1,4 @@
-//! Paths of the directories that daemon, launcher and shims share.
+//! Paths of the directories that the daemon, the launcher and shims share.
 
 use std::path::{Path, PathBuf};
 
@@ -13,10 +13,10 @@ pub(crate) const IMAGES: &str = "images";
 /// Name of the downloads' directory in the state directory.
 pub(crate) const TRANSFERS: &str = "transfers";
 
-/// The two directories of a node, and the paths in them.
+/// The two directories of a node, and the paths below them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
-    /// Directory of sockets and of what a reboot may remove.
+    /// Directory of sockets and other runtime files that need not survive a reboot.
     pub run_dir: PathBuf,
     /// Directory of exit records, logs, images and the ledger.
     pub state_dir: PathBuf,
@@ -28,7 +28,7 @@ impl Paths {
         self.run_dir.join("launcher.sock")
     }
 
-    /// Returns the directory that containers with a runtime token see. It holds their socket alone.
+    /// Returns the directory that containers with a runtime token see. It holds only their socket.
     pub fn runtime_dir(&self) -> PathBuf {
         self.run_dir.join(token::RUNTIME_SOURCE)
     }
@@ -43,7 +43,7 @@ impl Paths {
         self.run_dir.join("containers")
     }
 
-    /// Returns the directory of a container that has a shim or is not finished.
+    /// Returns the directory of a container that has a shim or is not cleaned up.
     pub fn live_container(&self, id: &ContainerId) -> PathBuf {
         self.live_containers().join(id.as_str())
     }
@@ -94,11 +94,11 @@ impl Paths {
     }
 }
 
-/// Lists the ids of the containers that have a directory in `dir`. Other names are left out; a missing directory is
-/// empty.
+/// Lists the ids of the containers that have a directory in `dir`. Other names are skipped; a missing directory counts
+/// as empty.
 ///
 /// # Errors
-/// The directory cannot be read.
+/// Returns an error if the directory cannot be read.
 pub fn containers_in(dir: &Path) -> std::io::Result<Vec<ContainerId>> {
     let entries = match std::fs::read_dir(dir) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),

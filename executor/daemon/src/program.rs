@@ -17,11 +17,11 @@ use clap::Parser as _;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Most threads for blocking reads of logs and outputs.
+/// Maximum number of threads for blocking reads of logs and outputs.
 const READERS: usize = 16;
-/// Time limit for the launcher of an ephemeral daemon to remove everything and end.
+/// Time limit for the launcher of an ephemeral daemon to remove everything and exit.
 const LAUNCHER_END: Duration = Duration::from_secs(15);
-/// Bytes of a thread's stack.
+/// Stack size of a thread, in bytes.
 const STACK: usize = 512 << 10;
 
 /// Runs the program with the command line of this process.
@@ -33,7 +33,7 @@ pub fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == executor_providers::WORKER_ARGUMENT) {
         return executor_providers::work();
     }
-    // Until the handler that reads the configuration again is there.
+    // Until the handler that reloads the configuration is installed.
     if let Err(error) = executor_sys::process::survive_hangup() {
         return fail(1, &format!("cannot install the handler of SIGHUP: {error}"));
     }
@@ -61,7 +61,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Checks the configuration without a start.
+/// Checks the configuration without starting the daemon.
 fn check_config(args: &Args, file: Option<PathBuf>) -> ExitCode {
     let args = Args { config: file.or_else(|| args.config.clone()), ..args.clone() };
     match Config::load(&args) {
@@ -89,8 +89,9 @@ fn fail(code: u8, why: &str) -> ExitCode {
 
 fn run(config: Config) -> anyhow::Result<()> {
     let booted = boot::boot(&config)?;
-    // One thread serves: calls wait for shims and disks far more than they compute, and of several threads each that has work
-    // wakes the next, which finds none. The ledger and reads of logs, outputs and images have threads of their own.
+    // One thread serves: calls wait for shims and disks far more than they compute, and with several threads each busy
+    // thread wakes
+    // another one that finds no work. The ledger and reads of logs, outputs and images have their own threads.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(READERS)
         .thread_stack_size(STACK)
@@ -99,7 +100,7 @@ fn run(config: Config) -> anyhow::Result<()> {
         .build()
         .context("cannot start the runtime")?;
     let served = runtime.block_on(serve(config, booted));
-    // Tasks that still wait for shims end here; they have nothing left to save.
+    // Aborts tasks that still wait for shims; they have nothing left to save.
     runtime.shutdown_timeout(Duration::from_secs(1));
     served
 }
@@ -133,14 +134,14 @@ async fn serve(config: Config, booted: Booted) -> anyhow::Result<()> {
     Ok(served?)
 }
 
-/// Notifies systemd, where systemd started this process.
+/// Notifies systemd, if systemd started this process.
 fn notify(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(&[state]) {
         tracing::warn!(%error, "cannot notify systemd");
     }
 }
 
-/// Feeds systemd's watchdog, which shows that the runtime still runs its tasks.
+/// Sends heartbeats to systemd's watchdog, which show that the runtime still runs its tasks.
 async fn feed_watchdog() {
     let Some(interval) = sd_notify::watchdog_enabled() else { return };
     let mut tick = tokio::time::interval(interval / 3);

@@ -1,4 +1,4 @@
-//! Requests from the wire form to validated, complete input: drafts, digests, references to secrets.
+//! Converts requests from API messages to validated, complete input: drafts, digests, secret references.
 
 pub mod digest;
 pub(crate) mod draft;

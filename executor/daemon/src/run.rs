@@ -1,4 +1,4 @@
-//! New containers and pods: admission, and recovery of those that an earlier daemon started.
+//! New containers and pods: admission, and recovery of those of an earlier daemon.
 
 pub(crate) mod admit;
 pub(crate) mod dry_run;

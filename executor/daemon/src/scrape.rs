@@ -1,11 +1,12 @@
-//! Metrics for Prometheus: a listener of its own that answers `GET /metrics`.
+//! Metrics for Prometheus: a separate listener that serves `GET /metrics`.
 //!
 //! ```text
-//!  http ──> Scraper ──> Metrics (counted at any time)
-//!              └──────> node: capacity, states, shims' counters, shells, images ──> families ──> text
+//!  http ──> Scraper ──> Metrics (always counted)
+//!              └──────> node: capacity, states, shims' counters, warm pool, images ──> families ──> text
 //! ```
-//! A scrape is bounded: requests and connections by `http`, the reading by `PATIENCE`, the series by the configuration. No
-//! more than one reading is made in a second, however many ask. What a shim does not answer in time is left out.
+//! A scrape is bounded: `http` bounds requests and connections, `PATIENCE` bounds the reading, and the configuration
+//! bounds the series. At most one reading is made per second, regardless of the number of scrapes. Containers whose
+//! shim does not respond in time are omitted.
 
 mod containers;
 pub(crate) mod families;
@@ -33,7 +34,7 @@ pub(crate) use form::Form;
 
 /// Time limit for a reading.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// Time for which a reading answers further scrapes.
+/// Time for which a reading is reused.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// Reads the metrics of a node.
@@ -48,7 +49,7 @@ impl Scraper {
         Self { node, last: Mutex::default() }
     }
 
-    /// Returns all metrics in this form.
+    /// Returns all metrics in this format.
     pub(crate) async fn text(&self, form: Form) -> Arc<str> {
         let mut last = self.last.lock().await;
         let open = match &*last {
@@ -64,7 +65,7 @@ impl Scraper {
     }
 }
 
-/// Reads everything, as OpenMetrics has it.
+/// Collects all metrics as OpenMetrics.
 async fn read(node: &Arc<Node>) -> String {
     let deadline = Instant::now() + PATIENCE;
     let mut families = Families::default();
@@ -77,15 +78,15 @@ async fn read(node: &Arc<Node>) -> String {
     containers::put(&mut families, node, deadline).await;
     let logs = locked(&node.metrics.logs).sum(|id| node.registry.get(id).is_some());
     let counter = |families: &mut Families, name, help, value: u64| families.put(Kind::Counter, name, help, value);
-    counter(&mut families, "executor_log_bytes", "Bytes of output that went into logs", logs.bytes);
-    counter(&mut families, "executor_log_lines", "Lines, or parts of them, that went into logs", logs.lines);
+    counter(&mut families, "executor_log_bytes", "Bytes of output that were written to logs", logs.bytes);
+    counter(&mut families, "executor_log_lines", "Lines or partial lines that were written to logs", logs.lines);
     let help = "Bytes of output that are missing from logs, by the reason: faster than the limits, or not writable";
     let dropped = [("rate_limit", logs.limited_bytes), ("write_error", logs.lost_bytes)];
     families.labelled(Kind::Counter, "executor_log_dropped_bytes", help, "reason", dropped);
     let help = "Times that a container began to write faster than its limits allow";
     counter(&mut families, "executor_log_rate_limits", help, logs.overages);
     let metrics = Arc::clone(&node.metrics);
-    // The text may be long, and calls wait for this thread.
+    // The text may be long, and this thread serves calls.
     let text = tokio::task::spawn_blocking(move || {
         let mut text = String::new();
         let encoded = encode_registry(&mut text, metrics.registry()).and_then(|()| families.encode(&mut text));
@@ -100,19 +101,23 @@ async fn read(node: &Arc<Node>) -> String {
 fn capacity(families: &mut Families, node: &Node) {
     let CapacityUse { total, remaining: left, allocated: held, reservations, .. } = node.registry.capacity();
     let amounts = [
-        ("executor_capacity_memory_bytes", "Memory that containers may have together", total.memory_bytes),
+        ("executor_capacity_memory_bytes", "Total memory for containers", total.memory_bytes),
         ("executor_allocated_memory_bytes", "Memory that containers hold, by their limits", held.memory_bytes),
         ("executor_remaining_memory_bytes", "Memory that is left for further containers", left.memory_bytes),
-        ("executor_capacity_disk_bytes", "Disk that containers may have together", total.disk_bytes),
+        ("executor_capacity_disk_bytes", "Total disk space for containers", total.disk_bytes),
         ("executor_allocated_disk_bytes", "Disk that containers hold, by their limits", held.disk_bytes),
         ("executor_remaining_disk_bytes", "Disk that is left for further containers", left.disk_bytes),
-        ("executor_capacity_processes", "Processes that containers may have together", total.pids),
+        ("executor_capacity_processes", "Total number of processes for containers", total.pids),
         ("executor_allocated_processes", "Processes that containers hold, by their limits", held.pids),
         ("executor_remaining_processes", "Processes that are left for further containers", left.pids),
-        ("executor_capacity_containers", "Containers that there may be at once", total.containers),
+        ("executor_capacity_containers", "Maximum number of concurrent containers", total.containers),
         ("executor_allocated_containers", "Containers that hold capacity", held.containers),
         ("executor_remaining_containers", "Containers that can still be admitted", left.containers),
-        ("executor_reservations", "Reservations, whose amounts are among what is allocated", reservations as u64),
+        (
+            "executor_reservations",
+            "Reservations, whose amounts are included in the allocated amounts",
+            reservations as u64,
+        ),
     ];
     amounts.into_iter().for_each(|(name, help, value)| families.put(Kind::Gauge, name, help, value));
 }
@@ -145,25 +150,25 @@ fn states(families: &mut Families, node: &Node) {
     });
     families.labelled(Kind::Gauge, "executor_containers", "Containers, by state", "state", containers);
     families.labelled(Kind::Gauge, "executor_pods", "Pods, by state", "state", pods);
-    let help = "Containers that run and cannot serve, as their checks say";
+    let help = "Running containers that are not ready according to their checks";
     families.put(Kind::Gauge, "executor_containers_not_ready", help, not_ready);
-    let help = "Containers that run with secrets by reference that could not be fetched again";
+    let help = "Running containers with referenced secrets that could not be refreshed";
     families.put(Kind::Gauge, "executor_containers_stale_secrets", help, stale);
-    let help = "Containers that run with a certificate that could not be replaced";
+    let help = "Running containers with a certificate that could not be renewed";
     families.put(Kind::Gauge, "executor_containers_old_certificate", help, old_certificate);
-    let help = "Containers and pods in quarantine, by the part of their life that does not end";
+    let help = "Containers and pods in quarantine, by the phase that exceeded its time limit";
     families.labelled(Kind::Gauge, "executor_quarantined", help, "phase", quarantined);
 }
 
 fn health(families: &mut Families, node: &Node) {
     let CellState { drain, unhealthy, self_test } = node.cell.state();
     let drained = u64::from(drain.is_some());
-    let help = "1 while nothing new is taken, because the cell is being drained or is drained";
+    let help = "1 while new containers are refused because the cell is draining or drained";
     families.put(Kind::Gauge, "executor_drained", help, drained);
-    let help = "1 while an operator says that the cell is not healthy";
+    let help = "1 while the cell is marked unhealthy by an operator";
     families.put(Kind::Gauge, "executor_set_unhealthy", help, u64::from(unhealthy.is_some()));
     let failed = u64::from(self_test.is_some_and(|test| test.failure.is_some()));
-    families.put(Kind::Gauge, "executor_self_test_failed", "1 while the last test of itself has failed", failed);
+    families.put(Kind::Gauge, "executor_self_test_failed", "1 if the last self-test failed", failed);
 }
 
 async fn warm_pool(families: &mut Families, node: &Node, deadline: Instant) {
@@ -177,12 +182,12 @@ async fn warm_pool(families: &mut Families, node: &Node, deadline: Instant) {
     };
     let Some(warm_pool) = counts else { return };
     let put = |families: &mut Families, kind, name, help, value: u64| families.put(kind, name, help, value);
-    let help = "Shells that are to wait";
+    let help = "Configured size of the warm pool";
     put(families, Kind::Gauge, "executor_shells_configured", help, warm_pool.configured.into());
-    put(families, Kind::Gauge, "executor_shells_ready", "Shells that wait for a container", warm_pool.ready.into());
-    let help = "Containers that were made of a shell, since the launcher's start";
+    put(families, Kind::Gauge, "executor_shells_ready", "Warm containers that are ready", warm_pool.ready.into());
+    let help = "Containers that were started from a warm container, since the launcher's start";
     put(families, Kind::Counter, "executor_shell_hits", help, warm_pool.used);
-    let help = "Containers that fit a shell and found none, since the launcher's start";
+    let help = "Containers that could have used a warm container but found none, since the launcher's start";
     put(families, Kind::Counter, "executor_shell_misses", help, warm_pool.missed);
 }
 
@@ -195,16 +200,16 @@ async fn images(families: &mut Families, node: &Arc<Node>) {
     let amounts = [
         ("executor_images", "Images that are kept", images.len() as u64),
         ("executor_image_layers", "Layers of these images, each counted once", layers.len() as u64),
-        ("executor_image_bytes", "Bytes of these layers as they were fetched", bytes),
+        ("executor_image_bytes", "Compressed size of these layers in bytes, as fetched", bytes),
         (
             "executor_image_budget_bytes",
-            "Bytes beyond which unused images go; 0 without a limit",
+            "Size in bytes beyond which unused images are removed; 0 means no limit",
             node.config.images.bytes_budget,
         ),
     ];
     amounts.into_iter().for_each(|(name, help, value)| families.put(Kind::Gauge, name, help, value));
     let of = Arc::clone(node);
-    // A directory, on a disk that may be slow.
+    // Reads a directory, on a disk that may be slow.
     let (files, bytes) = tokio::task::spawn_blocking(move || of.artifacts.cache.size()).await.unwrap_or_default();
     families.put(
         Kind::Gauge,

@@ -1,12 +1,12 @@
-//! The server: accepts connections, finds out whom they belong to, passes their calls on, and ends them.
+//! The server: accepts connections, determines their owners, dispatches their calls, and closes them.
 //!
-//! tonic's own server is not used, because nothing that a connection carries may stay in memory: so no content goes
-//! through the HTTP/2 library (see the module `wire`). A connection ends when its client ends it, gracefully when the
-//! daemon stops, when others need its slot or the memory of its answers, and when its caller loses the right to it.
+//! tonic's own server is not used, because no content of a connection may stay in memory, so no content passes through
+//! the HTTP/2 library (see the module `wire`). A connection ends when its client closes it, gracefully when the daemon
+//! stops, when others need its slot or the memory of its responses, and when its caller loses its permission.
 //!
-//! There are two sockets: the control plane's, and the one that containers see. Connections to the second are bounded
-//! apart from the first, in number, in number for each container, and in time. Where it is configured there is TCP with
-//! mutual TLS as well (the module `tls`), with the control plane's services.
+//! There are two sockets: the control plane's, and the one that containers see. Connections to the latter have separate
+//! limits in total, per container, and in time. If configured, there is also TCP with mutual TLS (the module `tls`),
+//! with the control plane's services.
 
 mod client;
 mod linger;
@@ -52,70 +52,70 @@ use tls::{AcceptedStream, Admission, TlsStream};
 
 pub use tls::{CertificateError, Certificates};
 
-/// Most bytes of answers that are buffered for a stream whose client does not read.
+/// Maximum size of buffered responses of a stream whose client does not read, in bytes.
 const SEND_BUFFER: usize = 32 << 10;
-/// Interval of keepalive PINGs to a silent client.
+/// Interval of keepalive PINGs to an idle client.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(60);
-/// Time limit for the client's answer to one.
+/// Time limit for the client to acknowledge a keepalive PING.
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Pause after a connection that could not be accepted (out of descriptors).
+/// Pause after a failed accept (out of descriptors).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Lifetime of a connection that is only told of the shortage of descriptors.
+/// Lifetime of a connection that only reports the shortage of descriptors.
 const SHORTAGE_LIFETIME: Duration = Duration::from_secs(1);
-/// Descriptors that are kept in reserve for such a connection: its own, and the one of its [`LingeringSocket`].
+/// Number of reserved descriptors for such a connection: its own, and that of its [`LingeringSocket`].
 const SPARES: usize = 2;
 /// Time limit for a client's preface and its acknowledgement of the settings.
 const GREETING: Duration = Duration::from_secs(10);
-/// Time limit for a client to read an answer with secrets, and to read its answers on a connection that is being ended.
+/// Time limit for a client to read a response with secrets, and to read its responses on a closing connection.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Time limit for a caller without a right to its connection any longer to read its answers.
+/// Time limit for a caller that lost its permission to read its responses.
 const REVOKED: Duration = Duration::from_secs(1);
-/// Time without calls after which a connection is closed that is being ended: a call may be on its way.
+/// Idle time after which a closing connection is closed: a call may still arrive.
 const QUIET: Duration = Duration::from_millis(200);
-/// Prefix of the methods whose largest message is configured.
+/// Prefix of the methods with a configured message size limit.
 const EXECUTOR: &str = "/executor.v1.Executor/";
-/// Largest message of all other services, in bytes.
+/// Maximum message size of all other services, in bytes.
 pub(crate) const OTHER_MESSAGE_MAX: usize = 4 << 20;
-/// Largest message on the containers' socket, in bytes: an id.
+/// Maximum message size on the containers' socket in bytes: an id.
 pub(crate) const RUNTIME_MESSAGE_MAX: usize = 4096;
-/// Least time between two log entries about refused connections.
+/// Minimum interval between two log entries about refused connections.
 const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Bounds of the containers' socket: each container makes one call, a short one.
+/// Limits of the containers' socket: each container makes one short call.
 const RUNTIME_BOUNDS: Bounds = Bounds { connections: 128, streams: 4, message_bytes: RUNTIME_MESSAGE_MAX };
-/// Most connections of one container at once on the containers' socket.
+/// Maximum number of concurrent connections of one container on the containers' socket.
 const RUNTIME_EACH: usize = 32;
-/// Pace of connections on the containers' socket: clients that connect as fast as they can take no more than a part of
-/// one processor from the control plane.
+/// Accept pace of the containers' socket: clients that connect as fast as possible take only a fraction of one CPU from
+/// the control plane.
 const RUNTIME_PACE: AcceptPace = AcceptPace { pause: Duration::from_millis(1), refused: 32 };
-/// Rate of one container's connections there: it connects once, or again after a rotation.
+/// Connection rate of one container: it connects once, and again after a rotation.
 const RUNTIME_RATE: Rate = Rate { burst: 64, interval: Duration::from_millis(20) };
-/// Lifetime of a connection there.
+/// Maximum lifetime of a connection on the containers' socket.
 const RUNTIME_LIFETIME: Duration = Duration::from_secs(10);
 
 /// Listening sockets.
 #[derive(Debug)]
 pub struct Listeners {
-    /// Socket of the control plane.
+    /// The control plane's socket.
     pub main: StdUnixListener,
-    /// Socket of containers with a runtime token, where it could be made.
+    /// The socket for containers with a runtime token, if it could be created.
     pub runtime: Option<StdUnixListener>,
-    /// TCP listener, where it is configured.
+    /// The TCP listener, if configured.
     pub tcp: Option<StdTcpListener>,
-    /// Socket of metrics, where they are configured.
+    /// The metrics socket, if configured.
     pub metrics: Option<Listener>,
 }
 
-/// Pace at which connections are taken from the queue.
+/// Pace at which connections are accepted.
 #[derive(Clone, Copy, Debug)]
 struct AcceptPace {
-    /// Pause after a connection that is served.
+    /// Pause after an accepted connection.
     pause: Duration,
-    /// Number of refused connections after which the pause is made: they cost little, and hold up those behind them.
+    /// Number of refused connections before a pause: each costs little, but delays those queued behind it.
     refused: u32,
 }
 
-/// A listening socket with its services and its bounds.
+/// A listening socket with its services and limits.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     listener: UnixListener,
@@ -131,7 +131,7 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Makes the control plane's endpoint.
+    /// Creates the control plane's endpoint.
     pub(crate) fn main(
         listener: UnixListener,
         routes: Routes,
@@ -143,7 +143,7 @@ impl Endpoint {
         Self { listener, routes, socket, bounds, limits, pool: None, lifetime: None, pace: None, metrics }
     }
 
-    /// Makes the containers' endpoint. The pool has the host ids of their user namespaces.
+    /// Creates the containers' endpoint. The pool holds the host ids of their user namespaces.
     pub(crate) fn runtime(listener: UnixListener, routes: Routes, pool: Option<Pool>, metrics: Arc<Metrics>) -> Self {
         let all = RUNTIME_BOUNDS.connections;
         Self {
@@ -164,12 +164,12 @@ impl Endpoint {
     }
 }
 
-/// Limits for connections of those who may call: one owner can have all, and others still find some.
+/// Limits for operators' connections: one owner can have all, and others still get some.
 fn limits_of_operators(Bounds { connections: all, .. }: Bounds) -> Limits {
     Limits { all, each: all, users: usize::MAX, spare: 48, few: 4, few_of_root: 16 }
 }
 
-/// Serves until told to stop, then until every connection has ended. The caller sets a time limit for that.
+/// Serves until the daemon stops, then until every connection has ended. The caller sets a time limit for the latter.
 pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool>) {
     let routes = endpoint.routes.clone().prepare();
     let shares = match endpoint.socket {
@@ -197,7 +197,8 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
             accepted = endpoint.listener.accept() => accepted,
             _ = stopping.changed() => continue,
         };
-        // Without a descriptor a connection is accepted with the reserve, and its calls are answered with the reason.
+        // If no descriptor is left, a connection is accepted with the reserve, and its calls are refused with the
+        // reason.
         let mut shortage = None;
         let stream = match accepted {
             Ok((stream, _)) => stream,
@@ -262,13 +263,13 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
         sleep(ACCEPT_PAUSE).await;
     }
     drop((endpoint, alive));
-    let _ = ended.recv().await; // nothing is ever sent: it resolves when every connection has ended
+    let _ = ended.recv().await; // nothing is sent: this resolves when every connection has ended
 }
 
 /// Serves callers over TCP, likewise.
 ///
 /// # Errors
-/// The system has no thread for their handshakes.
+/// Returns an error if the handshake thread cannot be created.
 pub(crate) fn serve_tcp(
     listener: StdTcpListener,
     settings: &TcpSettings,
@@ -322,12 +323,12 @@ pub(crate) fn serve_tcp(
     })
 }
 
-/// Opens descriptors in reserve, which are closed when none is left for a connection.
+/// Opens reserve descriptors, which are closed when none is left for a connection.
 fn spare(listener: &UnixListener) -> Vec<OwnedFd> {
     (0..SPARES).map_while(|_| listener.as_fd().try_clone_to_owned().ok()).collect()
 }
 
-/// Count of refused connections, logged at intervals.
+/// Counts refused connections, and logs them at intervals.
 #[derive(Default)]
 struct Refusals {
     reported: Option<Instant>,
@@ -351,12 +352,12 @@ struct Connection {
     bounds: Bounds,
     calls: Calls,
     budget: ConnectionBudget,
-    /// Given back when the connection has ended.
+    /// Released when the connection has ended.
     slot: Slot,
     lifetime: Option<Duration>,
-    /// Answer to every call, where none can be carried out.
+    /// Error for every call, if none can be executed.
     shortage: Option<ApiError>,
-    /// What a caller over TCP was admitted with.
+    /// Admission of a caller over TCP.
     admission: Option<Admission>,
     stopping: watch::Receiver<bool>,
     metrics: Arc<Metrics>,
@@ -415,31 +416,31 @@ impl Connection {
             }
             () = too_old => {}
             why = revoked => {
-                tracing::warn!(%client, "ending a caller's connection: {why}");
+                tracing::warn!(%client, "closing a caller's connection: {why}");
                 patience = REVOKED;
             }
             () = slot.lost() => {
                 tracing::debug!(%client, "closing an idle connection: another one needs its slot");
                 if !calls.is_settled() {
-                    return; // its client has not spoken yet
+                    return; // the client has not sent anything yet
                 }
             }
             () = ungreeted => {
-                return tracing::debug!(%client, "closing a connection: its client did not begin to speak HTTP/2 in time");
+                return tracing::debug!(%client, "closing a connection: the client did not start HTTP/2 in time");
             }
             () = calls.secrets_not_taken(ANSWER) => {
-                return tracing::warn!(%client, "closing a connection: its client did not read an answer with secrets");
+                return tracing::warn!(%client, "closing a connection: the client did not read a response with secrets");
             }
             bytes = budget.stalled(|| calls.unwritten()) => {
-                return tracing::warn!(%client, bytes, "closing a connection: its client does not read its answers");
+                return tracing::warn!(%client, bytes, "closing a connection: the client does not read its responses");
             }
         }
         connection.as_mut().graceful_shutdown();
         let deadline = Instant::now() + patience;
         tokio::select! {
-            biased; // pending writes go first
+            biased; // prefer pending writes
             over = connection.as_mut() => log_end(over),
-            // The connection's memory is freed although its client does not close it.
+            // The connection's memory is freed even if its client does not close it.
             () = quiet(&calls, deadline) => {}
         }
         drop(connection);
@@ -453,7 +454,7 @@ async fn until_stopping(stopping: &mut watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
-/// Resolves when the connection was quiet for a moment: no calls, no answers; at the deadline at the latest.
+/// Resolves when the connection was idle for a moment, without calls and responses; at the latest at the deadline.
 async fn quiet(calls: &Calls, deadline: Instant) {
     let is_quiet = || calls.is_idle() && calls.unwritten().0 == 0;
     let moment = async {
@@ -474,10 +475,10 @@ fn log_end(over: hyper::Result<()>) {
     }
 }
 
-/// Tells whether a method may be called.
+/// Checks whether a method may be called.
 type CallCheck<'a> = dyn Fn(&str) -> Result<(), ApiError> + 'a;
 
-/// Checks a call and passes it on to its service.
+/// Checks a call and dispatches it to its service.
 fn call(
     mut routes: Routes,
     bounds: Bounds,
@@ -490,7 +491,7 @@ fn call(
     let timer = call.as_ref().map(|call| metrics.call(&call.request.path));
     let (budget, client) = (budget.clone(), client.clone());
     async move {
-        // Without a call the library has ended the stream, or refuses it.
+        // Without a call the library has ended the stream, or rejects it.
         let (Some(call), Some(checked), Some(timer)) = (call, checked, timer) else {
             return Err(Status::resource_exhausted("the stream has ended"));
         };
@@ -503,7 +504,7 @@ fn call(
         if let Err(problem) = checked {
             match client.is_anyone() {
                 false => tracing::warn!("{problem}"),
-                // Any process may call there, as often as it likes: it must not fill the log.
+                // Any process may call at any rate here, so denials must not fill the log.
                 true => tracing::debug!("{problem}"),
             }
             return Ok(call.refuse().answer(Status::from(problem).into_http(), None, false, timer));

@@ -1,4 +1,4 @@
-//! What is kept: the ledger, the event log, the registry of containers, captured outputs, cached downloads.
+//! Persistent and shared state: the ledger, the event log, the container registry, captured outputs, cached downloads.
 
 pub mod artifacts;
 pub mod event_log;

@@ -1,4 +1,4 @@
-//! What operators' tools read about the daemon: its own log, metrics, traces.
+//! Observability of the daemon: its own log, metrics, traces.
 
 pub mod log;
 pub(crate) mod metrics;

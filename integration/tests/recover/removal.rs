@@ -199,7 +199,7 @@ fn a_damaged_record_is_no_result() {
         }
         daemon.start_again();
         let container = wait::until_ok("the container is found", || daemon.api.wait(&id));
-        assert!(daemon.setup().logged().contains("exit record does not count"), "the message is logged");
+        assert!(daemon.setup().logged().contains("ignoring the exit record"), "the message is logged");
         if ledger {
             assert_eq!(exit(&container), Ok(3), "by the ledger");
         } else {

@@ -1,4 +1,4 @@
-//! Identities in certificates, and the methods that entries of `[[callers]]` allow to them.
+//! Identities in certificates, and the methods that `[[callers]]` entries allow them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,18 +8,18 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Serialize};
 use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
-/// Most bytes of an identity that are told in a log or an error.
+/// Maximum bytes of an identity in a log line or an error.
 const SHOWN_MAX: usize = 200;
-/// Most names of one kind that are read from a certificate.
+/// Maximum number of names of one kind that are read from a certificate.
 const NAMES_MAX: usize = 64;
 
-/// Identities in a certificate whose chain is verified.
+/// Identities in a verified certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Identity {
-    /// URIs among the alternative names of the subject, as SPIFFE has them.
+    /// URI subject alternative names, which include SPIFFE IDs.
     pub uris: Vec<String>,
-    /// DNS names among the alternative names.
+    /// DNS subject alternative names.
     pub dns: Vec<String>,
     /// Common names of the subject.
     pub common_names: Vec<String>,
@@ -28,10 +28,10 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Reads the identities of a certificate in DER.
+    /// Reads the identities of a DER certificate.
     ///
     /// # Errors
-    /// The certificate is malformed.
+    /// Returns a message if the certificate is malformed.
     pub(crate) fn from_certificate(certificate: &[u8]) -> Result<Self, String> {
         let (_, certificate) = X509Certificate::from_der(certificate).map_err(|error| error.to_string())?;
         let mut found = Self::default();
@@ -55,8 +55,8 @@ impl Identity {
         Ok(found)
     }
 
-    /// Returns a number of the identity for as long as the process lives. Two identities may have one number by chance: the hash
-    /// has a random key, so that no caller can bring that about.
+    /// Returns a hash of the identity, stable until the process exits. Two identities may collide by chance: the hash
+    /// key is random, so that no caller can force a collision.
     pub(crate) fn number(&self) -> u32 {
         static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         KEY.hash_one(self) as u32
@@ -87,12 +87,12 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Identities that a rule names: all of them must be in the certificate.
+/// Identities that a rule requires; the certificate must have all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
-    /// URI. A SPIFFE ID is that of a certificate with no other URI (X509-SVID, section 2).
+    /// URI. A SPIFFE ID matches only if it is the certificate's only URI (X509-SVID, section 2).
     pub uri: Option<String>,
-    /// DNS name, compared without regard to case.
+    /// DNS name, compared case-insensitively.
     pub dns: Option<String>,
     /// Common name.
     pub cn: Option<String>,
@@ -100,17 +100,17 @@ pub struct Named {
     pub ou: Option<String>,
 }
 
-/// An entry of the configuration.
+/// A `[[callers]]` entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallerRule {
-    /// Who it is for.
+    /// Identities that the certificate must have.
     pub named: Named,
-    /// Paths of methods.
+    /// Paths of the allowed methods.
     pub methods: Vec<&'static str>,
 }
 
 impl Named {
-    /// Returns whether an identity has every name of the rule.
+    /// Returns true if the identity has every name of the rule.
     pub(crate) fn matches(&self, identity: &Identity) -> bool {
         let has =
             |wanted: &Option<String>, names: &[String]| wanted.as_ref().is_none_or(|wanted| names.contains(wanted));
@@ -127,7 +127,7 @@ impl Named {
     }
 }
 
-/// Callers of the configuration.
+/// All `[[callers]]` entries of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Callers(pub Vec<CallerRule>);
 
@@ -136,13 +136,13 @@ impl Callers {
         self.0.iter().filter(|rule| rule.named.matches(identity))
     }
 
-    /// Returns the methods that all matching entries together allow to an identity; `None` if no entry matches.
+    /// Returns the union of the methods that matching entries allow; `None` if no entry matches.
     pub(crate) fn methods(&self, identity: &Identity) -> Option<BTreeSet<&'static str>> {
         self.matching(identity).next()?;
         Some(self.matching(identity).flat_map(|rule| rule.methods.iter().copied()).collect())
     }
 
-    /// Returns whether an entry of the identity has a method.
+    /// Returns true if an entry that matches the identity allows the method.
     pub(crate) fn permits(&self, identity: &Identity, method: &str) -> bool {
         self.matching(identity).any(|rule| rule.methods.contains(&method))
     }
@@ -204,7 +204,10 @@ mod tests {
         let named = |named: Named, methods: &str| CallerRule { named, methods: sets::methods(methods).unwrap() };
         let rules = |entries: Vec<CallerRule>| RuleSet { callers: Callers(entries), ..RuleSet::default() };
         let callers = |entries| Caller::new(diego(), &Arc::new(Rules::new(rules(entries))));
-        assert!(callers(vec![named(Named::default(), "read")]).is_none(), "an entry without an identity is nobody's");
+        assert!(
+            callers(vec![named(Named::default(), "read")]).is_none(),
+            "an entry without an identity matches no caller"
+        );
         let by_dns = named(Named { dns: some("REP.service.internal"), ..Named::default() }, "read");
         let by_both = named(
             Named { cn: some("rep"), ou: some("organization:a"), ..Named::default() },

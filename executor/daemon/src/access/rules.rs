@@ -1,7 +1,7 @@
-//! Rules that can be replaced while the daemon serves: callers over TCP, and the callers of each provider of secrets.
+//! Rules that can be reloaded while the daemon serves: callers over TCP, and grants of secret providers.
 //!
-//! The configuration file is their source. Whatever was allowed by earlier rules and still goes on subscribes to
-//! [`Rules`] and is judged again: connections, and references that are fetched again.
+//! The rules come from the configuration file. Connections and periodically fetched references subscribe to [`Rules`]
+//! and are checked again after each change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,9 +15,9 @@ use super::callers::{Callers, Identity, Named};
 use super::{Client, TABLE, unknown_method};
 use crate::api_error::{ApiError, Kind};
 
-/// Maximum number of supplementary groups that are recorded of a requester.
+/// Maximum number of supplementary groups that are recorded for a requester.
 const GROUPS_MAX: usize = 64;
-/// Maximum total size of the names that are recorded of a requester, in bytes.
+/// Maximum total size of the names that are recorded for a requester, in bytes.
 const NAMES_BYTES_MAX: usize = 4096;
 
 /// The rules of one version of the configuration file.
@@ -25,30 +25,30 @@ const NAMES_BYTES_MAX: usize = 4096;
 pub struct RuleSet {
     /// Callers over TCP.
     pub callers: Callers,
-    /// Grants of each provider of secrets, by its name.
+    /// Grants by provider name.
     pub grants: BTreeMap<String, Vec<Grant>>,
 }
 
 impl RuleSet {
-    /// Returns the widest path of a rule that lets a requester use a path of a provider.
+    /// Returns the widest path of a grant that lets the requester use `path` of the provider.
     pub(crate) fn covering(&self, requester: &Requester, provider: &str, path: &str) -> Option<&str> {
         let grants = self.grants.get(provider).into_iter().flatten().filter(|grant| requester.is_named_by(grant));
         grants.filter_map(|grant| grant.covering(path)).min_by_key(|rule| rule.len())
     }
 
-    /// Returns the widest path of a rule that lets any requester use a path of a provider.
+    /// Returns the widest path of a grant that lets any requester use `path` of the provider.
     pub(crate) fn covering_any(&self, provider: &str, path: &str) -> Option<&str> {
         let grants = self.grants.get(provider).into_iter().flatten();
         grants.filter_map(|grant| grant.covering(path)).min_by_key(|rule| rule.len())
     }
 }
 
-/// The rules in force.
+/// The rules in force, replaced on reload.
 #[derive(Debug)]
 pub struct Rules(watch::Sender<Arc<RuleSet>>);
 
 impl Rules {
-    /// Makes the rules of a configuration.
+    /// Creates the rules from a configuration.
     pub fn new(rules: RuleSet) -> Self {
         Self(watch::Sender::new(Arc::new(rules)))
     }
@@ -63,7 +63,7 @@ impl Rules {
         self.0.subscribe()
     }
 
-    /// Replaces the rules. Returns true if the new ones differ.
+    /// Replaces the rules. Returns true if they changed.
     pub(crate) fn replace(&self, rules: RuleSet) -> bool {
         self.0.send_if_modified(|current| {
             let differs = **current != rules;
@@ -75,19 +75,19 @@ impl Rules {
     }
 }
 
-/// A caller over TCP, judged by the rules in force at each call.
+/// A caller over TCP, checked against the rules in force at each call.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     identity: Arc<Identity>,
-    /// Number of the identity, under which its connections share what one caller may have.
+    /// Hash of the identity. Connections with the same number share one caller's limits.
     pub(crate) number: u32,
-    /// Methods that were allowed at the time of the connection.
+    /// Methods that were allowed when the connection was accepted.
     methods: Arc<BTreeSet<&'static str>>,
     rules: Arc<Rules>,
 }
 
 impl Caller {
-    /// Makes the caller of an identity; `None` if no entry matches.
+    /// Creates a caller for an identity; `None` if no entry matches.
     pub(crate) fn new(identity: Identity, rules: &Arc<Rules>) -> Option<Self> {
         let methods = Arc::new(rules.current().callers.methods(&identity)?);
         Some(Self { number: identity.number(), identity: Arc::new(identity), methods, rules: Arc::clone(rules) })
@@ -96,7 +96,7 @@ impl Caller {
     /// Checks that the caller may call a method.
     ///
     /// # Errors
-    /// Returns a denial if no entry of the caller allows it.
+    /// Returns a denial if no entry that matches the caller allows the method.
     pub(crate) fn check(&self, method: &str) -> Result<(), ApiError> {
         if self.rules.current().callers.permits(&self.identity, method) {
             return Ok(());
@@ -111,17 +111,17 @@ impl Caller {
         Err(ApiError::new(Kind::Denied, why))
     }
 
-    /// Checks that the rules in force allow all that they allowed at the time of the connection. Calls of a method that was
-    /// taken away can still be under way.
+    /// Checks that the rules in force still allow every method that they allowed when the connection was accepted.
+    /// Calls of a method that is no longer allowed may be in progress.
     ///
     /// # Errors
-    /// Returns the reason for which the connection must end.
+    /// Returns the reason if the connection must be closed.
     pub(crate) fn check_permission(&self) -> Result<(), String> {
         let Some(now) = self.rules.current().callers.methods(&self.identity) else {
             return Err("no entry of [[callers]] matches its certificate any longer".to_owned());
         };
         match self.methods.difference(&now).next() {
-            Some(method) => Err(format!("no entry of [[callers]] allows it {method} any longer")),
+            Some(method) => Err(format!("no entry of [[callers]] allows it to call {method} any longer")),
             None => Ok(()),
         }
     }
@@ -138,15 +138,15 @@ impl fmt::Display for Caller {
     }
 }
 
-/// The client that named a reference, as far as grants can name it.
+/// The client that named a reference, as grants identify it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Requester {
-    /// A process of this machine.
+    /// A process on this host.
     Local {
         /// Effective user id.
         uid: u32,
-        /// Effective group id, then supplementary groups.
+        /// Effective group id, followed by the supplementary groups.
         groups: Vec<u32>,
     },
     /// A caller over TCP.
@@ -154,7 +154,7 @@ pub enum Requester {
 }
 
 impl Requester {
-    /// Makes the requester of a client.
+    /// Creates the requester for a client.
     pub(crate) fn new(client: &Client) -> Self {
         match client {
             Client::Local(_, peer) => {
@@ -165,30 +165,32 @@ impl Requester {
         }
     }
 
-    /// Returns the requester as the owner of what it has: a user whatever its groups are, or an identity. `None` for root of the
-    /// host, which has no share.
+    /// Returns the requester for quota accounting: a user without its groups, or an identity. `None` for host root,
+    /// which has no quota.
     pub(crate) fn owner(self) -> Option<Self> {
         match self {
             Self::Local { uid: 0, .. } => None,
             Self::Local { uid, .. } => Some(Self::Local { uid, groups: Vec::new() }),
-            // Identities whose names are too large have a share together.
+            // Identities whose names are too large share one quota.
             Self::Remote(_) => Some(self.bounded()),
         }
     }
 
-    /// Bounds the size for a record. Groups beyond the maximum, and names that are too large together, are left out, so that no
-    /// rule that names them matches.
+    /// Limits the size for a record. Excess groups, and all names if they are too large together, are dropped, so that
+    /// no rule that requires them matches.
     pub(crate) fn bounded(mut self) -> Self {
         match &mut self {
             Self::Local { groups, .. } => groups.truncate(GROUPS_MAX),
-            // Drop all names. A subset could match more rules, because a SPIFFE ID must be the only URI of its certificate.
+            // Drop all names. A subset could match more rules, because a SPIFFE ID must be the only URI of its
+            // certificate.
             Self::Remote(identity) if identity.bytes() > NAMES_BYTES_MAX => *identity = Identity::default(),
             Self::Remote(_) => {}
         }
         self
     }
 
-    /// Returns whether a grant names this requester: a process by its credentials, a caller over TCP by its certificate.
+    /// Returns true if the grant names this requester: a process by its credentials, a caller over TCP by its
+    /// certificate.
     fn is_named_by(&self, grant: &Grant) -> bool {
         let Grant { uid, gid, uri, dns, cn, ou, .. } = grant;
         match self {

@@ -1,25 +1,24 @@
-//! Named sets of methods, for callers with a certificate. Each method that is served is in exactly one of them.
+//! Named method sets for callers with a certificate. Each served method is in exactly one set.
 //!
-//! A method that is in none is open to no such caller, unless its entry names the method itself.
+//! A caller may use a method that is in no set only if its entry names the method.
 
 use super::is_served;
 
 /// A named set of methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MethodSet {
-    /// What looks and changes nothing: containers, pods, images, logs, outputs, events, health, reflection.
+    /// Read-only methods: containers, pods, images, logs, outputs, events, health, reflection.
     Read,
-    /// The life of containers and pods, and what is done in them; images are fetched for them.
+    /// Container and pod lifecycle, operations in containers, and image pulls.
     Run,
-    /// What concerns all users of the node.
+    /// Node-wide operations.
     Admin,
 }
 
 impl MethodSet {
-    /// All sets.
     pub(crate) const ALL: [Self; 3] = [Self::Read, Self::Run, Self::Admin];
 
-    /// Name in the configuration.
+    /// Returns the name in the configuration.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -83,7 +82,7 @@ const RUN: [&str; 21] = [
 ];
 
 const ADMIN: [&str; 6] = [
-    // With a container's runtime token alone, which decides on every socket.
+    // Authorized by the container's runtime token alone, on every socket.
     super::GET_SECRETS,
     "/executor.v1.Images/Remove",
     "/executor.v1.Images/Prune",
@@ -92,10 +91,10 @@ const ADMIN: [&str; 6] = [
     "/executor.v1.Cell/SetHealthy",
 ];
 
-/// Returns the methods of a word of the configuration: the name of a set, or `SERVICE/METHOD`.
+/// Returns the methods for a configuration value: the name of a set, or `SERVICE/METHOD`.
 ///
 /// # Errors
-/// No set and no method has the name.
+/// Returns a message if no set and no method has the name.
 pub(crate) fn methods(word: &str) -> Result<Vec<&'static str>, String> {
     if let Some(set) = MethodSet::ALL.into_iter().find(|set| set.name() == word) {
         return Ok(set.methods().to_vec());
@@ -112,7 +111,7 @@ mod tests {
     use super::super::TABLE;
     use super::*;
 
-    /// A method that is added to the interface must be put into a set, on purpose.
+    /// Each new method must be put into a set deliberately.
     #[test]
     fn every_method_is_in_exactly_one_set() {
         for (path, _) in TABLE {
@@ -120,7 +119,7 @@ mod tests {
             assert_eq!(sets.len(), 1, "{path} is in {sets:?}");
         }
         for path in MethodSet::ALL.iter().flat_map(|set| set.methods()) {
-            assert!(is_served(path), "{path} is served by nobody");
+            assert!(is_served(path), "{path} is not served");
         }
     }
 

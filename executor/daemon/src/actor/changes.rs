@@ -1,5 +1,5 @@
-//! Changes that a container's task takes over from others while it runs: reports of its shim, findings of its checks, changes of its
-//! sources of secrets. Each becomes an event, a line in the log, and a record where a restart needs it.
+//! Changes that a container's task receives while the container runs: shim reports, check results, changes of secret
+//! sources. Each becomes an event, a log line, and a record if a restart needs it.
 
 use std::sync::Arc;
 
@@ -19,13 +19,13 @@ use crate::model::identity::IdentityRecord;
 use crate::model::sources::{SourceChange, SourceNews, any_stale};
 
 impl Actor {
-    /// Takes over a report of a state before `completed`. The record may be ahead of the report; the state follows the
-    /// reports, so that a process that ran for a moment only is still seen to have run.
+    /// Applies a report of a state before `completed`. The record may be ahead of the report. The state follows the
+    /// reports, so that a process that ran only for a moment is still reported as running.
     pub(super) fn reached(&mut self, reported: State) {
         let (steps, restarts) = (self.facts.steps.clone(), self.facts.restarts.clone());
         let (generation, egress) = (self.facts.files_generation, self.facts.egress_generation);
         let (limits, paused) = (self.facts.limits_generation, self.facts.paused);
-        // Without a record the container is at its end: the exit record follows.
+        // No record means that the container has exited: the exit record follows.
         if let Err(error) = records::progress(&self.node.config.paths, &mut self.facts) {
             let (id, error) = (self.handle.id(), crate::chain(&error));
             tracing::error!(container = %id, error, "cannot use the container's record");
@@ -46,7 +46,7 @@ impl Actor {
         }
     }
 
-    /// Reports that the container was paused, or goes on.
+    /// Reports that the container was paused or resumed.
     fn paused(&self) {
         let (id, paused) = (self.handle.id(), self.facts.paused);
         tracing::info!(container = %id, paused);
@@ -55,7 +55,7 @@ impl Actor {
         self.node.ledger.put(Arc::new(self.facts.clone()));
     }
 
-    /// Reports that limits were replaced, by this daemon or another.
+    /// Reports that limits were replaced, by this daemon or another one.
     fn limits_updated(&self) {
         let (id, generation) = (self.handle.id(), self.facts.limits_generation);
         tracing::info!(container = %id, limits_generation = generation);
@@ -65,7 +65,7 @@ impl Actor {
         self.node.ledger.put(Arc::new(self.facts.clone()));
     }
 
-    /// Reports that the egress was replaced, by this daemon or another.
+    /// Reports that the egress rules were replaced, by this daemon or another one.
     fn egress_updated(&self) {
         let (id, generation) = (self.handle.id(), self.facts.egress_generation);
         tracing::info!(container = %id, egress_generation = generation);
@@ -74,7 +74,7 @@ impl Actor {
         self.node.ledger.put(Arc::new(self.facts.clone()));
     }
 
-    /// Reports steps of a tree of actions that have started or ended since `before`, and restarts.
+    /// Reports restarts, and steps of an action tree that have started or ended since `before`.
     pub(super) fn steps_changed(&self, before: &[StepRecord], restarts: Option<&RestartRecord>) {
         if self.facts.steps != before || self.facts.restarts.as_ref() != restarts {
             let (id, events) = (self.handle.id(), &self.node.events);
@@ -86,7 +86,7 @@ impl Actor {
         }
     }
 
-    /// Takes over what the checks have found, and has a container ended that is not healthy.
+    /// Applies check results, and stops a container that is unhealthy.
     pub(super) fn checked(&mut self, link: &Arc<ShimLink>, report: CheckReport) {
         let CheckReport { health, change, keep, outputs } = report;
         let run = self.facts.run().map_or(0, |(run, _)| run);
@@ -96,7 +96,7 @@ impl Actor {
         let becomes_healthy = decides && health.started && before.is_none_or(|before| !before.started);
         for healthy in [begins.then_some(false), becomes_healthy.then_some(true)].into_iter().flatten() {
             let link = Arc::clone(link);
-            // A shim that is older than this call leaves the line out.
+            // Shims that predate this call do not write the log line.
             tokio::spawn(async move { drop(link.call(ShimCall::NoteHealth(NoteHealth { healthy, run })).await) });
         }
         let facts = Arc::new(self.facts.clone());
@@ -117,7 +117,8 @@ impl Actor {
         }
         if let Some(Change::End(reason)) = change {
             let (link, id) = (Arc::clone(link), id.clone());
-            // The answer comes by way of this task. Without it the connection is lost, and checks begin again with the next.
+            // This task receives the answer. If there is none, the connection is lost, and checks start again on the
+            // next connection.
             tokio::spawn(async move {
                 let outputs = outputs.into_iter();
                 let outputs = outputs
@@ -125,13 +126,13 @@ impl Actor {
                     .collect();
                 let end = EndUnhealthy { reason, outputs, run };
                 if let Err(Some(problem)) = link.call(ShimCall::EndUnhealthy(end)).await {
-                    tracing::error!(container = %id, "the container that is not healthy was not ended: {problem}");
+                    tracing::error!(container = %id, "the unhealthy container was not stopped: {problem}");
                 }
             });
         }
     }
 
-    /// Takes over a change of the sources of secrets.
+    /// Applies a change of the secret sources.
     pub(super) fn sources_changed(&mut self, SourceNews { change, done }: SourceNews) {
         let before = std::mem::take(&mut self.facts.sources);
         self.facts.sources.clone_from(&before);
@@ -154,10 +155,10 @@ impl Actor {
         self.identity_changed(identity.as_ref());
         if !is_asked {
             self.node.ledger.put(facts);
-            let _ = done.send(()); // it may not wait any longer
+            let _ = done.send(()); // the sender may be gone
             return;
         }
-        // A caller's update is not undone by an older source that comes back after a kill.
+        // Durable, so that a daemon killed now does not restore an older source over a caller's update.
         let written = self.node.ledger.put_durably(facts);
         tokio::spawn(async move {
             let _ = tokio::time::timeout(DURABLE_WITHIN, written).await;
@@ -168,7 +169,7 @@ impl Actor {
         }
     }
 
-    /// Reports that the certificate was replaced, or was not for the first time.
+    /// Reports that the certificate was replaced, or that a renewal failed for the first time.
     fn identity_changed(&self, before: Option<&IdentityRecord>) {
         let (Some(before), Some(after)) = (before, self.facts.identity.as_ref()) else { return };
         let kind = match (before.stale.is_some(), after.stale.is_some()) {
@@ -181,7 +182,7 @@ impl Actor {
         self.node.events.append(id, kind, None, crate::now());
     }
 
-    /// Reports that the secret files were replaced, by this daemon or another.
+    /// Reports that the secret files were replaced, by this daemon or another one.
     fn files_updated(&self) {
         let (id, generation) = (self.handle.id(), self.facts.files_generation);
         tracing::info!(container = %id, files_generation = generation);

@@ -1,9 +1,9 @@
-//! Makes the checks of a running container, one after the other, and reports what follows from them.
+//! Runs the checks of a running container, one at a time, and reports the results.
 //!
-//! One task for each container with checks, which sleeps until a check is due; the container's own task (`actor`) receives
-//! its reports and carries them out. Sockets are made by the shim in the container's network namespace; this process
-//! connects and speaks. Whatever a container does, its checks take one connection or one executed program at a time, for no
-//! longer than the check's time limit.
+//! Each container with checks has one task, which sleeps until a check is due. The container's own task (`actor`)
+//! receives its reports and acts on them. The shim creates sockets in the container's network namespace; this process
+//! connects them. The checks of a container use at most one connection or one executed program at a time, for at most
+//! the check's time limit.
 //!
 //! A check that the executor cannot make (no shim, no launcher, no descriptors) does not count.
 
@@ -30,41 +30,40 @@ use crate::model::container::Handle;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
 
-/// Time limit for the shim to make a socket. It may be writing new secret files.
+/// Time limit for the shim to create a socket. The shim may be busy writing new secret files.
 const SOCKET_WITHIN: Duration = Duration::from_secs(10);
 
-/// The checks of a container, which end when this is dropped.
+/// The checks of a container. Dropping this stops them.
 #[derive(Debug)]
 pub(crate) struct Checking {
     reports: mpsc::Receiver<CheckReport>,
     task: AbortHandle,
-    /// Number of the run that is checked.
+    /// Number of the checked run.
     run: u64,
 }
 
-/// What a check, or the passing of time, has brought.
+/// Result of a check or of a timeout.
 #[derive(Debug)]
 pub(crate) struct CheckReport {
-    /// Health of the container.
     pub(crate) health: Health,
-    /// What follows.
+    /// Resulting action, if any.
     pub(crate) change: Option<Change>,
-    /// True when the health is to be kept over a restart.
+    /// True if the health must be recorded for a restart.
     pub(crate) keep: bool,
-    /// Last lines of the programs that failed, for the container's log. They may contain secrets.
+    /// Last lines of failed programs, for the container's log. They may contain secrets.
     pub(crate) outputs: Vec<FailedOutput>,
 }
 
-/// Last lines of a program that failed.
+/// Last lines of a failed program.
 #[derive(Clone, Debug)]
 pub(crate) struct FailedOutput {
     id: CheckId,
-    /// Source of the lines; the container's when empty.
+    /// Log source of the lines; the container's if empty.
     pub(crate) log_source: String,
     pub(crate) text: Zeroizing<String>,
 }
 
-/// Result of one check, with the last lines of a program.
+/// Result of one check, with the last lines of its program.
 struct Made {
     outcome: Outcome,
     output: Zeroizing<String>,
@@ -83,7 +82,7 @@ impl Drop for Checking {
 }
 
 impl Checking {
-    /// Begins with the checks of a container that runs; `None` if it has none.
+    /// Starts the checks of a running container; `None` if it has none.
     pub(crate) fn start(node: &Arc<Node>, handle: &Arc<Handle>, facts: &ContainerStatus) -> Option<Self> {
         let (run, started_at) = facts.run().filter(|_| facts.plan.checks.is_some())?;
         let (sender, reports) = mpsc::channel(1);
@@ -97,18 +96,18 @@ impl Checking {
         let (plan, kept) = (Arc::clone(&facts.plan), facts.health.clone());
         let task = tokio::spawn(async move {
             let Some(checks) = &plan.checks else { return };
-            // The receiver is gone when the container ends.
+            // The receiver is dropped when the container exits.
             let _ = target.watch(checks, kept.as_deref(), &sender).await;
         });
         Some(Self { reports, task: task.abort_handle(), run })
     }
 
-    /// Returns the number of the run that is checked.
+    /// Returns the number of the checked run.
     pub(crate) fn run(&self) -> u64 {
         self.run
     }
 
-    /// Waits for the next report; for ever once the container is to be ended.
+    /// Waits for the next report; pends forever after the container was marked for termination.
     pub(crate) async fn next(checking: &mut Option<Self>) -> CheckReport {
         if let Some(checking) = checking
             && let Some(report) = checking.reports.recv().await
@@ -119,8 +118,9 @@ impl Checking {
     }
 }
 
-/// Returns the time since the start of the main action. If that began with the container's init, it is the age of the init: a wall
-/// clock that is set does not end a container's time to start. After `setup` or a restart the age of the init is the maximum.
+/// Returns the time since the start of the main action. If the main action started with the container's init, this is
+/// the age of the init, so that setting the wall clock does not end the container's start period. After `setup` or a
+/// restart the age of the init is the maximum.
 fn elapsed(facts: &ContainerStatus, started_at: Timestamp) -> Duration {
     let by_date = crate::now().since(started_at);
     match facts.prepared.as_ref().map(|prepared| clock::age_of(prepared.init.start_time)) {
@@ -130,8 +130,8 @@ fn elapsed(facts: &ContainerStatus, started_at: Timestamp) -> Duration {
     }
 }
 
-/// Returns the address that checks connect to: the container's own on a CNI network, as Diego's and the kubelet's do, else
-/// that of loopback.
+/// Returns the address that checks connect to: the container's own on a CNI network, as in Diego and the kubelet,
+/// otherwise loopback.
 fn address(facts: &ContainerStatus) -> IpAddr {
     let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
     if facts.plan.network != Network::Cni {
@@ -141,23 +141,23 @@ fn address(facts: &ContainerStatus) -> IpAddr {
     network.and_then(|on| on.addresses.first()).map_or(loopback, |address| address.ip)
 }
 
-/// Returns a number below 1000, at random.
+/// Returns a random number below 1000.
 fn spread() -> u32 {
     (RandomState::new().build_hasher().finish() % 1000) as u32
 }
 
-/// A container that is checked.
+/// A checked container.
 struct Target {
     node: Arc<Node>,
     handle: Arc<Handle>,
     address: IpAddr,
-    /// Beginning of these checks.
+    /// Start of these checks.
     origin: Instant,
     /// Time from the start of the main action to `origin`.
     elapsed: Duration,
 }
 
-/// Nobody receives the reports any more.
+/// The report channel is closed.
 struct RecvError;
 
 impl Target {
@@ -166,7 +166,7 @@ impl Target {
         self.elapsed + self.origin.elapsed()
     }
 
-    /// Returns the point of a time since the start of the main action.
+    /// Returns the instant of a time since the start of the main action.
     fn at(&self, time: Duration) -> Instant {
         self.origin + time.saturating_sub(self.elapsed)
     }
@@ -218,7 +218,7 @@ impl Target {
                     self.log(id, &made.outcome);
                     monitor.report(id, &made.outcome, self.now(), crate::now(), spread())
                 }
-                // The timer may be early by its own resolution.
+                // The timer may fire early by its resolution.
                 None => (monitor.tick(self.now().max(deadline.unwrap_or_default())), true),
             };
             send_report(&monitor, change, keep, &failed).await?;
@@ -235,7 +235,7 @@ impl Target {
         }
     }
 
-    /// Makes a check.
+    /// Runs a check.
     async fn make(&self, check: &Check) -> Made {
         match &check.probe {
             Probe::Exec(probe) => program::check(&self.node, self.handle.id(), probe, check.timeout).await,
@@ -244,7 +244,7 @@ impl Target {
         }
     }
 
-    /// Makes a check that connects to a port.
+    /// Runs a check that connects to a port.
     async fn connected(&self, port: u16, limit: Duration, request: Option<&HttpProbe>) -> Outcome {
         let Some(socket) = self.socket().await else { return Outcome::NotMade };
         let to = SocketAddr::new(self.address, port);
@@ -256,7 +256,7 @@ impl Target {
             }
         });
         let result = made.await.unwrap_or_else(|_| Err(format!("timed out after {}", words_of(limit))));
-        // In the words of Diego's healthcheck, which its users look for.
+        // Diego's healthcheck wording, which its users search for.
         result.map_or_else(
             |why| {
                 Outcome::Failed(match request {
@@ -279,7 +279,7 @@ impl Target {
     }
 }
 
-/// Returns the words for an error of a connection.
+/// Returns the message for a connection error.
 fn reported(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::ConnectionRefused => "connection refused".into(),

@@ -1,4 +1,4 @@
-//! Limits in time of the parts of a container's life.
+//! Time limits of lifecycle phases.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,10 @@ use tokio::time::Instant;
 use crate::model::container::link::ShimLink;
 use crate::model::quarantine::Phase;
 
-/// Time between two looks at the end of a grace period, which another stop can bring forward.
+/// Interval at which the end of a grace period is read again, because another stop can shorten it.
 const STOP_LOOK: Duration = Duration::from_secs(1);
 
-/// Limit of a part of a container's life.
+/// Time limit of a lifecycle phase.
 pub(super) struct Deadline {
     pub(super) phase: Phase,
     pub(super) since: Instant,
@@ -22,8 +22,8 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    /// Waits until the limit is reached; for ever where there is none. A stop is counted from the end of the grace period, which
-    /// another stop can bring forward.
+    /// Waits until the limit is reached; pends forever if there is no limit. A stop's limit counts from the end of the
+    /// grace period, which another stop can shorten.
     pub(super) async fn reached(deadline: Option<Self>) {
         let Some(Self { phase, since, limit, grace, link }) = deadline else { return std::future::pending().await };
         if phase != Phase::Stop {

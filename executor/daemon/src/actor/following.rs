@@ -1,9 +1,9 @@
-//! Follows the references of a running container: asks their providers again, and replaces what has changed.
+//! Refreshes the references of a running container: polls their providers and replaces changed values.
 //!
-//! One task for each running container with such references. All of a container's new values arrive as one update, with the
-//! generation that they were fetched for: an update of a caller in between wins, and the task looks again. While a provider does
-//! not answer the container keeps what it has, its sources are stale, and the pauses grow. After a restart of executord the task goes
-//! on from the container's records.
+//! Each running container with such references has one task. All new values of a container are sent as one update, with
+//! the generation that they were fetched for. If a caller's update came in between, the caller's update wins and the
+//! task polls again. While a provider does not answer, the container keeps its values, its sources are stale, and the
+//! pauses grow. After a restart of executord the task continues from the container's records.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -24,12 +24,12 @@ use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::operations::rotate;
 
-/// Longest pause while a provider does not answer.
+/// Maximum pause while a provider does not answer.
 const PAUSE_MAX: Duration = Duration::from_secs(600);
-/// Pause after an update that came in between.
+/// Pause after a concurrent update.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The task that follows a container's references, which ends when this is dropped.
+/// The task that refreshes a container's references. Dropping this stops the task.
 #[derive(Debug)]
 pub(crate) struct Following(AbortHandle);
 
@@ -40,7 +40,7 @@ impl Drop for Following {
 }
 
 impl Following {
-    /// Begins; `None` where nothing is to be followed.
+    /// Starts the task; `None` if there is nothing to refresh.
     pub(crate) fn start(node: &Arc<Node>, handle: &Arc<Handle>, facts: &ContainerStatus) -> Option<Self> {
         facts.sources.iter().find(|source| source.followed)?;
         let (node, handle) = (Arc::clone(node), Arc::clone(handle));
@@ -49,13 +49,13 @@ impl Following {
     }
 }
 
-/// What a look has brought.
+/// Result of polling the providers.
 enum RefreshOutcome {
     /// Every provider answered.
     Fresh,
-    /// Some did not.
+    /// At least one provider did not answer.
     Stale,
-    /// Another update came in between.
+    /// A concurrent update won.
     Overtaken,
 }
 
@@ -68,7 +68,7 @@ async fn follow(node: &Arc<Node>, handle: &Arc<Handle>) {
         let pause = match &mut backoff {
             _ if again => AGAIN,
             Some(backoff) => backoff.pause(),
-            None if is_any_followed_stale(&facts.sources) => AGAIN, // of an earlier daemon
+            None if is_any_followed_stale(&facts.sources) => AGAIN, // stale since an earlier daemon
             None => pause,
         };
         let mut pause = std::pin::pin!(tokio::time::sleep(crate::with_jitter(pause)));
@@ -90,18 +90,18 @@ async fn follow(node: &Arc<Node>, handle: &Arc<Handle>) {
     }
 }
 
-/// Returns the time between two looks at a source's provider.
+/// Returns the poll interval of a source's provider.
 fn poll(node: &Node, source: &SourceRecord) -> Duration {
     node.providers.config(&source.reference.provider).map_or(PAUSE_MAX, |config| config.poll())
 }
 
-/// Returns the shortest time between two looks among the providers of what is followed.
+/// Returns the shortest poll interval among the providers in use.
 fn shortest_poll(node: &Node, facts: &ContainerStatus) -> Duration {
     let followed = facts.sources.iter().filter(|source| source.followed);
     followed.map(|source| poll(node, source)).min().unwrap_or(PAUSE_MAX)
 }
 
-/// Returns the time until the next look: a lease's renewal, or the shortest interval; `None` where nothing is followed.
+/// Returns the time until the next poll: a lease's renewal, or the shortest interval; `None` if nothing is refreshed.
 fn due_in(node: &Node, facts: &ContainerStatus) -> Option<Duration> {
     let now = seconds();
     let due = |source: &SourceRecord| match &source.lease {
@@ -111,18 +111,18 @@ fn due_in(node: &Node, facts: &ContainerStatus) -> Option<Duration> {
     facts.sources.iter().filter(|source| source.followed).map(due).min()
 }
 
-/// By the clock that leases are counted by.
+/// Returns the time on the clock that leases use.
 fn seconds() -> u64 {
     executor_providers::now_seconds()
 }
 
-/// Returns whether a followed source may be old.
+/// Returns true if a refreshed source may be stale.
 fn is_any_followed_stale(sources: &[SourceRecord]) -> bool {
     sources.iter().any(|source| source.followed && source.stale.is_some())
 }
 
-/// Returns the path of the rule in force that allows a source to its requester, if one does. A record of an earlier version has
-/// no requester: a rule for the path is enough then.
+/// Returns the path of the rule in force that allows the source's requester to use it, if any. Records of earlier
+/// versions have no requester; for them a rule for the path is enough.
 fn covering_rule(node: &Node, source: &SourceRecord) -> Option<String> {
     let (rules, reference) = (node.rules.current(), &source.reference);
     let covering = match &source.requester {
@@ -136,16 +136,15 @@ fn is_allowed(node: &Node, source: &SourceRecord) -> bool {
     covering_rule(node, source).is_some()
 }
 
-/// Stops following sources that no rule allows any longer. The container keeps their values, marked as stale, until an update
-/// names them again.
+/// Stops refreshing sources that no rule allows any longer. The container keeps their values, marked as stale, until an
+/// update names them again.
 async fn end_denied(node: &Node, handle: &Handle) {
     let Some(facts) = handle.facts() else { return };
     let denied = facts.sources.iter().filter(|source| source.followed && !is_allowed(node, source));
     let mut ended = Vec::new();
     for old in denied {
         let who = old.requester.as_ref().map_or_else(|| "its requester".to_owned(), ToString::to_string);
-        let why =
-            format!("not followed any longer: no rule of secret_providers.allow allows {} to {who}", old.reference);
+        let why = format!("no longer refreshed: no rule of secret_providers.allow allows {} to {who}", old.reference);
         tracing::warn!(container = %handle.id(), "a reference is {why}");
         ended.push(SourceRecord { followed: false, lease: None, stale: Some(stale(old, why)), ..old.clone() });
     }
@@ -154,14 +153,14 @@ async fn end_denied(node: &Node, handle: &Handle) {
     }
 }
 
-/// Asks the providers once, and replaces what has changed.
+/// Polls the providers once, and replaces changed values.
 async fn refresh(node: &Arc<Node>, handle: &Arc<Handle>) -> RefreshOutcome {
     end_denied(node, handle).await;
-    // Under the lock of updates, sources and generation belong together.
+    // Sources and generation are consistent under the update lock.
     let turn = handle.updating.lock().await;
     let Some(facts) = handle.facts() else { return RefreshOutcome::Fresh };
     drop(turn);
-    // Without the launcher's key no value can be compared.
+    // Values cannot be compared without the launcher's key.
     let Some(key) = node.launcher.tag_key() else { return RefreshOutcome::Overtaken };
     let now = seconds();
     let is_due = |source: &&SourceRecord| {
@@ -177,7 +176,7 @@ async fn refresh(node: &Arc<Node>, handle: &Arc<Handle>) -> RefreshOutcome {
         .unzip();
     let results = node.providers.fetch(&wanted).await;
     let (mut looked, mut files) = (Vec::new(), BTreeMap::new());
-    // The rules can have changed during the fetch.
+    // The rules may have changed during the fetch.
     for (old, result) in due.into_iter().zip(results).filter(|(old, _)| is_allowed(node, old)) {
         let mut new = SourceRecord { stale: None, ..old.clone() };
         match result {
@@ -206,8 +205,8 @@ async fn refresh(node: &Arc<Node>, handle: &Arc<Handle>) -> RefreshOutcome {
             Err(problem) if problem.kind == Kind::Aborted => return RefreshOutcome::Overtaken,
             Err(_) if handle.state() != Some(State::Running) => return RefreshOutcome::Fresh,
             Err(problem) => {
-                tracing::warn!(container = %handle.id(), "new secrets were not put in place: {problem}");
-                let reported = format!("the new value was not put in place: {problem}");
+                tracing::warn!(container = %handle.id(), "new secrets were not applied: {problem}");
+                let reported = format!("the new value was not applied: {problem}");
                 looked = facts.sources.iter().filter(is_due).cloned().collect();
                 looked.iter_mut().for_each(|source| source.stale = Some(stale(source, reported.clone())));
             }
@@ -224,7 +223,7 @@ fn stale(old: &SourceRecord, why: String) -> Stale {
     Stale { since: old.stale.as_ref().map_or_else(crate::now, |stale| stale.since), why }
 }
 
-/// Makes the update of a container's files. What is not secret in itself stays so.
+/// Creates the update of a container's files. Files that are not secret stay so.
 fn update(facts: &ContainerStatus, files: BTreeMap<PathBuf, Vec<u8>>) -> v1::UpdateFilesRequest {
     let is_public = |path: &PathBuf| facts.plan.files.iter().any(|file| file.path == *path && file.public);
     let files = files.into_iter().map(|(path, mut content)| {

@@ -1,7 +1,8 @@
-//! Sends the output of containers to the targets of the configuration: one task for each container and target.
+//! Sends container output to the configured log sinks, with one task per container and sink.
 //!
-//! A task sleeps until the log grows, takes its turn at the target's connection, reads a chunk and sends it. It outlives the container
-//! until its log is sent; what a daemon that stops has not sent, the next one does, but for deleted containers.
+//! A task sleeps until the log grows, takes its turn on the sink's connection, then reads and sends a chunk. The task
+//! outlives the container until the log is sent. Output that a stopping daemon has not sent is sent by the next daemon,
+//! except for deleted containers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +17,14 @@ use crate::model::container::{Handle, Presence};
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
 
-/// Time between two notes of how far logs were sent.
+/// Interval at which sent positions are saved.
 const SAVE: Duration = Duration::from_secs(1);
-/// Notes after which drops are told.
+/// Number of saves between two reports of drops.
 const TELL: u32 = 10;
-/// Time between two looks at a log whose directory cannot be watched.
+/// Poll interval of a log whose directory cannot be watched.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Begins to send the output of a container. `is_over` is true of one that was completed before this daemon.
+/// Starts sending a container's output. `is_over` is true if the container completed under an earlier daemon.
 pub(crate) fn start(node: &Arc<Node>, handle: &Arc<Handle>, facts: &ContainerStatus, is_over: bool) {
     if handle.is_pod() || handle.is_self_test() {
         return;
@@ -41,7 +42,7 @@ pub(crate) fn start(node: &Arc<Node>, handle: &Arc<Handle>, facts: &ContainerSta
     }
 }
 
-/// Connects to the targets, and notes how far logs were sent, until the daemon stops.
+/// Connects to the sinks, and saves sent positions, until the daemon stops.
 pub(crate) async fn run_log_sinks(node: Arc<Node>) {
     if node.outward.targets().is_empty() {
         return;
@@ -77,7 +78,7 @@ pub(crate) async fn run_log_sinks(node: Arc<Node>) {
     }
 }
 
-/// Waits for the tasks of a daemon that stops, for at most this time, and notes how far logs were sent.
+/// Waits up to `limit` for the tasks when the daemon stops, then saves the sent positions.
 pub(crate) async fn stop(node: &Arc<Node>, limit: Duration) {
     if node.outward.targets().is_empty() {
         return;
@@ -94,9 +95,9 @@ pub(crate) async fn stop(node: &Arc<Node>, limit: Duration) {
     let _ = saved.await;
 }
 
-/// Why a log is not sent any further for now.
+/// Why sending a log has paused.
 enum Paused {
-    /// Everything that there is was sent.
+    /// The whole log was sent.
     Sent,
     /// The container has changed.
     Changed,
@@ -109,7 +110,7 @@ async fn forward(node: &Arc<Node>, handle: &Arc<Handle>, target: &Arc<Target>, m
     let mut changes: Option<Subscription> = None;
     let mut waiting = None;
     loop {
-        // The state is read before the file: a completed container has written all of its output.
+        // Read the state before the file: a completed container has written all of its output.
         let (over, deleted) = match &*presence.borrow_and_update() {
             Presence::Present(facts) => (facts.state == State::Completed, false),
             Presence::Deleted(_) | Presence::Refused(_) => (true, true),
@@ -121,7 +122,7 @@ async fn forward(node: &Arc<Node>, handle: &Arc<Handle>, target: &Arc<Target>, m
                 break;
             }
         }
-        // A directory that is not made yet, or cannot be watched, is looked at again.
+        // Poll a directory that does not exist yet or cannot be watched.
         if changes.is_none() && !over {
             changes = node.log_watch.subscribe(log.directory()).ok();
         }
@@ -146,18 +147,18 @@ async fn forward(node: &Arc<Node>, handle: &Arc<Handle>, target: &Arc<Target>, m
             () = changed(&mut changes) => {}
             _ = presence.changed() => {}
             () = async { sleep_until(due.unwrap_or_else(tokio::time::Instant::now)).await }, if due.is_some() => {}
-            () = node.until_stopping() => {} // the drain sees it
+            () = node.until_stopping() => {} // the drain checks this
         }
     }
     log.finish();
 }
 
-/// True of a container whose log no later daemon finds.
+/// Returns true if no later daemon will find the container's log.
 fn is_gone(presence: &watch::Receiver<Presence>) -> bool {
     !matches!(&*presence.borrow(), Presence::Present(_))
 }
 
-/// Sends what there is. Each chunk has its turn.
+/// Sends the pending output, one turn per chunk.
 async fn drain(
     node: &Arc<Node>,
     target: &Arc<Target>,
@@ -171,7 +172,7 @@ async fn drain(
             biased;
             () = node.until_stopping() => return (log, Paused::Stopping),
             turn = target.turn() => turn,
-            // One that is deleted may not wait for its turn, where too many do.
+            // A deleted container must not wait for its turn if too many others do.
             _ = presence.changed(), if !deleted => return (log, Paused::Changed),
         };
         let read;
@@ -212,7 +213,7 @@ async fn reading(log: OutwardLog, over: bool) -> (OutwardLog, std::io::Result<cr
     joined(read).await
 }
 
-/// Lets a thread work on a log that may wait for the disk.
+/// Runs log work that may block on the disk on a blocking thread.
 async fn blocking(mut log: OutwardLog, work: impl FnOnce(&mut OutwardLog) + Send + 'static) -> OutwardLog {
     let work = tokio::task::spawn_blocking(move || {
         work(&mut log);
@@ -221,7 +222,8 @@ async fn blocking(mut log: OutwardLog, work: impl FnOnce(&mut OutwardLog) + Send
     joined(work).await
 }
 
-/// Waits for a thread. One that panicked has ended the process; one that was never begun belongs to a runtime that ends.
+/// Waits for a blocking task. A panic has aborted the process; a task that never started belongs to a runtime that
+/// shuts down.
 async fn joined<T>(task: tokio::task::JoinHandle<T>) -> T {
     match task.await {
         Ok(done) => done,

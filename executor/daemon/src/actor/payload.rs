@@ -1,4 +1,4 @@
-//! The descriptors that executord hands to the launcher for a launch. Their secrets are overwritten where nobody takes them over.
+//! Descriptors that executord passes to the launcher for a launch. Secrets that no process takes over are overwritten.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use executor_sys::seqpacket::Seqpacket;
 
 use crate::model::container::link::ShimLink;
 
-/// Payload of a launch: descriptors for the launcher, with the only copies of the container's secrets in this process.
+/// Launch payload: descriptors for the launcher, with this process's only copies of the container's secrets.
 #[derive(Debug)]
 pub(crate) struct LaunchPayload {
     /// This daemon's end of the connection to the shim.
@@ -23,14 +23,14 @@ pub(crate) struct LaunchPayload {
 }
 
 impl LaunchPayload {
-    /// Overwrites the secrets of a launch that nobody took over.
+    /// Overwrites the secrets of a launch that no process took over.
     pub(crate) fn wipe(&self) {
         wipe(&self.process);
         wipe(&self.files);
     }
 }
 
-/// Overwrites a file of secrets that nobody took over.
+/// Overwrites a file of secrets that no process took over.
 pub(super) fn wipe(file: &MemFile) {
     if let Err(error) = file.wipe() {
         tracing::error!(%error, "cannot wipe a memory file of a container that was not launched");

@@ -4,12 +4,13 @@
 //!  shim's record: a step waits ──> task ── URL (memory file) ──> worker ── http ──> server
 //!                                   │                              │ file in the state directory
 //!                                   │                              v
-//!                                   └── process in the container <── worker: look, unpack
+//!                                   └── process in the container <── worker: inspect, unpack
 //!  shim <── end of the step ───────┘
 //! ```
-//! The container's own task ([`Transferring`]) begins a transfer when it finds its step in the record, and drops it when the
-//! step has ended or was cancelled. A later daemon finds the same steps, and begins the same transfers again. URL and bytes of a
-//! tenant are read by workers alone, which this process starts from its own program and ends by closing their sockets.
+//! The container's own task ([`Transferring`]) starts a transfer when it finds its step in the record, and drops it
+//! when the step has ended or was cancelled. A later daemon finds the same steps and starts the same transfers again.
+//! Only workers read a tenant's URL and data. This process starts workers from its own executable and stops them by
+//! closing their sockets.
 
 mod worker;
 
@@ -50,8 +51,8 @@ use worker::{Idle, Worker};
 /// Pauses between attempts.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
 
-/// Transfers of a container that are under way, each with the start of its step, which may begin again. They end when this is
-/// dropped.
+/// Running transfers of a container, each with the start time of its step, which may run again. Dropping this stops
+/// them.
 #[derive(Debug, Default)]
 pub(crate) struct Transferring(BTreeMap<usize, (Timestamp, AbortHandle)>);
 
@@ -62,7 +63,7 @@ impl Drop for Transferring {
 }
 
 impl Transferring {
-    /// Begins the transfers whose steps run, and gives up those whose steps have ended.
+    /// Starts the transfers of running steps, and cancels those of ended steps.
     pub(crate) fn follow(
         &mut self,
         node: &Arc<Node>,
@@ -99,12 +100,11 @@ impl Transferring {
     }
 }
 
-/// Returns when a step began that runs.
+/// Returns the start time of a step that is running.
 fn start_of(path: &str, steps: &[StepRecord]) -> Option<Timestamp> {
     steps.iter().find(|step| step.path == path && step.state == StepState::Running)?.started_at
 }
 
-/// A transfer.
 struct Transfer {
     node: Arc<Node>,
     id: ContainerId,
@@ -115,10 +115,10 @@ struct Transfer {
     began: Timestamp,
 }
 
-/// The shim is gone, or the step has ended: nobody waits for the transfer any more.
+/// The shim is gone or the step has ended, so the result is no longer needed.
 struct RecvError;
 
-/// Why an attempt did not succeed.
+/// Why an attempt failed.
 enum Missed {
     Failed(Failure),
     RecvError,
@@ -142,7 +142,7 @@ impl From<io::Error> for Missed {
     }
 }
 
-/// Attempts at one thing.
+/// Retry state of one operation.
 struct Attempts<'a> {
     transfer: &'a Transfer,
     retry: Backoff,
@@ -153,7 +153,7 @@ impl Attempts<'_> {
     /// Waits before another attempt.
     ///
     /// # Errors
-    /// There is none: the failure is final, or there were enough.
+    /// Returns the failure if it is final or no attempts are left.
     async fn again(&mut self, missed: Missed) -> Result<(), Missed> {
         match missed {
             Missed::Failed(Failure { why, kind: FailureKind::Transient })
@@ -175,7 +175,7 @@ impl Transfer {
         &self.node.artifacts.settings
     }
 
-    /// Carries it out, and tells the shim the end.
+    /// Runs the transfer, and reports the result to the shim.
     async fn execute(self) {
         let Some(planned) = self.plan.transfers.get(self.index) else { return };
         let (container, step) = (&self.id, &planned.id);
@@ -195,7 +195,7 @@ impl Transfer {
         }
         let end = EndTransfer { transfer: self.number(), error, bytes, began: self.began.0 };
         if let Err(Some(problem)) = self.link.call(ShimCall::EndTransfer(end)).await {
-            tracing::debug!(%container, step, "the end of a transfer was not taken: {problem}");
+            tracing::debug!(%container, step, "the shim did not accept the result of a transfer: {problem}");
         }
     }
 
@@ -203,14 +203,14 @@ impl Transfer {
         u32::try_from(self.index).unwrap_or(u32::MAX)
     }
 
-    /// Gets the URL, in a memory file that is never read here.
+    /// Gets the URL in a memory file, which this process never reads.
     async fn url(&self) -> Result<Wiped, Missed> {
         let call = ShimCall::ReadTransfer(ReadTransfer { transfer: self.number() });
         let fd = self.link.call_with_fds(call, &[]).await.ok().flatten().ok_or(RecvError)?;
         Ok(Wiped(MemFile::from_fd_to_wipe(fd, URL_MAX as u64)?))
     }
 
-    /// Starts a worker, has the shim limit its processor time, and gives it a job.
+    /// Starts a worker, has the shim limit its CPU time, and sends it a job.
     async fn start(&self, job: &Job, fds: &[BorrowedFd<'_>]) -> Result<Worker, Missed> {
         let failed = |error: io::Error| Failure::transient(format!("worker: {}", crate::plain(&error)));
         let idle = Idle::start().map_err(failed)?;
@@ -225,17 +225,17 @@ impl Transfer {
         }
     }
 
-    /// Has a worker do a job, and returns its report.
+    /// Runs a job on a worker, and returns the worker's report.
     async fn work(&self, job: &Job, fds: &[BorrowedFd<'_>]) -> Result<Report, Missed> {
         Ok(self.start(job, fds).await?.report().await?)
     }
 
-    /// Waits for its turn.
+    /// Waits for a transfer slot.
     async fn turn(&self) -> Result<Turn, RecvError> {
         self.node.artifacts.turns.wait(&self.id).await.ok_or(RecvError)
     }
 
-    /// Has a worker read the place of the URL.
+    /// Has a worker parse the location of the URL.
     async fn place(&self) -> Result<String, Missed> {
         let url = self.url().await?;
         match self.work(&Job::Locate, &[url.0.as_fd()]).await? {
@@ -248,7 +248,7 @@ impl Transfer {
         Attempts { transfer: self, retry: RETRY, made: 1 }
     }
 
-    /// Bounds the time of a transfer.
+    /// Applies the time limit of a transfer.
     async fn in_time<T>(&self, transfer: impl Future<Output = Result<T, Missed>>) -> Result<T, Missed> {
         let limit = self.settings().time_max;
         let late = |_| Failure::last(format!("it took longer than {} s", limit.as_secs()));
@@ -259,7 +259,8 @@ impl Transfer {
         let cache = &self.node.artifacts.cache;
         let _turn = self.turn().await?;
         self.in_time(async {
-            // Of several downloads of one artifact the first one fetches it. The others wait in their own time.
+            // Concurrent downloads of one artifact share one fetch. Waiting counts against each download's own time
+            // limit.
             let held = match cache.is_used() && !planned.cache_key.is_empty() {
                 true => Some(cache.hold(&self.place().await?, &planned.cache_key).await),
                 false => None,
@@ -271,7 +272,7 @@ impl Transfer {
                     Err(missed) => attempts.again(missed).await?,
                 }
             };
-            // The next one may fetch while this one is unpacked.
+            // The next transfer may fetch while this one is unpacked.
             let look =
                 Look { checksum: planned.checksum.clone(), unpacked_bytes_max: self.settings().unpacked_bytes_max };
             let looked = self.work(&Job::Look(look), &[entry.file.as_fd()]).await?;
@@ -288,13 +289,13 @@ impl Transfer {
         .await
     }
 
-    /// Fetches the artifact, or finds that the cached copy is the present one.
+    /// Fetches the artifact, unless the cached copy is current.
     async fn fetch(&self, key: Option<&str>) -> Result<Entry, Missed> {
         let cache = &self.node.artifacts.cache;
         let cached = key.and_then(|key| cache.get(key));
         let url = self.url().await?;
         let mut fresh = cache.staging().map_err(|error| {
-            Failure::last(format!("no room for a download in {}: {}", cache.dir().display(), crate::plain(&error)))
+            Failure::last(format!("no space for a download in {}: {}", cache.dir().display(), crate::plain(&error)))
         })?;
         let known = cached.as_ref().map(|entry| entry.validators.clone()).unwrap_or_default();
         let job = Job::Fetch(Fetch { rules: self.settings().rules(), known });
@@ -314,7 +315,7 @@ impl Transfer {
         }
     }
 
-    /// Has a downloaded file unpacked in the container, by a process there.
+    /// Has a process in the container unpack a downloaded file.
     async fn unpack(&self, planned: &PlannedTransfer, form: Form, file: &File) -> Result<(), Missed> {
         let path = Path::new(&planned.path);
         let (dir, name) = match form {
@@ -334,7 +335,7 @@ impl Transfer {
         let job =
             Job::Unpack(Unpack { form, name: name.to_owned(), unpacked_bytes_max: self.settings().unpacked_bytes_max });
         let started = self.start(&job, &[file.as_fd(), input.fd()]).await?;
-        drop(input); // the worker has the pipe's only end
+        drop(input); // the worker holds this end of the pipe
         let written = started.report().await;
         let done = async {
             let _ = copy::all(&stdout).await;
@@ -347,7 +348,7 @@ impl Transfer {
         }
     }
 
-    /// Starts a process in the container that copies as the step's user.
+    /// Starts a process in the container that copies files as the step's user.
     async fn enter(
         &self,
         planned: &PlannedTransfer,
@@ -376,7 +377,7 @@ impl Transfer {
         .await
     }
 
-    /// Reads the files in the container, by a process there, and has them sent.
+    /// Has a process in the container read the files, and sends them.
     async fn send(&self, planned: &PlannedTransfer) -> Result<u64, Missed> {
         let url = self.url().await?;
         let copy = CopyDirection::Out { follow: true, stat: false };
@@ -384,7 +385,7 @@ impl Transfer {
         let failure = copy::failure(stderr);
         let job = Job::Send(Send { rules: self.settings().rules() });
         let started = self.start(&job, &[url.0.as_fd(), stdout.fd()]).await?;
-        drop(stdout); // the worker has the pipe's only end
+        drop(stdout); // the worker holds this end of the pipe
         let sent = started.report().await;
         let done = || async { copy::succeeded(session.ended().await, failure).await };
         match sent {
@@ -392,7 +393,7 @@ impl Transfer {
                 Ok(()) => Ok(bytes),
                 Err(problem) => Err(of_problem(&problem).into()),
             },
-            // The process in the container knows more, where it has failed.
+            // The failure of the process in the container has more detail.
             Err(failure @ Failure { kind: FailureKind::Pipe, .. }) => {
                 Err(done().await.err().map_or(Failure::last(failure.why), |problem| of_problem(&problem)).into())
             }
@@ -403,10 +404,10 @@ impl Transfer {
 }
 
 fn unexpected() -> Failure {
-    Failure::last("a worker gave an unexpected report")
+    Failure::last("a worker sent an unexpected report")
 }
 
-/// A problem with the process in the container. What depends on the launcher may pass.
+/// Converts an API error of the process in the container. Launcher failures may be transient.
 fn of_problem(problem: &ApiError) -> Failure {
     let reported: Vec<String> = problem.violations.iter().map(|violation| violation.description.clone()).collect();
     let why = if reported.is_empty() { problem.message.to_string() } else { reported.join("; ") };

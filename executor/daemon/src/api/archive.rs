@@ -1,8 +1,8 @@
 //! GetArchive and PutArchive: copy files out of a running container and into it.
 //!
-//! A process of the executor's own in the container reads or writes them (the launcher's `exec/archive.rs`). The
-//! archive goes through here in pieces, each when the one before was taken: a slow client delays the process, and a
-//! slow process its client. No piece is kept.
+//! An executor process in the container reads or writes the files (the launcher's `exec/archive.rs`). This module
+//! relays the archive in chunks, without buffering: a slow client delays the process, and a slow process delays the
+//! client.
 
 use std::sync::Arc;
 
@@ -26,12 +26,12 @@ use crate::operations::copy::{REPORT_MAX, all, failure, fill, succeeded};
 use crate::operations::exec::{self, CopyDirection, ExecOutcome, ExecSession, Stdio, StdioFd};
 use crate::server::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
-/// Bytes of a piece of an archive.
+/// Chunk size of an archive, in bytes.
 const CHUNK: usize = 16 << 10;
 
 type Sender = Outlet<v1::GetArchiveResponse>;
 
-/// Copies files out.
+/// Copies files out of a container.
 pub(super) async fn get(
     node: &Arc<Node>,
     request: v1::GetArchiveRequest,
@@ -46,7 +46,7 @@ pub(super) async fn get(
     tokio::spawn(async move {
         let sent = tokio::select! {
             sent = send(&session, stdio, &sender) => sent,
-            () = sender.closed() => return, // the process ends with the session
+            () = sender.closed() => return, // dropping the session kills the process
             () = node.until_stopping() => Err(ApiError::stopping()),
         };
         if let Err(problem) = sent {
@@ -56,8 +56,8 @@ pub(super) async fn get(
     Ok(answers)
 }
 
-/// Starts the process that copies. A path that does not exist is a violation of its field, which tells it from a
-/// container that does not exist.
+/// Starts the process that copies. A path that does not exist is reported as a violation of its field, to distinguish
+/// it from a container that does not exist.
 async fn start(
     node: &Arc<Node>,
     id: &str,
@@ -97,7 +97,7 @@ async fn send(session: &ExecSession, stdio: Stdio, sender: &Sender) -> Result<()
 
 async fn part(sender: &Sender, part: Out) -> Result<(), ApiError> {
     let sent = sender.send(Ok(v1::GetArchiveResponse { part: Some(part) })).await;
-    sent.map_err(|_| ApiError::new(Kind::Unavailable, "the client does not read any longer"))
+    sent.map_err(|_| ApiError::new(Kind::Unavailable, "the client no longer reads"))
 }
 
 fn stat(reported: &[u8]) -> Result<v1::PathStat, ApiError> {
@@ -120,7 +120,7 @@ fn stat(reported: &[u8]) -> Result<v1::PathStat, ApiError> {
     })
 }
 
-/// Copies files in.
+/// Copies files into a container.
 pub(super) async fn put(
     node: &Arc<Node>,
     requests: Streaming<v1::PutArchiveRequest>,
@@ -152,7 +152,7 @@ async fn unpack(
             given?;
             session.ended().await
         }
-        // The process may end before its client does.
+        // The process may exit before the client finishes.
         exit = session.ended() => exit,
     };
     succeeded(exit, failure).await?;
@@ -162,7 +162,7 @@ async fn unpack(
     Ok(v1::PutArchiveResponse { entries, bytes })
 }
 
-/// Passes the client's data on to the process, to the end or until the process reads no more.
+/// Passes the client's data to the process, until the data ends or the process stops reading.
 async fn give(requests: &mut Requests<v1::PutArchiveRequest>, input: Option<Arc<StdioFd>>) -> Result<(), Status> {
     let Some(input) = input else {
         return Err(ApiError::new(Kind::Internal, "the process's input descriptor is missing").into());
@@ -172,7 +172,7 @@ async fn give(requests: &mut Requests<v1::PutArchiveRequest>, input: Option<Arc<
             Some(In::Data(bytes)) => {
                 let bytes = Zeroizing::new(bytes);
                 if input.write_all(&bytes).await.is_err() {
-                    return Ok(()); // the process has ended, and reports why
+                    return Ok(()); // the process has exited, and reports the reason
                 }
             }
             Some(In::Start(_)) => {

@@ -1,6 +1,6 @@
-//! Attach: connects a client to a container's own process, by way of its shim, which has the process's terminal or
-//! pipes and masks the output. Output is read from the shim no faster than the client takes it, so that a lossless
-//! client delays its process.
+//! Attach: connects a client to a container's main process. The connection goes through the shim, which owns the
+//! process's terminal or pipes and masks the output. Output is read from the shim no faster than the client reads it,
+//! so that a lossless client applies back-pressure to its process.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::model::container::link::shim_is_gone;
 use crate::node::Node;
 use crate::server::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
-/// Time limit for the shim to take the message that the client leaves.
+/// Time limit for sending the shim the message that the client leaves.
 const LEAVE: Duration = Duration::from_secs(1);
 
 type Sender = Outlet<AttachResponse>;
@@ -53,12 +53,12 @@ pub(super) async fn attach(
     Ok(answers)
 }
 
-/// Connects the client to the container's shim. The flag says that the process has a terminal.
+/// Connects the client to the container's shim. The flag is true if the process has a terminal.
 async fn connect(handle: &Handle, start: &v1::AttachStart) -> Result<(Packets, bool), ApiError> {
     let id = handle.id();
     let facts = handle.facts().ok_or_else(|| ApiError::no_container(id.as_str()))?;
     let refused = |why: String| Err(ApiError::new(Kind::Precondition, format!("container {id} {why}")));
-    // In `wiping` the last of the output may still be there.
+    // In `wiping` the last output may still be available.
     if !matches!(facts.state, State::Running | State::Stopping | State::Wiping) {
         return refused(format!("is {}: a client can attach to a running container only", facts.state.name()));
     }
@@ -80,7 +80,7 @@ async fn connect(handle: &Handle, start: &v1::AttachStart) -> Result<(Packets, b
     }
 }
 
-/// Serves the client until the process's output has ended, or either side is gone.
+/// Serves the client until the process's output ends or either side disconnects.
 async fn run_session(
     node: Arc<Node>,
     handle: Arc<Handle>,
@@ -94,7 +94,7 @@ async fn run_session(
         () = sender.closed() => (None, true),
         () = node.until_stopping() => (Some(ApiError::stopping().into()), false),
     };
-    // Without this message the shim expects the client back, because the daemon went away.
+    // Without this message the shim assumes that the daemon went away and expects the client to reconnect.
     if stays {
         let _ = tokio::time::timeout(LEAVE, packets.send(&[ToShim::Leave as u8], &[])).await;
     }
@@ -107,7 +107,7 @@ async fn run_session(
     }
 }
 
-/// Passes output on. Returns the error that ended it before the process's output.
+/// Forwards output. Returns the error if forwarding ended before the process's output did.
 async fn pass_on(handle: &Handle, packets: &Packets, sender: &Sender) -> Option<Status> {
     let mut buffer = Zeroizing::new(vec![0; ATTACHED_PACKET_MAX]);
     loop {
@@ -118,7 +118,7 @@ async fn pass_on(handle: &Handle, packets: &Packets, sender: &Sender) -> Option<
             Some(FromShim::Stdout) => Out::Stdout(buffer[1..length].to_vec()),
             Some(FromShim::Stderr) => Out::Stderr(buffer[1..length].to_vec()),
             Some(FromShim::Ended) => {
-                // The container is not completed before the client has taken everything.
+                // The container completes only after the client has received all output.
                 sender.taken().await;
                 return None;
             }
@@ -130,7 +130,7 @@ async fn pass_on(handle: &Handle, packets: &Packets, sender: &Sender) -> Option<
                 let why = format!("another client has taken over the input of container {}", handle.id());
                 return Some(ApiError::new(Kind::Aborted, why).into());
             }
-            None => continue, // of a newer shim
+            None => continue, // sent by a newer shim
         };
         buffer[..length].zeroize(); // the next packet may take long
         if sender.send(Ok(AttachResponse { part: Some(part) })).await.is_err() {
@@ -139,7 +139,7 @@ async fn pass_on(handle: &Handle, packets: &Packets, sender: &Sender) -> Option<
     }
 }
 
-/// Explains that the shim has closed the connection.
+/// Returns the reason why the shim closed the connection.
 fn dropped_by_shim(handle: &Handle) -> Option<Status> {
     let id = handle.id();
     Some(match handle.state() {
@@ -150,7 +150,7 @@ fn dropped_by_shim(handle: &Handle) -> Option<Status> {
     })
 }
 
-/// Passes the client's input on. Returns only with an error of the client.
+/// Forwards the client's input. Returns only with a client error.
 async fn take_input(
     packets: &Packets,
     mut requests: Requests<AttachRequest>,
@@ -158,10 +158,10 @@ async fn take_input(
     let invalid = |field: &str, fault: FieldFault| Err(ApiError::invalid_field(field, fault).into());
     loop {
         let Some(request) = requests.next().await? else {
-            // A client that has ended its requests may still read.
+            // A client that has half-closed its request stream may still read.
             return std::future::pending().await;
         };
-        // `pass_on` notices a shim that is gone.
+        // `pass_on` detects a lost shim.
         match request.part {
             Some(In::Stdin(bytes)) => {
                 let bytes = Zeroizing::new(bytes);

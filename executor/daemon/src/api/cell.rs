@@ -19,17 +19,17 @@ use crate::requests::draft;
 use crate::server::OTHER_MESSAGE_MAX;
 use crate::server::wire::conversation::{Answers, Conversation, Outlet};
 
-/// Time of a drain where the request does not say.
+/// Drain deadline if the request has none.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(600);
-/// Longest time of a drain.
+/// Maximum drain deadline.
 const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Containers that are stopping at once where the request does not say.
+/// Number of containers that a drain stops in parallel if the request has none.
 const PARALLEL_DEFAULT: u32 = 16;
-/// Most of them.
+/// Maximum number of containers that a drain stops in parallel.
 const PARALLEL_MAX: u32 = 1000;
-/// Longest reason of a drain or of bad health, in bytes.
+/// Maximum length of a drain or health reason, in bytes.
 const REASON_MAX: usize = 1024;
-/// Least time between two messages of progress.
+/// Minimum interval between two progress messages.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(100);
 
 /// The cell service on a node.
@@ -38,7 +38,7 @@ pub(super) struct CellService {
     node: Arc<Node>,
 }
 
-/// Makes the cell service on a node.
+/// Creates the cell service for a node.
 pub(super) fn service(node: &Arc<Node>) -> CellServer<CellService> {
     CellServer::new(CellService { node: Arc::clone(node) }).max_decoding_message_size(OTHER_MESSAGE_MAX)
 }
@@ -86,7 +86,7 @@ impl Cell for CellService {
     ) -> Result<Response<v1::SetHealthyResponse>, Status> {
         let v1::SetHealthyRequest { healthy, reason } = request.into_inner();
         if !healthy && reason.trim().is_empty() {
-            let why = Required.because("must be given where the cell is not healthy");
+            let why = Required.because("is required if the cell is not healthy");
             return Err(ApiError::invalid_field("reason", why).into());
         }
         checked_reason(&reason).map_err(|violation| ApiError::invalid(vec![violation]))?;
@@ -120,7 +120,7 @@ fn drain_request(request: v1::DrainRequest) -> Result<DrainRequest, ApiError> {
     }
 }
 
-/// Checks a reason, which goes into errors of one line.
+/// Checks a reason, which is used in one-line errors.
 fn checked_reason(reason: &str) -> Result<(), Violation> {
     if reason.len() > REASON_MAX {
         let why = format!("has {} bytes; at most {REASON_MAX} are allowed", reason.len());
@@ -135,7 +135,7 @@ fn checked_reason(reason: &str) -> Result<(), Violation> {
     Ok(())
 }
 
-/// Tells the progress of a drain until it is done or ended.
+/// Streams the progress of a drain until the drain completes or ends.
 async fn follow_drain(node: Arc<Node>, sender: Outlet<v1::DrainResponse>) {
     let (mut progress, mut state) = (node.cell.watch_progress(), node.cell.watch());
     let mut last = None;
@@ -146,7 +146,8 @@ async fn follow_drain(node: Arc<Node>, sender: Outlet<v1::DrainResponse>) {
             let _ = sender.send(Err(ended.into())).await;
             return;
         };
-        // The progress may still be that of an earlier drain; that it is done is told by the state, after it.
+        // The progress may still be that of an earlier drain. Completion is reported by the state, which is read
+        // afterwards.
         let message = convert::drain(&now, &drain);
         if last.as_ref() != Some(&message) {
             if sender.send(Ok(message.clone())).await.is_err() {

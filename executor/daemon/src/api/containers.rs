@@ -23,13 +23,14 @@ use crate::node::Node;
 use crate::operations::members;
 use crate::requests::draft;
 
-/// Time limit for the shim of a container that is to be stopped: it may only be being made, or the connection to it was lost.
+/// Time limit for the connection to a container's shim before a stop: the shim may not have started yet, or its
+/// connection was lost.
 const SHIM_PATIENCE: Duration = Duration::from_secs(10);
-/// Default number of containers on a page.
+/// Default page size, in containers.
 const PAGE_DEFAULT: usize = 100;
-/// Most containers on a page.
+/// Maximum page size, in containers.
 const PAGE_MAX: usize = 1000;
-/// Bytes of a page, beyond which it ends early: clients refuse messages of more than 4 MiB.
+/// Size at which a page ends early, in bytes. Clients reject messages of more than 4 MiB.
 const PAGE_BYTES: usize = 2 << 20;
 
 pub(super) fn get(node: &Node, id: &str) -> Result<v1::Container, ApiError> {
@@ -64,7 +65,7 @@ pub(super) fn list(node: &Node, request: &v1::ListRequest) -> Result<v1::ListRes
                 return false;
             }
         }
-        // Its reservation was taken since the look at these.
+        // The reservation was claimed after the reservations were read.
         reservations.next_if(|one| one.id == *handle.id());
         let facts = handle.facts().filter(|facts| filter.takes(facts));
         facts.is_none_or(|facts| page.add(|| convert::container(&facts)))
@@ -74,16 +75,16 @@ pub(super) fn list(node: &Node, request: &v1::ListRequest) -> Result<v1::ListRes
     Ok(page.page)
 }
 
-/// A page that is filled.
+/// A page that is being filled.
 struct Page {
     page: v1::ListResponse,
     bytes: usize,
-    /// Maximum number of containers on it.
+    /// Maximum number of containers.
     most: usize,
 }
 
 impl Page {
-    /// Adds a container. Returns false where the page is full: the next one begins behind its last container.
+    /// Adds a container. Returns false if the page is full; the next page starts after its last container.
     fn add(&mut self, container: impl FnOnce() -> v1::Container) -> bool {
         if self.page.containers.len() == self.most || self.bytes > PAGE_BYTES {
             self.page.next_page_token = self.page.containers.last().map(|last| last.id.clone()).unwrap_or_default();
@@ -96,7 +97,7 @@ impl Page {
     }
 }
 
-/// Filter of a list.
+/// Filter of a list request.
 struct Filter<'a> {
     id_prefix: &'a str,
     states: Vec<v1::State>,
@@ -156,11 +157,11 @@ pub(super) async fn stop(node: &Arc<Node>, request: v1::StopRequest) -> Result<v
     };
     let handle = node.find(&request.id)?;
     let facts = handle.facts().ok_or_else(|| ApiError::no_container(&request.id))?;
-    // In `wiping` outputs may still be captured, and the last of the output be waited for, which a stop cuts short.
+    // In `wiping` outputs may still be captured and the last output read; a stop shortens both.
     if facts.state <= State::Wiping {
         timeout(SHIM_PATIENCE, handle.settled()).await.map_err(|_| not_connected(&handle))?;
         members::request_stop(&handle, (grace.unwrap_or(facts.plan.grace), signal)).await?;
-        // The answer has `stopping` or a later state: the shim reports it on the same connection.
+        // Wait until the state is `stopping` or later, which the shim reports on the same connection.
         let mut watch = handle.watch();
         let news = watch.wait_for(|presence| match presence {
             Presence::Present(facts) => facts.state >= State::Stopping || handle.shim().is_none(),
@@ -171,11 +172,11 @@ pub(super) async fn stop(node: &Arc<Node>, request: v1::StopRequest) -> Result<v
     get(node, &request.id)
 }
 
-/// Makes the problem of a container that cannot be told to stop.
+/// Returns the error for a container whose shim cannot receive a stop.
 fn not_connected(handle: &Handle) -> ApiError {
     let state = handle.state().map_or("gone", State::name);
     let limit = SHIM_PATIENCE.as_secs();
-    let why = format!("container {} is {state}, and its shim was not connected for {limit} s: ask again", handle.id());
+    let why = format!("container {} is {state}, and its shim was not connected for {limit} s: try again", handle.id());
     ApiError::new(Kind::Unavailable, why)
 }
 
@@ -191,7 +192,7 @@ pub(super) async fn signal(node: &Arc<Node>, request: v1::SignalRequest) -> Resu
     };
     let handle = node.find(&request.id)?;
     let facts = handle.facts().ok_or_else(|| ApiError::no_container(&request.id))?;
-    // Of a tree of actions `main` is every process that runs.
+    // In an action tree `main` means every running process.
     let is_all = facts.plan.actions.is_some() && process_id == MAIN_PROCESS;
     if !is_all && !facts.plan.processes.iter().any(|process| process.id == process_id) {
         let shown: String = process_id.chars().take(80).collect();

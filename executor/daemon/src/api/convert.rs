@@ -1,4 +1,4 @@
-//! Messages of the interface, made of facts, events and log entries.
+//! Converts container status, events and log entries to API messages.
 
 mod cell;
 mod checks;
@@ -45,7 +45,7 @@ const MOUNT_OPTIONS: &str = "ro,nosuid,nodev,noexec";
 /// Mount options of writable files.
 const WRITABLE_OPTIONS: &str = "rw,nosuid,nodev,noexec";
 
-/// Makes the message of a container.
+/// Converts a container to its API message.
 pub(crate) fn container(facts: &ContainerStatus) -> v1::Container {
     v1::Container {
         id: facts.plan.id.to_string(),
@@ -96,7 +96,7 @@ fn phase_message(phase: Phase) -> v1::quarantine::Phase {
     }
 }
 
-/// Leaves out the network of a completed container, whose address another one may have.
+/// Omits the network of a completed container, whose address another container may have.
 fn network_status(facts: &ContainerStatus) -> Option<v1::NetworkStatus> {
     let on = facts.prepared.as_ref()?.network.as_ref().filter(|_| facts.state < State::Completed)?;
     Some(v1::NetworkStatus {
@@ -268,7 +268,7 @@ fn outputs(planned: &PlannedOutputs) -> v1::Outputs {
 
 fn files(facts: &ContainerStatus) -> Vec<v1::SecretFile> {
     let prepared = facts.prepared.as_ref();
-    // Mounts by the index of the file, computed once, because a container can have thousands of files.
+    // Mounts by file index, computed once because a container can have thousands of files.
     let mut mounts: Vec<Option<&MountPoint>> = vec![None; facts.plan.files.len()];
     for mount in prepared.map_or(&[][..], |prepared| &prepared.mounts) {
         let indices: &mut dyn Iterator<Item = usize> = match &mount.content {
@@ -300,7 +300,6 @@ fn files(facts: &ContainerStatus) -> Vec<v1::SecretFile> {
     facts.plan.files.iter().zip(mounts).map(one).collect()
 }
 
-/// Converts a kind of mount.
 pub(crate) fn mount_kind(kind: VolumeKind) -> v1::MountKind {
     match kind {
         VolumeKind::TmpfsNoswap => v1::MountKind::TmpfsNoswap,
@@ -390,7 +389,7 @@ fn wipe_receipt(wipe: &WipeRecord) -> v1::WipeReceipt {
     }
 }
 
-/// Makes the message of a step, with what the plan says of its process.
+/// Converts a step, with its process from the plan.
 fn step(step: &StepRecord, plan: Option<&Plan>) -> v1::Step {
     use v1::step::State;
     let process = plan.and_then(|plan| plan.processes.iter().find(|process| process.id == step.path));
@@ -423,7 +422,7 @@ fn step(step: &StepRecord, plan: Option<&Plan>) -> v1::Step {
     }
 }
 
-/// Makes the message of a container's counters.
+/// Converts a container's counters.
 pub(crate) fn stats(facts: &ContainerStatus, counted: Option<&Usage>) -> v1::ContainerStats {
     v1::ContainerStats {
         id: facts.plan.id.to_string(),
@@ -434,7 +433,7 @@ pub(crate) fn stats(facts: &ContainerStatus, counted: Option<&Usage>) -> v1::Con
     }
 }
 
-/// Makes the message of an event.
+/// Converts an event.
 pub(crate) fn event(event: &Event) -> v1::Event {
     use v1::event::Kind;
     v1::Event {
@@ -489,7 +488,7 @@ pub(crate) fn event(event: &Event) -> v1::Event {
     }
 }
 
-/// Makes the message of output that is missing between two places of a log.
+/// Converts a range of missing output between two positions of a log.
 pub(crate) fn log_gap(from: Place, to: Place, missing: Missing, log_bytes_max: u64) -> v1::StreamLogsResponse {
     let gap = v1::LogGap {
         dropped_bytes: to.bytes.saturating_sub(from.bytes),
@@ -500,7 +499,7 @@ pub(crate) fn log_gap(from: Place, to: Place, missing: Missing, log_bytes_max: u
     v1::StreamLogsResponse { gap: Some(gap), offset: from.bytes, ..v1::StreamLogsResponse::default() }
 }
 
-/// Makes the message of an entry of a log; `before` is the place in front of it.
+/// Converts a log entry; `before` is the position in front of it.
 pub(crate) fn log_entry(entry: &Entry<'_>, before: Place) -> v1::StreamLogsResponse {
     let mut data = Vec::with_capacity(entry.content.len() + 1);
     data.extend_from_slice(entry.content);
@@ -524,7 +523,6 @@ pub(crate) fn log_entry(entry: &Entry<'_>, before: Place) -> v1::StreamLogsRespo
     }
 }
 
-/// Converts a state.
 pub(crate) fn state(state: State) -> v1::State {
     match state {
         State::Reserved => v1::State::Reserved,
@@ -537,7 +535,7 @@ pub(crate) fn state(state: State) -> v1::State {
     }
 }
 
-/// Makes the message of an amount of capacity.
+/// Converts an amount of capacity.
 pub(crate) fn capacity(amount: Amount) -> v1::Capacity {
     v1::Capacity {
         memory_bytes: amount.memory_bytes,
@@ -547,7 +545,7 @@ pub(crate) fn capacity(amount: Amount) -> v1::Capacity {
     }
 }
 
-/// Converts a point in time.
+/// Converts a timestamp.
 pub(crate) fn timestamp(time: Timestamp) -> prost_types::Timestamp {
     let (seconds, nanos) = (time.0 / 1_000_000_000, time.0 % 1_000_000_000);
     prost_types::Timestamp { seconds: seconds.cast_signed(), nanos: i32::try_from(nanos).unwrap_or(0) }

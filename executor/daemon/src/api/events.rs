@@ -12,8 +12,8 @@ use crate::node::Node;
 use crate::server::wire::conversation::{Answers, Conversation, Outlet};
 use crate::store::event_log::Position;
 
-/// Maximum number of events that a stream reads from the log at a time and buffers for its client. The log does not wait for slow
-/// clients: a client that falls behind receives a gap.
+/// Maximum number of events that a stream reads from the log at a time and buffers for its client. The log does not
+/// wait for slow clients: a client that falls behind receives a gap.
 const BATCH: usize = 16;
 
 type Sender = Outlet<v1::WatchEventsResponse>;

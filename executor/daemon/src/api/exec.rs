@@ -1,4 +1,4 @@
-//! Exec: a stream of input to a process, and a stream of its output and its exit.
+//! Exec: streams input to a process, and its output and exit to the client.
 
 use std::sync::Arc;
 
@@ -21,12 +21,12 @@ use crate::node::Node;
 use crate::operations::exec::{self, ExecOutcome, ExecSession, Start, Stdio, StdioFd};
 use crate::server::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
-/// Bytes of output in a message.
+/// Maximum output in a message, in bytes.
 const CHUNK: usize = 16 << 10;
-/// Most bytes that are still read from a pipe or a terminal after the process has ended. Other processes may hold it
-/// open and write on.
+/// Maximum bytes that are read from a pipe or a terminal after the process has exited. Other processes may hold it open
+/// and keep writing.
 const REST: usize = 1 << 20;
-/// Most messages of input that wait for the process to read.
+/// Maximum number of queued input messages.
 const INPUT_DEPTH: usize = 16;
 
 type Sender = Outlet<ExecResponse>;
@@ -69,7 +69,7 @@ fn response(part: Out) -> ExecResponse {
     ExecResponse { part: Some(part) }
 }
 
-/// Serves the client until the process has ended. The process is ended when the client goes away.
+/// Serves the client until the process exits. The process is killed if the client disconnects.
 async fn run_session(
     node: Arc<Node>,
     session: ExecSession,
@@ -81,7 +81,7 @@ async fn run_session(
     let own = (Arc::clone(&stdout), stderr.clone());
     let screen = terminal.then(|| Arc::clone(&stdout));
     let (over, ended) = watch::channel(false);
-    // When this is dropped the pumps end, and close their descriptors of the process.
+    // Dropping this stops the pumps, which close their descriptors of the process.
     let mut pumps = JoinSet::new();
     pumps.spawn(pump(stdout, Out::Stdout, ended.clone(), sender.clone()));
     if let Some(stderr) = stderr {
@@ -92,7 +92,7 @@ async fn run_session(
             exit = session.ended() => exit,
             taken = take_input(&session, requests, input, screen) => return taken.map(|Detached| None),
         };
-        let lost = || ApiError::new(Kind::Unavailable, "the process's supervisor was lost, and the process was ended");
+        let lost = || ApiError::new(Kind::Unavailable, "the process's supervisor was lost, and the process was killed");
         let exit = exit.ok_or_else(lost)?;
         over.send_replace(true);
         while pumps.join_next().await.is_some() {}
@@ -100,7 +100,7 @@ async fn run_session(
     };
     let last = tokio::select! {
         last = work => last,
-        () = sender.closed() => return, // no client is left for the result
+        () = sender.closed() => return, // there is no client for the result
         () = node.until_stopping() => Err(ApiError::stopping().into()),
     };
     let last = match last {
@@ -121,14 +121,14 @@ async fn run_session(
 /// The client has detached from the process.
 struct Detached;
 
-/// Waits until a detached process has ended. Its output is read and dropped, so that it does not block.
+/// Waits until a detached process exits. Its output is discarded, so that the process does not block.
 async fn leave(node: Arc<Node>, session: ExecSession, stdout: Arc<StdioFd>, stderr: Option<Arc<StdioFd>>) {
     let mut pumps = JoinSet::new();
     for end in std::iter::once(stdout).chain(stderr) {
         pumps.spawn(async move {
             let mut buffer = Zeroizing::new(vec![0; CHUNK]);
             while end.read(&mut buffer).await.is_ok_and(|length| length > 0) {}
-            // To close a terminal would end its processes.
+            // Closing a terminal would kill its processes.
             std::future::pending::<()>().await;
         });
     }
@@ -146,7 +146,7 @@ fn exit_status(exit: Exit) -> ExitStatus {
     ExitStatus { status: Some(status) }
 }
 
-/// Passes a process's output on, to its end, or to what is there when the process has ended.
+/// Forwards a process's output until it ends, or until the remaining data is sent after the process has exited.
 async fn pump(end: Arc<StdioFd>, part: fn(Vec<u8>) -> Out, mut ended: watch::Receiver<bool>, sender: Sender) {
     let mut buffer = Zeroizing::new(vec![0; CHUNK]);
     let mut rest = REST;
@@ -171,8 +171,8 @@ async fn pump(end: Arc<StdioFd>, part: fn(Vec<u8>) -> Out, mut ended: watch::Rec
     }
 }
 
-/// Carries out the client's requests. Returns when the client detaches, or with an error of the client. Input that the
-/// process does not read delays neither signals nor the window.
+/// Handles the client's requests. Returns when the client detaches, or with a client error. Unread input delays neither
+/// signals nor window changes.
 async fn take_input(
     session: &ExecSession,
     mut requests: Requests<ExecRequest>,
@@ -188,7 +188,7 @@ async fn take_input(
     let invalid = |field: &str, fault: FieldFault| Err(ApiError::invalid_field(field, fault).into());
     loop {
         let Some(request) = requests.next().await? else {
-            // A client that has ended its requests may still read.
+            // A client that has half-closed its request stream may still read.
             if screen.is_none() {
                 drop(typed.take());
             }
@@ -197,7 +197,7 @@ async fn take_input(
         match request.part {
             Some(In::Stdin(bytes)) => {
                 let bytes = Zeroizing::new(bytes);
-                // A process whose input was closed takes no more.
+                // Input after the end of input is ignored.
                 if let Some(typed) = &typed {
                     let _ = typed.send(bytes).await;
                 }
@@ -236,12 +236,12 @@ async fn take_input(
     }
 }
 
-/// Converts the size of a window; `None` where a side is too large.
+/// Converts a window size; `None` if a dimension is too large.
 pub(super) fn window_size(window: v1::WindowSize) -> Option<Window> {
     Some(Window { rows: u16::try_from(window.rows).ok()?, columns: u16::try_from(window.columns).ok()? })
 }
 
-/// Writes input as the process reads it. The process's input ends with the last of it.
+/// Writes input at the pace of the process, then closes the process's input.
 async fn write(input: Arc<StdioFd>, mut typed: mpsc::Receiver<Zeroizing<Vec<u8>>>) {
     while let Some(bytes) = typed.recv().await {
         if input.write_all(&bytes).await.is_err() {

@@ -1,5 +1,6 @@
-//! gRPC health: serving while a launcher with the same configuration is connected, every container of an earlier daemon was found again, the cell is
-//! neither drained nor unhealthy, and the state directory has room for another container. Info has the reasons.
+//! gRPC health: serving if a launcher with the same configuration is connected, every container of an earlier daemon
+//! was recovered, the cell is neither drained nor unhealthy, and the state directory has room for another container.
+//! Info reports the reasons.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +13,10 @@ use tonic_health::server::{HealthReporter, health_reporter};
 use crate::launcher::Connection;
 use crate::node::Node;
 
-/// Interval between two looks at the space of the state directory, which has no notification.
+/// Poll interval of the free space in the state directory, for which there is no notification.
 const DISK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Makes the health service, which a task of its own keeps up to date.
+/// Creates the health service, and starts a task that updates it.
 pub(super) async fn follow(node: &Arc<Node>) -> HealthServer<impl Health> {
     let (reporter, service) = health_reporter();
     report(&reporter, false).await;
@@ -32,7 +33,7 @@ pub(super) async fn follow(node: &Arc<Node>) -> HealthServer<impl Health> {
             let healthy = cell.borrow_and_update().unhealthy_reasons().is_empty();
             let has_room = node.check_disk().is_ok();
             report(&reporter, connected && recovered && healthy && has_room && !*stopping.borrow_and_update()).await;
-            // The senders live in the node, which this task holds.
+            // The node owns the senders, and this task holds the node.
             tokio::select! {
                 _ = launcher.changed() => {}
                 _ = settled.changed() => {}

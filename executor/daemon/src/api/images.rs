@@ -22,9 +22,9 @@ use crate::requests::draft;
 use crate::server::OTHER_MESSAGE_MAX;
 use crate::server::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
-/// Interval between two progress messages of a pull.
+/// Minimum interval between two progress messages of a pull.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
-/// Time limit for the next piece of an archive.
+/// Time limit for the next chunk of an archive.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The images service on a node.
@@ -33,7 +33,7 @@ pub(super) struct ImageService {
     node: Arc<Node>,
 }
 
-/// Makes the images service on a node.
+/// Creates the images service for a node.
 pub(super) fn service(node: &Arc<Node>) -> ImagesServer<ImageService> {
     ImagesServer::new(ImageService { node: Arc::clone(node) })
         .max_decoding_message_size(OTHER_MESSAGE_MAX)
@@ -69,7 +69,7 @@ impl Images for ImageService {
             )
             .into());
         };
-        // Checked before the archive is sent.
+        // Checked before the client sends the archive.
         self.node.config.policy.images.may_import().map_err(|refused| Status::from(of_image(&refused.into())))?;
         let form = match header.form() {
             v1::import_header::Form::OciArchive => Form::OciArchive,
@@ -93,7 +93,7 @@ impl Images for ImageService {
                 _ => return Err(ApiError::invalid_field("data", "only data may follow the header").into()),
             }
         }
-        // A task of its own: a caller that goes away does not leave an import half done.
+        // Spawned, so that a client that disconnects does not leave a partial import.
         let images = Arc::clone(&self.node.images);
         let task = tokio::spawn(async move { images.import(upload, form, inner, name.as_ref()).await });
         let record = task.await.map_err(ApiError::from)?.map_err(reported)?;
@@ -169,7 +169,7 @@ impl Images for ImageService {
     }
 }
 
-/// Parses a caller's reference, which may be short.
+/// Parses a client's image reference, which may be a short name.
 fn parsed(text: &str, field: &str) -> Result<ImageReference, ApiError> {
     ImageReference::parse_short(text).map_err(|bad| {
         let fault = |fault: &executor_core::image::Fault| Violation::new(field, fault.reported());
@@ -184,7 +184,7 @@ async fn next(parts: &mut Requests<v1::ImportImageRequest>) -> Result<Option<v1:
     tokio::time::timeout(PATIENCE, parts.next()).await.map_err(late)?
 }
 
-/// Reports a pull to its client, for as long as the client reads.
+/// Reports a pull to its client, as long as the client reads.
 async fn run_transfer(
     node: Arc<Node>,
     reference: ImageReference,
@@ -203,15 +203,15 @@ async fn run_transfer(
         }
         Err(problem) => Err(problem.into()),
     };
-    // The last progress is reported, too.
+    // Report the last progress, too.
     if let Some(seen) = seen {
         let _ = sender.send(Ok(news(&seen))).await;
     }
     let _ = sender.send(last).await;
 }
 
-/// Follows a pull to its end, and reports its progress when the client reads: the credentials are not held for a client
-/// that does not. Returns the progress that was not reported yet, and the outcome.
+/// Follows a pull to completion, and reports its progress when the client reads, so that credentials are not held for a
+/// client that does not read. Returns the unreported progress and the outcome.
 async fn follow(
     node: &Arc<Node>,
     reference: &ImageReference,
@@ -231,7 +231,7 @@ async fn follow(
                 tokio::time::sleep(PROGRESS_INTERVAL).await;
             }
         }
-        // The pull that was joined has just been given up: a new one begins.
+        // The joined pull was just cancelled: start a new one.
     }
 }
 

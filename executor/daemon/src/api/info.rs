@@ -14,7 +14,7 @@ use super::convert;
 use crate::launcher::Session;
 use crate::node::Node;
 
-/// Time that the launcher has to count its shells: an answer without them is better than none.
+/// Time limit for the launcher to count its warm containers. After that the response omits the counts.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) async fn info(node: &Node) -> v1::InfoResponse {
@@ -71,7 +71,7 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
     }
 }
 
-/// Names of what this version can do, sorted. They are described at `InfoResponse.features` and never removed.
+/// Feature names of this version, sorted. They are documented at `InfoResponse.features` and never removed.
 const FEATURES: [&str; 14] = [
     "actions",
     "attach",
@@ -89,7 +89,7 @@ const FEATURES: [&str; 14] = [
     "validate",
 ];
 
-/// Use of the file system of the state directory; `None` if the system does not say.
+/// Returns the usage of the state directory's file system; `None` if the system call fails.
 fn disk_usage(node: &Node) -> Option<v1::DiskUsage> {
     let about = rustix::fs::statvfs(&node.config.paths.state_dir).ok()?;
     Some(v1::DiskUsage {
@@ -99,19 +99,19 @@ fn disk_usage(node: &Node) -> Option<v1::DiskUsage> {
     })
 }
 
-/// Makes the message of the cell's health.
+/// Returns the cell's health.
 pub(super) fn health(node: &Node) -> v1::Health {
     let unready = match node.launcher.session() {
         _ if *node.stopping.borrow() => Some("executord is stopping".to_owned()),
         Err(problem) => Some(problem.message),
-        Ok(_) if !*node.settled.borrow() => Some("containers of an earlier executord are still looked for".to_owned()),
+        Ok(_) if !*node.settled.borrow() => Some("still looking for the containers of an earlier executord".to_owned()),
         Ok(session) => session.difference().map(str::to_owned),
     };
     let full = node.check_disk().err().map(|problem| problem.message);
     convert::health(&node.cell.state(), unready.into_iter().chain(full))
 }
 
-/// Asks the launcher for its counts of shells. None where it does not answer in time.
+/// Asks the launcher for its warm container counts; `None` if it does not answer in time.
 async fn warm_pool(session: &Session) -> Option<v1::WarmPool> {
     let WarmPool { configured, ready, used, missed } = session.warm_pool(PATIENCE).await?;
     Some(v1::WarmPool { configured, ready, used, missed })

@@ -20,7 +20,7 @@ use crate::model::container::{Handle, Presence};
 use crate::node::Node;
 use crate::server::wire::conversation::{Answers, Conversation, Outlet};
 
-/// Longest wait between two looks at the clock.
+/// Maximum interval between two reads of the clock.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 
 type Sender = Outlet<v1::StreamLogsResponse>;
@@ -76,18 +76,18 @@ struct Selection {
     since: Option<Timestamp>,
     until: Option<Timestamp>,
     offset: Option<u64>,
-    /// Number of the first entry.
+    /// Sequence number of the first selected entry.
     from_sequence: u64,
     log_bytes_max: u64,
 }
 
 impl Selection {
-    /// True of an entry that counts as a line of a tail.
+    /// Returns true if the entry counts as a line of a tail.
     fn counts(&self, entry: &Entry<'_>) -> bool {
         self.since.is_none_or(|since| entry.time >= since) && self.until.is_none_or(|until| entry.time <= until)
     }
 
-    /// Waits for the time after which no entry is selected.
+    /// Waits until the time after which no entry is selected.
     async fn over(&self) {
         let Some(until) = self.until else { return std::future::pending().await };
         // The clock may be set during the wait.
@@ -100,17 +100,17 @@ impl Selection {
     fn message(&self, item: &Item<'_>) -> Option<v1::StreamLogsResponse> {
         let offset = self.offset.unwrap_or(0);
         match item {
-            // A client that selects new entries does not miss those before the oldest kept one.
+            // A client that selects new entries does not miss those before the oldest retained one.
             Item::Gap(from, ..) if from.entries == 0 && self.since.is_some() && self.offset.is_none() => None,
             Item::Gap(_, to, _) if to.bytes < offset || to.entries < self.from_sequence => None,
             Item::Gap(from, to, missing) => {
                 let mut gap = convert::log_gap(*from, *to, *missing, self.log_bytes_max);
                 if let Some(reported) = gap.gap.as_mut().filter(|_| from.entries + 1 < self.from_sequence) {
-                    // How many of the bytes belong to the entries before is not known.
+                    // The number of bytes that belong to earlier entries is unknown.
                     (reported.dropped_bytes, reported.dropped_entries) = (0, to.entries - (self.from_sequence - 1));
                 }
                 if let Some(reported) = gap.gap.as_mut().filter(|_| from.bytes < offset) {
-                    // Entries that are selected in part are not counted.
+                    // Partially selected entries are not counted.
                     (reported.dropped_bytes, reported.dropped_entries, gap.offset) = (to.bytes - offset, 0, offset);
                 }
                 gap.gap
@@ -121,7 +121,7 @@ impl Selection {
             Item::Entry(_, before) if before.entries + 1 < self.from_sequence => None,
             Item::Entry(entry, before) => {
                 let end = before.bytes + entry.output_bytes();
-                // The executor's own entries have no bytes: those at the offset itself are selected.
+                // The executor's own entries have no bytes: those exactly at the offset are selected.
                 if end < offset || (end == offset && entry.output_bytes() > 0) {
                     return None;
                 }
@@ -137,17 +137,17 @@ impl Selection {
     }
 }
 
-/// A log on its way to a client.
+/// A log that is being streamed to a client.
 struct Log {
     reader: LogReader,
     selection: Selection,
     tail: Tail,
-    /// Tags of the log, which the first message takes.
+    /// Tags of the log, sent with the first message.
     tags: HashMap<String, String>,
     sender: Sender,
 }
 
-/// Counts the lines that are passed over for a client that selects the last ones.
+/// Counts the lines to skip for a client that selects the last lines.
 async fn passed(directory: &Path, selection: Selection, tail: Option<u64>) -> Result<Tail, StreamError> {
     let Some(lines) = tail else { return Ok(Tail::default()) };
     let (mut reader, now) = (LogReader::new(directory.to_owned()), crate::now());
@@ -173,11 +173,11 @@ fn unreadable(directory: &Path, error: &std::io::Error) -> StreamError {
 }
 
 impl Log {
-    /// Sends the entries that are there.
+    /// Sends the available entries.
     async fn drain(mut self) -> Result<Self, StreamError> {
         loop {
             let Self { mut reader, selection, mut tail, mut tags, sender } = self;
-            // Reads may wait for the disk, which must not block a thread of the runtime.
+            // Reads may block on the disk, and must not block a thread of the runtime.
             let (reader, tail, read) = tokio::task::spawn_blocking(move || {
                 let mut entries = Vec::new();
                 let more = reader.read(|item| {
@@ -205,14 +205,14 @@ impl Log {
         }
     }
 
-    /// Sends the entries that are there, and ends.
+    /// Sends the available entries, then ends.
     async fn print(self, handle: &Handle) -> Result<(), StreamError> {
         let over = handle.state().is_none_or(|state| state == State::Completed);
         let log = self.drain().await?;
         if over { log.ended() } else { Ok(()) }
     }
 
-    /// Checks where the selection begins, at the end of a log that is complete.
+    /// Checks that the selection starts within a complete log.
     fn ended(&self) -> Result<(), StreamError> {
         let (end, directory) = (self.reader.place(), self.reader.directory());
         let id = directory.file_name().unwrap_or_default().display();
@@ -220,7 +220,7 @@ impl Log {
             Selection { offset: Some(offset), .. } if offset > end.bytes => {
                 format!("offset is {offset}, but the log of container {id} ends at {}", end.bytes)
             }
-            // The next number is that of a client that has read everything.
+            // A client that has read every entry requests the next number.
             Selection { from_sequence, .. } if from_sequence > end.entries.saturating_add(1) => {
                 format!("from_sequence is {from_sequence}, but the log of container {id} has {} entries", end.entries)
             }
@@ -235,7 +235,7 @@ impl Log {
         let mut presence = handle.watch();
         let mut changes: Option<Subscription> = None;
         loop {
-            // The state is read before the file: a completed container has written all of its output.
+            // Read the state before the file: a completed container has written all of its output.
             let over = match &*presence.borrow_and_update() {
                 Presence::Present(facts) => facts.state == State::Completed,
                 Presence::Deleted(_) => true,
@@ -261,7 +261,8 @@ impl Log {
         }
     }
 
-    /// Watches the container's directory; `None` where it is not made yet: the next state will come with it.
+    /// Watches the container's directory; `None` if the directory does not exist yet. The next state arrives once it
+    /// does.
     fn subscribe(&self, node: &Node) -> Result<Option<Subscription>, StreamError> {
         let directory = self.reader.directory();
         match node.log_watch.subscribe(directory) {
@@ -282,7 +283,7 @@ async fn changed(changes: &mut Option<Subscription>) {
     }
 }
 
-/// Checks the number of the first entry, and what is selected beside it.
+/// Checks the sequence number of the first entry, and that it is not combined with other selectors.
 fn from_sequence(request: &v1::StreamLogsRequest) -> Vec<Violation> {
     let Some(number) = request.from_sequence else { return Vec::new() };
     let field = "from_sequence";

@@ -1,4 +1,4 @@
-//! GetOutputs: the captured outputs of a completed container, as a stream: each file's description and content, then
+//! GetOutputs: streams the captured outputs of a completed container: the description and content of each file, then
 //! the skipped files.
 
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::node::Node;
 use crate::server::wire::conversation::{Answers, Conversation, Outlet};
 use crate::store::outputs::{Outputs, OutputsError, Reading};
 
-/// Bytes of a message.
+/// Content of a message, in bytes.
 const PIECE: usize = 64 << 10;
-/// Pieces that are read from the disk at once.
+/// Number of messages that one disk read fills.
 const PIECES: usize = 8;
 
 type Sender = Outlet<v1::GetOutputsResponse>;
 
-/// Looks the requested outputs up, and begins to stream them.
+/// Finds the requested outputs, and starts to stream them.
 pub(super) async fn stream(
     node: &Arc<Node>,
     request: v1::GetOutputsRequest,
@@ -102,7 +102,7 @@ impl Selection {
         })
     }
 
-    /// Returns the selected part of the list; `None` where nothing matches. The declared directory may be empty.
+    /// Returns the selected part of the list; `None` if nothing matches. The declared directory may be empty.
     fn choose(&self, mut list: OutputsList, declared: &OutputSource) -> Option<OutputsList> {
         let Self::Path(wanted) = self else { return Some(list) };
         list.files.retain(|file| covers(wanted, &file.path));
@@ -118,7 +118,7 @@ impl Selection {
     }
 }
 
-/// True when `path` is `wanted` or below it.
+/// Returns true if `path` is `wanted` or below it.
 fn covers(wanted: &str, path: &str) -> bool {
     path.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
@@ -144,7 +144,7 @@ async fn send_file(
     sender: &Sender,
 ) -> Result<(), StreamError> {
     let (reader, opened) = (outputs.clone(), file.clone());
-    // The file is opened before its description is sent.
+    // Open the file before sending its description.
     let mut reading = blocking(move || reader.open(&opened)).await?.map_err(|error| problem(handle, &error))?;
     part(sender, Part::File(v1::OutputFile { path: file.path, size: file.size, mode: file.mode })).await?;
     loop {
@@ -180,7 +180,7 @@ async fn part(sender: &Sender, part: Part) -> Result<(), StreamError> {
     sender.send(Ok(v1::GetOutputsResponse { part: Some(part) })).await.map_err(|_| StreamError::ClientGone)
 }
 
-/// Runs blocking work outside of the runtime's threads.
+/// Runs blocking work on a blocking thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
     spawn_blocking(work).await.map_err(ApiError::from)
 }

@@ -18,11 +18,11 @@ use crate::requests::draft;
 use crate::run::pods;
 use crate::server::OTHER_MESSAGE_MAX;
 
-/// Default number of pods on a page.
+/// Default page size, in pods.
 const PAGE_DEFAULT: usize = 100;
-/// Most pods on a page.
+/// Maximum page size, in pods.
 const PAGE_MAX: usize = 1000;
-/// Bytes of a page, beyond which it ends early: clients refuse messages of more than 4 MiB.
+/// Size at which a page ends early, in bytes. Clients reject messages of more than 4 MiB.
 const PAGE_BYTES: usize = 2 << 20;
 
 /// The pods service on a node.
@@ -31,7 +31,7 @@ pub(super) struct PodService {
     node: Arc<Node>,
 }
 
-/// Makes the pods service on a node.
+/// Creates the pods service for a node.
 pub(super) fn service(node: &Arc<Node>) -> PodsServer<PodService> {
     PodsServer::new(PodService { node: Arc::clone(node) })
         .max_decoding_message_size(OTHER_MESSAGE_MAX)
@@ -77,7 +77,7 @@ impl Pods for PodService {
     }
 }
 
-/// Makes the message of the pod of an id.
+/// Returns the message of the pod with this id.
 fn message(node: &Node, id: &str) -> Result<v1::Pod, ApiError> {
     let handle = node.find_pod(id)?;
     let facts = handle.facts().ok_or_else(|| ApiError::no_pod(id))?;
@@ -103,7 +103,7 @@ fn list(node: &Node, request: &v1::ListPodsRequest) -> Result<v1::ListPodsRespon
         0 => PAGE_DEFAULT,
         size => size.min(PAGE_MAX),
     };
-    // Members by pod, found in one go.
+    // Members by pod, collected in one pass.
     let mut members: HashMap<ContainerId, Vec<v1::PodMember>> = HashMap::new();
     node.registry.visit(None, |handle| {
         if let Some(facts) = handle.facts()

@@ -1,9 +1,10 @@
-//! GetSecrets: the one call that answers values, to the holder of the container's runtime token (docs/adr/0008).
+//! GetSecrets: the only method that returns secret values, to the holder of the container's runtime token
+//! (docs/adr/0008).
 //!
 //! The daemon knows no token. It sends the digest of the presented token to the shim of the container that the token
-//! names, and gets a memory file back; so a compromised daemon reads no secret of a running container without a token.
-//! The caller's identity does not matter, and a refusal reveals nothing: neither that a container exists nor that it
-//! has ended.
+//! names, and receives a memory file, so that a compromised daemon cannot read a running container's secrets without a
+//! token. The caller's identity does not matter, and a denial reveals neither that a container exists nor that it has
+//! exited.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,12 +26,12 @@ use crate::node::Node;
 
 /// Authentication scheme: `Bearer TOKEN` (RFC 6750).
 const SCHEME: &str = "bearer";
-/// Longest header value that is parsed.
+/// Maximum length of a parsed header value, in bytes.
 const HEADER_MAX: usize = SCHEME.len() + 16 + CONTAINER_ID_MAX + 1 + 2 * token::RANDOM_BYTES;
-/// Time limit for a shim to be connected after a start of the daemon, and to answer.
+/// Time limit for a shim to connect after the daemon has started, and to answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The refusal of every wrong token, whatever is wrong with it.
+/// Returns the same denial for every wrong token.
 fn denied() -> ApiError {
     ApiError::new(
         Kind::Denied,
@@ -44,10 +45,10 @@ pub(super) struct Presented {
     digest: TokenDigest,
 }
 
-/// Reads the token, of which only the digest is kept.
+/// Reads the token from the headers. Only its digest is kept.
 ///
 /// # Errors
-/// The token is missing or malformed.
+/// Returns a denial if the token is missing or malformed.
 pub(super) fn presented(headers: &HeaderMap) -> Result<Presented, ApiError> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let value = values.next().filter(|value| !value.is_empty()).ok_or_else(|| {
@@ -62,14 +63,14 @@ pub(super) fn presented(headers: &HeaderMap) -> Result<Presented, ApiError> {
     let token = token.trim_matches(' ');
     let container = token::container(token).filter(|_| scheme.eq_ignore_ascii_case(SCHEME)).ok_or_else(denied)?;
     let digest = TokenDigest::from_token(token.as_bytes());
-    scrub_stack(); // the hash function had the token there
+    scrub_stack(); // the hash function left the token on the stack
     Ok(Presented { container, digest })
 }
 
 /// Returns the secret inputs of the container whose token was presented.
 ///
 /// # Errors
-/// The token is not that of a running container, or not that of the requested one.
+/// Returns a denial if the token does not belong to a running container, or not to the requested one.
 pub(super) async fn get(node: &Arc<Node>, presented: Presented, id: &str) -> Result<v1::GetSecretsResponse, ApiError> {
     let Presented { container, digest } = presented;
     if !id.is_empty() && id != container.as_str() {
@@ -80,7 +81,7 @@ pub(super) async fn get(node: &Arc<Node>, presented: Presented, id: &str) -> Res
         file = tokio::time::timeout(PATIENCE, ask(&handle, &digest)) => file.map_err(|_| denied())??,
         () = ending(&handle) => return Err(denied()),
     };
-    // The answer has copies; the memory file is overwritten at once, for every holder of a descriptor.
+    // The response has copies. The memory file is overwritten now, for every holder of a descriptor.
     let answer = file.read(response);
     let wiped = file.wipe();
     let broken = |error: &(dyn std::error::Error + 'static)| {
@@ -89,27 +90,27 @@ pub(super) async fn get(node: &Arc<Node>, presented: Presented, id: &str) -> Res
     wiped.map_err(|error| broken(&error))?;
     answer
         .map_err(|error| broken(&error))?
-        .ok_or_else(|| ApiError::new(Kind::Internal, "the container's shim gave a malformed answer"))
+        .ok_or_else(|| ApiError::new(Kind::Internal, "the container's shim sent a malformed response"))
 }
 
-/// Asks the shim.
+/// Requests the secrets from the shim.
 async fn ask(handle: &Handle, digest: &TokenDigest) -> Result<MemFile, ApiError> {
     handle.settled().await;
     let link = handle.shim().ok_or_else(denied)?;
     let call = ShimCall::ReadSecrets(ReadSecrets { token_digest: digest.to_bytes() });
     let fd = link.call_with_fds(call, &[]).await.map_err(|reported| match reported {
-        // The shim is gone, the token is wrong, or the shim is an older one, whose container has no token.
+        // The shim is gone, the token is wrong, or the shim is an older version without token support.
         None => denied(),
         Some(reported) if matches!(reported.reason(), Reason::Denied | Reason::Invalid) => denied(),
         Some(reported) => reported.into(),
     })?;
     let broken =
-        |why: String| ApiError::new(Kind::Internal, format!("the container's shim gave a malformed answer: {why}"));
+        |why: String| ApiError::new(Kind::Internal, format!("the container's shim sent a malformed response: {why}"));
     MemFile::from_fd(fd.ok_or_else(|| broken("no descriptor".into()))?, DISCLOSURE_MAX)
         .map_err(|error| broken(error.to_string()))
 }
 
-/// Resolves when the container's process has ended.
+/// Resolves when the container's process has exited.
 async fn ending(handle: &Handle) {
     let mut watch = handle.watch();
     // The sender lives as long as the handle.
@@ -117,7 +118,7 @@ async fn ending(handle: &Handle) {
         watch.wait_for(|presence| !matches!(presence, Presence::Present(facts) if facts.state < State::Wiping)).await;
 }
 
-/// Decodes a payload into the response; `None` where it is malformed.
+/// Decodes a payload into the response; `None` if it is malformed.
 fn response(bytes: &[u8]) -> Option<v1::GetSecretsResponse> {
     let strings = payload::decode(bytes).ok()?;
     let (manifest, values) = strings.split_first()?;

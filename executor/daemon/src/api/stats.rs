@@ -20,11 +20,11 @@ use crate::server::wire::conversation::{Answers, Conversation, Outlet};
 
 /// Maximum number of ids in a request, and of containers on a page.
 const MOST: usize = 1000;
-/// Containers in a message of a stream.
+/// Maximum number of containers in a message of a stream.
 const IN_MESSAGE: usize = 100;
-/// Shortest time between two readings, and the default.
+/// Minimum and default interval between two readings.
 const INTERVAL_MIN: Duration = Duration::from_secs(1);
-/// Longest time between two readings.
+/// Maximum interval between two readings.
 const INTERVAL_MAX: Duration = Duration::from_secs(3600);
 
 type Sender = Outlet<v1::WatchStatsResponse>;
@@ -84,9 +84,9 @@ pub(super) fn watch(
 async fn follow(node: Arc<Node>, chosen: Chosen, labels: HashMap<String, String>, interval: Duration, sender: Sender) {
     let mut due = Instant::now();
     loop {
-        // Seen before the reading, which has their final counters then.
+        // Evaluated before the reading, which then includes final counters.
         let is_last = chosen.is_over();
-        // A part of it at a time, so that a client that does not read takes no more memory where there are more containers.
+        // Read in parts, to bound the memory that a slow client occupies regardless of the number of containers.
         let mut after = None;
         loop {
             let (handles, more) = chosen.page(&node, after.as_ref(), IN_MESSAGE, |facts| has(facts, &labels));
@@ -107,7 +107,7 @@ async fn follow(node: Arc<Node>, chosen: Chosen, labels: HashMap<String, String>
         if is_last {
             return;
         }
-        // A reading that took longer than the interval is not made up for.
+        // Missed intervals are skipped.
         due = (due + interval).max(Instant::now());
         tokio::select! {
             () = tokio::time::sleep_until(due) => {}

@@ -1,7 +1,9 @@
-//! Keeps a process that can sign certificates: has the CA's files read again when they change, at SIGHUP, and for each new launcher.
+//! Keeps the launcher's certificate signer current: has the CA files reread when they change, on SIGHUP, and for each
+//! new launcher.
 //!
-//! executord sees when the files change, and nothing of the key. A CA that cannot sign is told, and the one in force stays until
-//! its process ends. The two files are rarely replaced in the same moment: a failure is tried again.
+//! executord notices changes of the files and never reads the key. If a new CA cannot sign, an error is reported and
+//! the previous CA stays in use until its process exits. The two files are rarely replaced at the same moment, so
+//! failures are retried.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -16,14 +18,14 @@ use tokio::time::sleep;
 use crate::background::renewal;
 use crate::node::Node;
 
-/// Time after a change until the files are read: several are often written one after the other.
+/// Delay after a change before the files are read, because several files are often written in sequence.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Interval of the look without a change.
+/// Poll interval in the absence of notifications.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Pauses after failures.
+/// Retry pauses after failures.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
-/// Keeps the process until the daemon stops.
+/// Runs until the daemon stops.
 pub(crate) async fn run_authority_reload(node: Arc<Node>, mut hangup: Signal) {
     let settings = &node.config.identity;
     let paths = [&settings.ca_certificate, &settings.ca_key];
@@ -32,7 +34,7 @@ pub(crate) async fn run_authority_reload(node: Arc<Node>, mut hangup: Signal) {
     let (mut seen, mut reported, mut is_wanted) = (None, String::new(), true);
     loop {
         let mut changes = renewal::watch(&node, paths.map(PathBuf::as_path), "the CA's files");
-        // What changes from here on is told.
+        // Later changes produce notifications.
         let is = paths.map(|path| version(path));
         is_wanted |= seen.as_ref() != Some(&is);
         let is_connected = node.launcher.session().is_ok();
@@ -40,7 +42,7 @@ pub(crate) async fn run_authority_reload(node: Arc<Node>, mut hangup: Signal) {
             match node.signer.reopen(&node.launcher).await {
                 Ok(ready) => {
                     let until = Timestamp(ready.not_after.saturating_mul(1_000_000_000)).rfc3339();
-                    tracing::info!(subject = ready.subject, until, "the CA signs certificates of containers");
+                    tracing::info!(subject = ready.subject, until, "the CA can sign container certificates");
                     (is_wanted, seen) = (false, Some(is));
                     reported.clear();
                     retry.reset();
@@ -61,14 +63,14 @@ pub(crate) async fn run_authority_reload(node: Arc<Node>, mut hangup: Signal) {
                 tracing::info!("SIGHUP: reading the CA's files again");
                 is_wanted = true;
             }
-            _ = greetings.changed() => is_wanted = true, // the process ended with the last launcher
+            _ = greetings.changed() => is_wanted = true, // the signer exited with the last launcher
             () = sleep(pause) => {}
             () = node.until_stopping() => return,
         }
     }
 }
 
-/// What tells one version of a file from another, as far as this user may look.
+/// Returns metadata that identifies a version of a file, as far as this user may read it.
 fn version(path: &Path) -> Option<(u64, u64, i64, i64)> {
     let file = std::fs::metadata(path).ok()?;
     Some((file.ino(), file.len(), file.mtime(), file.mtime_nsec()))

@@ -1,13 +1,13 @@
-//! Drain: the cell takes no new containers, and those that it has are stopped, a few at a time, up to a deadline.
+//! Drain: the cell accepts no new containers, and stops its existing ones, a few at a time, until a deadline.
 //!
 //! ```text
 //!  containers and members, `parallel` at a time, each with its grace ──> pods ──> drained
 //!        │ deadline
-//!        └──> all that is left is killed ──> drained, or given up after GIVE_UP: the drain ends, always
+//!        └──> the rest is killed ──> drained, or given up after GIVE_UP: the drain always ends
 //! ```
-//! One whose grace period would end behind the deadline is told at once, whatever the number: a few that take long rob the others
-//! of nothing. The drain is a task of the daemon's: a client that goes away changes nothing, and one that asks again joins it. A restarted
-//! daemon goes on with it.
+//! A container whose grace period would end after the deadline is stopped at once, beyond the `parallel` limit, so that
+//! slow containers do not shorten the grace periods of others. The drain is a task of the daemon: it continues if its
+//! client disconnects, and later requests join it. A restarted daemon continues the drain.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use crate::node::Node;
 use crate::operations::members;
 use crate::operations::reserve;
 
-/// Time that containers have to end after they were killed at the deadline.
+/// Time for containers to exit after they were killed at the deadline.
 const GIVE_UP: Duration = Duration::from_secs(30);
 
-/// A drain as a caller asks for it.
+/// A drain request.
 #[derive(Clone, Debug)]
 pub(crate) struct DrainRequest {
     pub(crate) deadline: Duration,
@@ -37,9 +37,9 @@ pub(crate) struct DrainRequest {
     pub(crate) reason: String,
 }
 
-/// Begins a drain, or joins the one that is under way, whose deadline this can bring forward.
+/// Starts a drain, or joins the current one, whose deadline this request can bring forward.
 pub(crate) async fn start(node: &Arc<Node>, request: DrainRequest) {
-    // A task of its own: a caller that goes away does not leave a drain without its task.
+    // Spawned, so that a client that disconnects does not leave a drain without its task.
     let _ = tokio::spawn(begin_whole(Arc::clone(node), request)).await;
 }
 
@@ -57,29 +57,29 @@ async fn begin_whole(node: Arc<Node>, request: DrainRequest) {
             done: false,
         });
         if drain.done {
-            // A container of before may have turned up since.
+            // An earlier container may have been recovered since.
             (drain.begun_at, drain.deadline_at, drain.done) = (now, deadline_at, false);
         }
         drain.deadline_at = drain.deadline_at.min(deadline_at);
     });
     begun.await;
-    tracing::info!(deadline_ms = request.deadline.as_millis(), "draining: no new containers are taken");
+    tracing::info!(deadline_ms = request.deadline.as_millis(), "draining: new containers are refused");
     reserve::release_all(&node);
     tokio::spawn(execute(node));
 }
 
-/// Takes containers again. Those that were told to stop do stop.
+/// Accepts containers again. Containers that were already stopped keep stopping.
 pub(crate) async fn end(node: &Node) {
     let ended = node.change_cell(|state| {
         if state.drain.take().is_some() {
             node.registry.set_closed(false);
-            tracing::info!("the drain has ended: new containers are taken");
+            tracing::info!("the drain has ended: new containers are accepted");
         }
     });
     ended.await;
 }
 
-/// Goes on with the drain of an earlier daemon.
+/// Continues the drain of an earlier daemon.
 pub(crate) async fn resume(node: Arc<Node>) {
     if node.cell.state().drain.is_some_and(|drain| !drain.done) {
         let _ = node.settled.subscribe().wait_for(|settled| *settled).await;
@@ -91,44 +91,45 @@ fn after(now: Timestamp, time: Duration) -> Timestamp {
     Timestamp(now.0.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
 }
 
-/// What became of a container that was told to stop.
+/// Result of stopping a container.
 struct Stopped {
     id: ContainerId,
     killed: bool,
-    /// It was one of those whose number is limited.
+    /// True if the container counted towards the `parallel` limit.
     counted: bool,
 }
 
-/// A drain that is carried out.
+/// A drain in progress.
 struct Draining {
     node: Arc<Node>,
     progress: DrainProgress,
     stops: JoinSet<Stopped>,
-    /// Those of them whose number is limited.
+    /// Number of stopping containers that count towards the `parallel` limit.
     counted: usize,
-    /// Containers that were told to stop.
+    /// Containers that received a stop.
     reported: BTreeSet<ContainerId>,
-    /// Likewise, when the time was over.
+    /// Containers that were killed at the deadline.
     killed: BTreeSet<ContainerId>,
     /// Pods, which are not counted.
     pods: BTreeSet<ContainerId>,
 }
 
-/// Deadline of a drain by the monotonic clock: a wall clock that is set neither ends containers early nor keeps them.
+/// Deadline of a drain on the monotonic clock, so that setting the wall clock neither shortens nor extends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Due {
-    /// The date that it was computed from.
+    /// The wall-clock time that the deadline was computed from.
     deadline_at: Timestamp,
     at: Instant,
 }
 
 impl Due {
-    /// Computes the deadline of a drain. A known deadline stays if its date has not changed, and otherwise only moves forward.
+    /// Computes the deadline of a drain. A known deadline stays if its date has not changed, and otherwise only moves
+    /// forward.
     fn new(known: Option<Self>, drain: &Drain, instant: Instant, now: Timestamp) -> Self {
         let whole = drain.deadline_at.since(drain.begun_at);
         match known {
             Some(known) if known.deadline_at == drain.deadline_at => known,
-            // A drain of an earlier daemon lasts no longer than asked for, also if the clock was set back since.
+            // A drain of an earlier daemon lasts no longer than requested, even if the clock was set back since.
             _ => {
                 let at = instant + drain.deadline_at.since(now).min(whole);
                 let at = known.map_or(at, |known| known.at.min(at));
@@ -139,7 +140,7 @@ impl Due {
 }
 
 async fn execute(node: Arc<Node>) {
-    // A request joins by the state alone; a task that waits is for all requests that came meanwhile.
+    // A request joins through the state; one waiting task serves all requests that arrived meanwhile.
     let Some(_alone) = node.cell.draining.next().await else { return };
     let mut draining = Draining {
         node: Arc::clone(&node),
@@ -175,15 +176,16 @@ async fn execute(node: Arc<Node>) {
 }
 
 impl Draining {
-    /// Returns the containers and pods that have not ended. Looked for each time: one may have been admitted just before the drain
-    /// began.
+    /// Returns the containers and pods that have not exited. Recomputed each time, because a container may have been
+    /// admitted just
+    /// before the drain started.
     fn living(&self) -> Vec<Arc<Handle>> {
         let all = self.node.registry.all().into_iter();
         all.filter(|handle| !handle.is_over() && !handle.is_self_test()).collect()
     }
 
-    /// Tells containers to stop, as many as may be stopping at once, and all whose time has come; pods when there is nothing else.
-    /// Returns when the time of the next one comes.
+    /// Stops containers up to the parallel limit, and all whose grace period would exceed the deadline; pods when
+    /// nothing else is left. Returns the time until the next container is due.
     fn stop(&mut self, living: &[Arc<Handle>], parallel: usize, left: Duration) -> Option<Duration> {
         let is_last = living.iter().all(|handle| handle.is_pod());
         let mut next: Option<Duration> = None;
@@ -203,12 +205,12 @@ impl Draining {
         next
     }
 
-    /// Kills all that is left.
+    /// Kills the remaining containers.
     fn kill(&mut self, living: &[Arc<Handle>]) -> Option<Duration> {
         for handle in living {
             if self.killed.insert(handle.id().clone()) {
                 self.reported.insert(handle.id().clone());
-                tracing::warn!(container = %handle.id(), "killed: the time of the drain is over");
+                tracing::warn!(container = %handle.id(), "killed: the drain's deadline has passed");
                 self.request_stop(handle, Duration::ZERO, false);
             }
         }
@@ -224,8 +226,8 @@ impl Draining {
         self.stops.spawn(async move {
             let begun = Instant::now();
             if let Err(problem) = members::stop(&handle, Some(grace)).await {
-                tracing::error!(container = %handle.id(), "not stopped: {problem}");
-                // Its shim has refused, which another attempt does not change; it is looked at again at the deadline.
+                tracing::error!(container = %handle.id(), "the drain did not stop the container: {problem}");
+                // The shim refused, and a retry would not help; the container is checked again at the deadline.
                 let _ = handle.completed().await;
             }
             let facts = handle.facts();
@@ -276,7 +278,6 @@ impl Draining {
     }
 }
 
-/// SIGKILL.
 const KILL: i32 = 9;
 
 #[cfg(test)]
@@ -305,11 +306,11 @@ mod tests {
         for now in [106, 88, 100] {
             assert_eq!(Due::new(Some(due), &drain(102 * HOUR), start + hours(1), Timestamp(now * HOUR)), due, "{now}");
         }
-        // The control: another request brings the deadline forward, and never back.
+        // Control: another request can bring the deadline forward, but not back.
         let sooner = Due::new(Some(due), &drain(101 * HOUR), start, Timestamp(100 * HOUR));
         assert_eq!(sooner.at, start + hours(1));
         assert_eq!(Due::new(Some(sooner), &drain(102 * HOUR), start, Timestamp(100 * HOUR)).at, sooner.at);
-        // A later daemon whose clock was set back waits no longer than the whole time.
+        // A later daemon whose clock was set back waits no longer than the total time.
         assert_eq!(Due::new(None, &drain(102 * HOUR), start, Timestamp(88 * HOUR)).at, start + hours(2));
     }
 }

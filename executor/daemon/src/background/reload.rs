@@ -1,9 +1,9 @@
-//! Applies the rules of the configuration file again when the file changes, and at SIGHUP: `[[callers]]`, and `allow` of each
-//! provider of secrets.
+//! Reapplies the rules of the configuration file when the file changes, and on SIGHUP: `[[callers]]`, and `allow` of
+//! each secret provider.
 //!
-//! The file is read as the user that the daemon serves as. A text is applied after it was read twice without a change, so
-//! that a file that is still being written does not count. The whole file must be valid: otherwise the rules in force
-//! stay. Other keys are compared, and those that differ are logged.
+//! The file is read as the user that the daemon runs as. Its text is applied after two identical reads, so that a file
+//! that is still being written is not applied. The whole file must be valid; otherwise the rules in force stay. Changed
+//! keys that need a restart are logged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use crate::background::renewal;
 use crate::config::{Config, ConfigError};
 use crate::node::Node;
 
-/// Pause between a change and the first reading of the file, and between two readings.
+/// Pause between a change and the first read of the file, and between two reads.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Interval of readings without a notification.
+/// Poll interval in the absence of notifications.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Provider's key whose changes take effect at once.
+/// Provider key whose changes take effect at once.
 const ALLOW: &str = "allow";
-/// Tables with such keys.
+/// Table whose changes take effect at once, and the table with `allow`.
 const CALLERS: &str = "callers";
 const PROVIDERS: &str = "secret_providers";
 
-/// Keeps the rules up to date until the daemon stops.
+/// Keeps the rules current until the daemon stops.
 pub(crate) async fn run_reloads(node: Arc<Node>, mut hangup: Signal) {
     let mut reload = Reload::new(&node.config);
     loop {
         let path = node.config.watched_file();
         let mut changes = renewal::watch(&node, [path], "the configuration file");
-        // Later changes end a task of `changes`.
+        // Later changes complete a task of `changes`.
         let config = Arc::clone(&node.config);
         let read = tokio::task::spawn_blocking(move || config.read_again()).await;
         let is_half_read = read.is_ok_and(|read| reload.take(&node, read));
@@ -50,15 +50,15 @@ pub(crate) async fn run_reloads(node: Arc<Node>, mut hangup: Signal) {
     }
 }
 
-/// State of the readings.
+/// State of the reload task.
 struct Reload {
-    /// Text that was last applied or refused; unset if it is to be applied again.
+    /// Text that was last applied or rejected; unset if the text must be applied again.
     done: Option<String>,
-    /// Text of the last reading, if it differs from `done`.
+    /// Text of the last read, if it differs from `done`.
     candidate: Option<String>,
-    /// Last error in the log.
+    /// Last logged error.
     error: String,
-    /// Keys in the log that take effect at the next start.
+    /// Logged keys that take effect at the next start.
     pending: BTreeSet<String>,
 }
 
@@ -67,14 +67,14 @@ impl Reload {
         Self { done: Some(config.text.clone()), candidate: None, error: String::new(), pending: BTreeSet::new() }
     }
 
-    /// Makes the next error and the next keys appear in the log even if they are the same.
+    /// Logs the next error and the next keys even if they are unchanged.
     fn forget(&mut self) {
         self.error.clear();
         self.pending.clear();
         self.done = None;
     }
 
-    /// Takes the result of a reading. Returns true if the file must be read once more before its text counts.
+    /// Handles the result of a read. Returns true if the file must be read again before its text is applied.
     fn take(&mut self, node: &Node, read: Result<String, ConfigError>) -> bool {
         let text = match read {
             Ok(text) => text,
@@ -122,7 +122,7 @@ impl Reload {
     fn report(&mut self, error: &ConfigError) {
         let error = crate::chain(error);
         if error != self.error {
-            tracing::error!("the rules of callers and references stay as they are: {error}");
+            tracing::error!("the current rules of callers and references stay in force: {error}");
             self.error = error;
         }
     }

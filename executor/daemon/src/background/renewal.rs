@@ -1,7 +1,7 @@
-//! Reads the certificates of the TCP listener again when their files change, and at SIGHUP.
+//! Reloads the certificates of the TCP listener when their files change, and on SIGHUP.
 //!
-//! The directories are watched, not the files: a new file is renamed over the old one, or a link on the way to it is
-//! changed, as Kubernetes does it with a whole directory. A look now and then covers file systems that tell of no change.
+//! The directories are watched, not the files: files are replaced by rename, or a symlink in their path changes, as
+//! Kubernetes does for a whole directory. Polling covers file systems without change notifications.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -16,41 +16,41 @@ use tokio::time::sleep;
 use crate::node::Node;
 use crate::server::Certificates;
 
-/// Time after a change until the files are read: several are often written one after the other.
+/// Delay after a change before the files are read, because several files are often written in sequence.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Interval of the look without a change.
+/// Poll interval in the absence of notifications.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Most links that are followed on the way to a file.
+/// Maximum number of symlinks that are followed to a file.
 const LINKS_MAX: usize = 40;
 
 /// Subscribes to SIGHUP.
 ///
 /// # Errors
-/// The handler cannot be installed.
+/// Returns an error if the handler cannot be installed.
 pub(crate) fn hangup() -> std::io::Result<Signal> {
     signal(SignalKind::hangup())
 }
 
-/// Watches the directories in which a change can lead a path to another file. A task of the set ends at the first change. `what`
-/// names the files in the log.
+/// Watches the directories in which a change can make a path lead to another file. The first change completes a task of
+/// the set. `what` names the files in the log.
 pub(crate) fn watch<'a>(node: &Node, files: impl IntoIterator<Item = &'a Path>, what: &str) -> JoinSet<()> {
     let mut changes = JoinSet::new();
     for directory in files.into_iter().flat_map(directories).collect::<BTreeSet<_>>() {
         match node.log_watch.subscribe(&directory) {
             Ok(mut subscription) => drop(changes.spawn(async move { subscription.changed().await })),
-            // The directory can be closed to this user.
+            // This user may not have access to the directory.
             Err(error) => tracing::debug!(%error, directory = %directory.display(), "cannot watch {what}"),
         }
     }
     changes
 }
 
-/// Keeps the certificates up to date until the daemon stops.
+/// Keeps the certificates current until the daemon stops.
 pub(crate) async fn run_certificate_reload(node: Arc<Node>, certificates: Arc<Certificates>, mut hangup: Signal) {
     let mut expired = certificates.expires_in().is_none();
     loop {
         let mut changes = watch(&node, certificates.files(), "certificates");
-        // What changes from here on is told.
+        // Later changes produce notifications.
         let reader = Arc::clone(&certificates);
         let _ = tokio::task::spawn_blocking(move || reader.reload()).await;
         if certificates.expires_in().is_none() && !std::mem::replace(&mut expired, true) {
@@ -66,7 +66,8 @@ pub(crate) async fn run_certificate_reload(node: Arc<Node>, certificates: Arc<Ce
     }
 }
 
-/// The directories in which a change can lead a path to another file: its own, and that of each link on the way.
+/// Returns the directories in which a change can make a path lead to another file: its own, and that of each symlink on
+/// the path.
 fn directories(path: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut at = PathBuf::from("/");
@@ -94,7 +95,7 @@ fn directories(path: &Path) -> BTreeSet<PathBuf> {
     found
 }
 
-/// The names of a path, the last one first.
+/// Returns the components of a path in reverse order.
 fn names(path: &Path) -> Vec<OsString> {
     let names = path.components().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),

@@ -1,5 +1,5 @@
-//! Deletes completed containers that no caller deletes: after a while, beyond a number or a size on the disk, or at once
-//! where the request says so.
+//! Deletes completed containers that clients do not delete: after an age, beyond a number or a disk size, or at once if
+//! the request says so.
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt as _;
@@ -18,23 +18,23 @@ use crate::node::Node;
 use crate::operations::delete;
 use crate::paths::Paths;
 
-/// Interval between looks for containers that are too old.
+/// Interval of checks for containers that are too old.
 const AGE_INTERVAL: Duration = Duration::from_secs(60);
-/// Least time between two looks: each goes over all containers.
+/// Minimum pause between two checks, each of which iterates over all containers.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
-/// Deletes completed containers beyond the configured number, age and size, for as long as the daemon lives.
+/// Deletes completed containers beyond the configured number, age and size, until the daemon stops.
 pub(crate) async fn run_retention(node: Arc<Node>) {
     let mut seen = Seen::default();
     loop {
         for (handle, reason) in superfluous(&node, &mut seen).await {
             match delete::delete(&node, Arc::clone(&handle), false).await {
                 Ok(()) if reason == Reason::Request => {}
-                Ok(()) => tracing::info!(container = %handle.id(), reason = reason.name(), "retention is over"),
+                Ok(()) => tracing::info!(container = %handle.id(), reason = reason.name(), "retention has expired"),
                 Err(problem) => {
-                    tracing::warn!(container = %handle.id(), "cannot delete the container, whose retention is over: {problem}");
+                    tracing::warn!(container = %handle.id(), "cannot delete the container, whose retention has expired: {problem}");
                     if problem.kind == Kind::Unavailable {
-                        break; // no launcher: the next look may find one
+                        break; // no launcher; the next check may find one
                     }
                 }
             }
@@ -47,7 +47,7 @@ pub(crate) async fn run_retention(node: Arc<Node>) {
 /// Why a completed container is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
-    /// The request says so.
+    /// The request asks for deletion on completion.
     Request,
     /// `retention.hours`.
     Age,
@@ -68,8 +68,9 @@ impl Reason {
     }
 }
 
-/// First sights of completed containers. Ages are counted from there by the monotonic clock: a wall clock that is set makes
-/// no container old. Only the age at the first sight is computed from dates: for a container of an earlier daemon.
+/// When completed containers were first seen. Ages are measured from then on the monotonic clock, so that setting the
+/// wall clock does not age containers. Only the age at first sight is computed from dates, for containers of an earlier
+/// daemon.
 #[derive(Default)]
 struct Seen(HashMap<ContainerId, FirstSighting>);
 
@@ -78,27 +79,27 @@ struct FirstSighting {
     finished_at: Timestamp,
     at: Instant,
     age: Duration,
-    /// Bytes on the disk. Measured once: the files of a completed container do not change.
+    /// Disk usage in bytes. Measured once: the files of a completed container do not change.
     bytes: Option<u64>,
 }
 
 impl Seen {
-    /// Returns the age of a container that is completed.
+    /// Returns the age of a completed container.
     fn age(&mut self, id: &ContainerId, finished_at: Timestamp, (now, instant): (Timestamp, Instant)) -> Duration {
         let sight = FirstSighting { finished_at, at: instant, age: now.since(finished_at), bytes: None };
         let known = self.0.entry(id.clone()).or_insert(sight);
         if known.finished_at != finished_at {
-            *known = sight; // another container of the same id
+            *known = sight; // another container with the same id
         }
         known.age + instant.saturating_duration_since(known.at)
     }
 
-    /// Forgets the containers that are gone.
+    /// Forgets removed containers.
     fn keep_only(&mut self, completed: &BTreeSet<ContainerId>) {
         self.0.retain(|id, _| completed.contains(id));
     }
 
-    /// Measures the containers that were not measured yet.
+    /// Measures containers that are not measured yet.
     async fn measure(&mut self, paths: &Paths) {
         let new = self.0.iter().filter(|(_, sight)| sight.bytes.is_none());
         let new: Vec<(ContainerId, PathBuf)> = new.map(|(id, _)| (id.clone(), paths.kept_container(id))).collect();
@@ -122,18 +123,18 @@ impl Seen {
     }
 }
 
-/// Returns the bytes that a container's logs, outputs and records take on the disk. What cannot be read counts as nothing.
+/// Returns the disk usage of a container's logs, outputs and records, in bytes. Unreadable files count as 0.
 fn bytes_on_disk(dir: &Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
     let of_entry = |entry: std::fs::DirEntry| match entry.metadata() {
         Ok(about) if about.is_dir() => bytes_on_disk(&entry.path()),
-        Ok(about) => about.blocks() * 512, // as stat(2) counts blocks
+        Ok(about) => about.blocks() * 512, // stat(2) counts 512-byte blocks
         Err(_) => 0,
     };
     entries.flatten().map(of_entry).sum()
 }
 
-/// Returns the containers to delete, the oldest first.
+/// Returns the containers to delete, oldest first.
 async fn superfluous(node: &Node, seen: &mut Seen) -> Vec<(Arc<Handle>, Reason)> {
     let now = (crate::now(), Instant::now());
     let mut completed: Vec<(Duration, Arc<Handle>)> = Vec::new();
@@ -154,9 +155,9 @@ async fn superfluous(node: &Node, seen: &mut Seen) -> Vec<(Arc<Handle>, Reason)>
     seen.keep_only(&completed.iter().map(|(_, handle)| handle.id().clone()).collect());
     seen.measure(&node.config.paths).await;
     node.completed_bytes.store(seen.all_bytes(), Ordering::Relaxed);
-    // A pod is kept for as long as any of its members is.
+    // A pod is kept as long as any of its members.
     completed.retain(|(_, handle)| !with_members.contains(handle.id()));
-    // Containers that were first seen at the same time are in the order of their dates.
+    // Containers first seen at the same time stay in the order of their dates.
     completed.sort_by_key(|(age, _)| std::cmp::Reverse(*age));
     let sizes: Vec<(Duration, u64)> = completed.iter().map(|(age, handle)| (*age, seen.bytes(handle.id()))).collect();
     let reasons = reasons(&sizes, &node.config.retention);
@@ -164,8 +165,8 @@ async fn superfluous(node: &Node, seen: &mut Seen) -> Vec<(Arc<Handle>, Reason)>
     unwanted.into_iter().chain(expired).collect()
 }
 
-/// Returns for each completed container, the oldest first, why it is deleted, if it is. Input is each one's age and size in
-/// bytes.
+/// Returns for each completed container the reason to delete it, if any. The input is the age and size in bytes of each
+/// container, oldest first.
 fn reasons(completed: &[(Duration, u64)], limits: &RetentionSettings) -> Vec<Option<Reason>> {
     let mut left = completed.len();
     let mut bytes = completed.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
@@ -201,9 +202,9 @@ mod tests {
         for (now, passed) in [(106, HOUR), (94, 2 * HOUR)] {
             assert_eq!(seen.age(&a, date(100), (date(now), start + passed)), passed);
         }
-        // One that ends after the clock was set back is the younger one, though its date is the earlier one.
+        // A container that completes after the clock was set back is younger, though its date is earlier.
         assert_eq!(seen.age(&b, date(94), (date(94), start + 2 * HOUR)), Duration::ZERO);
-        // The control: a container of an earlier daemon is as old as its dates say.
+        // Control: a container of an earlier daemon is as old as its dates say.
         seen.keep_only(&BTreeSet::new());
         assert_eq!(seen.age(&a, date(100), (date(106), start)), 6 * HOUR);
     }
@@ -218,7 +219,7 @@ mod tests {
         assert_eq!(expired(&[(minutes(61), 1), (minutes(9), 1)]), [age, None]);
         assert_eq!(expired(&[(minutes(9), 1); 5]), [number, number, None, None, None]);
         assert_eq!(expired(&[(minutes(9), 60), (minutes(8), 60), (minutes(7), 40)]), [bytes, None, None]);
-        // What the other limits expire no longer counts.
+        // Containers that another limit expires no longer count.
         assert_eq!(expired(&[(minutes(61), 90), (minutes(9), 60), (minutes(8), 40)]), [age, None, None]);
         assert_eq!(expired(&[(minutes(9), 101)]), [bytes]);
     }

@@ -1,9 +1,9 @@
-//! The self-test: a container of the daemon's own is made, started, stopped, wiped and removed, again and again.
+//! Self-test: periodically creates, starts, stops, wipes and removes a container.
 //!
-//! It is a pod without members, which needs no image and no root file system and is allowed by every policy: launcher, shim,
-//! namespaces, cgroup, first process, exit record and removal are those of any container. It has no secret files and executes no
-//! program. It has an id of its own that no caller can use, is shown to nobody, tells no events, and counts in no capacity, so that
-//! a full node is tested, too.
+//! The container is a pod without members, which needs no image and no root file system and passes every policy.
+//! Launcher, shim, namespaces, cgroup, init process, exit record and removal are those of any container. It has no
+//! secret files and executes no program. Its id is reserved: clients can neither use nor see it. It produces no events
+//! and uses no capacity, so that a full node is tested, too.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::operations::delete;
 use crate::operations::members;
 use crate::run::pods;
 
-/// Longest time until a failed test is repeated.
+/// Maximum time until a failed test is repeated.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Tests, for as long as the daemon lives.
+/// Runs the self-test periodically until the daemon stops.
 pub(crate) async fn run_self_test(node: Arc<Node>) {
     let settings = node.config.self_test;
     if settings.interval.is_zero() {
@@ -32,7 +32,7 @@ pub(crate) async fn run_self_test(node: Arc<Node>) {
     loop {
         tokio::time::sleep(pause).await;
         if *node.stopping.borrow() || node.cell.state().drain.is_some() {
-            continue; // nothing is made then
+            continue; // no container is created then
         }
         let begun = Instant::now();
         let failure = test(&node, settings.timeout).await.err();
@@ -50,13 +50,13 @@ pub(crate) async fn run_self_test(node: Arc<Node>) {
     }
 }
 
-/// Makes a container and takes it through its life.
+/// Creates a container and runs it through its lifecycle.
 async fn test(node: &Arc<Node>, limit: Duration) -> Result<(), String> {
     let deadline = Instant::now() + limit;
     let mut step = "cannot remove the container of an earlier test";
     let life = async {
         remove(node).await?;
-        step = "cannot make a container";
+        step = "cannot create a container";
         let request = v1::CreatePodRequest { id: SELF_TEST_ID.to_owned(), ..v1::CreatePodRequest::default() };
         let (handle, _) = pods::create_for_self_test(node, request).await?;
         handle.started().await?;
@@ -75,16 +75,16 @@ async fn test(node: &Arc<Node>, limit: Duration) -> Result<(), String> {
     match ended {
         Ok(Ok(())) => Ok(()),
         Ok(Err(problem)) => Err(format!("{step}: {problem}")),
-        Err(_) => Err(format!("{step}: it takes longer than {} s in all", limit.as_secs())),
+        Err(_) => Err(format!("{step}: the test took longer than {} s", limit.as_secs())),
     }
 }
 
-/// Removes the container, in whatever state it is.
+/// Removes the container in any state.
 async fn remove(node: &Arc<Node>) -> Result<(), ApiError> {
     let Some(handle) = node.registry.get(&executor_core::ident::self_test()) else { return Ok(()) };
     let patience = node.config.self_test.timeout;
     let deleted = timeout(patience, delete::delete(node, handle, true)).await;
-    match deleted.unwrap_or_else(|_| Err(ApiError::new(Kind::Unavailable, "it does not end"))) {
+    match deleted.unwrap_or_else(|_| Err(ApiError::new(Kind::Unavailable, "the container does not exit"))) {
         Err(problem) if problem.kind != Kind::NotFound => Err(problem),
         _ => Ok(()),
     }

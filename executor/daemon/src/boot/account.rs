@@ -1,8 +1,8 @@
-//! The user that the daemon serves as. Users and groups are looked up in /etc/passwd and /etc/group, not through the
-//! name services, whose libraries a static program cannot load.
+//! The user that the daemon runs as. Users and groups are looked up in /etc/passwd and /etc/group, not through the name
+//! services, whose libraries a static program cannot load.
 //!
-//! The daemon's user may call it and read what it keeps, so no other program may have the same one. If no user was created
-//! for it, it takes an id of systemd's range for dynamic users, the same one at each start.
+//! The daemon's user may call the daemon and read its files, so no other program may run as the same user. If no user
+//! was created for the daemon, it uses an id of systemd's range for dynamic users, the same one at each start.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -18,9 +18,9 @@ use crate::paths::Paths;
 
 const PASSWD: &str = "/etc/passwd";
 const GROUP: &str = "/etc/group";
-/// Default user, where it exists.
+/// Default user, if it exists.
 const DEFAULT: &str = "executor";
-/// Ids that belong to no user of /etc/passwd: systemd's range for dynamic users.
+/// Ids without a user in /etc/passwd: systemd's range for dynamic users.
 const DYNAMIC: RangeInclusive<u32> = 61_184..=65_519;
 /// The user of programs that have no user of their own, and of ids without a name.
 pub(super) const NOBODY: u32 = 65_534;
@@ -28,7 +28,7 @@ pub(super) const NOBODY: u32 = 65_534;
 /// A user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// Name or number, as it was given.
+    /// Name or number as configured.
     pub name: String,
     /// Uid.
     pub uid: u32,
@@ -37,10 +37,10 @@ pub struct Account {
 }
 
 impl Account {
-    /// Finds the user that the daemon will serve as.
+    /// Finds the user that the daemon will run as.
     ///
     /// # Errors
-    /// There is no such user.
+    /// Returns an error if the user does not exist.
     pub(super) fn to_serve_as(config: &Config, root: bool) -> Result<Self, BootError> {
         if !root || config.keep_root {
             let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -56,8 +56,8 @@ impl Account {
         }
     }
 
-    /// Returns an id that no other program has: the one of an earlier daemon of this state directory, or one that follows from
-    /// the directory's path.
+    /// Returns an id that no other program has: the one of an earlier daemon of this state directory, or one derived
+    /// from the directory's path.
     fn dynamic(paths: &Paths) -> Result<Self, BootError> {
         let (users, groups) = (ids(&read(PASSWD)?), ids(&read(GROUP)?));
         let is_free = |id: &u32| !users.contains(id) && !groups.contains(id);
@@ -84,7 +84,7 @@ impl Account {
     }
 }
 
-/// Returns an error for the user and for the group of a configuration that this machine does not have.
+/// Returns an error for a configured user and for a configured group that this host does not have.
 pub fn missing(config: &Config) -> Vec<BootError> {
     let user = config.user.as_deref().and_then(|name| Account::named(name).err());
     let group = config.allow_group.as_deref().and_then(|name| group(name).err());
@@ -104,7 +104,7 @@ fn users_of_processes() -> Result<BTreeSet<u32>, BootError> {
     for entry in std::fs::read_dir("/proc").map_err(failed)? {
         let name = entry.map_err(failed)?.file_name();
         let is_process = name.as_encoded_bytes().first().is_some_and(u8::is_ascii_digit);
-        // A process may end at any time.
+        // A process may exit at any time.
         let status = is_process.then(|| std::fs::read_to_string(Path::new("/proc").join(name).join("status")));
         let status = status.and_then(Result::ok).unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap_or_default();
@@ -113,15 +113,15 @@ fn users_of_processes() -> Result<BTreeSet<u32>, BootError> {
     Ok(users)
 }
 
-/// Returns the FNV-1a hash of a text, which stays the same in later versions.
+/// Returns the FNV-1a hash of a text. Later versions must return the same hash.
 fn hash(text: &[u8]) -> u32 {
     text.iter().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
 }
 
-/// Finds the gid of a group, by its name or its number.
+/// Finds the gid of a group by name or number.
 ///
 /// # Errors
-/// There is no such group.
+/// Returns an error if the group does not exist.
 pub(super) fn group(name: &str) -> Result<u32, BootError> {
     let user = UserRef { user: Principal::Id(0), group: Some(principal(name)) };
     let found = users::resolve(&user, &[], &read(GROUP)?);
@@ -156,7 +156,8 @@ mod tests {
         assert_eq!(Account::dynamic(&paths).unwrap(), user);
         let other = Paths { state_dir: home.path().join("other"), ..paths.clone() };
         assert_ne!(Account::dynamic(&other).unwrap(), user);
-        // The owner of what an earlier daemon kept comes first, unless it is no dynamic one. Only root can give it away.
+        // The owner of an earlier daemon's files takes precedence if it is a dynamic user. Only root can change the
+        // owner.
         std::fs::create_dir_all(paths.ledger()).unwrap();
         for (owner, taken) in [(61_200, 61_200), (NOBODY, user.uid)] {
             if std::os::unix::fs::chown(paths.ledger(), Some(owner), Some(owner)).is_ok() {

@@ -1,9 +1,9 @@
-//! The daemon's directories, and the lock that keeps a second daemon off them.
+//! The daemon's directories, and the lock that excludes a second daemon.
 //!
-//! This runs as root in directories that the daemon's user can write to, and an attacker with that user's rights may
-//! have left anything there: links, hard links, pipes. So each directory is opened once, beneath the one that root
-//! alone can write to and without following a link; owners are changed by descriptor; and the lock is taken as the
-//! user.
+//! This code runs as root in directories that the daemon's user can write to. An attacker with that user's rights may
+//! have planted symlinks, hard links or pipes there. Therefore each directory is opened once, beneath a directory that
+//! only root can write to and without following links; owners are changed through descriptors; and the lock is taken as
+//! the user.
 
 use std::fs::{DirBuilder, File, Permissions, TryLockError};
 use std::io::{self, Read as _};
@@ -26,16 +26,16 @@ use super::{Account, BootError};
 use crate::paths::{IMAGES, LEDGER, Paths, TRANSFERS};
 
 const LOCK: &str = "lock";
-/// Time limit for the lock. The kernel needs a moment to end a daemon that was killed while it had many connections.
+/// Time limit for the lock. The kernel needs a moment to tear down a killed daemon with many connections.
 const LOCK_WITHIN: Duration = Duration::from_secs(5);
-/// Pause between two attempts.
+/// Pause between two attempts to lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(50);
 
-/// Makes missing directories. Existing ones keep their owners and modes, except those of the ledger, the images and
-/// the downloads, which are the daemon's alone. Returns the ledger's directory.
+/// Creates missing directories. Existing directories keep their owners and modes, except those of the ledger, the
+/// images and the downloads, which belong to the daemon alone. Returns the ledger's directory.
 ///
 /// # Errors
-/// A directory cannot be made, or the account cannot reach it.
+/// Returns an error if a directory cannot be created, or if the account cannot reach it.
 pub(super) fn prepare(paths: &Paths, account: &Account, root: bool) -> Result<OwnedFd, BootError> {
     for dir in [&paths.run_dir, &paths.state_dir] {
         make(dir, 0o755)?;
@@ -46,7 +46,7 @@ pub(super) fn prepare(paths: &Paths, account: &Account, root: bool) -> Result<Ow
     let (run, state) = (open(&paths.run_dir)?, open(&paths.state_dir)?);
     let failed = |what, path: std::path::PathBuf| move |source| BootError::Path { what, path: path.clone(), source };
     let ledger = make_below(&state, LEDGER, 0o700).map_err(failed("make directory", paths.ledger()))?;
-    // On a full disk an older state directory gets them with the next start.
+    // On a full disk an older state directory gets these directories at the next start.
     let others = |name: &str, path: std::path::PathBuf| match make_below(&state, name, 0o700) {
         Err(error) if is_disk_full(&error) => Ok(None),
         made => made.map(Some).map_err(failed("make directory", path)),
@@ -54,7 +54,7 @@ pub(super) fn prepare(paths: &Paths, account: &Account, root: bool) -> Result<Ow
     let images = others(IMAGES, paths.images())?;
     let transfers = others(TRANSFERS, paths.transfers())?;
     if root {
-        // Without root the launcher makes this directory, or systemd.
+        // Without root the launcher or systemd creates this directory.
         let runtime = make_below(&run, RUNTIME_SOURCE, 0o755).map_err(failed("make directory", paths.runtime_dir()))?;
         let handed = |dir: &OwnedFd, levels, path| {
             hand_over(dir, levels, account).map_err(failed("change the owners of the files in", path))
@@ -68,7 +68,7 @@ pub(super) fn prepare(paths: &Paths, account: &Account, root: bool) -> Result<Ow
     Ok(ledger)
 }
 
-/// True when no byte or no inode is left on the disk.
+/// Returns true if the disk has no free block or no free inode.
 fn is_disk_full(error: &io::Error) -> bool {
     shortage::find(error) == Some(Shortage::Disk)
 }
@@ -77,7 +77,7 @@ fn open(path: &Path) -> Result<OwnedFd, BootError> {
     open_dir(path).map_err(|source| BootError::Path { what: "open directory", path: path.to_owned(), source })
 }
 
-/// Opens a directory in one that root alone can write to, and makes it where it is missing.
+/// Opens a directory below one that only root can write to. Creates it if it is missing.
 fn make_below(dir: &OwnedFd, name: &str, mode: RawMode) -> io::Result<OwnedFd> {
     let made = match mkdirat(dir, name, Mode::from_raw_mode(mode)) {
         Err(Errno::EXIST) => false,
@@ -90,15 +90,15 @@ fn make_below(dir: &OwnedFd, name: &str, mode: RawMode) -> io::Result<OwnedFd> {
     Ok(opened)
 }
 
-/// Opens an entry of a directory that is not a symbolic link. Without openat2, which the sandbox of the daemon's unit
-/// denies (ENOSYS), because no filter can look into its arguments (systemd's RestrictSUIDSGID).
+/// Opens a directory entry that is not a symbolic link. openat2 is not used: the sandbox of the daemon's unit denies it
+/// (ENOSYS), because seccomp filters cannot inspect its arguments (systemd's RestrictSUIDSGID).
 fn open_one(dir: &OwnedFd, name: impl rustix::path::Arg, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
     Ok(openat(dir, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, mode)?)
 }
 
-/// Changes the owner of a directory to the account, and of the files in it that an earlier daemon left which served as
-/// another user, `levels` of directories deep. Entries with another owner than the directory, and files with other hard
-/// links, were not left by a daemon and stay unchanged.
+/// Changes the owner of a directory to the account, and of the files in it, `levels` of directories deep, that an
+/// earlier daemon with another user created. Entries with another owner than the directory, and files with several hard
+/// links, do not come from a daemon and stay unchanged.
 fn hand_over(dir: &OwnedFd, levels: Option<usize>, account: &Account) -> io::Result<()> {
     let before = fstat(dir)?;
     let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
@@ -126,7 +126,7 @@ fn hand_over(dir: &OwnedFd, levels: Option<usize>, account: &Account) -> io::Res
             }
         }
     }
-    // Done last, so that a daemon that was interrupted before begins again.
+    // Done last, so that the next start repeats an interrupted change.
     Ok(fchown(dir, Some(uid), Some(gid))?)
 }
 
@@ -140,7 +140,7 @@ fn make(path: &Path, mode: u32) -> Result<(), BootError> {
     std::fs::set_permissions(path, Permissions::from_mode(mode)).map_err(failed)
 }
 
-/// Checks that the account can enter all directories above, so that the reason is reported at the start.
+/// Checks that the account can enter all parent directories, so that the start fails with the reason.
 fn check_reachable(path: &Path, account: &Account) -> Result<(), BootError> {
     if account.uid == 0 {
         return Ok(());
@@ -168,19 +168,19 @@ fn check_reachable(path: &Path, account: &Account) -> Result<(), BootError> {
     Ok(())
 }
 
-/// Lock that keeps a second daemon off a state directory. The kernel releases it when the process ends.
+/// Lock that excludes a second daemon from a state directory. The kernel releases it on exit.
 #[derive(Debug)]
 pub struct Lock {
-    /// Ledger's directory. To lock it takes no room on the disk.
+    /// The ledger's directory. Locking it needs no disk space.
     _dir: OwnedFd,
-    /// File with the holder's pid, where there was room for it. Older daemons lock this file alone.
+    /// File with the holder's pid, if there was disk space for it. Older daemons lock only this file.
     _file: Option<File>,
 }
 
-/// Takes the lock. Waits up to [`LOCK_WITHIN`] for the end of another daemon.
+/// Takes the lock. Waits up to [`LOCK_WITHIN`] for another daemon to exit.
 ///
 /// # Errors
-/// Returns [`BootError::Locked`] if another daemon keeps the lock.
+/// Returns [`BootError::Locked`] if another daemon holds the lock.
 pub(super) fn lock(paths: &Paths, ledger: OwnedFd, account: &Account, root: bool) -> Result<Lock, BootError> {
     let path = paths.ledger().join(LOCK);
     let failed = |source| BootError::Path { what: "lock", path: path.clone(), source };
@@ -217,9 +217,9 @@ pub(super) fn lock(paths: &Paths, ledger: OwnedFd, account: &Account, root: bool
             }
             Err(who) if !std::mem::replace(&mut logged, true) => {
                 let (dir, seconds) = (paths.state_dir.display(), LOCK_WITHIN.as_secs());
-                tracing::warn!("another executord ({who}) has locked {dir}; waiting up to {seconds} s for its end");
+                tracing::warn!("another executord ({who}) has locked {dir}; waiting up to {seconds} s for it to exit");
             }
-            Err(_) => std::thread::sleep(LOCK_PAUSE), // a lock of flock has no wait with a limit
+            Err(_) => std::thread::sleep(LOCK_PAUSE), // flock has no timeout
         }
     }
 }
@@ -233,7 +233,7 @@ fn open_lock(ledger: &OwnedFd) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes the holder's pid over the old content, which needs no room. On a full disk the file is left empty.
+/// Overwrites the file with the holder's pid, which needs no new disk space. On a full disk the file is left empty.
 fn write_pid(file: &File) {
     let who = format!("{}\n", std::process::id());
     let written = file.write_all_at(who.as_bytes(), 0).map_or(0, |()| who.len() as u64);
@@ -266,7 +266,7 @@ mod tests {
         assert!(reported.contains(&format!("pid {}", std::process::id())), "{reported}");
         drop(held);
         let held = take().unwrap();
-        // Also where the file that tells is another one by now.
+        // Also if the pid file was replaced meanwhile.
         std::fs::remove_file(paths.ledger().join(LOCK)).unwrap();
         assert!(take().unwrap_err().to_string().contains("pid unknown"));
         drop(held);
@@ -282,9 +282,9 @@ mod tests {
         check_reachable(Path::new("/usr"), &other).unwrap();
     }
 
-    /// The daemon's user planted links, hard links and pipes, and another daemon's user owned the directories before:
-    /// nothing outside changes, and the earlier daemon's files belong to the user. The test program runs itself again,
-    /// because to act as a user concerns the whole process.
+    /// The daemon's user planted symlinks, hard links and pipes, and another daemon's user owned the directories
+    /// before: files outside stay unchanged, and the earlier daemon's files are transferred to the user. The test
+    /// program re-executes itself, because changing the user affects the whole process.
     #[test]
     #[ignore = "needs root, to act as another user"]
     fn files_that_a_user_planted_are_not_touched() {
@@ -315,7 +315,7 @@ mod tests {
         }
         symlink(dir.path(), paths.images().join("outside")).unwrap();
         symlink(&victim, ledger.join(LOCK)).unwrap();
-        // As an earlier daemon of another user left it.
+        // As left by an earlier daemon of another user.
         let of_the_other = [ledger.join("executord.redb"), records.join("one"), records.clone(), ledger.clone()];
         for path in of_the_other.iter().chain([&paths.images(), &ledger.join("link"), &records.join("link")]) {
             lchown(path, Some(4243), Some(4243)).unwrap();
@@ -345,7 +345,7 @@ mod tests {
         std::fs::remove_file(ledger.join(LOCK)).unwrap();
         drop(again().unwrap());
         assert_eq!(ledger.join(LOCK).metadata().unwrap().uid(), 4242);
-        // The directories themselves are root's to name.
+        // Only root can rename the directories themselves.
         std::fs::rename(&ledger, dir.path().join("away")).unwrap();
         symlink(dir.path().join("away"), &ledger).unwrap();
         prepare(&paths, &user, true).unwrap_err();

@@ -1,4 +1,4 @@
-//! Connects to the launcher, or starts it.
+//! Connects to the launcher, or starts one.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,10 +10,10 @@ use executor_sys::startup::in_own_session;
 use super::{Account, BootError};
 use crate::config::Config;
 
-/// Time limit for the launcher to listen. Before that it removes what earlier ones left on networks, which alone may
-/// take 30 s.
+/// Time limit for the launcher to listen. Before that it removes leftover networks of earlier launchers, which alone
+/// may take 30 s.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Interval of polling: there is no event for a socket that begins to listen.
+/// Poll interval: there is no notification when a socket starts to listen.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// A launcher that this process started.
@@ -23,23 +23,23 @@ pub struct StartedLauncher {
 }
 
 impl StartedLauncher {
-    /// Explains the loss of the connection, where the launcher has ended, which is reaped then.
+    /// Reaps the launcher if it has exited, and returns the reason for the lost connection.
     pub fn exit_reason(&mut self) -> Option<String> {
         match self.child.try_wait() {
             Ok(Some(status)) => Some(format!(
-                "the launcher that this executord started has ended ({status}), and without root it cannot start another"
+                "the launcher that this executord started has exited ({status}), and without root it cannot start another"
             )),
             _ => None,
         }
     }
 
-    /// Waits until the launcher has ended and reaps it; true if it ended in time.
+    /// Waits until the launcher has exited and reaps it; returns true if it exited in time.
     pub fn ended_within(&mut self, patience: Duration) -> bool {
         poll(patience, || (!matches!(self.child.try_wait(), Ok(None))).then_some(())).is_some()
     }
 }
 
-/// Calls `look` until it finds something; `None` at the time limit.
+/// Calls `look` until it returns a value; `None` at the time limit.
 fn poll<T>(patience: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + patience;
     loop {
@@ -51,10 +51,10 @@ fn poll<T>(patience: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T>
     }
 }
 
-/// Connects to the launcher. As root starts one where none listens.
+/// Connects to the launcher. As root, starts a launcher if none listens.
 ///
 /// # Errors
-/// The launcher cannot be started.
+/// Returns an error if the launcher cannot be started.
 pub(super) fn connect(
     config: &Config,
     account: &Account,
@@ -78,7 +78,7 @@ pub(super) fn connect(
     }
 }
 
-/// Returns the launcher's program: as configured, or beside executord.
+/// Returns the launcher's executable: the configured path, or the one next to executord.
 fn program(config: &Config) -> Result<PathBuf, BootError> {
     match &config.launcher {
         Some(program) => Ok(program.clone()),
@@ -101,7 +101,7 @@ fn start(program: &Path, config: &Config, account: &Account) -> Result<Child, Bo
         .arg(account.uid.to_string())
         .arg("--exit-when-idle");
     if let Some(file) = &config.file {
-        // The launcher's working directory differs from this one.
+        // The launcher's working directory differs from this process's.
         command.arg("--config").arg(std::path::absolute(file).unwrap_or_else(|_| file.clone()));
     }
     if config.ephemeral {
@@ -110,7 +110,7 @@ fn start(program: &Path, config: &Config, account: &Account) -> Result<Child, Bo
             command.arg("--allow-any-image");
         }
     }
-    // The launcher needs nothing of this environment, and some of it would be harmful (NOTIFY_SOCKET).
+    // The launcher needs no environment variable, and some would be harmful (NOTIFY_SOCKET).
     command.env_clear().current_dir("/").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::inherit());
     in_own_session(&mut command).spawn().map_err(|error| BootError::Launcher {
         program: program.to_owned(),
@@ -126,7 +126,7 @@ fn await_listening(program: &Path, socket: &Path, started: &mut StartedLauncher)
         Err(error) => {
             refused = Some(error);
             let status = started.child.try_wait().ok()??;
-            Some(Err(failed(format!("ended ({status}) before it listened on {}", socket.display()))))
+            Some(Err(failed(format!("exited ({status}) before it listened on {}", socket.display()))))
         }
     });
     found.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! The listening sockets: made here, or passed by systemd.
+//! The listening sockets, created here or passed by systemd.
 
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
@@ -16,13 +16,13 @@ use super::{Account, BootError};
 use crate::config::{Config, MetricsAddress};
 use crate::scrape::http::Listener;
 
-/// Variables of a socket activation. Libraries would take the descriptors for their own.
+/// Environment variables of socket activation. Libraries would claim the descriptors.
 const ACTIVATION: [&str; 4] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "LISTEN_FDS_FIRST_FD"];
 
-/// Makes the control plane's socket, or takes it over from systemd.
+/// Creates the control plane's socket, or receives it from systemd.
 ///
 /// # Errors
-/// Another process serves it, or it cannot be made.
+/// Returns an error if another process serves the socket or it cannot be created.
 pub(super) fn listener(
     config: &Config,
     account: &Account,
@@ -48,10 +48,10 @@ pub(super) fn listener(
     Ok(listener)
 }
 
-/// Listens over TCP, where that is configured; before the privileges are dropped, which a port below 1024 needs.
+/// Listens over TCP, if configured. Called before privileges are dropped, because ports below 1024 need them.
 ///
 /// # Errors
-/// The address is not the machine's, or is in use.
+/// Returns an error if the address does not belong to this host or is in use.
 pub(super) fn tcp(config: &Config) -> Result<Option<TcpListener>, BootError> {
     let Some(address) = config.tcp.as_ref().map(|tcp| tcp.address) else { return Ok(None) };
     let listen = || {
@@ -63,8 +63,8 @@ pub(super) fn tcp(config: &Config) -> Result<Option<TcpListener>, BootError> {
     listen().map(Some).map_err(|error| BootError::Address(address, error))
 }
 
-/// Makes the socket for containers with a runtime token. Any user may connect: the token decides. Without the socket
-/// the daemon serves all the rest, and logs the reason.
+/// Creates the socket for containers with a runtime token. Any user may connect: the token decides. If the socket
+/// cannot be created, the daemon logs the reason and serves everything else.
 pub(super) fn runtime(config: &Config, account: &Account, root: bool) -> Option<UnixListener> {
     let path = config.paths.runtime_socket();
     let listen = || -> Result<UnixListener, BootError> {
@@ -72,8 +72,8 @@ pub(super) fn runtime(config: &Config, account: &Account, root: bool) -> Option<
         let listener = bind(&path, 0o666).and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
         listener.map_err(|source| BootError::Path { what: "listen on", path: path.clone(), source })
     };
-    // The directory belongs to the daemon's user, whose processes may put anything in it: so the socket is made as that
-    // user.
+    // The directory belongs to the daemon's user, whose processes may put anything into it, so the socket is created as
+    // that user.
     let listened = if root && account.uid != 0 {
         as_user(account.uid, account.gid, || Ok(listen()))
             .unwrap_or_else(|source| Err(BootError::Path { what: "listen on", path: path.clone(), source }))
@@ -84,16 +84,16 @@ pub(super) fn runtime(config: &Config, account: &Account, root: bool) -> Option<
         Ok(listener) => Some(listener),
         Err(error) => {
             let error = crate::chain(&error);
-            tracing::warn!(error, "cannot make the runtime socket: containers cannot call GetSecrets");
+            tracing::warn!(error, "cannot create the runtime socket: containers cannot call GetSecrets");
             None
         }
     }
 }
 
-/// Makes the socket of metrics, if there is to be one. Who may read a unix socket is as for the control plane's.
+/// Creates the metrics socket, if configured. A unix socket has the same readers as the control plane's.
 ///
 /// # Errors
-/// Another process serves it, or it cannot be made.
+/// Returns an error if another process serves the socket or it cannot be created.
 pub(super) fn metrics(
     config: &Config,
     account: &Account,
@@ -123,7 +123,7 @@ pub(super) fn metrics(
     Ok(Some(listener))
 }
 
-/// Listens on a socket that has this mode from its first moment on, so that its name is not looked up again.
+/// Listens on a socket that is created with this mode, so that its name need not be looked up again.
 fn bind(path: &Path, mode: RawMode) -> io::Result<UnixListener> {
     let before = umask(Mode::from_raw_mode(!mode & 0o777));
     let listener = UnixListener::bind(path);
@@ -131,8 +131,7 @@ fn bind(path: &Path, mode: RawMode) -> io::Result<UnixListener> {
     listener
 }
 
-/// Changes owner and group of the socket that was just made. A file that another process put in its place is left
-/// alone.
+/// Changes owner and group of the new socket. A file that another process put in its place stays unchanged.
 fn change_owner(path: &Path, mode: RawMode, owner: Option<u32>, group: u32) -> io::Result<()> {
     let made = openat(CWD, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let found = fstat(&made)?;
@@ -144,7 +143,7 @@ fn change_owner(path: &Path, mode: RawMode, owner: Option<u32>, group: u32) -> i
     Ok(chownat(&made, c"", owner, group, AtFlags::EMPTY_PATH)?)
 }
 
-/// Takes the socket of a socket activation, if there was one.
+/// Returns the socket of a socket activation, if there is one.
 fn activated() -> Result<Option<UnixListener>, BootError> {
     let mut passed = ListenFd::from_env();
     match passed.len() {
@@ -154,7 +153,7 @@ fn activated() -> Result<Option<UnixListener>, BootError> {
     }
 }
 
-/// Removes a socket that a dead daemon left. A socket that is served stays, and so does any other file.
+/// Removes a stale socket of an earlier daemon. A served socket and any other file stay.
 fn remove_stale(path: &Path) -> Result<(), BootError> {
     let failed = |what| move |source| BootError::Path { what, path: path.to_owned(), source };
     let metadata = match path.symlink_metadata() {
@@ -196,8 +195,8 @@ mod tests {
         assert!(path.exists());
     }
 
-    /// The owner of the runtime socket's directory puts links to a file of root's into the socket's place, in every
-    /// moment of a start: the file is never touched.
+    /// The owner of the runtime socket's directory replaces the socket with symlinks to a file of root throughout a
+    /// start. The file is never touched.
     #[test]
     #[ignore = "needs root, to act as another user"]
     fn a_link_in_the_place_of_the_runtime_socket_leads_nowhere() {

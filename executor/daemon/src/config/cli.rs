@@ -1,4 +1,4 @@
-//! The command line: each flag also has a key in the configuration file, and wins over it.
+//! The command line. Each flag also has a key in the configuration file, and overrides it.
 
 use std::path::PathBuf;
 
@@ -10,19 +10,19 @@ pub const CONFIG_DEFAULT: &str = "/etc/executor/executor.toml";
 
 /// Node-level executor daemon: runs processes in containers for a control plane, over gRPC.
 ///
-/// Started as root it makes its directories, listens, starts executor-launcher if none is there, and drops its
-/// privileges before the first byte of a client is read. Containers outlive it: the next executord finds them.
+/// Started as root, it creates its directories, listens, starts executor-launcher if none is running, and drops its
+/// privileges before it reads any client data. Containers outlive the daemon: the next executord recovers them.
 #[derive(Parser, Clone, Debug, Default)]
 #[command(
     name = "executord",
     version = executor_secrets::VERSION,
-    after_help = "Exit codes: 0 ended as asked, 1 failed, 2 usage or configuration."
+    after_help = "Exit codes: 0 success, 1 failure, 2 usage or configuration error."
 )]
 pub struct Args {
     /// Configuration file (TOML) [default: /etc/executor/executor.toml if it exists]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Directory of sockets and of what a reboot may forget [default: /run/executor]
+    /// Directory of sockets and other runtime files that need not survive a reboot [default: /run/executor]
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
     /// Directory of exit records, logs and the ledger [default: /var/lib/executor]
@@ -31,28 +31,29 @@ pub struct Args {
     /// Socket for clients: unix:///PATH [default: unix://RUN_DIR/executor.sock]
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<String>,
-    /// Program of the launcher [default: executor-launcher beside executord]
+    /// Path of the launcher program [default: executor-launcher next to executord]
     #[arg(long, value_name = "PATH")]
     pub launcher: Option<PathBuf>,
     /// Keep root's privileges while serving
     #[arg(long)]
     pub keep_root: bool,
-    /// User to serve as when started as root [default: executor if there is one, else an unused id]
+    /// User to run as when started as root [default: executor if it exists, else an unused id]
     #[arg(long, value_name = "NAME", conflicts_with = "keep_root")]
     pub user: Option<String>,
-    /// Group whose members may call, besides root and the daemon's own user
+    /// Group whose members may call the daemon, in addition to root and the daemon's own user
     #[arg(long, value_name = "GROUP")]
     pub allow_group: Option<String>,
-    /// Form of the log on stderr [default: text]
+    /// Log format on stderr [default: text]
     #[arg(long, value_name = "FORM")]
     pub log_format: Option<LogFormat>,
-    /// Least level that is logged: error, warn, info, debug or trace [default: info]
+    /// Minimum log level: error, warn, info, debug or trace [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub log_level: Option<LogLevel>,
-    /// Remove everything at the end: containers, launcher and both directories
+    /// Remove everything on exit: containers, launcher and both directories
     #[arg(long)]
     pub ephemeral: bool,
-    /// Check the configuration file [default: that of --config], print each error with its line, and exit: 0 valid, 1 not
+    /// Check the configuration file [default: that of --config], print each error with its line, and exit: 0 valid, 1
+    /// not
     #[arg(long, value_name = "FILE", num_args = 0..=1)]
     pub check_config: Option<Option<PathBuf>>,
     /// Write the manual page into DIR and exit
@@ -63,18 +64,18 @@ pub struct Args {
     pub generate_completions: Option<PathBuf>,
 }
 
-/// Form of the log.
+/// Log format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogFormat {
-    /// Text for people.
+    /// Human-readable text.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Least level that is logged.
+/// Minimum log level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogLevel {
@@ -87,10 +88,10 @@ pub enum LogLevel {
 }
 
 impl Args {
-    /// Writes the files of the hidden flags; true if there was one.
+    /// Writes the files of the hidden flags; returns true if one was given.
     ///
     /// # Errors
-    /// The directory is not writable.
+    /// Returns an error if the directory is not writable.
     pub fn generate(&self) -> std::io::Result<bool> {
         if let Some(dir) = &self.generate_man {
             clap_mangen::generate_to(Self::command(), dir)?;

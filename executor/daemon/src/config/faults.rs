@@ -1,4 +1,4 @@
-//! Faults of a configuration file: all of them at once, each with its line.
+//! Collects the errors of a configuration file, each with its line.
 
 use std::path::PathBuf;
 
@@ -6,24 +6,24 @@ use toml::de::{DeTable, DeValue};
 
 use super::ConfigError;
 
-/// Faults that were found so far.
+/// Errors found so far.
 #[derive(Default)]
 pub(super) struct Faults(pub(super) Vec<ConfigError>);
 
 impl Faults {
-    /// Returns the value of a result; an error is added to the faults.
+    /// Returns the value of a result, and records an error.
     pub(super) fn record<T>(&mut self, result: Result<T, ConfigError>) -> Option<T> {
         result.map_err(|error| self.add(error)).ok()
     }
 
-    /// Adds a fault.
+    /// Records an error.
     pub(super) fn add(&mut self, fault: ConfigError) {
         self.0.push(fault);
     }
 }
 
 impl ConfigError {
-    /// Adds the line in `text` to each fault whose key is there.
+    /// Adds the line in `text` to each error whose key occurs there.
     pub(super) fn located(self, text: &str) -> Self {
         match self {
             Self::Value { origin, key, value, why } => {
@@ -41,8 +41,9 @@ impl ConfigError {
     }
 }
 
-/// Returns the line, from 1, of a key such as `policy.default_pids` or `volumes[1].path`, or of the deepest table above it. `None`
-/// if not even the first part is in the text.
+/// Returns the 1-based line of a key such as `policy.default_pids` or `volumes[1].path`, or of the deepest table that
+/// contains it.
+/// `None` if `text` has not even the first part.
 fn line_of(text: &str, key: &str) -> Option<usize> {
     let root = DeTable::parse(text).ok()?;
     let (mut table, mut found) = (root.get_ref(), None);
@@ -64,7 +65,7 @@ fn line_of(text: &str, key: &str) -> Option<usize> {
     found.map(|at| line_at(text, at))
 }
 
-/// Returns the line, from 1, of a position in bytes.
+/// Returns the 1-based line of a byte offset.
 fn line_at(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
 }

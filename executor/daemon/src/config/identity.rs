@@ -5,7 +5,7 @@ use executor_core::settings::Unusable;
 
 use super::{Check, ConfigError};
 
-/// Checks the table.
+/// Resolves the table.
 pub(super) fn resolve(check: &Check, settings: IdentitySettings) -> Result<IdentitySettings, ConfigError> {
     settings.check().map_err(|Unusable { key, value, why }| check.fault(key, &value, &why))?;
     Ok(settings)

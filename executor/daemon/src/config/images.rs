@@ -1,4 +1,4 @@
-//! The table `images`: sources, signatures and the budget.
+//! The table `images`: sources, signatures and the disk budget.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -13,14 +13,14 @@ use serde::Deserialize;
 use super::{Check, ConfigError};
 use crate::paths::Paths;
 
-/// Most entries of insecure_registries.
+/// Maximum number of entries of insecure_registries.
 const REGISTRIES_MAX: usize = 1000;
 /// Maximum number of mirrors of one registry.
 const MIRRORS_MAX: usize = 16;
-/// Longest patience, in seconds.
+/// Maximum patience, in seconds.
 const PATIENCE_MAX: u64 = 3600;
 
-/// The table as the file has it. [`Settings::new`] has the defaults.
+/// The table in the file. [`Settings::new`] has the defaults.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Images {
@@ -41,7 +41,7 @@ pub(super) struct Images {
     signed: Vec<Signed>,
 }
 
-/// Registries that are asked before another one.
+/// Mirrors that are tried before a registry.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MirrorRule {
@@ -59,7 +59,7 @@ struct Signed {
     identity: Identity,
 }
 
-/// Identity that a signature must name.
+/// Identity that a signature must contain.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Identity {
@@ -71,7 +71,7 @@ enum Identity {
 }
 
 impl Images {
-    /// Returns the policy for images.
+    /// Returns the image policy.
     pub(super) fn policy(&self, check: &Check, private: bool) -> Result<ImagePolicy, ConfigError> {
         let Self { allow, allow_import, allow_archives, .. } = self;
         let rules = ImageRules { allow: allow.clone(), allow_import: *allow_import, allow_archives: *allow_archives };
@@ -128,7 +128,7 @@ impl Images {
     }
 }
 
-/// Makes the lists of mirrors. All errors are reported at once.
+/// Resolves the mirror lists. All errors are reported at once.
 fn mirrors(rules: &[MirrorRule], check: &Check) -> Result<Vec<Mirrors>, ConfigError> {
     let mut faults = Vec::new();
     if rules.len() > REGISTRIES_MAX {
@@ -164,7 +164,7 @@ fn mirrors(rules: &[MirrorRule], check: &Check) -> Result<Vec<Mirrors>, ConfigEr
     Err(check.fault("images.mirrors", &shown.join(", "), &faults.join("; ")))
 }
 
-/// Makes the proxy for registries. An address that may hold a password is not repeated.
+/// Resolves the registry proxy. Errors do not repeat an address that may contain a password.
 fn proxy(
     address: Option<String>,
     credentials_file: Option<PathBuf>,
@@ -173,7 +173,7 @@ fn proxy(
 ) -> Result<Option<Proxy>, ConfigError> {
     let Some(address) = address else {
         let unused = credentials_file.is_some() || !direct.is_empty();
-        let fault = || check.fault("images.proxy", &"", "is needed where proxy_credentials_file or no_proxy is set");
+        let fault = || check.fault("images.proxy", &"", "is needed if proxy_credentials_file or no_proxy is set");
         return if unused { Err(fault()) } else { Ok(None) };
     };
     let is_one =
@@ -203,7 +203,7 @@ fn is_network(text: &str) -> bool {
     })
 }
 
-/// Makes the rules for signatures, and reads their keys. All errors are reported at once.
+/// Resolves the signature rules, and reads their keys. All errors are reported at once.
 fn signatures(signed: &[Signed], check: &Check) -> Result<SignaturePolicy, ConfigError> {
     let mut faults = Vec::new();
     if signed.len() > RULES_MAX {

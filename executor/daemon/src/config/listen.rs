@@ -13,20 +13,20 @@ use super::{Check, ConfigError};
 use crate::access::callers::{CallerRule, Callers, Named};
 use crate::access::sets;
 
-/// Most entries of `[[callers]]`.
+/// Maximum number of `[[callers]]` entries.
 const CALLERS_MAX: usize = 1000;
-/// Most words in `methods` of an entry.
+/// Maximum number of `methods` of an entry.
 const METHODS_MAX: usize = 100;
-/// Longest identity, in bytes.
+/// Maximum length of an identity, in bytes.
 const IDENTITY_MAX: usize = 2048;
-/// Most handshakes at once that can be configured.
+/// Maximum of the concurrent handshakes setting.
 const HANDSHAKES_MAX: u64 = 10_000;
-/// Longest time of a handshake, in seconds.
+/// Maximum of the handshake time limit, in seconds.
 const HANDSHAKE_SECONDS_MAX: u64 = 300;
-/// Most connections of an address that can be configured.
+/// Maximum of the connections per address setting.
 const EACH_MAX: u64 = 100_000;
 
-/// The table as the file has it. The text `listen = "unix:///PATH"` stands for its key `unix`.
+/// The table in the file. The text `listen = "unix:///PATH"` is short for its key `unix`.
 #[derive(Debug, Default)]
 pub(super) struct Listen {
     pub(super) unix: Option<String>,
@@ -63,7 +63,7 @@ impl<'de> Deserialize<'de> for Listen {
     }
 }
 
-/// The table `listen.tcp`. Without an address there is no TCP listener.
+/// The table `listen.tcp`. There is no TCP listener unless an address is set.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Tcp {
@@ -106,31 +106,31 @@ pub(super) struct Caller {
 pub struct TcpSettings {
     /// Address to listen on.
     pub address: SocketAddr,
-    /// Files of the certificates and the key.
+    /// Certificate and key files.
     pub files: TlsFiles,
-    /// Most handshakes at once.
+    /// Maximum number of concurrent handshakes.
     pub handshakes: usize,
     /// Time limit for a handshake.
     pub handshake_time: Duration,
-    /// Most connections of one address at once, those in the handshake included.
+    /// Maximum number of connections per address, including those in the handshake.
     pub each: usize,
-    /// Callers and their methods.
+    /// Callers and their allowed methods.
     pub callers: Callers,
 }
 
 /// Files of the TCP listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Certificate with its chain (PEM).
+    /// Certificate chain (PEM).
     pub certificate: PathBuf,
-    /// Its private key (PEM).
+    /// Private key of the certificate (PEM).
     pub key: PathBuf,
-    /// Certificates that callers' certificates must be signed by (PEM).
+    /// CA certificates for client certificates (PEM).
     pub client_ca: PathBuf,
 }
 
 impl Tcp {
-    /// Checks the tables; every violation is reported.
+    /// Resolves the tables. All errors are reported.
     pub(super) fn resolve(self, callers: Vec<Caller>, check: &Check) -> Result<Option<TcpSettings>, ConfigError> {
         let mut faults = Vec::new();
         let mut within = |key: &'static str, value: u64, most: u64| {
@@ -162,7 +162,7 @@ impl Tcp {
             }
             None => {
                 if wanted {
-                    faults.push(check.fault(key, &"(not set)", "is needed where listen.tcp.address is set"));
+                    faults.push(check.fault(key, &"(not set)", "is needed if listen.tcp.address is set"));
                 }
                 PathBuf::new()
             }
@@ -173,11 +173,11 @@ impl Tcp {
             client_ca: file("listen.tcp.client_ca", self.client_ca),
         };
         if wanted && callers.is_empty() && faults.is_empty() {
-            let why = "nobody could call over TCP: name at least one caller where listen.tcp.address is set";
+            let why = "no client may call over TCP: add at least one caller, or unset listen.tcp.address";
             faults.push(check.fault("callers", &"[]", why));
         }
         if !wanted && !callers.is_empty() && faults.is_empty() {
-            let why = "callers come over TCP: set listen.tcp.address as well";
+            let why = "callers need a TCP listener: set listen.tcp.address as well";
             faults.push(check.fault("callers", &format!("{} entries", callers.len()), why));
         }
         ConfigError::all(faults)?;
@@ -193,7 +193,7 @@ impl Tcp {
     }
 }
 
-/// Reads the entries of `[[callers]]`, and collects what is wrong with them.
+/// Resolves the `[[callers]]` entries, and collects their errors.
 fn rules(callers: Vec<Caller>, check: &Check, faults: &mut Vec<ConfigError>) -> Vec<CallerRule> {
     if callers.len() > CALLERS_MAX {
         faults.push(check.fault("callers", &callers.len(), &format!("must have at most {CALLERS_MAX} entries")));

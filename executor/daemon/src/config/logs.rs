@@ -1,4 +1,4 @@
-//! The table `logs`: where the output of containers goes besides the file of each.
+//! The table `logs`: sinks for container output in addition to each container's file.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,31 +9,31 @@ use serde::Deserialize;
 use super::metrics::LABELS_MAX;
 use super::{Check, ConfigError, SOCKET_PATH_MAX};
 
-/// Socket of systemd's journal.
+/// Socket of the systemd journal.
 const JOURNAL: &str = "/run/systemd/journal/socket";
-/// Bounds of the largest message, in bytes. The least one is what every receiver of RFC 5425 takes.
+/// Bounds of the maximum message size, in bytes. Every RFC 5425 receiver accepts the minimum.
 const MESSAGE_BYTES: std::ops::RangeInclusive<u64> = 2048..=1 << 20;
-/// Largest message that is sent to a unix socket of syslog: larger ones find no room in a datagram.
+/// Maximum size of a message to a syslog unix socket, in bytes: larger messages do not fit into a datagram.
 const DATAGRAM_BYTES_MAX: u64 = 64 << 10;
-/// Most bytes of deleted containers' logs that can be kept waiting.
+/// Maximum of the retained log bytes of deleted containers.
 const WAITING_BYTES_MAX: u64 = 1 << 40;
-/// Longest name of a program in a message (RFC 5424, section 6).
+/// Maximum length of an application name (RFC 5424, section 6).
 const APP_NAME_MAX: usize = 48;
-/// Longest name of structured data (RFC 5424, section 6).
+/// Maximum length of a structured data name (RFC 5424, section 6).
 const SD_ID_MAX: usize = 32;
-/// Longest host of an address, in bytes.
+/// Maximum length of a host name, in bytes.
 const HOST_MAX: usize = 253;
-/// Names of facilities, in the order of their numbers (RFC 5424, table 1); those between ftp and local0 have none that is common.
+/// Facility names in numeric order (RFC 5424, table 1). Those between ftp and local0 have no common name.
 const FACILITIES: [&str; 24] = [
     "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv", "ftp", "", "", "",
     "", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7",
 ];
-/// Fields of the journal that a label must not become.
+/// Journal fields that a label must not map to.
 const JOURNAL_FIELDS: [&str; 4] = ["MESSAGE", "MESSAGE_ID", "PRIORITY", "TID"];
-/// Beginnings of fields of the journal that a label must not have.
+/// Prefixes of journal fields that a label must not map to.
 const JOURNAL_PREFIXES: [&str; 6] = ["CONTAINER_", "EXECUTOR_", "SYSLOG_", "CODE_", "OBJECT_", "COREDUMP_"];
 
-/// The table as the file has it.
+/// The table in the file.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Logs {
@@ -50,7 +50,7 @@ impl Default for Logs {
         Self {
             targets: vec![Target::File],
             labels: Vec::new(),
-            // rsyslog takes 8,096 by default, and loses its place in a stream with larger ones.
+            // rsyslog accepts 8,096 by default, and loses its position in a stream with larger messages.
             message_bytes_max: Bytes(8000),
             waiting_bytes_max: Bytes(256 << 20),
             journald: Journald::default(),
@@ -59,11 +59,11 @@ impl Default for Logs {
     }
 }
 
-/// Where output goes.
+/// Destination of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Target {
-    /// The file of each container, which there is in any case.
+    /// Each container's file, which is always written.
     File,
     Journald,
     Syslog,
@@ -102,60 +102,60 @@ impl Default for Syslog {
             key: None,
             facility: "user".to_owned(),
             app_name: "executor".to_owned(),
-            // The number that RFC 5612 keeps for examples: this project has none of its own.
+            // The enterprise number that RFC 5612 reserves for examples: this project has none of its own.
             structured_data_id: "container@32473".to_owned(),
         }
     }
 }
 
-/// Settings of what is sent outward.
+/// Log sink settings.
 #[derive(Clone, Debug)]
 pub struct LogSettings {
-    /// Socket of the journal, where output goes there.
+    /// Socket of the journal, if output is sent there.
     pub journald: Option<PathBuf>,
-    /// Receiver of syslog, where output goes there.
+    /// Syslog receiver, if output is sent there.
     pub syslog: Option<SyslogSettings>,
-    /// Labels of containers that go with each message.
+    /// Container labels that are added to each message.
     pub labels: Vec<String>,
-    /// Largest message, in bytes. Longer lines are split.
+    /// Maximum message size, in bytes. Longer lines are split.
     pub message_bytes_max: usize,
-    /// Most bytes of deleted containers' logs that wait for a receiver.
+    /// Maximum size of deleted containers' logs that wait for a receiver, in bytes.
     pub waiting_bytes_max: u64,
 }
 
-/// Settings of a receiver of syslog.
+/// Syslog receiver settings.
 #[derive(Clone, Debug)]
 pub struct SyslogSettings {
-    /// Address.
+    /// Address of the receiver.
     pub address: SyslogAddress,
-    /// Number of the facility.
+    /// Facility number.
     pub facility: u8,
-    /// Name of the program in each message.
+    /// Application name in each message.
     pub app_name: String,
-    /// Name of the structured data with the container's fields.
+    /// Name of the structured data element with the container's fields.
     pub structured_data_id: String,
 }
 
-/// Address of a receiver of syslog.
+/// Address of a syslog receiver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SyslogAddress {
     /// TLS over TCP (RFC 5425).
     Tls {
-        /// Host, as its certificate names it.
+        /// Host name, which the receiver's certificate must have.
         host: String,
-        /// Port.
+        /// TCP port.
         port: u16,
-        /// Authorities that the receiver's certificate must be signed by (PEM).
+        /// CA certificates for the receiver's certificate (PEM).
         ca_file: PathBuf,
-        /// This node's own certificate and key (PEM), where the receiver wants one.
+        /// This node's client certificate and key (PEM), if the receiver requires one.
         own: Option<(PathBuf, PathBuf)>,
     },
-    /// Unix socket: of datagrams, else a stream.
+    /// Unix socket, datagram or stream.
     Unix(PathBuf),
 }
 
 impl Logs {
-    /// Checks the table; every violation is reported.
+    /// Resolves the table. All errors are reported.
     pub(super) fn resolve(self, check: &Check) -> Result<LogSettings, ConfigError> {
         let mut faults = Vec::new();
         let (message, waiting) = (self.message_bytes_max.0, self.waiting_bytes_max.0);
@@ -194,7 +194,7 @@ fn unix_path(path: &std::path::Path) -> Result<(), String> {
     }
 }
 
-/// Checks the names of labels, which become names of fields.
+/// Checks label names, which become field names.
 fn labels(names: &[String], check: &Check, faults: &mut Vec<ConfigError>) {
     let mut fault = |why: &str| faults.push(check.fault("logs.labels", &names.join(", "), why));
     if names.len() > LABELS_MAX {
@@ -204,20 +204,20 @@ fn labels(names: &[String], check: &Check, faults: &mut Vec<ConfigError>) {
     for name in names {
         let field = journal_field(name);
         let is_reserved = JOURNAL_FIELDS.contains(&&*field) || JOURNAL_PREFIXES.iter().any(|p| field.starts_with(p));
-        // A field of the journal has at most 64 characters.
+        // A journal field name has at most 64 characters.
         if name.is_empty() || name.len() > 64 {
             fault(&format!("{name:?} has {} bytes; 1 to 64 are allowed", name.len()));
         } else if !field.starts_with(|c: char| c.is_ascii_uppercase()) {
             fault(&format!("{name:?} must begin with a letter"));
         } else if is_reserved {
-            fault(&format!("{name:?} would become the field {field}, which has a meaning of its own"));
+            fault(&format!("{name:?} would become the field {field}, which is reserved"));
         } else if let Some(other) = fields.insert(field.clone(), name) {
             fault(&format!("{other:?} and {name:?} would both become {field}"));
         }
     }
 }
 
-/// Name of the journal's field for a container's label: in capitals, with `_` for what the journal does not allow.
+/// Returns the journal field for a container label: uppercase, with `_` for characters that the journal rejects.
 pub(crate) fn journal_field(label: &str) -> String {
     label.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect()
 }
@@ -249,12 +249,12 @@ impl Syslog {
             faults.push(check.fault("logs.syslog.structured_data_id", id, &why));
         }
         if wanted && self.address.is_none() {
-            let why = "is needed where logs.targets has \"syslog\"";
+            let why = "is needed if logs.targets has \"syslog\"";
             faults.push(check.fault("logs.syslog.address", &"(not set)", why));
         }
         let is_unix = self.address.as_ref().is_some_and(|address| address.starts_with("unix:"));
         if is_unix && message > DATAGRAM_BYTES_MAX {
-            let why = format!("must be at most {DATAGRAM_BYTES_MAX} where logs.syslog.address is a unix socket");
+            let why = format!("must be at most {DATAGRAM_BYTES_MAX} if logs.syslog.address is a unix socket");
             faults.push(check.fault("logs.message_bytes_max", &message, &why));
         }
         let files = [("ca_file", &self.ca_file), ("certificate", &self.certificate), ("key", &self.key)];
@@ -307,6 +307,6 @@ fn address(text: &str, ca_file: Option<PathBuf>, own: Option<(PathBuf, PathBuf)>
         return Err(format!("the host has {} bytes; 1 to {HOST_MAX} are allowed", host.len()));
     }
     rustls::pki_types::ServerName::try_from(host).map_err(|_| "the host must be a DNS name or an IP address")?;
-    let ca_file = ca_file.ok_or("needs logs.syslog.ca_file, by which the receiver is believed")?;
+    let ca_file = ca_file.ok_or("needs logs.syslog.ca_file to verify the receiver")?;
     Ok(SyslogAddress::Tls { host: host.to_owned(), port, ca_file, own })
 }

@@ -1,4 +1,4 @@
-//! The table `metrics`: where Prometheus finds them, and how many series there may be.
+//! The table `metrics`: the Prometheus endpoint, and limits on the number of series.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,14 +8,14 @@ use serde::Deserialize;
 
 use super::{Check, ConfigError, SOCKET_PATH_MAX};
 
-/// Most containers with series of their own.
+/// Maximum number of containers with their own series.
 const CONTAINERS_MAX: u64 = 10_000;
-/// Most labels of containers that become labels of series.
+/// Maximum number of container labels that become series labels.
 pub(super) const LABELS_MAX: usize = 10;
-/// Longest name of a container's label, in bytes.
+/// Maximum length of a container label name, in bytes.
 const LABEL_MAX: usize = 63;
 
-/// The table as the file has it.
+/// The table in the file.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Metrics {
@@ -25,7 +25,7 @@ pub(super) struct Metrics {
     labels: Vec<String>,
 }
 
-/// Whether single containers have series.
+/// Whether each container has its own series.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Containers {
@@ -40,20 +40,20 @@ impl Default for Metrics {
     }
 }
 
-/// Settings of metrics.
+/// Metrics settings.
 #[derive(Clone, Debug)]
 pub struct MetricsSettings {
-    /// Where they are served, if anywhere.
+    /// Address of the metrics endpoint, if it is served.
     pub listen: Option<MetricsAddress>,
-    /// Single containers have series.
+    /// True if containers have their own series.
     pub containers: bool,
-    /// Most containers that have.
+    /// Maximum number of containers with their own series.
     pub containers_max: usize,
-    /// Names of containers' labels that become labels of their series.
+    /// Names of container labels that become series labels.
     pub labels: Vec<String>,
 }
 
-/// Address of metrics.
+/// Address of the metrics endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsAddress {
     /// Path of a unix socket.
@@ -109,12 +109,13 @@ fn listen(check: &Check, address: &str) -> Result<MetricsAddress, ConfigError> {
     match address.parse::<SocketAddr>() {
         Ok(parsed) if parsed.ip().is_loopback() && parsed.port() > 0 => Ok(MetricsAddress::Loopback(parsed)),
         Ok(parsed) if parsed.ip().is_loopback() => fault("the port must be 1 to 65535"),
-        Ok(_) => fault("is not a loopback address: metrics are served without encryption and without a login"),
+        Ok(_) => fault("is not a loopback address: metrics are served without encryption and authentication"),
         Err(_) => fault("must be unix:/ABSOLUTE/PATH or a loopback address with a port, such as 127.0.0.1:9464"),
     }
 }
 
-/// Name of the label for a container's own label: `label_` and that one's name, with `_` for what Prometheus does not allow.
+/// Returns the series label for a container label: `label_` and the name, with `_` for characters that Prometheus
+/// rejects.
 pub(crate) fn label_name(name: &str) -> String {
     let rest = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
     std::iter::once("label_").map(str::to_owned).chain(rest.map(String::from)).collect()

@@ -1,4 +1,4 @@
-//! The table `quarantine`: times after which a container that does not go on is in quarantine.
+//! The table `quarantine`: time limits of lifecycle phases, after which a container is quarantined.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::faults::Faults;
 use super::{Check, ConfigError};
 use crate::model::quarantine::PhaseLimits;
 
-/// Longest limit, in seconds.
+/// Maximum limit, in seconds.
 const LIMIT_MAX: u64 = 3600;
 
-/// The table as the file has it.
+/// The table in the file.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct QuarantineAfter {

@@ -1,4 +1,4 @@
-//! The table `retention`: completed containers and events that are kept.
+//! The table `retention`: how many completed containers and events are kept.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,14 +8,15 @@ use serde::Deserialize;
 
 use super::{Check, ConfigError, disk_of};
 
-/// Returns the bytes that completed containers may take where the file does not say: a tenth of the file system. On a small one
-/// that would be less than the log of one container, which would be gone as soon as it is completed.
+/// Returns the default disk limit for completed containers: a tenth of the file system, but at least 1 GiB, or half of
+/// a smaller disk. A tenth of a small disk may be less than the log of one container, which would be deleted on
+/// completion.
 fn default_bytes(disk: u64) -> u64 {
     const LEAST: u64 = 1 << 30;
     (disk / 10).max(LEAST.min(disk / 2))
 }
 
-/// The table as the file has it.
+/// The table in the file.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Retention {
@@ -31,14 +32,14 @@ impl Default for Retention {
     }
 }
 
-/// Limits of what is kept.
+/// Retention limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetentionSettings {
     /// Maximum number of completed containers.
     pub completed: usize,
-    /// Maximum time for which a completed container is kept.
+    /// Maximum age of a completed container.
     pub kept_for: Duration,
-    /// Maximum size in bytes of the logs, outputs and records of all completed containers.
+    /// Maximum total size of the logs, outputs and records of completed containers, in bytes.
     pub bytes: u64,
     /// Maximum number of events.
     pub events: usize,

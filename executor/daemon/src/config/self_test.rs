@@ -1,4 +1,4 @@
-//! The table `self_test`: how often the daemon tests itself, and the time that a test may take.
+//! The table `self_test`: interval and time limit of the self-test.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use serde::Deserialize;
 use super::faults::Faults;
 use super::{Check, ConfigError};
 
-/// Longest time between two tests, in seconds.
+/// Maximum interval, in seconds.
 const INTERVAL_MAX: u64 = 24 * 3600;
-/// Longest time of a test, in seconds.
+/// Maximum time limit, in seconds.
 const TIMEOUT_MAX: u64 = 600;
 
-/// The table as the file has it.
+/// The table in the file.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct SelfTest {
@@ -26,12 +26,12 @@ impl Default for SelfTest {
     }
 }
 
-/// Settings of the self-test.
+/// Self-test settings.
 #[derive(Clone, Copy, Debug)]
 pub struct SelfTestSettings {
-    /// Time between two tests; zero for none.
+    /// Interval between tests; zero disables them.
     pub interval: Duration,
-    /// Time limit for a test.
+    /// Time limit of a test.
     pub timeout: Duration,
 }
 

@@ -117,7 +117,7 @@ fn images_run_by_the_files_policy() {
     {
         assert!(reported.contains(part), "{reported}");
     }
-    // The default file is for the daemon of the whole host.
+    // The default file belongs to the host-wide daemon.
     let args = Args::try_parse_from(["executord", "--ephemeral"]).unwrap();
     let file = parse(Path::new("/etc/executor/executor.toml"), closed).unwrap();
     let private = resolve(&args, file, None, String::new()).unwrap();
@@ -279,9 +279,9 @@ fn a_listener_over_tcp_has_its_files_and_callers() {
     assert_eq!((tcp.handshakes, tcp.each, tcp.callers.0.len()), (512, 128, 1));
     assert_eq!(load("listen = 'unix:///t'", &[]).unwrap().listen, Path::new("/t"));
     let reported = load(&format!("[listen.tcp]\n{TCP}"), &[]).unwrap_err();
-    assert!(reported.contains("callers = []: nobody could call over TCP"), "{reported}");
+    assert!(reported.contains("callers = []: no client may call over TCP"), "{reported}");
     let reported = load("[[callers]]\nou = 'a'\nmethods = ['read']\n", &[]).unwrap_err();
-    assert!(reported.contains("callers = 1 entries: callers come over TCP"), "{reported}");
+    assert!(reported.contains("callers = 1 entries: callers need a TCP listener"), "{reported}");
     assert!(load("[listen]\nudp = 1", &[]).unwrap_err().contains("udp"));
 }
 

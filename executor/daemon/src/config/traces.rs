@@ -1,18 +1,18 @@
-//! The table `traces`: the collector of traces.
+//! The table `traces`: the trace collector.
 
 use hyper::Uri;
 use serde::Deserialize;
 
 use super::{Check, ConfigError};
 
-/// Longest address of a collector, in bytes.
+/// Maximum length of a collector address, in bytes.
 const ENDPOINT_MAX: usize = 1024;
-/// Most spans that can wait.
+/// Maximum of the span queue limit.
 const QUEUE_MAX: u64 = 65_536;
-/// Path that OTLP over HTTP has for traces.
+/// Path for traces in OTLP over HTTP.
 const HTTP_PATH: &str = "/v1/traces";
 
-/// The table as the file has it.
+/// The table in the file.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Traces {
@@ -27,7 +27,7 @@ impl Default for Traces {
     }
 }
 
-/// Protocol of a collector.
+/// Protocol of a trace collector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TraceProtocol {
@@ -37,14 +37,14 @@ pub enum TraceProtocol {
     Http,
 }
 
-/// Settings of traces.
+/// Trace settings.
 #[derive(Clone, Debug)]
 pub struct TraceSettings {
-    /// Address of the collector: `http://HOST:PORT`, with a path over HTTP.
+    /// Collector address: `http://HOST:PORT`, for HTTP with a path.
     pub endpoint: String,
-    /// Protocol.
+    /// Protocol of the collector.
     pub protocol: TraceProtocol,
-    /// Most spans that wait.
+    /// Maximum number of queued spans.
     pub queue_max: usize,
 }
 
@@ -54,7 +54,7 @@ impl Traces {
             return Err(check.fault("traces.queue_max", &self.queue_max, &format!("must be 1 to {QUEUE_MAX}")));
         }
         let Some(mut endpoint) = self.endpoint else { return Ok(None) };
-        // It may hold a password, which must not be told.
+        // The address may contain a password, so errors must not repeat it.
         if endpoint.contains('@') {
             return Err(check.fault("traces.endpoint", &"...", "must have no user name and password"));
         }

@@ -1,4 +1,4 @@
-//! The table `transfers`: bounds and destinations of downloads and uploads.
+//! The table `transfers`: limits and destinations of downloads and uploads.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,20 +11,20 @@ use super::faults::Faults;
 use super::{Check, ConfigError};
 use crate::store::artifacts::Settings;
 
-/// Most entries of a list of addresses.
+/// Maximum number of entries of an address list.
 const ADDRESSES_MAX: usize = 200;
-/// Longest time of a transfer, in seconds.
+/// Maximum time of a transfer, in seconds.
 const TIME_MAX: u64 = 7 * 24 * 3600;
-/// Longest time without a byte, in seconds.
+/// Maximum idle time, in seconds.
 const IDLE_MAX: u64 = 3600;
-/// Most redirects.
+/// Maximum number of redirects.
 const REDIRECTS_MAX: u64 = 20;
-/// Most transfers at once, of the node and of a container.
+/// Maximum number of concurrent transfers per node and per container.
 const AT_ONCE_MAX: u64 = 100;
-/// Most attempts.
+/// Maximum number of attempts.
 const ATTEMPTS_MAX: u64 = 10;
 
-/// The table as the file has it.
+/// The table in the file.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Transfers {

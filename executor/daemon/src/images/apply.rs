@@ -1,4 +1,4 @@
-//! Fills an image's defaults into a request, which is complete afterwards.
+//! Applies an image's defaults to a request, and thereby completes it.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,10 @@ use executor_proto::v1::{EnvironmentVariable, RunAction, RunRequest, SecretArgum
 
 use crate::api_error::ApiError;
 
-/// Fills in the fields that the request leaves to the image. The arguments are moved, never copied.
+/// Fills in the fields that the request leaves to the image. Arguments are moved, never copied.
 ///
 /// # Errors
-/// Neither the request nor the image names a program.
+/// Returns an error if neither the request nor the image names a program.
 pub(crate) fn apply(request: &mut RunRequest, resolved: &Resolved) -> Result<PlannedImage, ApiError> {
     fill(request, &resolved.defaults)?;
     let record = &resolved.record;
@@ -46,7 +46,7 @@ fn fill(request: &mut RunRequest, defaults: &ImageDefaults) -> Result<(), ApiErr
         argument.index = u32::try_from(i64::from(argument.index) + shift).unwrap_or(u32::MAX);
     }
     if !run.secret_arguments.is_empty() {
-        // Empty arguments of the image are empty secrets, so that they are not taken for placeholders.
+        // Empty image arguments become empty secrets, to distinguish them from placeholders.
         let own = usize::try_from(shift).unwrap_or(0);
         let empty = run.args.iter().take(own).enumerate().filter(|(_, arg)| arg.is_empty());
         let empty =
@@ -57,7 +57,7 @@ fn fill(request: &mut RunRequest, defaults: &ImageDefaults) -> Result<(), ApiErr
     Ok(())
 }
 
-/// Fills in environment, directory and user of a process. The program of a step is named by its action.
+/// Fills in environment, directory and user of a process. The action names the program of a step.
 fn surroundings(run: &mut RunAction, defaults: &ImageDefaults) {
     let used: BTreeSet<&str> = run.env.iter().chain(&run.secret_environment).map(|one| &*one.name).collect();
     let under = defaults.env_under(|name| used.contains(name));

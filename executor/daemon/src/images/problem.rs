@@ -1,4 +1,4 @@
-//! Errors of images as problems for callers.
+//! Converts image errors to API errors.
 
 use std::io::ErrorKind;
 
@@ -7,7 +7,7 @@ use executor_images::{ImageError, UnpackError};
 
 use crate::api_error::{ApiError, Kind};
 
-/// Turns an error into a problem.
+/// Converts an image error to an API error.
 pub(crate) fn of_image(error: &ImageError) -> ApiError {
     let kind = match error {
         ImageError::WrongDigest { .. }
@@ -16,7 +16,7 @@ pub(crate) fn of_image(error: &ImageError) -> ApiError {
         | ImageError::Redirect { .. }
         | ImageError::Malformed { .. } => Kind::Corrupt,
         ImageError::TooLarge { .. } | ImageError::NoSpace { .. } => Kind::Exhausted,
-        // These may pass by themselves. Other statuses of a registry are the caller's to correct.
+        // These errors may be transient. The caller must correct other registry statuses.
         ImageError::TooSlow { .. } | ImageError::Connection { .. } => Kind::Unavailable,
         ImageError::Status { .. } if error.is_transient() => Kind::Unavailable,
         ImageError::Status { .. } | ImageError::Untrusted { .. } => Kind::Precondition,
@@ -39,7 +39,7 @@ pub(crate) fn of_image(error: &ImageError) -> ApiError {
             UnpackError::InUse(_) | UnpackError::NotAllowed(_) => Kind::Precondition,
             UnpackError::Internal(_) => Kind::Internal,
         },
-        // A path of the caller's that is missing, or that the daemon may not read.
+        // A path from the caller that is missing, or that the daemon may not read.
         ImageError::Io { source, .. }
             if matches!(
                 source.kind(),
@@ -54,7 +54,7 @@ pub(crate) fn of_image(error: &ImageError) -> ApiError {
     ApiError::new(kind, crate::chain(error))
 }
 
-/// Turns an error into a problem that names the field with the image, where the caller can correct it.
+/// Converts an image error to an API error that names the image field, if the caller can correct it.
 pub(crate) fn of_image_in(error: &ImageError, field: &str) -> ApiError {
     let problem = of_image(error);
     match problem.kind {
@@ -66,7 +66,7 @@ pub(crate) fn of_image_in(error: &ImageError, field: &str) -> ApiError {
     }
 }
 
-/// Turns an error into a problem for `Run`, where NOT_FOUND would mean a container.
+/// Converts an image error to an API error of `Run`, where NOT_FOUND would mean a container.
 pub(crate) fn of_image_of_run(error: &ImageError, field: &str) -> ApiError {
     match of_image_in(error, field) {
         problem if problem.kind == Kind::NotFound => ApiError { kind: Kind::Precondition, ..problem },
@@ -94,7 +94,7 @@ fn reason(error: &ImageError) -> ViolationReason {
 mod tests {
     use super::*;
 
-    /// UNAVAILABLE is for errors that may pass by themselves; programs distinguish the others by their reasons.
+    /// UNAVAILABLE is for errors that may be transient; clients distinguish the others by reason.
     #[test]
     fn faults_of_registries_are_told_apart() {
         let status = |status| ImageError::Status { what: "image x".into(), origin: "https://r".into(), status };

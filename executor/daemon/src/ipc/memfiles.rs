@@ -1,4 +1,4 @@
-//! Memory files for the launcher and for shims: documents in JSON, and payloads with secrets.
+//! Memory files for the launcher and for shims: JSON documents, and payloads with secrets.
 
 use std::io;
 
@@ -6,12 +6,12 @@ use executor_core::payload;
 use executor_sys::memfile::MemFile;
 use serde::Serialize;
 
-/// Puts a document into a memory file, as JSON.
+/// Writes a document into a memory file as JSON.
 pub(crate) fn json(name: &str, document: &impl Serialize) -> io::Result<MemFile> {
     MemFile::new(name, &[&serde_json::to_vec(document)?])
 }
 
-/// Puts strings into a memory file, encoded as a payload.
+/// Writes strings into a memory file, encoded as a payload.
 pub(crate) fn strings(name: &str, strings: &[&[u8]]) -> io::Result<MemFile> {
     let (head, prefixes) = (payload::head(strings.len()), strings.iter().map(|string| payload::prefix(string.len())));
     let prefixes: Vec<[u8; 4]> = prefixes.collect();
@@ -19,7 +19,7 @@ pub(crate) fn strings(name: &str, strings: &[&[u8]]) -> io::Result<MemFile> {
     MemFile::new(name, &std::iter::once(&head[..]).chain(parts).collect::<Vec<_>>())
 }
 
-/// A payload that is overwritten when it is dropped. Its receiver overwrites it as well, unless it was killed.
+/// A payload that is overwritten on drop. Its receiver overwrites it as well, unless the receiver was killed.
 #[derive(Debug)]
 pub(crate) struct Wiped(pub(crate) MemFile);
 

@@ -1,4 +1,4 @@
-//! Asynchronous messages over SOCK_SEQPACKET, and the calls that wait for answers.
+//! Asynchronous messages over SOCK_SEQPACKET, and pending calls.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,13 +16,14 @@ use tokio::sync::oneshot;
 use crate::locked;
 
 thread_local! {
-    /// Buffer for received packets: one for each thread of the runtime rather than one for each connection, of which
-    /// there are as many as containers.
+    /// Buffer for received packets: one per runtime thread rather than one per connection, because there are as many
+    /// connections as
+    /// containers.
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; PACKET_MAX]);
 }
 
-/// A connection. It is watched for what comes; for room to send only while a message waits for some, because the kernel tells a
-/// watcher of room each time the peer has taken a message.
+/// A connection. It is registered for reading. It is registered for writing only while a message waits for buffer
+/// space, because the kernel would otherwise notify the writer each time the peer reads a message.
 #[derive(Debug)]
 pub(crate) struct Packets(AsyncFd<Seqpacket>);
 
@@ -39,23 +40,24 @@ impl Packets {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             sent => return sent,
         }
-        // A descriptor is watched once.
+        // epoll accepts a descriptor only once.
         let room = watched_for(socket.as_fd().try_clone_to_owned()?, Interest::WRITABLE)?;
         room.async_io(Interest::WRITABLE, |_| socket.send(bytes, fds)).await
     }
 
-    /// Receives a message; `None` when the peer is gone. Descriptors that come with it are closed.
+    /// Receives a message; `None` if the peer has disconnected. Attached descriptors are closed.
     pub(crate) async fn recv<M: Message + Default>(&self) -> io::Result<Option<M>> {
         Ok(self.recv_with_fds().await?.map(|(message, _)| message))
     }
 
-    /// Receives a raw packet; `None` when the peer is gone. Descriptors that come with it are closed.
+    /// Receives a raw packet; `None` if the peer has disconnected. Attached descriptors are closed.
     pub(crate) async fn recv_bytes(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let received = self.0.async_io(Interest::READABLE, |socket| socket.recv(buffer)).await?;
         Ok(received.map(|(length, _)| length))
     }
 
-    /// Receives a message and its descriptors, or the error that left no room for these; `None` when the peer is gone.
+    /// Receives a message and its descriptors, or the error that prevented receiving these; `None` if the peer has
+    /// disconnected.
     pub(crate) async fn recv_with_fds<M: Message + Default>(
         &self,
     ) -> io::Result<Option<(M, io::Result<Vec<OwnedFd>>)>> {
@@ -63,16 +65,17 @@ impl Packets {
     }
 }
 
-/// Registers a descriptor with the runtime, for reading and writing. For owners that keep their descriptor unchanged until they
-/// are dropped.
+/// Registers a descriptor with the runtime, for reading and writing. The owner must keep its descriptor unchanged until
+/// it is dropped.
 pub(crate) fn watched<T: AsRawFd>(owner: T) -> io::Result<AsyncFd<T>> {
     watched_for(owner, Interest::READABLE | Interest::WRITABLE)
 }
 
-/// Registers a descriptor with the runtime, for this alone. For owners as with [`watched`].
+/// Registers a descriptor with the runtime for one interest. The owner has the same obligation as in [`watched`].
 pub(crate) fn watched_for<T: AsRawFd>(owner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    // Deprecated in favour of an unsafe twin, because a safe type could close or exchange its descriptor while it is
-    // registered. The types that are registered here (Seqpacket, UnixStream, OwnedFd, Inotify, and the one of StdioFd) cannot.
+    // Deprecated in favour of an unsafe variant, because a safe type could close or replace its descriptor while it is
+    // registered. The types that are registered here (Seqpacket, UnixStream, OwnedFd, Inotify, and the one of StdioFd)
+    // cannot.
     #[allow(deprecated)]
     AsyncFd::with_interest(owner, interest)
 }
@@ -86,14 +89,14 @@ fn receive<M: Message + Default>(
     message.map(|message| Some((message, fds))).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Calls that wait for their answers.
+/// Calls that wait for their responses.
 #[derive(Debug)]
 pub(crate) struct PendingCalls<A>(Mutex<Waiting<A>>);
 
 #[derive(Debug)]
 struct Waiting<A> {
     last: u64,
-    /// Callers by sequence number; `None` when no answer will come any more.
+    /// Callers by sequence number; `None` after the connection has ended.
     callers: Option<HashMap<u64, oneshot::Sender<A>>>,
 }
 
@@ -104,20 +107,21 @@ impl<A> Default for PendingCalls<A> {
 }
 
 impl<A> PendingCalls<A> {
-    /// Returns the sequence number of a new call and the receiver of its answer; `None` when none will come any more.
+    /// Returns the sequence number of a new call and the receiver of its response; `None` after the connection has
+    /// ended.
     pub(crate) fn register(&self) -> Option<(u64, oneshot::Receiver<A>)> {
         let mut waiting = locked(&self.0);
         waiting.last += 1;
         let sequence = waiting.last;
         let callers = waiting.callers.as_mut()?;
-        // Callers that went away do not wait any longer.
+        // Remove callers that no longer wait.
         callers.retain(|_, caller| !caller.is_closed());
         let (sender, receiver) = oneshot::channel();
         callers.insert(sequence, sender);
         Some((sequence, receiver))
     }
 
-    /// Gives an answer to its caller, if the caller still waits.
+    /// Passes a response to its caller, if the caller still waits.
     pub(crate) fn answer(&self, sequence: u64, answer: A) {
         let caller = locked(&self.0).callers.as_mut().and_then(|callers| callers.remove(&sequence));
         if let Some(caller) = caller {
@@ -125,7 +129,7 @@ impl<A> PendingCalls<A> {
         }
     }
 
-    /// Ends all waiting calls: no answer will come any more.
+    /// Ends all pending calls without a response, when the connection has ended.
     pub(crate) fn close(&self) {
         locked(&self.0).callers = None;
     }
@@ -140,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// A message that finds no room is sent when the peer has taken others, and no message is lost or sent twice.
+    /// A message that finds no buffer space is sent after the peer has read others; no message is lost or sent twice.
     #[tokio::test]
     async fn a_message_waits_for_room() {
         let (ours, theirs) = Seqpacket::pair().unwrap();
@@ -152,7 +156,7 @@ mod tests {
                 packets.send(&message, &[]).await.unwrap();
             }
         });
-        yield_now().await; // one thread: the other task goes on until it has to wait
+        yield_now().await; // one thread: the other task runs until it has to wait
         assert!(!sending.is_finished(), "the control: there is no room for all");
         let theirs = Packets::new(theirs).unwrap();
         let mut buffer = vec![0; 8192];

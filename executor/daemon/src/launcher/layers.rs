@@ -1,4 +1,4 @@
-//! Layers of images, which the launcher unpacks.
+//! Image layers, which the launcher unpacks.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,27 +13,27 @@ use executor_images::{LayerNotes, LayerStore, LayerToUnpack, UnpackError};
 use super::Launcher;
 use crate::locked;
 
-/// Time limit for unpacking or removing a layer: the largest ones have gigabytes, and disks are slow.
+/// Time limit for unpacking or removing a layer: the largest layers have gigabytes, and disks are slow.
 const UNPACKING: Duration = Duration::from_secs(3600);
-/// Time limit for looking a layer up.
+/// Time limit for a layer lookup.
 const LOOKUP: Duration = Duration::from_secs(60);
 
-/// Most layers in the cache.
+/// Maximum number of layers in the cache.
 const CACHED_MAX: usize = 4096;
 
-/// Layers that are there, by digest and parents, each with the warning about entries that were left out of it.
+/// Existing layers, by digest and parents, each with the warning about its omitted entries.
 type Cached = HashMap<(Digest, Vec<Digest>), Option<String>>;
 
-/// Store of layers behind the launcher.
+/// Layer store behind the launcher.
 #[derive(Debug)]
 pub struct LauncherLayers {
     launcher: Arc<Launcher>,
-    /// Layers that the launcher reported, and the number of greetings then: the cache does not outlive a launcher.
+    /// Layers that the launcher reported, and the greeting count at that time: a new greeting invalidates the cache.
     cache: Mutex<(u64, Cached)>,
 }
 
 impl LauncherLayers {
-    /// Makes the store of layers behind a launcher.
+    /// Creates the layer store of a launcher.
     pub fn new(launcher: Arc<Launcher>) -> Self {
         Self { launcher, cache: Mutex::default() }
     }
@@ -62,7 +62,7 @@ impl LauncherLayers {
             Ok(LauncherAnswer::Done(_)) => Ok(None),
             Ok(LauncherAnswer::Unpacked(unpacked)) => Ok(Some(unpacked.warning)),
             Ok(LauncherAnswer::Refused(refused)) => Err((refused.reason(), unpack_error(refused))),
-            Ok(_) => Err((Reason::Internal, UnpackError::Internal("the launcher gave an unexpected answer".into()))),
+            Ok(_) => Err((Reason::Internal, UnpackError::Internal("the launcher sent an unexpected response".into()))),
             Err(lost) => Err(absent(lost.to_string())),
         }
     }
@@ -86,7 +86,7 @@ impl LayerStore for LauncherLayers {
         if let Some(warning) = self.cached(|layers| layers.get(&entry).cloned()) {
             return Ok(Some(LayerNotes { warning }));
         }
-        // Without a descriptor the launcher looks the layer up and unpacks nothing.
+        // Without a descriptor the launcher only looks the layer up and unpacks nothing.
         let parents = parents.iter().map(|parent| hex_bytes(parent.hex())).collect();
         let look = UnpackLayer { diff_id: diff_id.to_string(), parents, ..UnpackLayer::default() };
         match self.call(LOOKUP, LauncherCall::UnpackLayer(look), &[]).await {
@@ -113,7 +113,7 @@ impl LayerStore for LauncherLayers {
     }
 
     async fn remove(&self, diff_id: &Digest) -> Result<(), UnpackError> {
-        // Before the call: lookups meanwhile go to the launcher.
+        // Before the call, so that concurrent lookups go to the launcher.
         self.cached(|layers| layers.retain(|(layer, parents), _| layer != diff_id && !parents.contains(diff_id)));
         let remove = RemoveLayer { diff_id: diff_id.to_string() };
         match self.call(UNPACKING, LauncherCall::RemoveLayer(remove), &[]).await {

@@ -1,4 +1,4 @@
-//! A session with a launcher, from its greeting to its loss, and the task that makes the next one.
+//! A session with a launcher, from its greeting to its loss, and the task that reconnects.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -21,70 +21,71 @@ use super::{Connection, Launcher};
 use crate::ipc::packets::{Packets, PendingCalls};
 use crate::locked;
 
-/// Time limit for an answer. The launcher forks and removes; neither takes long, and the daemon must not hang on it.
+/// Time limit for a response. The launcher forks and removes, which is fast, and the daemon must not hang on it.
 const ANSWER: Duration = Duration::from_secs(60);
-/// Time limit for the greeting, before which the launcher finishes the containers of dead shims.
+/// Time limit for the greeting, before which the launcher cleans up the containers of dead shims.
 const GREETING: Duration = Duration::from_secs(120);
-/// Pauses between attempts to connect.
+/// Pauses between connection attempts.
 const RECONNECT: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 
-/// A launcher that was greeted.
+/// A connected launcher after the greeting.
 #[derive(Debug)]
 pub struct Session {
     packets: Packets,
     calls: PendingCalls<LauncherAnswer>,
     welcome: Welcome,
-    /// Difference of the launcher's configuration from executord's.
+    /// How the launcher's configuration differs from executord's.
     difference: Option<String>,
 }
 
-/// Why a call has no answer. Unless it was not sent, it may have been carried out.
+/// Why a call has no response. Unless it was not sent, it may have been executed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
     /// The call did not reach the launcher.
     #[error("the connection was lost before the request was sent")]
     NotSent,
-    /// The connection ended before the answer.
-    #[error("the connection was lost before the answer came")]
+    /// The connection ended before the response.
+    #[error("the connection was lost before the response arrived")]
     NotAnswered,
-    /// The launcher did not answer in time.
+    /// The launcher did not respond in time.
     #[error("it did not answer within {} s", .0.as_secs())]
     Timeout(Duration),
 }
 
 impl Session {
-    /// True when secret files are on tmpfs with `noswap`.
+    /// Returns true if secret files are on tmpfs with `noswap`.
     pub fn noswap(&self) -> bool {
         self.welcome.noswap
     }
 
-    /// Returns the version of cgroups: `v1`, `hybrid` or `v2`.
+    /// Returns the cgroup version: `v1`, `hybrid` or `v2`.
     pub fn cgroups(&self) -> &str {
         &self.welcome.cgroups
     }
 
-    /// Returns the process id of the launcher; 0 if the launcher is older than that.
+    /// Returns the process id of the launcher; 0 if the launcher is too old to report it.
     pub fn pid(&self) -> u32 {
         self.welcome.pid
     }
 
-    /// Returns how the launcher's configuration differs from executord's, and what to do; `None` if it does not differ.
+    /// Describes how the launcher's configuration differs from executord's, and the remedy; `None` if it does not
+    /// differ.
     pub fn difference(&self) -> Option<&str> {
         self.difference.as_deref()
     }
 
-    /// Sends a call to the launcher, and waits for its answer.
+    /// Sends a call to the launcher, and waits for its response.
     ///
     /// # Errors
-    /// No answer came.
+    /// Returns [`CallError`] if no response arrives.
     pub(crate) async fn call(&self, call: LauncherCall, fds: &[BorrowedFd<'_>]) -> Result<LauncherAnswer, CallError> {
         self.call_within(ANSWER, call, fds).await
     }
 
-    /// Sends a call with a time limit of its own.
+    /// Sends a call with a time limit.
     ///
     /// # Errors
-    /// No answer came.
+    /// Returns [`CallError`] if no response arrives.
     pub(crate) async fn call_within(
         &self,
         limit: Duration,
@@ -100,7 +101,8 @@ impl Session {
         }
     }
 
-    /// Asks the launcher for its counts of shells. None where it does not answer within this time, or is older than them.
+    /// Asks the launcher for its warm container counts; `None` if it does not respond in time, or is too old to have
+    /// them.
     pub(crate) async fn warm_pool(&self, limit: Duration) -> Option<WarmPool> {
         match self.call_within(limit, LauncherCall::CountWarmPool(CountWarmPool {}), &[]).await {
             Ok(LauncherAnswer::WarmPool(warm_pool)) => Some(warm_pool),
@@ -108,17 +110,17 @@ impl Session {
         }
     }
 
-    /// Greets the launcher on a new connection.
+    /// Performs the greeting on a new connection.
     async fn greet(launcher: &Launcher, socket: Seqpacket) -> Result<Self, String> {
         let broken = |error: std::io::Error| error.to_string();
         let packets = Packets::new(socket).map_err(broken)?;
-        // Before the first call, whose number is 1.
+        // Sequence 0; the first call has number 1.
         let hello = LauncherRequest { sequence: 0, call: Some(LauncherCall::Hello(launcher.hello())) };
         packets.send(&hello.encode_to_vec(), &[]).await.map_err(broken)?;
         let answer = async {
             loop {
                 match packets.recv::<LauncherReply>().await?.map(|reply| reply.answer) {
-                    // The greeting covers these: it comes when all of them have their exit records.
+                    // The greeting covers lost shims: it is sent when all of them have exit records.
                     Some(Some(LauncherAnswer::ShimLost(_))) => {}
                     other => return Ok(other.flatten()),
                 }
@@ -139,7 +141,7 @@ impl Session {
         }
     }
 
-    /// Gives answers to their callers until the connection ends. Returns why it ended.
+    /// Passes responses to their callers until the connection ends. Returns the reason why it ended.
     async fn receive(&self, lost_shim: impl Fn(&ContainerId, Timestamp)) -> String {
         loop {
             let reply = match self.packets.recv::<LauncherReply>().await {
@@ -153,13 +155,13 @@ impl Session {
                     Err(error) => tracing::warn!(%error, "the launcher reported a container with a malformed id"),
                 },
                 Some(answer) => self.calls.answer(reply.sequence, answer),
-                None => {} // an answer of a newer launcher
+                None => {} // a response of a newer launcher
             }
         }
     }
 }
 
-/// Describes the difference between executord's configuration and that of a launcher.
+/// Describes the difference between executord's configuration and a launcher's.
 fn difference(ours: &SectionDigests, welcome: &Welcome) -> Option<String> {
     let theirs = welcome.configuration.as_ref()?;
     let sections = differing_sections(ours, &theirs.sections);
@@ -174,8 +176,8 @@ fn difference(ours: &SectionDigests, welcome: &Welcome) -> Option<String> {
 }
 
 impl Launcher {
-    /// Keeps the connection up, for as long as the daemon lives. `first` is a connection made at the start; `lost_shim`
-    /// is called for containers that the launcher finished; `hint` says why a lost launcher may not come back.
+    /// Keeps the launcher connected until the daemon stops. `first` is a connection made at startup; `lost_shim` is
+    /// called for containers that the launcher has cleaned up; `hint` returns why a lost launcher may not come back.
     pub async fn run(
         self: Arc<Self>,
         mut first: Option<Seqpacket>,
@@ -219,7 +221,7 @@ impl Launcher {
     fn set_up(&self, session: &Arc<Session>) {
         match TagKey::from_bytes(&session.welcome.tag_key) {
             Ok(key) => *locked(&self.key) = Some(key),
-            Err(error) => tracing::error!(%error, "the launcher's key for request tags is unusable"),
+            Err(error) => tracing::error!(%error, "the launcher's key for request digests is unusable"),
         }
         let Welcome { noswap, cgroups, .. } = &session.welcome;
         tracing::info!(socket = %self.socket.display(), noswap, cgroups, "connected to the launcher");
@@ -230,7 +232,7 @@ impl Launcher {
         self.greeted.send_modify(|count| *count += 1);
     }
 
-    /// Marks the launcher as not connected. Returns what was so before.
+    /// Marks the launcher as disconnected. Returns the previous state.
     fn set_down(&self, why: &str) -> Connection {
         self.connection.send_replace(Connection::Down(why.to_owned()))
     }

@@ -1,7 +1,7 @@
-//! The process that signs certificates, as executord reaches it: forked by the launcher, connected to executord alone.
+//! executord's client of the signer process, which the launcher forks and which is connected only to executord.
 //!
-//! The connection is made at the first use, and again when the process is gone. It answers one request after the other; a
-//! request that is given up ends the connection, so that no answer is taken for that of another.
+//! The connection is made at first use, and again when the process is gone. The process answers requests one at a time.
+//! An abandoned request closes the connection, so that its response cannot be matched to another request.
 
 use std::os::fd::AsFd as _;
 use std::time::Duration;
@@ -18,25 +18,25 @@ use super::Launcher;
 use crate::api_error::{ApiError, Kind};
 use crate::ipc::packets::Packets;
 
-/// Time limit for the process to read the CA, and for each answer.
+/// Time limit for the process to read the CA, and for each response.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// The process that signs.
+/// The signer process, opened on demand.
 #[derive(Debug, Default)]
 pub struct Signer(Mutex<Option<Open>>);
 
-/// A process that can sign.
+/// A connected signer process.
 #[derive(Debug)]
 struct Open {
     packets: Packets,
     ready: SignerReady,
 }
 
-/// A certificate, and the certificates of its CA.
+/// A certificate with its CA chain.
 #[derive(Debug)]
 pub(crate) struct Certified {
     pub(crate) signed: Signed,
-    /// Certificates of the CA, PEM.
+    /// CA certificates (PEM).
     pub(crate) chain: String,
 }
 
@@ -44,10 +44,10 @@ impl Signer {
     /// Has a certificate signed.
     ///
     /// # Errors
-    /// The names are not allowed; the CA cannot sign; no launcher is connected.
+    /// Returns an error if the names are not allowed, the CA cannot sign, or no launcher is connected.
     pub(crate) async fn sign(&self, launcher: &Launcher, request: &SignRequest) -> Result<Certified, ApiError> {
         let mut slot = self.0.lock().await;
-        // Taken out: who is given up in between leaves none behind.
+        // Taken out of the slot, so that a cancelled request leaves no connection behind.
         if let Some(open) = slot.take()
             && let Ok(answer) = open.ask(request).await
         {
@@ -62,10 +62,10 @@ impl Signer {
         Ok(Certified { signed: answer?, chain })
     }
 
-    /// Has a new process read the CA's files. The one in force stays where that one cannot sign.
+    /// Has a new process read the CA files. If the new process cannot sign, the current one stays.
     ///
     /// # Errors
-    /// The CA cannot sign; no launcher is connected.
+    /// Returns an error if the CA cannot sign or no launcher is connected.
     pub(crate) async fn reopen(&self, launcher: &Launcher) -> Result<SignerReady, ApiError> {
         let open = open(launcher).await?;
         let ready = open.ready.clone();
@@ -75,7 +75,7 @@ impl Signer {
 }
 
 impl Open {
-    /// Asks once: a certificate or its refusal, or that the process is gone.
+    /// Sends one request. Returns the certificate or its refusal, or the error if the process is gone.
     async fn ask(&self, request: &SignRequest) -> Result<Result<Signed, ApiError>, String> {
         let exchange = async {
             self.packets.send(&request.encode_to_vec(), &[]).await.map_err(|error| crate::plain(&error))?;
@@ -84,7 +84,7 @@ impl Open {
         match timeout(ANSWER, exchange).await.map_err(|_| late())?? {
             SignerAnswer::Signed(signed) => Ok(Ok(signed)),
             SignerAnswer::Refused(refused) => Ok(Err(refused_by(refused.into()))),
-            SignerAnswer::Ready(_) => Err("it gave an unexpected answer".into()),
+            SignerAnswer::Ready(_) => Err("it sent an unexpected response".into()),
         }
     }
 }
@@ -96,7 +96,7 @@ async fn open(launcher: &Launcher) -> Result<Open, ApiError> {
     match session.call(LauncherCall::OpenSigner(OpenSigner {}), &[theirs.as_fd()]).await {
         Ok(LauncherAnswer::Done(_)) => {}
         Ok(LauncherAnswer::Refused(refused)) => return Err(refused_by(refused.into())),
-        Ok(_) => return Err(ApiError::new(Kind::Internal, "the launcher gave an unexpected answer")),
+        Ok(_) => return Err(ApiError::new(Kind::Internal, "the launcher sent an unexpected response")),
         Err(lost) => return Err(ApiError::new(Kind::Unavailable, format!("the launcher: {lost}"))),
     }
     drop(theirs);
@@ -105,7 +105,7 @@ async fn open(launcher: &Launcher) -> Result<Open, ApiError> {
     match reported.map_err(|why| gone(&why))? {
         SignerAnswer::Ready(ready) => Ok(Open { packets, ready }),
         SignerAnswer::Refused(refused) => Err(refused_by(refused.into())),
-        SignerAnswer::Signed(_) => Err(gone("it gave an unexpected answer")),
+        SignerAnswer::Signed(_) => Err(gone("it sent an unexpected response")),
     }
 }
 
@@ -114,7 +114,7 @@ async fn answer(packets: &Packets) -> Result<SignerAnswer, String> {
     reply.and_then(|reply| reply.answer).ok_or_else(|| "it has ended".to_owned())
 }
 
-/// A CA that cannot sign is this node's trouble, and not the request's.
+/// A CA that cannot sign is a fault of this node, not of the request.
 fn refused_by(problem: ApiError) -> ApiError {
     let kind = if problem.kind == Kind::Precondition { Kind::Unavailable } else { problem.kind };
     ApiError { kind, message: format!("identity: {}", problem.message), ..problem }

@@ -1,11 +1,12 @@
 //! Reads a container's log from its beginning, over rotations: `log.1`, then `log`, then the files that replace `log`.
 //!
-//! A shim rotates by renaming `log` to `log.1` and making a new `log`. An open file is read to its end first, under
-//! either name; the next file is found by comparing inodes. Lines are given out when they are complete; lines that a
-//! crash cut off, and lines in another format, are left out.
+//! A shim rotates by renaming `log` to `log.1` and creating a new `log`. An open file is read to its end first, under
+//! either name; the next file is found by comparing inodes. Lines are returned when they are complete; lines truncated
+//! by a crash, and lines in another format, are skipped.
 //!
-//! The reader counts the output that it gives out. A file begins with its place in the whole output: where that is
-//! beyond the reader's own place, the output between was rotated away before it was read, and the reader reports a gap.
+//! The reader counts the output that it returns. Each file starts with its position in the whole output: if that is
+//! beyond the reader's own position, the output between was rotated away before it was read, and the reader reports a
+//! gap.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -15,39 +16,39 @@ use std::path::{Path, PathBuf};
 
 use executor_core::logline::{self, CHUNK_MAX, Entry, Line, Missing, Place};
 
-/// Bytes that are read at once.
+/// Read size, in bytes.
 const CHUNK: usize = 64 << 10;
-/// Longest line of a log: time, stream, tag and source take less than 256 bytes.
+/// Maximum length of a log line, in bytes: time, stream, tag and source take less than 256 bytes.
 const LINE_MAX: usize = CHUNK_MAX + 256;
-/// Upper bound of the line with the place at which a file begins.
+/// Maximum length of the line with the start position of a file, in bytes.
 const FIRST_LINE_MAX: usize = 128;
 
 /// A log being read.
 #[derive(Debug)]
 pub struct LogReader {
     directory: PathBuf,
-    /// True when no further files are looked for: the directory may be another container's by now.
+    /// True if no further files are opened, because the directory may belong to another container by now.
     detached: bool,
-    /// Files to be read, the oldest first; empty before the first look, and while there is no log.
+    /// Files to be read, oldest first; empty before the first lookup, and while there is no log.
     files: VecDeque<Open>,
     /// Incomplete last line of the first file.
     carry: Vec<u8>,
-    /// True while a line that is too long is passed over.
+    /// True while the rest of an overlong line is skipped.
     skipping: bool,
-    /// Place up to which the log was read.
+    /// Position up to which the log was read.
     place: Place,
 }
 
 /// An item of a log.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Item<'a> {
-    /// An entry, and the place before it.
+    /// An entry, and the position before it.
     Entry(Entry<'a>, Place),
-    /// Output between two places that is missing, and why.
+    /// Missing output between two positions, and the reason.
     Gap(Place, Place, Missing),
 }
 
-/// Files of a log, the oldest first.
+/// Files of a log, oldest first.
 #[derive(Debug, Default)]
 pub struct LogFiles(VecDeque<Open>);
 
@@ -55,12 +56,12 @@ pub struct LogFiles(VecDeque<Open>);
 struct Open {
     file: File,
     identity: (u64, u64),
-    /// Place at which the file begins, where it has one.
+    /// Position at which the file starts, if it has one.
     begins: Option<Place>,
 }
 
 impl LogReader {
-    /// Makes the reader of the log in a container's directory.
+    /// Creates the reader of the log in a container's directory.
     pub fn new(directory: PathBuf) -> Self {
         Self {
             directory,
@@ -72,7 +73,7 @@ impl LogReader {
         }
     }
 
-    /// Returns the place up to which the log was read.
+    /// Returns the position up to which the log was read.
     pub fn place(&self) -> Place {
         self.place
     }
@@ -82,16 +83,16 @@ impl LogReader {
         &self.directory
     }
 
-    /// Opens the files of the log in this directory, to be read when they are deleted.
+    /// Opens the files of the log in this directory, so that they can be read after their deletion.
     ///
     /// # Errors
-    /// They cannot be opened. Missing files are no error.
+    /// Returns an error if they cannot be opened. Missing files are not an error.
     pub fn files(directory: &Path) -> io::Result<LogFiles> {
         open_logs(directory).map(LogFiles)
     }
 
-    /// Goes on with these files, where they are newer than what is read, and looks for no others. Only for a log that does not
-    /// grow. What is given after the first call is left out.
+    /// Continues with these files if they are newer than the file being read, and opens no others. Only for a log that
+    /// does not grow. Further calls are ignored.
     pub fn detach(&mut self, files: LogFiles) {
         if std::mem::replace(&mut self.detached, true) {
             return;
@@ -101,7 +102,7 @@ impl LogReader {
         self.files.extend(files.0.into_iter().skip(known.map_or(0, |at| at + 1)));
     }
 
-    /// Returns the bytes of the open files that were not read.
+    /// Returns the number of unread bytes in the open files.
     pub fn remaining(&self) -> u64 {
         let left = |file: &Open| {
             let read = io::Seek::stream_position(&mut &file.file).unwrap_or(0);
@@ -110,10 +111,10 @@ impl LogReader {
         self.files.iter().map(left).sum()
     }
 
-    /// Reads some entries and gaps; true where there may be more at once.
+    /// Reads some entries and gaps; returns true if more may be available at once.
     ///
     /// # Errors
-    /// The files cannot be read. Missing files are no error.
+    /// Returns an error if the files cannot be read. Missing files are not an error.
     pub fn read(&mut self, mut item: impl FnMut(Item<'_>)) -> io::Result<bool> {
         if self.files.is_empty() {
             self.files = self.open_logs()?;
@@ -158,7 +159,7 @@ impl LogReader {
         Ok(true)
     }
 
-    /// Goes on to the next file at the end of one; true where there may be more to read.
+    /// Continues with the next file at the end of one; returns true if there may be more to read.
     fn next_file(&mut self) -> io::Result<bool> {
         if self.files.len() > 1 {
             self.forget_first();
@@ -189,21 +190,21 @@ impl LogReader {
         self.skipping = false;
     }
 
-    /// Opens the log's present files, the oldest first; none where no others are looked for.
+    /// Opens the log's current files, oldest first; none if the reader is detached.
     fn open_logs(&self) -> io::Result<VecDeque<Open>> {
         if self.detached { Ok(VecDeque::new()) } else { open_logs(&self.directory) }
     }
 }
 
-/// Opens the present files of the log in a directory, the oldest first.
+/// Opens the current log files in a directory, oldest first.
 fn open_logs(directory: &Path) -> io::Result<VecDeque<Open>> {
     loop {
-        // In this order a rotation in between shows the same file twice.
+        // With this order, a rotation between the two opens yields the same file twice.
         let current = open(&directory.join("log"))?;
         let older = open(&directory.join("log.1"))?;
         match (older, current) {
             (Some(older), Some(current)) if older.identity == current.identity => {}
-            // After two rotations in between the older file is newer than the current one.
+            // After two rotations between the opens the older file is newer than the current one.
             (Some(older), Some(current)) if older.begins.is_some() && older.begins > current.begins => {
                 return Ok(VecDeque::from([current, older]));
             }
@@ -310,7 +311,7 @@ mod tests {
         assert!(all(&mut reader).is_empty());
     }
 
-    /// However far a reader is behind: entries and gaps together are the whole output.
+    /// However far a reader is behind, entries and gaps together are the whole output.
     #[test]
     fn a_reader_that_falls_behind_is_told_what_it_missed() {
         let mut log = writer();
@@ -334,7 +335,7 @@ mod tests {
             let at = write(&mut log, &format!("round {round}"));
             rotate(&mut log, at);
         }
-        // The first of them is in the file that is still open.
+        // The first line is in the file that is still open.
         let end = write(&mut log, "4");
         assert_eq!(all(&mut reader), ["round 0", "-8 -1", "round 2", "4"]);
         assert_eq!((reader.place(), reader.place().entries), (end, 5));

@@ -1,15 +1,16 @@
-//! Output of containers on its way to the journal or to a receiver of syslog.
+//! Sends container output to the journal or to a syslog receiver.
 //!
 //! ```text
 //!  shim ──> log, log.1 ──> reader ──> lines ──> messages ──> connection ──> receiver
 //!  (masked, limited)       one of each container and target  one of each target
 //! ```
-//! The files of the logs are the queue. They are there anyway, are bounded each by itself, and a shim waits for nothing but the disk:
-//! no receiver can stop a container, and one that floods its log pushes out its own lines alone. A log that was rotated away before it was
-//! sent is a gap with exact numbers, which the reader finds; it is told in the stream, in the daemon's log and in metrics. The
-//! containers take turns at the connection, and who has the turn reads one chunk: that is all that is in memory.
+//! The log files are the queue. They exist anyway, each has a size limit, and a shim waits only for the disk: no
+//! receiver can stop a container, and a container that floods its log loses only its own lines. A log that was rotated
+//! away before it was sent is a gap with exact counts, which the reader detects; the gap is reported in the stream, in
+//! the daemon's log and in metrics. Containers take turns on the connection, and each turn reads one chunk, which
+//! bounds the memory.
 //!
-//! The files of a deleted container are held open until they are sent, up to a number of bytes for each target.
+//! The files of a deleted container are held open until they are sent, up to a number of bytes per target.
 
 mod journald;
 mod message;
@@ -39,16 +40,16 @@ use message::{Assembler, Message};
 use places::Places;
 use receiver::{Address, Receiver};
 
-/// Bytes that a deleted container's log counts at least: for its descriptors.
+/// Minimum size that a deleted container's log counts as, in bytes, to account for its descriptors.
 const WAITING_MIN: u64 = 64 << 10;
 
-/// Everything that output is sent to.
+/// All log sinks.
 #[derive(Debug, Default)]
 pub struct LogSinks {
     targets: Vec<Arc<Target>>,
 }
 
-/// One thing that output is sent to.
+/// A log sink.
 #[derive(Debug)]
 pub(crate) struct Target {
     name: &'static str,
@@ -58,21 +59,21 @@ pub(crate) struct Target {
     receiver: tokio::sync::Mutex<Receiver>,
     places: Places,
     followed: Mutex<HashMap<ContainerId, Arc<Followed>>>,
-    /// Bytes of deleted containers' logs that wait.
+    /// Size of deleted containers' logs that wait, in bytes.
     waiting: AtomicU64,
     metrics: SinkMetrics,
-    /// Output that was dropped and not told in the daemon's log yet.
+    /// Dropped output that is not reported in the daemon's log yet.
     untold: Mutex<Dropped>,
 }
 
-/// Form of a target's messages.
+/// Message format of a target.
 #[derive(Debug)]
 enum Form {
     Journald,
     Syslog(SyslogSettings),
 }
 
-/// A container as its messages name it.
+/// The container that messages name.
 #[derive(Debug)]
 pub(crate) struct Origin {
     id: ContainerId,
@@ -81,38 +82,38 @@ pub(crate) struct Origin {
     tags: Vec<(String, String)>,
 }
 
-/// What the deletion of a container leaves to the task that sends its log. Locked while the log is read, so that nothing of a later
-/// container of the id is.
+/// State of a deleted container for the task that sends its log. Locked while the log is read, so that nothing of a
+/// later container with the same id is read.
 #[derive(Debug, Default)]
 struct Followed(Mutex<Held>);
 
 #[derive(Debug, Default)]
 enum Held {
-    /// The container is there.
+    /// The container exists.
     #[default]
     No,
-    /// It is being deleted; these are its files, until they are taken.
+    /// The container is being deleted; holds its files until the task takes them.
     Yes(Option<LogFiles>),
 }
 
-/// Messages that are sent at one turn.
+/// Messages that are sent in one turn.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     bytes: Vec<u8>,
     messages: Vec<Encoded>,
-    /// Place at which the log is read again after all of them.
+    /// Position at which reading continues after all messages are sent.
     end: Place,
-    /// True when there may be more at once.
+    /// True if more may be available at once.
     pub(crate) more: bool,
 }
 
 /// A message in a batch.
 #[derive(Clone, Copy, Debug)]
 struct Encoded {
-    /// End of its bytes.
+    /// End offset of the message.
     end: usize,
     resume: Place,
-    /// Bytes of output in it; none of a message of the executor's own.
+    /// Bytes of output in the message; `None` for a message of the executor.
     output: Option<u64>,
 }
 
@@ -123,7 +124,7 @@ impl Batch {
     }
 }
 
-/// Bytes of a deleted container's log, counted for as long as they wait.
+/// Size of a deleted container's log, counted while this value exists.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     target: Arc<Target>,
@@ -137,7 +138,7 @@ impl Drop for Waiting {
     }
 }
 
-/// A log on its way to one target.
+/// A container's log that is sent to one target.
 #[derive(Debug)]
 pub(crate) struct OutwardLog {
     target: Arc<Target>,
@@ -156,7 +157,7 @@ enum Encoder {
 }
 
 impl LogSinks {
-    /// Makes the targets of the configuration. Their places are kept in this directory.
+    /// Creates the configured targets. Their positions are stored in this directory.
     pub(crate) fn open(settings: &LogSettings, directory: &Path, metrics: &Metrics) -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let target = |name: &'static str, form: Form, address: Address| {
@@ -187,7 +188,8 @@ impl LogSinks {
         &self.targets
     }
 
-    /// Opens the files of a container that is about to be deleted, for those who have not sent all of it. Blocks on the disk.
+    /// Opens the files of a container that is about to be deleted, for the tasks that have not sent all of it. Blocks
+    /// on the disk.
     pub(crate) fn hold(&self, id: &ContainerId, directory: &Path) {
         for target in &self.targets {
             let Some(followed) = locked(&target.followed).get(id).cloned() else { continue };
@@ -200,33 +202,34 @@ impl LogSinks {
         }
     }
 
-    /// Writes down how far logs were sent. Blocks on the disk.
+    /// Saves the sent positions. Blocks on the disk.
     pub(crate) fn save(&self) {
         for target in &self.targets {
             if let Err(error) = target.places.save() {
-                tracing::warn!(to = target.name, %error, "cannot write how far logs were sent");
+                tracing::warn!(to = target.name, %error, "cannot save the positions of sent logs");
             }
         }
     }
 
-    /// Forgets the containers that are not there any more.
+    /// Forgets the containers that no longer exist.
     pub(crate) fn retain(&self, is_there: impl Fn(&ContainerId) -> bool) {
         self.targets.iter().for_each(|target| target.places.retain(&is_there));
     }
 
-    /// Tells in the daemon's log what was dropped since the last call.
+    /// Logs the output that was dropped since the last call.
     pub(crate) fn tell_drops(&self) {
         for target in &self.targets {
             let Dropped { lines, bytes } = std::mem::take(&mut *locked(&target.untold));
             if lines > 0 || bytes > 0 {
-                tracing::warn!(to = target.name, lines, bytes, "output of containers was not sent: it was dropped");
+                tracing::warn!(to = target.name, lines, bytes, "dropped output of containers that could not be sent");
             }
         }
     }
 }
 
 impl Target {
-    /// Begins with a container; none where its log was sent. `is_over` is true of one that was completed before this daemon.
+    /// Starts sending a container's log; `None` if all of it was sent. `is_over` is true if the container completed
+    /// under an earlier daemon.
     pub(crate) fn log(
         self: &Arc<Self>,
         plan: &Plan,
@@ -272,12 +275,12 @@ impl Target {
         })
     }
 
-    /// Waits for a turn at the connection.
+    /// Waits for a turn on the connection.
     pub(crate) async fn turn(&self) -> Turn<'_> {
         Turn(self.receiver.lock().await)
     }
 
-    /// Counts the rest of a deleted container's log; none where no more may wait.
+    /// Counts the rest of a deleted container's log; `None` if the limit is reached.
     pub(crate) fn wait(self: &Arc<Self>, bytes: u64) -> Option<Waiting> {
         let bytes = bytes.max(WAITING_MIN);
         let fits = |before: u64| before.checked_add(bytes).filter(|sum| *sum <= self.settings.waiting_bytes_max);
@@ -286,7 +289,7 @@ impl Target {
         Some(Waiting { target: Arc::clone(self), bytes })
     }
 
-    /// Counts a container whose output waits, for as long as the result lives.
+    /// Counts a container whose output waits, until the result is dropped.
     pub(crate) fn behind(&self) -> impl Drop + use<> {
         struct Behind(prometheus_client::metrics::gauge::Gauge);
         impl Drop for Behind {
@@ -305,17 +308,17 @@ impl Target {
     }
 }
 
-/// A turn at a target's connection.
+/// A turn on a target's connection.
 #[derive(Debug)]
 pub(crate) struct Turn<'a>(MutexGuard<'a, Receiver>);
 
 impl Turn<'_> {
-    /// Connects, for as long as it takes.
+    /// Connects, and retries until it succeeds.
     pub(crate) async fn connect(&mut self) {
         self.0.connect().await;
     }
 
-    /// Sends a batch, for as long as it takes. `sent` counts the messages that are out.
+    /// Sends a batch, and retries until it succeeds. `sent` counts the sent messages.
     pub(crate) async fn send(&mut self, batch: &Batch, sent: &mut usize) {
         self.0.send(batch, sent).await;
     }
@@ -327,10 +330,12 @@ impl OutwardLog {
         self.reader.directory()
     }
 
-    /// Reads some of the log, and counts what is missing. With `over` nothing is added to it, and what it ends with is the end of a line. Blocks on the disk.
+    /// Reads some of the log, and counts missing output. If `over` is true, the log does not grow, and its end is the
+    /// end of a line.
+    /// Blocks on the disk.
     ///
     /// # Errors
-    /// The files cannot be read.
+    /// Returns an error if the files cannot be read.
     pub(crate) fn read(&mut self, over: bool) -> io::Result<Batch> {
         let mut messages = Vec::new();
         let followed = Arc::clone(&self.followed);
@@ -350,7 +355,7 @@ impl OutwardLog {
         Ok(batch)
     }
 
-    /// Returns when the beginning of a line has waited for long enough.
+    /// Returns when a partial line times out.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.assembler.due()
     }
@@ -371,7 +376,7 @@ impl OutwardLog {
         batch.messages.push(Encoded { end: batch.bytes.len(), resume: message.resume, output });
     }
 
-    /// Counts what was sent of a batch, and notes the place.
+    /// Counts the sent part of a batch, and records the position.
     pub(crate) fn sent(&self, batch: &Batch, sent: usize) {
         let metrics = &self.target.metrics;
         for bytes in batch.messages[..sent].iter().filter_map(|message| message.output) {
@@ -386,14 +391,14 @@ impl OutwardLog {
         self.target.places.reached(&self.id, self.created_at, place, false);
     }
 
-    /// Returns the bytes of the files that were not read. Of a deleted container.
+    /// Returns the unread bytes in the files of a deleted container.
     pub(crate) fn remaining(&mut self) -> u64 {
         let followed = Arc::clone(&self.followed);
         self.take_held(&mut locked(&followed.0));
         self.reader.remaining()
     }
 
-    /// Gives up the rest of the log, and counts it. `unsent` is what was read and not sent. Blocks on the disk.
+    /// Drops the rest of the log, and counts it. `unsent` was read but not sent. Blocks on the disk.
     pub(crate) fn give_up(&mut self, unsent: Option<(&Batch, usize)>) {
         let mut rest = Dropped::default();
         if let Some((batch, sent)) = unsent {
@@ -412,7 +417,7 @@ impl OutwardLog {
         self.target.count_dropped(rest);
     }
 
-    /// Ends: nothing more is sent of the container.
+    /// Stops sending the container's log.
     pub(crate) fn finish(self) {
         let place = self.assembler.resume();
         self.target.places.reached(&self.id, self.created_at, place, true);
@@ -423,8 +428,8 @@ impl OutwardLog {
     }
 }
 
-/// Severity of a message (RFC 5424, table 2): informational, error for the second stream, and of the executor's own words notice, or
-/// warning where output is missing.
+/// Returns the severity of a message (RFC 5424, table 2): informational for stdout, error for stderr, notice for the
+/// executor's own messages, and warning for missing output.
 fn severity(message: &Message) -> u32 {
     match message.stream {
         _ if message.missing.is_some() => 4,

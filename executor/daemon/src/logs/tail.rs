@@ -1,11 +1,12 @@
-//! Selects the entries of a log's last lines.
+//! Selects the last lines of a log.
 //!
-//! A log is read from its beginning, twice: once to count its lines, once to give out the last ones. A line can have
-//! several entries, and entries of two streams can alternate; each belongs to the line that it is a part of.
+//! A log is read twice from its beginning: once to count its lines, and once to return the last ones. A line can
+//! consist of several entries, and entries of two streams can alternate; each entry belongs to the line that it is a
+//! part of.
 
 use executor_core::logline::{Entry, Stream};
 
-/// Numbers lines in the order of their beginnings.
+/// Numbers lines in the order in which they start.
 #[derive(Debug, Default)]
 pub struct Lines {
     begun: u64,
@@ -14,7 +15,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Returns the number of the next entry's line, from 1 on.
+    /// Returns the line number of the next entry, starting at 1.
     fn number(&mut self, entry: &Entry<'_>) -> u64 {
         let open = &mut self.open[match entry.stream {
             Stream::Stdout => 0,
@@ -32,7 +33,7 @@ impl Lines {
     }
 }
 
-/// Passes over the lines before the last ones.
+/// Skips the lines before the last ones.
 #[derive(Debug, Default)]
 pub struct Tail {
     skip: u64,
@@ -40,22 +41,22 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Makes a tail that passes over all lines, to count them.
+    /// Creates a tail that skips all lines, to count them.
     pub fn counting() -> Self {
         Self { skip: u64::MAX, lines: Lines::default() }
     }
 
-    /// Makes a tail of the last of the counted lines, and of later ones.
+    /// Creates a tail of the last counted lines, and of later ones.
     pub fn last(&self, lines: u64) -> Self {
         Self { skip: self.lines.begun.saturating_sub(lines), lines: Lines::default() }
     }
 
-    /// Counts the next entry; true if it is given out.
+    /// Counts the next entry; returns true if it is selected.
     pub fn takes(&mut self, entry: &Entry<'_>) -> bool {
         self.lines.number(entry) > self.skip
     }
 
-    /// True when the next entry may be given out.
+    /// Returns true if the next entry may be selected.
     pub fn has_begun(&self) -> bool {
         self.lines.begun >= self.skip
     }
@@ -87,7 +88,7 @@ mod tests {
         ];
         let reported = |lines: u64| {
             let mut counted = Tail::counting();
-            // The last one comes after the call has begun.
+            // The last entry arrives after the call has started.
             assert!(!log[..log.len() - 1].iter().any(|entry| counted.takes(entry)));
             let mut tail = counted.last(lines);
             let taken = log.iter().filter(|entry| tail.takes(entry));

@@ -1,8 +1,8 @@
 //! Notifies of changes in directories.
 //!
-//! There is one inotify instance for the whole daemon: a user has 128 of them by default, and a client may follow the
-//! logs of every container. A directory is watched once, however many subscriptions it has, and no longer than it has
-//! one.
+//! The daemon has one inotify instance: a user has 128 of them by default, and a client may follow the logs of every
+//! container. A directory has one watch, regardless of its number of subscriptions, until the last subscription is
+//! dropped.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use crate::ipc::packets::watched;
 use crate::locked;
 
-/// Events that are a change: bytes written, files made or renamed, the directory removed.
+/// Events that count as a change: data written, files created or renamed, the directory removed.
 const CHANGES: WatchMask =
     WatchMask::MODIFY.union(WatchMask::CREATE).union(WatchMask::MOVE).union(WatchMask::DELETE_SELF);
 
@@ -44,7 +44,7 @@ struct Directory {
     changed: watch::Sender<()>,
 }
 
-/// Watches one directory for as long as it lives.
+/// Watches one directory until it is dropped.
 #[derive(Debug)]
 pub struct Subscription {
     shared: Arc<Shared>,
@@ -53,10 +53,10 @@ pub struct Subscription {
 }
 
 impl DirectoryWatch {
-    /// Makes a watch without directories. Must be called on the runtime, where a task passes changes on.
+    /// Creates a watch without directories. Must be called on the runtime, where a task forwards changes.
     ///
     /// # Errors
-    /// This user has no inotify instances left.
+    /// Returns an error if this user has no inotify instances left.
     pub fn new() -> io::Result<Self> {
         let inotify = Inotify::init()?;
         let followed = Followed { watches: inotify.watches(), directories: HashMap::new() };
@@ -68,7 +68,7 @@ impl DirectoryWatch {
     /// Watches a directory.
     ///
     /// # Errors
-    /// The directory is missing (`NotFound`), or may not be watched.
+    /// Returns `NotFound` if the directory is missing, or another error if it cannot be watched.
     pub fn subscribe(&self, directory: &Path) -> io::Result<Subscription> {
         let mut followed = locked(&self.shared.followed);
         let watched = followed.watches.add(directory, CHANGES | WatchMask::ONLYDIR)?;
@@ -83,14 +83,14 @@ impl DirectoryWatch {
 }
 
 impl Subscription {
-    /// Marks all changes up to now as seen.
+    /// Marks all changes so far as seen.
     pub fn mark_seen(&mut self) {
         self.changed.mark_unchanged();
     }
 
-    /// Waits for a change that was not seen yet.
+    /// Waits for an unseen change.
     pub async fn changed(&mut self) {
-        // The sender lives as long as a subscription.
+        // The sender exists as long as a subscription.
         let _ = self.changed.changed().await;
     }
 }
@@ -102,13 +102,13 @@ impl Drop for Subscription {
         directory.followers -= 1;
         if directory.followers == 0 {
             followed.directories.remove(&self.watched);
-            // This fails for a directory that was deleted.
+            // Fails if the directory was deleted.
             let _ = followed.watches.remove(self.watched.clone());
         }
     }
 }
 
-/// Passes changes on for as long as the runtime lives.
+/// Forwards changes until the runtime stops.
 async fn pass_on(mut inotify: AsyncFd<Inotify>, shared: Arc<Shared>) {
     let mut buffer = vec![0; 4096];
     loop {

@@ -1,7 +1,7 @@
-//! State of the cell as a whole: whether it takes containers, and whether it is healthy.
+//! State of the cell: whether it accepts containers, and whether it is healthy.
 //!
-//! One value, which a restart of the daemon does not change: what an operator has said stays said. A drain is kept for the boot
-//! in which it was begun, because a machine that was restarted has no containers to drain.
+//! The state survives restarts of the daemon. A drain is valid only for the boot in which it was started, because a
+//! rebooted host has no containers to drain.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,10 +17,10 @@ use crate::locked;
 /// State of the cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellState {
-    /// Drain that is under way or done.
+    /// Drain in progress or done.
     #[serde(default)]
     pub drain: Option<Drain>,
-    /// Reason for which an operator has called the cell unhealthy.
+    /// Reason for which an operator marked the cell unhealthy.
     #[serde(default)]
     pub unhealthy: Option<String>,
     /// Result of the last self-test of this daemon.
@@ -28,53 +28,53 @@ pub struct CellState {
     pub self_test: Option<SelfTestResult>,
 }
 
-/// A drain, as it was asked for.
+/// Parameters and state of a drain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drain {
-    /// Id of the boot in which it was begun.
+    /// Id of the boot in which the drain was started.
     pub boot_id: String,
-    /// Begin.
+    /// Start of the drain.
     pub begun_at: Timestamp,
-    /// Time at which containers are killed.
+    /// Time at which remaining containers are killed.
     pub deadline_at: Timestamp,
-    /// Maximum number of containers that are stopping at once.
+    /// Maximum number of containers that are stopped in parallel.
     pub parallel: usize,
-    /// Reason, for those whose containers are refused.
+    /// Reason, reported to clients whose containers are refused.
     pub reason: String,
-    /// True when all containers have ended, or were given up.
+    /// True after all containers have exited or were given up.
     pub done: bool,
 }
 
 /// Result of a self-test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelfTestResult {
-    /// End of the test.
+    /// Time of the test's end.
     pub at: Timestamp,
-    /// Time that it took.
+    /// Duration of the test.
     pub took: Duration,
-    /// Reason for which it failed.
+    /// Reason of the failure; `None` if the test passed.
     pub failure: Option<String>,
 }
 
 /// Progress of a drain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DrainProgress {
-    /// Number of containers that the drain has met. Pods are not counted.
+    /// Number of containers that the drain has found. Pods are not counted.
     pub total: usize,
-    /// Number that is stopping.
+    /// Number of containers that are stopping.
     pub stopping: usize,
-    /// Number that has ended.
+    /// Number of containers that have exited.
     pub ended: usize,
-    /// Those of them that were killed, because their grace period or the time of the drain was over.
+    /// Ended containers that were killed, because their grace period or the drain's deadline had passed.
     pub killed: Vec<ContainerId>,
-    /// Those that had not ended when the drain gave them up.
+    /// Containers that had not exited when the drain gave up.
     pub left: Vec<ContainerId>,
-    /// True at the end.
+    /// True after the drain has finished.
     pub done: bool,
 }
 
 impl CellState {
-    /// Returns why the cell is not healthy; empty where it is.
+    /// Returns the unhealthy reasons of the cell; empty if it is healthy.
     pub fn unhealthy_reasons(&self) -> Vec<String> {
         let drained = self.drain.as_ref().map(|drain| drain.describe());
         let reported = self.unhealthy.as_ref().map(|reason| format!("set by an operator: {reason}"));
@@ -85,7 +85,7 @@ impl CellState {
 }
 
 impl Drain {
-    /// Returns the state in words, with the reason.
+    /// Returns a text that describes the state, with the reason.
     pub fn describe(&self) -> String {
         let state = if self.done { "drained" } else { "draining" };
         let reason = if self.reason.is_empty() { String::new() } else { format!(" ({})", self.reason) };
@@ -93,12 +93,12 @@ impl Drain {
     }
 }
 
-/// The cell's state and the progress of its drain, as one task changes them and others watch them.
+/// The cell's state and the progress of its drain. One task changes them, and others watch them.
 #[derive(Debug)]
 pub struct Cell {
     state: watch::Sender<CellState>,
     progress: watch::Sender<DrainProgress>,
-    /// Turns of the tasks that drain.
+    /// Serializes the drain tasks.
     pub(crate) draining: Turns,
     changing: Mutex<()>,
 }
@@ -150,9 +150,10 @@ impl Cell {
     }
 }
 
-/// Turns of tasks that do the same work: one task works, and at most one waits, whatever number is started.
+/// Turns of tasks that do the same work: one task works and at most one waits, regardless of how many are started.
 ///
-/// The task that waits reads the state when its turn comes, so it does the work of all that were refused meanwhile.
+/// The waiting task reads the state when its turn starts, so it does the work of all tasks that were rejected
+/// meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     working: tokio::sync::Mutex<()>,

@@ -1,12 +1,12 @@
-//! A container as the daemon knows it: facts that one task changes and all others watch.
+//! A container in the daemon: status that one task changes and all others watch.
 //!
 //! ```text
 //!  admit ──> Handle ── presence: watch ──> Get, List, Wait, StreamLogs
 //!              │  └── shim: link ────────> Stop, Signal
 //!              └── driven by one task (actor), from its launch or its recovery to its completion
 //! ```
-//! The handle outlives the task: a completed container is its facts alone. Between its completion and the end of the
-//! task its shim removes what it held of the node.
+//! The handle outlives the task: a completed container has only its status. Between the container's completion and the
+//! end of the task the shim releases the node's resources.
 
 pub mod link;
 pub(crate) mod reading;
@@ -28,21 +28,21 @@ use crate::model::status::ContainerStatus;
 use link::{ShimLink, shim_is_gone};
 use reading::LatestReading;
 
-/// Time that a container in quarantine has to end after it was told to.
+/// Time for a quarantined container to exit after a stop.
 const LAST_CHANCE: Duration = Duration::from_secs(2);
 
-/// Time limit for the container's task to take over a change of sources, and for the disk to have it. The task is between two
-/// connections to the shim at worst.
+/// Time limit for the container's task to apply a change of sources, and for writing it to disk. At worst the task is
+/// between two connections to the shim.
 const SOURCES_TAKEN: Duration = Duration::from_secs(5);
 
 /// Presence of a container, as its watchers see it.
 #[derive(Clone, Debug)]
 pub enum Presence {
-    /// The container is there.
+    /// The container exists.
     Present(Arc<ContainerStatus>),
-    /// The container could not be made as requested; nothing of it is left.
+    /// The container could not be created as requested; nothing of it is left.
     Refused(ApiError),
-    /// The container was deleted; these are its last facts.
+    /// The container was deleted; holds its last status.
     Deleted(Arc<ContainerStatus>),
 }
 
@@ -51,30 +51,31 @@ pub enum Presence {
 pub struct Handle {
     id: ContainerId,
     request_tag: String,
-    /// True of a pod.
+    /// True for a pod.
     is_pod: bool,
-    /// True of a pod that takes no new members.
+    /// True for a pod that accepts no new members.
     closed: AtomicBool,
     presence: watch::Sender<Presence>,
     shim: Mutex<Option<Arc<ShimLink>>>,
     /// Latest reading of the counters.
     pub(crate) reading: LatestReading,
-    /// True when nothing is left of a completed container but what its deletion removes.
+    /// True if the node holds only the files of a completed container, which deletion removes.
     removed: watch::Sender<bool>,
-    /// Notified when the launcher has finished the container, whose shim was lost.
+    /// Notified when the launcher has cleaned up the container after its shim was lost.
     pub(crate) shim_lost: Notify,
     /// Held by the call that deletes the container.
     pub(crate) deleting: tokio::sync::Mutex<()>,
     /// Held by the call that updates the secret files.
     pub(crate) updating: tokio::sync::Mutex<()>,
-    /// Changes of the sources of secrets, for the container's task.
+    /// Sends changes of the secret sources to the container's task.
     sources: mpsc::UnboundedSender<SourceNews>,
-    /// Other end, until the task takes it.
+    /// Receiver of `sources`, until the task takes it.
     source_news: Mutex<Option<mpsc::UnboundedReceiver<SourceNews>>>,
 }
 
 impl Handle {
-    /// Makes the problem of an update whose answer was lost; `shows` says what shows if the shim carried it out.
+    /// Returns the error for an update whose response was lost; `shows` names what shows if the shim applied the
+    /// update.
     pub(crate) fn answer_is_lost(&self, shows: &str) -> ApiError {
         if self.state().is_none_or(|state| state >= State::Wiping) {
             return shim_is_gone(self.id());
@@ -83,7 +84,7 @@ impl Handle {
         ApiError::new(Kind::Unavailable, why)
     }
 
-    /// Makes the handle of a container with these facts.
+    /// Creates the handle of a container with this status.
     pub fn new(facts: ContainerStatus) -> Self {
         let (sources, source_news) = mpsc::unbounded_channel();
         Self {
@@ -108,32 +109,32 @@ impl Handle {
         &self.id
     }
 
-    /// Returns the keyed hash of the request that made the container.
+    /// Returns the digest of the request that created the container.
     pub fn request_tag(&self) -> &str {
         &self.request_tag
     }
 
-    /// True of a pod.
+    /// Returns true for a pod.
     pub fn is_pod(&self) -> bool {
         self.is_pod
     }
 
-    /// True of the container with which the daemon tests itself.
+    /// Returns true for the self-test's container.
     pub(crate) fn is_self_test(&self) -> bool {
         self.id.is_self_test()
     }
 
-    /// True of a pod that is being stopped or deleted.
+    /// Returns true for a pod that is being stopped or deleted.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Has a pod take no new members. Only the registry calls it, under its lock.
+    /// Makes a pod reject new members. Only the registry calls this, under its lock.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
     }
 
-    /// Returns the facts; `None` of a container that was refused or deleted.
+    /// Returns the status; `None` if the container was refused or deleted.
     pub fn facts(&self) -> Option<Arc<ContainerStatus>> {
         match &*self.presence.borrow() {
             Presence::Present(facts) => Some(Arc::clone(facts)),
@@ -141,7 +142,7 @@ impl Handle {
         }
     }
 
-    /// Returns the state; `None` of a container that was refused or deleted.
+    /// Returns the state; `None` if the container was refused or deleted.
     pub fn state(&self) -> Option<State> {
         match &*self.presence.borrow() {
             Presence::Present(facts) => Some(facts.state),
@@ -149,23 +150,23 @@ impl Handle {
         }
     }
 
-    /// True when the container is completed, refused or deleted.
+    /// Returns true if the container is completed, refused or deleted.
     pub fn is_over(&self) -> bool {
         self.state().is_none_or(|state| state == State::Completed)
     }
 
-    /// True of a completed container of which the node holds something still: cgroup, mounts, writable layer.
+    /// Returns true if a completed container still holds node resources: cgroup, mounts, writable layer.
     pub(crate) fn is_leaving(&self) -> bool {
         self.is_over() && !*self.removed.borrow()
     }
 
-    /// Waits until nothing is left of a container that is over but what its deletion removes.
+    /// Waits until a completed, refused or deleted container holds only what its deletion removes.
     pub(crate) async fn until_removed(&self) {
         // The sender lives as long as `self`.
         let _ = self.removed.subscribe().wait_for(|removed| *removed).await;
     }
 
-    /// Tells those who wait that the container holds nothing of the node any more. Only the registry calls it.
+    /// Notifies waiters that the container holds no node resources any more. Only the registry calls this.
     pub(crate) fn set_removed(&self) {
         self.removed.send_replace(true);
     }
@@ -175,21 +176,21 @@ impl Handle {
         self.presence.subscribe()
     }
 
-    /// Waits until the process was started, or certainly never will be.
+    /// Waits until the process has started, or can no longer start.
     ///
     /// # Errors
-    /// The container could not be made as requested, or not in time.
+    /// Returns an error if the container could not be created as requested, or not in time.
     pub async fn started(&self) -> Result<Arc<ContainerStatus>, ApiError> {
         let facts = self.wait_for(|facts| facts.start_is_decided() || facts.quarantine.is_some()).await?;
         if facts.start_is_decided() { Ok(facts) } else { Err(self.in_quarantine(&facts)) }
     }
 
-    /// Waits until a container that was told to stop is completed.
+    /// Waits until a container that received a stop is completed.
     ///
     /// # Errors
-    /// The container could not be made as requested, or does not end in time.
+    /// Returns an error if the container could not be created as requested, or does not exit in time.
     pub(crate) async fn ended(&self) -> Result<Arc<ContainerStatus>, ApiError> {
-        // One that is in quarantine may end by what it was just told.
+        // A quarantined container may still react to this stop.
         if let Ok(ended) = timeout(LAST_CHANCE, self.completed()).await {
             return ended;
         }
@@ -197,18 +198,19 @@ impl Handle {
         if facts.state == State::Completed { Ok(facts) } else { Err(self.in_quarantine(&facts)) }
     }
 
-    /// Makes the problem of a container that does not go on.
+    /// Returns the error for a quarantined container.
     fn in_quarantine(&self, facts: &ContainerStatus) -> ApiError {
         let since = facts.quarantine.map(|quarantine| (quarantine.phase.name(), quarantine.since.rfc3339()));
         let (phase, since) = since.unwrap_or_default();
-        let why = format!("container {} is in quarantine since {since}: its {phase} does not end in time", self.id);
+        let why =
+            format!("container {} has been in quarantine since {since}: its {phase} does not end in time", self.id);
         ApiError::new(Kind::Unavailable, why)
     }
 
     /// Waits until the container is completed.
     ///
     /// # Errors
-    /// The container could not be made as requested.
+    /// Returns an error if the container could not be created as requested.
     pub async fn completed(&self) -> Result<Arc<ContainerStatus>, ApiError> {
         self.wait_for(|facts| facts.state == State::Completed).await
     }
@@ -218,7 +220,7 @@ impl Handle {
         let mut watch = self.watch();
         let over =
             |presence: &Presence| !matches!(presence, Presence::Present(facts) if facts.state != State::Completed);
-        // Both changes are published: a link is set before the shim's first report is.
+        // Both changes are published: a link is set before the shim's first report.
         let _ = watch.wait_for(|presence| over(presence) || self.shim().is_some()).await;
     }
 
@@ -234,7 +236,8 @@ impl Handle {
         }
     }
 
-    /// Has the container's task take over a change of the sources of secrets, and waits for it. In vain where the task has ended.
+    /// Has the container's task apply a change of the secret sources, and waits for it. No effect if the task has
+    /// ended.
     pub(crate) async fn tell_sources(&self, change: SourceChange) {
         let (done, taken) = oneshot::channel();
         if self.sources.send(SourceNews { change, done }).is_ok() {
@@ -242,17 +245,17 @@ impl Handle {
         }
     }
 
-    /// Returns the changes of the sources of secrets; once.
+    /// Returns the receiver of changes of the secret sources; only the first call returns it.
     pub(crate) fn take_source_news(&self) -> Option<mpsc::UnboundedReceiver<SourceNews>> {
         locked(&self.source_news).take()
     }
 
-    /// Tells the watchers.
+    /// Publishes the presence to all watchers.
     pub(crate) fn publish(&self, presence: Presence) {
         self.presence.send_replace(presence);
     }
 
-    /// Returns the connection to the shim, while there is one.
+    /// Returns the connection to the shim, if there is one.
     pub(crate) fn shim(&self) -> Option<Arc<ShimLink>> {
         locked(&self.shim).clone()
     }

@@ -1,4 +1,4 @@
-//! Events of containers, as the event log and the ledger keep them.
+//! Container events, as stored in the event log and the ledger.
 
 use std::sync::Arc;
 
@@ -17,39 +17,39 @@ use crate::model::status::End;
 pub enum EventKind {
     /// The container reached a state.
     Reached(State),
-    /// The container was deleted, its record and its logs included.
+    /// The container was deleted, with its record and its logs.
     Deleted,
-    /// The container's secret files were replaced; the number is their new generation.
+    /// The container's secret files were replaced; holds their new generation.
     FilesUpdated(u64),
-    /// A step of a tree of actions started.
+    /// A step of an action tree started.
     StepStarted,
-    /// A step of a tree of actions ended.
+    /// A step of an action tree ended.
     StepEnded,
-    /// The container's egress was replaced; the number is its new generation.
+    /// The container's egress rules were replaced; holds their new generation.
     EgressUpdated(u64),
-    /// The container's limits were replaced; the number is their new generation.
+    /// The container's limits were replaced; holds their new generation.
     LimitsUpdated(u64),
-    /// The container's processes were stopped until they go on.
+    /// The container's processes were paused.
     Paused,
-    /// They go on.
+    /// The container's processes were resumed.
     Resumed,
-    /// The container's checks say that it can serve.
+    /// The container's checks report it ready.
     Ready,
-    /// The container's checks say that it cannot serve any more.
+    /// The container's checks report it no longer ready.
     NotReady,
-    /// The container is being ended because of its checks.
+    /// The container is being stopped because of its checks.
     Unhealthy,
-    /// The container's action has ended, and begins again.
+    /// The container's action has ended, and is being restarted.
     Restarting,
     /// A provider of the container's secrets does not answer.
     SecretsStale,
-    /// The providers of all its secrets answer again.
+    /// All providers of the container's secrets answer again.
     SecretsFresh,
     /// The container's certificate and key were replaced.
     IdentityReplaced,
-    /// They were not replaced when they were due.
+    /// The container's certificate and key were not replaced when they were due.
     IdentityNotReplaced,
-    /// The pod takes members.
+    /// The pod accepts members.
     PodReady,
     /// The pod has ended.
     PodEnded,
@@ -57,44 +57,44 @@ pub enum EventKind {
     PodDeleted,
     /// Capacity was reserved for a later container.
     ReservationMade,
-    /// A reservation's time is over.
+    /// A reservation expired.
     ReservationExpired,
-    /// A reservation was released before its time.
+    /// A reservation was released before it expired.
     ReservationReleased,
-    /// The container does not go on in time.
+    /// The container exceeded the time limit of a phase.
     Quarantined(Phase),
-    /// The container goes on at last.
+    /// The container left quarantine.
     QuarantineEnded(Phase),
 }
 
 /// An event of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Number of the event.
+    /// Cursor of the event.
     pub cursor: u64,
-    /// Time at which it was logged.
+    /// Time at which the event was logged.
     pub time: Timestamp,
     /// Id of the container.
     pub container: ContainerId,
     /// Kind of the event.
     #[serde(rename = "what")]
     pub kind: EventKind,
-    /// End of the container, with `completed`.
+    /// Result of the container, with `completed`.
     pub end: Option<Arc<End>>,
-    /// The step that it is about.
+    /// The step of a step event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<Arc<StepRecord>>,
-    /// The restarts, with `restarting`.
+    /// The restart record, with `restarting`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<Arc<RestartRecord>>,
 }
 
-/// Events that the ledger has at a start.
+/// Events that the ledger holds at startup.
 #[derive(Debug, Default)]
 pub struct KeptEvents {
-    /// Events, in order.
+    /// Events in cursor order.
     pub events: Vec<Event>,
-    /// First cursor that was certainly never given out.
+    /// First cursor that was certainly never assigned.
     pub next: u64,
     /// First cursor that is not reserved.
     pub reserved: u64,

@@ -1,4 +1,4 @@
-//! Certificate of a container: what is kept of it with the container. Names, times and paths, and no key.
+//! Record of a container's certificate: names, times and paths, but no key.
 
 use std::path::PathBuf;
 
@@ -6,37 +6,37 @@ use executor_core::identity::IdentityNames;
 use executor_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Certificate of a container that is in force.
+/// The current certificate of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdentityRecord {
-    /// Names, as in the request.
+    /// Names in the certificate, as requested.
     pub names: IdentityNames,
-    /// Life in seconds, as in the request.
+    /// Requested lifetime, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<u64>,
-    /// Serial number, hexadecimal.
+    /// Serial number in hexadecimal.
     pub serial: String,
-    /// Beginning.
+    /// Start of validity.
     pub not_before: Timestamp,
-    /// End.
+    /// End of validity.
     pub not_after: Timestamp,
-    /// Time at which it is replaced.
+    /// Time at which it is renewed.
     pub renew_at: Timestamp,
-    /// Certificate, key and chain in the container.
+    /// Paths of certificate, key and chain in the container.
     pub files: [PathBuf; 3],
-    /// Number of times that it was replaced.
+    /// Number of renewals.
     #[serde(default)]
     pub replaced: u64,
-    /// Set while it cannot be replaced.
+    /// Reason, while the certificate cannot be renewed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale: Option<Stale>,
 }
 
-/// Why a value or a certificate may be old.
+/// Why a value or a certificate may be outdated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stale {
-    /// First failure.
+    /// Time of the first failure.
     pub since: Timestamp,
-    /// Last failure's reason.
+    /// Reason of the last failure.
     pub why: String,
 }

@@ -1,5 +1,5 @@
-//! Quarantine: what a container does has a time, and one that takes longer is told of, is killed where that can help, keeps its
-//! capacity, and holds nobody up. It leaves quarantine by itself when it goes on at last.
+//! Quarantine: each lifecycle phase has a time limit. A container that exceeds it is reported, is killed if that can
+//! help, keeps its capacity, and does not block other work. It leaves quarantine when the phase ends.
 
 use std::time::Duration;
 
@@ -7,47 +7,47 @@ use executor_core::lifecycle::State;
 use executor_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// Part of a container's life with a time limit.
+/// Lifecycle phase with a time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Phase {
-    /// From its admission to the start of its process.
+    /// From admission to the start of the process.
     Create,
-    /// From the end of its grace period to the end of its processes.
+    /// From the end of the grace period to the exit of all processes.
     Stop,
-    /// The wipe of its secrets, the capture of its outputs, and its exit record.
+    /// Wiping the secrets, capturing the outputs, and writing the exit record.
     Wipe,
-    /// The removal of what it held of the node.
+    /// Removal of the node resources that the container held.
     Removal,
 }
 
-/// Quarantine of a container.
+/// Quarantine state of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quarantine {
-    /// Part of its life that does not end.
+    /// Phase that exceeded its limit.
     pub phase: Phase,
-    /// Time at which its limit was reached.
+    /// Time at which the limit was reached.
     pub since: Timestamp,
 }
 
-/// Time limits of the parts of a container's life.
+/// Time limits of lifecycle phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseLimits {
-    /// Of [`Phase::Create`].
+    /// Limit of [`Phase::Create`].
     pub create: Duration,
-    /// Of [`Phase::Stop`], beyond the grace period.
+    /// Limit of [`Phase::Stop`], in addition to the grace period.
     pub stop: Duration,
-    /// Of [`Phase::Wipe`].
+    /// Limit of [`Phase::Wipe`].
     pub wipe: Duration,
-    /// Of [`Phase::Removal`].
+    /// Limit of [`Phase::Removal`].
     pub removal: Duration,
 }
 
 impl Phase {
-    /// All parts.
+    /// All phases.
     pub(crate) const ALL: [Self; 4] = [Self::Create, Self::Stop, Self::Wipe, Self::Removal];
 
-    /// Returns the part of its life that a container in this state is in; none where it runs.
+    /// Returns the phase of a container in this state; `None` if it is running.
     pub fn from_state(state: State) -> Option<Self> {
         match state {
             State::Reserved | State::Initializing | State::Created => Some(Self::Create),
@@ -58,7 +58,7 @@ impl Phase {
         }
     }
 
-    /// Returns what does not end, in words.
+    /// Returns a text for the phase that does not end.
     pub fn name(self) -> &'static str {
         match self {
             Self::Create => "create",
@@ -70,7 +70,7 @@ impl Phase {
 }
 
 impl PhaseLimits {
-    /// Returns the limit of a part.
+    /// Returns the limit of a phase.
     pub fn limit(&self, phase: Phase) -> Duration {
         match phase {
             Phase::Create => self.create,

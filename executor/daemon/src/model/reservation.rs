@@ -1,4 +1,4 @@
-//! A reservation of capacity, as the registry, the ledger and the interface know it.
+//! A reservation of capacity, for the registry, the ledger and the API.
 
 use executor_core::capacity::Amount;
 use executor_core::ident::ContainerId;
@@ -7,18 +7,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::rules::Requester;
 
-/// Capacity that is held for a container that is run later.
+/// Capacity that is reserved for a later container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reservation {
     /// Id of the later container.
     pub id: ContainerId,
-    /// Capacity.
+    /// Reserved capacity.
     pub amount: Amount,
-    /// Time at which it was first made.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// Time at which it expires.
+    /// Time of expiry.
     pub expires_at: Timestamp,
-    /// Caller that made it or renewed it last, in whose share it counts; `None` for root of the host, which has no share.
+    /// Caller that created or last renewed it, whose quota it counts against; `None` for host root, which has no quota.
     #[serde(default)]
     pub owner: Option<Requester>,
 }

@@ -1,5 +1,5 @@
-//! Inputs of a container that came by reference: what is kept of them with the container. References are names, and no value
-//! is here: whether a value has changed is told by a tag, whose key is in memory only.
+//! Records of a container's inputs by reference. A record holds names and no values; changed values are detected by a
+//! keyed digest, whose key is only in memory.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,61 +14,60 @@ use crate::access::rules::Requester;
 use crate::model::identity::IdentityRecord;
 pub use crate::model::identity::Stale;
 
-/// Place that a value goes to.
+/// Destination of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Target {
-    /// A file, by its absolute path.
+    /// A file, by absolute path.
     File(PathBuf),
-    /// A secret variable, by its name.
+    /// A secret environment variable, by name.
     Variable(String),
-    /// A secret argument, by its index.
+    /// A secret argument, by index.
     Argument(u32),
 }
 
-/// An input that came by reference.
+/// An input by reference.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceRecord {
-    /// Place of the value.
+    /// Destination of the value.
     pub target: Target,
-    /// Path of the run action in a tree; empty for an input of the container itself.
+    /// Path of the run action in an action tree; empty for an input of the container itself.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub action: String,
-    /// Reference of the request.
+    /// Reference in the request.
     pub reference: SecretReference,
-    /// Version of the value; empty where the provider has none.
+    /// Version of the value; empty if the provider has no versions.
     #[serde(default)]
     pub version: String,
-    /// Keyed hash of the value, with the key of request tags.
+    /// Keyed digest of the value, with the key of request digests.
     pub tag: String,
-    /// Time at which the value was fetched.
+    /// Time of the last fetch.
     pub fetched_at: Timestamp,
-    /// True when it is fetched again while the container runs.
+    /// True if the value is refreshed while the container runs.
     pub followed: bool,
-    /// Client that named the reference, if it is followed. Unset in records of earlier versions.
+    /// Client that named the reference, if the value is refreshed. Unset in records of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requester: Option<Arc<Requester>>,
     /// Lease of the value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<Lease>,
-    /// Set while the provider does not answer.
+    /// Reason, while the provider does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale: Option<Stale>,
 }
 
 impl SourceRecord {
-    /// Returns whether another record is about the same input.
+    /// Returns true if the other record describes the same input.
     fn is_same_input(&self, other: &Self) -> bool {
         (&self.target, &self.action, &self.reference) == (&other.target, &other.action, &other.reference)
     }
 }
 
-/// Change of a container's sources, for the task that drives it.
+/// A change of a container's sources, for the task that drives the container.
 #[derive(Debug)]
 pub(crate) struct SourceNews {
-    /// Change.
     pub(crate) change: SourceChange,
-    /// Told when the change is in the facts.
+    /// Notified when the status includes the change.
     pub(crate) done: oneshot::Sender<()>,
 }
 
@@ -77,12 +76,12 @@ pub(crate) struct SourceNews {
 pub(crate) enum SourceChange {
     /// A caller's update replaced or removed files, and named new sources for some.
     Replaced {
-        /// Files whose sources count no longer.
+        /// Files whose previous sources no longer apply.
         files: Vec<PathBuf>,
         /// New sources.
         sources: Vec<SourceRecord>,
     },
-    /// The providers were asked again.
+    /// The providers were polled; holds the new records.
     Looked(Vec<SourceRecord>),
     /// The container's certificate was replaced, or could not be.
     Identity(Box<IdentityRecord>),
@@ -110,7 +109,7 @@ impl SourceChange {
     }
 }
 
-/// Returns whether one of them may be old.
+/// Returns true if any source may be outdated.
 pub(crate) fn any_stale(sources: &[SourceRecord]) -> bool {
     sources.iter().any(|source| source.stale.is_some())
 }

@@ -1,7 +1,7 @@
-//! Facts of a container, at every moment of its life and after it.
+//! Status of a container, during its lifecycle and after completion.
 //!
-//! One value serves the registry, the ledger and the interface. It is made of the plan that the daemon admitted and of
-//! the shim's records; it holds no secret, because neither of these does.
+//! Registry, ledger and API share this type. It is built from the admitted plan and the shim's records, and holds no
+//! secret, because neither of these does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,143 +21,143 @@ use crate::model::identity::IdentityRecord;
 use crate::model::quarantine::Quarantine;
 use crate::model::sources::SourceRecord;
 
-/// Facts of a container.
+/// Status of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerStatus {
-    /// Plan that was admitted.
+    /// Admitted plan.
     pub plan: Arc<Plan>,
-    /// Keyed hash of the request.
+    /// Keyed digest of the request.
     pub request_tag: String,
     /// Time of admission.
     pub created_at: Timestamp,
-    /// Id of the boot in which it was admitted.
+    /// Id of the boot in which the container was admitted.
     pub boot_id: String,
-    /// State.
+    /// Current state.
     pub state: State,
-    /// Start of the shim, as in the record.
+    /// Start of the shim, from the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begun_at: Option<Timestamp>,
-    /// Result of the preparation, from `created` on.
+    /// Result of the preparation; set from `created` on.
     pub prepared: Option<Prepared>,
-    /// Start of the process, from `running` on.
+    /// Start of the process; set from `running` on.
     pub started_at: Option<Timestamp>,
-    /// True when it was told to stop.
+    /// True if the container received a stop.
     pub stopped: bool,
-    /// Generation of the secret files, as in the record.
+    /// Generation of the secret files, from the record.
     #[serde(default)]
     pub files_generation: u64,
-    /// Time of the last update of the secret files, as in the record.
+    /// Time of the last update of the secret files, from the record.
     #[serde(default)]
     pub files_updated_at: Option<Timestamp>,
-    /// First id of the range of host ids of the container, or of its pod, as in the record.
+    /// First id of the host id range of the container or its pod, from the record.
     #[serde(default)]
     pub id_range_start: Option<u32>,
-    /// Process id of the shim, as in the record; 0 until there is one.
+    /// Process id of the shim, from the record; 0 before the shim starts.
     #[serde(default)]
     pub shim_pid: i32,
-    /// Steps of a tree of actions, as in the record.
+    /// Steps of an action tree, from the record.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepRecord>,
-    /// Number of times that its egress was replaced, as in the record.
+    /// Number of egress updates, from the record.
     #[serde(default)]
     pub egress_generation: u64,
-    /// Number of times that its limits were replaced, as in the record.
+    /// Number of limits updates, from the record.
     #[serde(default)]
     pub limits_generation: u64,
-    /// True while its processes are stopped by a pause, as in the record.
+    /// True while the container is paused, from the record.
     #[serde(default)]
     pub paused: bool,
-    /// Results of its checks; unset before the first one, and without checks.
+    /// Results of its checks; unset before the first result, and without checks.
     #[serde(default)]
     pub health: Option<Arc<Health>>,
-    /// Restarts, as in the record.
+    /// Restarts, from the record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<RestartRecord>,
-    /// Set while it does not go on in time.
+    /// Set while the container is in quarantine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantine: Option<Quarantine>,
-    /// Trace of the container, where traces are exported.
+    /// Trace of the container, if traces are exported.
     pub trace: Option<TraceContext>,
-    /// Inputs that came by reference.
+    /// Inputs by reference.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceRecord>,
-    /// Certificate of the container.
+    /// Certificate of the container, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<IdentityRecord>,
-    /// End of the container, set when it is completed.
+    /// Result of the container; set at completion.
     pub end: Option<Arc<End>>,
 }
 
-/// End of a container.
+/// Result of a completed container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct End {
-    /// Exit of the process; unset where it never ran or its exit was not observed.
+    /// Exit of the process; unset if the process never ran or its exit was not observed.
     pub exit: Option<Exit>,
-    /// True when the kernel killed a process for lack of memory.
+    /// True if the kernel killed a process because memory ran out.
     pub oom_killed: bool,
-    /// True when it was told to stop.
+    /// True if the container received a stop.
     pub stopped: bool,
-    /// Failure, if there was one.
+    /// Failure, if any.
     pub failure: Option<Failure>,
     /// Durations of the phases.
     pub timings: Timings,
-    /// Receipt of the wipe.
+    /// Result of the wipe.
     pub wipe: Option<WipeRecord>,
-    /// Outputs that were captured.
+    /// Captured outputs.
     #[serde(default)]
     pub outputs: Option<OutputsRecord>,
-    /// True when the last of the output may not be in the log.
+    /// True if the last output may be missing from the log.
     #[serde(default)]
     pub output_incomplete: bool,
-    /// Counters of the whole run.
+    /// Final counters.
     #[serde(default)]
     pub usage: Option<Usage>,
-    /// Message that the process left about its end.
+    /// Termination message that the process wrote.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub termination_message: String,
     /// Time of completion.
     pub finished_at: Timestamp,
-    /// True when there is an exit record. Without one no process was left that could write it.
+    /// True if there is an exit record. Without one, no process was left that could write it.
     #[serde(default)]
     pub recorded: bool,
-    /// True when the machine was stopped before the exit record was on the disk.
+    /// True if the host stopped before the exit record was on disk.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub record_lost: bool,
 }
 
-/// Place of a container in a trace. Ids are hexadecimal.
+/// Trace context of a container. Ids are hexadecimal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TraceContext {
-    /// Id of the trace.
+    /// Trace id.
     pub trace_id: String,
-    /// Id of the container's own span.
+    /// Span id of the container.
     pub span_id: String,
-    /// Id of its caller's span; zeros where there is none.
+    /// Span id of the caller; zeros if there is none.
     pub parent_id: String,
-    /// Time of the request.
+    /// Time at which the request was received.
     pub received_at: Timestamp,
 }
 
-/// A phase of a container's life that its caller waits for.
+/// A lifecycle phase that affects the latency of callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// From the request to its admission: validation, and the fetch of an image.
+    /// From the request to its admission: validation and image pull.
     Admit,
-    /// From the admission to the shim's first step.
+    /// From admission to the shim's first step.
     Launch,
-    /// From there until the container is made.
+    /// From the shim's first step until the container is created.
     Prepare,
-    /// From there until the program runs.
+    /// From creation until the program runs.
     Start,
-    /// From the process's end until its secrets are wiped and its record is written.
+    /// From the process's exit until its secrets are wiped and its record is written.
     Finish,
 }
 
 impl Phase {
-    /// All of them, in their order.
+    /// All phases in order.
     pub(crate) const ALL: [Self; 5] = [Self::Admit, Self::Launch, Self::Prepare, Self::Start, Self::Finish];
 
-    /// Returns the phase's name, as in metrics and spans.
+    /// Returns the phase's name in metrics and spans.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Admit => "admit",
@@ -170,7 +170,7 @@ impl Phase {
 }
 
 impl ContainerStatus {
-    /// Makes the facts of a newly admitted container.
+    /// Creates the status of a newly admitted container.
     pub fn admitted(plan: Plan, request_tag: String, created_at: Timestamp, boot_id: String) -> Self {
         Self {
             plan: Arc::new(plan),
@@ -200,14 +200,14 @@ impl ContainerStatus {
         }
     }
 
-    /// Makes the facts of a container that only its record tells of.
+    /// Creates the status of a container that is known only from its record.
     pub fn from_record(record: ContainerRecord) -> Self {
         Self {
             plan: Arc::new(record.plan),
             request_tag: record.request_tag,
             created_at: record.created_at,
             boot_id: record.shim.boot_id,
-            // `completed` is reached with an exit record only.
+            // `completed` requires an exit record.
             state: record.state.min(State::Wiping),
             begun_at: Some(record.begun_at),
             prepared: record.prepared,
@@ -231,7 +231,7 @@ impl ContainerStatus {
         }
     }
 
-    /// Takes over the shim's record with its plan. The caller advances the state.
+    /// Applies the shim's record, including its plan. The caller advances the state.
     pub fn update(&mut self, record: ContainerRecord) {
         if self.is_replanned(&record) {
             self.replan(record.plan.clone());
@@ -239,8 +239,8 @@ impl ContainerStatus {
         self.progress(record);
     }
 
-    /// True when the plan of a record is not the present one, because files, egress or limits were replaced. The first files of a container
-    /// that is only being made are those of the plan.
+    /// Returns true if the record's plan differs from the current plan, because files, egress or limits were replaced.
+    /// The first files of a container that is being created are those of the plan.
     pub fn is_replanned<P>(&self, record: &ContainerRecord<P>) -> bool {
         let first = self.prepared.is_none() && record.files_generation == 1 && self.files_generation == 0;
         (record.files_generation != self.files_generation && !first)
@@ -248,12 +248,12 @@ impl ContainerStatus {
             || record.limits_generation != self.limits_generation
     }
 
-    /// Takes over the plan of a record.
+    /// Applies the plan of a record.
     pub fn replan(&mut self, plan: Plan) {
         self.plan = Arc::new(plan);
     }
 
-    /// Takes over a record but for its plan. The caller advances the state.
+    /// Applies a record without its plan. The caller advances the state.
     pub fn progress<P>(&mut self, record: ContainerRecord<P>) {
         self.files_generation = record.files_generation;
         self.files_updated_at = record.files_updated_at;
@@ -267,15 +267,15 @@ impl ContainerStatus {
         self.prepared = record.prepared;
         self.started_at = record.started_at;
         self.stopped = record.stopped;
-        // What was found out about an earlier run says nothing about this one.
+        // Check results of an earlier run do not apply to this run.
         if run_of(self.restarts.as_ref()) != run_of(record.restarts.as_ref()) {
             self.health = None;
         }
         self.restarts = record.restarts;
     }
 
-    /// Returns the number of the present run of the main action, from 0, and when it began; `None` while a restart is waited for, before
-    /// the start and during `setup`.
+    /// Returns the number of the current run of the main action, starting at 0, and its start time; `None` while
+    /// waiting for a restart, before the start and during `setup`.
     pub fn run(&self) -> Option<(u64, Timestamp)> {
         match &self.restarts {
             None => Some((0, self.main_began_at()?)),
@@ -283,7 +283,8 @@ impl ContainerStatus {
         }
     }
 
-    /// Returns when the main action began: at the end of `setup` if there is one, else with the container's process.
+    /// Returns the start time of the main action: the end of `setup` if there is one, otherwise the start of the
+    /// container's process.
     fn main_began_at(&self) -> Option<Timestamp> {
         match self.steps.iter().find(|step| step.path == SETUP) {
             Some(setup) => setup.finished_at.filter(|_| setup.state == StepState::Succeeded),
@@ -291,7 +292,7 @@ impl ContainerStatus {
         }
     }
 
-    /// Returns the phases of the start, as far as it came, with the beginning and the end of each.
+    /// Returns the completed start phases, with the start and end time of each.
     pub(crate) fn start_phases(&self) -> impl Iterator<Item = (Phase, Timestamp, Timestamp)> + use<> {
         let prepared = self.prepared.as_ref().map(|prepared| prepared.at);
         let phase = |phase, from: Option<Timestamp>, to: Option<Timestamp>| Some((phase, from?, to?));
@@ -303,7 +304,7 @@ impl ContainerStatus {
         phases.into_iter().flatten()
     }
 
-    /// Takes over the exit record but for the plan.
+    /// Applies the exit record without its plan.
     pub fn conclude<P>(&mut self, record: ExitRecord<P>) {
         self.progress(record.container);
         self.end = Some(Arc::new(End {
@@ -323,7 +324,7 @@ impl ContainerStatus {
         }));
     }
 
-    /// Concludes without an exit record, when no process is left that could write one.
+    /// Completes without an exit record, if no process is left that could write one.
     pub fn conclude_without_record(&mut self, kind: FailureKind, message: impl Into<String>, now: Timestamp) {
         self.end = Some(Arc::new(End {
             exit: None,
@@ -344,23 +345,23 @@ impl ContainerStatus {
         self.restarts.iter_mut().for_each(|restarts| restarts.next_at = None);
     }
 
-    /// True when the container can serve, as far as its checks say.
+    /// Returns true if the container is ready according to its checks.
     pub fn is_ready(&self) -> bool {
         let healthy = self.health.as_ref().map_or(self.plan.checks.is_none(), |health| health.ready);
         self.state == State::Running && self.run().is_some() && healthy && !self.paused
     }
 
-    /// True while the container runs and its processes are stopped by a pause.
+    /// Returns true while the container is running and paused.
     pub fn is_paused(&self) -> bool {
         self.state == State::Running && self.paused
     }
 
-    /// True when Run can answer: the process ran, or certainly never will.
+    /// Returns true if Run can respond: the process ran, or can no longer start.
     pub fn start_is_decided(&self) -> bool {
         (self.started_at.is_some() && self.state >= State::Running) || self.state == State::Completed
     }
 
-    /// Returns the time of the process's end, where it is known.
+    /// Returns the time at which the process exited, if known.
     pub fn process_finished_at(&self) -> Option<Timestamp> {
         let (started, end) = (self.started_at?, self.end.as_ref()?);
         end.exit?;
@@ -368,13 +369,13 @@ impl ContainerStatus {
         Some(Timestamp(started.0.saturating_add(run)))
     }
 
-    /// Returns the time since completion; `None` before it.
+    /// Returns the time since completion; `None` before completion.
     pub fn completed_for(&self, now: Timestamp) -> Option<Duration> {
         Some(now.since(self.end.as_ref()?.finished_at))
     }
 }
 
-/// Number of the present run of a container with a restart policy; `None` while the next one is waited for.
+/// Returns the number of the current run of a container with a restart policy; `None` while waiting for the next run.
 fn run_of(restarts: Option<&RestartRecord>) -> Option<u64> {
     restarts.map_or(Some(0), |restarts| restarts.next_at.is_none().then_some(restarts.count))
 }

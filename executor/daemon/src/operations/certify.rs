@@ -1,12 +1,12 @@
-//! Instance identity: a certificate and key for a container, as secret files, replaced before the certificate's end.
+//! Instance identity: a certificate and key for a container, as secret files, renewed before the certificate expires.
 //!
 //! ```text
-//!  request ── judge, place ──> files without content ── key, signature ──> files with content, as if they had come with the request
+//!  request ── check, place ──> files without content ── key, signature ──> files with content, as if sent with the request
 //!                                                             └──> record (no key), kept with the container ──> renewal
 //! ```
-//! The key is made here, put into the file's content, and overwritten with the request; the CA's key is in no memory of this process.
-//! The three files are replaced by one update, with the generation that they were made for. After a restart of executord the renewal goes
-//! on from the container's record; a certificate whose time has come meanwhile is replaced at once.
+//! The key is generated here, written into the file's content, and overwritten with the request; the CA's key is never
+//! in this process's memory. One update replaces all three files, with the generation that they were made for. After a
+//! restart of executord renewal continues from the container's record; an overdue certificate is renewed at once.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -35,16 +35,16 @@ use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::operations::rotate;
 
-/// Variables with the paths of certificate and key, as Cloud Foundry's applications know them.
+/// Variables with the paths of certificate and key, as in Cloud Foundry.
 const VARIABLES: [&str; 2] = ["CF_INSTANCE_CERT", "CF_INSTANCE_KEY"];
-/// Pause after an update that came in between, and the first one after a failure.
+/// Pause after a concurrent update, and initial pause after a failure.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Longest pause after failures, where the certificate's life is long.
+/// Maximum pause after failures, for certificates with a long lifetime.
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// Longest sleep: the clock may be set, and a machine may be suspended.
+/// Maximum sleep, because the clock may be set and the host may be suspended.
 const SLEEP_MAX: Duration = Duration::from_secs(30);
 
-/// An identity that a request asks for.
+/// An identity in a request.
 #[derive(Debug)]
 pub(crate) struct RequestedIdentity {
     names: IdentityNames,
@@ -53,7 +53,7 @@ pub(crate) struct RequestedIdentity {
     variables: usize,
 }
 
-/// Judges the identity that a request asks for. Adds its files, which have no content yet, and its variables to the request.
+/// Checks the requested identity. Adds its files, without content, and its variables to the request.
 pub(crate) fn for_request(
     settings: &IdentitySettings,
     request: &mut RunRequest,
@@ -72,7 +72,7 @@ pub(crate) fn for_request(
     };
     found.extend(settings.evaluate(&request.id, &names, ttl_seconds));
     if request.writable_files.is_some() {
-        let why = "does not go together with writable_files: such files cannot be replaced";
+        let why = "cannot be combined with writable_files: such files cannot be replaced";
         found.push(Violation::new("identity", Conflict.because(why)));
     }
     if !found.is_empty() {
@@ -97,7 +97,7 @@ pub(crate) fn for_request(
 }
 
 impl RequestedIdentity {
-    /// Lets `act` see the request as it came, without what was added to it.
+    /// Runs `act` on the original request, without the added files and variables.
     pub(crate) fn as_it_came<T>(&self, request: &mut RunRequest, act: impl FnOnce(&RunRequest) -> T) -> T {
         let (files, variables) = (&mut request.volume_mounted_files, &mut request.environment);
         let files = files.split_off(files.len().saturating_sub(3));
@@ -108,10 +108,10 @@ impl RequestedIdentity {
         done
     }
 
-    /// Makes key and certificate, and puts them into the request.
+    /// Generates the key, obtains the certificate, and puts both into the request.
     ///
     /// # Errors
-    /// See [`Issued::make`].
+    /// Returns the errors of [`Issued::make`].
     pub(crate) async fn fill(self, node: &Node, request: &mut RunRequest) -> Result<IdentityRecord, ApiError> {
         let files = node.config.identity.files();
         let issued = Issued::make(node, &request.id, &self.names, self.ttl_seconds).await?;
@@ -138,14 +138,16 @@ struct Issued {
 }
 
 impl Issued {
-    /// Makes a key, and has a certificate signed for it.
+    /// Generates a key, and has a certificate signed for it.
     ///
     /// # Errors
-    /// The names are not allowed any more; the CA cannot sign; no launcher is connected; no random numbers.
+    /// Returns an error if the names are no longer allowed, the CA cannot sign, no launcher is connected, or no random
+    /// numbers are
+    /// available.
     async fn make(node: &Node, id: &str, names: &IdentityNames, ttl_seconds: Option<u64>) -> Result<Self, ApiError> {
         let pair = make_key();
         executor_secrets::scrub_stack();
-        let (key, public_key) = pair.ok_or_else(|| ApiError::new(Kind::Internal, "cannot make a key"))?;
+        let (key, public_key) = pair.ok_or_else(|| ApiError::new(Kind::Internal, "cannot generate a key"))?;
         let IdentityNames { organizational_units, dns_names, ip_addresses, spiffe_id } = names.clone();
         let request = SignRequest {
             container_id: id.to_owned(),
@@ -163,7 +165,7 @@ impl Issued {
         let signed = certified.signed;
         let time = |seconds: u64| Timestamp(seconds.saturating_mul(1_000_000_000));
         Ok(Self {
-            // Who presents it presents those between it and the root, too.
+            // The container must also present the intermediate certificates.
             certificate: signed.certificate + &certified.chain,
             key,
             chain: certified.chain,
@@ -181,7 +183,8 @@ impl Issued {
         replaced: u64,
     ) -> IdentityRecord {
         let now = crate::now();
-        // After two thirds of its life, about: the containers of a node do not ask all at once.
+        // Renew after about two thirds of the lifetime, with jitter, so that a node's containers do not renew all at
+        // once.
         let pause = crate::with_jitter(self.not_after.since(now) * 2 / 3);
         let pause = u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX);
         IdentityRecord {
@@ -197,13 +200,14 @@ impl Issued {
         }
     }
 
-    /// Contents of certificate, key and chain.
+    /// Returns the contents of certificate, key and chain.
     fn into_contents(self) -> [Zeroizing<Vec<u8>>; 3] {
         [Zeroizing::new(self.certificate.into_bytes()), self.key, Zeroizing::new(self.chain.into_bytes())]
     }
 }
 
-/// Makes a key of P-256: PKCS#8 as PEM, and the public key. Apart from its caller, so that the stack can be overwritten behind it.
+/// Generates a P-256 key: PKCS#8 as PEM, and the public key. A separate function, so that its stack can be overwritten
+/// afterwards.
 #[inline(never)]
 fn make_key() -> Option<(Zeroizing<Vec<u8>>, Vec<u8>)> {
     let random = SystemRandom::new();
@@ -222,7 +226,7 @@ fn make_key() -> Option<(Zeroizing<Vec<u8>>, Vec<u8>)> {
     Some((pem, public_key))
 }
 
-/// The task that replaces a container's certificate, which ends when this is dropped.
+/// The task that renews a container's certificate. Dropping this stops it.
 #[derive(Debug)]
 pub(crate) struct Renewing(AbortHandle);
 
@@ -233,7 +237,7 @@ impl Drop for Renewing {
 }
 
 impl Renewing {
-    /// Begins; `None` where the container has no certificate.
+    /// Starts the task; `None` if the container has no certificate.
     pub(crate) fn start(node: &Arc<Node>, handle: &Arc<Handle>, facts: &ContainerStatus) -> Option<Self> {
         facts.identity.as_ref()?;
         let (node, handle) = (Arc::clone(node), Arc::clone(handle));
@@ -242,24 +246,24 @@ impl Renewing {
     }
 }
 
-/// What an attempt has brought.
+/// Result of a renewal attempt.
 enum Renewal {
     Replaced,
     Failed,
-    /// Another update came in between.
+    /// A concurrent update won.
     Overtaken,
 }
 
 async fn run_renewal(node: &Arc<Node>, handle: &Arc<Handle>) {
     let mut backoff: Option<Backoff> = None;
-    // True after one renewal because of a clock that was set back: another one would bring no other dates.
+    // True after a renewal because the clock was set back; another renewal would have the same dates.
     let mut set_back = false;
     while let Some(facts) = handle.facts().filter(|facts| facts.state == State::Running) {
         let Some(record) = &facts.identity else { return };
         if backoff.is_none() {
             let now = crate::now();
             let left = record.renew_at.since(now);
-            // Before its time a certificate is refused: the clock was set back.
+            // A certificate that is not yet valid is rejected: the clock was set back.
             if now < record.not_before && !set_back {
                 set_back = true;
             } else if !left.is_zero() {
@@ -280,9 +284,9 @@ async fn run_renewal(node: &Arc<Node>, handle: &Arc<Handle>) {
     }
 }
 
-/// Makes a new key and certificate, and puts them in place of the old ones.
+/// Generates a new key and certificate, and replaces the old ones.
 async fn renew(node: &Arc<Node>, handle: &Arc<Handle>) -> Renewal {
-    // Under the lock of updates, record and generation belong together.
+    // Record and generation are consistent under the update lock.
     let turn = handle.updating.lock().await;
     let facts = handle.facts();
     drop(turn);
@@ -313,7 +317,7 @@ async fn renew(node: &Arc<Node>, handle: &Arc<Handle>) -> Renewal {
     Renewal::Failed
 }
 
-/// Makes the update of the three files.
+/// Creates the update of the three files.
 fn update(facts: &ContainerStatus, record: &IdentityRecord, issued: Issued) -> v1::UpdateFilesRequest {
     let key = record.files[1].clone();
     let files = record.files.iter().zip(issued.into_contents()).map(|(path, mut content)| File {

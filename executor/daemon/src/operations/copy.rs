@@ -9,10 +9,10 @@ use tokio::task::JoinSet;
 use crate::api_error::{ApiError, Kind};
 use crate::operations::exec::StdioFd;
 
-/// Longest report of the process: status of a path, summary, or failure.
+/// Maximum size of a report, in bytes: status of a path, summary, or failure.
 pub(crate) const REPORT_MAX: usize = 16 << 10;
 
-/// Reads until a buffer is full; `false` at an earlier end.
+/// Reads until the buffer is full; returns `false` if the input ends earlier.
 pub(crate) async fn fill(end: &StdioFd, buffer: &mut [u8]) -> bool {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -24,7 +24,7 @@ pub(crate) async fn fill(end: &StdioFd, buffer: &mut [u8]) -> bool {
     true
 }
 
-/// Reads a report to its end, up to the limit.
+/// Reads a whole report, up to the limit.
 pub(crate) async fn all(end: &StdioFd) -> Vec<u8> {
     let (mut reported, mut length) = (vec![0; REPORT_MAX], 0);
     while let Ok(more @ 1..) = end.read(&mut reported[length..]).await {
@@ -34,7 +34,7 @@ pub(crate) async fn all(end: &StdioFd) -> Vec<u8> {
     reported
 }
 
-/// Reads the process's report of a failure, in a task of its own.
+/// Spawns a task that reads the process's failure report.
 pub(crate) fn failure(stderr: Option<Arc<StdioFd>>) -> JoinSet<String> {
     let mut reading = JoinSet::new();
     if let Some(stderr) = stderr {
@@ -43,7 +43,7 @@ pub(crate) fn failure(stderr: Option<Arc<StdioFd>>) -> JoinSet<String> {
     reading
 }
 
-/// Checks the exit of the process; a failure has the process's own words.
+/// Checks the exit of the process. A failure contains the process's own message.
 pub(crate) async fn succeeded(exit: Option<Exit>, mut failure: JoinSet<String>) -> Result<(), ApiError> {
     let lost = || {
         ApiError::new(Kind::Unavailable, "the supervisor of the process that copied was lost: the copy is incomplete")
@@ -54,9 +54,9 @@ pub(crate) async fn succeeded(exit: Option<Exit>, mut failure: JoinSet<String>) 
     }
     let words = failure.join_next().await.and_then(Result::ok).filter(|words| !words.is_empty());
     let words = words.unwrap_or_else(|| match exit {
-        Exit::Code(code) => format!("the process that copied ended with exit code {code}"),
+        Exit::Code(code) => format!("the process that copied exited with code {code}"),
         Exit::Signal(signal) => {
-            format!("the process that copied was killed by signal {signal}: its container ended, or is out of memory")
+            format!("the process that copied was killed by signal {signal}: its container exited or ran out of memory")
         }
     });
     let kind = if shortage::named(&words).is_some() { Kind::Exhausted } else { Kind::Precondition };

@@ -1,5 +1,5 @@
-//! Deletes containers: on a caller's request, or because their retention is over. And forgets them: the one place that
-//! takes a container out of the registry, the ledger and the sight of its watchers.
+//! Deletes containers, on a client's request or when their retention expires. This is the only module that removes a
+//! container from the registry, the ledger and its watchers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,15 +13,16 @@ use crate::model::events::EventKind;
 use crate::node::Node;
 use crate::operations::members;
 
-/// Time that a deletion waits for the removal of what the container held, before the launcher is asked all the same.
+/// Maximum wait for the removal of the container's node resources before the launcher is asked to delete it anyway.
 const REMOVAL: Duration = Duration::from_secs(30);
 
-/// Deletes a container with its logs and its record. With `force` a living one is killed first.
+/// Deletes a container with its logs and its record. If `force` is true, a running container is killed first.
 ///
 /// # Errors
-/// The container lives, and `force` is not given; there is no launcher; the launcher cannot remove the files.
+/// Returns an error if the container has not completed and `force` is false, no launcher is connected, or the launcher cannot
+/// remove the files.
 pub async fn delete(node: &Arc<Node>, handle: Arc<Handle>, force: bool) -> Result<(), ApiError> {
-    // A task of its own: a caller that goes away does not leave a deletion half done.
+    // Spawned, so that a client that disconnects does not leave a partial deletion.
     node.run_detached(delete_whole(Arc::clone(node), handle, force)).await
 }
 
@@ -35,16 +36,16 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
                 format!("container {id} is {}: stop it first, or delete it with force", state.name()),
             ));
         }
-        // Checked before anything is killed: without a launcher nothing can be removed afterwards.
+        // Checked before anything is killed: without a launcher the files cannot be removed afterwards.
         node.launcher.session()?;
-        // One that is in quarantine may never be told.
+        // A container in quarantine may never receive the stop.
         tokio::select! {
             reported = members::request_stop(&handle, (Duration::ZERO, 0)) => reported?,
             ended = handle.ended() => drop(ended?),
         }
         handle.ended().await?;
     }
-    // Its shim, or the launcher, removes what it held; a launcher that cannot says why.
+    // The shim or the launcher removes the resources; a launcher that fails reports the reason.
     node.launcher.session()?;
     let _ = timeout(REMOVAL, handle.until_removed()).await;
     let _alone = handle.deleting.lock().await;
@@ -62,12 +63,12 @@ async fn delete_whole(node: Arc<Node>, handle: Arc<Handle>, force: bool) -> Resu
     Ok(())
 }
 
-/// Forgets a container of which nothing is left on disk, and tells its watchers the `last` that is to be known of it.
+/// Forgets a container that has no files left on disk, and publishes `last` to its watchers.
 ///
-/// The order matters, because the id is free as soon as the registry has forgotten it: the event of the deletion stands
-/// before any event of a later container of that id, the ledger forgets the old container and not the later one, and
-/// whoever learns of the deletion finds the id free. The event comes before the ledger's forgetting, so that a crash
-/// between the two loses neither.
+/// The order matters, because the id is free as soon as the registry has forgotten it: the deletion event precedes any
+/// event of a later container with the same id, the ledger forgets the old container and not the later one, and a
+/// client that receives the deletion finds the id free. The event precedes the deletion from the ledger, so that a
+/// crash between the two loses neither.
 pub(crate) fn forget(node: &Node, handle: &Handle, last: Presence) {
     let id = handle.id();
     node.registry.remove(id, || {
@@ -105,9 +106,9 @@ mod tests {
         ContainerStatus::admitted(plan, tag.into(), crate::now(), "boot".into())
     }
 
-    /// Another thread takes each id in the moment in which it is free: the ledger keeps the new container, and its
-    /// events come after the deletion. A follower of the events that sees a deletion does not find the old container
-    /// any more.
+    /// Another thread claims each id as soon as it is free: the ledger keeps the new container, and its events follow
+    /// the deletion.
+    /// A subscriber that receives a deletion no longer finds the old container.
     #[tokio::test(flavor = "multi_thread")]
     async fn a_container_is_forgotten_before_its_id_is_free() {
         const CONTAINERS: usize = 500;

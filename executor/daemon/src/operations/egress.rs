@@ -1,7 +1,7 @@
 //! UpdateEgress: new rules for the connections that a running container may open.
 //!
-//! The rules are validated here and, by the same code, in the shim, which brings them into force and records them. Updates of a
-//! container run one after the other, and each goes on once it has begun, even if its caller goes away.
+//! The rules are validated here and, by the same code, in the shim, which applies and records them. Updates of a
+//! container run one at a time, and an update that has started continues even if its client disconnects.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::node::Node;
 use crate::operations::rotate::{REPORT_PATIENCE, running};
 use crate::requests::draft;
 
-/// Replaces the egress of a container.
+/// Replaces the egress rules of a container.
 ///
 /// # Errors
-/// Those that the interface lists for UpdateEgress. The egress is unchanged then, except after UNAVAILABLE.
+/// Returns the errors that the interface lists for UpdateEgress. The rules are unchanged then, except after UNAVAILABLE.
 pub(crate) async fn update(
     node: &Arc<Node>,
     request: v1::UpdateEgressRequest,

@@ -1,8 +1,8 @@
 //! Executes a process in a container: from the request to a session with its supervisor.
 //!
-//! The decoded message goes in by value, because it holds the only copies of arguments and values; a running process
-//! with its own descriptors comes out. The launcher forks the supervisor; the process's input and output go through no
-//! other process of the executor.
+//! The decoded message is passed by value, because it holds the only copies of arguments and values; the result is a
+//! running process with its own descriptors. The launcher forks the supervisor; the process's input and output pass
+//! through no other executor process.
 
 use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -32,13 +32,13 @@ use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::requests::references;
 
-/// Time limit for the supervisor's first report. The supervisor gives the program 60 s.
+/// Time limit for the supervisor's first report. The supervisor allows the program 60 s.
 const STARTED_WITHIN: Duration = Duration::from_secs(70);
 
 /// Name of the memory file with program, arguments and environment.
 const PAYLOAD: &str = "executor-process";
 
-/// A request that is overwritten when it is dropped.
+/// A request that is overwritten on drop.
 pub(crate) struct Start(pub(crate) v1::ExecStart);
 
 impl Drop for Start {
@@ -48,7 +48,7 @@ impl Drop for Start {
     }
 }
 
-/// An executed process. It ends when this is dropped.
+/// An executed process, killed on drop.
 #[derive(Debug)]
 pub(crate) struct ExecSession {
     packets: Packets,
@@ -59,7 +59,7 @@ pub(crate) struct ExecSession {
 /// The daemon's descriptors of a process's input and output.
 #[derive(Debug)]
 pub(crate) struct Stdio {
-    /// True when the process has a terminal, which is all of these descriptors.
+    /// True if the process has a terminal; all descriptors refer to it then.
     pub(crate) terminal: bool,
     pub(crate) input: Option<Arc<StdioFd>>,
     pub(crate) stdout: Arc<StdioFd>,
@@ -79,7 +79,7 @@ impl AsRawFd for Owned {
     }
 }
 
-/// Outcome of a request to execute a process.
+/// Result of a request to execute a process.
 #[derive(Debug)]
 pub(crate) enum ExecOutcome {
     /// The process runs.
@@ -94,22 +94,20 @@ impl StdioFd {
         watched(Owned(fd)).map(Self)
     }
 
-    /// Returns the descriptor.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.0.get_ref().0.as_fd()
     }
 
-    /// Waits for bytes and reads them; 0 at the end.
+    /// Waits for data and reads it; returns 0 at the end.
     pub(crate) async fn read(&self, buffer: &mut [u8]) -> std::io::Result<usize> {
         self.0.async_io(tokio::io::Interest::READABLE, |owned| read(owned.0.as_fd(), buffer)).await
     }
 
-    /// Reads the bytes that are there, without waiting.
+    /// Reads the available data without waiting.
     pub(crate) fn read_now(&self, buffer: &mut [u8]) -> std::io::Result<usize> {
         read(self.fd(), buffer)
     }
 
-    /// Writes all bytes.
     pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> std::io::Result<()> {
         while !bytes.is_empty() {
             let interest = tokio::io::Interest::WRITABLE;
@@ -120,7 +118,7 @@ impl StdioFd {
     }
 }
 
-/// Reads from a pipe or a terminal. A terminal that no process has open any more (EIO) is at its end.
+/// Reads from a pipe or a terminal. EIO from a terminal that no process holds open is the end of the data.
 fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> std::io::Result<usize> {
     match rustix::io::read(fd, buffer) {
         Err(rustix::io::Errno::IO) => Ok(0),
@@ -129,21 +127,21 @@ fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> std::io::Result<usize> {
 }
 
 impl ExecSession {
-    /// Sends a signal to the process, by way of its supervisor.
+    /// Sends a signal to the process through its supervisor.
     ///
     /// # Errors
-    /// The supervisor is gone.
+    /// Returns an error if the supervisor is gone.
     pub(crate) async fn signal(&self, signal: i32) -> std::io::Result<()> {
         self.packets.send(&ExecOrder { signal }.encode_to_vec(), &[]).await
     }
 
-    /// Waits for the process's end; `None` where the supervisor is lost.
+    /// Waits for the process's exit; returns `None` if the supervisor is lost.
     pub(crate) async fn ended(&self) -> Option<Exit> {
         loop {
             match self.packets.recv::<ExecReport>().await.ok()??.news {
                 Some(ExecNews::Code(code)) => return Some(Exit::Code(code)),
                 Some(ExecNews::Signal(signal)) => return Some(Exit::Signal(signal)),
-                _ => {} // of a newer launcher
+                _ => {} // sent by a newer launcher
             }
         }
     }
@@ -152,7 +150,7 @@ impl ExecSession {
 /// Executes a process.
 ///
 /// # Errors
-/// Those that the interface lists for Exec.
+/// Returns the errors that the interface lists for Exec.
 pub(crate) async fn start(node: &Arc<Node>, start: Start) -> Result<ExecOutcome, ApiError> {
     let request = &start.0;
     let window = request.window.unwrap_or_default();
@@ -196,10 +194,10 @@ pub(crate) async fn start(node: &Arc<Node>, start: Start) -> Result<ExecOutcome,
     hand_over(node, handle.id(), LauncherCall::Exec(exec), terminal, payload).await
 }
 
-/// Copies files, by a process of the executor's own in the container, as this user; the container's own when empty.
+/// Copies files through an executor process in the container that runs as `user`; as the container's user if empty.
 ///
 /// # Errors
-/// Those of [`start`].
+/// Returns the errors of [`start`].
 pub(crate) async fn archive(
     node: &Arc<Node>,
     id: &str,
@@ -231,24 +229,24 @@ pub(crate) async fn archive(
     hand_over(node, handle.id(), call, false, payload).await
 }
 
-/// Direction in which files are copied.
+/// Direction of a copy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CopyDirection {
     /// Out of the container.
     Out {
-        /// Follow a symbolic link at the end of the path.
+        /// True to follow a symbolic link at the end of the path.
         follow: bool,
-        /// Return the status of the path alone.
+        /// True to return only the status of the path.
         stat: bool,
     },
     /// Into the container.
     In {
-        /// A download: missing directories are made, and device nodes are refused.
+        /// True for a download: missing directories are created, and device nodes are refused.
         download: bool,
     },
 }
 
-/// Finds a running container; `what` begins the refusal of another one.
+/// Finds a running container; `what` starts the error message if the container is not running.
 fn running(node: &Node, id: &str, what: &str) -> Result<(Arc<Handle>, Arc<ContainerStatus>), ApiError> {
     let handle = node.find(id)?;
     let facts = handle.facts().ok_or_else(|| ApiError::no_container(id))?;
@@ -263,7 +261,7 @@ fn exhausted(id: &ContainerId, error: &std::io::Error) -> ApiError {
     ApiError::new(Kind::Exhausted, format!("no memory or descriptors for a process in container {id}: {error}"))
 }
 
-/// Hands the order over to the launcher, and waits until the process runs.
+/// Sends the request to the launcher, and waits until the process runs.
 async fn hand_over(
     node: &Node,
     id: &ContainerId,
@@ -280,7 +278,7 @@ async fn hand_over(
     match session.call(call, &[theirs.as_fd(), payload.0.as_fd()]).await {
         Ok(LauncherAnswer::Done(_)) => {}
         Ok(LauncherAnswer::Refused(refused)) => return Err(refused.into()),
-        Ok(_) => return Err(ApiError::new(Kind::Internal, "the launcher gave an unexpected answer")),
+        Ok(_) => return Err(ApiError::new(Kind::Internal, "the launcher sent an unexpected response")),
         Err(_) => return Err(lost()),
     }
     drop(theirs);
@@ -310,17 +308,17 @@ fn stdio(terminal: bool, fds: Vec<OwnedFd>) -> std::io::Result<Stdio> {
     Ok(Stdio { terminal, stderr: next()?, input: next()?, stdout })
 }
 
-/// Tells whether the environment that a container keeps has a variable.
+/// Returns true if the container's retained environment has the variable.
 fn is_inherited(name: &str, facts: &ContainerStatus) -> bool {
     let first = facts.plan.first_process().and_then(|first| facts.plan.processes.get(first));
     let listed = first.is_some_and(|process| {
         process.environment_names.iter().chain(&process.secret_environment_names).any(|one| one == name)
     });
-    // Every process has a PATH, and one with a terminal has TERM.
+    // Every process has PATH, and a process with a terminal has TERM.
     listed || name == "PATH" || (name == "TERM" && facts.plan.terminal)
 }
 
-/// Puts program, arguments and environment into a memory file.
+/// Writes program, arguments and environment into a memory file.
 fn load(start: &v1::ExecStart, facts: &ContainerStatus) -> std::io::Result<MemFile> {
     let own_dir = facts.plan.main().map_or("/", |main| &main.dir);
     let dir = if start.dir.is_empty() { own_dir } else { &start.dir };
@@ -330,7 +328,7 @@ fn load(start: &v1::ExecStart, facts: &ContainerStatus) -> std::io::Result<MemFi
     let joined: Vec<Zeroizing<String>> =
         variables.map(|variable| Zeroizing::new(format!("{}={}", variable.name, variable.value))).collect();
     let mut env: Vec<&[u8]> = joined.iter().map(|variable| variable.as_bytes()).collect();
-    // What the container's process has comes with its environment.
+    // Variables of the container's process are added with its environment.
     let inherits = |name: &str| start.container_environment && is_inherited(name, facts);
     let has = |name: &str| start.env.iter().any(|variable| variable.name == name) || inherits(name);
     env.extend(payload::default_environment(has, start.terminal));

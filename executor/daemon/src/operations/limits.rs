@@ -1,7 +1,7 @@
 //! UpdateLimits: new limits for a running container.
 //!
-//! They are validated here and, by the same code, in the shim, which brings them into force and records them. The node's capacity for
-//! the larger of old and new limits is reserved first; when the shim has answered, the container holds what is in force.
+//! Limits are validated here and, by the same code, in the shim, which applies and records them. Capacity for the
+//! larger of old and new limits is reserved first; after the shim's response the container holds the limits in force.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::operations::rotate::{REPORT_PATIENCE, running};
 /// Replaces limits of a container.
 ///
 /// # Errors
-/// Those that the interface lists for UpdateLimits. The limits are unchanged then, except after UNAVAILABLE.
+/// Returns the errors that the interface lists for UpdateLimits. The limits are unchanged then, except after UNAVAILABLE.
 pub(crate) async fn update(
     node: &Arc<Node>,
     request: v1::UpdateLimitsRequest,
@@ -43,7 +43,7 @@ async fn replace(node: &Node, request: &v1::UpdateLimitsRequest) -> Result<Arc<C
         swap_bytes: limits.swap_bytes,
         memory_reservation_bytes: limits.memory_reservation_bytes,
     };
-    // Without any other limit, what cannot be changed is the fault, and not that nothing is given.
+    // If the request has only fixed limits, those are the error, and not an empty request.
     let is_checked = violations.is_empty() || update != UpdateLimits::default();
     let validated = is_checked.then(|| validate_limits(&update, &record.plan, &node.config.policy));
     let plan = match validated {
@@ -64,7 +64,7 @@ async fn replace(node: &Node, request: &v1::UpdateLimitsRequest) -> Result<Arc<C
         .map_err(|exhausted| ApiError::new(Kind::Exhausted, exhausted.to_string()))?;
     let answer = link.call(ShimCall::UpdateLimits(update)).await;
     if let Err(problem) = answer {
-        // A shim that carried it out although its answer was lost reports it, and the capacity follows.
+        // If the response was lost but the shim applied the limits, the shim reports them, and the capacity is updated.
         handle.facts().iter().for_each(|facts| node.registry.hold(facts));
         return Err(problem.map_or_else(
             || handle.answer_is_lost("limits_generation shows if the limits were replaced"),
@@ -79,7 +79,7 @@ async fn replace(node: &Node, request: &v1::UpdateLimitsRequest) -> Result<Arc<C
     handle.facts().ok_or_else(gone)
 }
 
-/// Returns a violation for each limit that a running container keeps.
+/// Returns a violation for each limit that cannot change while the container runs.
 fn fixed(limits: &v1::Limits) -> Vec<Violation> {
     let given = [
         ("limits.disk_bytes", limits.disk_bytes != 0),

@@ -1,4 +1,4 @@
-//! Containers and members of pods: told to stop, one by one or all of a pod, and ended when their pod has ended without them.
+//! Stops containers and members of pods, one by one or all members of a pod, and stops members whose pod has ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use crate::api_error::ApiError;
 use crate::model::container::Handle;
 use crate::node::Node;
 
-/// Pauses between attempts to tell a shim whose connection broke.
+/// Pauses between attempts to stop a container whose shim connection broke.
 const AGAIN: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
-/// Stops containers at the same time, each with this grace period or its own, and waits until they are completed.
+/// Stops containers in parallel, each with this grace period or its own, and waits until they are completed.
 ///
 /// # Errors
-/// The first problem of a container that was not stopped; the others are.
+/// Returns the first error of a container that could not be stopped; all others are stopped.
 pub(crate) async fn stop_all(members: Vec<Arc<Handle>>, grace: Option<Duration>) -> Result<(), ApiError> {
     let mut stops = JoinSet::new();
     for member in members {
@@ -34,22 +34,22 @@ pub(crate) async fn stop_all(members: Vec<Arc<Handle>>, grace: Option<Duration>)
 /// Stops a container and waits until it is completed.
 ///
 /// # Errors
-/// The shim refuses, or the container does not end in time.
+/// Returns an error if the shim refuses, or the container does not exit in time.
 pub(crate) async fn stop(handle: &Handle, grace: Option<Duration>) -> Result<(), ApiError> {
     let Some(facts) = handle.facts() else { return Ok(()) };
     request_stop(handle, (grace.unwrap_or(facts.plan.grace), 0)).await?;
     match handle.ended().await {
         Err(problem) if !handle.is_over() => Err(problem),
-        // One that is refused in the meantime is over, too.
+        // A container that was refused meanwhile is over, too.
         _ => Ok(()),
     }
 }
 
-/// Tells a container to stop, with a grace period and a signal (0 is the container's own). Waits until its shim is connected, and
-/// tells it again where the connection breaks. A container that is over is not told.
+/// Requests the stop of a container, with a grace period and a signal (0 is the container's own). Waits until its shim
+/// is connected, and repeats the request if the connection breaks. Does nothing if the container is over.
 ///
 /// # Errors
-/// The shim refuses.
+/// Returns an error if the shim refuses.
 pub(crate) async fn request_stop(handle: &Handle, (grace, signal): (Duration, i32)) -> Result<(), ApiError> {
     let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
     let mut again = AGAIN;
@@ -82,7 +82,7 @@ pub(crate) async fn end(node: Arc<Node>, pod: ContainerId) {
     }
 }
 
-/// Stops the members of pods that ended while no daemon was there to see it.
+/// Stops the members of pods that ended while no daemon was running.
 pub(crate) fn end_abandoned(node: &Arc<Node>) {
     let mut ended = std::collections::BTreeSet::new();
     for member in node.registry.all().into_iter().filter(|handle| !handle.is_over()) {

@@ -1,4 +1,4 @@
-//! Pause and Resume: the shim stops all processes of a container, or lets them go on.
+//! Pause and Resume: the shim pauses or resumes all processes of a container.
 
 use std::sync::Arc;
 
@@ -14,15 +14,15 @@ use crate::operations::rotate::{REPORT_PATIENCE, running};
 /// Pauses a container.
 ///
 /// # Errors
-/// Those that the interface lists for Pause.
+/// Returns the errors that the interface lists for Pause.
 pub(crate) async fn pause(node: &Arc<Node>, id: &str) -> Result<Arc<ContainerStatus>, ApiError> {
     change(node, id, true).await
 }
 
-/// Lets a paused container go on.
+/// Resumes a paused container.
 ///
 /// # Errors
-/// Those that the interface lists for Resume.
+/// Returns the errors that the interface lists for Resume.
 pub(crate) async fn resume(node: &Arc<Node>, id: &str) -> Result<Arc<ContainerStatus>, ApiError> {
     change(node, id, false).await
 }
@@ -34,7 +34,7 @@ async fn change(node: &Arc<Node>, id: &str, paused: bool) -> Result<Arc<Containe
     let link = handle.shim().ok_or_else(|| shim_is_gone(handle.id()))?;
     let call = if paused { ShimCall::Pause(protocol::Pause {}) } else { ShimCall::Resume(protocol::Resume {}) };
     let answer = link.call(call).await;
-    let lost = || handle.answer_is_lost("field `paused` shows what came of it");
+    let lost = || handle.answer_is_lost("field `paused` shows the result");
     answer.map_err(|problem| problem.map_or_else(lost, ApiError::from))?;
     let mut watch = handle.watch();
     let reported = |presence: &Presence| !matches!(presence, Presence::Present(facts) if facts.paused != paused);

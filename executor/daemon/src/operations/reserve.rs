@@ -1,4 +1,4 @@
-//! Reservations: made, released, expired, and restored when the daemon starts.
+//! Creates, releases, expires and restores reservations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,18 +21,18 @@ use crate::node::Node;
 use crate::requests::draft;
 use crate::store::registry::Reserving;
 
-/// Time after which a reservation expires where the request does not say.
+/// Default lifetime of a reservation.
 const TTL_DEFAULT: Duration = Duration::from_secs(60);
-/// Shortest time of a reservation.
+/// Minimum lifetime of a reservation.
 const TTL_MIN: Duration = Duration::from_secs(1);
-/// Longest time of a reservation.
+/// Maximum lifetime of a reservation.
 const TTL_MAX: Duration = Duration::from_secs(3600);
 
-/// Makes a reservation, or begins the time of an existing one anew. Returns it, and true if it is new. It counts in the share
-/// of the client that asked last.
+/// Creates or renews a reservation. Returns the reservation, and true if it is new. It counts against the quota of the
+/// client that requested it last.
 ///
 /// # Errors
-/// Those that the interface lists for Reserve.
+/// Returns the errors that the interface lists for Reserve.
 pub(crate) async fn reserve(
     node: &Arc<Node>,
     request: v1::ReserveRequest,
@@ -52,7 +52,7 @@ pub(crate) async fn reserve(
     let amount = amount(request.resources.unwrap_or_default(), &node.config.policy, &mut violations);
     let (true, Ok(id)) = (violations.is_empty(), id) else { return Err(ApiError::invalid(violations)) };
     Node::check_id(&id)?;
-    // The id may belong to a container that an earlier daemon launched in its last moment.
+    // The id may belong to a container that an earlier daemon launched just before it exited.
     node.until_found().await;
     node.check_room()?;
     let now = crate::now();
@@ -75,7 +75,7 @@ pub(crate) async fn reserve(
         }
         Ok(Reserving::Closed) => Err(node.check_open().err().unwrap_or_else(ApiError::stopping)),
         Ok(Reserving::Different(id)) => {
-            Err(ApiError::new(Kind::Exists, format!("the reservation {id} was made with other resources")))
+            Err(ApiError::new(Kind::Exists, format!("the reservation {id} has other resources")))
         }
         Ok(Reserving::BeyondShare(short)) => {
             let percent = node.config.reserved_percent;
@@ -92,7 +92,7 @@ fn after(now: Timestamp, ttl: Duration) -> Timestamp {
     Timestamp(now.0.saturating_add(u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX)))
 }
 
-/// Fills in the defaults of containers, and checks the bounds that a container's limits have.
+/// Applies the defaults of containers, and checks the bounds of a container's limits.
 fn amount(asked: v1::Resources, policy: &Policy, violations: &mut Vec<Violation>) -> Amount {
     let or = |value: u64, default: u64| if value == 0 { default } else { value };
     let amount = Amount {
@@ -115,10 +115,10 @@ fn amount(asked: v1::Resources, policy: &Policy, violations: &mut Vec<Violation>
     amount
 }
 
-/// Ends a reservation before its time.
+/// Releases a reservation.
 ///
 /// # Errors
-/// The id is malformed, or there is no such reservation.
+/// Returns an error if the id is malformed, or there is no such reservation.
 pub(crate) fn release(node: &Node, id: &str) -> Result<(), ApiError> {
     let id: ContainerId =
         id.parse().map_err(|bad| ApiError::invalid_field("id", InvalidFormat.because(format!("{bad}"))))?;
@@ -128,28 +128,28 @@ pub(crate) fn release(node: &Node, id: &str) -> Result<(), ApiError> {
     }
 }
 
-/// Ends all reservations.
+/// Releases all reservations.
 pub(crate) fn release_all(node: &Node) {
     for Reservation { id, .. } in node.registry.all_reservations() {
         node.registry.release_reservation(&id, |_| ended(node, &id, EventKind::ReservationReleased));
     }
 }
 
-/// Tells of the end of a reservation; called while its id is still taken.
+/// Reports the end of a reservation; called while its id is still in use.
 fn ended(node: &Node, id: &ContainerId, kind: EventKind) {
     tracing::info!(reservation = %id, end = ?kind);
     node.events.append(id, kind, None, crate::now());
     node.ledger.forget_reservation(id);
 }
 
-/// Takes back the reservations of an earlier daemon. Their time went on while there was none. Called when the containers
-/// that the ledger knows are registered.
+/// Restores the reservations of an earlier daemon, whose lifetimes continued meanwhile. Called after the ledger's
+/// containers are registered.
 pub(crate) fn restore(node: &Node, reservations: Vec<Reservation>) {
     for reservation in reservations {
         let left = reservation.expires_at.since(crate::now()).min(TTL_MAX);
         let id = reservation.id.clone();
         if node.registry.get(&id).is_some() {
-            node.ledger.forget_reservation(&id); // the container took it in the ledger's last moment
+            node.ledger.forget_reservation(&id); // the container claimed it before the kill, and the ledger missed that
         } else if left.is_zero() {
             ended(node, &id, EventKind::ReservationExpired);
         } else {
@@ -158,7 +158,7 @@ pub(crate) fn restore(node: &Node, reservations: Vec<Reservation>) {
     }
 }
 
-/// Ends reservations whose time is over, for as long as the daemon lives.
+/// Expires reservations until the daemon stops.
 pub(crate) async fn run_expiry(node: Arc<Node>) {
     let mut changes = node.registry.watch_reservations();
     loop {
@@ -171,23 +171,23 @@ pub(crate) async fn run_expiry(node: Arc<Node>) {
                 () = tokio::time::sleep_until(due) => {}
                 _ = changes.changed() => {}
             },
-            // The sender lives in the node, which this task holds.
+            // The node owns the sender, and this task holds the node.
             None => drop(changes.changed().await),
         }
     }
 }
 
-/// The use of a reservation by a run that is under way: it does not expire until this is dropped.
+/// Use of a reservation by a Run in progress: the reservation does not expire until this is dropped.
 pub(crate) struct Claim {
     node: Arc<Node>,
     id: ContainerId,
 }
 
 impl Claim {
-    /// Claims the reservation of an id, where there is one.
+    /// Claims the reservation of an id, if there is one.
     ///
     /// # Errors
-    /// There is none, and `required` says that there must be.
+    /// Returns an error if there is none and `required` is true.
     pub(crate) fn new(node: &Arc<Node>, id: &ContainerId, required: bool) -> Result<Option<Self>, ApiError> {
         match node.registry.claim(id) {
             true => Ok(Some(Self { node: Arc::clone(node), id: id.clone() })),
@@ -203,7 +203,7 @@ impl Drop for Claim {
     }
 }
 
-/// Makes the problem of a run whose reservation is gone.
+/// Returns the error of a Run whose reservation is gone.
 pub(crate) fn missing(node: &Node, id: &ContainerId) -> ApiError {
     let why = match node.registry.expired_at(id) {
         Some(at) => format!("the reservation {id} expired at {}", at.rfc3339()),

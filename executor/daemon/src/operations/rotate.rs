@@ -1,9 +1,9 @@
 //! UpdateFiles: new secret files for a running container.
 //!
-//! The decoded message goes in by value, because it holds the only copies of the new contents; the container with its
-//! new generation comes out. The list is made from the shim's own record and validated at once; the shim validates it
-//! again. Updates of a container run one after the other, and each goes on once it has begun, even if its caller goes
-//! away.
+//! The decoded message is passed by value, because it holds the only copies of the new contents; the result is the
+//! container with its new generation. The list is built from the shim's own record and validated at once; the shim
+//! validates it again. Updates of a container run one at a time, and an update that has started continues even if its
+//! client disconnects.
 
 use std::os::fd::AsFd as _;
 use std::path::Path;
@@ -32,16 +32,16 @@ use crate::node::Node;
 use crate::requests::draft;
 use crate::requests::references;
 
-/// Time for which a busy shim is asked again. Old generations are removed within half a second.
+/// Time limit for retries if the shim is busy. Old generations are removed within half a second.
 const BUSY_PATIENCE: Duration = Duration::from_secs(5);
 /// Pause between two requests to a busy shim.
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
-/// Most times that a list is made again because another daemon's update came in between.
+/// Maximum number of times that a list is rebuilt because of another daemon's concurrent update.
 const STALE_MAX: u32 = 5;
-/// Time limit for the shim's report of the new record, which comes before its answer, on the same connection.
+/// Time limit for the shim's report of the new record, which precedes its response on the same connection.
 pub(crate) const REPORT_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A request that is overwritten when it is dropped.
+/// A request that is overwritten on drop.
 struct Request(v1::UpdateFilesRequest);
 
 impl Drop for Request {
@@ -53,8 +53,8 @@ impl Drop for Request {
 /// Replaces, adds and removes secret files.
 ///
 /// # Errors
-/// Those that the interface lists for UpdateFiles. The files are unchanged then, except after UNAVAILABLE where the
-/// shim's answer was lost.
+/// Returns the errors that the interface lists for UpdateFiles. The files are unchanged then, except after UNAVAILABLE if the
+/// shim's response was lost.
 pub(crate) async fn update(
     node: &Arc<Node>,
     request: v1::UpdateFilesRequest,
@@ -66,10 +66,10 @@ pub(crate) async fn update(
     node.run_detached(async move { execute(&shared, &request.0, change).await }).await
 }
 
-/// Replaces files that the executor itself has fetched again. `change` is what that means for their sources.
+/// Replaces files that the executor refreshed. `change` is the resulting change of their sources.
 ///
 /// # Errors
-/// As of [`update`].
+/// Returns the errors of [`update`].
 pub(crate) async fn replace(
     node: &Arc<Node>,
     request: v1::UpdateFilesRequest,
@@ -77,11 +77,11 @@ pub(crate) async fn replace(
 ) -> Result<(), ApiError> {
     let request = Request(request);
     let node = Arc::clone(node);
-    // It goes on where the container's task, which follows its references, ends meanwhile.
+    // Spawned, because the container's task, which refreshes its references, may end meanwhile.
     tokio::spawn(async move { execute(&node, &request.0, Some(change)).await.map(drop) }).await?
 }
 
-/// Fetches what an update has by reference. Returns what it means for the sources of the container's files.
+/// Fetches the values of an update's references. Returns the resulting change of the sources of the container's files.
 async fn with_values(
     node: &Node,
     request: &mut v1::UpdateFilesRequest,
@@ -150,7 +150,7 @@ async fn execute(
         watch.wait_for(|presence| !matches!(presence, Presence::Present(facts) if facts.files_generation <= base));
     let _ = tokio::time::timeout(REPORT_PATIENCE, news).await;
     if let Some(change) = change {
-        // Under the lock, so that whoever looks next sees generation and sources that belong together.
+        // Under the lock, so that the next reader sees matching generation and sources.
         handle.tell_sources(change).await;
     }
     handle.facts().ok_or_else(|| ApiError::no_container(handle.id().as_str()))
@@ -165,10 +165,10 @@ fn current(node: &Node, handle: &Handle) -> Result<ContainerRecord, ApiError> {
     }
 }
 
-/// Returns the shim's own record of a running container; `what` says in the error what can be done with it.
+/// Returns the shim's own record of a running container; `what` names the refused operation in the error.
 ///
 /// # Errors
-/// The container does not run.
+/// Returns an error if the container is not running.
 pub(crate) fn running(node: &Node, handle: &Handle, what: &str) -> Result<ContainerRecord, ApiError> {
     let id = handle.id();
     let facts = handle.facts().ok_or_else(|| ApiError::no_container(id.as_str()))?;
@@ -194,10 +194,10 @@ fn expected(request: &v1::UpdateFilesRequest, record: &ContainerRecord) -> Resul
     }
 }
 
-/// Prospect of another attempt after a failed one.
+/// Whether a failed attempt can be retried.
 #[derive(Clone, Copy)]
 enum Retry {
-    /// The list was made from an older generation: a new list may be accepted.
+    /// The list is based on an older generation: a new list may be accepted.
     Stale,
     /// The shim is busy: it may accept the list later.
     Busy,
@@ -205,7 +205,7 @@ enum Retry {
     Never,
 }
 
-/// Asks the shim once.
+/// Sends one request to the shim.
 async fn attempt(
     node: &Node,
     handle: &Handle,
@@ -246,7 +246,7 @@ fn draft_of(request: &v1::UpdateFilesRequest) -> UpdateDraft<'_> {
     }
 }
 
-/// Puts the list and the contents into memory files.
+/// Writes the list and the contents into memory files.
 fn load(
     request: &v1::UpdateFilesRequest,
     record: &ContainerRecord,

@@ -1,4 +1,4 @@
-//! Counters of containers: from the shims of those that run, from the records of those that have ended.
+//! Container counters: from the shims of running containers, and from the records of completed ones.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,26 +15,26 @@ use crate::model::container::reading::ANSWERED_WITHIN;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
 
-/// Maximum number of shims that are asked at the same time.
+/// Maximum number of shims that are queried in parallel.
 const ASKED_AT_ONCE: usize = 64;
 
-/// What was read of a container.
+/// Status and counters of a container.
 pub(crate) type Reading = (Arc<ContainerStatus>, Option<Usage>);
 
 /// Containers whose counters are read.
 #[derive(Clone, Debug)]
 pub(crate) enum Chosen {
-    /// These, in the order of their ids.
+    /// These containers, in the order of their ids.
     Named(Vec<Arc<Handle>>),
-    /// Every one that runs.
+    /// Every running container.
     Running,
 }
 
 impl Chosen {
-    /// Finds the named containers, or chooses every running one where none is named.
+    /// Finds the named containers; selects every running container if none is named.
     ///
     /// # Errors
-    /// One does not exist.
+    /// Returns an error if a container does not exist.
     pub(crate) fn new(node: &Node, ids: &[String]) -> Result<Self, ApiError> {
         if ids.is_empty() {
             return Ok(Self::Running);
@@ -43,8 +43,8 @@ impl Chosen {
         Ok(Self::Named(ids.into_iter().map(|id| node.find(id)).collect::<Result<_, _>>()?))
     }
 
-    /// Returns the containers behind an id that a filter takes, in the order of their ids: `most` of them at most, and whether there
-    /// are more.
+    /// Returns the containers after an id that match a filter, in the order of their ids: at most `most`, and whether
+    /// there are more.
     pub(crate) fn page(
         &self,
         node: &Node,
@@ -73,32 +73,32 @@ impl Chosen {
         (page, more)
     }
 
-    /// Waits until every named container has ended; for ever where none is named.
+    /// Waits until every named container is over; pends forever if none is named.
     pub(crate) async fn over(&self) {
         match self {
             Self::Running => std::future::pending().await,
             Self::Named(handles) => {
                 for handle in handles {
-                    let _ = handle.completed().await; // one that was refused has ended, too
+                    let _ = handle.completed().await; // a refused container is over, too
                 }
             }
         }
     }
 
-    /// Tells whether every named container has ended.
+    /// Returns true if every named container is over.
     pub(crate) fn is_over(&self) -> bool {
         matches!(self, Self::Named(handles) if handles.iter().all(|handle| handle.is_over()))
     }
 }
 
-/// Reads the counters of these containers, in their order. Those that were deleted meanwhile are left out. Counters may be
-/// as old as [`FRESH`](crate::model::container::reading::FRESH).
+/// Reads the counters of these containers, in order. Containers that were deleted meanwhile are omitted. Counters may
+/// be as old as [`FRESH`](crate::model::container::reading::FRESH).
 pub(crate) async fn read(node: &Node, handles: Vec<Arc<Handle>>) -> Vec<Reading> {
     read_within(node, handles.into_iter().map(|handle| (handle, false)).collect(), None).await
 }
 
-/// Reads the counters of these containers likewise, those of the log alone where the flag is set. Shims that have not answered at the
-/// deadline are not waited for.
+/// Reads the counters of these containers likewise; only those of the log if the flag is set. Does not wait for shims
+/// that have not responded by the deadline.
 pub(crate) async fn read_within(
     node: &Node,
     handles: Vec<(Arc<Handle>, bool)>,
@@ -128,7 +128,7 @@ pub(crate) async fn read_within(
             let requests = node.metrics.readings.clone();
             asked.spawn(async move {
                 let usage = handle.reading.read(shim, log_only, by, requests).await;
-                // One that has ended meanwhile has its final counters.
+                // A container that has completed meanwhile has final counters.
                 (index, reading_of(handle.facts().unwrap_or(facts), usage))
             });
         }
@@ -140,7 +140,7 @@ pub(crate) async fn read_within(
     }
 }
 
-/// Makes a reading: of a container that has ended it has the final counters.
+/// Creates a reading; a completed container has its final counters.
 fn reading_of(facts: Arc<ContainerStatus>, usage: Option<Usage>) -> Reading {
     let usage = facts.end.as_ref().map_or(usage, |end| end.usage.clone());
     (facts, usage)

@@ -1,7 +1,7 @@
-//! The tag of a request, by which a repeated request is recognised.
+//! The digest of a request, by which a repeated request is recognized.
 //!
-//! Every field counts, secrets too, except the id, which compared requests have in common. The key hashes each part
-//! with its length, and each list begins with its number of entries, so that no two requests have the same encoding.
+//! Every field is hashed, including secrets, except the id, which is the same for all compared requests. Each part is
+//! hashed with its length, and each list with its number of entries, so that no two requests have the same encoding.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,9 +15,9 @@ use executor_proto::v1::{
 };
 use executor_secrets::TagKey;
 
-/// Returns the tag of a request, in hexadecimal.
+/// Returns the digest of a request, in hexadecimal.
 pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
-    // Every field by name: the compiler refuses a new one that is missing here.
+    // Lists every field by name, so that the compiler rejects a missing new field.
     let RunRequest {
         id: _,
         action,
@@ -30,7 +30,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
         redaction,
         runtime_token_path,
         outputs,
-        // The way in which the image is fetched does not count.
+        // Image pull settings are not part of the digest.
         registry_credentials: _,
         pull_policy: _,
         user_namespace,
@@ -49,9 +49,9 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
         stop_signal,
         file_directories,
         docker_socket,
-        // Nor does the reader of the output.
+        // Nor is the reader of the output.
         await_reader: _,
-        // Nor where its capacity comes from.
+        // Nor is the source of the capacity.
         reserved: _,
         remove_when_completed,
         tmpfs,
@@ -59,7 +59,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
         shm_bytes,
         sysctls,
         init,
-        // Only this machine's own platform is accepted.
+        // Only this host's platform is accepted.
         platform: _,
         writable_files,
         setup,
@@ -187,7 +187,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
     parts.tag(key)
 }
 
-/// Returns the tag of a request for a pod, in hexadecimal.
+/// Returns the digest of a pod request, in hexadecimal.
 pub fn pod_digest(key: &TagKey, request: &CreatePodRequest) -> String {
     let CreatePodRequest {
         id: _,
@@ -229,7 +229,7 @@ pub fn pod_digest(key: &TagKey, request: &CreatePodRequest) -> String {
     parts.tag(key)
 }
 
-/// Parts in order: text and content borrowed from the request, numbers from a buffer of their own.
+/// Parts in order. Text and content are borrowed from the request, numbers come from a separate buffer.
 #[derive(Default)]
 struct DigestParts<'a> {
     order: Vec<DigestPart<'a>>,
@@ -376,7 +376,7 @@ impl<'a> DigestParts<'a> {
             self.order.push(DigestPart::Bytes(content));
             self.numbers(&[u64::from(*public)]);
             self.numbers(mode.map(u64::from).as_slice());
-            // No group and an empty one are the same.
+            // An unset group equals an empty one.
             self.text(group.as_deref().unwrap_or_default());
         }
     }
@@ -448,7 +448,7 @@ impl<'a> DigestParts<'a> {
         }
     }
 
-    /// An action with all below it. Each kind that is set begins with its field number, and 0 ends the action.
+    /// Hashes an action with its descendants. Each kind starts with its field number, and 0 ends the action.
     fn action(&mut self, action: Option<&'a Action>) {
         let Some(Action { download, upload, run, timeout, emit_progress, r#try, parallel, serial, codependent }) =
             action

@@ -1,4 +1,4 @@
-//! Drafts of requests, as validation takes them. They borrow from the message: nothing is copied that could be secret.
+//! Drafts of requests, the input of validation. They borrow from the message, so that no secret is copied.
 
 mod actions;
 mod checks;
@@ -22,10 +22,10 @@ use executor_core::validate::ViolationReason::{OutOfRange, TooLong, UnknownValue
 use executor_core::validate::{Draft, DraftFile, DraftLogging, DraftOutputs, Violation};
 use executor_proto::v1::{self, EnvironmentVariable, File, Outputs, RunAction, RunRequest};
 
-/// Maximum length of a nonce in bytes.
+/// Maximum length of a nonce, in bytes.
 const NONCE_MAX: usize = 128;
 
-/// The run action of a tree's draft: its processes have fields of their own.
+/// The run action of a tree's draft; the tree's processes have their own fields.
 static NO_RUN: LazyLock<RunAction> = LazyLock::new(RunAction::default);
 
 pub(crate) use monitor::rename as rename_monitor;
@@ -33,7 +33,7 @@ pub(crate) use monitor::rename as rename_monitor;
 pub(crate) use egress::{message as egress_message, rules as egress_rules};
 pub(crate) use pods::{join, pod};
 
-/// Makes the draft of a request. Returns the violations of fields that cannot be translated, too, so that they are
+/// Creates the draft of a request. Also returns the violations of fields that cannot be converted, so that they are
 /// reported together with those of validation.
 pub(crate) fn from_request(request: &RunRequest) -> (Draft<'_>, Vec<Violation>) {
     let mut violations = Vec::new();
@@ -71,7 +71,7 @@ pub(crate) fn from_request(request: &RunRequest) -> (Draft<'_>, Vec<Violation>) 
     let draft = Draft {
         id: &request.id,
         rootfs: &request.rootfs,
-        // Where there is no action, that is the violation.
+        // A missing action is reported as its own violation.
         path: if is_missing { "/" } else { &run.path },
         args: run.args.iter().map(String::as_str).collect(),
         dir: &run.dir,
@@ -129,7 +129,7 @@ pub(crate) fn from_request(request: &RunRequest) -> (Draft<'_>, Vec<Violation>) 
     (draft, violations)
 }
 
-/// Returns limits and tags of the log.
+/// Returns the log's limits and tags.
 fn logging(request: &RunRequest) -> DraftLogging {
     let limits = request.log_limits.unwrap_or_default();
     DraftLogging {
@@ -139,9 +139,9 @@ fn logging(request: &RunRequest) -> DraftLogging {
     }
 }
 
-/// Returns file systems in memory, kernel settings and host names of a request.
+/// Returns tmpfs mounts, kernel settings and host names of a request.
 fn surroundings(request: &RunRequest, violations: &mut Vec<Violation>) -> Surroundings {
-    // A host without a valid address keeps its place: violations name others by their indices.
+    // A host without a valid address keeps its position, because violations refer to indices.
     let host = |(index, host): (usize, &v1::ExtraHost)| {
         let field = format!("extra_hosts[{index}].address");
         let address = connectivity::address(&field, &host.address, violations);
@@ -193,7 +193,7 @@ fn variables(variables: &[EnvironmentVariable]) -> Vec<(&str, &str)> {
     variables.iter().map(|variable| (&*variable.name, &*variable.value)).collect()
 }
 
-/// Makes the draft of a file with the name of its field.
+/// Creates the draft of a file in this field.
 pub(crate) fn file(field: String, file: &File) -> DraftFile<'_> {
     DraftFile {
         field,
@@ -225,7 +225,7 @@ fn redaction(number: i32) -> Result<Redaction, Violation> {
     }
 }
 
-/// Returns every file of the container itself with the name of its field: those of a single run action first, then the
+/// Returns every file of the container with the name of its field: first those of a single run action, then the
 /// request's own.
 pub(crate) fn files(request: &RunRequest) -> impl Iterator<Item = (String, &File)> {
     let action = request.single_run();
@@ -249,7 +249,7 @@ fn network(number: i32) -> Result<Network, Violation> {
     }
 }
 
-/// Checks that the platform of an image runs on this machine.
+/// Checks that an image's platform runs on this host.
 pub(crate) fn platform(field: &str, text: &str) -> Result<(), Violation> {
     let (arch, variants): (&str, &[&str]) = match std::env::consts::ARCH {
         "x86_64" => ("amd64", &["v1"]),
@@ -276,7 +276,7 @@ pub(crate) fn platform(field: &str, text: &str) -> Result<(), Violation> {
     Err(Violation::new(field, format!("`{shown}` does not run on this machine, which is linux/{arch}")))
 }
 
-/// Converts a duration of the interface, which can be negative or malformed.
+/// Converts a protobuf duration, which can be negative or malformed.
 pub(crate) fn duration(field: &str, duration: Option<&prost_types::Duration>) -> Result<Option<Duration>, Violation> {
     let Some(duration) = duration else { return Ok(None) };
     let (seconds, nanos) = (u64::try_from(duration.seconds), u32::try_from(duration.nanos));

@@ -1,11 +1,11 @@
-//! Secrets by reference: from the references of a request to values in their places.
+//! Secrets by reference: replaces the references of a request by values.
 //!
 //! ```text
-//!  request ── collect, judge ──> references ── fetch ──> values ── fill ──> request with values, as if they had come with it
+//!  request ── collect, check ──> references ── fetch ──> values ── fill ──> request with values, as if sent with it
 //!                                                  └──> records (no values), kept with the container ──> following
 //! ```
-//! From `fill` on nothing knows that a value came by reference: launcher and shim never learn of it. The container's records
-//! say which inputs are fetched again while it runs (`following`).
+//! After `fill` no code distinguishes such values: launcher and shim do not know the references. The container's
+//! records state which inputs are refreshed while it runs (`following`).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,33 +23,33 @@ use crate::api_error::{ApiError, Kind};
 use crate::model::sources::{SourceRecord, Target};
 use crate::node::Node;
 
-/// A reference of a request.
+/// A reference in a request.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestedValue {
-    /// Field of the input that has it.
+    /// Field of the input.
     field: String,
     target: Target,
     action: String,
     reference: SecretReference,
-    /// Path of the rule that allows it.
+    /// Path of the grant that allows it.
     rule: String,
     followed: bool,
 }
 
-/// References of a request, and what is wrong with them.
+/// References of a request, and their violations.
 #[derive(Debug, Default)]
 pub(crate) struct Collected {
-    /// References, in the order in which [`fill`] takes the values.
+    /// References, in the order in which [`fill`] expects the values.
     pub(crate) asked: Vec<RequestedValue>,
-    /// Client that the references were judged for.
+    /// Client that the references were checked for.
     requester: Option<Arc<Requester>>,
-    /// Everything that is wrong.
+    /// All violations.
     pub(crate) violations: Vec<Violation>,
-    /// True when the caller may not use a reference, and nothing else is wrong.
+    /// True if the only violation is that the caller may not use a reference.
     pub(crate) is_denial: bool,
 }
 
-/// Collects the references of a request, and judges them for a caller.
+/// Collects the references of a request, and checks them for a caller.
 pub(crate) fn for_request(node: &Node, request: &RunRequest, client: Option<&Client>) -> Collected {
     let root = &node.config.policy.files_root;
     let mut collecting = Collecting::default();
@@ -66,7 +66,7 @@ pub(crate) fn for_request(node: &Node, request: &RunRequest, client: Option<&Cli
     collecting.judged(node, "volume_mounted_files", client)
 }
 
-/// Collects the references of an update, and judges them for a caller.
+/// Collects the references of an update, and checks them for a caller.
 pub(crate) fn resolve_update(node: &Node, request: &UpdateFilesRequest, client: Option<&Client>) -> Collected {
     let mut collecting = Collecting::default();
     for (index, file) in request.files.iter().enumerate() {
@@ -75,7 +75,7 @@ pub(crate) fn resolve_update(node: &Node, request: &UpdateFilesRequest, client: 
     collecting.judged(node, "files", client)
 }
 
-/// Refuses sources of variables that are not secret.
+/// Rejects references in variables that are not secret.
 pub(crate) fn plain_variables(field: &str, variables: &[EnvironmentVariable]) -> Vec<Violation> {
     let mut collecting = Collecting::default();
     collecting.refuse_plain(field, variables);
@@ -140,7 +140,7 @@ impl Collecting {
     ) {
         let Some(v1::SecretReference { provider, path, key, version }) = from else { return };
         if !is_empty {
-            let why = format!("is set beside {value}; set one of the two");
+            let why = format!("is set together with {value}; set one of the two");
             self.violations.push(Violation::new(format!("{field}.from"), Conflict.because(why)));
         }
         let reference = SecretReference {
@@ -149,7 +149,7 @@ impl Collecting {
             key: key.clone(),
             version: version.clone(),
         };
-        // A version stays what it is.
+        // A fixed version never changes.
         let followed = followed && reference.version.is_empty();
         self.asked.push(RequestedValue {
             field,
@@ -168,7 +168,7 @@ impl Collecting {
         }
     }
 
-    /// Judges each reference: its form, its provider, and the caller's right to it.
+    /// Checks each reference: its form, its provider, and the caller's permission.
     fn judged(self, node: &Node, list: &str, client: Option<&Client>) -> Collected {
         let Self { mut asked, mut violations } = self;
         if asked.len() > REFERENCES_MAX {
@@ -214,23 +214,23 @@ impl Collecting {
 }
 
 impl Collected {
-    /// Returns the problem of what is wrong, if anything is.
+    /// Returns the error for all violations, if any.
     pub(crate) fn problem(&self) -> Option<ApiError> {
         let kind = if self.is_denial { Kind::Denied } else { Kind::Invalid };
         (!self.violations.is_empty()).then(|| ApiError { kind, ..ApiError::invalid(self.violations.clone()) })
     }
 }
 
-/// Values of references, in their order, and their records.
+/// Fetched values in the order of their references, and their records.
 pub(crate) struct Fetches {
     pub(crate) values: Vec<Value>,
     pub(crate) records: Vec<SourceRecord>,
 }
 
-/// Fetches all references at once.
+/// Fetches all references in parallel.
 ///
 /// # Errors
-/// One cannot be fetched: each is named with its field, its target, provider and path.
+/// Returns an error if a reference cannot be fetched. It names each such reference with its field, target, provider and path.
 pub(crate) async fn fetch(node: &Node, collected: &Collected, key: &TagKey) -> Result<Fetches, ApiError> {
     let Collected { asked, requester, .. } = collected;
     let wanted: Vec<Wanted> = asked
@@ -284,7 +284,7 @@ fn record(
     }
 }
 
-/// Makes the problem of references that could not be fetched.
+/// Returns the error for references that could not be fetched.
 fn not_fetched(failed: &[(&RequestedValue, FetchError)]) -> ApiError {
     let violation = |(asked, error): &(&RequestedValue, FetchError)| {
         let reason = match error.kind {
@@ -311,10 +311,10 @@ fn not_fetched(failed: &[(&RequestedValue, FetchError)]) -> ApiError {
     ApiError { kind, ..ApiError::invalid(failed.iter().map(violation).collect()) }
 }
 
-/// Puts values into their places in a request, in the order in which the references were collected.
+/// Inserts the values into a request, in the order in which the references were collected.
 ///
 /// # Errors
-/// The value of a variable or an argument is not a text.
+/// Returns an error if the value of a variable or an argument is not text.
 pub(crate) fn fill(request: &mut RunRequest, asked: &[RequestedValue], values: Vec<Value>) -> Result<(), ApiError> {
     let mut pairs = asked.iter().zip(values);
     let mut violations = Vec::new();
@@ -341,7 +341,7 @@ pub(crate) fn fill(request: &mut RunRequest, asked: &[RequestedValue], values: V
     if violations.is_empty() { Ok(()) } else { Err(ApiError::invalid(violations)) }
 }
 
-/// Does the same for files alone.
+/// Inserts the values into an update, which has only files.
 pub(crate) fn fill_update(request: &mut UpdateFilesRequest, asked: &[RequestedValue], values: Vec<Value>) {
     fill_files(&mut request.files, &mut asked.iter().zip(values));
 }

@@ -44,10 +44,10 @@ use crate::operations::reserve::Claim;
 use crate::requests::{digest, references};
 use crate::telemetry::traces::TraceParent;
 
-/// Runs a request. Returns the container, and true if this call made it.
+/// Runs a request. Returns the container, and true if this call created it.
 ///
 /// # Errors
-/// Those that the interface lists for Run. Nothing is left then, and the id is free.
+/// Returns the errors that the interface lists for Run. Nothing is left then, and the id is free.
 pub(crate) async fn run(
     node: &Arc<Node>,
     request: v1::RunRequest,
@@ -56,7 +56,7 @@ pub(crate) async fn run(
 ) -> Result<(Arc<ContainerStatus>, bool), ApiError> {
     let request = Wiped(request);
     let trace = node.traces.start_trace(parent, crate::now());
-    // The id may belong to a container that an earlier daemon launched in its last moment.
+    // The id may belong to a container that an earlier daemon launched just before it exited.
     node.until_found().await;
     let received = std::time::Instant::now();
     let outcome = admit(Received { node, request, trace }, client).await;
@@ -241,7 +241,7 @@ impl Loaded<'_> {
     }
 }
 
-/// A request that passed the checks that fetch nothing and reserve nothing.
+/// A request that passed all checks without fetches or reservations.
 pub(super) struct CheckedRequest {
     pub(super) plan: Plan,
     pub(super) image: Option<ImageReference>,
@@ -251,7 +251,7 @@ pub(super) struct CheckedRequest {
     pub(super) identity: Option<certify::RequestedIdentity>,
 }
 
-/// Makes all checks of a request that fetch nothing and reserve nothing.
+/// Runs all checks that fetch nothing and reserve nothing.
 pub(super) fn check_request(
     node: &Node,
     request: &mut v1::RunRequest,
@@ -262,11 +262,11 @@ pub(super) fn check_request(
     let is_image = ImageReference::is_image(&request.rootfs);
     let mut record = |problem: ApiError| faults.extend(problem.violations);
     let pull_policy = images::policy(request).map_err(&mut record).unwrap_or(PullPolicy::IfMissing);
-    // Others stay in the request and are wiped with it.
+    // Credentials for other requests stay in the request and are wiped with it.
     let credentials = if is_image { request.registry_credentials.take() } else { None };
     let credentials = images::credentials(credentials, "registry_credentials").map_err(record).unwrap_or_default();
     let identity = certify::for_request(&node.config.identity, request);
-    // Before an image is fetched, everything but the part that depends on the image is validated.
+    // Validate everything that does not depend on the image before the image is pulled.
     let plan = match &image {
         None if !is_image => plan_with_image(request, pod, &node.config.policy, None),
         None => plan_without_image(request, pod, &node.config.policy).map_err(without_rootfs),
@@ -285,7 +285,7 @@ pub(super) fn check_request(
     Ok(CheckedRequest { plan, image, pull_policy, credentials, referred, identity })
 }
 
-/// Returns the plan of the pod that a request names, if it names one.
+/// Returns the plan of the pod that the request names, if any.
 pub(super) fn pod_of(node: &Node, request: &v1::RunRequest) -> Result<Option<Arc<Plan>>, ApiError> {
     if request.pod.is_empty() {
         return Ok(None);

@@ -1,7 +1,7 @@
-//! Validate: the checks of Run and CreatePod without their effects.
+//! Validate: the checks of Run and CreatePod without side effects.
 //!
-//! A request goes in, nothing or every violation comes out. Only checks that need nothing but the request, the configuration and
-//! the total capacity are made: no id is reserved, no image and no secret is fetched, and free capacity does not count.
+//! Returns all violations of a request. Only checks that need nothing but the request, the configuration and the total
+//! capacity are made: no id is reserved, no image and no secret is fetched, and free capacity is not checked.
 
 use executor_core::capacity::Amount;
 use executor_core::plan::Plan;
@@ -19,7 +19,7 @@ use crate::node::Node;
 /// Checks a request for a container, a pod, or a container in a pod that need not exist.
 ///
 /// # Errors
-/// Returns the problem that Run or CreatePod would return; its fields begin with `run.` or `pod.`.
+/// Returns the error that Run or CreatePod would return; its fields start with `run.` or `pod.`.
 pub(crate) fn validate(node: &Node, request: v1::ValidateRequest, client: Option<&Client>) -> Result<(), ApiError> {
     let v1::ValidateRequest { run, pod } = request;
     let mut run = run.map(Wiped);
@@ -29,7 +29,7 @@ pub(crate) fn validate(node: &Node, request: v1::ValidateRequest, client: Option
     }
     let planned = pod.as_ref().map(|pod| plan_pod(node, pod));
     let of_run = run.as_mut().map(|run| match (&pod, &planned) {
-        // The members of an invalid pod are checked against the parts that decide about members, if these are valid.
+        // The members of an invalid pod are checked against the fields that affect members, if those are valid.
         (Some(pod), Some(Err(_))) => match plan_pod(node, &for_members(pod)) {
             Ok(plan) => validate_run(node, &mut run.0, Some(&plan), client),
             Err(_) => Ok(()),
@@ -57,7 +57,7 @@ fn plan_pod(node: &Node, pod: &v1::CreatePodRequest) -> Result<Plan, ApiError> {
     Ok(plan)
 }
 
-/// Returns a pod's request without the fields that do not decide about its members.
+/// Returns a pod request without the fields that do not affect its members.
 fn for_members(pod: &v1::CreatePodRequest) -> v1::CreatePodRequest {
     v1::CreatePodRequest {
         id: pod.id.clone(),
@@ -79,7 +79,7 @@ fn validate_run(
     let pod = match pod {
         Some(pod) if request.pod == pod.id.as_str() => Some(pod),
         Some(pod) => {
-            let why = format!("is {:?}; beside `pod` it must be that pod's id, {}", request.pod, pod.id);
+            let why = format!("is {:?}; if `pod` is set, it must be that pod's id, {}", request.pod, pod.id);
             return Err(ApiError::invalid_field("pod", ViolationReason::Conflict.because(why)));
         }
         None => {
@@ -90,7 +90,7 @@ fn validate_run(
     fits_node(node, &check_request(node, request, pod, client)?.plan)
 }
 
-/// Checks that the node's total capacity suffices. What is free at the moment changes.
+/// Checks that the node's total capacity suffices. Free capacity changes and is not checked.
 fn fits_node(node: &Node, plan: &Plan) -> Result<(), ApiError> {
     let Amount { memory_bytes, pids, disk_bytes, .. } = Amount::new(&plan.limits, &plan.volumes);
     let total = node.registry.capacity().total;
@@ -100,7 +100,7 @@ fn fits_node(node: &Node, plan: &Plan) -> Result<(), ApiError> {
         ("disk_bytes", disk_bytes, total.disk_bytes),
     ];
     let beyond = fields.into_iter().filter(|(_, asked, total)| asked > total).map(|(field, asked, total)| {
-        let why = format!("needs {asked}, volumes included; this node has {total} in all");
+        let why = format!("needs {asked}, volumes included; this node's total is {total}");
         Violation::new(format!("limits.{field}"), ViolationReason::Insufficient.because(why))
     });
     let violations: Vec<Violation> = beyond.collect();
@@ -110,7 +110,7 @@ fn fits_node(node: &Node, plan: &Plan) -> Result<(), ApiError> {
     }
 }
 
-/// Puts the fields of a problem below a field of ValidateRequest.
+/// Prefixes the fields of an error with a field of ValidateRequest.
 fn below(field: &str, problem: ApiError) -> ApiError {
     let moved = |violation: Violation| Violation { field: format!("{field}.{}", violation.field), ..violation };
     ApiError { violations: problem.violations.into_iter().map(moved).collect(), ..problem }

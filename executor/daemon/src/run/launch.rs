@@ -19,7 +19,7 @@ use crate::node::Node;
 use crate::operations::reserve;
 use crate::store::registry::Admission;
 
-/// What a container has of its request beside its plan.
+/// Properties of a container that come from its request, in addition to the plan.
 #[derive(Default)]
 pub(super) struct Origin {
     pub(super) sources: Vec<SourceRecord>,
@@ -28,7 +28,7 @@ pub(super) struct Origin {
     pub(super) needs_reservation: bool,
 }
 
-/// Takes id and capacity for a container, and starts the task that drives it.
+/// Reserves id and capacity for a container, and starts the task that drives it.
 pub(super) async fn launch(
     node: &Arc<Node>,
     plan: Plan,
@@ -84,7 +84,7 @@ impl Drop for WipeGuard<'_> {
     }
 }
 
-/// Returns the key of request tags, which comes with the launcher's first greeting.
+/// Returns the key of request digests, which arrives with the launcher's first greeting.
 pub(super) async fn tag_key(node: &Node) -> Result<TagKey, ApiError> {
     node.launcher.first_heard().await;
     node.launcher.tag_key().ok_or_else(|| {
@@ -93,14 +93,14 @@ pub(super) async fn tag_key(node: &Node) -> Result<TagKey, ApiError> {
     })
 }
 
-/// Gives a request without an id a random one.
+/// Assigns a random id to a request without one.
 pub(super) fn fill_in_id(id: &mut String) {
     if id.is_empty() {
         *id = uuid::Uuid::new_v4().to_string();
     }
 }
 
-/// Returns the container of a used id, if the same request made it.
+/// Returns the container that already has the id, if the same request created it.
 pub(super) fn same_container(handle: Arc<Handle>, tag: &str) -> Result<(Arc<Handle>, bool), ApiError> {
     if handle.request_tag() == tag {
         return Ok((handle, false));

@@ -12,11 +12,11 @@ use crate::ipc::memfiles;
 use crate::model::container::link::ShimLink;
 use crate::requests::draft;
 
-/// Puts plan and secrets into memory files, and makes the connection for the shim.
+/// Writes plan and secrets into memory files, and creates the connection for the shim.
 pub(super) fn load(plan: &Plan, request: &v1::RunRequest) -> std::io::Result<LaunchPayload> {
     let (ours, theirs) = Seqpacket::pair()?;
     let process = process_payload(plan, request)?;
-    // The files of a single run action are the container's, also where it is restarted.
+    // The files of a single run action belong to the container, even if the action is restarted.
     let of_steps = if request.single_run().is_some() { Vec::new() } else { request.runs() };
     let of_steps = of_steps.into_iter().flat_map(|run| &run.volume_mounted_files);
     let files = draft::files(request).map(|(_, file)| file).chain(of_steps).map(|file| file.content.as_slice());
@@ -25,7 +25,7 @@ pub(super) fn load(plan: &Plan, request: &v1::RunRequest) -> std::io::Result<Lau
     Ok(LaunchPayload { ours: ShimLink::new(ours)?, theirs, plan, process, files })
 }
 
-/// Makes the payload of a pod, which runs nothing.
+/// Creates the payload of a pod, which runs no program.
 pub(super) fn of_pod(plan: &Plan) -> std::io::Result<LaunchPayload> {
     let (ours, theirs) = Seqpacket::pair()?;
     let plan = memfiles::json("executor-plan", plan)?;
@@ -33,8 +33,8 @@ pub(super) fn of_pod(plan: &Plan) -> std::io::Result<LaunchPayload> {
     Ok(LaunchPayload { ours: ShimLink::new(ours)?, theirs, plan, process, files })
 }
 
-/// Puts what a single run action runs into a memory file; of a tree, the payloads of all processes, one after the other, and
-/// then the URLs of all transfers.
+/// Writes the payload of a single run action into a memory file; for a tree, the payloads of all processes, followed by
+/// the URLs of all transfers.
 fn process_payload(plan: &Plan, request: &v1::RunRequest) -> std::io::Result<MemFile> {
     if let Some(run) = request.single_run().filter(|_| plan.actions.is_none()) {
         return with_payload(run, request, |strings| memfiles::strings("executor-process", strings));
@@ -52,7 +52,7 @@ fn process_payload(plan: &Plan, request: &v1::RunRequest) -> std::io::Result<Mem
     memfiles::strings("executor-process", &strings)
 }
 
-/// Lets `use_them` have the strings of a process's payload.
+/// Calls `use_them` with the strings of a process's payload.
 fn with_payload<T>(run: &v1::RunAction, request: &v1::RunRequest, use_them: impl FnOnce(&[&[u8]]) -> T) -> T {
     let dir = if run.dir.is_empty() { "/" } else { &run.dir };
     let count = run.args.len().to_string();

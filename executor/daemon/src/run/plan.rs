@@ -13,10 +13,10 @@ use crate::images;
 use crate::node::Node;
 use crate::requests::draft;
 
-/// Plans a request under a policy: returns the plan, or every violation at once. Has no effects.
+/// Plans a request under a policy: returns the plan, or all violations. Has no side effects.
 ///
 /// # Errors
-/// The action is missing or not supported, or fields are invalid.
+/// Returns an error if the action is missing or not supported, or fields are invalid.
 pub fn plan_request(request: &v1::RunRequest, policy: &Policy) -> Result<Plan, ApiError> {
     plan_with_image(request, None, policy, None)
 }
@@ -29,7 +29,7 @@ pub(super) fn plan_without_image(
 ) -> Result<Plan, ApiError> {
     let (mut draft, violations) = drafted(request, pod);
     draft.image = Some(images::placeholder(request));
-    // The program of a single run action may be the image's.
+    // The image may provide the program of a single run action.
     if request.single_run().is_some() {
         let paths = std::iter::once(&mut draft.path).chain(draft.steps.iter_mut().map(|step| &mut step.path));
         paths.filter(|path| path.is_empty()).for_each(|path| *path = "/");
@@ -49,7 +49,7 @@ pub(super) fn plan_with_image(
     fits(validated(request.monitor.as_ref(), &draft, violations, policy)?, pod)
 }
 
-/// Plans a request again, with the image and the images of volumes that were resolved for it before.
+/// Plans a request again, with its resolved image and volume images.
 pub(super) fn with_volumes_of(
     before: Plan,
     again: impl FnOnce(Option<PlannedImage>) -> Result<Plan, ApiError>,
@@ -62,7 +62,7 @@ pub(super) fn with_volumes_of(
     Ok(Plan { volumes: before.volumes, ..plan })
 }
 
-/// Puts the resolved images of a plan's volumes, in their order, into the places of the placeholders.
+/// Replaces the placeholders by the resolved images of a plan's volumes, in order.
 pub(super) fn with_volume_images(mut plan: Plan, images: Vec<VolumeImage>, policy: &Policy) -> Result<Plan, ApiError> {
     let places = plan.volumes.iter_mut().filter_map(|volume| match &mut volume.source {
         VolumeSource::Image(place) => Some(place),
@@ -73,7 +73,7 @@ pub(super) fn with_volume_images(mut plan: Plan, images: Vec<VolumeImage>, polic
     Ok(plan)
 }
 
-/// Adds what is wrong with a part of a request, its references or its identity, to what is wrong with the rest.
+/// Merges the errors of a part of a request, its references or its identity, into the errors of the rest.
 pub(super) fn plan_with(plan: Result<Plan, ApiError>, part: Option<ApiError>) -> Result<Plan, ApiError> {
     match (plan, part) {
         (Ok(plan), None) => Ok(plan),
@@ -85,20 +85,20 @@ pub(super) fn plan_with(plan: Result<Plan, ApiError>, part: Option<ApiError>) ->
     }
 }
 
-/// Leaves out the faults of a malformed image reference, which are reported in full beside this problem.
+/// Removes the violations of a malformed image reference, which are reported in full separately.
 pub(super) fn without_rootfs(mut problem: ApiError) -> ApiError {
     problem.violations.retain(|violation| violation.field != "rootfs");
     problem
 }
 
-/// Turns the problem into a denial where the only violation is an image that the operator's policy refuses.
+/// Converts the error into a denial if the only violation is an image that the operator's policy refuses.
 pub(super) fn denied_image(problem: ApiError, reference: &ImageReference, node: &Node) -> ApiError {
     let alone = matches!(&problem.violations[..], [one] if one.field == "rootfs");
     let kind = if alone && node.config.policy.images.permits(reference).is_err() { Kind::Denied } else { problem.kind };
     ApiError { kind, ..problem }
 }
 
-/// Makes the draft of a request; that of a member has what belongs to its pod from there.
+/// Creates the draft of a request; a member's draft includes its pod's settings.
 pub(super) fn drafted<'a>(request: &'a v1::RunRequest, pod: Option<&Plan>) -> (Draft<'a>, Vec<Violation>) {
     let (mut draft, mut violations) = draft::from_request(request);
     if let Some(pod) = pod {
@@ -107,7 +107,7 @@ pub(super) fn drafted<'a>(request: &'a v1::RunRequest, pod: Option<&Plan>) -> (D
     (draft, violations)
 }
 
-/// Checks that a member names volumes that its pod has.
+/// Checks that the pod has the volumes that the member names.
 pub(super) fn fits(plan: Plan, pod: Option<&Plan>) -> Result<Plan, ApiError> {
     pod.map_or(Ok(()), |pod| check_member(&plan, pod)).map_err(ApiError::invalid)?;
     Ok(plan)

@@ -50,7 +50,7 @@ async fn admit(node: &Arc<Node>, mut request: v1::CreatePodRequest) -> Result<(A
     make_pod(node, plan, &request).await
 }
 
-/// Makes the pod of the self-test.
+/// Creates the pod of the self-test.
 pub(crate) async fn create_for_self_test(
     node: &Arc<Node>,
     request: v1::CreatePodRequest,

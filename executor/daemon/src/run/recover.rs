@@ -1,11 +1,10 @@
-//! Finds the containers of earlier daemons again.
+//! Recovers the containers of earlier daemons.
 //!
-//! There are three sources: the ledger (containers that were admitted, and those that were completed), the run
-//! directory (containers with a shim) and the state directory (containers with an exit record). None is complete: the
-//! ledger lacks its last moment before a kill, the run directory goes with a reboot, an exit record comes last and may be
-//! lost when the machine loses its power.
-//! Together they are registered before the first call is served; what is still open is decided by each container's own
-//! task, with the launcher's help.
+//! There are three sources: the ledger (admitted and completed containers), the run directory (containers with a shim)
+//! and the state directory (containers with an exit record). None is complete: the ledger lacks the moments before a
+//! kill, the run directory does not survive a reboot, and an exit record is written last and may be lost in a power
+//! failure. All known containers are registered before the first call is served; each container's own task decides what
+//! is still unknown, with the launcher's help.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -29,11 +28,11 @@ use crate::operations::members;
 use crate::operations::reserve;
 use crate::paths::containers_in;
 
-/// Time limit for shims to report their states. One that hangs must not keep the clients of others waiting.
+/// Time limit for shims to report their states. A hung shim must not block the clients of other containers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Registers every container that is known from before, and resumes those that are not completed. `node.settled`
-/// becomes true when each of them is connected or completed.
+/// Registers every container of earlier daemons, and resumes those that are not completed. `node.settled` becomes true
+/// when each of them is connected or completed.
 pub fn recover(node: &Arc<Node>, remembered: Remembered) {
     let Remembered { containers: remembered, reservations } = remembered;
     let (deleted, mut remembered): (Vec<_>, Vec<_>) =
@@ -42,10 +41,10 @@ pub fn recover(node: &Arc<Node>, remembered: Remembered) {
     if node.booted {
         remembered.iter_mut().for_each(|facts| look_for_record(node, facts));
     }
-    node.ledger.keep_boot(&node.boot_id); // behind what was found out about the time before
+    node.ledger.keep_boot(&node.boot_id); // after the containers of earlier boots are handled
     let mut known: BTreeMap<ContainerId, ContainerStatus> =
         remembered.into_iter().map(|facts| (facts.plan.id.clone(), facts)).collect();
-    // Steps and restarts of which events tell already.
+    // Steps and restarts that already have events.
     let reported = |facts: &ContainerStatus| (facts.steps.clone(), facts.restarts.clone());
     let reported: BTreeMap<ContainerId, (Vec<StepRecord>, Option<RestartRecord>)> =
         known.iter().map(|(id, facts)| (id.clone(), reported(facts))).collect();
@@ -90,40 +89,41 @@ pub fn recover(node: &Arc<Node>, remembered: Remembered) {
     tokio::spawn(settle(Arc::clone(node), open));
 }
 
-/// True of a completed container whose exit record is gone: it was deleted in the ledger's last moment before a kill. A
-/// container that never had a record (its end is unknown) stays; so does one that may have lost it with the machine's power,
-/// because records are not synced and the ledger is.
+/// Returns true if a completed container's exit record is gone because it was deleted just before the daemon was
+/// killed, which the ledger missed. A container that never had a record (its exit is unknown) stays, and so does one
+/// that may have lost it in a power failure, because records are not synced and the ledger is.
 fn was_deleted(node: &Node, facts: &ContainerStatus) -> bool {
     !node.booted && has_record(facts) && !node.config.paths.exit_record(&facts.plan.id).exists()
 }
 
-/// True of a completed container that has an exit record, by the ledger.
+/// Returns true if the ledger states that the completed container has an exit record.
 fn has_record(facts: &ContainerStatus) -> bool {
     let recorded = |end: &Arc<End>| (end.recorded || end.wipe.is_some()) && !end.record_lost;
     facts.state == State::Completed && facts.end.as_ref().is_some_and(recorded)
 }
 
-/// Notes in the ledger where the machine was stopped before the exit record of a completed container was on the disk. The
-/// ledger has the result.
+/// Records in the ledger if the host stopped before the exit record of a completed container was on disk. The ledger
+/// has the result.
 fn look_for_record(node: &Node, facts: &mut ContainerStatus) {
     if !has_record(facts) || matches!(records::exit(&node.config.paths, &facts.plan.id), Ok(Some(_))) {
         return;
     }
-    tracing::warn!(container = %facts.plan.id, "the exit record was lost with the machine's power; the ledger has the result");
+    tracing::warn!(container = %facts.plan.id, "the exit record was lost in a power failure; the ledger has the result");
     if let Some(end) = &mut facts.end {
         Arc::make_mut(end).record_lost = true;
     }
     node.ledger.put(Arc::new(facts.clone()));
 }
 
-/// Returns the facts of a container of which neither the ledger nor a record of its end or its life is left, but a directory with its
-/// first record. It is taken for one that was made, so that its task looks for its shim and then concludes that it is lost.
+/// Returns the status of a container of which only a directory with its first record is left: no ledger entry, no live
+/// record, no exit record. It counts as created, so that its task looks for its shim and then concludes that it is
+/// lost.
 fn lost(node: &Node, id: &ContainerId) -> Option<ContainerStatus> {
     match records::first(&node.config.paths, id) {
         Ok(Some(record)) => Some(ContainerStatus { state: State::Created, ..ContainerStatus::from_record(record) }),
         Ok(None) => {
             let directory = node.config.paths.kept_container(id);
-            tracing::error!(container = %id, directory = %directory.display(), "a container's directory has no record at all: remove it by hand");
+            tracing::error!(container = %id, directory = %directory.display(), "the directory of a container has no record: remove it manually");
             None
         }
         Err(error) => {
@@ -133,7 +133,7 @@ fn lost(node: &Node, id: &ContainerId) -> Option<ContainerStatus> {
     }
 }
 
-/// Takes a container out of quarantine of which nothing is left.
+/// Ends the quarantine of a container that no longer exists.
 fn out_of_quarantine(node: &Node, mut facts: ContainerStatus) -> ContainerStatus {
     if let Some(quarantine) = facts.quarantine.take() {
         let ended = EventKind::QuarantineEnded(quarantine.phase);
@@ -161,7 +161,7 @@ fn resume(
     Some(handle)
 }
 
-/// Reads the record of an ended container.
+/// Reads the exit record of a container.
 fn read_exit_record(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
     match records::exit(&node.config.paths, id) {
         Ok(exit) => exit.map(|exit| exit.container),
@@ -180,8 +180,8 @@ fn read_live_record(node: &Node, id: &ContainerId) -> Option<ContainerRecord> {
     })
 }
 
-/// Merges a record into the containers of the ledger. The ledger's entry under the same id may be an earlier container,
-/// deleted and made again in the ledger's last moment: the record is the newer one then.
+/// Merges a record into the containers of the ledger. If the ledger's entry with the same id is an earlier container,
+/// deleted and created again just before the daemon was killed, the record is the newer one.
 fn merge(known: &mut BTreeMap<ContainerId, ContainerStatus>, record: ContainerRecord) {
     match known.get_mut(&record.plan.id) {
         Some(facts) if facts.created_at == record.created_at => {
@@ -195,10 +195,11 @@ fn merge(known: &mut BTreeMap<ContainerId, ContainerStatus>, record: ContainerRe
 
 /// Waits until each container is connected or completed.
 async fn settle(node: Arc<Node>, mut open: Vec<Arc<Handle>>) {
-    // The time limit begins with the launcher's greeting.
+    // The time limit starts with the launcher's greeting.
     let _ = node.launcher.watch_greetings().wait_for(|greetings| *greetings > 0).await;
-    // By now the launcher has finished the containers that it found, and has forked those that an executord that died
-    // asked for last: there may be more than the three sources had before.
+    // By now the launcher has cleaned up the containers that it found, and has forked those that a killed executord
+    // requested last.
+    // The three sources may therefore have more containers than before.
     let unknown = |directory: &Path| {
         let ids = containers(directory);
         ids.into_iter().filter(|id| node.registry.get(id).is_none()).collect::<Vec<_>>()
@@ -252,7 +253,7 @@ mod tests {
     struct Disk(tempfile::TempDir);
 
     impl Disk {
-        /// A disk on which the daemon of a boot has left completed containers: their results are in the ledger.
+        /// Creates a disk with completed containers of an earlier boot's daemon, whose results are in the ledger.
         fn left_by(boot_id: Option<&str>, ids: &[&str]) -> Self {
             let disk = Self(tempfile::tempdir().unwrap());
             std::fs::create_dir_all(disk.config().paths.ledger()).unwrap();
@@ -287,7 +288,7 @@ mod tests {
             std::fs::write(path, content).unwrap();
         }
 
-        /// Starts a daemon and ends it. Returns the exit codes that it knows, by id.
+        /// Starts and stops a daemon. Returns the exit codes that it knows, by id.
         fn codes(&self) -> Vec<(String, Option<Exit>)> {
             let (node, remembered) = self.open();
             recover(&node, remembered);
@@ -327,7 +328,7 @@ mod tests {
         }
     }
 
-    /// Forms in which a power cut can leave an exit record that was not synced.
+    /// Returns forms in which a power failure can leave an unsynced exit record.
     fn torn() -> Vec<(&'static str, Vec<u8>)> {
         let whole = serde_json::to_vec(&record("torn")).unwrap();
         let mut holed = whole.clone();
@@ -349,13 +350,13 @@ mod tests {
             disk.write_record("whole", &serde_json::to_vec(&record("whole")).unwrap());
             let expected = ["gone", "torn", "whole"].map(seven);
             assert_eq!(disk.codes(), expected, "{form}");
-            // What the launcher of this boot has removed since was no container to it.
+            // The launcher of this boot removes directories that it does not recognize as containers.
             std::fs::remove_dir_all(disk.config().paths.kept_container(&"torn".parse().unwrap())).unwrap();
             assert_eq!(disk.codes(), expected, "{form}: the next daemon");
         }
     }
 
-    /// The control: a record that is gone without the machine having been stopped was deleted.
+    /// Control: if the host was not stopped, a missing record means that the container was deleted.
     #[tokio::test]
     async fn a_record_that_is_gone_in_the_same_boot_was_deleted() {
         let boot_id = identity::boot_id().unwrap();
@@ -364,7 +365,7 @@ mod tests {
         }
     }
 
-    /// Without the ledger a part of a record is no result: nobody takes the container for one that ended in order.
+    /// Without the ledger a truncated record is no result: the container must not count as exited normally.
     #[tokio::test]
     async fn a_part_of_a_record_is_never_a_result() {
         for (form, content) in torn() {

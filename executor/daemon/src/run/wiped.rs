@@ -3,7 +3,7 @@
 use executor_proto::v1;
 use zeroize::Zeroize as _;
 
-/// A request that is overwritten when it is dropped, as when its caller goes away while its image is fetched.
+/// A request that is overwritten on drop, e.g. if its client disconnects during an image pull.
 pub(super) struct Wiped(pub(super) v1::RunRequest);
 
 impl Drop for Wiped {
@@ -15,7 +15,7 @@ impl Drop for Wiped {
 /// Overwrites the secrets in a request.
 fn wipe(request: &mut v1::RunRequest) {
     request.for_each_run(wipe_run);
-    // Those of a monitor have no place for secrets, and are refused with any.
+    // A monitor must not contain secrets, and is rejected if it does.
     request.monitor.iter_mut().for_each(|monitor| monitor.for_each_run(wipe_run));
     request.for_each_url(|url| url.zeroize());
     request.environment.iter_mut().for_each(|variable| variable.value.zeroize());

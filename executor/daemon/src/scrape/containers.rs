@@ -1,4 +1,4 @@
-//! Metrics of single containers: as many as the configuration says, with the labels that it names, and no others.
+//! Per-container metrics, up to the configured number of containers, with the configured labels.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::operations::stats::{self, Reading};
 
-/// A metric of a container.
+/// A per-container metric.
 struct Metric {
     kind: Kind,
     name: &'static str,
@@ -36,13 +36,13 @@ const METRICS: [Metric; 15] = [
     Metric {
         kind: Kind::Counter,
         name: "executor_container_cpu_seconds",
-        help: "Processor time of a container",
+        help: "CPU time of a container",
         value: |_, usage| Some(seconds(usage.cpu.total)),
     },
     Metric {
         kind: Kind::Counter,
         name: "executor_container_cpu_throttled_seconds",
-        help: "Time for which a container had to wait because of its limit on processors",
+        help: "Time for which a container was throttled by its CPU limit",
         value: |_, usage| Some(seconds(usage.cpu.throttled)),
     },
     Metric {
@@ -108,7 +108,7 @@ const METRICS: [Metric; 15] = [
     Metric {
         kind: Kind::Counter,
         name: "executor_container_log_bytes",
-        help: "Bytes of a container's output that went into its log",
+        help: "Bytes of a container's output that were written to its log",
         value: |_, usage| usage.log.map(|log| number(log.bytes)),
     },
     Metric {
@@ -125,7 +125,7 @@ const METRICS: [Metric; 15] = [
     },
 ];
 
-/// Reads the containers that run. The counters of their logs are taken over in any case.
+/// Adds the metrics of running containers. The counters of their logs are always included.
 pub(super) async fn put(families: &mut Families, node: &Node, deadline: Instant) {
     let settings = &node.config.metrics;
     let most = if settings.containers { settings.containers_max } else { 0 };
@@ -154,7 +154,7 @@ pub(super) async fn put(families: &mut Families, node: &Node, deadline: Instant)
     if !settings.containers {
         return;
     }
-    let help = "Containers that run and have no series of their own, because there are more than max_containers";
+    let help = "Running containers without series of their own, because there are more than max_containers";
     families.put(Kind::Gauge, "executor_containers_unreported", help, all.saturating_sub(most) as u64);
     let shown = readings.iter().filter(|(facts, _)| facts.end.is_none()).take(most);
     series(families, &shown.collect::<Vec<_>>(), &settings.labels);
@@ -173,7 +173,7 @@ pub(super) fn series(families: &mut Families, readings: &[&Reading], names: &[St
     }
 }
 
-/// The labels of a container's series: its id, and those of its own that the configuration names.
+/// Returns the labels of a container's series: its id, and its configured labels.
 fn labels(facts: &ContainerStatus, names: &[String]) -> Vec<Label> {
     let mut labels = vec![("container".into(), facts.plan.id.to_string().into())];
     for name in names {

@@ -1,4 +1,4 @@
-//! Metrics that are read at a scrape, as families of series.
+//! Metrics that are collected at a scrape, as families of series.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 /// A label and its value.
 pub(super) type Label = (Cow<'static, str>, Cow<'static, str>);
 
-/// Kind of a metric.
+/// Type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Counter,
@@ -38,7 +38,7 @@ struct Family {
     series: Vec<(Vec<Label>, f64)>,
 }
 
-/// A value of a metric. Beyond 2^53 it is rounded, as everywhere in Prometheus.
+/// A metric value. Values beyond 2^53 are rounded, as everywhere in Prometheus.
 pub(super) trait Value {
     fn value(self) -> f64;
 }
@@ -56,7 +56,7 @@ impl Value for f64 {
     }
 }
 
-/// Families of a scrape. The name of a counter is without `_total`.
+/// Metric families of a scrape. Counter names are without `_total`.
 #[derive(Debug, Default)]
 pub(crate) struct Families(Vec<Family>);
 
@@ -91,7 +91,7 @@ impl Families {
         self.0.push(Family { name, help, kind, series });
     }
 
-    /// Appends the text of all.
+    /// Appends the text of all families.
     pub(super) fn encode(self, text: &mut impl Write) -> std::fmt::Result {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self));
@@ -126,7 +126,7 @@ impl Collector for Families {
 mod tests {
     use super::*;
 
-    /// Labels of containers come from clients.
+    /// Clients choose the labels of containers.
     #[test]
     fn no_value_of_a_label_ends_it() {
         let mut families = Families::default();

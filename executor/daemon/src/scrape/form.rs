@@ -1,10 +1,11 @@
-//! The two forms of the text: OpenMetrics 1.0, and Prometheus' own (0.0.4), which every scraper reads.
+//! The two text formats: OpenMetrics 1.0, and Prometheus' own (0.0.4), which every scraper supports.
 //!
-//! The library writes the first. In the second a counter has its `_total` in its description as well, and there is no end mark.
+//! The library writes the former. In the latter a counter also has `_total` in its description, and there is no end
+//! marker.
 
 use std::sync::Arc;
 
-/// Form of a scrape's answer.
+/// Format of a scrape response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     OpenMetrics,
@@ -12,8 +13,8 @@ pub(crate) enum Form {
 }
 
 impl Form {
-    /// Chooses by a request's Accept field: OpenMetrics only where it is asked for by name, with a weight that is not below
-    /// that of plain text.
+    /// Selects the format from a request's Accept header: OpenMetrics only if it is named, with a weight not below that
+    /// of plain text.
     pub(crate) fn accepted(field: &str) -> Self {
         let weight = |wanted: &[&str]| {
             field
@@ -43,7 +44,6 @@ impl Form {
         if open.is_some() && open >= plain { Self::OpenMetrics } else { Self::Prometheus }
     }
 
-    /// Returns the Content-Type.
     pub(crate) fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -51,7 +51,7 @@ impl Form {
         }
     }
 
-    /// Returns the text of OpenMetrics in this form.
+    /// Converts OpenMetrics text to this format.
     pub(super) fn render(self, open: Arc<str>) -> Arc<str> {
         match self {
             Self::OpenMetrics => open,
@@ -92,7 +92,7 @@ mod tests {
             ("*/*", Form::Prometheus),
             ("text/plain", Form::Prometheus),
             (open, Form::OpenMetrics),
-            // Prometheus 2.42, and one that prefers protocol buffers.
+            // Prometheus 2.42, and a version that prefers protocol buffers.
             (
                 "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
                 Form::OpenMetrics,

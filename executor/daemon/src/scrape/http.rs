@@ -1,6 +1,6 @@
-//! The listener of scrapes: HTTP/1.1 on a unix socket or a loopback address. One request on each connection.
+//! The scrape listener: HTTP/1.1 on a unix socket or a loopback address, with one request per connection.
 //!
-//! Clients that send or read nothing give their places to new ones (`places`).
+//! Idle clients lose their slots to new ones (`places`).
 
 use std::convert::Infallible;
 use std::net::TcpListener as StdTcpListener;
@@ -23,15 +23,15 @@ use tokio::time::{Instant, sleep, timeout};
 use super::places::{Owner, Place, Places};
 use super::{Form, Scraper};
 
-/// Time limit for a connection, from its first byte to its last.
+/// Time limit for a connection.
 const LIFETIME: Duration = Duration::from_secs(15);
-/// Time limit for the head of a request.
+/// Time limit for a request head.
 const HEAD: Duration = Duration::from_secs(2);
-/// Largest head of a request, in bytes.
+/// Maximum size of a request head, in bytes.
 const HEAD_MAX: usize = 16 << 10;
-/// Most fields of a request.
+/// Maximum number of header fields of a request.
 const FIELDS_MAX: usize = 64;
-/// Pause after a connection that could not be accepted.
+/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listening socket for scrapes.
@@ -48,7 +48,7 @@ enum Accepting {
     Tcp(TcpListener),
 }
 
-/// A body that is there as a whole.
+/// A body that is completely in memory.
 struct Whole(Option<Bytes>);
 
 impl hyper::body::Body for Whole {
@@ -74,7 +74,7 @@ impl hyper::body::Body for Whole {
 /// Serves scrapes until the daemon stops.
 ///
 /// # Errors
-/// The runtime cannot watch the socket.
+/// Returns an error if the runtime cannot register the socket.
 pub(crate) fn serve(listener: Listener, scraper: Scraper, stopping: watch::Receiver<bool>) -> std::io::Result<()> {
     let accepting = match listener {
         Listener::Unix(listener) => Accepting::Unix(UnixListener::from_std(listener)?),
@@ -87,7 +87,7 @@ pub(crate) fn serve(listener: Listener, scraper: Scraper, stopping: watch::Recei
 async fn accept(listener: Accepting, scraper: Arc<Scraper>, mut stopping: watch::Receiver<bool>) {
     let places = Places::default();
     loop {
-        // Without a place the next client waits in the kernel's queue.
+        // Without a free slot the next client waits in the kernel's queue.
         let free = places.free_at(Instant::now());
         let accepted = async {
             places.until_free(free).await;
@@ -146,7 +146,7 @@ async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, scraper: Arc<Scr
             Ok(Err(error)) => tracing::debug!(%error, "a connection for metrics ended with an error"),
             Err(_) => tracing::warn!("closing a connection for metrics: it was open for {} s", LIFETIME.as_secs()),
         },
-        () = place.lost() => tracing::debug!("closing a slow connection for metrics: another one needs its place"),
+        () = place.lost() => tracing::debug!("closing a slow connection for metrics: another one needs its slot"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The daemon's own process, by the names that every exporter has for these, and its version.
+//! Metrics of the daemon's own process, under the standard exporter names, and its version.
 
 use rustix::process::{Resource, getrlimit};
 
@@ -13,7 +13,7 @@ pub(super) fn put(families: &mut Families, node: &Node) {
     let help = "Start of executord, in seconds since the epoch";
     families.put(Kind::Gauge, "process_start_time_seconds", help, started);
     if let Some(Stat { cpu_seconds, threads, virtual_bytes, resident_bytes }) = Stat::read() {
-        families.put(Kind::Counter, "process_cpu_seconds", "Processor time of executord", cpu_seconds);
+        families.put(Kind::Counter, "process_cpu_seconds", "CPU time of executord", cpu_seconds);
         families.put(Kind::Gauge, "process_threads", "Threads of executord", threads);
         families.put(Kind::Gauge, "process_virtual_memory_bytes", "Virtual memory of executord", virtual_bytes);
         families.put(Kind::Gauge, "process_resident_memory_bytes", "Resident memory of executord", resident_bytes);
@@ -26,7 +26,7 @@ pub(super) fn put(families: &mut Families, node: &Node) {
     }
 }
 
-/// Numbers of `/proc/self/stat`.
+/// Values of `/proc/self/stat`.
 #[derive(Debug, PartialEq)]
 struct Stat {
     cpu_seconds: f64,
@@ -42,7 +42,7 @@ impl Stat {
     }
 
     fn parse(text: &str, ticks: u64, page: u64) -> Option<Self> {
-        // The name may hold anything, so that the fields are counted from its end.
+        // The name may contain any characters, so fields are counted from its end.
         let (_, fields) = text.rsplit_once(") ")?;
         let fields: Vec<&str> = fields.split_whitespace().collect();
         let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();

@@ -1,8 +1,8 @@
-//! Places for scrapes: a new client finds one although others hold theirs and do nothing.
+//! Connection slots for scrapes: idle connections do not keep new clients out.
 //!
-//! A connection that has sent no whole request, or does not read its answer, gives its place to a new one after
-//! [`LIFE_MIN`]. Connections of the owner with the most go first, of these the silent ones, and of these the oldest. A
-//! connection whose request is being answered keeps its place; that takes a bounded time.
+//! A connection that has not sent a complete request, or does not read its response, loses its slot to a new one after
+//! [`LIFE_MIN`]. Connections of the owner with the most connections go first, among these the silent ones, and among
+//! these the oldest. A connection whose request is being processed keeps its slot, for a bounded time.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -13,15 +13,15 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::locked;
 
-/// Most connections at once.
+/// Maximum number of connections.
 const MOST: usize = 64;
-/// Time that a connection has to send its request, and again to read the answer, before another one gets its place.
+/// Time to send a request, and again to read the response, before another connection may take the slot.
 const LIFE_MIN: Duration = Duration::from_secs(1);
 
 /// Owner of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// A user of the host, on the unix socket.
+    /// A user of this host, on the unix socket.
     User(u32),
     /// A client of the loopback address.
     Address(IpAddr),
@@ -30,16 +30,16 @@ pub(super) enum Owner {
 /// Phase of a connection.
 #[derive(Clone, Copy, Debug)]
 enum Phase {
-    /// The client has sent no whole request since then.
+    /// The client has not sent a complete request; holds the start time.
     Silent(Instant),
-    /// The request is being answered.
+    /// The request is being processed.
     Asked,
-    /// The client has not read the answer since then.
+    /// The client has not read the response; holds the start time.
     Answered(Instant),
 }
 
 impl Phase {
-    /// Time of its beginning, and true for a silent client; `None` while it is being answered.
+    /// Returns the start of an idle phase, and true for a silent client; `None` while the request is being processed.
     fn idle(self) -> Option<(Instant, bool)> {
         match self {
             Self::Silent(since) => Some((since, true)),
@@ -56,18 +56,18 @@ struct TakenPlaces {
     leave: Arc<Notify>,
 }
 
-/// Places of a listener.
+/// Connection slots of a listener.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     taken: Mutex<Vec<TakenPlaces>>,
-    /// Notified when a connection has left or its phase has changed.
+    /// Notified when a connection has closed or its phase has changed.
     changed: Notify,
 }
 
-/// A connection's place; given back when this is dropped.
+/// A connection's slot, released on drop.
 #[derive(Debug)]
 pub(super) struct Place {
     places: Places,
@@ -75,7 +75,7 @@ pub(super) struct Place {
 }
 
 impl Places {
-    /// Returns the time from which on a new connection finds a place; `None` while all are being answered.
+    /// Returns when a new connection can get a slot; `None` while all requests are being processed.
     pub(super) fn free_at(&self, now: Instant) -> Option<Instant> {
         let taken = locked(&self.0.taken);
         if taken.len() < MOST {
@@ -84,7 +84,7 @@ impl Places {
         taken.iter().filter_map(|one| one.phase.idle()).map(|(since, _)| since + LIFE_MIN).min()
     }
 
-    /// Waits until then, or until a place may be free before that.
+    /// Waits until `at`, or until a slot may be free earlier.
     pub(super) async fn until_free(&self, mut at: Option<Instant>) {
         loop {
             let mut changed = std::pin::pin!(self.0.changed.notified());
@@ -101,7 +101,7 @@ impl Places {
         }
     }
 
-    /// Takes a place, which another connection loses if all are taken.
+    /// Claims a slot, which another connection loses if all are in use.
     pub(super) fn enter(&self, owner: Owner, now: Instant) -> Place {
         let mut taken = locked(&self.0.taken);
         if taken.len() >= MOST {
@@ -122,17 +122,17 @@ impl Places {
 }
 
 impl Place {
-    /// Resolves when another connection has got the place.
+    /// Resolves when another connection has claimed the slot.
     pub(super) async fn lost(&self) {
         self.leave.notified().await;
     }
 
-    /// Notes that the client has sent its request.
+    /// Records that the client has sent its request.
     pub(super) fn asked(&self) {
         self.change(Phase::Asked);
     }
 
-    /// Notes that the answer is there for the client to read.
+    /// Records that the response is ready for the client to read.
     pub(super) fn answered(&self, now: Instant) {
         self.change(Phase::Answered(now));
     }

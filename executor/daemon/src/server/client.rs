@@ -1,7 +1,7 @@
-//! A client's socket, watched for what the client writes and, while nothing has to wait, for nothing else.
+//! A client's socket. It is registered for reading, and for writing only while a response waits.
 //!
-//! The kernel tells a watcher of writing each time a client has read an answer, and each time the daemon wakes for
-//! nothing. So writing is watched only from the first answer on that finds no room.
+//! The kernel notifies of writability each time a client has read a response, which would wake the daemon for nothing.
+//! Therefore writing is registered only when a response first finds no buffer space.
 
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,22 +14,22 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
 use crate::ipc::packets::watched_for;
 
-/// A client's socket: a unix socket, or one of TCP.
+/// A client's socket: a unix or TCP socket.
 #[derive(Debug)]
 pub(super) struct ClientSocket<T: AsRawFd> {
-    /// Set but while the socket is being registered anew; unset for good when that failed.
+    /// Unset while the socket is re-registered, and permanently if that failed.
     socket: Option<AsyncFd<T>>,
-    /// True when writing is watched, too.
+    /// True if the socket is also registered for writing.
     writing: bool,
-    /// A read that waits. Its place is lost when the socket is registered anew.
+    /// Waker of a pending read, whose registration is lost when the socket is re-registered.
     reader: Option<Waker>,
 }
 
 impl<T: AsRawFd> ClientSocket<T> {
-    /// Watches a connected socket, which does not block.
+    /// Registers a connected non-blocking socket.
     ///
     /// # Errors
-    /// The runtime cannot watch it.
+    /// Returns an error if the runtime cannot register it.
     pub(super) fn new(stream: T) -> io::Result<Self> {
         let socket = watched_for(stream, Interest::READABLE)?;
         Ok(Self { socket: Some(socket), writing: false, reader: None })
@@ -39,16 +39,16 @@ impl<T: AsRawFd> ClientSocket<T> {
         self.socket.as_ref().ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    /// Watches the socket for writing as well.
+    /// Registers the socket for writing, too.
     fn watch_writing(&mut self) -> io::Result<()> {
         let socket = self.socket.take().ok_or(io::ErrorKind::NotConnected)?;
         self.socket = Some(watched_for(socket.into_inner(), Interest::READABLE | Interest::WRITABLE)?);
         self.writing = true;
-        self.reader.take().into_iter().for_each(Waker::wake); // it waits at the earlier registration
+        self.reader.take().into_iter().for_each(Waker::wake); // the read waits on the old registration
         Ok(())
     }
 
-    /// Writes by `write`, as soon as there is room.
+    /// Calls `write` as soon as there is buffer space.
     fn poll_by(
         &mut self,
         context: &mut Context<'_>,
@@ -87,7 +87,7 @@ where
             let mut bytes = bytes?;
             match bytes.try_io(|socket| socket.get_ref().read(room.initialize_unfilled())) {
                 Ok(Ok(read)) => {
-                    // Fewer than there is room for were all: the next are announced.
+                    // A short read means that the socket is empty; epoll announces further data.
                     if 0 < read && read < room.remaining() {
                         bytes.clear_ready();
                     }
@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// More than a socket has room for.
+    /// More than the socket buffers.
     const LARGE: usize = 4 << 20;
 
     fn pair() -> (tokio::net::UnixStream, ClientSocket<UnixStream>) {
@@ -150,7 +150,7 @@ mod tests {
         (client, ClientSocket::new(server.into_std().unwrap()).unwrap())
     }
 
-    /// An answer that finds no room waits for the client, and a read that waits meanwhile is still woken.
+    /// A response that finds no buffer space waits for the client, and a read that waits meanwhile is still woken.
     #[tokio::test]
     async fn answers_wait_for_room_and_reads_go_on() {
         let (mut client, server) = pair();
@@ -164,7 +164,7 @@ mod tests {
             writer.write_all(&vec![7; LARGE]).await.unwrap();
             writer.shutdown().await.unwrap();
         });
-        yield_now().await; // one thread: both tasks go on until they have to wait
+        yield_now().await; // one thread: both tasks run until they have to wait
         assert!(!writing.is_finished(), "the control: the answer finds no room");
         client.write_all(b"hello").await.unwrap();
         client.shutdown().await.unwrap();
@@ -175,7 +175,7 @@ mod tests {
         writing.await.unwrap();
     }
 
-    /// What the kernel watches of a descriptor for this process, as epoll_ctl(2) was asked.
+    /// Returns the events that the kernel watches for a descriptor of this process, as in epoll_ctl(2).
     fn watched_of(socket: &ClientSocket<UnixStream>) -> u32 {
         let line = format!("tfd: {:>8} events: ", socket.socket().unwrap().as_raw_fd());
         let watches = std::fs::read_dir("/proc/self/fdinfo").unwrap();
@@ -186,7 +186,8 @@ mod tests {
         u32::from_str_radix(events.split_ascii_whitespace().next().unwrap(), 16).unwrap()
     }
 
-    /// A client that reads its answers wakes nobody; when an answer has found no room, it does (the control).
+    /// A client that reads its responses causes no wake-up; once a response has found no buffer space, it does
+    /// (control).
     #[tokio::test]
     async fn writing_is_watched_from_the_first_answer_on_that_waits() {
         const EPOLLIN: u32 = 1;

@@ -1,7 +1,7 @@
-//! A socket that stays open after the memory of its connection is freed, until its client has read the rest.
+//! A socket that stays open after its connection's memory is freed, until the client has read the remaining data.
 //!
-//! A client that writes to a closed socket, if only a keepalive, gets an error before it has read the pending answers,
-//! and loses these.
+//! A client that writes to a closed socket, even a keepalive, gets an error before it has read the pending responses,
+//! and loses them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,26 +10,26 @@ use std::time::Duration;
 use executor_sys::unread::unread;
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// Interval of polling: the kernel has no event for a peer that has read everything.
+/// Poll interval: the kernel has no notification for a peer that has read everything.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A second descriptor of a connection's socket, which keeps it open.
+/// A second descriptor of a connection's socket, which keeps the socket open.
 #[derive(Debug)]
 pub(super) struct LingeringSocket(OwnedFd);
 
 impl LingeringSocket {
-    /// Opens the second descriptor.
+    /// Duplicates the descriptor.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// Returns an error if no descriptor is left.
     pub(super) fn from_stream(stream: &impl AsFd) -> io::Result<Self> {
         Ok(Self(stream.as_fd().try_clone_to_owned()?))
     }
 
-    /// Ends the direction to the client. Resolves when the client has read everything or is gone, at the deadline at
-    /// the latest.
+    /// Shuts down the write side. Resolves when the client has read everything or is gone, at the latest at the
+    /// deadline.
     pub(super) async fn until_read(self, deadline: Instant) {
-        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write); // it fails where the client is gone
+        let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write); // fails if the client is gone
         let read = async {
             while unread(&self.0).is_ok_and(|bytes| bytes > 0) {
                 sleep(LOOK).await;
@@ -61,8 +61,8 @@ mod tests {
         assert!(client.write_all(b"closed").await.is_err());
         let (client, mut server) = UnixStream::pair().unwrap();
         server.write_all(&[1; 100]).await.unwrap();
-        LingeringSocket::from_stream(&server).unwrap().until_read(Instant::now() + LOOK).await; // one that never reads
+        LingeringSocket::from_stream(&server).unwrap().until_read(Instant::now() + LOOK).await; // never reads
         drop(client);
-        LingeringSocket::from_stream(&server).unwrap().until_read(deadline).await; // one that is gone
+        LingeringSocket::from_stream(&server).unwrap().until_read(deadline).await; // is gone
     }
 }

@@ -1,20 +1,19 @@
-//! Rates of connections by owner: an owner beyond its rate is refused at once, so that the queue that all share stays
-//! short.
+//! Connection rates by owner: an owner that exceeds its rate is refused at once, so that the shared queue stays short.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::slots::Owner;
 
-/// Most owners that are remembered. Those whose allowance is whole again are forgotten first.
+/// Maximum number of remembered owners. Owners with a full allowance are forgotten first.
 const OWNERS_MAX: usize = 4096;
 
-/// Rate of one owner.
+/// Connection rate of one owner.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
-    /// Connections at once, after a pause.
+    /// Number of connections that are accepted at once after a pause.
     pub(super) burst: u32,
-    /// Interval between two connections from then on.
+    /// Interval between further connections.
     pub(super) interval: Duration,
 }
 
@@ -22,7 +21,7 @@ pub(super) struct Rate {
 #[derive(Debug)]
 pub(super) struct Rates {
     rate: Rate,
-    /// Time at which an owner's allowance is whole again.
+    /// Time at which an owner's allowance is full again.
     whole_at: HashMap<u64, Instant>,
 }
 
@@ -31,7 +30,7 @@ impl Rates {
         Self { rate, whole_at: HashMap::new() }
     }
 
-    /// Admits a connection of this owner now; `false` where it is beyond the rate.
+    /// Admits a connection of this owner now; returns `false` if it exceeds the rate.
     pub(super) fn admit(&mut self, owner: Owner, now: Instant) -> bool {
         let Rate { burst, interval } = self.rate;
         let whole_at = self.whole_at.get(&owner.number()).copied().unwrap_or(now).max(now);

@@ -1,8 +1,8 @@
-//! Slots for connections: no owner can take all of them, and idle connections make room.
+//! Connection slots: no owner can occupy all of them, and idle connections make room.
 //!
-//! An idle connection costs little, and control planes keep theirs for days: so it stays until its slot is needed. Then
-//! connections that never spoke go first, then idle ones, the oldest of the owner with the most. An owner with few
-//! connections finds a slot beyond the limit where all others are busy.
+//! An idle connection costs little, and control planes keep theirs for days, so it stays until its slot is needed. Then
+//! connections that never made a call are closed first, then idle ones, starting with the oldest of the owner with the
+//! most connections. An owner with few connections gets a slot beyond the limit if all others are busy.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -17,14 +17,14 @@ use crate::server::wire::Calls;
 pub(super) enum Owner {
     /// A user of the host.
     User(u32),
-    /// A container with a user namespace of its own, by its range of host ids: a process in it can have any of these.
+    /// A container with its own user namespace, by its host id range: its processes can have any of these ids.
     Container(u32),
     /// A caller over TCP, by the number of its identity.
     Caller(u32),
 }
 
 impl Owner {
-    /// True of root of the host.
+    /// Returns true for root of the host.
     pub(super) fn is_root(self) -> bool {
         self == Self::User(0)
     }
@@ -38,30 +38,30 @@ impl Owner {
         }
     }
 
-    /// Returns the owner of a host uid. The pool has the host ids of containers.
+    /// Returns the owner for a host uid. The pool holds the host ids of containers.
     pub(super) fn new(uid: u32, pool: Option<&Pool>) -> Self {
         pool.and_then(|pool| pool.range_of(uid)).map_or(Self::User(uid), Self::Container)
     }
 }
 
-/// Bounds of a socket's connections.
+/// Connection limits of a socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Most connections.
+    /// Maximum number of connections.
     pub(super) all: usize,
-    /// Most connections of one owner.
+    /// Maximum number of connections of one owner.
     pub(super) each: usize,
-    /// Most connections of all users of the host together.
+    /// Maximum number of connections of all host users together.
     pub(super) users: usize,
-    /// Slots beyond `all`, for owners that have fewer than `few` connections.
+    /// Number of slots beyond `all`, for owners with fewer than `few` connections.
     pub(super) spare: usize,
-    /// Connections from which on an owner gets no spare slot.
+    /// Number of connections at which an owner gets no spare slot.
     pub(super) few: usize,
-    /// The same for root of the host.
+    /// Number of connections at which root of the host gets no spare slot.
     pub(super) few_of_root: usize,
 }
 
-/// Slots of one socket.
+/// Connection slots of one socket.
 #[derive(Clone, Debug)]
 pub(super) struct Slots {
     limits: Limits,
@@ -76,7 +76,7 @@ struct Occupied {
 }
 
 impl Occupied {
-    /// Rank in the order in which connections are given up; `None` where a call is under way.
+    /// Returns the rank in which connections are closed; `None` while a call is in progress.
     fn idleness(&self) -> Option<u8> {
         match (self.calls.is_idle(), self.calls.is_settled(), self.calls.has_called()) {
             (false, ..) => None,
@@ -87,7 +87,7 @@ impl Occupied {
     }
 }
 
-/// A connection's slot; given back when this is dropped.
+/// A connection's slot, released on drop.
 #[derive(Debug)]
 pub(super) struct Slot {
     slots: Slots,
@@ -95,7 +95,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Resolves when the slot was given to another connection.
+    /// Resolves when another connection has claimed the slot.
     pub(super) async fn lost(&self) {
         self.leave.notified().await;
     }
@@ -116,7 +116,7 @@ impl Slots {
         locked(&self.occupied)
     }
 
-    /// Takes a slot for a connection with these calls; `None` where there is none.
+    /// Claims a slot for a connection with these calls; `None` if there is none.
     pub(super) fn take(&self, owner: Owner, calls: &Calls) -> Option<Slot> {
         let Limits { all, each, users, spare, few, few_of_root } = self.limits;
         let mut taken = self.occupied();
@@ -128,8 +128,8 @@ impl Slots {
         } else if is_user(owner) && taken.iter().filter(|one| is_user(one.owner)).count() >= users {
             give_up(&mut taken, |one| is_user(one.owner))?;
         } else if taken.len() >= all {
-            // Taken from the owner with most connections among those with idle ones, if it has more than the new one's
-            // owner.
+            // Taken from the owner with the most connections among those with idle ones, if it has more than the new
+            // connection's owner.
             let most = taken.iter().filter(|one| one.idleness().is_some()).map(|one| of(&taken, one.owner)).max();
             let counts: Vec<(Owner, usize)> = taken.iter().map(|one| (one.owner, of(&taken, one.owner))).collect();
             let has_most = |one: &Occupied| counts.contains(&(one.owner, most.unwrap_or(0)));
@@ -148,7 +148,7 @@ impl Slots {
     }
 }
 
-/// Gives up the most idle of these connections, the oldest of several.
+/// Closes the most idle of these connections, the oldest if there are several.
 fn give_up(taken: &mut Vec<Occupied>, which: impl Fn(&Occupied) -> bool) -> Option<()> {
     let idle = taken.iter().enumerate().filter(|(_, one)| which(one));
     let idle = idle.filter_map(|(place, one)| Some((one.idleness()?, std::cmp::Reverse(place))));
@@ -191,12 +191,12 @@ mod tests {
         assert!(take(A, &idle()).is_none(), "all that one may have, and all are busy");
         held.push(take(B, &idle()).unwrap());
         held.push(take(B, &busy()).unwrap());
-        // B's own idle one goes.
+        // B's own idle connection is closed.
         held.push(take(B, &busy()).unwrap());
         assert_eq!(owners(&slots).iter().filter(|owner| **owner == B).count(), 2);
         assert!(take(B, &busy()).is_none(), "full, and B has some");
         held.push(take(Owner::User(3), &idle()).unwrap()); // beyond the limit
-        held.push(take(ROOT, &busy()).unwrap()); // in the place of the one that asks nothing
+        held.push(take(ROOT, &busy()).unwrap()); // replaces the connection that makes no call
         held.push(take(ROOT, &busy()).unwrap());
         assert!(take(ROOT, &busy()).is_none(), "root has some");
         held.push(take(Owner::User(3), &busy()).unwrap());
@@ -214,12 +214,12 @@ mod tests {
         held.extend((0..5).map(|_| slots.take(A, &idle()).unwrap()));
         held.push(slots.take(B, &idle()).unwrap());
         let _new = slots.take(Owner::User(3), &idle()).unwrap();
-        held[2].lost().await; // of A, which has most; the oldest that said nothing
+        held[2].lost().await; // belongs to A, which has the most; the oldest silent one
         assert_eq!(slots.occupied().len(), LIMITS.all);
         assert!(slots.take(A, &busy()).is_some(), "A's own");
     }
 
-    /// A process in a container can have any of its ids: other containers have their slots all the same.
+    /// A process in a container can have any of its ids: other containers still get their slots.
     #[test]
     fn all_ids_of_a_container_are_one_owner() {
         let policy = Policy { userns_pool_start: 1 << 20, userns_pool_ranges: 10, ..Policy::default() };

@@ -1,17 +1,17 @@
-//! The door to the network: TCP with mutual TLS.
+//! The TLS acceptor: TCP with mutual TLS.
 //!
 //! ```text
 //!  thread `tls`                                                      the runtime
-//!  accept ──> crowd ──> handshake ──> certificate, entry ──queue──>  slots, wire, services
+//!  accept ──> limiter ──> handshake ──> certificate, entry ──queue──>  slots, wire, services
 //!               │            │               │
 //!            refused      too slow        refused with an alert
 //! ```
-//! Strangers can connect, so everything before the verified certificate is bounded: handshakes at once, their time and
-//! bytes, and connections of an address. It happens on a thread of its own, so that handshakes of strangers cost the
-//! calls of others no time. A client gets no byte of HTTP/2 before its certificate was verified and an entry of
-//! `[[callers]]` has matched.
+//! Anyone can connect, so everything before the verified certificate is bounded: concurrent handshakes, their time and
+//! bytes, and connections per address. Handshakes run on a separate thread, so that those of unauthenticated clients do
+//! not delay calls. A client receives no HTTP/2 data until its certificate is verified and an entry of `[[callers]]`
+//! matches.
 //!
-//! Bytes of callers that were decrypted are nowhere but in the session's own buffers, which are overwritten ([`session`]).
+//! Decrypted data is only in the session's own buffers, which are overwritten ([`session`]).
 
 mod admission;
 mod certificates;
@@ -40,19 +40,19 @@ use handshakes::{HandshakeLimiter, Place};
 use session::Session;
 pub(super) use stream::TlsStream;
 
-/// Callers that wait for the runtime. The thread waits when there are more.
+/// Maximum number of callers that wait for the runtime. The thread blocks beyond that.
 const QUEUE: usize = 32;
-/// Pause after a connection that could not be accepted.
+/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Time for a client that is refused to read the reason.
+/// Time for a refused client to read the reason.
 const REASON: Duration = Duration::from_secs(1);
-/// Most bytes that a refused client may still send before its connection is cut.
+/// Maximum bytes that a refused client may still send before its connection is closed.
 const UNREAD_MAX: usize = 64 << 10;
-/// Interval of the log about refused clients.
+/// Interval at which refused clients are summarized in the log.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// Refused clients that are logged one by one in an interval.
+/// Number of refused clients that are logged individually per interval.
 const LOGGED: u32 = 20;
-/// Bytes of the thread's stack.
+/// Stack size of the thread, in bytes.
 const STACK: usize = 512 << 10;
 
 /// A caller whose certificate was accepted.
@@ -62,14 +62,14 @@ pub(super) struct AcceptedStream {
     pub(super) stream: StdTcpStream,
     pub(super) session: Session,
     pub(super) admission: Admission,
-    /// Counts the connection for its address.
+    /// Counts the connection towards its address.
     pub(super) place: Place,
 }
 
-/// Starts the thread that accepts connections. It ends when the daemon stops, or when nobody takes its callers.
+/// Starts the thread that accepts connections. It ends when the daemon stops or the receiver of its callers is dropped.
 ///
 /// # Errors
-/// The system has no thread.
+/// Returns an error if the thread cannot be created.
 pub(super) fn open(
     listener: StdTcpListener,
     settings: &TcpSettings,
@@ -137,17 +137,17 @@ impl TlsAcceptor {
         }
     }
 
-    /// Makes a handshake, and passes the caller on.
+    /// Performs a handshake, and sends the caller to the runtime.
     ///
     /// # Errors
-    /// Why the client was refused.
+    /// Returns the reason if the client was refused.
     async fn welcome(&self, mut stream: TcpStream, mut place: Place) -> Result<(), String> {
         let _ = stream.set_nodelay(true);
         let mut session = self.certificates.session().map_err(|error| error.to_string())?;
         let deadline = Instant::now() + self.time;
         let shaken = tokio::select! {
             shaken = timeout_at(deadline, shake(&mut stream, &mut session)) => shaken,
-            () = place.lost() => return Err("the handshake did not end before others needed its place".to_owned()),
+            () = place.lost() => return Err("the handshake did not end before others needed its slot".to_owned()),
         };
         let why = match shaken {
             Err(_) => return Err(format!("the handshake did not end within {} s", self.time.as_secs())),
@@ -161,7 +161,7 @@ impl TlsAcceptor {
                     let admission = Admission::new(Arc::clone(&self.certificates), caller.clone(), chain);
                     tracing::debug!(%caller, "a caller connected");
                     let stream = stream.into_std().map_err(|error| error.to_string())?;
-                    // The daemon stops where nobody takes it.
+                    // Sending fails only if the daemon is stopping.
                     let _ = self.guests.send(AcceptedStream { caller, stream, session, admission, place }).await;
                     return Ok(());
                 }
@@ -177,22 +177,22 @@ impl TlsAcceptor {
     }
 }
 
-/// Why a handshake did not succeed.
+/// Why a handshake failed.
 enum Broken {
-    /// The client went away.
+    /// The client disconnected.
     Gone(String),
-    /// TLS, or a certificate, was not acceptable.
+    /// TLS or a certificate was rejected.
     Refused(rustls::Error),
 }
 
-/// Exchanges what the handshake needs. An alert that says why it failed is sent.
+/// Exchanges the handshake messages. If the handshake fails, the alert with the reason is sent.
 async fn shake(stream: &mut TcpStream, session: &mut Session) -> Result<(), Broken> {
-    let gone = |error: io::Error| Broken::Gone(format!("the connection broke in the handshake: {error}"));
+    let gone = |error: io::Error| Broken::Gone(format!("the connection broke during the handshake: {error}"));
     loop {
         let room = session.room().map_err(|error| Broken::Gone(error.to_string()))?;
         let read = stream.read(room).await.map_err(gone)?;
         if read == 0 {
-            return Err(Broken::Gone("the client left in the handshake".to_owned()));
+            return Err(Broken::Gone("the client disconnected during the handshake".to_owned()));
         }
         let received = session.received(read);
         while !session.waiting().is_empty() {
@@ -206,7 +206,7 @@ async fn shake(stream: &mut TcpStream, session: &mut Session) -> Result<(), Brok
     }
 }
 
-/// Ends a connection so that the client still reads the alert: unread bytes would make the kernel drop it.
+/// Closes a connection so that the client can still read the alert: with unread data the kernel would discard it.
 async fn part(stream: &mut TcpStream) -> io::Result<()> {
     stream.shutdown().await?;
     let (mut buffer, mut read) = ([0; 1024], 0);
@@ -219,7 +219,7 @@ async fn part(stream: &mut TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Log of refused clients: some one by one, the others by their number.
+/// Log of refused clients: some individually, the rest as a count.
 #[derive(Default)]
 struct Log {
     begun: Option<Instant>,

@@ -1,8 +1,8 @@
-//! Connections whose HTTP/2 library holds no byte of their content.
+//! Connections whose HTTP/2 library holds none of their content.
 //!
 //! ```text
 //!            client
-//!     requests │ ▲ answers
+//!     requests │ ▲ responses
 //!              ▼ │
 //!  inbound, outbound   frames, HPACK, between the socket and the library     socket
 //!   bytes │ ▲      │ ▲
@@ -13,14 +13,14 @@
 //!         ▼ │      ▼ │
 //!        calls ── body   whole gRPC messages, bounded before they are decoded
 //! ```
-//! h2 reads into one buffer for each connection, hands out pieces of it, keeps header fields that a client has it
-//! remember, and copies small answers into a buffer for writing. How much it keeps, and for how long, depends on the
-//! client. So no content of requests and answers goes through it (docs/adr/0014): this module reads the frames, keeps
-//! fields and bodies by their streams, and gives the library frames of the same shape without content. A stream's
-//! memory is freed with the stream, and freed memory is overwritten (`executor_secrets::ZeroOnFree`).
+//! h2 reads into one buffer per connection, returns slices of it, keeps header fields that a client adds to the dynamic
+//! table, and copies small responses into a write buffer. How much it keeps, and for how long, depends on the client.
+//! Therefore no content of requests and responses passes through h2 (docs/adr/0014): this module parses the frames,
+//! keeps fields and bodies by stream, and gives the library frames of the same shape without content. A stream's memory
+//! is freed with the stream, and freed memory is overwritten (`executor_secrets::ZeroOnFree`).
 //!
-//! A socket and a service go in, requests with their own fields and bodies come out. All bounds on bytes of a
-//! connection are here: blocks of fields, messages (`weight`), unread answers (`budget`).
+//! The input is a socket and a service; the output is requests with their own fields and bodies. All byte limits of a
+//! connection are enforced here: header blocks, messages (`weight`), unread responses (`budget`).
 
 pub(crate) mod body;
 pub(crate) mod budget;
@@ -39,8 +39,8 @@ pub(crate) use calls::Calls;
 pub(crate) use inbound::FIELDS_MAX;
 pub(crate) use socket::Wire;
 
-/// Returns the bytes that the HTTP/2 library gets for a client's bytes, which come in pieces of this size. Ends where
-/// the client does not speak HTTP/2.
+/// Returns the bytes that the HTTP/2 library gets for a client's bytes, fed in pieces of `piece` bytes. Stops if the
+/// client violates HTTP/2.
 pub fn shadow(bytes: &[u8], piece: usize) -> Vec<u8> {
     let mut inbound = inbound::Inbound::new(Calls::new(8));
     let mut reported = Vec::new();
@@ -64,7 +64,7 @@ pub fn shadow(bytes: &[u8], piece: usize) -> Vec<u8> {
 /// Checks that a method's request is cheap enough to decode.
 ///
 /// # Errors
-/// The request would take too much memory, or has strings that are not UTF-8.
+/// Returns an error if the request would take too much memory, or has strings that are not UTF-8.
 pub fn check_message(method: &str, message: &[u8]) -> Result<(), tonic::Status> {
     weight::Weigher::from_method(method).check(message)
 }

@@ -1,4 +1,4 @@
-//! What downloads and uploads share: their bounds, their turns, and the cache of artifacts.
+//! Shared state of downloads and uploads: limits, queues, and the artifact cache.
 
 mod cache;
 mod turns;
@@ -12,41 +12,41 @@ use executor_transfers::job::Rules;
 pub(crate) use cache::{Cache, Entry};
 pub(crate) use turns::{Turn, Turns};
 
-/// Settings of transfers.
+/// Download and upload settings.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Addresses that are denied.
+    /// Denied address ranges.
     pub denied: Vec<AddressRange>,
-    /// Exceptions from them, and from this machine's own addresses.
+    /// Exceptions from `denied`, and from this host's own addresses.
     pub allowed: Vec<AddressRange>,
-    /// Maximum bytes of a download or an upload.
+    /// Maximum size of a download or an upload, in bytes.
     pub bytes_max: u64,
-    /// Maximum bytes of what a downloaded archive unpacks to.
+    /// Maximum unpacked size of a downloaded archive, in bytes.
     pub unpacked_bytes_max: u64,
-    /// Longest time of a transfer, without the time that it waits for its turn.
+    /// Maximum time of a transfer, without the time in the queue.
     pub time_max: Duration,
-    /// Longest time without a byte.
+    /// Maximum time without data.
     pub idle: Duration,
     /// Maximum number of redirects.
     pub redirects_max: u32,
-    /// Transfers at once.
+    /// Maximum number of concurrent transfers.
     pub at_once: usize,
-    /// Transfers of one container at once.
+    /// Maximum number of concurrent transfers per container.
     pub at_once_per_container: usize,
-    /// Attempts at a transfer.
+    /// Maximum number of attempts of a transfer.
     pub attempts: u32,
-    /// Maximum bytes of the cache; 0 for none.
+    /// Maximum size of the cache in bytes; 0 disables it.
     pub cache_bytes_max: u64,
-    /// Certificates that are trusted beside the system's.
+    /// CA certificates that are trusted in addition to the system's.
     pub ca_file: Option<PathBuf>,
 }
 
 impl Settings {
-    /// Addresses that are denied by default: those of no host, loopback, link-local and multicast.
+    /// Addresses that are denied by default: unspecified, loopback, link-local and multicast.
     pub const DENIED: [&str; 8] =
         ["0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "::", "::1", "fe80::/10", "ff00::/8"];
 
-    /// Returns the rules for connections, as workers have them.
+    /// Returns the connection rules for workers.
     pub(crate) fn rules(&self) -> Rules {
         Rules {
             denied: self.denied.clone(),
@@ -59,7 +59,7 @@ impl Settings {
     }
 }
 
-/// What the transfers of a node share.
+/// Shared state of a node's transfers.
 #[derive(Debug)]
 pub struct Artifacts {
     pub(crate) settings: Settings,
@@ -68,7 +68,7 @@ pub struct Artifacts {
 }
 
 impl Artifacts {
-    /// Makes what the transfers of a node share, whose files are in this directory. What a daemon that was killed left there is removed.
+    /// Creates the shared state, with its files in `dir`. Leftover files of a killed daemon are removed.
     pub fn new(settings: Settings, dir: PathBuf) -> Self {
         let cache = Cache::open(dir, settings.cache_bytes_max);
         Self { turns: Turns::new(settings.at_once, settings.at_once_per_container), cache, settings }

@@ -1,9 +1,9 @@
-//! The event log: events of all containers in one order, numbered without end.
+//! The event log: events of all containers in one order, with increasing numbers.
 //!
-//! State changes go in; events come out to every follower, from any point that is still kept. The number of an event
-//! (its cursor) never repeats, over restarts and crashes too: numbers are reserved in the ledger in blocks, before they
-//! are given out. A start after a crash goes on without a hole if the ledger has the last event that was given out (the module
-//! `last`), and begins behind the block otherwise: a follower sees the jump as a gap, because events are lost.
+//! State changes are appended; each subscriber reads events from any position that is still retained. The number of an
+//! event (its cursor) never repeats, even over restarts and crashes: numbers are reserved in the ledger in blocks
+//! before they are assigned. After a crash, numbering continues without a gap if the ledger has the last assigned event
+//! (the module `last`), and after the block otherwise: subscribers see a gap, because events are lost.
 
 mod last;
 mod ring;
@@ -23,7 +23,7 @@ use crate::store::ledger::{CURSORS_RESERVED_AT_ONCE, Ledger};
 use last::LastCursor;
 use ring::Ring;
 
-/// The log.
+/// The event log.
 #[derive(Debug)]
 pub struct EventLog {
     inner: Mutex<Inner>,
@@ -40,27 +40,28 @@ struct Inner {
     closed: bool,
 }
 
-/// Events for one follower.
+/// Events for one subscriber.
 #[derive(Debug)]
 pub struct Batch {
-    /// Events, each with a flag that says that events before it are lost to this follower.
+    /// Events, each with a flag that is true if the subscriber lost events before it.
     pub events: Vec<(Arc<Event>, bool)>,
-    /// Position behind them.
+    /// Position after these events.
     pub position: Position,
 }
 
-/// Position of a follower in the log.
+/// Position of a subscriber in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// Last cursor that it has seen, or passed over.
+    /// Last cursor that the subscriber received or skipped.
     after: u64,
-    /// Events were lost to it, and it was not told of that yet.
+    /// True if the subscriber lost events that are not reported yet.
     gap: bool,
-    /// The follower has seen nothing and asked for all kept events, so that none can be missing before the first.
+    /// True if the subscriber has received nothing and requested all retained events, so that none can be missing
+    /// before the first.
     fresh: bool,
 }
 
-/// What an event tells besides its kind.
+/// Data of an event in addition to its kind.
 #[derive(Default)]
 struct About {
     end: Option<Arc<End>>,
@@ -69,10 +70,11 @@ struct About {
 }
 
 impl EventLog {
-    /// Continues the log of the ledger in `dir`, in a boot, with the number of this daemon on the ledger. Keeps at most `most` events.
+    /// Continues the log of the ledger in `dir`. `start` is the number of this daemon on the ledger. Keeps at most
+    /// `most` events.
     pub fn open(dir: &Path, boot_id: &str, start: u64, kept: KeptEvents, ledger: Arc<Ledger>, most: usize) -> Self {
         let KeptEvents { events, next, reserved } = kept;
-        // While the ledger cannot reserve cursors, the numbers of the last daemon are not known to be free after the next boot.
+        // If the ledger cannot reserve cursors, the next boot cannot know which numbers the last daemon assigned.
         let start = if ledger.trouble().is_none() { start } else { 0 };
         let (last, next) = LastCursor::open(dir, boot_id, start, events.last().map(|event| event.cursor), next.max(1));
         let newest = watch::Sender::new(next - 1);
@@ -85,16 +87,17 @@ impl EventLog {
         self.append_about(container, kind, About { end, ..About::default() }, time);
     }
 
-    /// Appends events of the steps of a tree of actions that have started or ended since `before`, in the order of their times.
+    /// Appends events of steps of an action tree that have started or ended since `before`, in chronological order.
     pub fn append_steps(&self, container: &ContainerId, before: &[StepRecord], now: &[StepRecord]) {
         let pending = StepRecord::default();
         let mut changed = Vec::new();
         for (index, step) in now.iter().enumerate() {
             let before = before.get(index).unwrap_or(&pending);
-            // At one time, ends come before what they start, and of several the innermost first.
+            // At equal times, an end precedes the starts that it causes, and inner steps end first.
             let (outermost, innermost) = (1 + index as i64, -(1 + index as i64));
-            // One that runs again has begun anew, whatever of its earlier end was seen. The start of a run may be set twice: when it
-            // was ordered, and when its process is there.
+            // A step that runs again has restarted, even if its earlier end was not seen. The start time of a run may
+            // be set twice: when the
+            // run was ordered, and when its process exists.
             let began_before = before.started_at.is_some() && before.finished_at.is_none() && before.pid == 0;
             let started = step.started_at.filter(|_| step.started_at != before.started_at && !began_before);
             let finished = step.finished_at.filter(|_| step.finished_at != before.finished_at);
@@ -110,7 +113,7 @@ impl EventLog {
         }
     }
 
-    /// Appends the event of an end that a restart follows, if there was one since `before`.
+    /// Appends the event of an exit that is followed by a restart, if there was one since `before`.
     pub fn append_restart(&self, container: &ContainerId, before: Option<&RestartRecord>, now: Option<&RestartRecord>) {
         let Some(last) = now.and_then(|now| now.last.as_ref()) else { return };
         if before.and_then(|before| before.last.as_ref()) != Some(last) {
@@ -146,12 +149,12 @@ impl EventLog {
         locked(&self.inner).next - 1
     }
 
-    /// Returns a receiver that is notified of newer events.
+    /// Returns a receiver that is notified of new events.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.newest.subscribe()
     }
 
-    /// Returns at most `most` events after a position, those of the container `only` where one is given.
+    /// Returns at most `most` events after a position; only those of the container `only`, if set.
     pub fn after(&self, position: Position, only: Option<&ContainerId>, most: usize) -> Batch {
         let inner = locked(&self.inner);
         let mut position = position;
@@ -170,7 +173,7 @@ impl EventLog {
         Batch { events, position }
     }
 
-    /// Closes the log. Returns the first cursor that was never given out.
+    /// Closes the log. Returns the first cursor that was never assigned.
     pub fn close(&self) -> u64 {
         let mut inner = locked(&self.inner);
         inner.closed = true;
@@ -179,7 +182,7 @@ impl EventLog {
 }
 
 impl Position {
-    /// Position behind the event of this cursor; 0 for the beginning of what is kept.
+    /// Returns the position after the event with this cursor; 0 for the first retained event.
     pub fn behind(cursor: u64) -> Self {
         Self { after: cursor, gap: false, fresh: cursor == 0 }
     }
@@ -222,8 +225,9 @@ mod tests {
         assert_eq!(log.newest(), 7);
     }
 
-    /// After a crash the next daemon finds the file as it was: a copy of it, made while it is open. It must not use
-    /// a number again, although the ledger had not seen the last events.
+    /// Simulates a crash with a copy of the file, made while it is open. The next daemon must not reuse a number,
+    /// although the ledger
+    /// lacks the last events.
     #[test]
     fn cursors_never_go_back() {
         let mut dir = tempfile::tempdir().unwrap();

@@ -1,14 +1,14 @@
-//! The ledger: containers and events, kept over restarts of the daemon.
+//! The ledger: containers and events, persisted over restarts of the daemon.
 //!
-//! Containers' facts and events go in; after a restart they come out again. No request waits for the ledger: changes
-//! are collected, the newer replacing the older, and one thread writes them in batches, each durable as a whole. What a
-//! kill -9 takes from the last batch is in the shims' own records, which are written before the daemon hears of them. These
-//! are not synced: results are on the disk with the batch, in one sync for as many containers as end in its time.
+//! No request waits for the ledger: changes are collected, newer ones replacing older ones, and one thread writes them
+//! in durable, atomic batches. Data that a kill -9 removes from the last batch is in the shims' own records, which are
+//! written before shims report to the daemon. Those records are not synced: results reach the disk with the batch, in
+//! one sync for all containers that completed meanwhile.
 //!
-//! A disk that is full or broken stops no container: the batch is kept, the store is opened again until it takes the
-//! batch, and meanwhile [`Ledger::trouble`] says why, so that no new container is admitted. A daemon that starts on a
-//! full disk goes on likewise: with what can be read, and where nothing can (a store that has to be repaired first),
-//! with the containers' own records.
+//! A full or broken disk stops no container: the batch is kept, and the store is reopened until it accepts the batch.
+//! Meanwhile [`Ledger::trouble`] returns the reason, so that no new container is admitted. A daemon that starts on a
+//! full disk does the same, with the readable data; if nothing is readable (a store that must be repaired first), it
+//! uses the containers' own records.
 
 mod store;
 mod writer;
@@ -28,23 +28,23 @@ use store::{Begin, Store};
 
 pub use store::StoreError;
 
-/// Cursors of events that are reserved at once. A crash wastes at most this many of 2^64.
+/// Number of event cursors that are reserved at once. A crash wastes at most this many of 2^64.
 pub const CURSORS_RESERVED_AT_ONCE: u64 = 10_000;
 
-/// Content of the ledger at the start.
+/// Content of the ledger at startup.
 #[derive(Debug, Default)]
 pub struct Loaded {
-    /// Containers, in the order of their ids.
+    /// Containers, sorted by id.
     pub containers: Vec<ContainerStatus>,
-    /// Reservations, in the order of their ids.
+    /// Reservations, sorted by id.
     pub reservations: Vec<Reservation>,
     /// State of the cell.
     pub cell: CellState,
-    /// Events.
+    /// Events and cursors.
     pub events: KeptEvents,
-    /// Number of daemons that were started on this ledger, this one included.
+    /// Number of daemons that were started on this ledger, including this one.
     pub starts: u64,
-    /// Boot in which the ledger was last written; `None` in a new one.
+    /// Boot in which the ledger was last written; `None` in a new ledger.
     pub boot_id: Option<String>,
 }
 
@@ -55,30 +55,30 @@ pub enum LedgerError {
     #[error("state directory {}", .0.display())]
     Store(PathBuf, #[source] StoreError),
     /// A broken store cannot be renamed.
-    #[error("cannot rename the broken ledger {}", .0.display())]
+    #[error("cannot rename the corrupt ledger {}", .0.display())]
     Aside(PathBuf, #[source] std::io::Error),
     /// The writer's thread cannot be started.
     #[error("cannot start the thread that writes the ledger")]
     Thread(#[source] std::io::Error),
 }
 
-/// Changes to be written.
+/// Pending changes.
 #[derive(Debug, Default)]
 struct Batch {
-    /// `None` where the container is to be forgotten.
+    /// `None` if the container must be removed.
     containers: BTreeMap<ContainerId, Option<Arc<ContainerStatus>>>,
-    /// `None` where the reservation is to be forgotten.
+    /// `None` if the reservation must be removed.
     reservations: BTreeMap<ContainerId, Option<Arc<Reservation>>>,
-    /// State of the cell, where it has changed.
+    /// State of the cell, if changed.
     cell: Option<CellState>,
     events: BTreeMap<u64, Arc<Event>>,
-    /// Events before this one are no longer kept.
+    /// Events before this cursor are no longer retained.
     oldest_event: u64,
-    /// The first cursor that is not reserved.
+    /// First cursor that is not reserved.
     reserved: Option<u64>,
-    /// Id of this boot, where the batch is to note it.
+    /// Id of this boot, if the batch must record it.
     boot_id: Option<String>,
-    /// Told when the batch is on the disk.
+    /// Notified when the batch is on disk.
     waiting: Vec<oneshot::Sender<()>>,
 }
 
@@ -92,7 +92,7 @@ impl Batch {
             && self.boot_id.is_none()
     }
 
-    /// Takes back a batch that could not be written; changes since are newer.
+    /// Merges a batch that could not be written into this one, whose changes are newer.
     fn take_back(&mut self, failed: Self) {
         for (id, facts) in failed.containers {
             self.containers.entry(id).or_insert(facts);
@@ -109,7 +109,7 @@ impl Batch {
         self.drop_old_events();
     }
 
-    /// Bounds the batch while nothing can be written.
+    /// Limits the batch's events while nothing can be written.
     fn drop_old_events(&mut self) {
         if self.events.first_key_value().is_some_and(|(first, _)| *first < self.oldest_event) {
             self.events = self.events.split_off(&self.oldest_event);
@@ -117,7 +117,7 @@ impl Batch {
     }
 }
 
-/// The daemon's end of the ledger.
+/// The daemon's handle of the ledger.
 #[derive(Debug)]
 pub struct Ledger {
     writer: writer::Writer,
@@ -127,9 +127,10 @@ impl Ledger {
     /// Opens the ledger in `dir`, reads it, and reserves cursors.
     ///
     /// # Errors
-    /// The directory is missing or not writable, or another process has the ledger open. A full disk is no error here,
-    /// see [`Ledger::trouble`]. A broken store is renamed with an error in the log, because the records on disk have
-    /// most of it again.
+    /// Returns an error if the directory is missing or not writable, or another process has the ledger open. A full
+    /// disk is not an
+    /// error here, see [`Ledger::trouble`]. A broken store is renamed and the error logged, because most of its data is also in
+    /// records on disk.
     pub fn open(dir: &Path) -> Result<(Self, Loaded), LedgerError> {
         let path = dir.join("executord.redb");
         let failed = |error| LedgerError::Store(dir.parent().unwrap_or(dir).to_owned(), error);
@@ -139,11 +140,11 @@ impl Ledger {
             Err(error) if error.is_corruption() => {
                 let aside = dir.join(format!("executord.redb.broken-{}", now_micros()));
                 let renamed = aside.display();
-                tracing::error!(%error, %renamed, "the ledger is broken; it was renamed, and a new one begins");
+                tracing::error!(%error, %renamed, "the ledger is corrupt; it was renamed, and a new one is created");
                 std::fs::rename(&path, &aside).map_err(|error| LedgerError::Aside(path.clone(), error))?;
                 let store = Store::open(&path).map_err(failed)?;
                 let mut loaded = store.load().map_err(failed)?;
-                // The cursors that were given out are unknown: the microseconds since the epoch are beyond them all.
+                // The assigned cursors are unknown. The microseconds since the epoch exceed them all.
                 loaded.events.next = now_micros();
                 (Ok(store), loaded)
             }
@@ -156,7 +157,7 @@ impl Ledger {
         let begun = match begun {
             Ok(store) => Ok(store),
             Err(full) if full.is_full() => {
-                // No cursor can be reserved, so that the next daemon might give out the same again.
+                // No cursor can be reserved, so the next daemon might otherwise assign the same ones.
                 loaded.events.next = loaded.events.next.max(now_micros());
                 loaded.events.reserved = loaded.events.next + CURSORS_RESERVED_AT_ONCE;
                 Err((full, start(&loaded)))
@@ -167,12 +168,12 @@ impl Ledger {
         Ok((Self { writer }, loaded))
     }
 
-    /// Keeps a container as it is now.
+    /// Stores the current status of a container.
     pub fn put(&self, facts: Arc<ContainerStatus>) {
         self.writer.add(|batch| drop(batch.containers.insert(facts.plan.id.clone(), Some(facts))));
     }
 
-    /// Keeps a container as it is now, at once. The answer comes when it is on the disk.
+    /// Stores the current status of a container at once. The receiver resolves when the status is on disk.
     pub fn put_durably(&self, facts: Arc<ContainerStatus>) -> oneshot::Receiver<()> {
         let (written, answer) = oneshot::channel();
         self.writer.add(|batch| {
@@ -182,22 +183,22 @@ impl Ledger {
         answer
     }
 
-    /// Forgets a container.
+    /// Removes a container.
     pub fn forget(&self, id: &ContainerId) {
         self.writer.add(|batch| drop(batch.containers.insert(id.clone(), None)));
     }
 
-    /// Keeps a reservation as it is now.
+    /// Stores the current state of a reservation.
     pub fn put_reservation(&self, reservation: Arc<Reservation>) {
         self.writer.add(|batch| drop(batch.reservations.insert(reservation.id.clone(), Some(reservation))));
     }
 
-    /// Forgets a reservation.
+    /// Removes a reservation.
     pub fn forget_reservation(&self, id: &ContainerId) {
         self.writer.add(|batch| drop(batch.reservations.insert(id.clone(), None)));
     }
 
-    /// Keeps the state of the cell. What is returned is told when it is on the disk.
+    /// Stores the state of the cell. The receiver resolves when the state is on disk.
     pub fn put_cell(&self, state: CellState) -> oneshot::Receiver<()> {
         let (reported, written) = oneshot::channel();
         self.writer.add(|batch| {
@@ -207,7 +208,7 @@ impl Ledger {
         written
     }
 
-    /// Keeps an event, and forgets those before `oldest`.
+    /// Stores an event, and removes those before `oldest`.
     pub fn put_event(&self, event: Arc<Event>, oldest: u64) {
         self.writer.add(|batch| {
             batch.events.insert(event.cursor, event);
@@ -221,17 +222,17 @@ impl Ledger {
         self.writer.add(|batch| batch.reserved = Some(limit));
     }
 
-    /// Notes the boot in which the ledger is written.
+    /// Records the boot in which the ledger is written.
     pub fn keep_boot(&self, boot_id: &str) {
         self.writer.add(|batch| batch.boot_id = Some(boot_id.to_owned()));
     }
 
-    /// Returns why nothing can be written at the moment.
+    /// Returns why nothing can be written now; `None` if writing works.
     pub fn trouble(&self) -> Option<String> {
         self.writer.trouble()
     }
 
-    /// Writes the remaining changes, with `next` as the first cursor that was never given out, and ends the thread.
+    /// Writes the remaining changes, with `next` as the first cursor that was never assigned, and stops the thread.
     pub fn close(&self, next: u64) {
         self.writer.add(|batch| batch.reserved = Some(next));
         self.writer.close();

@@ -1,8 +1,8 @@
-//! Reads a container's captured outputs: the list, and each file in pieces.
+//! Reads a container's captured outputs: the list, and each file in chunks.
 //!
-//! A process with more privilege than the daemon wrote them, from files that a container made. All the same every size
-//! is bounded and compared, no link is followed, and a file that differs from the list is an error and never a shorter
-//! or a longer answer. The functions block: they are not for the threads of the runtime.
+//! A process with more privilege than the daemon wrote them, from files that a container created. Nevertheless every
+//! size is bounded and compared, no link is followed, and a file that differs from the list is an error and never a
+//! shorter or longer response. The functions block and must not run on the runtime's threads.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -36,7 +36,7 @@ pub struct Outputs {
     directory: PathBuf,
 }
 
-/// A file being read.
+/// An open output file.
 #[derive(Debug)]
 pub struct Reading {
     file: File,
@@ -53,7 +53,7 @@ impl Outputs {
     /// Reads the list.
     ///
     /// # Errors
-    /// See [`OutputsError`].
+    /// Returns [`OutputsError`] if the list cannot be read.
     pub fn list(&self) -> Result<OutputsList, OutputsError> {
         let path = self.directory.join(LIST);
         let (file, size) = regular(&path)?;
@@ -76,7 +76,7 @@ impl Outputs {
     /// Opens a file of the list.
     ///
     /// # Errors
-    /// See [`OutputsError`].
+    /// Returns [`OutputsError`] if the file cannot be opened or differs from the list.
     pub fn open(&self, captured: &CapturedFile) -> Result<Reading, OutputsError> {
         let path = self.directory.join(captured.number.to_string());
         let (file, size) = regular(&path)?;
@@ -89,10 +89,10 @@ impl Outputs {
 }
 
 impl Reading {
-    /// Reads the next piece, of at most `most` bytes; `None` at the end.
+    /// Reads the next chunk, of at most `most` bytes; `None` at the end.
     ///
     /// # Errors
-    /// See [`OutputsError`].
+    /// Returns [`OutputsError`] if the file cannot be read or differs from the list.
     pub fn next(&mut self, most: usize) -> Result<Option<Vec<u8>>, OutputsError> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(most);
         if most == 0 {
@@ -105,7 +105,7 @@ impl Reading {
     }
 }
 
-/// Opens a regular file. Returns its size, too.
+/// Opens a regular file. Also returns its size.
 fn regular(path: &Path) -> Result<(File, u64), OutputsError> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let read = |error: io::Error| match error.kind() {
@@ -173,7 +173,7 @@ mod tests {
         assert!(large.list().unwrap_err().to_string().contains("at most"));
     }
 
-    /// A file that is cut while it is read is an error, and no shorter answer.
+    /// A file that is truncated while it is read is an error, not a shorter response.
     #[test]
     fn a_file_that_is_cut_is_told() {
         let (home, outputs) = with(&[("0", b"abcdefgh")], &list(8));

@@ -1,4 +1,4 @@
-//! The containers by id, and the capacity of the host that they hold.
+//! The containers by id, and the host capacity that they hold.
 
 mod reserved;
 
@@ -21,19 +21,19 @@ use crate::model::reservation::Reservation;
 use crate::model::status::ContainerStatus;
 use reserved::Reserved;
 
-/// Time that a request waits for the removal of what completed containers left, where it needs their capacity.
+/// Time that a request waits for the removal of completed containers whose capacity it needs.
 const REMOVAL_PATIENCE: Duration = Duration::from_secs(5);
 
-/// All containers by id, and the account of the capacity that they hold. One lock guards both, so that an id and its
-/// capacity are taken and given back together.
+/// All containers by id, and the capacity that they hold. One lock guards both, so that an id and its capacity are
+/// reserved and released together.
 #[derive(Debug)]
 pub struct Registry {
     inner: Mutex<Inner>,
-    /// Most that the reservations of one owner hold.
+    /// Maximum amount that the reservations of one owner may hold.
     share: Amount,
-    /// Number of times that capacity was given back.
+    /// Number of capacity releases.
     releases: watch::Sender<u64>,
-    /// Notified when a reservation was made, renewed or is not used by a run any more.
+    /// Notified when a reservation was created, renewed or unclaimed.
     reservations: watch::Sender<()>,
 }
 
@@ -42,60 +42,60 @@ struct Inner {
     containers: BTreeMap<ContainerId, Arc<Handle>>,
     account: Account,
     reserved: Reserved,
-    /// True while nothing new is taken.
+    /// True while nothing new is accepted.
     closed: bool,
 }
 
-/// Outcome of an admission.
+/// Result of an admission.
 #[derive(Debug)]
 pub enum Admission {
     /// The container is new.
     New(Arc<Handle>),
-    /// The id belongs to this container already.
+    /// The id already belongs to this container.
     Used(Arc<Handle>),
-    /// The pod of the container takes no members.
+    /// The container's pod accepts no members.
     PodEnds,
-    /// The container needs more than the reservation of its id holds.
+    /// The container needs more than its reservation holds.
     BeyondReservation(Exhausted),
     /// The request requires a reservation, and there is none.
     NotReserved,
-    /// Nothing new is taken.
+    /// Nothing new is accepted.
     Closed,
 }
 
-/// Outcome of a request for a reservation.
+/// Result of a request for a reservation.
 #[derive(Debug)]
 pub(crate) enum Reserving {
     /// The reservation is new.
     Made(Reservation),
-    /// There was one with the same resources, whose time has begun anew.
+    /// A reservation with the same resources existed and was renewed.
     Renewed(Reservation),
     /// A container or a pod has the id.
     Container(ContainerId),
-    /// There is one with other resources.
+    /// A reservation with other resources exists.
     Different(ContainerId),
-    /// The reservations of its owner would hold more than the share of one owner.
+    /// The owner's reservations would exceed its share.
     BeyondShare(Exhausted),
-    /// Nothing new is taken.
+    /// Nothing new is accepted.
     Closed,
 }
 
-/// Capacity of the host.
+/// Capacity of the host and its use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CapacityUse {
-    /// All there is.
+    /// Total capacity.
     pub(crate) total: Amount,
-    /// Free.
+    /// Free capacity.
     pub(crate) remaining: Amount,
-    /// Held by containers and reservations.
+    /// Capacity held by containers and reservations.
     pub(crate) allocated: Amount,
-    /// Held by reservations.
+    /// Capacity held by reservations.
     pub(crate) reserved: Amount,
     /// Number of reservations.
     pub(crate) reservations: usize,
 }
 
-/// Returns what a container holds: nothing where it is the daemon's test of itself, which has to find out about a full node, too.
+/// Returns the capacity that a container holds. The self-test holds none, so that it also runs on a full node.
 fn amount_of(facts: &ContainerStatus) -> Amount {
     if facts.plan.id.is_self_test() {
         return Amount::default();
@@ -116,7 +116,7 @@ impl Inner {
 }
 
 impl Registry {
-    /// Makes an empty registry over the capacity of the host. The reservations of one owner hold at most `share`.
+    /// Creates an empty registry for the host's capacity. The reservations of one owner hold at most `share`.
     pub fn new(total: Amount, share: Amount) -> Self {
         let inner = Inner {
             containers: BTreeMap::new(),
@@ -127,16 +127,17 @@ impl Registry {
         Self { inner: Mutex::new(inner), share, releases: watch::Sender::new(0), reservations: watch::Sender::new(()) }
     }
 
-    /// Returns the container of an id.
+    /// Returns the container with this id.
     pub fn get(&self, id: &ContainerId) -> Option<Arc<Handle>> {
         locked(&self.inner).containers.get(id).cloned()
     }
 
-    /// Takes an id and capacity for a new container, out of the reservation of its id where there is one; `needs_reservation`
-    /// says that there must be. `taken` is called with a reservation that is used up.
+    /// Reserves an id and capacity for a new container, from the reservation of its id if there is one;
+    /// `needs_reservation` is true
+    /// if there must be one. `taken` is called with a reservation that is used up.
     ///
     /// # Errors
-    /// Some capacity does not suffice.
+    /// Returns the resource whose capacity does not suffice.
     pub(crate) fn admit(
         &self,
         facts: ContainerStatus,
@@ -173,27 +174,30 @@ impl Registry {
         Ok(Admission::New(handle))
     }
 
-    /// Takes capacity for new limits of a container, beside the old ones, until [`Self::hold`] says which are in force.
+    /// Reserves capacity for new limits of a container in addition to the old ones, until [`Self::hold`] sets the
+    /// limits in force.
     ///
     /// # Errors
-    /// Some capacity does not suffice; what the container holds is unchanged.
+    /// Returns the resource whose capacity does not suffice; the container's capacity is unchanged then.
     pub(crate) fn reserve_update(&self, facts: &ContainerStatus, limits: &Limits) -> Result<(), Exhausted> {
         let (old, new) = (amount_of(facts), Amount::new(limits, &facts.plan.volumes));
         locked(&self.inner).account.reserve(&facts.plan.id, old.most(&new))
     }
 
-    /// Holds the capacity that the limits in force of a container need, whatever is left. A container that has given its capacity
-    /// back stays without.
+    /// Sets the held capacity to the container's limits in force, even if it exceeds the free capacity. No effect if
+    /// the container has
+    /// released its capacity.
     pub(crate) fn hold(&self, facts: &ContainerStatus) {
         locked(&self.inner).account.change(&facts.plan.id, amount_of(facts));
         self.releases.send_modify(|releases| *releases += 1);
     }
 
-    /// Takes an id and capacity for a new container. Where there is not enough, but will be when what completed containers
-    /// left is removed, waits for that.
+    /// Reserves an id and capacity for a new container. If the capacity suffices only after completed containers are
+    /// removed, waits
+    /// for that.
     ///
     /// # Errors
-    /// Some capacity does not suffice.
+    /// Returns the resource whose capacity does not suffice.
     pub(crate) async fn admit_when_removed(
         &self,
         facts: &ContainerStatus,
@@ -204,11 +208,12 @@ impl Registry {
         self.when_removed(&facts.plan.id, amount, || self.admit(facts.clone(), needs_reservation, &taken)).await
     }
 
-    /// Holds capacity for a later container, waiting as [`Self::admit_when_removed`] does. `keep` is called with what is held, and
-    /// whether it is new, while nobody else can take it.
+    /// Reserves capacity for a later container, waiting as [`Self::admit_when_removed`] does. `keep` is called under
+    /// the lock with
+    /// the reservation, and with true if it is new.
     ///
     /// # Errors
-    /// Some capacity does not suffice.
+    /// Returns the resource whose capacity does not suffice.
     pub(crate) async fn reserve(
         &self,
         asked: Reservation,
@@ -254,12 +259,13 @@ impl Registry {
         Ok(outcome)
     }
 
-    /// Has it take nothing new, or take it again. Containers that are admitted by then are in it.
+    /// Stops or resumes the admission of new containers. The registry already has all containers that were admitted
+    /// before.
     pub(crate) fn set_closed(&self, closed: bool) {
         locked(&self.inner).closed = closed;
     }
 
-    /// Takes back the reservation of an earlier daemon, whatever remains.
+    /// Restores the reservation of an earlier daemon, even if it exceeds the free capacity.
     pub(crate) fn restore(&self, reservation: Reservation, ttl: Duration) {
         let mut inner = locked(&self.inner);
         inner.account.adopt(&reservation.id, reservation.amount);
@@ -268,17 +274,17 @@ impl Registry {
         self.reservations.send_replace(());
     }
 
-    /// Returns the reservation of an id.
+    /// Returns the reservation of this id.
     pub(crate) fn reservation(&self, id: &ContainerId) -> Option<Reservation> {
         locked(&self.inner).reserved.get(id).cloned()
     }
 
-    /// Returns all reservations, in the order of their ids.
+    /// Returns all reservations, sorted by id.
     pub(crate) fn all_reservations(&self) -> Vec<Reservation> {
         locked(&self.inner).reserved.all()
     }
 
-    /// Ends a reservation; false where there is none. `before` runs while the id is still taken.
+    /// Releases a reservation; returns false if there is none. `before` runs while the id is still in use.
     pub(crate) fn release_reservation(&self, id: &ContainerId, before: impl FnOnce(&Reservation)) -> bool {
         let mut inner = locked(&self.inner);
         let Some(reservation) = inner.reserved.take(id) else { return false };
@@ -289,7 +295,7 @@ impl Registry {
         true
     }
 
-    /// Ends the reservations whose time is over. `before` is called for each while its id is still taken.
+    /// Expires the reservations whose time is over. `before` is called for each while its id is still in use.
     pub(crate) fn expire(&self, now: Timestamp, before: impl Fn(&ContainerId)) {
         let mut inner = locked(&self.inner);
         for reservation in inner.reserved.expire(Instant::now(), now) {
@@ -305,17 +311,17 @@ impl Registry {
         locked(&self.inner).reserved.next()
     }
 
-    /// Watches for reservations whose time changes.
+    /// Watches for changes of the next expiry.
     pub(crate) fn watch_reservations(&self) -> watch::Receiver<()> {
         self.reservations.subscribe()
     }
 
-    /// Returns the time at which a reservation of this id expired, where that is remembered.
+    /// Returns the time at which a reservation of this id expired, if remembered.
     pub(crate) fn expired_at(&self, id: &ContainerId) -> Option<Timestamp> {
         locked(&self.inner).reserved.expired_at(id)
     }
 
-    /// Keeps a reservation from expiring while a run uses it; false where there is none.
+    /// Prevents a reservation from expiring while a Run uses it; returns false if there is none.
     pub(crate) fn claim(&self, id: &ContainerId) -> bool {
         locked(&self.inner).reserved.claim(id)
     }
@@ -326,7 +332,7 @@ impl Registry {
         self.reservations.send_replace(());
     }
 
-    /// Makes an attempt to take capacity, and others while what completed containers left is being removed.
+    /// Tries to reserve capacity, and retries while completed containers are being removed.
     async fn when_removed<T>(
         &self,
         id: &ContainerId,
@@ -349,7 +355,7 @@ impl Registry {
         }
     }
 
-    /// True where there is enough capacity without the completed containers that still hold some.
+    /// Returns true if the capacity would suffice without the completed containers that still hold some.
     fn suffices_when_removed(&self, id: &ContainerId, amount: Amount) -> bool {
         let inner = locked(&self.inner);
         let mut after = inner.account.clone();
@@ -358,14 +364,14 @@ impl Registry {
         after.reserve(id, amount).is_ok()
     }
 
-    /// Takes in a container of an earlier daemon. One that is there, or has left something, holds its capacity, whatever
-    /// remains. `None` where the id has been taken since.
+    /// Adds a container of an earlier daemon. If it exists or has resources left, it holds its capacity, even beyond
+    /// the free capacity. Returns `None` if the id has been claimed since.
     pub fn adopt(&self, facts: ContainerStatus, is_removed: bool) -> Option<Arc<Handle>> {
         let mut inner = locked(&self.inner);
         if inner.containers.contains_key(&facts.plan.id) {
             return None;
         }
-        // It took its reservation in the ledger's last moment.
+        // The container claimed its reservation just before the daemon was killed, and the ledger missed it.
         if inner.reserved.take(&facts.plan.id).is_some() {
             inner.account.release(&facts.plan.id);
         }
@@ -380,10 +386,10 @@ impl Registry {
         Some(handle)
     }
 
-    /// Has a pod take no new members, and returns those that it has. With `idle` only where all of them are completed.
+    /// Makes a pod reject new members, and returns its members. If `idle` is true, only if all of them are completed.
     ///
     /// # Errors
-    /// The members that are not completed; nothing is changed.
+    /// Returns the members that are not completed; nothing is changed then.
     pub fn close_pod(&self, pod: &Handle, idle: bool) -> Result<Vec<Arc<Handle>>, Vec<Arc<Handle>>> {
         let inner = locked(&self.inner);
         let members = inner.members(pod.id());
@@ -395,12 +401,12 @@ impl Registry {
         Ok(members)
     }
 
-    /// Returns the members of a pod, in the order of their ids.
+    /// Returns the members of a pod, sorted by id.
     pub fn members(&self, pod: &ContainerId) -> Vec<Arc<Handle>> {
         locked(&self.inner).members(pod)
     }
 
-    /// Gives back the capacity of a container, which stays known where it is. A later container of its id keeps its own.
+    /// Releases the capacity of a container, which stays in the registry. A later container with its id keeps its own.
     pub fn release(&self, handle: &Handle) {
         let mut inner = locked(&self.inner);
         if inner.containers.get(handle.id()).is_some_and(|known| std::ptr::eq(&raw const **known, handle)) {
@@ -411,8 +417,9 @@ impl Registry {
         self.releases.send_modify(|releases| *releases += 1);
     }
 
-    /// Forgets a container, and gives back its capacity. `before` runs while the id is still taken and nobody can look
-    /// the container up; it must not use the registry.
+    /// Removes a container, and releases its capacity. `before` runs under the lock, while the id is still in use; it
+    /// must not use
+    /// the registry.
     pub fn remove(&self, id: &ContainerId, before: impl FnOnce()) {
         let mut inner = locked(&self.inner);
         before();
@@ -423,8 +430,9 @@ impl Registry {
         self.releases.send_modify(|releases| *releases += 1);
     }
 
-    /// Calls `visit` for containers in the order of their ids, from behind `after` on, until it returns false; not for that of the
-    /// self-test. The registry is not locked during a call.
+    /// Calls `visit` for containers sorted by id, starting after `after`, until it returns false. Skips the self-test's
+    /// container. The
+    /// registry is not locked during a call.
     pub fn visit(&self, after: Option<&ContainerId>, mut visit: impl FnMut(&Arc<Handle>) -> bool) {
         let mut at = after.cloned();
         loop {

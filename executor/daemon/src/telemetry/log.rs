@@ -1,4 +1,4 @@
-//! The log on stderr. Entries about requests name containers and fields, never a value.
+//! The log on stderr. Entries about requests contain container ids and field names, but no values.
 
 use tracing::level_filters::LevelFilter;
 use tracing::{Event, Level, Subscriber};
@@ -21,7 +21,7 @@ pub fn start(format: LogFormat, level: LogLevel) {
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
     };
-    // Libraries see raw requests: they may log warnings at most, at any level.
+    // Libraries see raw requests, so they may log only warnings and errors, regardless of the configured level.
     let filter = Targets::new().with_target("executord", level).with_default(LevelFilter::WARN.min(level));
     let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let layer = match format {
@@ -36,7 +36,7 @@ pub fn start(format: LogFormat, level: LogLevel) {
     let _ = tracing_subscriber::registry().with(layer.with_filter(filter)).try_init();
 }
 
-/// Format for systemd's journal, which has a time of its own and reads a severity from the prefix (sd-daemon(3)).
+/// Format for the systemd journal, which adds timestamps and reads the severity from the prefix (sd-daemon(3)).
 struct Journal(Format<Full, ()>);
 
 impl Journal {

@@ -1,8 +1,8 @@
-//! What the daemon counts and times while it works: starts, failures, wipes, connections, calls. The scrape adds what can be
-//! read of the node at any moment.
+//! Counters and timers of the daemon's work: starts, failures, wipes, connections, calls. A scrape adds the current
+//! state of the node.
 //!
-//! No label has a value that a client chose: methods, codes, phases and kinds are all from lists of this program. Everything is
-//! counted from the daemon's start on.
+//! No label value comes from a client: methods, codes, phases and kinds are all from lists in this program. Counting
+//! begins with the daemon's start.
 
 pub(crate) mod calls;
 mod logs;
@@ -23,7 +23,7 @@ use crate::model::status::{ContainerStatus, End, Phase};
 pub(crate) use logs::Logs;
 pub(crate) use outward::SinkMetrics;
 
-/// Bounds of the buckets of times, in seconds.
+/// Bucket bounds of durations, in seconds.
 const SECONDS: [f64; 16] =
     [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
@@ -32,7 +32,7 @@ type Labels1 = [(&'static str, &'static str); 1];
 /// Two labels and their values.
 type Labels2 = [(&'static str, &'static str); 2];
 
-/// Counters and times of a daemon.
+/// Counters and durations of a daemon.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -53,11 +53,10 @@ pub struct Metrics {
     refused: Family<Labels1, Counter>,
     strangers: Counter,
     in_progress: Gauge,
-    /// Requests to shims for counters.
+    /// Number of requests to shims for counters.
     pub(crate) readings: Counter,
     calls: Family<Labels2, Counter>,
     call_times: Family<Labels1, Histogram>,
-    /// Counters of spans.
     pub(crate) spans: Spans,
     /// Counters of containers' logs.
     pub(crate) logs: Mutex<Logs>,
@@ -76,7 +75,7 @@ pub(crate) struct Spans {
 pub(crate) enum SpanLoss {
     /// The queue was full.
     QueueFull,
-    /// The collector did not take them.
+    /// The collector did not accept the spans.
     ExportFailed,
 }
 
@@ -94,14 +93,14 @@ fn times() -> Histogram {
     Histogram::new(SECONDS)
 }
 
-/// Makes the family of a label, with every value of it from the start on.
+/// Creates the metric family of a label, with all of its values from the start.
 fn family<M: Default>(label: &'static str, values: impl IntoIterator<Item = &'static str>) -> Family<Labels1, M> {
     let family = Family::default();
     values.into_iter().for_each(|value| drop(family.get_or_create(&[(label, value)])));
     family
 }
 
-/// Returns the name of a failure, as in metrics and spans.
+/// Returns the name of a failure in metrics and spans.
 pub(crate) const fn failure_name(kind: FailureKind) -> &'static str {
     match kind {
         FailureKind::Exec => "exec",
@@ -173,17 +172,17 @@ impl Metrics {
         );
         registry.register(
             "executor_container_failures",
-            "Containers that ended by a failure of the executor or of an action, by its kind",
+            "Containers that failed because of the executor or an action, by kind of failure",
             self.failures.clone(),
         );
         registry.register(
             "executor_container_ends",
-            "Containers that ended, by the exit of their process; none where it never ran or its exit is unknown",
+            "Completed containers, by the exit of their process; none if it never ran or its exit is unknown",
             self.ends.clone(),
         );
         registry.register(
             "executor_container_oom_kills",
-            "Containers of which the kernel killed a process for lack of memory",
+            "Containers in which the kernel killed a process because memory ran out",
             self.oom_kills.clone(),
         );
         registry.register(
@@ -193,7 +192,7 @@ impl Metrics {
         );
         registry.register(
             "executor_wipes",
-            "Wipes of containers with secrets; missing where no process was left that could give a receipt",
+            "Wipes of containers with secrets; missing if no process was left to confirm the wipe",
             self.wipes.clone(),
         );
         registry.register(
@@ -201,21 +200,13 @@ impl Metrics {
             "Bytes of secret files that were overwritten",
             self.wiped_bytes.clone(),
         );
-        registry.register(
-            "executor_secret_rotations",
-            "Replacements of a container's secret files",
-            self.rotations.clone(),
-        );
+        registry.register("executor_secret_rotations", "Updates of a container's secret files", self.rotations.clone());
         registry.register(
             "executor_egress_updates",
-            "Replacements of a container's rules of egress",
+            "Updates of a container's egress rules",
             self.egress_updates.clone(),
         );
-        registry.register(
-            "executor_limits_updates",
-            "Replacements of a container's limits",
-            self.limits_updates.clone(),
-        );
+        registry.register("executor_limits_updates", "Updates of a container's limits", self.limits_updates.clone());
         registry.register(
             "executor_artifact_cache_requests",
             "Downloads with a cache key, by whether the cache had the artifact",
@@ -234,7 +225,7 @@ impl Metrics {
         );
         registry.register(
             "executor_strangers_refused",
-            "Clients over TCP that were refused before they were callers",
+            "TCP clients that were refused before they were authenticated",
             self.strangers.clone(),
         );
         registry.register(
@@ -242,16 +233,16 @@ impl Metrics {
             "Requests to shims for the counters of their containers",
             self.readings.clone(),
         );
-        registry.register("executor_calls_in_progress", "Calls that are under way", self.in_progress.clone());
+        registry.register("executor_calls_in_progress", "Calls in progress", self.in_progress.clone());
         registry.register("executor_calls", "Calls that ended, by method and gRPC code", self.calls.clone());
         registry.register(
             "executor_call_seconds",
-            "Time of calls, by method, but for streams and Wait",
+            "Duration of calls by method, except streams and Wait",
             self.call_times.clone(),
         );
         registry.register(
             "executor_spans_exported",
-            "Spans that the collector of traces took",
+            "Spans that the trace collector accepted",
             self.spans.exported.clone(),
         );
         registry.register(
@@ -263,27 +254,27 @@ impl Metrics {
         self.registry = registry;
     }
 
-    /// Returns the counters of a target of logs.
+    /// Returns the counters of a log sink.
     pub(crate) fn outward(&self, target: &'static str) -> SinkMetrics {
         self.outward.for_target(target)
     }
 
-    /// Returns the registry of what is counted.
+    /// Returns the registry of the counters.
     pub(crate) fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// Times a phase.
+    /// Records the duration of a phase.
     pub(crate) fn phase(&self, phase: Phase, took: Duration) {
         self.phases.get_or_create(&[("phase", phase.name())]).observe(took.as_secs_f64());
     }
 
-    /// Begins to count for a container that is admitted.
+    /// Starts counting for an admitted container.
     pub(crate) fn admitted(&self, facts: &ContainerStatus) {
         crate::locked(&self.logs).read(&facts.plan.id, LogUsage::default(), false);
     }
 
-    /// Times the start of a container that runs.
+    /// Records the start duration of a running container.
     pub(crate) fn started(&self, facts: &ContainerStatus) {
         let Some(started) = facts.started_at else { return };
         self.starts.observe(started.since(facts.created_at).as_secs_f64());
@@ -292,7 +283,7 @@ impl Metrics {
         }
     }
 
-    /// Counts the end of a container.
+    /// Counts a completed container.
     pub(crate) fn ended(&self, facts: &ContainerStatus, end: &End) {
         let exit = match end.exit {
             Some(Exit::Code(0)) => "zero",
@@ -322,42 +313,41 @@ impl Metrics {
         crate::locked(&self.logs).ended(&facts.plan.id, end.usage.as_ref().and_then(|usage| usage.log));
     }
 
-    /// Counts restarts.
     pub(crate) fn restarted(&self, times: u64) {
         self.restarts.inc_by(times);
     }
 
-    /// Counts a replacement of secret files.
+    /// Counts an update of secret files.
     pub(crate) fn rotated(&self) {
         self.rotations.inc();
     }
 
-    /// Counts a replacement of rules of egress.
+    /// Counts an update of egress rules.
     pub(crate) fn egress_updated(&self) {
         self.egress_updates.inc();
     }
 
-    /// Counts a replacement of limits.
+    /// Counts an update of limits.
     pub(crate) fn limits_updated(&self) {
         self.limits_updates.inc();
     }
 
-    /// Counts a download with a cache key.
+    /// Counts a cache lookup of a download.
     pub(crate) fn looked_up(&self, hit: bool) {
         self.cache.get_or_create(&[("result", if hit { "hit" } else { "miss" })]).inc();
     }
 
-    /// Counts a connection that found no slot.
+    /// Counts a connection that got no slot.
     pub(crate) fn connection_refused(&self, socket: &'static str) {
         self.refused.get_or_create(&[("socket", socket)]).inc();
     }
 
-    /// Counts a client over TCP that did not become a caller.
+    /// Counts a TCP client that was refused.
     pub(crate) fn stranger_refused(&self) {
         self.strangers.inc();
     }
 
-    /// Counts a connection, which is open for as long as the result lives.
+    /// Counts a connection as open until the result is dropped.
     pub(crate) fn connected(&self, socket: &'static str) -> OpenConnection {
         self.accepted.get_or_create(&[("socket", socket)]).inc();
         let open = self.connections.get_or_create_owned(&[("socket", socket)]);
@@ -365,13 +355,13 @@ impl Metrics {
         OpenConnection(open)
     }
 
-    /// Begins to time a call of this path.
+    /// Starts a timer for a call of this path.
     pub(crate) fn call(self: &Arc<Self>, path: &str) -> calls::CallTimer {
         calls::CallTimer::new(Arc::clone(self), path)
     }
 }
 
-/// A connection that is open.
+/// An open connection.
 #[derive(Debug)]
 pub(crate) struct OpenConnection(Gauge<i64, std::sync::atomic::AtomicI64>);
 

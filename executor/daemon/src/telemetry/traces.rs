@@ -1,11 +1,11 @@
-//! Traces over OTLP: one span for each phase of a container, below one for the container itself.
+//! Traces over OTLP: one span per phase of a container, below a span of the container itself.
 //!
 //! ```text
-//!  Run (traceparent) ──> TraceContext in the facts ──> spans, when a phase is over ──> queue ──> export task ──> collector
+//!  Run (traceparent) ──> TraceContext in the status ──> spans, when a phase is over ──> queue ──> export task ──> collector
 //! ```
-//! Spans are made of what is known anyway: times of the record and of the result. So a daemon that finds a container of an
-//! earlier one goes on with its trace. Nothing waits for the collector: what finds no room in the queue, or is not taken, is
-//! dropped, counted and told. An attribute is an id, a number or a word of this program; no text of a request is one.
+//! Spans are built from existing data, the timestamps of the record and of the result, so a daemon continues the traces
+//! of containers that it recovers. Nothing waits for the collector: spans that do not fit into the queue or are not
+//! accepted are dropped, counted and logged. Attributes are ids, numbers and fixed words, never text from a request.
 
 mod export;
 
@@ -29,27 +29,27 @@ use crate::model::status::{ContainerStatus, End, Phase, TraceContext};
 use crate::telemetry::metrics::{Metrics, failure_name};
 use export::Queue;
 
-/// The field of a caller's metadata that names its span (W3C Trace Context).
+/// The metadata key that identifies the caller's span (W3C Trace Context).
 const TRACEPARENT: &str = "traceparent";
 
-/// Traces of a daemon.
+/// Trace exporter of a daemon.
 #[derive(Debug)]
 pub struct Traces {
-    /// None where no collector is configured.
+    /// `None` if no collector is configured.
     queue: Option<Queue>,
 }
 
-/// What a caller says about its own trace.
+/// Trace context of a caller.
 #[derive(Clone, Debug)]
 pub(crate) struct TraceParent(SpanContext);
 
 impl TraceParent {
-    /// Reads a call's metadata. Malformed fields count as none.
+    /// Reads a call's metadata. Malformed fields are ignored.
     pub(crate) fn from_metadata(metadata: &MetadataMap) -> Self {
         struct Parent<'a>(&'a MetadataMap);
         impl Extractor for Parent<'_> {
             fn get(&self, key: &str) -> Option<&str> {
-                // Of the two fields of the standard the other one holds text of the caller's, and is not passed on.
+                // The standard's other field holds text from the caller, and is not forwarded.
                 (key == TRACEPARENT).then(|| self.0.get(TRACEPARENT)?.to_str().ok()).flatten()
             }
 
@@ -63,17 +63,17 @@ impl TraceParent {
 }
 
 impl Traces {
-    /// Starts the export, where a collector is configured. Must be called on the runtime.
+    /// Starts the export, if a collector is configured. Must be called on the runtime.
     ///
     /// # Errors
-    /// The exporter cannot be made of the endpoint.
+    /// Returns an error if the exporter cannot be created for the endpoint.
     pub(crate) fn start(settings: Option<&TraceSettings>, metrics: &Arc<Metrics>) -> Result<Self, String> {
         let queue = settings.map(|settings| Queue::start(settings, metrics.spans.clone())).transpose()?;
         Ok(Self { queue })
     }
 
-    /// Begins the trace of a request that came at this time: below its caller's span, where it has one. None where no collector is
-    /// configured, and where the caller does not want a trace.
+    /// Starts the trace of a request that was received at this time, below its caller's span if it has one. Returns
+    /// `None` if no collector is configured, or the caller does not sample.
     pub(crate) fn start_trace(&self, parent: &TraceParent, received_at: Timestamp) -> Option<TraceContext> {
         self.queue.as_ref()?;
         let (ids, parent) = (RandomIdGenerator::default(), &parent.0);
@@ -90,13 +90,13 @@ impl Traces {
         })
     }
 
-    /// Exports the phases of the start of a container that runs.
+    /// Exports the start phases of a running container.
     pub(crate) fn started(&self, facts: &ContainerStatus) {
         let Some((queue, trace)) = self.queue.as_ref().zip(Trace::from_facts(facts)) else { return };
         trace.starts(facts).for_each(|span| queue.put(span));
     }
 
-    /// Exports the rest of a container that has ended, and the span of the container itself.
+    /// Exports the remaining spans of a completed container, and the span of the container itself.
     pub(crate) fn ended(&self, facts: &ContainerStatus, end: &End) {
         let Some((queue, trace)) = self.queue.as_ref().zip(Trace::from_facts(facts)) else { return };
         match (facts.started_at, facts.process_finished_at()) {
@@ -105,13 +105,13 @@ impl Traces {
                 queue.put(trace.child(Phase::Finish.name(), finished, after(finished, end.timings.finish)));
             }
             (Some(_), None) => {}
-            // Nothing of it was exported yet.
+            // No span of the container was exported yet.
             (None, _) => trace.starts(facts).for_each(|span| queue.put(span)),
         }
         queue.put(trace.root(facts, end));
     }
 
-    /// Exports what waits, for at most this time.
+    /// Exports the queued spans, for at most this time.
     pub(crate) async fn flush(&self, limit: Duration) {
         if let Some(queue) = &self.queue {
             queue.flush(limit).await;
@@ -140,7 +140,7 @@ impl<'a> Trace<'a> {
         })
     }
 
-    /// Returns the spans of the start, as far as it came.
+    /// Returns the spans of the completed start phases.
     fn starts(&self, facts: &ContainerStatus) -> impl Iterator<Item = SpanData> {
         let admit = (Phase::Admit, self.received_at, facts.created_at);
         let phases = std::iter::once(admit).chain(facts.start_phases());

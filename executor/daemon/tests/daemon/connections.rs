@@ -1,4 +1,4 @@
-//! Connections: who may call, what a connection may carry, and when it ends.
+//! Connections: authorization, content, and lifetime.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use tokio::net::UnixStream;
 use tokio_stream::StreamExt as _;
 use tonic::transport::{Channel, Endpoint, Uri};
 
-/// Connects a client. Returns the number of connections that it makes, too.
+/// Connects a client. Also returns the number of connections that it makes.
 async fn counting(node: &Node) -> (ExecutorClient<Channel>, Arc<AtomicUsize>) {
     let made = Arc::new(AtomicUsize::new(0));
     let (count, socket) = (Arc::clone(&made), node.socket());
@@ -26,7 +26,7 @@ async fn counting(node: &Node) -> (ExecutorClient<Channel>, Arc<AtomicUsize>) {
     (ExecutorClient::new(channel), made)
 }
 
-/// A client keeps its connection, whatever it carried, also for calls right after a secret.
+/// A client keeps its connection regardless of its content, including for calls right after a secret.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_serves_many_secrets_and_long_streams() {
     let node = Node::start().await;
@@ -54,8 +54,8 @@ async fn a_connection_serves_many_secrets_and_long_streams() {
     assert_eq!(made.load(Ordering::SeqCst), 1);
 }
 
-/// While a container runs, the daemon's process has no part of its secrets, although the client keeps its connection
-/// and a stream on it. The control: the same search finds the container's id.
+/// While a container runs, the daemon's memory has no part of its secrets, although the client keeps its connection and
+/// a stream on it. Control: the same search finds the container's id.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root, to read the daemon's memory"]
 async fn the_daemon_keeps_no_secret_in_memory() {
@@ -75,7 +75,7 @@ async fn the_daemon_keeps_no_secret_in_memory() {
         let shim = node.launcher.launched().await;
         shim.runs();
         call.await.unwrap().unwrap();
-        // With another call the connection, and its buffer, have been polled since.
+        // Another call makes the connection process its buffers.
         client.clone().info(v1::InfoRequest {}).await.unwrap();
         assert!(!found(&node, &[("the id", id.as_bytes())]).is_empty(), "the search finds nothing at all");
         let secrets = [("a value", canary.as_bytes()), ("a content", content.as_bytes())];
@@ -100,8 +100,8 @@ async fn the_daemon_keeps_no_secret_in_memory() {
     }
 }
 
-/// More connections than the limit, of a client that sends nothing: they make room, and clients with long-lived
-/// connections keep those that they use.
+/// More connections than the limit, from a client that sends nothing: they make room, and clients with long-lived
+/// connections keep theirs.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_send_nothing_lock_nobody_out() {
     let node = Node::start().await;
@@ -132,15 +132,15 @@ async fn connections_that_send_nothing_lock_nobody_out() {
     shim.exits(0);
 }
 
-/// Resident memory of the daemon, in bytes.
+/// Returns the resident memory of the daemon, in bytes.
 fn resident(node: &Node) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", node.pid())).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// Unread answers of a megabyte each are made when there is room for them. Other clients are answered meanwhile, and so
-/// is the same client once it reads.
+/// Unread responses of a megabyte each are created when there is memory for them. Other clients are served meanwhile,
+/// and so is the same client once it reads.
 #[tokio::test(flavor = "multi_thread")]
 async fn unread_answers_take_little_memory() {
     let node = Node::start().await;
@@ -155,7 +155,7 @@ async fn unread_answers_take_little_memory() {
     shim.runs();
     call.await.unwrap().unwrap();
     let before = resident(&node);
-    // A client without flow control window: every answer waits.
+    // A client with a zero flow control window: every response waits.
     let endpoint = Endpoint::from_shared(format!("unix://{}", node.socket().display())).unwrap();
     let mut calls = Vec::new();
     for _ in 0..4 {
@@ -177,7 +177,7 @@ async fn unread_answers_take_little_memory() {
     shim.exits(0);
 }
 
-/// Searches the daemon's process. Returns the names of the secrets that are found.
+/// Searches the daemon's memory. Returns the names of the secrets that are found.
 fn found(node: &Node, secrets: &[(&str, &[u8])]) -> Vec<String> {
     let mut needles = Needles::new().unwrap();
     for (name, secret) in secrets {
@@ -190,7 +190,7 @@ fn found(node: &Node, secrets: &[(&str, &[u8])]) -> Vec<String> {
     report.hits.iter().map(ToString::to_string).collect()
 }
 
-/// A caller that is neither root, nor the daemon's user, nor a member of the group is denied, by its uid.
+/// A caller that is neither root, nor the daemon's user, nor a member of the group is denied, with its uid.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root, to act as another user"]
 async fn strangers_are_denied() {
@@ -198,14 +198,14 @@ async fn strangers_are_denied() {
     use std::os::unix::process::CommandExt as _;
     const SOCKET: &str = "EXECUTORD_TEST_SOCKET";
     if let Ok(socket) = std::env::var(SOCKET) {
-        // This is the test program that runs itself as another user.
+        // Here the test program has re-executed itself as another user.
         let channel = Endpoint::from_shared(format!("unix://{socket}")).unwrap().connect().await.unwrap();
         let answer = ExecutorClient::new(channel).info(v1::InfoRequest {}).await;
         println!("answer: {:?}", answer.map(|_| ()).map_err(|status| (status.code(), status.message().to_owned())));
         return;
     }
     let node = Node::start_with(&["--allow-group", "4243"]).await;
-    // The mode of the socket already keeps strangers out. The daemon denies them without it, too:
+    // The socket's mode already keeps other users out. The daemon also denies them without it.
     assert_eq!(std::fs::metadata(node.socket()).unwrap().permissions().mode() & 0o777, 0o660);
     std::fs::set_permissions(node.socket(), std::fs::Permissions::from_mode(0o666)).unwrap();
     let ask = |uid, gid| {

@@ -1,5 +1,5 @@
-//! A node under test: the real daemon, with a launcher and shims that a test controls, for orders of events that rarely
-//! occur with the real ones.
+//! A node under test: the real daemon, with a launcher and shims that a test controls, to produce event orders that
+//! rarely occur with the real ones.
 //!
 //! The launcher and the shims are threads of the test that speak the real protocol over real sockets and write real
 //! records. Works with and without root; as root the daemon drops its privileges.
@@ -66,7 +66,7 @@ impl Node {
         self.start_daemon_with(&[]);
     }
 
-    /// Starts the daemon (again) with more flags, this time alone.
+    /// Starts the daemon (again) with additional flags for this start only.
     pub(crate) fn start_daemon_with(&mut self, args: &[&str]) {
         let log = std::fs::File::options().append(true).create(true).open(self.dir.path().join("log")).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_executord"));
@@ -105,12 +105,12 @@ impl Node {
         daemon.wait().unwrap();
     }
 
-    /// Waits until the daemon has ended by itself.
+    /// Waits until the daemon has exited by itself.
     pub(crate) fn ended(&mut self) -> ExitStatus {
         self.take_daemon().wait().unwrap()
     }
 
-    /// Takes the daemon out, so that another one can be started beside it.
+    /// Takes the daemon's process out, so that another daemon can run in parallel.
     pub(crate) fn take_daemon(&mut self) -> Child {
         self.daemon.take().unwrap()
     }
@@ -119,7 +119,7 @@ impl Node {
         self.daemon = Some(daemon);
     }
 
-    /// Stops the daemon (SIGTERM), and waits until it has ended.
+    /// Stops the daemon (SIGTERM), and waits until it has exited.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
         let mut daemon = self.daemon.take().unwrap();
         let pid = rustix::process::Pid::from_child(&daemon);
@@ -160,7 +160,7 @@ impl Node {
         tokio::time::timeout(PATIENCE, watch).await.expect("health does not become as wanted");
     }
 
-    /// Runs a request with a well-behaved shim. Returns the shim and the answer.
+    /// Runs a request with a well-behaved shim. Returns the shim and the response.
     pub(crate) async fn run(&self, request: RunRequest) -> (FakeShim, v1::RunResponse) {
         let mut client = self.client().await;
         let call = tokio::spawn(async move { client.run(request).await });
@@ -169,7 +169,7 @@ impl Node {
         (shim, call.await.unwrap().unwrap().into_inner())
     }
 
-    /// Returns all kept events of a container, up to one of kind `last`.
+    /// Returns all retained events of a container, up to one of kind `last`.
     pub(crate) async fn events(&self, id: &str, last: v1::event::Kind) -> Vec<Event> {
         let request = WatchEventsRequest { container_id: id.to_owned(), ..Default::default() };
         let mut stream = self.client().await.watch_events(request).await.unwrap().into_inner();
@@ -206,7 +206,7 @@ impl Drop for Node {
     }
 }
 
-/// Makes a valid request.
+/// Returns a valid request.
 pub(crate) fn request(id: &str) -> RunRequest {
     let run = v1::RunAction { path: "/bin/true".into(), ..Default::default() };
     RunRequest {
@@ -216,7 +216,7 @@ pub(crate) fn request(id: &str) -> RunRequest {
     }
 }
 
-/// Makes a request with secrets of every kind, each made of the canary.
+/// Returns a request with secrets of every kind, each containing the canary.
 pub(crate) fn secret_request(id: &str, canary: &str) -> RunRequest {
     let mut request = request(id);
     let run = request.action.as_mut().unwrap().run.as_mut().unwrap();
@@ -280,7 +280,7 @@ fn listen(path: &Path) -> Arc<SeqpacketListener> {
     listener
 }
 
-/// Ends a connection, or a listener, in both directions, for all threads that use it.
+/// Listens on a socket that the daemon's user can connect to.
 fn hang_up(socket: impl AsFd) {
-    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both); // fails where the peer has done so
+    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both); // fails if the peer has already shut it down
 }

@@ -1,4 +1,4 @@
-//! The interface: violations, limits, lists.
+//! The API: violations, limits, lists.
 
 use executor_proto::v1;
 use tonic::Code;
@@ -7,7 +7,7 @@ use tonic_types::StatusExt as _;
 
 use crate::harness::{Node, get, kinds, request, retry, secret_request, until, wait};
 
-/// Every violation at once, each with its field, none with a value.
+/// All violations are reported at once, each with its field, none with a value.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_violation_is_told_and_no_value() {
     let node = Node::start().await;
@@ -150,7 +150,8 @@ async fn completed_containers_are_kept_up_to_a_number() {
     assert_eq!(get(&mut client, "x").await.state(), v1::State::Completed);
 }
 
-/// A full disk under the state directory refuses new containers, by the directory, until there is room again.
+/// A full disk under the state directory refuses new containers, with the directory in the error, until there is space
+/// again.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root, to mount"]
 async fn a_full_disk_refuses_containers_and_nothing_else() {
@@ -176,7 +177,7 @@ async fn a_full_disk_refuses_containers_and_nothing_else() {
     assert_eq!(get(&mut client, "lives").await.state(), v1::State::Running);
     drop(file);
     std::fs::remove_file(&filler).unwrap();
-    // The ledger may have to open its store again, after a pause.
+    // The ledger may have to reopen its store after a pause.
     let shim = async {
         let shim = node.launcher.launched().await;
         shim.runs();
@@ -202,7 +203,6 @@ impl Drop for Disk {
     }
 }
 
-/// Reflection lists the services.
 #[tokio::test(flavor = "multi_thread")]
 async fn reflection_lists_the_services() {
     use tonic_reflection::pb::v1::ServerReflectionRequest;

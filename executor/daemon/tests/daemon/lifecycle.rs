@@ -1,4 +1,4 @@
-//! A container's life as the daemon sees it, in orders of events that rarely occur.
+//! Container lifecycle in the daemon, with event orders that rarely occur.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ async fn a_container_runs_and_everything_reaches_its_shim() {
     assert_eq!(kinds(&node.events("a", Kind::Deleted).await).last(), Some(&"DELETED"));
 }
 
-/// Reports that come twice, late, or not at all cause no event twice and none out of order.
+/// Reports that arrive twice, late, or not at all cause no duplicate events and none out of order.
 #[tokio::test(flavor = "multi_thread")]
 async fn reports_in_any_order_are_one_life() {
     let node = Node::start().await;
@@ -62,13 +62,13 @@ async fn reports_in_any_order_are_one_life() {
     });
     let shim = node.launcher.launched().await;
     shim.report(State::Initializing);
-    shim.reached(State::Running); // `created` is skipped
+    shim.reached(State::Running); // skips `created`
     assert!(call.await.unwrap().is_ok());
     shim.report(State::Created);
     shim.report(State::Running);
     shim.report(State::Running);
     shim.says(&[8, 0, 18, 2, 8, 99]); // Reached(99), of a newer shim
-    shim.record(State::Wiping); // ahead of what is reported
+    shim.record(State::Wiping); // ahead of the report
     shim.report(State::Running);
     shim.report(State::Wiping);
     shim.report(State::Stopping); // late
@@ -79,7 +79,7 @@ async fn reports_in_any_order_are_one_life() {
     assert_eq!(kinds(&node.events("a", Kind::Completed).await), WHOLE_LIFE);
 }
 
-/// A process that ends at once has run nevertheless: its shim is at its end before the first report is read.
+/// A process that exits at once is still reported as running: its shim has finished before the first report is read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_short_life_is_a_whole_one() {
     let node = Node::start().await;
@@ -104,14 +104,14 @@ async fn a_short_life_is_a_whole_one() {
 async fn a_shim_that_ends_without_a_report_leaves_its_record() {
     let node = Node::start().await;
     let mut client = node.client().await;
-    // The exit record is there, `completed` was never reported.
+    // The exit record exists, but `completed` was never reported.
     let (shim, _) = node.run(request("record-first")).await;
     shim.write_exit(Some(Exit::Code(1)), None);
     shim.hangs_up();
     let container = wait(&mut client, "record-first").await;
     assert_eq!(container.result.unwrap().exit.unwrap().status, Some(v1::exit_status::Status::Code(1)));
 
-    // The shim dies; the launcher finishes the container and reports it.
+    // The shim is killed; the launcher cleans up the container and reports it.
     let (shim, _) = node.run(request("killed")).await;
     shim.hangs_up();
     let lost = Failure { kind: FailureKind::SupervisorLost, message: "the shim died".into(), errno: 0 };
@@ -120,7 +120,7 @@ async fn a_shim_that_ends_without_a_report_leaves_its_record() {
     let failure = wait(&mut client, "killed").await.result.unwrap().failure.unwrap();
     assert_eq!((failure.kind(), &*failure.message), (v1::failure::Kind::SupervisorLost, "the shim died"));
 
-    // The launcher's report comes before the connection's end.
+    // The launcher's report arrives before the connection ends.
     let (shim, _) = node.run(request("word-first")).await;
     shim.write_exit(None, Some(lost));
     node.launcher.shim_lost("word-first");
@@ -135,7 +135,7 @@ async fn a_shim_that_ends_without_a_report_leaves_its_record() {
     assert_eq!(result.failure.unwrap().kind(), v1::failure::Kind::SupervisorLost);
     assert!(result.exit.is_none() && result.wipe.is_none());
 
-    // After a broken connection the shim still listens, and is connected again.
+    // After a broken connection the shim still listens, and is reconnected.
     let (shim, _) = node.run(request("reconnects")).await;
     shim.drops_connections();
     shim.is_connected().await;
@@ -185,7 +185,7 @@ async fn a_refused_container_leaves_nothing() {
     shim.exits(0);
 }
 
-/// The launcher dies with a request.
+/// The launcher exits during a request.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_launcher_that_vanishes_leaves_nothing() {
     let node = Node::start().await;
@@ -213,7 +213,7 @@ async fn containers_run_on_without_a_launcher() {
         "{status:?}"
     );
     assert!(!client.info(v1::InfoRequest {}).await.unwrap().into_inner().launcher_connected);
-    // The same request again finds its container without a launcher.
+    // A repeated request finds its container without a launcher.
     assert!(!client.run(request("a")).await.unwrap().into_inner().created);
     shim.exits(5);
     wait(&mut client, "a").await;
@@ -224,7 +224,7 @@ async fn containers_run_on_without_a_launcher() {
     client.delete(delete).await.unwrap();
 }
 
-/// After its start the daemon has a request wait for the launcher, which has just been started as well.
+/// After its start the daemon makes a request wait for the launcher, which has just been started as well.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_waits_for_the_first_greeting() {
     let mut node = Node::start().await;
@@ -233,14 +233,14 @@ async fn a_request_waits_for_the_first_greeting() {
     node.start_daemon();
     let mut client = node.client().await;
     let mut call = tokio::spawn(async move { client.run(request("early")).await });
-    // A control: without the wait it is refused at once.
+    // Control: without the wait the request is refused at once.
     tokio::time::timeout(Duration::from_millis(300), &mut call).await.unwrap_err();
     node.launcher.greet();
     node.launcher.launched().await.runs();
     assert!(call.await.unwrap().unwrap().into_inner().created);
 }
 
-/// A process that ended before its beginning was told is seen to have run; one that never began is not.
+/// A process that exited before its start was reported counts as having run; one that never started does not.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_end_tells_of_the_beginning() {
     let node = Node::start().await;
@@ -290,12 +290,12 @@ async fn the_same_request_is_the_same_container() {
     let again = run(secret_request("a", "x")).await.unwrap().unwrap().into_inner();
     assert!(!again.created && again.container.unwrap().state() == v1::State::Completed);
 
-    // Callers that come meanwhile get the refusal, too.
+    // Concurrent callers get the refusal, too.
     let calls: Vec<_> = (0..4).map(|_| run(request("b"))).collect();
     let shim = node.launcher.launched().await;
     shim.refuses(Refused::new(Reason::Precondition, "does not fit"));
     for call in calls {
-        // A call that came after the refusal is a new request, which is refused, too.
+        // A call after the refusal is a new request, which is refused, too.
         let answer = tokio::select! {
             answer = call => answer.unwrap(),
             late = node.launcher.launched() => {
@@ -307,7 +307,7 @@ async fn the_same_request_is_the_same_container() {
     }
 }
 
-/// A program that cannot be executed is the container's result, and Run answers when it is known.
+/// A program that cannot be executed is the container's result, and Run responds when it is known.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_exec_is_a_result() {
     let node = Node::start().await;
@@ -320,7 +320,7 @@ async fn a_failed_exec_is_a_result() {
     shim.reached(State::Created);
     shim.reached(State::Wiping);
     let message = "exec /nope: No such file or directory".to_owned();
-    // As a real shim: the record says that nothing was started.
+    // As a real shim does: the record states that nothing was started.
     shim.write_exit(None, Some(Failure { kind: FailureKind::Exec, message, errno: 2 }));
     shim.report(State::Completed);
     let answer = call.await.unwrap().unwrap().into_inner().container.unwrap();
@@ -387,7 +387,7 @@ async fn stop_signal_and_delete() {
     assert_eq!(client.signal(signal).await.unwrap_err().code(), Code::FailedPrecondition);
 }
 
-/// Stop and Delete reach a shim whose connection is being made again. Where it never is, Stop says so.
+/// Stop and Delete reach a shim that is being reconnected. If it never is, Stop reports this.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_connection_loses_no_stop() {
     let node = Node::start().await;
@@ -424,7 +424,7 @@ async fn a_lost_connection_loses_no_stop() {
     wait(&mut client, "silent").await;
 }
 
-/// A caller that goes away during Run gets the same container when it comes back.
+/// A caller that disconnects during Run gets the same container when it retries.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_that_goes_away_leaves_the_container() {
     let node = Node::start().await;
@@ -441,8 +441,8 @@ async fn a_caller_that_goes_away_leaves_the_container() {
     shim.exits(0);
 }
 
-/// Capacity is held until the shim has removed what its container held, also over a kill of the daemon. A deletion and a
-/// request that needs the capacity wait for that.
+/// Capacity is held until the shim has removed its container's resources, even over a kill of the daemon. A deletion
+/// and a request that needs the capacity wait for the removal.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_removed_yet_is_counted() {
     let mut node = Node::start().await;
@@ -474,7 +474,7 @@ async fn what_is_not_removed_yet_is_counted() {
             let (mut client, request) = (client.clone(), whole("next"));
             async move { client.run(request).await }
         });
-        // They have had the time for it when others were answered.
+        // The waiting calls had time to proceed while others were served.
         for _ in 0..10 {
             let info = client.info(v1::InfoRequest {}).await.unwrap().into_inner();
             assert_eq!(info.remaining.unwrap().memory_bytes, 0);
@@ -490,7 +490,7 @@ async fn what_is_not_removed_yet_is_counted() {
         client.delete(v1::DeleteRequest { id: "next".into(), force: false }).await.unwrap();
         assert_eq!(info(&node).await.remaining.unwrap().memory_bytes, total);
     }
-    // The control: where nothing is about to be free, a request is refused at once.
+    // Control: if no capacity is about to be released, a request is refused at once.
     let (_shim, _) = node.run(whole("lives")).await;
     let refused = node.client().await.run(whole("more")).await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);

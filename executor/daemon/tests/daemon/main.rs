@@ -1,6 +1,6 @@
 //! Tests of the real daemon, with real clients, and a launcher and shims that the tests control.
 
-#![allow(clippy::unwrap_used)] // a step of the harness that fails fails its test
+#![allow(clippy::unwrap_used)] // a failed step of the harness fails its test
 
 mod connections;
 mod harness;

@@ -1,4 +1,4 @@
-//! Restarts of the daemon, in order and after a kill.
+//! Restarts of the daemon, clean ones and after a kill.
 
 use executor_core::lifecycle::State;
 use executor_core::record::Exit;
@@ -21,12 +21,12 @@ async fn a_killed_daemon_finds_its_containers_again() {
     let mut client = node.client().await;
     let before = wait(&mut client, "completed").await;
     let cursor = client.info(v1::InfoRequest {}).await.unwrap().into_inner().cursor;
-    // Only the ledger has this one: it must have been written.
+    // Only the ledger has this container, so it must have been written.
     let ledger = node.state_dir().join("ledger/executord.redb");
     let has = |what: &[u8]| std::fs::read(&ledger).unwrap().windows(what.len()).any(|window| window == what);
     until("the ledger is written", || has(br#""id":"vanished""#)).await;
     node.kill();
-    // Meanwhile one container ends in order, and one vanishes with its shim, without an exit record.
+    // Meanwhile one container exits cleanly, and one vanishes with its shim, without an exit record.
     ended.exits(5);
     vanished.hangs_up();
     std::fs::remove_dir_all(node.run_dir().join("containers/vanished")).unwrap();
@@ -44,13 +44,13 @@ async fn a_killed_daemon_finds_its_containers_again() {
     let (total, left) = (info.total.unwrap(), info.remaining.unwrap());
     assert_eq!(total.containers - left.containers, 1, "one holds its capacity");
     assert!(info.cursor > cursor);
-    // A follower of the events continues.
+    // An event subscriber continues.
     let follow = v1::WatchEventsRequest { after_cursor: cursor, ..Default::default() };
     let mut stream = client.watch_events(follow).await.unwrap().into_inner();
     let first = tokio_stream::StreamExt::next(&mut stream).await.unwrap().unwrap();
     assert!(first.event.unwrap().cursor > cursor);
 
-    // The same request is still recognised; the shim that is connected again reports the end.
+    // A repeated request is still recognized; the reconnected shim reports the exit.
     let again = client.run(secret_request("lives", "x")).await.unwrap().into_inner();
     assert!(!again.created);
     assert_eq!(client.run(secret_request("lives", "y")).await.unwrap_err().code(), Code::AlreadyExists);
@@ -85,8 +85,8 @@ async fn without_a_ledger_the_records_tell_everything() {
     wait(&mut client, "lives").await;
 }
 
-/// The launcher starts later than the daemon, and writes the exit record of a container that is not in the ledger: the
-/// machine lost its power before the ledger was written.
+/// The launcher starts later than the daemon, and writes the exit record of a container that is not in the ledger,
+/// because of a power failure before the ledger was written.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exit_record_of_a_later_launcher_is_taken_in() {
     let mut node = Node::start().await;
@@ -111,17 +111,17 @@ async fn an_exit_record_of_a_later_launcher_is_taken_in() {
     drop(other);
 }
 
-/// Without a launcher a container without shim and record stays in its last state, until a launcher has finished it.
+/// Without a launcher a container without shim and record stays in its last state, until a launcher has cleaned it up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_container_without_a_shim_waits_for_the_launcher() {
     let mut node = Node::start().await;
     let (lost, _) = node.run(request("lost")).await;
     let (lives, _) = node.run(request("lives")).await;
-    // The kill must not come before the ledger's batch.
+    // The kill must not precede the ledger's batch.
     node.terminate();
     lost.hangs_up();
     node.launcher.die();
-    // A launcher does this before it greets; the exit record is missing, for which there was no room.
+    // A launcher does this before it greets; the exit record is missing because the disk was full.
     let run_dir = node.run_dir().join("containers/lost");
     let finished_by_a_launcher = || std::fs::remove_dir_all(&run_dir).unwrap();
     // An unprivileged daemon starts no launcher; as root it would, and /bin/cat is not a launcher.
@@ -175,7 +175,7 @@ async fn cursors_never_go_back() {
     }
 }
 
-/// A daemon that stops leaves its containers; an ephemeral one ends them, and its launcher.
+/// A daemon that stops leaves its containers running; an ephemeral daemon stops them, and its launcher.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_daemon() {
     let mut node = Node::start().await;

@@ -1,4 +1,4 @@
-//! Updates of secret files, in orders of events that are rare with real shims.
+//! Updates of secret files, with event orders that are rare with real shims.
 
 use crate::harness::shim::OnUpdate;
 use crate::harness::{Node, get, kinds, retry, secret_request, until, wait};
@@ -41,7 +41,7 @@ async fn an_update_reaches_the_shim_and_the_facts() {
     assert_eq!(events[4].files_generation, 2);
     assert!(!node.log().contains(CANARY) && !format!("{events:?}").contains(CANARY));
 
-    // After a restart it comes from the ledger and the record.
+    // After a restart the generation comes from the ledger and the record.
     let mut node = node;
     node.crash().await;
     shim.is_connected().await;
@@ -51,7 +51,7 @@ async fn an_update_reaches_the_shim_and_the_facts() {
     assert_eq!(wait(&mut client, "a").await.files_generation, 2);
 }
 
-/// A busy shim is asked again; the caller gets the refusal of one that stays busy.
+/// Requests to a busy shim are retried; the caller gets the refusal if the shim stays busy.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_busy_shim_is_asked_again_for_a_while() {
     let node = Node::start().await;
@@ -69,7 +69,7 @@ async fn a_busy_shim_is_asked_again_for_a_while() {
     assert!(tried.iter().all(|one| one.payload.read(|bytes| bytes.iter().all(|byte| *byte == 0)).unwrap()));
 }
 
-/// After another daemon's update the list is made again, unless the caller has named its generation.
+/// After another daemon's update the list is rebuilt, unless the caller has named its generation.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stale_list_is_made_anew() {
     let node = Node::start().await;
@@ -107,7 +107,7 @@ async fn a_shim_that_does_not_answer_leaves_no_copy() {
     let sent = shim.updates().pop().unwrap();
     let wiped = || sent.payload.read(|bytes| bytes.iter().all(|byte| *byte == 0)).unwrap();
     until("the daemon overwrites contents that no shim took", wiped).await;
-    // The shim listens on, is connected again, and takes the next update.
+    // The shim keeps listening, is reconnected, and accepts the next update.
     let again = retry("an update", || {
         let mut client = client.clone();
         async move { client.update_files(update("a", "a")).await }
@@ -121,7 +121,7 @@ async fn a_shim_that_does_not_answer_leaves_no_copy() {
     shim.exits(0);
 }
 
-/// The update of a caller that goes away is finished, and leaves nothing in the daemon.
+/// The update of a caller that disconnects is completed, and leaves nothing in the daemon.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_that_goes_away_stops_nothing() {
     let node = Node::start().await;

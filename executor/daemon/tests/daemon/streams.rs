@@ -30,7 +30,7 @@ async fn a_log_is_followed_over_rotations_to_its_end() {
     let node = Node::start().await;
     let mut client = node.client().await;
     let (shim, _) = node.run(request("a")).await;
-    // Before there is a file.
+    // The file does not exist yet.
     let stream = client.stream_logs(logs("a", true)).await.unwrap().into_inner();
     shim.prints(&["1", "2"]);
     let (texts, stream) = text(stream, 2).await;
@@ -40,7 +40,7 @@ async fn a_log_is_followed_over_rotations_to_its_end() {
     shim.prints(&["4"]);
     let (texts, stream) = text(stream, 2).await;
     assert_eq!(texts, ["3\n", "4\n"]);
-    // Without follow: the present entries alone.
+    // Without follow: only the current entries.
     let now = client.stream_logs(logs("a", false)).await.unwrap().into_inner();
     assert_eq!(text(now, 99).await.0, ["1\n", "2\n", "3\n", "4\n"]);
     shim.prints(&["5"]);

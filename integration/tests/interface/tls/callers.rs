@@ -42,7 +42,7 @@ fn strangers_are_refused_with_the_reason() {
         ("future", own.issue(&future), "is expired or not valid yet", "its certificate is not valid yet"),
         ("nobody", own.issue(&nobody()), "entry with an identity of", "matches its certificate (no identity)"),
         ("stranger", own.caller("spiffe://test/x"), "entry with an identity of", "(uri \"spiffe://test/x\")"),
-        ("authority", own.issue(&authority), "executord refused", "its certificate is one of a CA (CA:TRUE)"),
+        ("authority", own.issue(&authority), "executord refused", "its certificate is a CA certificate (CA:TRUE)"),
         (
             "two",
             own.issue(&two),

@@ -120,7 +120,7 @@ fn links_are_followed_and_bad_certificates_are_told() {
     (expired.not_before, expired.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
     put("..3", &tls.authority.issue(&expired));
     reported("the earlier certificates stay in force: ");
-    reported("tls.crt: the certificate is expired since ");
+    reported("tls.crt: the certificate expired ");
     let mut broken = tls.authority.node("broken");
     broken.certificate = "no certificate".to_owned();
     put("..4", &broken);

@@ -61,7 +61,7 @@ fn removed_caller_loses_its_connection() {
     let client = watching.end();
     call(&tls, &client).unwrap_err();
     tls.connect(&files).expect_err("a new connection");
-    is_logged(&tls.daemon, "ending a caller's connection: no entry of [[callers]] matches its certificate any longer");
+    is_logged(&tls.daemon, "closing a caller's connection: no entry of [[callers]] matches its certificate any longer");
     call(&tls, &operator).unwrap();
     tls.replace_callers(&guest("'read'"));
     wait::until_ok("the entry is in force again", || tls.connect(&files).map(drop));
@@ -91,7 +91,7 @@ fn expired_certificate_ends_its_connection() {
     params.not_after = (SystemTime::now() + Duration::from_secs(8)).into();
     let files = tls.files("guest", &tls.authority.issue(&params));
     Watching::start(&tls, tls.connect(&files).unwrap()).end();
-    is_logged(&tls.daemon, "ending a caller's connection: its certificate is expired");
+    is_logged(&tls.daemon, "closing a caller's connection: its certificate is expired");
     tls.connect(&files).expect_err("a new connection");
     call(&tls, &operator).unwrap();
 }
@@ -103,7 +103,7 @@ fn faulty_file_keeps_the_rules() {
     let files = tls.files("guest", &tls.authority.caller(GUEST));
     let client = tls.connect(&files).unwrap();
     tls.replace_callers("[[callers]]\nmethods = 5\n");
-    is_logged(&tls.daemon, "the rules of callers and references stay as they are: ");
+    is_logged(&tls.daemon, "the current rules of callers and references stay in force: ");
     is_logged(&tls.daemon, "TOML parse error at line ");
     call(&tls, &client).unwrap();
     tls.connect(&files).unwrap();
@@ -122,6 +122,6 @@ fn hangup_reads_the_file_and_kills_nothing() {
     // The daemon's user can no longer read the file.
     fs::set_permissions(daemon.setup().config_file(), fs::Permissions::from_mode(0o600)).unwrap();
     kill(daemon.pid(), 1);
-    is_logged(&daemon, "the rules of callers and references stay as they are: cannot read ");
+    is_logged(&daemon, "the current rules of callers and references stay in force: cannot read ");
     daemon.api.info();
 }

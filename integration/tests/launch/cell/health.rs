@@ -74,7 +74,7 @@ fn the_self_test_fails_and_recovers() {
     assert!(health(&daemon).healthy, "{:?}", health(&daemon));
     let cursor = daemon.api.info().cursor;
     let refused = daemon.api.run(sleeper("executor.self-test")).unwrap_err();
-    assert!(refused.message().contains("id: belongs to the daemon's test of itself"), "{refused}");
+    assert!(refused.message().contains("id: is reserved for the self-test"), "{refused}");
     let request = CreatePodRequest { id: "executor.self-test".into(), ..CreatePodRequest::default() };
     daemon.api.block_on(daemon.api.client().pods().create(&request)).unwrap_err();
     daemon.api.get("executor.self-test").unwrap_err();

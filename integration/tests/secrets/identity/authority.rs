@@ -142,7 +142,7 @@ fn a_replaced_ca_signs_and_a_broken_one_does_not_end_the_old_one() {
     let signs = |name: &str| {
         wait::until(&format!("{name} signs"), || {
             let logged = daemon.setup().logged();
-            logged.lines().any(|line| line.contains("the CA signs") && line.contains(name)).then_some(())
+            logged.lines().any(|line| line.contains("the CA can sign") && line.contains(name)).then_some(())
         });
     };
     signs("first CA");

@@ -63,7 +63,7 @@ fn every_fault_names_its_place_and_no_value() {
         (file("shelf", "good", "k"), Code::InvalidArgument, at(".key"), "must be empty"),
         (file("closed", "apple", ""), Code::PermissionDenied, at(".path"), "uid 0 may not use \"apple\""),
         (file("nobody", "good", ""), Code::PermissionDenied, at(".path"), "no rule of secret_providers.allow"),
-        (with(both), Code::InvalidArgument, at(""), "set beside content"),
+        (with(both), Code::InvalidArgument, at(""), "set together with content"),
         (with(version), Code::InvalidArgument, at(".version"), "must be empty"),
         (plain, Code::InvalidArgument, "action.run.env[0].from".into(), "secret variables only"),
         (binary, Code::InvalidArgument, "action.run.secret_environment[0].from".into(), "not UTF-8"),

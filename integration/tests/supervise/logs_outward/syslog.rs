@@ -186,7 +186,7 @@ fn a_real_receiver_gets_lines_over_tls_and_again_after_it_died() {
     let daemon: Daemon = setup.config(&config).start();
     daemon.api.run_to_end(saying("first", "one"));
     wait::until("the receiver is not believed", || {
-        daemon.setup().logged().contains("cannot connect to the receiver of logs").then_some(())
+        daemon.setup().logged().contains("cannot connect to the log receiver").then_some(())
     });
     wait::until("the reason is logged", || daemon.setup().logged().contains("certificate").then_some(()));
     assert!(wrong.lines().is_empty());

@@ -1,4 +1,4 @@
-//! One HTTP request of a check. Only the head of the answer is read, within bounds: the peer is a tenant's program.
+//! One HTTP request of a check. Only the response head is read, with size limits: the peer is a tenant's program.
 
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
@@ -13,17 +13,17 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// Maximum bytes of the head of an answer.
+/// Maximum size of a response head, in bytes.
 const HEAD_MAX: usize = 16 << 10;
-/// Maximum number of headers of an answer.
+/// Maximum number of headers in a response.
 const HEADERS_MAX: usize = 100;
-/// Maximum bytes that are read: interim answers (1xx) come before the head that counts, as many as the peer likes.
+/// Maximum number of bytes that are read. A peer may send any number of interim (1xx) responses before the final head.
 const READ_MAX: usize = 64 << 10;
 
-/// Sends the request, and judges the status of the answer.
+/// Sends the request, and checks the status of the response.
 ///
 /// # Errors
-/// What failed, in a few words without the peer's.
+/// Returns a short reason, without text from the peer.
 pub(super) async fn check(stream: TcpStream, to: SocketAddr, probe: &HttpProbe) -> Result<(), String> {
     let failed = |error: &(dyn error::Error + 'static)| crate::chain(error);
     let mut request = Request::get(&*probe.path);
@@ -47,7 +47,7 @@ pub(super) async fn check(stream: TcpStream, to: SocketAddr, probe: &HttpProbe) 
         tokio::select! {
             biased;
             answer = &mut answer => break answer,
-            // Its end ends the answer, too.
+            // The end of the connection ends the response, too.
             _ = &mut connection, if !over => over = true,
         }
     };
@@ -55,8 +55,8 @@ pub(super) async fn check(stream: TcpStream, to: SocketAddr, probe: &HttpProbe) 
     if probe.passes(status) { Ok(()) } else { Err(format!("received status code {status}")) }
 }
 
-/// A connection that ends after so many bytes, and that nothing is read from before the request is written: there are servers that
-/// answer before they are asked, and the client takes that for a fault.
+/// A connection with a byte limit, whose reads start only after the request is written. Some servers respond before the
+/// request, which the HTTP client reports as an error.
 struct Bounded {
     stream: TcpStream,
     room: usize,
@@ -75,9 +75,7 @@ impl AsyncRead for Bounded {
             return Poll::Pending;
         }
         if self.room == 0 {
-            return Poll::Ready(Err(io::Error::other(format!(
-                "the answer has more than {READ_MAX} bytes in its head"
-            ))));
+            return Poll::Ready(Err(io::Error::other(format!("the response head has more than {READ_MAX} bytes"))));
         }
         let most = buffer.remaining().min(self.room);
         let mut some = ReadBuf::new(buffer.initialize_unfilled_to(most));

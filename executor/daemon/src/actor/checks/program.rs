@@ -1,5 +1,5 @@
-//! Checks by a program in the container, executed as with Exec. Its exit status counts; its last lines are kept for the
-//! container's log.
+//! Checks that execute a program in the container, as Exec does. The exit status is the result; the last output lines
+//! are kept for the container's log.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,14 +18,14 @@ use crate::api_error::Kind;
 use crate::node::Node;
 use crate::operations::exec::{self, ExecOutcome, ExecSession, Start, Stdio};
 
-/// Time limit for the program to begin. A host that is too busy for it says nothing about the container.
+/// Time limit for the program to start. A slow start on a busy host says nothing about the container.
 const BEGINS_WITHIN: Duration = Duration::from_secs(10);
-/// Maximum bytes that a program may write.
+/// Maximum output of a program, in bytes.
 const WRITTEN_MAX: usize = 1 << 20;
-/// Bytes that are read at once.
+/// Read buffer size, in bytes.
 const PIECE: usize = 4096;
 
-/// Executes the program, and waits for its end.
+/// Executes the program, and waits for its exit.
 pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe, limit: Duration) -> Made {
     let start = Start(v1::ExecStart {
         id: id.to_string(),
@@ -40,7 +40,7 @@ pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe,
     let (session, stdio) = match timeout(BEGINS_WITHIN, exec::start(node, start)).await {
         Ok(Ok(ExecOutcome::Running(session, stdio))) => (session, stdio),
         Ok(Ok(ExecOutcome::Failed(failure))) => return failed(format!("cannot be executed: {}", failure.message)),
-        // As a user whom the root file system does not have.
+        // The configured user does not exist in the root file system.
         Ok(Err(problem)) if problem.kind == Kind::Precondition => {
             return failed(format!("cannot be executed: {}", problem.message));
         }
@@ -48,12 +48,12 @@ pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe,
     };
     let mut output = Output::default();
     let ended = timeout(limit, follow(&session, &stdio, &mut output)).await;
-    drop(session); // what runs on is ended
+    drop(session); // kills the program if it still runs
     let outcome = match ended {
         Ok(Ended::Exit(Exit::Code(0))) => Outcome::Passed,
         Ok(Ended::Exit(Exit::Code(code))) => Outcome::Failed(format!("`{}` exited with status {code}", probe.path)),
         Ok(Ended::Exit(Exit::Signal(signal))) => {
-            Outcome::Failed(format!("`{}` was ended by signal {signal}", probe.path))
+            Outcome::Failed(format!("`{}` was killed by signal {signal}", probe.path))
         }
         Ok(Ended::WroteTooMuch) => Outcome::Failed(format!("`{}` wrote more than {WRITTEN_MAX} bytes", probe.path)),
         Ok(Ended::Lost) => Outcome::NotMade,
@@ -62,15 +62,15 @@ pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe,
     Made { outcome, output: output.last_lines() }
 }
 
-/// How a program was left.
+/// How a program ended.
 enum Ended {
     Exit(Exit),
     WroteTooMuch,
-    /// Its supervisor is gone.
+    /// The program's supervisor is gone.
     Lost,
 }
 
-/// Reads what the program writes until it has ended.
+/// Reads the program's output until it exits.
 async fn follow(session: &ExecSession, stdio: &Stdio, output: &mut Output) -> Ended {
     let mut ended = std::pin::pin!(session.ended());
     let (mut out, mut err) = (Zeroizing::new([0; PIECE]), Zeroizing::new([0; PIECE]));
@@ -91,7 +91,7 @@ async fn follow(session: &ExecSession, stdio: &Stdio, output: &mut Output) -> En
             Ok(_) => {}
         }
     };
-    // What it wrote last is in the pipes.
+    // The last output may still be in the pipes.
     for end in std::iter::once(&stdio.stdout).chain(&stdio.stderr) {
         while let Ok(length @ 1..) = end.read_now(&mut *out) {
             if !output.take(&out[..length]) {
@@ -102,7 +102,7 @@ async fn follow(session: &ExecSession, stdio: &Stdio, output: &mut Output) -> En
     exit.map_or(Ended::Lost, Ended::Exit)
 }
 
-/// The end of what a program writes.
+/// Tail of a program's output.
 #[derive(Default)]
 struct Output {
     written: usize,
@@ -110,7 +110,7 @@ struct Output {
 }
 
 impl Output {
-    /// Takes a piece; false when there is too much of it.
+    /// Appends a chunk; returns false if the output exceeds the limit.
     fn take(&mut self, piece: &[u8]) -> bool {
         self.written = self.written.saturating_add(piece.len());
         self.last.extend_from_slice(piece);
@@ -119,12 +119,12 @@ impl Output {
         self.written <= WRITTEN_MAX
     }
 
-    /// Returns the last lines, whole ones only: a part of a secret would not be masked.
+    /// Returns the last lines. Only complete lines are returned, because a part of a secret would not be masked.
     fn last_lines(&self) -> Zeroizing<String> {
         let mut text = Zeroizing::new(String::from_utf8_lossy(&self.last).into_owned());
         let is_whole = self.written <= CHECK_OUTPUT_MAX && text.len() <= CHECK_OUTPUT_MAX;
         if !is_whole {
-            // What is in front of the first new line that is near enough to the end is left out.
+            // Text before the first newline within the limit is dropped.
             let from = text.len().saturating_sub(CHECK_OUTPUT_MAX + 1);
             let newline = text.bytes().enumerate().position(|(at, byte)| at >= from && byte == b'\n');
             text = Zeroizing::new(newline.map_or("", |at| &text[at + 1..]).to_owned());

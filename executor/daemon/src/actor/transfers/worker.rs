@@ -1,4 +1,4 @@
-//! Workers: short-lived processes of this program (`executor_transfers`), seen from executord.
+//! Workers: short-lived processes of this executable (`executor_transfers`), as executord drives them.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -11,18 +11,18 @@ use tokio::process::{Child, Command};
 
 use crate::ipc::packets::Packets;
 
-/// This program, whatever became of its file since.
+/// This executable, even if its file was replaced.
 const PROGRAM: &str = "/proc/self/exe";
-/// Variables that say where the system's certificates are.
+/// Environment variables that locate the system's CA certificates.
 const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 
-/// A worker. It is killed when this is dropped.
+/// A worker process, killed on drop.
 pub(super) struct Worker {
     child: Child,
     packets: Packets,
 }
 
-/// A worker that waits for its job. It is killed when this is dropped.
+/// A worker without a job, killed on drop.
 pub(super) struct Idle {
     child: Child,
     socket: Seqpacket,
@@ -32,7 +32,7 @@ impl Idle {
     /// Starts a worker.
     ///
     /// # Errors
-    /// No process or descriptor is left.
+    /// Returns an error if no process or descriptor is left.
     pub(super) fn start() -> io::Result<Self> {
         let (socket, theirs) = Seqpacket::pair()?;
         let mut command = Command::new(PROGRAM);
@@ -42,19 +42,19 @@ impl Idle {
         Ok(Self { child: command.spawn()?, socket })
     }
 
-    /// Returns a descriptor of the process.
+    /// Returns a pidfd of the process.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// Returns an error if no descriptor is left.
     pub(super) fn pidfd(&self) -> io::Result<OwnedFd> {
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok());
         process::pidfd(pid.ok_or(io::ErrorKind::NotFound)?)
     }
 
-    /// Gives it its job.
+    /// Sends the worker its job.
     ///
     /// # Errors
-    /// The worker has ended; no descriptor is left.
+    /// Returns an error if the worker has exited or no descriptor is left.
     pub(super) fn give(self, job: &Job, fds: &[BorrowedFd<'_>]) -> io::Result<Worker> {
         let Self { child, socket } = self;
         socket.send(&serde_json::to_vec(job)?, fds)?;
@@ -63,13 +63,13 @@ impl Idle {
 }
 
 impl Worker {
-    /// Waits for the report and the end of the process.
+    /// Waits for the report and for the process to exit.
     pub(super) async fn report(mut self) -> Result<Report, Failure> {
         let mut buffer = vec![0; PACKET_MAX];
         let reported = self.packets.recv_bytes(&mut buffer).await.ok().flatten();
         let report = reported.and_then(|length| serde_json::from_slice(&buffer[..length]).ok());
         if report.is_some() {
-            let _ = self.child.kill().await; // it may have ended by itself
+            let _ = self.child.kill().await; // the worker may have exited by itself
         }
         match report {
             Some(Report::Failed(failure)) => Err(failure),

@@ -1,11 +1,11 @@
-//! Messages of the cell's drain and health.
+//! Converts the cell's drain and health.
 
 use executor_proto::v1;
 
 use super::{duration, timestamp};
 use crate::model::cell::{CellState, Drain, DrainProgress};
 
-/// Makes the message of a drain's progress.
+/// Converts the progress of a drain.
 pub(crate) fn drain(progress: &DrainProgress, drain: &Drain) -> v1::DrainResponse {
     let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     v1::DrainResponse {
@@ -19,7 +19,7 @@ pub(crate) fn drain(progress: &DrainProgress, drain: &Drain) -> v1::DrainRespons
     }
 }
 
-/// Makes the message of the cell's health. `unready` has the reasons for which the daemon itself cannot serve.
+/// Converts the cell's health. `unready` holds the reasons why the daemon itself cannot serve.
 pub(crate) fn health(state: &CellState, unready: impl Iterator<Item = String>) -> v1::Health {
     let reasons: Vec<String> = unready.chain(state.unhealthy_reasons()).collect();
     v1::Health {

@@ -1,4 +1,4 @@
-//! Messages of a container's checks and of what they found.
+//! Converts a container's checks and their results.
 
 use executor_core::checks::{CheckState, Health, Purpose};
 use executor_core::plan::{Check, Checks, Probe};
@@ -6,7 +6,7 @@ use executor_proto::v1::{self, check::Kind};
 
 use super::{duration, timestamp};
 
-/// Makes the message of checks.
+/// Converts checks.
 pub(super) fn checks(checks: &Checks) -> v1::Checks {
     let list = |of: &[Check]| of.iter().map(check).collect();
     let decides_start = !checks.startup.is_empty() || !checks.liveness.is_empty();
@@ -49,7 +49,7 @@ fn check(check: &Check) -> v1::Check {
     }
 }
 
-/// Makes the messages of the results.
+/// Converts check results.
 pub(super) fn statuses(health: Option<&Health>) -> Vec<v1::CheckStatus> {
     let Some(health) = health else { return Vec::new() };
     let purposes = [

@@ -1,4 +1,4 @@
-//! Messages of devices and of limits of processes.
+//! Converts host devices and resource limits.
 
 use executor_core::plan::{Device, HostDevice, Ulimit};
 use executor_proto::v1;
@@ -12,7 +12,7 @@ pub(super) fn ulimit(ulimit: &Ulimit) -> v1::Ulimit {
     v1::Ulimit { name: ulimit.name.clone(), soft: ulimit.soft, hard: ulimit.hard }
 }
 
-/// Makes the message of a device of the configuration.
+/// Converts a configured device.
 pub(in crate::api) fn host_device(device: &HostDevice) -> v1::HostDevice {
     let HostDevice { name, path, permissions } = device;
     v1::HostDevice { name: name.clone(), path: path.display().to_string(), permissions: permissions.clone() }

@@ -1,11 +1,11 @@
-//! Certificates of containers.
+//! Converts container certificates.
 
 use executor_proto::v1;
 
 use super::timestamp;
 use crate::model::identity::IdentityRecord;
 
-/// Makes the message of a certificate.
+/// Converts a certificate record.
 pub(super) fn identity(record: &IdentityRecord) -> v1::InstanceIdentity {
     let [certificate, key, chain] = record.files.each_ref().map(|path| path.display().to_string());
     let stale = record.stale.as_ref();

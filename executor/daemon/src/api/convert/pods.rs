@@ -1,4 +1,4 @@
-//! Messages of pods.
+//! Converts pods.
 
 use executor_core::lifecycle::State;
 use executor_core::plan::{Volume, pod_volume_name};
@@ -8,7 +8,7 @@ use super::{dns, extra_host, network, network_status, port, result, timestamp, u
 use crate::model::status::ContainerStatus;
 use crate::requests::draft;
 
-/// Makes the message of a pod, which takes no new members if it is `closed`.
+/// Converts a pod. A `closed` pod accepts no new members.
 pub(in crate::api) fn pod(facts: &ContainerStatus, closed: bool, members: Vec<v1::PodMember>) -> v1::Pod {
     use v1::pod::State as Stage;
     let stage = match facts.state {

@@ -1,11 +1,11 @@
-//! Messages of reservations.
+//! Converts reservations.
 
 use executor_proto::v1;
 
 use super::timestamp;
 use crate::model::reservation::Reservation;
 
-/// Makes the message of a reservation.
+/// Converts a reservation.
 pub(crate) fn reservation(reservation: &Reservation) -> v1::Reservation {
     let amount = reservation.amount;
     v1::Reservation {
@@ -20,7 +20,7 @@ pub(crate) fn reservation(reservation: &Reservation) -> v1::Reservation {
     }
 }
 
-/// Makes the message of the container that a reservation is for.
+/// Returns the message of the container that a reservation is for.
 pub(crate) fn reserved_container(reservation: &Reservation) -> v1::Container {
     let amount = reservation.amount;
     let limits = v1::Limits {

@@ -1,4 +1,4 @@
-//! Messages of a restart policy and of what it did.
+//! Converts restart policies and restart records.
 
 use executor_core::plan::{RestartMode, RestartPolicy};
 use executor_core::record::RestartRecord;
@@ -6,7 +6,7 @@ use executor_proto::v1::{self, restart_policy::Mode};
 
 use super::{duration, exit_status, timestamp};
 
-/// Makes the message of a policy.
+/// Converts a restart policy.
 pub(super) fn policy(policy: &RestartPolicy) -> v1::RestartPolicy {
     let (mode, max_retries) = match policy.mode {
         RestartMode::OnFailure(most) => (Mode::OnFailure, most.unwrap_or(0)),
@@ -20,7 +20,7 @@ pub(super) fn policy(policy: &RestartPolicy) -> v1::RestartPolicy {
     }
 }
 
-/// Makes the message of restarts.
+/// Converts a restart record.
 pub(super) fn status(restarts: &RestartRecord) -> v1::RestartStatus {
     let last = restarts.last.as_ref();
     v1::RestartStatus {

@@ -1,4 +1,4 @@
-//! Inputs by reference, and providers of secrets.
+//! Converts referenced inputs and secret providers.
 
 use executor_core::reference::SecretReference;
 use executor_proto::v1;
@@ -8,7 +8,7 @@ use executor_providers::ProviderStatus;
 use super::{duration, timestamp};
 use crate::model::sources::{SourceRecord, Target};
 
-/// Makes the message of an input.
+/// Converts a referenced input.
 pub(super) fn source(source: &SourceRecord) -> v1::SecretSource {
     let SecretReference { provider, path, key, version } = source.reference.clone();
     let stale = source.stale.as_ref();
@@ -29,7 +29,7 @@ pub(super) fn source(source: &SourceRecord) -> v1::SecretSource {
     }
 }
 
-/// Makes the message of a provider.
+/// Converts a provider's status.
 pub(in crate::api) fn provider(status: ProviderStatus) -> v1::SecretProvider {
     v1::SecretProvider {
         name: status.name,

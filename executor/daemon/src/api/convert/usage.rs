@@ -1,4 +1,4 @@
-//! Messages of counters.
+//! Converts counters.
 
 use executor_core::time::Timestamp;
 use executor_core::usage::{CpuUsage, IoUsage, MemoryUsage, NetworkUsage, Traffic, Usage};
@@ -6,7 +6,7 @@ use executor_proto::v1;
 
 use super::timestamp;
 
-/// Makes the message of a container's counters.
+/// Converts a container's counters.
 pub(super) fn message(usage: &Usage) -> v1::Usage {
     let Usage { at, cpu, memory, pids, io, network, log: _ } = usage;
     v1::Usage {

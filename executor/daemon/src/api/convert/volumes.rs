@@ -1,9 +1,9 @@
-//! Messages of volumes.
+//! Converts volumes.
 
 use executor_core::plan::{EmptyVolume, HostVolume, Medium, Plan, Volume, VolumeSource};
 use executor_proto::v1::{self, empty_volume, volume_mount::Source};
 
-/// Makes the message of a volume.
+/// Converts a volume.
 pub(super) fn mount(volume: &Volume) -> v1::VolumeMount {
     let source = match &volume.source {
         VolumeSource::Empty(volume) => Source::Empty(empty(volume)),
@@ -20,7 +20,7 @@ pub(super) fn mount(volume: &Volume) -> v1::VolumeMount {
     }
 }
 
-/// Makes the message of an empty volume.
+/// Converts an empty volume.
 pub(super) fn empty(EmptyVolume { medium, bytes, mode, gid }: &EmptyVolume) -> v1::EmptyVolume {
     let medium = match medium {
         Medium::Disk => empty_volume::Medium::Disk,
@@ -29,13 +29,13 @@ pub(super) fn empty(EmptyVolume { medium, bytes, mode, gid }: &EmptyVolume) -> v
     v1::EmptyVolume { medium: medium.into(), size_bytes: *bytes, mode: Some(*mode), gid: *gid }
 }
 
-/// Makes the messages of the images of a plan's volumes.
+/// Returns the images of a plan's volumes.
 pub(super) fn images(plan: &Plan) -> Vec<v1::ImageInUse> {
     let images = plan.volumes.iter().filter_map(Volume::image);
     images.map(|image| v1::ImageInUse { reference: image.reference.clone(), digest: image.digest.clone() }).collect()
 }
 
-/// Makes the message of a volume of the host.
+/// Converts a host volume.
 pub(in crate::api) fn host(volume: &HostVolume) -> v1::HostVolume {
     let HostVolume { name, path, read_only } = volume;
     v1::HostVolume { name: name.clone(), path: path.display().to_string(), read_only: *read_only }

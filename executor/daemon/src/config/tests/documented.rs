@@ -1,8 +1,7 @@
-//! docs/executor.toml and docs/configuration.md have each key of the configuration, with the default and the bounds
-//! that hold, and no other key.
+//! Checks that docs/executor.toml and docs/configuration.md list every configuration key with its default and bounds,
+//! and no other key.
 //!
-//! The keys are those that the structures themselves declare to serde, so that a new one without its documentation
-//! fails here, by its name.
+//! The keys are collected from the structures through serde, so that an undocumented new key fails here by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +13,7 @@ use serde::{Deserialize as _, forward_to_deserialize_any};
 use super::super::{Config, File, parse};
 use super::load;
 
-/// Deserializer that follows a path of keys into a structure, and collects the names of the fields at its end.
+/// Deserializer that follows a path of keys into a structure, and collects the field names found there.
 struct Walk<'a> {
     path: &'a [&'static str],
     found: &'a mut Option<&'static [&'static str]>,
@@ -72,11 +71,11 @@ fn keys(path: &[&'static str]) -> BTreeSet<String> {
 #[derive(Debug)]
 struct Shown {
     value: String,
-    /// Comment above it.
+    /// Comment above the key.
     text: String,
 }
 
-/// Returns the keys of the example, those in comments (`#key = value`, without a space) as well.
+/// Returns the keys of the example, including commented-out keys (`#key = value`, without a space).
 fn example(text: &str) -> BTreeMap<String, Shown> {
     let mut shown = BTreeMap::new();
     let (mut section, mut comment) = (String::new(), String::new());
@@ -102,7 +101,7 @@ fn example(text: &str) -> BTreeMap<String, Shown> {
     shown
 }
 
-/// Makes a file of a key and a value.
+/// Returns a configuration file with one key.
 fn file(key: &str, value: &str) -> String {
     match key.rsplit_once('.') {
         None => format!("{key} = {value}\n"),
@@ -110,7 +109,7 @@ fn file(key: &str, value: &str) -> String {
     }
 }
 
-/// Loads a file.
+/// Loads a configuration file.
 fn outcome(text: &str) -> Result<String, String> {
     let launcher = parse("x".as_ref(), text).map_err(|error| error.to_string())?.launcher;
     load(text, &[]).map(|config| {
@@ -121,12 +120,12 @@ fn outcome(text: &str) -> Result<String, String> {
     })
 }
 
-/// True when the value is the key's default. A key that needs others beside it has no default.
+/// Returns true if the value is the key's default. A key that requires other keys has no default.
 fn is_default(key: &str, value: &str) -> bool {
     outcome(&file(key, value)).is_ok_and(|got| got == outcome("").expect("an empty file"))
 }
 
-/// Parses `Bounds: A to B.` or `Bounds: at least A.` in a text, as integers.
+/// Parses `Bounds: A to B.` or `Bounds: at least A.` in a text as integers.
 fn bounds(text: &str) -> Option<(u64, Option<u64>)> {
     let (_, reported) = text.split_once("Bounds: ")?;
     let (reported, _) = reported.split_once(['.', ',', ';']).expect("bounds end with a full stop");
@@ -141,7 +140,7 @@ fn bounds(text: &str) -> Option<(u64, Option<u64>)> {
     Some((number(least), Some(number(most))))
 }
 
-/// Returns the rows of the tables of keys: section and key, and the column with the default.
+/// Returns the rows of the key tables: section and key, and the default column.
 fn table(text: &str) -> BTreeMap<String, String> {
     let mut rows = BTreeMap::new();
     let (mut section, mut of_keys) = (None, false);
@@ -155,20 +154,20 @@ fn table(text: &str) -> BTreeMap<String, String> {
         }
         let (Some(section), Some(row)) = (&section, line.strip_prefix("| `").filter(|_| of_keys)) else { continue };
         let (key, columns) = row.split_once("` | ").expect("a key, then columns");
-        // The first section has a column for flags.
+        // The first section has an extra column for flags.
         let default = columns.split(" | ").nth(if section.is_empty() { 2 } else { 1 }).expect("a default");
         assert!(rows.insert(format!("{section}{key}"), default.to_owned()).is_none(), "{section}{key} is there twice");
     }
     rows
 }
 
-/// Names the keys that one side has and the other does not.
+/// Lists the keys that only one side has.
 fn difference(wanted: &BTreeSet<String>, found: &BTreeSet<String>) -> String {
     let list = |what: &str, keys: Vec<&String>| keys.iter().map(|key| format!("{what} {key}\n")).collect::<String>();
     list("missing:", wanted.difference(found).collect()) + &list("not a key:", found.difference(wanted).collect())
 }
 
-/// Keys by their old names, which are read and not documented.
+/// Old key names, which are accepted but not documented.
 const OLD_NAMES: [&str; 3] = ["shells.ready", "shells.size", "warm_pool.ready"];
 
 const EXAMPLE: &str = include_str!("../../../../../docs/executor.toml");
@@ -191,7 +190,7 @@ fn every_key_is_in_the_example_and_in_the_reference() {
     assert_eq!(difference(&keys, &table(REFERENCE).into_keys().collect()), "", "docs/configuration.md");
 }
 
-/// The example is valid as it is, and with every key in force.
+/// The example is valid as it is, and with every commented-out key enabled.
 #[test]
 fn the_example_is_a_configuration() {
     load(EXAMPLE, &[]).unwrap();
@@ -202,7 +201,8 @@ fn the_example_is_a_configuration() {
     load(&uncommented.collect::<Vec<_>>().join("\n"), &[]).unwrap();
 }
 
-/// The values in the example are the defaults, or the comment has the default; the reference's defaults are right, too.
+/// The values in the example are the defaults, or the comment states the default; the reference states the same
+/// defaults.
 #[test]
 fn defaults_are_told() {
     for (key, Shown { value, text }) in example(EXAMPLE) {
@@ -212,14 +212,14 @@ fn defaults_are_told() {
     for (key, default) in table(REFERENCE) {
         let Some(value) = default.strip_prefix('`').and_then(|rest| rest.strip_suffix('`')) else { continue };
         if value.contains('`') || value.contains("RUN_DIR") {
-            continue; // words about other keys
+            continue; // a row about other keys
         }
         let quoted = format!("{value:?}");
         let value = if outcome(&file(&key, value)).is_ok() { value } else { &quoted };
         assert!(is_default(&key, value), "docs/configuration.md: {key} = {value} is not the default");
         compared += 1;
     }
-    assert!(compared > 30, "the control: {compared} defaults are told");
+    assert!(compared > 30, "the control: {compared} defaults are documented");
 }
 
 #[test]

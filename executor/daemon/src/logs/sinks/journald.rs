@@ -1,6 +1,7 @@
-//! Entries of systemd's journal, in its native protocol: a datagram of fields, or a sealed memory file where it is too large.
+//! Entries of the systemd journal, in its native protocol: a datagram of fields, or a sealed memory file if the entry
+//! is too large.
 //!
-//! Fields have the names that Docker's and Podman's drivers gave them, so that what reads those reads these.
+//! Field names are those of Docker's and Podman's log drivers, so that existing consumers work.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -16,15 +17,15 @@ use super::Origin;
 use super::message::Message;
 use crate::config::journal_field;
 
-/// Bytes that the fields which differ from message to message can take.
+/// Maximum size of the fields that vary between messages, in bytes.
 const FIELDS: usize = 600;
 
-/// What is the same in all messages of a container.
+/// Encoded fields that all messages of a container share.
 #[derive(Debug)]
 pub(super) struct Fields(Vec<u8>);
 
 impl Fields {
-    /// Makes the fields. Labels and tags beyond `max` bytes are left out.
+    /// Encodes the shared fields. Labels and tags beyond `max` bytes are omitted.
     pub(super) fn new(origin: &Origin, max: usize) -> Self {
         let mut out = Vec::new();
         let id = origin.id.as_str().as_bytes();
@@ -36,7 +37,7 @@ impl Fields {
         let image = origin.image.iter().map(|image| ("IMAGE_NAME".to_owned(), image));
         for (name, value) in image.chain(labels).chain(tags) {
             let before = out.len();
-            // A field's name has at most 64 characters.
+            // A journal field name has at most 64 characters.
             if name.len() <= 64 {
                 field(&name, value.as_bytes(), &mut out);
             }
@@ -47,7 +48,7 @@ impl Fields {
         Self(out)
     }
 
-    /// Returns how many bytes of a message are not its text, at most.
+    /// Returns the maximum size of a message without its text, in bytes.
     pub(super) fn length(&self) -> usize {
         self.0.len() + FIELDS
     }
@@ -79,7 +80,7 @@ impl Fields {
     }
 }
 
-/// Appends a field: with its length where the value has a newline.
+/// Appends a field. Values with a newline are preceded by their length.
 fn field(name: &str, value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(name.as_bytes());
     if value.contains(&b'\n') {
@@ -92,10 +93,10 @@ fn field(name: &str, value: &[u8], out: &mut Vec<u8>) {
     out.push(b'\n');
 }
 
-/// Passes an entry that no datagram can hold as a memory file. The journal takes one only if nobody can change it any more.
+/// Sends an entry that exceeds a datagram as a memory file. The journal accepts only a sealed file.
 ///
 /// # Errors
-/// Those of the socket, and of making the file.
+/// Returns the error of the socket, or of creating the file.
 pub(super) async fn send_file(socket: &UnixDatagram, entry: &[u8]) -> io::Result<()> {
     let mut file = File::from(memfd_create("log-entry", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.write_all(entry)?;

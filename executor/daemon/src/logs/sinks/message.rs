@@ -1,8 +1,8 @@
-//! Makes messages of a log's entries: whole lines, or marked parts of those that are too long or do not end.
+//! Builds messages from log entries: whole lines, or marked parts of lines that are too long or incomplete.
 //!
-//! An entry of a log is what was read at once, so a line may have several. They are joined here, up to the largest message. What
-//! waits for the rest of its line is bounded by that too, over all streams of a container, and goes out as a part when nothing came
-//! for a second.
+//! An entry is one read of the shim, so a line may consist of several. They are joined here, up to the maximum message
+//! size. Partial lines of a container are bounded by that size, too, over all streams, and are sent as a part after a
+//! second without further data.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,49 +13,48 @@ use tokio::time::Instant;
 
 use crate::logs::reader::Item;
 
-/// Time for which the rest of a line is waited for.
+/// Time limit for the rest of a partial line.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Most unfinished lines of a container: one for each stream of each of some processes.
+/// Maximum number of partial lines of a container: one per stream and process.
 const OPEN_MAX: usize = 16;
 
 /// A line, or a part of one.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Message {
-    /// Time at which its beginning was read from the process.
+    /// Time at which the start of the message was read from the process.
     pub(super) time: Timestamp,
-    /// Stream.
     pub(super) stream: Stream,
     /// Log source of its process.
     pub(super) source: String,
-    /// Number of its first entry in the log, from 1 on.
+    /// Sequence number of its first entry in the log, starting at 1.
     pub(super) sequence: u64,
-    /// Place in its line, where it is a part.
+    /// Position in the line, if the message is a part.
     pub(super) part: Option<MessagePart>,
     /// Text without the newline.
     pub(super) content: Vec<u8>,
-    /// Output that is missing before it, where that is what it tells.
+    /// Missing output before the message, if the message reports a gap.
     pub(super) missing: Option<Dropped>,
-    /// Place at which the log is read again if this is the last message that was sent.
+    /// Position at which reading continues if this is the last sent message.
     pub(super) resume: Place,
 }
 
-/// Place of a part in its line.
+/// Position of a part in its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MessagePart {
-    /// Number of the first entry of the line.
+    /// Sequence number of the line's first entry.
     pub(super) line: u64,
-    /// Number of the part, from 1 on.
+    /// Number of the part, starting at 1.
     pub(super) ordinal: u32,
-    /// True of the last one.
+    /// True for the last part.
     pub(super) last: bool,
 }
 
 /// Output that was not sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dropped {
-    /// Lines, or parts of them.
+    /// Number of lines or partial lines.
     pub(crate) lines: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub(crate) bytes: u64,
 }
 
@@ -70,57 +69,57 @@ impl Dropped {
     }
 }
 
-/// A line whose end has not come.
+/// A partial line.
 #[derive(Debug)]
 struct Open {
     stream: Stream,
     source: String,
     time: Timestamp,
     sequence: u64,
-    /// Place before the first entry of which something is in `content`.
+    /// Position before the first entry that contributes to `content`.
     before: Place,
     content: Vec<u8>,
-    /// Parts that are out already.
+    /// Number of parts that were already emitted.
     parts: u32,
     since: Instant,
 }
 
-/// Joins the entries of one container's log.
+/// Joins the entries of a container's log.
 #[derive(Debug)]
 pub(super) struct Assembler {
-    /// Most bytes of a message's content.
+    /// Maximum content of a message, in bytes.
     max: usize,
     /// Rewrites the content of entries before it is measured.
     rewrite: fn(&[u8]) -> Option<Vec<u8>>,
     open: VecDeque<Open>,
-    /// Place up to which entries were taken.
+    /// Position up to which entries were consumed.
     at: Place,
-    /// What was missing since this was last asked.
+    /// Missing output since the last [`Self::take_dropped`].
     dropped: Dropped,
 }
 
 impl Assembler {
-    /// Makes an assembler that begins at this place. `rewrite` gives none where it changes nothing.
+    /// Creates an assembler that starts at this position. `rewrite` returns `None` if it changes nothing.
     pub(super) fn new(at: Place, max: usize, rewrite: fn(&[u8]) -> Option<Vec<u8>>) -> Self {
         Self { max, rewrite, open: VecDeque::new(), at, dropped: Dropped::default() }
     }
 
-    /// Returns the place at which the log is read again after everything that was given out.
+    /// Returns the position at which reading continues after everything that was emitted.
     pub(super) fn resume(&self) -> Place {
         self.open.iter().filter(|open| !open.content.is_empty()).map(|open| open.before).min().unwrap_or(self.at)
     }
 
-    /// Returns when the beginning of a line has waited for long enough.
+    /// Returns when a partial line times out.
     pub(super) fn due(&self) -> Option<Instant> {
         self.open.iter().filter(|open| !open.content.is_empty()).map(|open| open.since + PATIENCE).min()
     }
 
-    /// Returns what was missing since the last call.
+    /// Returns and resets the missing output.
     pub(super) fn take_dropped(&mut self) -> Dropped {
         std::mem::take(&mut self.dropped)
     }
 
-    /// Takes an item of the log. What lies before the place at which this began is passed over.
+    /// Consumes an item of the log. Items before the start position are skipped.
     pub(super) fn take(&mut self, item: &Item<'_>, now: Timestamp, out: &mut Vec<Message>) {
         match item {
             Item::Entry(_, before) if before.entries < self.at.entries => {}
@@ -129,7 +128,7 @@ impl Assembler {
                 self.at = *before;
                 self.entry(entry, *before, out);
                 self.at.pass(entry);
-                // The last message of an entry is behind all of it.
+                // The last message of an entry is after the whole entry.
                 let resume = self.resume();
                 if let Some(last) = out[given..].last_mut() {
                     last.resume = resume;
@@ -151,14 +150,14 @@ impl Assembler {
         if dropped == Dropped::default() {
             return;
         }
-        // Their rest is missing.
+        // The rest of these lines is missing.
         for mut open in std::mem::take(&mut self.open) {
             if !open.content.is_empty() {
                 out.push(open.part(false, from));
             }
         }
         self.at = to;
-        // What is above the log's limits is told in the log itself.
+        // Output above the log's limits is reported in the log itself.
         if missing == executor_core::logline::Missing::AboveLimits {
             return;
         }
@@ -204,7 +203,7 @@ impl Assembler {
                 open.content.extend_from_slice(rest);
                 break;
             }
-            // A character that does not fit is the next part's.
+            // A character that does not fit goes to the next part.
             let whole = match whole_characters(&rest[..room]) {
                 0 if open.content.is_empty() => room,
                 whole => whole,
@@ -229,8 +228,8 @@ impl Assembler {
         }
     }
 
-    /// Gives out the beginnings of lines. With `all` no rest comes; else those that have waited for long enough, and their rest
-    /// follows as further parts.
+    /// Emits partial lines. If `all` is true, no more data follows; otherwise only lines that have timed out are
+    /// emitted, and their rest follows as further parts.
     pub(super) fn flush(&mut self, all: bool, out: &mut Vec<Message>) {
         let now = Instant::now();
         for index in 0..self.open.len() {
@@ -249,7 +248,7 @@ impl Assembler {
 }
 
 impl Open {
-    /// Makes a message of what there is.
+    /// Builds a message of the buffered content.
     fn part(&mut self, last: bool, resume: Place) -> Message {
         let is_whole = last && self.parts == 0;
         self.parts = self.parts.saturating_add(1);
@@ -306,7 +305,7 @@ mod tests {
         let parts = ["[7.1]aaaaaaa".to_owned(), format!("[7.2.]{a}bbbb")];
         assert_eq!(reported(&out)[..5], ["one", "err", "other", "begin", ""]);
         assert_eq!(reported(&out)[5..], parts);
-        // Until the open line is out, the log would be read again from its beginning.
+        // Until the partial line is emitted, reading would continue from its start.
         let resumes: Vec<u64> = out.iter().map(|message| message.resume.entries).collect();
         assert_eq!(resumes, [1, 1, 1, 5, 6, 6, 7]);
         assert_eq!((assembler.resume(), assembler.due()), (place, None));

@@ -1,7 +1,8 @@
-//! How far each container's log was sent, over restarts of executord.
+//! Positions up to which each container's log was sent, kept over restarts of executord.
 //!
-//! One small file for each target in the ledger's directory, written about once a second and at the end. It is no part of the ledger's
-//! database, because a place that is lost costs lines that come twice, and a sync for each second of output would cost the disk.
+//! Each target has a small file in the ledger's directory, written about once a second and on exit. The positions are
+//! not in the ledger's database, because a lost position only causes duplicate lines, and a sync per second of output
+//! is expensive.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,10 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::locked;
 
-/// Largest file that is read: some hundred thousand containers.
+/// Maximum size of the file in bytes, enough for several hundred thousand containers.
 const FILE_MAX: u64 = 64 << 20;
 
-/// Places of one target.
+/// Positions of one target.
 #[derive(Debug)]
 pub(super) struct Places {
     path: PathBuf,
@@ -27,7 +28,7 @@ pub(super) struct Places {
 
 #[derive(Debug)]
 struct State {
-    /// True where there was no file: this is the first daemon that sends there.
+    /// True if there was no file: no earlier daemon has sent to this target.
     is_new: bool,
     is_changed: bool,
     containers: BTreeMap<ContainerId, Kept>,
@@ -38,28 +39,28 @@ struct Kept {
     created_at: u64,
     bytes: u64,
     entries: u64,
-    /// True when everything was sent.
+    /// True if the whole log was sent.
     done: bool,
 }
 
 impl Places {
-    /// Reads the file.
+    /// Loads the positions from the file; starts empty if the file is missing or unreadable.
     pub(super) fn open(path: PathBuf) -> Self {
         let (is_new, containers) = match read(&path) {
             Ok(containers) => (false, containers),
             Err(error) if error.kind() == io::ErrorKind::NotFound => (true, BTreeMap::new()),
             Err(error) => {
                 let why = crate::plain(&error);
-                tracing::warn!(path = %path.display(), why, "cannot read how far logs were sent: they are sent again");
+                tracing::warn!(path = %path.display(), why, "cannot read the positions of sent logs: logs are sent again");
                 (false, BTreeMap::new())
             }
         };
-        // An empty file says that there was a daemon.
+        // An empty file records that there was a daemon.
         Self { path, state: Mutex::new(State { is_new, is_changed: is_new, containers }) }
     }
 
-    /// Returns where to begin with a container; none where everything was sent. `is_over` is true of one that was completed before
-    /// this daemon: where nothing was sent there before, its log stays where it is.
+    /// Returns the start position for a container; `None` if its whole log was sent. `is_over` is true if the container
+    /// completed under an earlier daemon: if nothing was sent to the target before, such a log is not sent.
     pub(super) fn start(&self, id: &ContainerId, created_at: Timestamp, is_over: bool) -> Option<Place> {
         let mut state = locked(&self.state);
         let known = state.containers.get(id).filter(|kept| kept.created_at == created_at.0).copied();
@@ -73,7 +74,7 @@ impl Places {
         (!kept.done).then_some(Place { bytes: kept.bytes, entries: kept.entries })
     }
 
-    /// Notes how far a container's log was sent.
+    /// Records the position up to which a container's log was sent.
     pub(super) fn reached(&self, id: &ContainerId, created_at: Timestamp, place: Place, done: bool) {
         let mut state = locked(&self.state);
         // The id may belong to a later container by now.
@@ -84,7 +85,7 @@ impl Places {
         }
     }
 
-    /// Forgets the containers that are not there any more.
+    /// Forgets the containers that no longer exist.
     pub(super) fn retain(&self, is_there: impl Fn(&ContainerId) -> bool) {
         let mut state = locked(&self.state);
         let before = state.containers.len();
@@ -92,10 +93,10 @@ impl Places {
         state.is_changed |= state.containers.len() != before;
     }
 
-    /// Writes the file where something has changed.
+    /// Writes the file if positions have changed.
     ///
     /// # Errors
-    /// It cannot be written; it is tried again with the next call.
+    /// Returns an error if the file cannot be written; the next call retries.
     pub(super) fn save(&self) -> io::Result<()> {
         let text = {
             let mut state = locked(&self.state);

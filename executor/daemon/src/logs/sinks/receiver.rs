@@ -1,8 +1,8 @@
-//! The connection to a receiver: made when it is needed, made again when it breaks, for as long as it takes.
+//! The connection to a receiver, made on demand and retried until it succeeds.
 //!
-//! Nothing here gives up or drops: what cannot be sent stays in the logs' files, and who waits here is one task that reads a log.
-//! The pauses between attempts grow to 15 seconds, each a little longer or shorter at random, so that the nodes of a cell do not come
-//! back all at once. Certificates are read with each attempt.
+//! This module never gives up or drops output: unsent output stays in the log files, and only the task that reads a log
+//! waits here. The pauses between attempts grow to 15 seconds, with jitter, so that the nodes of a cell do not
+//! reconnect all at once. Certificates are read for each attempt.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,21 +24,21 @@ use super::Batch;
 use super::journald;
 use crate::config::SyslogAddress;
 
-/// First and longest pause between attempts.
+/// Initial and maximum pause between attempts.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(15));
-/// Time limit for an attempt.
+/// Time limit for a connection attempt.
 const ATTEMPT: Duration = Duration::from_secs(10);
-/// A receiver that does not believe the node's certificate says so after the handshake (TLS 1.3): time that it has for that.
+/// Time to wait after the handshake for a rejection of the node's certificate, which TLS 1.3 sends only then.
 const REFUSAL: Duration = Duration::from_millis(300);
-/// A connection that broke sooner counts as a failed attempt.
+/// A connection that breaks sooner counts as a failed attempt.
 const SHORT: Duration = Duration::from_secs(10);
 
-/// Where a receiver is.
+/// Address of a receiver.
 #[derive(Clone, Debug)]
 pub(super) enum Address {
     /// The journal's socket.
     Journald(PathBuf),
-    /// A receiver of syslog.
+    /// A syslog receiver.
     Syslog(SyslogAddress),
 }
 
@@ -51,15 +51,15 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// A receiver.
+/// A receiver with its connection.
 #[derive(Debug)]
 pub(super) struct Receiver {
     address: Address,
     connection: Option<Connection>,
     pauses: Backoff,
-    /// True when the next attempt has to wait.
+    /// True if the next attempt must wait.
     failed: bool,
-    /// Why the last attempt failed, as it was told.
+    /// Last logged reason of a failed attempt.
     reported: Option<String>,
     connected: Gauge,
 }
@@ -71,10 +71,10 @@ struct Connection {
 }
 
 enum Channel {
-    /// One message in each datagram.
+    /// One message per datagram.
     Datagram(UnixDatagram),
-    /// Messages with their length before each (RFC 6587, section 3.4.1). The other end is watched, because only reading
-    /// shows that it has closed.
+    /// Messages with length prefixes (RFC 6587, section 3.4.1). The receiving side is read, because only a read detects
+    /// that the peer has closed.
     Stream { write: Box<dyn AsyncWrite + Send + Unpin>, closed: watch::Receiver<bool> },
 }
 
@@ -92,7 +92,7 @@ impl Receiver {
         Self { address, connection: None, pauses: PAUSES, failed: false, reported: None, connected }
     }
 
-    /// Connects where there is no connection, for as long as it takes.
+    /// Connects if there is no connection, and retries until it succeeds.
     pub(super) async fn connect(&mut self) {
         while self.connection.is_none() {
             if std::mem::take(&mut self.failed) {
@@ -101,7 +101,7 @@ impl Receiver {
             let attempt = timeout(ATTEMPT, open(&self.address, &self.connected)).await;
             match attempt.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut))) {
                 Ok(channel) => {
-                    tracing::info!(receiver = %self.address, "connected to the receiver of logs");
+                    tracing::info!(receiver = %self.address, "connected to the log receiver");
                     self.reported = None;
                     self.connection = Some(Connection { since: Instant::now(), channel });
                     self.connected.set(1);
@@ -109,9 +109,9 @@ impl Receiver {
                 Err(error) => {
                     self.failed = true;
                     let why = crate::plain(&error);
-                    // Once for each reason: it may go on for hours.
+                    // Log each reason once: the failure may last for hours.
                     if self.reported.as_ref() != Some(&why) {
-                        tracing::warn!(receiver = %self.address, why, "cannot connect to the receiver of logs: they wait");
+                        tracing::warn!(receiver = %self.address, why, "cannot connect to the log receiver: logs wait");
                         self.reported = Some(why);
                     }
                 }
@@ -119,8 +119,9 @@ impl Receiver {
         }
     }
 
-    /// Sends a batch, over as many connections as it takes. `sent` counts its messages that are out. A stream of which the batch was
-    /// not taken whole gets it again: messages of one batch may come twice then. To be dropped in between only when nothing more is sent.
+    /// Sends a batch, over as many connections as needed. `sent` counts the sent messages. If a stream breaks within a
+    /// batch, the whole
+    /// batch is sent again, so its messages may be duplicated. Cancel this only if nothing more is sent.
     pub(super) async fn send(&mut self, batch: &Batch, sent: &mut usize) {
         while *sent < batch.messages.len() {
             self.connect().await;
@@ -129,7 +130,7 @@ impl Receiver {
             let why = crate::plain(&error);
             tracing::warn!(
                 receiver = %self.address, why,
-                "the connection to the receiver of logs broke: lines that it had not read may be missing there"
+                "the connection to the log receiver broke: lines that it had not read may be missing there"
             );
             self.failed = connection.since.elapsed() < SHORT;
             if !self.failed {
@@ -206,7 +207,7 @@ async fn open(address: &Address, connected: &Gauge) -> io::Result<Channel> {
                 && timeout(REFUSAL, closed.wait_for(|closed| *closed)).await.is_ok()
             {
                 return Err(io::Error::other(
-                    "it closed the connection after the handshake: it may want another certificate",
+                    "it closed the connection after the handshake: it may require another certificate",
                 ));
             }
             Ok(channel)
@@ -220,7 +221,7 @@ fn datagram(path: &Path) -> io::Result<UnixDatagram> {
     Ok(socket)
 }
 
-/// Watches the stream's other end, which has nothing to say, and takes the other half to write to.
+/// Spawns a task that detects when the peer closes the stream, and returns the write half.
 fn stream(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, connected: &Gauge) -> Channel {
     let (mut read, write) = tokio::io::split(stream);
     let (closed, is_closed) = watch::channel(false);
@@ -229,7 +230,7 @@ fn stream(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, connecte
         let mut nothing = [0; 256];
         loop {
             tokio::select! {
-                // The connection was given up.
+                // The connection was dropped.
                 () = closed.closed() => return,
                 read = read.read(&mut nothing) => if !matches!(read, Ok(1..)) { break },
             }
@@ -240,7 +241,7 @@ fn stream(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, connecte
     Channel::Stream { write: Box::new(write), closed: is_closed }
 }
 
-/// Reads the certificates.
+/// Loads the certificates.
 fn configuration(ca_file: &Path, own: Option<&(PathBuf, PathBuf)>) -> io::Result<ClientConfig> {
     let of = |path: &Path| {
         let shown = path.display().to_string();

@@ -1,11 +1,12 @@
-//! Messages of syslog in the form of RFC 5424.
+//! Syslog messages in RFC 5424 format.
 //!
 //! ```text
 //! <14>1 2026-11-24T10:00:00.123456Z node executor web-1 stdout [container@32473 id="web-1" sequence="7"] text
 //! ```
-//! The text is UTF-8. Bytes that are not become U+FFFD. Each byte of a control character other than the tab, and of a bidirectional mark,
-//! becomes `#` and three octal digits (section 6.4 says that control characters should not be sent, and a receiver shows the text in a
-//! terminal). A text beyond ASCII begins with the byte order mark that the RFC asks for.
+//! The text is UTF-8, with invalid bytes replaced by U+FFFD. Each byte of a control character other than tab, and of a
+//! bidirectional mark, becomes `#` and three octal digits (section 6.4 says that control characters should not be sent,
+//! and a receiver shows the text in a terminal). A non-ASCII text starts with the byte order mark that the RFC
+//! requires.
 
 use std::fmt::Write as _;
 
@@ -16,27 +17,26 @@ use super::Origin;
 use super::message::Message;
 use crate::config::SyslogSettings;
 
-/// Longest host name of a message (RFC 5424, section 6).
+/// Maximum length of a host name (RFC 5424, section 6).
 const HOST_MAX: usize = 255;
-/// Longest name of a parameter (RFC 5424, section 6).
+/// Maximum length of a parameter name (RFC 5424, section 6).
 const NAME_MAX: usize = 32;
-/// Bytes that the fields which differ from message to message can take.
+/// Maximum size of the fields that vary between messages, in bytes.
 const FIELDS: usize = 400;
-/// Byte order mark.
 const BOM: &str = "\u{feff}";
 
-/// What is the same in all messages of a container.
+/// Header fields that all messages of a container share.
 #[derive(Debug)]
 pub(super) struct Header {
     facility: u8,
-    /// From the host to the container's id.
+    /// Fields from the host to the container's id.
     names: String,
-    /// Structured data without its end.
+    /// Structured data without its closing bracket.
     data: String,
 }
 
 impl Header {
-    /// Makes the header. Labels and tags beyond `max` bytes are left out.
+    /// Creates the header. Labels and tags beyond `max` bytes are omitted.
     pub(super) fn new(settings: &SyslogSettings, host: &str, origin: &Origin, max: usize) -> Self {
         let mut host: String = host.chars().filter(char::is_ascii_graphic).take(HOST_MAX).collect();
         if host.is_empty() {
@@ -57,7 +57,7 @@ impl Header {
         Self { facility: settings.facility, names, data }
     }
 
-    /// Returns how many bytes of a message are not its text, at most.
+    /// Returns the maximum size of a message without its text, in bytes.
     pub(super) fn length(&self) -> usize {
         self.names.len() + self.data.len() + FIELDS
     }
@@ -68,7 +68,7 @@ impl Header {
         let (names, data) = (&self.names, &self.data);
         let stream = super::stream_name(message.stream);
         let mut head = format!("<{priority}>1 {} {names} {stream} {data}", time(&message.time.rfc3339()));
-        // A String takes everything.
+        // Writing to a String cannot fail.
         let _ = write!(head, " sequence=\"{}\"", message.sequence);
         if !message.source.is_empty() && message.stream != Stream::Executor {
             let _ = write!(head, " source=\"{}\"", escaped(&message.source));
@@ -93,7 +93,7 @@ fn is_name(c: char) -> bool {
     c.is_ascii_graphic() && !matches!(c, '=' | ']' | '"')
 }
 
-/// Cuts the fraction of a second to the six digits that the RFC allows.
+/// Truncates the fraction of a second to the six digits that the RFC allows.
 fn time(text: &str) -> String {
     match text.strip_suffix('Z').and_then(|text| text.split_once('.')) {
         Some((seconds, fraction)) => format!("{seconds}.{}Z", &fraction[..fraction.len().min(6)]),
@@ -101,7 +101,7 @@ fn time(text: &str) -> String {
     }
 }
 
-/// Escapes a parameter's value (RFC 5424, section 6.3.3), and replaces harmful characters.
+/// Escapes a parameter value (RFC 5424, section 6.3.3), and replaces control characters.
 fn escaped(value: &str) -> String {
     let mut out = String::with_capacity(value.len());
     for c in value.chars() {
@@ -114,7 +114,8 @@ fn escaped(value: &str) -> String {
     out
 }
 
-/// Makes text of bytes; none if they are text without harmful characters other than the tab. The text has at most four times the bytes.
+/// Converts bytes to text; `None` if they already are text without control characters other than tab. The text has at
+/// most four times as many bytes.
 pub(super) fn text(bytes: &[u8]) -> Option<Vec<u8>> {
     let is_escaped = |c: char| is_harmful(c) && c != '\t';
     if std::str::from_utf8(bytes).is_ok_and(|text| !text.contains(is_escaped)) {

@@ -19,41 +19,41 @@ use crate::locked;
 pub struct ShimLink {
     packets: Packets,
     calls: PendingCalls<Result<Answer, Refused>>,
-    /// End of the grace period, where this daemon has told the container to stop.
+    /// End of the grace period, if this daemon has stopped the container.
     kill_at: Mutex<Option<Instant>>,
 }
 
-/// What an answer brings.
+/// Payload of a response.
 #[derive(Debug)]
-#[allow(clippy::large_enum_variant)] // one at a time, on its way
+#[allow(clippy::large_enum_variant)] // short-lived, one at a time
 enum Answer {
-    /// A descriptor, if any.
+    /// An optional descriptor.
     Done(Option<OwnedFd>),
     /// Counters.
     Usage(Usage),
 }
 
 impl ShimLink {
-    /// Takes over a connected socket.
+    /// Wraps a connected socket.
     ///
     /// # Errors
-    /// The runtime cannot watch it (out of descriptors).
+    /// Returns an error if the runtime cannot register the socket (out of descriptors).
     pub fn new(socket: Seqpacket) -> std::io::Result<Arc<Self>> {
         Ok(Arc::new(Self { packets: Packets::new(socket)?, calls: PendingCalls::default(), kill_at: Mutex::default() }))
     }
 
-    /// Sends a call to the shim, and waits until the shim has carried it out.
+    /// Sends a call to the shim, and waits until the shim has executed it.
     ///
     /// # Errors
-    /// The shim's refusal; `None` where the shim is gone, so that the container's end is near.
+    /// Returns the shim's refusal; `None` if the shim is gone, so that the container completes soon.
     pub async fn call(&self, call: ShimCall) -> Result<(), Option<ApiError>> {
         self.call_with_fds(call, &[]).await.map(drop).map_err(|refused| refused.map(ApiError::from))
     }
 
-    /// Sends a call with descriptors. Returns the descriptor that comes back, if any does, and the shim's own refusal.
+    /// Sends a call with descriptors. Returns the descriptor in the response, if any, or the shim's refusal.
     ///
     /// # Errors
-    /// As [`ShimLink::call`].
+    /// Returns the errors of [`ShimLink::call`].
     pub async fn call_with_fds(
         &self,
         call: ShimCall,
@@ -65,10 +65,10 @@ impl ShimLink {
         }
     }
 
-    /// Returns the container's counters, or those of its log alone.
+    /// Returns the container's counters, or only those of its log.
     ///
     /// # Errors
-    /// As [`ShimLink::call_with_fds`].
+    /// Returns the errors of [`ShimLink::call_with_fds`].
     pub(crate) async fn usage(&self, log_only: bool) -> Result<Usage, Option<Refused>> {
         match self.ask(ShimCall::ReadUsage(ReadUsage { log_only }), &[]).await? {
             Answer::Usage(usage) => Ok(usage),
@@ -76,7 +76,7 @@ impl ShimLink {
         }
     }
 
-    /// Returns when the grace period ends, where this daemon has told the container to stop.
+    /// Returns the end of the grace period, if this daemon has stopped the container.
     pub(crate) fn kill_at(&self) -> Option<Instant> {
         *locked(&self.kill_at)
     }
@@ -85,7 +85,7 @@ impl ShimLink {
         if let ShimCall::Stop(stop) = &call {
             let at = Instant::now() + Duration::from_millis(stop.grace_ms);
             let mut kill_at = locked(&self.kill_at);
-            // A later stop can only shorten the time.
+            // A later stop can only shorten the grace period.
             *kill_at = Some(kill_at.map_or(at, |earlier| earlier.min(at)));
         }
         let (sequence, answer) = self.calls.register().ok_or(None)?;
@@ -98,10 +98,10 @@ impl ShimLink {
         }
     }
 
-    /// Waits for the next report; answers to calls are given to their callers meanwhile. `None` when the shim is gone.
+    /// Waits for the next report, and passes responses to their callers meanwhile. Returns `None` if the shim is gone.
     ///
     /// # Errors
-    /// The connection is broken.
+    /// Returns an error if the connection is broken.
     pub async fn next(&self) -> std::io::Result<Option<ShimNews>> {
         loop {
             let Some((report, fds)) = self.packets.recv_with_fds::<ShimReport>().await? else { return Ok(None) };
@@ -109,33 +109,33 @@ impl ShimLink {
                 (0, Some(news)) => return Ok(Some(news)),
                 (sequence, Some(ShimNews::Done(_))) => {
                     let fd = fds.map(|fds| fds.into_iter().next());
-                    // The descriptor may find no room in this process.
+                    // Receiving the descriptor may exceed this process's limit.
                     let missing = |error: std::io::Error| {
-                        let why = ApiError::from_system("the answer of the container's shim", &error).message;
+                        let why = ApiError::from_system("the response of the container's shim", &error).message;
                         Refused::new(executor_core::protocol::Reason::Exhausted, why)
                     };
                     self.calls.answer(sequence, fd.map(Answer::Done).map_err(missing));
                 }
                 (sequence, Some(ShimNews::Usage(usage))) => self.calls.answer(sequence, Ok(Answer::Usage(usage))),
                 (sequence, Some(ShimNews::Refused(refused))) => self.calls.answer(sequence, Err(refused)),
-                // An answer of a newer shim.
+                // Response of a newer shim.
                 (sequence, _) => self.calls.answer(sequence, Err(unexpected())),
             }
         }
     }
 
-    /// Ends all waiting calls: no answer will come any more.
+    /// Ends all pending calls without a response.
     pub fn close(&self) {
         self.calls.close();
     }
 }
 
-/// Refuses an answer to another call.
+/// Refusal for a response that does not match its call.
 fn unexpected() -> Refused {
-    Refused::new(executor_core::protocol::Reason::Internal, "the container's shim gave an unexpected answer")
+    Refused::new(executor_core::protocol::Reason::Internal, "the container's shim sent an unexpected response")
 }
 
-/// Makes the problem of a call that finds no shim any more.
+/// Returns the error for a call to a shim that is gone.
 pub(crate) fn shim_is_gone(id: &executor_core::ident::ContainerId) -> ApiError {
-    ApiError::new(Kind::Precondition, format!("container {id} has no shim any more: it is ending"))
+    ApiError::new(Kind::Precondition, format!("container {id} no longer has a shim: it is exiting"))
 }

@@ -1,7 +1,8 @@
 //! The latest reading of a container's counters, which all calls, streams and scrapes share.
 //!
-//! The daemon sends a shim at most one request in [`FRESH`], whatever the number of clients, and one request at a time. A
-//! request continues after its client disconnects, so that clients that connect and disconnect cause no further requests.
+//! The daemon sends a shim at most one request in [`FRESH`], whatever the number of clients, and one request at a time.
+//! A request continues after its client disconnects, so that clients that connect and disconnect cause no further
+//! requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,25 +14,25 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::link::ShimLink;
 
-/// Time for which a reading answers further clients.
+/// Time for which a reading is reused.
 pub(crate) const FRESH: Duration = Duration::from_millis(900);
-/// Time limit for a shim to answer. It may be writing new secret files.
+/// Time limit for a shim to respond. The shim may be busy writing new secret files.
 pub(crate) const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// The latest reading; locked while the shim is asked.
+/// The latest reading; locked while the shim is queried.
 #[derive(Debug, Default)]
 pub(crate) struct LatestReading(Arc<Mutex<Option<ClaimedReader>>>);
 
 #[derive(Debug)]
 struct ClaimedReader {
     at: Instant,
-    /// True if the counters are those of the log alone.
+    /// True if the counters cover only the log.
     log_only: bool,
-    /// Unset if the shim did not answer.
+    /// Unset if the shim did not respond.
     usage: Option<Usage>,
 }
 
-/// There is no fresh reading: the shim has to be asked, or is being asked.
+/// There is no fresh reading: the shim must be queried, or a query is in progress.
 #[derive(Debug)]
 pub(crate) struct Stale;
 
@@ -42,18 +43,19 @@ impl ClaimedReader {
 }
 
 impl LatestReading {
-    /// Returns the latest reading; `None` if the shim did not answer it.
+    /// Returns the latest reading; `None` if the shim did not respond.
     ///
     /// # Errors
-    /// Returns [`Stale`] if the reading is too old or of the log alone.
+    /// Returns [`Stale`] if the reading is too old, or covers only the log.
     pub(crate) fn get(&self, log_only: bool) -> Result<Option<Usage>, Stale> {
         let taken = self.0.try_lock().map_err(|_| Stale)?;
         let fresh = taken.as_ref().filter(|taken| taken.answers(log_only)).ok_or(Stale)?;
         Ok(fresh.usage.clone())
     }
 
-    /// Returns a fresh reading, and asks the shim if need be; `None` if there is no answer by then. `requests` counts the
-    /// requests to shims.
+    /// Returns a fresh reading, and queries the shim if necessary; `None` if there is no response within the limit.
+    /// `requests` counts
+    /// the requests to shims.
     pub(crate) async fn read(
         &self,
         shim: Arc<ShimLink>,
@@ -93,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    /// Asks as a shim that answers after a while, and counts.
+    /// Queries a simulated shim that responds after a delay, and counts the queries.
     async fn read(latest: &LatestReading, log_only: bool, within: Duration, asked: &Arc<AtomicUsize>) -> bool {
         let asked = Arc::clone(asked);
         let ask = async move {

@@ -1,8 +1,8 @@
-//! Reads the records that shims write: a container's record while it lives, its exit record afterwards.
+//! Reads the records that shims write: a container's record while it exists, and its exit record afterwards.
 //!
 //! The files are read whole at each report of a shim. They are small, in memory or in the page cache, and replaced by
-//! rename, so that a read is never torn. They come from a process with more privilege than the daemon and are checked
-//! only for what a newer version or a broken disk could have done to them.
+//! rename, so that reads are never torn. They come from a process with more privilege than the daemon, so they are
+//! checked only for newer versions and disk corruption.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -30,23 +30,23 @@ pub enum RecordError {
     /// A newer version wrote the record.
     #[error("{} has version {}; this executord reads versions up to {RECORD_VERSION}", .0.display(), .1)]
     Newer(PathBuf, u32),
-    /// The record is that of another container.
+    /// The record belongs to another container.
     #[error("{} is the record of container {}", .0.display(), .1)]
     Other(PathBuf, ContainerId),
 }
 
-/// Reads the record of a container with a shim; `None` where there is none.
+/// Reads the record of a container with a shim; `None` if there is none.
 ///
 /// # Errors
-/// See [`RecordError`].
+/// Returns [`RecordError`] if the record cannot be used.
 pub fn live(paths: &Paths, id: &ContainerId) -> Result<Option<ContainerRecord>, RecordError> {
     container(&paths.live_record(id), id)
 }
 
-/// Reads the record that the shim wrote before it created the container. Returns `None` if there is no such file.
+/// Reads the record that the shim wrote before it created the container; `None` if there is no such file.
 ///
 /// # Errors
-/// See [`RecordError`].
+/// Returns [`RecordError`] if the record cannot be used.
 pub fn first(paths: &Paths, id: &ContainerId) -> Result<Option<ContainerRecord>, RecordError> {
     container(&paths.first_record(id), id)
 }
@@ -58,11 +58,11 @@ fn container(path: &Path, id: &ContainerId) -> Result<Option<ContainerRecord>, R
     Ok(Some(record))
 }
 
-/// Reads the exit record of a container; `None` where there is none (yet). Exit records are not synced: what a power cut left
-/// of one does not count, and is told in the log.
+/// Reads the exit record of a container; `None` if there is none yet. Exit records are not synced: a record that a
+/// power failure truncated is ignored and logged.
 ///
 /// # Errors
-/// See [`RecordError`].
+/// Returns [`RecordError`] if the record cannot be used.
 pub fn exit(paths: &Paths, id: &ContainerId) -> Result<Option<ExitRecord>, RecordError> {
     let path = paths.exit_record(id);
     let Some(bytes) = read(&path)? else { return Ok(None) };
@@ -71,11 +71,11 @@ pub fn exit(paths: &Paths, id: &ContainerId) -> Result<Option<ExitRecord>, Recor
     Ok(Some(record))
 }
 
-/// Takes the record of a container with a shim over into its facts; false where there is none. The plan, which is most of it, is
-/// parsed only where it has changed.
+/// Applies the record of a container with a shim to its status; returns false if there is none. The plan, which is most
+/// of the record, is parsed only if it has changed.
 ///
 /// # Errors
-/// See [`RecordError`]. The facts are unchanged then.
+/// Returns [`RecordError`] if the record cannot be used. The status is unchanged then.
 pub fn progress(paths: &Paths, facts: &mut ContainerStatus) -> Result<bool, RecordError> {
     let path = paths.live_record(&facts.plan.id);
     let Some(bytes) = read(&path)? else { return Ok(false) };
@@ -88,10 +88,10 @@ pub fn progress(paths: &Paths, facts: &mut ContainerStatus) -> Result<bool, Reco
     Ok(true)
 }
 
-/// Takes the exit record of a container over into its facts, in the way of [`progress`]; false where there is none (yet).
+/// Applies the exit record of a container to its status, as [`progress`] does; returns false if there is none yet.
 ///
 /// # Errors
-/// See [`RecordError`]. The facts are unchanged then.
+/// Returns [`RecordError`] if the record cannot be used. The status is unchanged then.
 pub fn conclude(paths: &Paths, facts: &mut ContainerStatus) -> Result<bool, RecordError> {
     let path = paths.exit_record(&facts.plan.id);
     let Some(bytes) = read(&path)? else { return Ok(false) };
@@ -135,12 +135,12 @@ fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T, RecordErro
     serde_json::from_slice(bytes).map_err(|error| RecordError::Form(path.to_owned(), error))
 }
 
-/// Parses an exit record; `None` of one that is not whole.
+/// Parses an exit record; `None` if it is truncated.
 fn parse_whole<T: DeserializeOwned>(path: &Path, id: &ContainerId, bytes: &[u8]) -> Result<Option<T>, RecordError> {
     match parse(path, bytes) {
         Err(error @ RecordError::Form(..)) => {
             let error = crate::chain(&error);
-            tracing::error!(container = %id, error, "the exit record does not count");
+            tracing::error!(container = %id, error, "ignoring the exit record");
             Ok(None)
         }
         record => record.map(Some),
@@ -162,7 +162,7 @@ mod tests {
         ContainerStatus::admitted(plan, "tag".into(), crate::now(), "boot".into())
     }
 
-    /// The record of a running container with another plan than the facts have, which one field tells.
+    /// Returns the record of a running container whose plan differs from the status in one field.
     fn record(id: &str, files_generation: u64) -> Value {
         let plan = serde_json::to_value(&*facts(id, true).plan).unwrap();
         json!({
@@ -180,7 +180,7 @@ mod tests {
         paths
     }
 
-    /// A plan is taken over where files were replaced, and only there (the controls: the same files, the first ones).
+    /// A plan is applied if files were replaced, and only then (controls: the same files, the first files).
     #[test]
     fn a_plan_is_parsed_where_it_has_changed() {
         let dir = tempfile::tempdir().unwrap();
@@ -193,7 +193,7 @@ mod tests {
         }
     }
 
-    /// The facts stay as they are.
+    /// The status stays unchanged.
     #[test]
     fn a_record_that_cannot_be_used_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();

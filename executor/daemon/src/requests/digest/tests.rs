@@ -1,4 +1,4 @@
-//! Every field of a request but its id changes the tag.
+//! Every field of a request except its id changes the digest.
 
 use executor_proto::v1::{CodependentAction, ParallelAction, ResourceLimits, SerialAction};
 

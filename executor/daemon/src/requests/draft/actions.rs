@@ -1,4 +1,4 @@
-//! Trees of actions: from the messages of a request to the tree and the processes of a draft.
+//! Action trees: converts the messages of a request to the tree and the processes of a draft.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::{duration, file, variables};
 /// Maximum number of sidecars.
 const SIDECARS_MAX: usize = 16;
 
-/// One kind of action that is set.
+/// The kind of action that is set.
 pub(super) enum Set<'a> {
     Run(&'a RunAction),
     Timeout(&'a TimeoutAction),
@@ -33,7 +33,7 @@ pub(super) enum Set<'a> {
     Upload(&'a UploadAction),
 }
 
-/// Returns the action that is set, with its name; all names where there is not exactly one.
+/// Returns the action that is set, with its name; returns all set names unless there is exactly one.
 pub(super) fn set(action: &Action) -> Result<(&'static str, Set<'_>), Vec<&'static str>> {
     let Action { download, upload, run, timeout, emit_progress, r#try, parallel, serial, codependent } = action;
     let all = [
@@ -51,7 +51,7 @@ pub(super) fn set(action: &Action) -> Result<(&'static str, Set<'_>), Vec<&'stat
     if set.len() == 1 { set.pop().ok_or_else(Vec::new) } else { Err(set.into_iter().map(|(name, _)| name).collect()) }
 }
 
-/// A tree that is being read.
+/// State of reading a tree.
 struct Reading<'a, 'v> {
     steps: Vec<DraftStep<'a>>,
     transfers: Vec<DraftTransfer<'a>>,
@@ -61,7 +61,7 @@ struct Reading<'a, 'v> {
 /// Tree of a request, with its processes and its transfers.
 type Tree<'a> = (Option<Actions>, Vec<DraftStep<'a>>, Vec<DraftTransfer<'a>>);
 
-/// Reads the tree of a request. There is none where an action is not valid, which is a violation.
+/// Reads the tree of a request; `None` if an action is invalid, which is reported as a violation.
 pub(super) fn from_request<'a>(request: &'a RunRequest, violations: &mut Vec<Violation>) -> Tree<'a> {
     let mut reading = Reading { steps: Vec::new(), transfers: Vec::new(), violations };
     let source = &request.log_source;
@@ -85,7 +85,7 @@ pub(super) fn from_request<'a>(request: &'a RunRequest, violations: &mut Vec<Vio
     (actions, steps, transfers)
 }
 
-/// Makes the tree of a single run action that has a restart policy: its files are those of the container.
+/// Creates the tree of a single run action with a restart policy; its files are those of the container.
 pub(super) fn from_lone<'a>(
     request: &'a RunRequest,
     run: &'a RunAction,
@@ -99,7 +99,7 @@ pub(super) fn from_lone<'a>(
     Some((Actions { setup, action, sidecars, restart: Some(restart), sidecar_limits }, vec![step]))
 }
 
-/// Reads a restart policy; `None` where there is none. Defaults are filled in.
+/// Reads a restart policy and applies defaults; `None` if there is none.
 fn restart(asked: Option<&v1::RestartPolicy>, violations: &mut Vec<Violation>) -> Option<RestartPolicy> {
     let asked = asked?;
     let mut delay = |name: &str, delay: Option<&prost_types::Duration>, default: Duration| {
@@ -129,7 +129,7 @@ fn restart(asked: Option<&v1::RestartPolicy>, violations: &mut Vec<Violation>) -
     Some(RestartPolicy { mode: mode?, delay_min, delay_max })
 }
 
-/// Reads the limits of sidecars that have some of their own.
+/// Reads the limits of sidecars that have their own.
 fn sidecar_limits(sidecars: &[Sidecar], violations: &mut Vec<Violation>) -> BTreeMap<usize, SidecarLimits> {
     let mut all = BTreeMap::new();
     for (index, Sidecar { action: _, disk_mb, memory_mb, pids }) in sidecars.iter().enumerate().take(SIDECARS_MAX) {
@@ -151,7 +151,7 @@ fn sidecar_limits(sidecars: &[Sidecar], violations: &mut Vec<Violation>) -> BTre
 }
 
 impl<'a> Reading<'a, '_> {
-    /// Reads an action at a path. `None` where it is not valid, which is a violation.
+    /// Reads the action at a path; `None` if it is invalid, which is reported as a violation.
     fn action(
         &mut self,
         path: &str,
@@ -262,7 +262,7 @@ impl<'a> Reading<'a, '_> {
     }
 }
 
-/// Returns the time of a timeout; one that is negative is a violation, and taken for a valid one.
+/// Returns the duration of a timeout; a negative duration is reported as a violation and replaced by a valid one.
 pub(super) fn timeout_of(path: &str, timeout: &TimeoutAction, violations: &mut Vec<Violation>) -> Duration {
     #[expect(deprecated, reason = "older clients of a BBS set it")]
     let nanos = timeout.deprecated_timeout_ns;
@@ -277,7 +277,7 @@ pub(super) fn timeout_of(path: &str, timeout: &TimeoutAction, violations: &mut V
     })
 }
 
-/// Makes the draft of a process.
+/// Creates the draft of a process.
 fn step<'a>(field: String, run: &'a RunAction, log_source: &'a str) -> DraftStep<'a> {
     let files = run.volume_mounted_files.iter().enumerate();
     DraftStep {

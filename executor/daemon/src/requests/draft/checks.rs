@@ -1,4 +1,4 @@
-//! Checks of a request, and the same checks as a container's answer has them.
+//! Converts checks between requests and container messages.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use executor_proto::v1::{self, check::Kind};
 
 use super::duration;
 
-/// Returns checks with zeros for defaults; what cannot be translated becomes violations.
+/// Returns the checks, with zeros for defaults. Values that cannot be converted become violations.
 pub(super) fn from_request(asked: &v1::Checks, violations: &mut Vec<Violation>) -> Checks {
     let mut list = |name: &str, of: &[v1::Check]| {
         let one = |(index, check)| one(&format!("checks.{name}[{index}]"), check, violations);
@@ -61,7 +61,7 @@ fn one(field: &str, check: &v1::Check, violations: &mut Vec<Violation>) -> Check
     }
 }
 
-/// Returns a time; 0 where none is given. `another` takes the place of one that is reported already.
+/// Returns a duration; 0 if unset. `another` replaces a value that is already reported.
 fn span(field: &str, time: Option<&prost_types::Duration>, violations: &mut Vec<Violation>) -> Duration {
     match duration(field, time) {
         Ok(time) => time.unwrap_or_default(),
@@ -72,7 +72,7 @@ fn span(field: &str, time: Option<&prost_types::Duration>, violations: &mut Vec<
     }
 }
 
-/// Returns a number of 16 bits; `placeholder` where it has more, so that it is reported once.
+/// Returns a 16-bit number; `placeholder` if the value is larger, so that it is reported only once.
 fn number(field: &str, number: u32, placeholder: u16, violations: &mut Vec<Violation>) -> u16 {
     u16::try_from(number).unwrap_or_else(|_| {
         violations.push(Violation::new(field, OutOfRange.because(format!("is {number}; at most 65535"))));

@@ -1,4 +1,4 @@
-//! Rules of egress, whose addresses and numbers can be anything in the interface.
+//! Converts egress rules, whose addresses and numbers are unchecked in the API.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,11 +8,11 @@ use executor_core::validate::Violation;
 use executor_core::validate::ViolationReason::{Conflict, InvalidFormat, OutOfRange, TooMany, UnknownValue};
 use executor_proto::v1::{self, egress_rule};
 
-/// Returns the rules of a request. What cannot be translated becomes a violation and keeps its place, because later violations
-/// name others by their indices.
+/// Returns the rules of a request. A rule that cannot be converted becomes a violation and keeps its position, because
+/// later violations refer to indices.
 pub(crate) fn rules(asked: &[v1::EgressRule], violations: &mut Vec<Violation>) -> Vec<EgressRule> {
     let elements = |rule: &v1::EgressRule| rule.destinations.len().saturating_add(rule.ports.len());
-    // Each element of a list that is too long would be a violation.
+    // Otherwise each element of an overlong list would be a violation.
     if asked.len() > EGRESS_RULES_MAX || asked.iter().map(elements).any(|count| count > EGRESS_ELEMENTS_MAX) {
         let why =
             format!("has {} entries; at most {EGRESS_RULES_MAX}, with {EGRESS_ELEMENTS_MAX} combinations", asked.len());
@@ -22,7 +22,7 @@ pub(crate) fn rules(asked: &[v1::EgressRule], violations: &mut Vec<Violation>) -
     asked.iter().enumerate().map(|(index, asked)| Rule { index, asked }.translated(violations)).collect()
 }
 
-/// A rule with its place.
+/// A rule with its position.
 struct Rule<'a> {
     index: usize,
     asked: &'a v1::EgressRule,
@@ -99,7 +99,7 @@ impl Rule<'_> {
     }
 }
 
-/// Makes the message of a rule.
+/// Converts a rule to its API message.
 pub(crate) fn message(rule: &EgressRule) -> v1::EgressRule {
     let protocol = match rule.protocol {
         EgressProtocol::All => egress_rule::Protocol::All,

@@ -1,4 +1,4 @@
-//! Processors, devices, confinement and attributes of processes of a request.
+//! Converts CPU sets, devices, confinement and process attributes of a request.
 
 use executor_core::plan::{Device, HostOptions, Ulimit};
 use executor_proto::v1::{DeviceMount, Limits, RunRequest};

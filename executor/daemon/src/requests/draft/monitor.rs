@@ -1,8 +1,9 @@
-//! Diego's monitor: an action whose programs are all to succeed, again and again, made into liveness checks.
+//! Converts Diego's monitor, an action whose programs must all succeed repeatedly, to liveness checks.
 //!
-//! Until all have succeeded once the container has not started; when one fails after that the container is ended, with the failures
-//! of all. That is what Diego's executor does with a monitor of `run` actions in `parallel`. Those in `serial` are all to succeed, too;
-//! they are made in turn, as all checks are, and the first failure counts.
+//! The container has not started until all programs have succeeded once; if one fails after that, the container is
+//! stopped, with the failures of all programs. Diego's executor does the same with a monitor of `run` actions in
+//! `parallel`. Programs in `serial` must all succeed, too; they run in turn, as all checks do, and the first failure
+//! counts.
 
 use std::time::Duration;
 
@@ -13,26 +14,25 @@ use executor_proto::v1::{Action, RunAction};
 
 use super::actions::{Set, set, timeout_of};
 
-/// Maximum number of programs of a monitor: that of the checks of one kind.
+/// Maximum number of programs of a monitor, as of checks of one kind.
 const PROGRAMS_MAX: usize = 4;
-/// Maximum depth of its actions.
+/// Maximum depth of a monitor's actions.
 const DEPTH_MAX: usize = 8;
-/// Longest time that one of its programs may take: that of a check.
+/// Maximum time of a monitor's program, as of a check.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// A program of a monitor.
 struct Program<'a> {
-    /// Path of its run action in the request.
+    /// Path of the program's run action in the request.
     path: String,
     run: &'a RunAction,
     limit: Duration,
-    /// Log source of the program, or of the nearest action above it that has one.
+    /// Log source of the program, or of its nearest ancestor that has one.
     log_source: &'a str,
-    /// True below a `serial`.
+    /// True if the program is below a `serial` action.
     is_serial: bool,
 }
 
-/// What actions pass down to those below them.
+/// Inherited properties of an action.
 #[derive(Clone, Copy)]
 struct Above<'a> {
     limit: Duration,
@@ -46,15 +46,15 @@ impl<'a> Above<'a> {
         Self { limit, depth: 1, log_source: "", is_serial: false }
     }
 
-    /// Returns what an action with this log source passes down.
+    /// Returns the properties that descendants of an action with this log source inherit.
     fn below(self, log_source: &'a str) -> Self {
         let log_source = if log_source.is_empty() { self.log_source } else { log_source };
         Self { depth: self.depth + 1, log_source, ..self }
     }
 }
 
-/// Adds a monitor to the checks of a request. What cannot be carried out becomes violations.
-/// `keeps_environment`: the container keeps its environment, and so the monitor's programs have it.
+/// Adds a monitor to the checks of a request. Unsupported parts become violations.
+/// If `keeps_environment` is true, the container retains its environment, which the monitor's programs then have.
 pub(super) fn add(
     monitor: &Action,
     keeps_environment: bool,
@@ -63,7 +63,7 @@ pub(super) fn add(
 ) -> Checks {
     let mut checks = checks.unwrap_or_default();
     if !checks.startup.is_empty() || !checks.liveness.is_empty() {
-        let why = "cannot be set together with checks.startup and checks.liveness, whose place it takes";
+        let why = "cannot be set together with checks.startup and checks.liveness, which it replaces";
         violations.push(Violation::new("monitor", Conflict.because(why)));
         return checks;
     }
@@ -84,7 +84,7 @@ pub(super) fn add(
     checks
 }
 
-/// Gives violations of checks that a monitor was made into the names of the monitor's fields.
+/// Maps violations of the generated checks to the monitor's fields.
 pub(crate) fn rename(monitor: &Action, violations: &mut [Violation]) {
     let mut programs = Vec::new();
     read("monitor", monitor, Above::root(TIME_MAX), &mut programs, &mut Vec::new());
@@ -151,7 +151,8 @@ fn read<'a>(
     }
 }
 
-/// Refuses fields that a check has no use for. Its environment would be kept with the container, whose values nobody may see.
+/// Rejects fields that a check does not support. An environment would be stored with the container, where its values
+/// must not be readable.
 fn refuse_unused(program: &Program<'_>, violations: &mut Vec<Violation>) {
     let RunAction { env, volume_mounted_files, secret_environment, secret_arguments, .. } = program.run;
     let unused = [

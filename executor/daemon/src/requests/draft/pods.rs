@@ -1,4 +1,4 @@
-//! Drafts of pods, and what a member's draft has from its pod.
+//! Drafts of pods, and the parts of a member's draft that come from its pod.
 
 use executor_core::limits::MEMORY_MIN;
 use executor_core::plan::{Medium, Plan, PodRole, Volume, VolumeSource, pod_volume_path};
@@ -8,16 +8,16 @@ use executor_proto::v1::{CreatePodRequest, RunRequest};
 
 use super::{connectivity, isolation, network, surroundings, volumes};
 
-/// Memory of a pod's first process.
+/// Memory limit of a pod's first process, in bytes.
 const MEMORY: u64 = 8 * MEMORY_MIN;
-/// Its processes.
+/// Process limit of a pod's cgroup.
 const PIDS: u64 = 8;
 
-/// Makes the draft of a pod. Returns the violations of fields that cannot be translated, too.
+/// Creates the draft of a pod. Also returns the violations of fields that cannot be converted.
 pub(crate) fn pod(request: &CreatePodRequest) -> (Draft<'_>, Vec<Violation>) {
     let mut violations = Vec::new();
     let kind = network(request.network).map_err(|violation| violations.push(violation)).ok();
-    // What pods and containers have in common is translated once.
+    // Fields that pods and containers share are converted by the same code.
     let shared = RunRequest {
         network_name: request.network_name.clone(),
         network_namespace: request.network_namespace.clone(),
@@ -57,7 +57,7 @@ pub(crate) fn pod(request: &CreatePodRequest) -> (Draft<'_>, Vec<Violation>) {
     (draft, violations)
 }
 
-/// Gives a member's draft what it has from its pod. Fields of the request that belong to the pod must be unset.
+/// Copies the pod's settings into a member's draft. Fields that belong to the pod must be unset in the request.
 pub(crate) fn join(draft: &mut Draft<'_>, request: &RunRequest, pod: &Plan, violations: &mut Vec<Violation>) {
     let set = [
         ("network", request.network != 0),

@@ -1,4 +1,4 @@
-//! Volumes of a request, as validation takes them.
+//! Converts the volumes of a request for validation.
 
 use executor_core::plan::{EmptyVolume, Medium, VOLUME_MODE_DEFAULT, Volume, VolumeSource};
 use executor_core::validate::ViolationReason::{Required, UnknownValue};
@@ -7,8 +7,8 @@ use executor_proto::v1::{self, RunRequest, volume_mount::Source};
 
 use crate::images;
 
-/// Returns the volumes of a request, with placeholders for images. Of a list that is too long only so much is translated
-/// that validation notices.
+/// Returns the volumes of a request, with placeholders for images. An overlong list is converted only up to the length
+/// at which validation rejects it.
 pub(super) fn from_request(request: &RunRequest, violations: &mut Vec<Violation>) -> Vec<Volume> {
     let listed = request.volumes.iter().take(VOLUMES_MAX + 1).enumerate();
     listed.map(|(index, asked)| volume(index, asked, violations)).collect()
@@ -24,7 +24,7 @@ fn volume(index: usize, asked: &v1::VolumeMount, violations: &mut Vec<Violation>
         None => {
             let why = "is not set: set `empty`, `host`, `host_path`, `image` or `pod`";
             violations.push(Violation::new(format!("volumes[{index}].source"), Required.because(why)));
-            // It keeps its place: violations name volumes by their indices.
+            // Keep the position, because violations refer to indices.
             return Volume {
                 path: asked.path.clone().into(),
                 source: VolumeSource::Empty(EmptyVolume {
@@ -42,7 +42,7 @@ fn volume(index: usize, asked: &v1::VolumeMount, violations: &mut Vec<Violation>
     Volume { path, source, sub_path, read_only: asked.read_only }
 }
 
-/// Translates an empty volume.
+/// Converts an empty volume.
 pub(super) fn empty(index: usize, asked: &v1::EmptyVolume, violations: &mut Vec<Violation>) -> EmptyVolume {
     let medium = medium(asked.medium).unwrap_or_else(|why| {
         violations.push(Violation::new(format!("volumes[{index}].empty.medium"), UnknownValue.because(why)));

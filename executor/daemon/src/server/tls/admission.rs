@@ -1,4 +1,4 @@
-//! The right of a connected caller to its connection: its certificates and the rules, verified again while it is connected.
+//! Admission of a connected caller: its certificates and the rules are verified again during the connection.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,16 +9,17 @@ use tokio::time::sleep;
 use super::certificates::{Certificates, Validity};
 use crate::access::rules::Caller;
 
-/// Longest time between two comparisons with the system clock, which can be set, and which runs on while the machine is suspended.
+/// Maximum interval between two reads of the system clock, which can be set, and which continues while the host is
+/// suspended.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// What a caller was admitted with.
+/// Data that a caller's admission was based on.
 #[derive(Debug)]
 pub(in super::super) struct Admission {
     certificates: Arc<Certificates>,
     caller: Caller,
     chain: Vec<CertificateDer<'static>>,
-    /// Earliest end of a certificate of the chain, in seconds since 1970.
+    /// Earliest expiry of a certificate of the chain, in seconds since 1970.
     until: i64,
 }
 
@@ -34,7 +35,8 @@ impl Admission {
         self.caller.check_permission()
     }
 
-    /// Resolves with the reason when a new connection with the same certificates would be refused, or would allow less.
+    /// Resolves with the reason if a new connection with the same certificates would be refused, or would allow fewer
+    /// methods.
     pub(in super::super) async fn revoked(self) -> String {
         let (mut rules, mut files) = (self.caller.subscribe(), self.certificates.subscribe());
         let mut is_due = true;
@@ -57,7 +59,8 @@ fn now() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Returns the time until a certificate is expired; `None` if it is. It is still valid in the last second.
+/// Returns the time until a certificate expires; `None` if it has expired. It is valid until the end of its last
+/// second.
 fn time_left(until: i64, now: Duration) -> Option<Duration> {
     let end = Duration::from_secs(u64::try_from(until).ok()?.saturating_add(1));
     end.checked_sub(now).filter(|left| !left.is_zero())

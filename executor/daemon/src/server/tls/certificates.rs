@@ -1,4 +1,4 @@
-//! Certificates and key of the TCP listener: read from files, and read again while the daemon serves.
+//! Certificates and key of the TCP listener, loaded from files and reloaded while the daemon serves.
 
 use std::fmt;
 use std::io::Read as _;
@@ -27,7 +27,7 @@ use crate::access::rules::{Caller, Rules};
 use crate::config::TlsFiles;
 use crate::locked;
 
-/// Largest file, in bytes.
+/// Maximum file size, in bytes.
 const FILE_MAX: u64 = 1 << 20;
 
 /// Why certificates cannot be used.
@@ -44,7 +44,7 @@ fn fault(path: &Path, why: impl fmt::Display) -> CertificateError {
     CertificateError { path: path.to_owned(), why: why.to_string() }
 }
 
-/// Contents of the files, as they were read together.
+/// Contents of the files of one load.
 struct Contents {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -71,7 +71,7 @@ impl Contents {
     }
 }
 
-/// Reads a file of certificates.
+/// Loads a file of certificates.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
     let pem = read(path, false)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
@@ -82,7 +82,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Certificate
     Ok(found)
 }
 
-/// Reads a file of limited size. One with a secret must not be open to other users.
+/// Loads a file of limited size. A file with a secret must not be accessible to other users.
 fn read(path: &Path, secret: bool) -> Result<Zeroizing<Vec<u8>>, CertificateError> {
     let failed = |error: std::io::Error| fault(path, crate::plain(&error));
     let file = std::fs::File::open(path).map_err(failed)?;
@@ -105,7 +105,7 @@ fn read(path: &Path, secret: bool) -> Result<Zeroizing<Vec<u8>>, CertificateErro
     Ok(bytes)
 }
 
-/// Period in which a certificate is valid, in seconds since 1970.
+/// Validity period of a certificate, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Validity {
     from: i64,
@@ -113,7 +113,7 @@ pub(super) struct Validity {
 }
 
 impl Validity {
-    /// Reads the period of a certificate in DER.
+    /// Reads the validity period of a DER certificate.
     ///
     /// # Errors
     /// Returns a message if the certificate is malformed.
@@ -123,34 +123,34 @@ impl Validity {
         Ok(Self { from: validity.not_before.timestamp(), until: validity.not_after.timestamp() })
     }
 
-    /// What is wrong with it now.
+    /// Returns a message if the certificate is not valid now.
     fn trouble(self) -> Option<String> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
         match self {
-            Self { until, .. } if until < now => Some(format!("the certificate is expired since {} s", now - until)),
-            Self { from, .. } if from > now => Some(format!("the certificate is not valid yet, for {} s", from - now)),
+            Self { until, .. } if until < now => Some(format!("the certificate expired {} s ago", now - until)),
+            Self { from, .. } if from > now => Some(format!("the certificate becomes valid in {} s", from - now)),
             _ => None,
         }
     }
 }
 
-/// What a handshake needs. After a change the certificates of connected callers are verified again.
+/// Data for handshakes. After a change the certificates of connected callers are verified again.
 pub struct Certificates {
     files: TlsFiles,
     rules: Arc<Rules>,
     provider: Arc<CryptoProvider>,
     current: Mutex<Current>,
-    /// Why the verifier refused the last certificate. Handshakes take place on one thread, one step after the other.
+    /// Reason for which the verifier refused the last certificate. Handshakes run on one thread, one step at a time.
     refused: Arc<Mutex<Option<String>>>,
     replaced: watch::Sender<()>,
 }
 
 struct Current {
     contents: Contents,
-    /// Verifies the chains of callers.
+    /// Verifies the certificate chains of callers.
     chains: Arc<dyn ClientCertVerifier>,
     config: Arc<ServerConfig>,
-    /// Trouble with the files that was told last, so that it is told once.
+    /// Last logged file error, so that each is logged once.
     reported: Option<CertificateError>,
     validity: Validity,
 }
@@ -162,10 +162,10 @@ impl fmt::Debug for Certificates {
 }
 
 impl Certificates {
-    /// Reads the files. A certificate that is expired is used nevertheless, with a warning: a later one replaces it.
+    /// Loads the files. An expired certificate is used with a warning, until it is replaced.
     ///
     /// # Errors
-    /// A file cannot be read, is malformed, or does not fit the others.
+    /// Returns an error if a file cannot be read, is malformed, or does not match the others.
     pub fn load(files: TlsFiles, rules: Arc<Rules>) -> Result<Self, CertificateError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let refused = Arc::new(Mutex::new(None));
@@ -178,18 +178,18 @@ impl Certificates {
         Ok(Self { files, rules, provider, current, refused, replaced: watch::Sender::new(()) })
     }
 
-    /// The files.
+    /// Returns the paths of the files.
     pub fn files(&self) -> [&Path; 3] {
         [&self.files.certificate, &self.files.key, &self.files.client_ca]
     }
 
-    /// Time until the certificate expires; none where it has.
+    /// Returns the time until the certificate expires; `None` if it has expired.
     pub fn expires_in(&self) -> Option<Duration> {
         let until = u64::try_from(locked(&self.current).validity.until).ok()?;
         (UNIX_EPOCH + Duration::from_secs(until)).duration_since(SystemTime::now()).ok()
     }
 
-    /// Reads the files again. What cannot be used is logged once, and the earlier certificates stay in force.
+    /// Reloads the files. An error is logged once, and the previous certificates stay in use.
     pub fn reload(&self) {
         let read = Contents::read(&self.files);
         if let Ok(contents) = &read {
@@ -224,16 +224,16 @@ impl Certificates {
         }
     }
 
-    /// Begins a handshake.
+    /// Starts a handshake.
     pub(super) fn session(&self) -> Result<Session, rustls::Error> {
         let config = Arc::clone(&locked(&self.current).config);
         Session::new(config)
     }
 
-    /// The caller of a session after its handshake.
+    /// Returns the caller of a session after its handshake.
     ///
     /// # Errors
-    /// No entry matches.
+    /// Returns a message if no entry matches.
     pub(super) fn caller(&self, session: &Session) -> Result<Caller, String> {
         identify_caller(session.certificates().first().map(AsRef::as_ref).unwrap_or_default(), &self.rules)
     }
@@ -253,13 +253,13 @@ impl Certificates {
         self.replaced.subscribe()
     }
 
-    /// Says why a handshake failed.
+    /// Returns the reason why a handshake failed.
     pub(super) fn reason(&self, error: &rustls::Error) -> String {
         locked(&self.refused).take().unwrap_or_else(|| describe(error))
     }
 }
 
-/// Describes why a certificate is not accepted.
+/// Describes why a certificate was rejected.
 fn describe(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InvalidCertificate(why) => match why {
@@ -267,7 +267,7 @@ fn describe(error: &rustls::Error) -> String {
             Refused::Expired | Refused::ExpiredContext { .. } => "its certificate is expired".to_owned(),
             Refused::NotValidYet | Refused::NotValidYetContext { .. } => "its certificate is not valid yet".to_owned(),
             Refused::Other(why) if why.to_string() == "CaUsedAsEndEntity" => {
-                "its certificate is one of a CA (CA:TRUE), which no caller has".to_owned()
+                "its certificate is a CA certificate (CA:TRUE), which a caller must not use".to_owned()
             }
             other => format!("its certificate is not accepted: {other}"),
         },
@@ -315,14 +315,14 @@ fn configuration(
     let resolver = Arc::new(rustls::sign::SingleCertAndKey::from(certified));
     let mut config = builder.with_client_cert_verifier(Arc::new(verifier)).with_cert_resolver(resolver);
     config.alpn_protocols = vec![b"h2".to_vec()];
-    // A resumed session would skip the check of the certificate, and a ticket is memory that a client has a claim on.
+    // A resumed session would skip the certificate check, and clients can make the server keep memory for tickets.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     config.max_early_data_size = 0;
     Ok(Current { contents, chains, config: Arc::new(config), reported: None, validity })
 }
 
-/// Verifies the chain of a client's certificate, then that it is a caller's.
+/// Verifies the chain of a client's certificate, then that it matches a caller.
 #[derive(Debug)]
 struct Verifier {
     chains: Arc<dyn ClientCertVerifier>,
@@ -331,7 +331,7 @@ struct Verifier {
 }
 
 impl ClientCertVerifier for Verifier {
-    /// Strangers are not told whose certificates are accepted.
+    /// Unauthenticated clients must not learn which CAs are accepted.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }

@@ -1,9 +1,10 @@
-//! Places before authentication: handshakes at once, and connections of each address.
+//! Slots before authentication: limits concurrent handshakes, and connections per address.
 //!
-//! A handshake lives for [`LIFE_MIN`] whatever comes, so that callers that are far away can end theirs. When all places are
-//! taken, an older handshake goes for a new one; if there is none, the new client is refused. A part of the places is for addresses
-//! of which a client authenticated lately: strangers, from however many addresses, do not lock out those callers. An address with
-//! many handshakes at once has the minimum life for some of them only, so that a few addresses lock out no other.
+//! A handshake keeps its slot for at least [`LIFE_MIN`], so that distant callers can finish theirs. If all slots are in
+//! use, a new handshake replaces an older one; if none is old enough, the new client is refused. Some slots are
+//! reserved for addresses from which a client authenticated recently, so that unauthenticated clients cannot lock out
+//! such callers, from however many addresses. If an address has many handshakes, only some of them have the minimum
+//! lifetime, so that a few addresses cannot lock out others.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -14,18 +15,18 @@ use tokio::sync::Notify;
 
 use super::locked;
 
-/// Minimum life of a handshake: several round trips around the world.
+/// Minimum lifetime of a handshake: several round trips around the world.
 const LIFE_MIN: Duration = Duration::from_millis(500);
-/// Part of the places for addresses that authenticated lately: one in so many.
+/// Divisor of the slots: this fraction is reserved for addresses that authenticated recently.
 const KEPT: usize = 4;
-/// Part of the places that an address may have with the minimum life: one in so many.
+/// Divisor of the slots: this fraction is available to one address with the minimum lifetime.
 const SHARE: usize = 16;
-/// Maximum number of addresses that are remembered.
+/// Maximum number of remembered addresses.
 const REMEMBERED_MAX: usize = 1024;
-/// Time for which an address is remembered after its last client authenticated or left.
+/// Time for which an address is remembered after its last client authenticated or disconnected.
 const REMEMBERED_FOR: Duration = Duration::from_secs(24 * 3600);
 
-/// Places for connections, shared by all of them.
+/// Connection slots, shared by all connections.
 #[derive(Clone, Debug)]
 pub(super) struct HandshakeLimiter {
     handshakes: usize,
@@ -35,20 +36,20 @@ pub(super) struct HandshakeLimiter {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Connections by address. No address has 0.
+    /// Connections by address. Addresses without connections are removed.
     connections: HashMap<IpAddr, Connections>,
-    /// Handshakes, the oldest first.
+    /// Handshakes, oldest first.
     shaking: Vec<Handshake>,
-    /// Handshakes in [`State::shaking`] of addresses that were not remembered.
+    /// Number of handshakes in [`State::shaking`] of addresses that were not remembered.
     strangers: usize,
-    /// Addresses of which a client authenticated, with the last time at which one authenticated or left.
+    /// Addresses from which a client authenticated, with the last time at which one authenticated or disconnected.
     remembered: HashMap<IpAddr, Instant>,
 }
 
 #[derive(Debug, Default)]
 struct Connections {
     all: usize,
-    /// Those in the handshake.
+    /// Number of connections in the handshake.
     shaking: usize,
 }
 
@@ -65,7 +66,7 @@ impl State {
         self.connections.get(&address).map_or(0, |connections| connections.shaking)
     }
 
-    /// Removes the oldest handshake that fits, if there is one, and has its connection closed.
+    /// Removes the oldest matching handshake, if any, and has its connection closed.
     fn drop_oldest(&mut self, fits: impl Fn(&Self, &Handshake) -> bool) -> Option<()> {
         let place = self.shaking.iter().position(|handshake| fits(self, handshake))?;
         self.remove(place).leave.notify_one();
@@ -94,7 +95,7 @@ impl State {
     }
 }
 
-/// A connection's place; given back when this is dropped.
+/// A connection's slot, released on drop.
 #[derive(Debug)]
 pub(in super::super) struct Place {
     crowd: HandshakeLimiter,
@@ -109,20 +110,21 @@ impl HandshakeLimiter {
         Self { handshakes, each, state: Arc::default() }
     }
 
-    /// Takes a place for a handshake; `None` if the client must be refused.
+    /// Claims a slot for a handshake; `None` if the client must be refused.
     pub(super) fn enter(&self, address: IpAddr, now: Instant) -> Option<Place> {
         let address = network(address);
         let mut state = locked(&self.state);
         let is_old = |handshake: &Handshake| now.saturating_duration_since(handshake.since) >= LIFE_MIN;
         if state.connections.get(&address).is_some_and(|connections| connections.all >= self.each) {
-            // Its place is free in a moment; until then the address has one more.
+            // The slot is released shortly; until then the address has one more.
             state.drop_oldest(|_, one| one.address == address && is_old(one))?;
         }
         let is_stranger = !state.is_remembered(address, now);
         let kept = self.handshakes / KEPT;
         let is_full = state.shaking.len() >= self.handshakes;
         if is_full || (is_stranger && state.strangers >= self.handshakes - kept) {
-            // A stranger takes the place of another one, or one that remembered addresses have beyond those kept for them.
+            // A client of an unknown address replaces another one, or one that remembered addresses have beyond their
+            // reserved slots.
             let is_beyond = state.shaking.len() - state.strangers > kept;
             let may_go = |one: &Handshake| one.is_stranger || !is_stranger || (is_full && is_beyond);
             let share = (self.handshakes / SHARE).max(1);
@@ -144,12 +146,12 @@ impl HandshakeLimiter {
 }
 
 impl Place {
-    /// Resolves when another handshake has got the place.
+    /// Resolves when another handshake has claimed the slot.
     pub(super) async fn lost(&self) {
         self.leave.notified().await;
     }
 
-    /// Notes that the handshake is over and the client accepted.
+    /// Records that the handshake is complete and the client accepted.
     pub(super) fn settle(&mut self, now: Instant) {
         self.is_settled = true;
         let mut state = locked(&self.crowd.state);
@@ -180,7 +182,7 @@ impl Drop for Place {
     }
 }
 
-/// Address that counts: of IPv6 the network of 64 bits, of which one host has all addresses.
+/// Returns the address that is counted: for IPv6 the /64 network, which one host controls.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
@@ -198,7 +200,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// One of many addresses.
+    /// Returns one of many addresses.
     fn address(number: u32) -> IpAddr {
         IpAddr::from((0x0a00_0000 + number).to_be_bytes())
     }
@@ -276,8 +278,8 @@ mod tests {
         assert!(crowd.enter(ip("fd00::4"), now).is_some());
     }
 
-    /// Strangers from an address each, so many a second, and callers whose handshakes take this long. Returns how many of the
-    /// callers were served.
+    /// Simulates unauthenticated clients, each from its own address, `each_second` per second, and callers whose
+    /// handshakes take this long. Returns how many callers were served.
     fn attacked(places: usize, each_second: u32, takes: Duration, are_remembered: bool) -> usize {
         let (crowd, start) = (HandshakeLimiter::new(places, 128), Instant::now());
         let callers: Vec<IpAddr> = (0..8).map(|number| IpAddr::from([192, 0, 2, number])).collect();
@@ -291,7 +293,7 @@ mod tests {
                 strangers.push_back(place);
             }
             strangers.retain(|place| !is_lost(place));
-            // The callers come one after the other in the second of the three seconds.
+            // The callers arrive one at a time in the second of the three seconds.
             if number >= each_second
                 && (number - each_second).is_multiple_of(each_second / 8)
                 && let Some(caller) = callers.get(((number - each_second) / (each_second / 8)) as usize)
@@ -321,7 +323,7 @@ mod tests {
         assert!(attacked(64, 700, takes, false) < 8 && attacked(512, 2000, takes, false) < 8, "the controls");
     }
 
-    /// Random events against the rules that hold at all times.
+    /// Checks the invariants under random events.
     #[test]
     fn random_events_keep_the_bounds() {
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;

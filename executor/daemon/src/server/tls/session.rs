@@ -1,8 +1,8 @@
-//! A TLS session of which this module holds every decrypted byte.
+//! A TLS session whose decrypted data is all held by this module.
 //!
-//! rustls decrypts in the buffer that it is given. Its own buffer would keep the last records for as long as the
-//! connection is open: so the buffers are here, and what was used of them is overwritten at once. What rustls copies it
-//! frees, and freed memory is overwritten (`executor_secrets::ZeroOnFree`). Nothing here reads or writes a socket.
+//! rustls decrypts in the buffer that it is given. Its own buffer would keep the last records while the connection is
+//! open, so the buffers are here, and their used parts are overwritten at once. rustls frees its copies, and freed
+//! memory is overwritten (`executor_secrets::ZeroOnFree`). This module does no socket I/O.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,29 +17,29 @@ use rustls::unbuffered::{
 };
 use zeroize::Zeroize as _;
 
-/// Largest record, in bytes (RFC 8446, 5.2), with its header.
+/// Maximum size of a record (RFC 8446, 5.2) with its header, in bytes.
 const RECORD_MAX: usize = 5 + (16 << 10) + 256;
-/// Most bytes of a handshake that are held at once: a chain of certificates fits.
+/// Maximum buffered handshake data, in bytes; fits a certificate chain.
 const HANDSHAKE_MAX: usize = 32 << 10;
-/// Most bytes that are encrypted at once.
+/// Maximum size of data that is encrypted at once, in bytes.
 const PLAIN_MAX: usize = 16 << 10;
-/// Room for header, type and tag of a record.
+/// Space for header, type and tag of a record, in bytes.
 const OVERHEAD: usize = 64;
 
-/// A session on the server's side.
+/// A server-side session.
 pub(in super::super) struct Session {
     connection: UnbufferedServerConnection,
-    /// Received bytes, encrypted; zeros behind them.
+    /// Received encrypted bytes, followed by zeros.
     incoming: Vec<u8>,
     filled: usize,
     /// Encrypted bytes for the socket.
     outgoing: Vec<u8>,
     sent: usize,
-    /// Decrypted bytes, and how many of the first piece are taken.
+    /// Decrypted pieces, and the number of consumed bytes of the first piece.
     plain: VecDeque<Vec<u8>>,
     taken: usize,
     closed: bool,
-    /// True after an error: rustls is not asked again.
+    /// True after an error: rustls must not be called again.
     failed: bool,
 }
 
@@ -68,12 +68,12 @@ impl Session {
         self.connection.is_handshaking()
     }
 
-    /// Returns the client's certificate and the others of its chain, after the handshake.
+    /// Returns the client's certificate and the rest of its chain, after the handshake.
     pub(super) fn certificates(&self) -> &[CertificateDer<'static>] {
         self.connection.peer_certificates().unwrap_or_default()
     }
 
-    /// Gives back the room that only a handshake needs.
+    /// Frees the space that only a handshake needs.
     pub(super) fn settle(&mut self) {
         if self.filled <= RECORD_MAX && self.incoming.len() > RECORD_MAX {
             let mut smaller = vec![0; RECORD_MAX];
@@ -82,10 +82,10 @@ impl Session {
         }
     }
 
-    /// Room for bytes of the socket; never empty.
+    /// Returns space for bytes from the socket; never empty.
     ///
     /// # Errors
-    /// The client sends more than fits, without an end.
+    /// Returns an error if the client sends more than fits without completing a message.
     pub(super) fn room(&mut self) -> io::Result<&mut [u8]> {
         if self.filled == self.incoming.len() {
             if !self.is_handshaking() || self.filled >= HANDSHAKE_MAX {
@@ -101,10 +101,10 @@ impl Session {
         Ok(&mut self.incoming[self.filled..])
     }
 
-    /// Takes in this many bytes that were put into the room. Where it fails, an alert may wait for the socket.
+    /// Processes this many bytes that were written into the space. On failure, an alert may wait for the socket.
     ///
     /// # Errors
-    /// The bytes are not TLS, or the client is refused.
+    /// Returns an error if the bytes are not TLS, or the client is refused.
     pub(super) fn received(&mut self, bytes: usize) -> Result<(), rustls::Error> {
         self.filled += bytes;
         let advanced = self.advance();
@@ -114,9 +114,9 @@ impl Session {
         advanced
     }
 
-    /// Takes the alert of a session that has failed, which waits in rustls, and ends the session.
+    /// Takes the alert of a failed session out of rustls, and ends the session.
     fn take_alert(&mut self) {
-        // rustls still knows places in the buffer: it is given what is left, as ever, and once.
+        // rustls still refers to offsets in the buffer, so it gets the remaining bytes once, as usual.
         let Self { connection, incoming, filled, outgoing, .. } = self;
         if !self.failed
             && let Ok(ConnectionState::EncodeTlsData(mut data)) =
@@ -147,7 +147,7 @@ impl Session {
                     }
                 }
                 Ok(ConnectionState::EncodeTlsData(mut data)) => encode(&mut data, outgoing)?,
-                // It is in `outgoing`, and is sent from there once.
+                // The data is in `outgoing`, and is sent from there once.
                 Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
                 Ok(ConnectionState::PeerClosed) => *closed = true,
                 Ok(_) => blocked = true,
@@ -170,21 +170,21 @@ impl Session {
         }
     }
 
-    /// Encrypted bytes that wait for the socket.
+    /// Returns the encrypted bytes that wait for the socket.
     pub(super) fn waiting(&self) -> &[u8] {
         &self.outgoing[self.sent..]
     }
 
-    /// Notes that the socket took this many of them.
+    /// Records that the socket accepted this many bytes.
     pub(super) fn sent(&mut self, bytes: usize) {
         self.sent += bytes;
         if self.sent == self.outgoing.len() {
-            // Nothing is held for a connection that is silent.
+            // A silent connection holds no memory.
             (self.outgoing, self.sent) = (Vec::new(), 0);
         }
     }
 
-    /// Moves decrypted bytes into the buffer; returns how many.
+    /// Moves decrypted bytes into the buffer; returns their number.
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> usize {
         let mut read = 0;
         while let Some(first) = self.plain.front()
@@ -202,15 +202,15 @@ impl Session {
         read
     }
 
-    /// True when the client has said that it sends no more.
+    /// Returns true if the client has sent close_notify.
     pub(super) fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Encrypts the beginning of these pieces; returns how many bytes.
+    /// Encrypts the start of these pieces; returns the number of encrypted bytes.
     ///
     /// # Errors
-    /// The session is over.
+    /// Returns an error if the session is over.
     pub(super) fn write(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut plain = zeroize::Zeroizing::new(Vec::with_capacity(
             pieces.iter().map(|piece| piece.len()).sum::<usize>().min(PLAIN_MAX),
@@ -229,10 +229,10 @@ impl Session {
         Ok(plain.len())
     }
 
-    /// Tells the client that no more is sent.
+    /// Queues a close_notify alert.
     ///
     /// # Errors
-    /// The session is over.
+    /// Returns an error if the session is over.
     pub(super) fn close(&mut self) -> io::Result<()> {
         self.with_traffic(|traffic, outgoing| {
             append(outgoing, OVERHEAD, |room| match traffic.queue_close_notify(room) {
@@ -261,7 +261,7 @@ impl Session {
     }
 }
 
-/// Appends what rustls has to say.
+/// Appends the encoded data of rustls.
 fn encode<Data>(data: &mut EncodeTlsData<'_, Data>, outgoing: &mut Vec<u8>) -> Result<(), rustls::Error> {
     append(outgoing, OVERHEAD, |room| match data.encode(room) {
         Ok(written) => Ok(Ok(written)),
@@ -270,7 +270,7 @@ fn encode<Data>(data: &mut EncodeTlsData<'_, Data>, outgoing: &mut Vec<u8>) -> R
     })
 }
 
-/// Appends what is written into the room behind a buffer, with more room where it says so.
+/// Appends what `write` puts into the space behind a buffer, and enlarges the space on demand.
 fn append<E>(
     buffer: &mut Vec<u8>,
     room: usize,
@@ -323,7 +323,7 @@ mod tests {
         Pki { server: Arc::new(server), client: Arc::new(client) }
     }
 
-    /// Gives bytes to a session, in pieces of this size.
+    /// Feeds bytes to a session, in pieces of this size.
     fn give(session: &mut Session, mut bytes: &[u8], piece: usize) -> Result<(), String> {
         while !bytes.is_empty() {
             let room = session.room().map_err(|error| error.to_string())?;
@@ -403,7 +403,7 @@ mod tests {
         }
     }
 
-    /// Any byte of any flight may be another one, or be missing: the session fails and says so, and nothing else happens.
+    /// Any byte of any flight may be changed or missing: the session fails with an error and has no other effect.
     #[test]
     fn what_is_not_tls_ends_the_session_and_nothing_else() {
         let pki = pki();

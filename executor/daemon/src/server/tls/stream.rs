@@ -10,12 +10,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::super::client::ClientSocket;
 use super::session::Session;
 
-/// A caller's stream, decrypted.
+/// A caller's decrypted stream.
 #[derive(Debug)]
 pub(in super::super) struct TlsStream {
     socket: ClientSocket<TcpStream>,
     session: Session,
-    /// Bytes that are encrypted but not all in the socket yet: the writer is told of them when they are.
+    /// Bytes that are encrypted but not completely in the socket yet; they are reported as written once they are.
     accepted: usize,
     closing: bool,
 }
@@ -25,7 +25,7 @@ impl TlsStream {
         Self { socket, session, accepted: 0, closing: false }
     }
 
-    /// Writes what is encrypted.
+    /// Writes encrypted bytes to the socket.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.session.waiting().is_empty() {
             match ready!(Pin::new(&mut self.socket).poll_write(context, self.session.waiting()))? {
@@ -56,7 +56,7 @@ impl AsyncRead for TlsStream {
                 return Poll::Ready(Ok(()));
             }
             let received = this.session.received(bytes);
-            // An alert, or an answer to new keys. Where there is no room the writer goes on with it.
+            // An alert, or the response to a key update. If the socket is full, a later write sends it.
             if let Poll::Ready(sent) = this.poll_send(context) {
                 sent?;
             }
@@ -70,8 +70,9 @@ impl AsyncWrite for TlsStream {
         self.poll_write_vectored(context, &[IoSlice::new(bytes)])
     }
 
-    /// Takes bytes when all of them are in the socket, so that what the writer counts as unread is that. A writer that has to
-    /// wait comes again with the same bytes, and perhaps more.
+    /// Reports bytes as written only when all of them are in the socket, so that the writer's unread count is accurate.
+    /// A writer that
+    /// has to wait calls again with the same bytes, and perhaps more.
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -102,7 +103,7 @@ impl AsyncWrite for TlsStream {
         ready!(this.poll_send(context))?;
         if !this.closing {
             this.closing = true;
-            let _ = this.session.close(); // it fails where the session is over
+            let _ = this.session.close(); // fails if the session is over
         }
         ready!(this.poll_send(context))?;
         Pin::new(&mut this.socket).poll_shutdown(context)

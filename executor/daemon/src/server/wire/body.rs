@@ -1,8 +1,9 @@
-//! Requests with their own fields and bodies, restored from the library's, and answers without theirs.
+//! Restores requests with their own fields and bodies from the library's, and passes responses to the library without
+//! content.
 //!
-//! A call comes from the HTTP/2 library as a path with the stream's id, and a body of zeros. The bytes are in
-//! [`Calls`]; for every zero that the library hands on one of them is taken, so that its flow control holds. A body is
-//! handed on message by message, each whole and checked before it is decoded.
+//! A call arrives from the HTTP/2 library as a path with the stream's id, and a body of zeros. The data is in
+//! [`Calls`]; for each zero from the library one byte is consumed, so that its flow control works. A body is passed on
+//! message by message, each complete and checked before it is decoded.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -21,11 +22,11 @@ use super::weight::Weigher;
 use crate::api_error::{ApiError, Kind};
 use crate::telemetry::metrics::calls::CallTimer;
 
-/// Bytes for the library in place of an answer's.
+/// Zeros for the library in place of a response.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
-/// Bytes of the prefix that gRPC puts before a message: a flag, and a length of four bytes.
+/// Size of gRPC's message prefix: a flag byte and a four-byte length.
 const PREFIX: usize = 5;
-/// Metadata by which a client wants requests with unknown fields refused.
+/// Metadata key with which a client requests rejection of unknown fields.
 const STRICT_FIELDS: &str = "executor-strict-fields";
 /// A message without content.
 const EMPTY: Bytes = Bytes::from_static(&[0; PREFIX]);
@@ -40,17 +41,17 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Returns the call of the library's request; `None` where its stream is gone, or was beyond the limit.
+    /// Returns the call of the library's request; `None` if its stream is gone, or exceeded the limit.
     pub(crate) fn new(calls: &Calls, shadow: http::Request<Incoming>) -> Option<Self> {
         let id = shadow.uri().path().strip_prefix('/')?.parse().ok()?;
         let request = calls.start(id)?;
         Some(Self { calls: calls.clone(), id, request, body: shadow.into_body() })
     }
 
-    /// Returns true if the client wants unknown fields refused.
+    /// Returns true if the client requests rejection of unknown fields.
     ///
     /// # Errors
-    /// Returns a problem if the value is neither `true` nor `false`.
+    /// Returns an error if the value is neither `true` nor `false`.
     pub(crate) fn is_strict(&self) -> Result<bool, ApiError> {
         let mut values = self.request.fields.get_all(STRICT_FIELDS).iter();
         match (values.next().map(|value| value.as_bytes()), values.next()) {
@@ -62,7 +63,7 @@ impl Call {
         }
     }
 
-    /// Returns the request, whose messages have at most `most` bytes, and the responder for its answer.
+    /// Returns the request, whose messages have at most `most` bytes, and the responder.
     pub(crate) fn open(self, most: usize, is_strict: bool) -> (http::Request<RequestBody>, Responder) {
         let Self { calls, id, request: Request { method, path, fields, .. }, body } = self;
         let conversation = Conversation::new(&path);
@@ -87,7 +88,7 @@ impl Call {
         (request, Responder { calls, id, conversation })
     }
 
-    /// Returns the responder of a call that is not carried out.
+    /// Returns the responder of a call that is not executed.
     pub(crate) fn refuse(self) -> Responder {
         self.calls.drop_body(self.id);
         let conversation = Conversation::new("");
@@ -104,8 +105,9 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    /// Answers with one message, which is encoded at once, so that its room is that of its own size however slowly the
-    /// client reads. Without room for it the call is refused.
+    /// Responds with one message, which is encoded at once, so that it occupies only its own size while the client
+    /// reads slowly. If
+    /// there is no space for it, the call is refused.
     pub(crate) async fn answer_whole(
         self,
         answer: http::Response<Body>,
@@ -147,8 +149,9 @@ impl Responder {
         shadow
     }
 
-    /// Answers. Returns the answer as the library gets it. `secrets` says that it holds some; the permit is given back
-    /// when it is written.
+    /// Responds. Returns the response that the library gets. `secrets` is true if the response holds secrets; the
+    /// permit is released
+    /// when the response is written.
     pub(crate) fn answer(
         self,
         answer: http::Response<Body>,
@@ -182,7 +185,7 @@ pub(crate) struct RequestBody {
     body: Incoming,
     calls: Calls,
     id: u32,
-    /// Number of the library's zeros for which no bytes were taken yet.
+    /// Number of zeros from the library for which no bytes were consumed yet.
     owed: usize,
     parser: Parser,
     ready: VecDeque<Bytes>,
@@ -193,16 +196,16 @@ pub(crate) struct RequestBody {
 
 #[derive(Debug)]
 enum Parser {
-    /// In a message's prefix, of which this many bytes are there.
+    /// In a message's prefix; holds the number of received bytes.
     Prefix([u8; PREFIX], usize),
-    /// In a message, here with its prefix; this many bytes are still to come.
+    /// In a message; holds the message with its prefix, and the number of missing bytes.
     Message(Vec<u8>, usize),
-    /// At the end: no more bytes are taken.
+    /// At the end; no more bytes are consumed.
     Over,
 }
 
 impl RequestBody {
-    /// Parses bytes of the client.
+    /// Parses bytes from the client.
     fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Status> {
         while !bytes.is_empty() {
             match &mut self.parser {
@@ -218,7 +221,7 @@ impl RequestBody {
                     let [flag, length @ ..] = prefix;
                     let length = u32::from_be_bytes(length) as usize;
                     if flag != 0 || length > self.most {
-                        // The gRPC library refuses it with the reason.
+                        // The gRPC library rejects it with the reason.
                         self.ready.push_back(prefix.to_vec().into());
                         self.parser = Parser::Over;
                     } else {
@@ -231,7 +234,7 @@ impl RequestBody {
                 Parser::Message(message, left) => {
                     let taken = bytes.len().min(*left);
                     if message.capacity() - message.len() < taken {
-                        // Doubled, up to the final length: the allocator overwrites the memory that is left.
+                        // Capacity is doubled up to the final length; the allocator overwrites the old memory.
                         message.reserve_exact(taken.max(message.len().min(*left)));
                     }
                     message.extend_from_slice(&bytes[..taken]);
@@ -245,7 +248,7 @@ impl RequestBody {
         Ok(())
     }
 
-    /// Checks and hands on the message if it is whole.
+    /// Checks the message and passes it on, if it is complete.
     fn message(&mut self) -> Result<(), Status> {
         let Parser::Message(message, 0) = &mut self.parser else { return Ok(()) };
         let message = std::mem::take(message);
@@ -261,7 +264,7 @@ impl RequestBody {
         Ok(())
     }
 
-    /// Returns a part of a message where one is incomplete at the end of the body, so that the gRPC library notices.
+    /// Returns the partial message if one is incomplete at the end of the body, so that the gRPC library detects it.
     fn incomplete(&mut self) -> Option<Bytes> {
         let incomplete = match std::mem::replace(&mut self.parser, Parser::Over) {
             Parser::Prefix(_, 0) | Parser::Over => false,
@@ -319,15 +322,15 @@ impl Drop for RequestBody {
     }
 }
 
-/// Body of an answer, as the library gets it.
+/// Response body, as the library gets it.
 #[derive(Debug)]
 pub(crate) struct ResponseBody {
     body: Body,
     calls: Calls,
     id: u32,
-    /// Number of zeros still to be given to the library.
+    /// Number of zeros that the library still gets.
     owed: usize,
-    /// True if the trailers are there already and the library has not got its own yet.
+    /// True if the trailers are ready and the library has not received its own yet.
     trailers: bool,
     conversation: Conversation,
     timer: CallTimer,

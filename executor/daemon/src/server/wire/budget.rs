@@ -1,13 +1,13 @@
-//! Memory for unread answers, shared out by owner: one pool for a socket, a share of it for each owner, and a part of
-//! the share for each connection.
+//! Memory for unread responses: a pool per socket, of which each owner has a share, and each connection a part of that
+//! share.
 //!
-//! An answer takes its own size until the client has read it. A large answer is made only after room was reserved for
-//! it; until then its call waits. A client that reads nothing delays its own calls first, then those of its owner; a
-//! connection whose client makes no progress is closed when its owner or the whole socket needs the room. Streams of
-//! answers are counted likewise, by owner.
+//! A response occupies its own size until the client has read it. A large response is created only after space was
+//! reserved for it; until then its call waits. A client that reads nothing delays its own calls first, then those of
+//! its owner; a connection whose client makes no progress is closed when its owner or the whole socket needs the space.
+//! Response streams are limited by owner likewise.
 //!
-//! An owner is a user of the host, a container or a caller's identity. Root of the host may have all that is free, and
-//! part of the pool is kept for it.
+//! An owner is a host user, a container or a caller's identity. Root of the host may use all free space, and part of
+//! the pool is reserved for it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,26 +20,26 @@ use tokio::time::Instant;
 use crate::access;
 use crate::locked;
 
-/// Bytes for unread answers of one connection.
+/// Maximum size of one connection's unread responses, in bytes.
 const CONNECTION: usize = 16 << 20;
-/// Bytes for unread answers of all connections of a socket.
+/// Maximum size of unread responses of all connections of a socket, in bytes.
 const ALL: usize = 64 << 20;
-/// Bytes reserved to make one large answer: a page of a list, and the message that it is encoded from.
+/// Space reserved to create one large response, in bytes: a page of a list, and the message that it is encoded from.
 const LARGE: usize = 4 << 20;
-/// Most streams of answers of all connections of a socket: each may have some 64 KiB that its client has not read.
+/// Maximum number of response streams per socket; each may hold some 64 KiB that its client has not read.
 const STREAMS: usize = 4096;
-/// Divisor of the pool: one owner has at most this part, and so much is kept for root.
+/// Divisor of the pool: one owner gets at most this fraction, and the same fraction is reserved for root.
 const PART: usize = 4;
-/// Time limit for room; then the call is refused.
+/// Maximum wait for space before the call is refused.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Time without progress after which a client is stalled, while others wait for room.
+/// Time without progress after which a client counts as stalled, while others wait for space.
 const STALLED: Duration = Duration::from_secs(10);
-/// Bytes of answers that a client must read within [`STALLED`] to make progress: 16 KiB per second.
+/// Bytes of responses that a client must read within [`STALLED`] to make progress: 16 KiB per second.
 pub(super) const PROGRESS: usize = 160 << 10;
-/// Interval of looks for stalled clients.
+/// Interval of checks for stalled clients.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Methods with one answer that can be large.
+/// Unary methods whose response can be large.
 const LARGE_ANSWERS: [&str; 8] = [
     "/executor.v1.Executor/List",
     "/executor.v1.Executor/Get",
@@ -51,7 +51,7 @@ const LARGE_ANSWERS: [&str; 8] = [
     "/executor.v1.Pods/ListPods",
 ];
 
-/// Amount of memory or places.
+/// Amount of memory or streams.
 #[derive(Clone, Copy, Debug, Default)]
 struct Amount {
     bytes: usize,
@@ -66,21 +66,21 @@ impl Amount {
 
 const POOL: Amount = Amount { bytes: ALL, streams: STREAMS };
 
-/// Shares of a socket's pool.
+/// How a socket's pool is divided.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shares {
-    /// Most that one owner has; root has no such limit.
+    /// Maximum of one owner; does not apply to root.
     each: Amount,
-    /// Part that is kept for root.
+    /// Part reserved for root.
     kept: Amount,
 }
 
 impl Shares {
-    /// Shares on the control plane's socket, where root calls.
+    /// Shares of the control plane's socket, on which root may call.
     pub(crate) const LOCAL: Self = Self { each: POOL.part(PART), kept: POOL.part(PART) };
-    /// Shares over TCP, where no caller is root.
+    /// Shares of TCP, where no caller is root.
     pub(crate) const REMOTE: Self = Self { kept: Amount { bytes: 0, streams: 0 }, ..Self::LOCAL };
-    /// Shares on the containers' socket: all connections of a container have the room of one.
+    /// Shares of the containers' socket: all connections of a container share the space of one.
     pub(crate) const RUNTIME: Self = Self { each: Amount { bytes: CONNECTION, streams: 0 }, ..Self::REMOTE };
 }
 
@@ -91,27 +91,27 @@ pub(crate) struct AnswerBudget(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     shares: Shares,
-    /// Held while amounts in use change.
+    /// Locked while amounts in use change.
     owners: Mutex<HashMap<u64, Weak<OwnerShare>>>,
     all: InUse,
-    /// Part of `all` that owners other than root have.
+    /// Part of `all` that owners other than root use.
     guests: InUse,
-    /// Notified when room becomes free.
+    /// Notified when space is released.
     freed: Notify,
-    /// Notified while a call waits for room that all owners take together.
+    /// Notified while a call waits because all owners together use the space.
     pressed: Notify,
 }
 
-/// Share of an owner, with all of its connections.
+/// Share of an owner, for all of its connections.
 #[derive(Debug)]
 struct OwnerShare {
     is_root: bool,
     used: InUse,
-    /// Notified while a call waits for room that its owner takes.
+    /// Notified while a call waits because its owner uses the space.
     pressed: Notify,
 }
 
-/// Amount in use. Changed under the lock of [`Shared::owners`] only.
+/// Amount in use. Changed only under the lock of [`Shared::owners`].
 #[derive(Debug, Default)]
 struct InUse {
     bytes: AtomicUsize,
@@ -129,14 +129,14 @@ impl InUse {
         self.streams.fetch_sub(streams, Ordering::Relaxed);
     }
 
-    /// True if `more` fits beside what is in use. What takes nothing of a kind always fits.
+    /// Returns true if `more` fits in addition to the amount in use. A zero amount always fits.
     fn fits(&self, more: Amount, limit: Amount) -> bool {
         let fits = |used: &AtomicUsize, more, limit| more == 0 || used.load(Ordering::Relaxed) + more <= limit;
         fits(&self.bytes, more.bytes, limit.bytes) && fits(&self.streams, more.streams, limit.streams)
     }
 }
 
-/// Level at which there is no room.
+/// Level that has no space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Full {
     Connection,
@@ -152,7 +152,7 @@ pub(crate) struct ConnectionBudget {
     own: Arc<InUse>,
 }
 
-/// Room for one answer or stream; given back when it is dropped.
+/// Space for one response or stream, released on drop.
 #[derive(Debug)]
 pub(crate) struct AnswerPermit {
     budget: ConnectionBudget,
@@ -171,7 +171,7 @@ impl AnswerBudget {
         }))
     }
 
-    /// Returns the budget of a new connection of an owner. Shares of containers' users are never root's.
+    /// Returns the budget of a new connection of an owner. Container users never share root's budget.
     pub(crate) fn connection(&self, owner: u64, is_root: bool) -> ConnectionBudget {
         let mut owners = locked(&self.0.owners);
         let share = owners.get(&owner).and_then(Weak::upgrade);
@@ -185,7 +185,7 @@ impl AnswerBudget {
 }
 
 impl ConnectionBudget {
-    /// Takes room on all levels.
+    /// Claims space on all levels.
     fn take(&self, more: Amount) -> Result<(), Full> {
         let Shared { shares, owners, all, guests, .. } = &*self.all.0;
         let _changing = locked(owners);
@@ -223,10 +223,10 @@ impl ConnectionBudget {
             .for_each(change);
     }
 
-    /// Waits for room for this many bytes.
+    /// Waits for this much space.
     ///
     /// # Errors
-    /// There was no room in time. The text is for the caller.
+    /// Returns a message for the client if there was no space in time.
     async fn take_in_time(&self, bytes: usize) -> Result<(), String> {
         let deadline = Instant::now() + PATIENCE;
         let Shared { shares, freed, pressed, .. } = &*self.all.0;
@@ -239,16 +239,16 @@ impl ConnectionBudget {
                 let seconds = PATIENCE.as_secs();
                 return Err(match full {
                     Full::Connection => format!(
-                        "unread answers on this connection have taken more than {} MiB for {seconds} s: read them first",
+                        "unread responses on this connection have taken more than {} MiB for {seconds} s: read them first",
                         CONNECTION >> 20
                     ),
                     Full::Owner => format!(
-                        "unread answers of this caller's connections have taken more than {} MiB for {seconds} s: read \
+                        "unread responses of this caller's connections have taken more than {} MiB for {seconds} s: read \
                          them first",
                         shares.each.bytes >> 20
                     ),
                     Full::All => {
-                        format!("unread answers of all clients take more than {} MiB: try again later", ALL >> 20)
+                        format!("unread responses of all clients take more than {} MiB: try again later", ALL >> 20)
                     }
                 });
             }
@@ -261,21 +261,21 @@ impl ConnectionBudget {
         }
     }
 
-    /// Waits until there is room to make the answer of a method.
+    /// Waits until there is space to create the response of a method.
     ///
     /// # Errors
-    /// There was no room in time, or the owner has too many streams. The text is for the caller.
+    /// Returns a message for the client if there was no space in time, or the owner has too many streams.
     pub(crate) async fn reserve(&self, method: &str) -> Result<AnswerPermit, String> {
         let mut amount = Amount::default();
         if access::is_stream(method) {
             amount.streams = 1;
             self.take(amount).map_err(|full| match full {
                 Full::Owner | Full::Connection => format!(
-                    "this caller has {} calls with streams of answers open, which is the limit: end some of them",
+                    "this caller has {} calls with response streams open, which is the limit: end some of them",
                     self.all.0.shares.each.streams
                 ),
                 Full::All => format!(
-                    "{STREAMS} calls with streams of answers are open, which is the limit of all callers: try again later"
+                    "{STREAMS} calls with response streams are open, which is the limit of all callers: try again later"
                 ),
             })?;
         } else if LARGE_ANSWERS.contains(&method) {
@@ -285,8 +285,9 @@ impl ConnectionBudget {
         Ok(AnswerPermit { budget: self.clone(), amount })
     }
 
-    /// Resolves when others wait for room and this connection's client is stalled, with its unread bytes. `unread`
-    /// returns the unread bytes and the time of the last progress.
+    /// Resolves with the number of unread bytes if others wait for space and this connection's client is stalled.
+    /// `unread` returns
+    /// the unread bytes and the time of the last progress.
     pub(crate) async fn stalled(&self, unread: impl Fn() -> (usize, Instant)) -> usize {
         loop {
             tokio::select! {
@@ -302,10 +303,10 @@ impl ConnectionBudget {
 }
 
 impl AnswerPermit {
-    /// Makes the room that of an answer of this many bytes.
+    /// Changes the space to the size of the response.
     ///
     /// # Errors
-    /// The answer is larger than its reservation, and there was no room in time. The text is for the caller.
+    /// Returns a message for the client if the response is larger than its reservation, and there was no space in time.
     pub(crate) async fn resize(&mut self, bytes: usize) -> Result<(), String> {
         if let Some(less) = self.amount.bytes.checked_sub(bytes) {
             self.budget.give_back(Amount { bytes: less, streams: 0 });
@@ -330,7 +331,7 @@ mod tests {
     const LIST: &str = "/executor.v1.Executor/List";
     const LOGS: &str = "/executor.v1.Executor/StreamLogs";
 
-    /// Takes room for large answers of an owner, each unread, on as many connections as it takes.
+    /// Fills an owner's space with unread large responses, on as many connections as needed.
     async fn fill(budget: &AnswerBudget, owner: u64, bytes: usize) -> Vec<AnswerPermit> {
         let mut held = Vec::new();
         while held.len() * LARGE < bytes {
@@ -412,7 +413,7 @@ mod tests {
         assert_eq!(locked(&budget.0.owners).len(), 1, "nothing is kept of owners without connections");
     }
 
-    /// A stalled connection is closed when its owner or others need room, and no other connection is.
+    /// A stalled connection is closed when its owner or others need space, and no other connection is.
     #[tokio::test(start_paused = true)]
     async fn stalled_connection_is_closed_under_pressure() {
         for waiting in [7, 11] {

@@ -1,9 +1,9 @@
 //! The calls of one connection, with the content that the HTTP/2 library must not hold.
 //!
-//! Requests come in from the reader of the socket ([`super::inbound`]) and are taken by the calls ([`super::body`]);
-//! answers come from the calls and are taken by the writer ([`super::outbound`]). The library carries zeros of the same
-//! length between them, so that it alone handles streams, flow control and their order. A stream's content is freed
-//! with its end, on either side.
+//! The socket's reader ([`super::inbound`]) adds requests, which the calls ([`super::body`]) consume; the calls add
+//! responses, which the writer ([`super::outbound`]) consumes. The library carries zeros of the same length between
+//! them, so that it alone handles streams, flow control and ordering. A stream's content is freed when the stream ends,
+//! on either side.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,24 +17,24 @@ use super::budget::{AnswerPermit, PROGRESS};
 use super::hpack;
 use crate::locked;
 
-/// Most PINGs of a client that are not answered yet.
+/// Maximum number of unanswered PINGs of a client.
 const PINGS_MAX: usize = 1024;
-/// Most PINGs of the library that are not answered yet.
+/// Maximum number of unanswered PINGs of the library.
 const OWN_PINGS_MAX: usize = 4;
-/// Streams beyond the limit that the library has not refused yet.
+/// Number of streams beyond the limit that the library may not have refused yet.
 const STREAMS_SPARE: usize = 32;
-/// Most bytes of a connection's requests that no call has taken. The library's window is 1 MiB, and it closes a
-/// connection whose client sends more.
+/// Maximum size of a connection's unconsumed requests, in bytes. The library's window is 1 MiB, and the library closes
+/// a connection whose client sends more.
 const UNREAD_MAX: usize = (1 << 20) + (64 << 10);
 
-/// Head of a request.
+/// Request head.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
     pub(crate) method: Method,
-    /// Path; empty where it is malformed.
+    /// Path; empty if malformed.
     pub(crate) path: String,
     pub(crate) fields: HeaderMap,
-    /// Size of the fields, as RFC 9113 counts them.
+    /// Size of the fields as defined in RFC 9113.
     pub(crate) size: usize,
 }
 
@@ -45,9 +45,9 @@ pub(crate) struct Calls(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Most streams at once.
+    /// Maximum number of concurrent streams.
     most: usize,
-    /// Notified when an answer with secrets begins.
+    /// Notified when a response with secrets starts.
     secrets: Notify,
 }
 
@@ -58,49 +58,50 @@ struct State {
     newest: u32,
     /// Id of the newest stream that the library will serve.
     last: u32,
-    /// Bytes of requests that no call has taken.
+    /// Bytes of requests that no call has consumed.
     unread: usize,
-    /// Bytes of answers that the socket has not taken.
+    /// Bytes of responses that are not written to the socket.
     unwritten: usize,
-    /// Time at which the client last made progress: it had nothing to read, or had read [`PROGRESS`] bytes of answers.
+    /// Time at which the client last made progress: it had nothing to read, or had read [`PROGRESS`] bytes of
+    /// responses.
     progress: Instant,
-    /// Bytes of answers that it has read since.
+    /// Bytes of responses that the client has read since.
     read: usize,
-    /// Time since which there are answers with secrets that are not written.
+    /// Time since which responses with secrets are unwritten.
     secrets: Option<Instant>,
     pings: VecDeque<[u8; 8]>,
     own_pings: VecDeque<[u8; 8]>,
-    /// Error code of a rule that the client broke.
+    /// Error code of a protocol violation of the client.
     fault: Option<u32>,
-    /// True when the client has sent its preface and acknowledged the settings.
+    /// True if the client has sent its preface and acknowledged the settings.
     settled: bool,
-    /// True when the client was told that the answers use no dynamic table.
+    /// True if the client has received the update that disables the response direction's dynamic table.
     no_table_told: bool,
 }
 
 #[derive(Debug, Default)]
 struct Stream {
     request: Option<Request>,
-    /// Parts of the body that are not taken yet.
+    /// Unconsumed parts of the body.
     body: VecDeque<Bytes>,
-    /// True when no more of the body is taken.
+    /// True if the rest of the body is discarded.
     body_dropped: bool,
     client_done: bool,
     server_done: bool,
-    /// Block of fields at the answer's beginning.
+    /// Header block of the response.
     head: Option<Vec<u8>>,
-    /// Block of fields at the answer's end.
+    /// Trailer block of the response.
     trailers: Option<Vec<u8>>,
     head_written: bool,
     answer: VecDeque<Bytes>,
-    /// True when the answer holds secrets.
+    /// True if the response holds secrets.
     secrets: bool,
-    /// Given back when the answer is written.
+    /// Released when the response is written.
     _permit: Option<AnswerPermit>,
 }
 
 impl Calls {
-    /// Makes the calls of a connection with at most this many at once.
+    /// Creates the calls of a connection with at most this many concurrent streams.
     pub(crate) fn new(streams: u32) -> Self {
         let state = State {
             streams: HashMap::new(),
@@ -125,28 +126,28 @@ impl Calls {
         locked(&self.0.state)
     }
 
-    /// True when no call is under way.
+    /// Returns true if no call is in progress.
     pub(crate) fn is_idle(&self) -> bool {
         self.state().streams.is_empty()
     }
 
-    /// True when the client has sent its preface and acknowledged the settings.
+    /// Returns true if the client has sent its preface and acknowledged the settings.
     pub(crate) fn is_settled(&self) -> bool {
         self.state().settled
     }
 
-    /// True when the client has made a call, be it over or not.
+    /// Returns true if the client has made a call, even if it is over.
     pub(crate) fn has_called(&self) -> bool {
         self.state().newest > 0
     }
 
-    /// Returns the bytes of answers that the socket has not taken, and the time of the client's last progress.
+    /// Returns the bytes of responses that are not written to the socket, and the time of the client's last progress.
     pub(crate) fn unwritten(&self) -> (usize, Instant) {
         let state = self.state();
         (state.unwritten, state.progress)
     }
 
-    /// Resolves when an answer with secrets was not read in this time.
+    /// Resolves if a response with secrets was not read within this time.
     pub(crate) async fn secrets_not_taken(&self, within: std::time::Duration) {
         loop {
             let begun = self.0.secrets.notified();
@@ -160,9 +161,9 @@ impl Calls {
     }
 }
 
-/// Methods of the reader.
+/// Methods for the reader.
 impl Calls {
-    /// Notes a header block; `true` where it opens a stream.
+    /// Records a header block; returns `true` if it opens a stream.
     pub(super) fn is_new(&self, id: u32) -> bool {
         let mut state = self.state();
         let new = id % 2 == 1 && id > state.newest;
@@ -178,7 +179,7 @@ impl Calls {
         }
     }
 
-    /// Takes in a part of a body, which is dropped where no call waits for it.
+    /// Adds a part of a body; discards it if no call waits for it.
     pub(super) fn received(&self, id: u32, data: Vec<u8>, done: bool) {
         let mut state = self.state();
         let length = data.len();
@@ -198,19 +199,19 @@ impl Calls {
         self.state().client_is_done(id);
     }
 
-    /// Ends a stream, on either side's request.
+    /// Resets a stream, on either side's request.
     pub(super) fn reset(&self, id: u32) {
         self.state().remove(id);
     }
 
-    /// Notes a PING of the client; `false` where too many wait for their answers.
+    /// Records a PING of the client; returns `false` if too many are unanswered.
     pub(super) fn pinged(&self, payload: [u8; 8]) -> bool {
         let mut state = self.state();
         state.pings.push_back(payload);
         state.pings.len() <= PINGS_MAX
     }
 
-    /// Notes the client's answer to a PING; `false` where there was no such PING.
+    /// Records the client's PING acknowledgement; returns `false` if there was no such PING.
     pub(super) fn answers_ping(&self, payload: &[u8]) -> bool {
         let mut state = self.state();
         let place = state.own_pings.iter().position(|own| own == payload);
@@ -226,14 +227,14 @@ impl Calls {
     }
 }
 
-/// Methods of the calls.
+/// Methods for the calls.
 impl Calls {
-    /// Takes the head of a stream's request; `None` where the stream is gone.
+    /// Takes the head of a stream's request; `None` if the stream is gone.
     pub(crate) fn start(&self, id: u32) -> Option<Request> {
         self.state().streams.get_mut(&id)?.request.take()
     }
 
-    /// Takes the next part of a body, at most this long.
+    /// Takes the next part of a body, with at most this many bytes.
     pub(super) fn take(&self, id: u32, most: usize) -> Option<Bytes> {
         let mut state = self.state();
         let stream = state.streams.get_mut(&id)?;
@@ -245,7 +246,7 @@ impl Calls {
         Some(part)
     }
 
-    /// Drops the rest of a body.
+    /// Discards the rest of a body.
     pub(super) fn drop_body(&self, id: u32) {
         let mut state = self.state();
         let Some(stream) = state.streams.get_mut(&id) else { return };
@@ -254,7 +255,7 @@ impl Calls {
         state.unread -= dropped;
     }
 
-    /// Begins an answer.
+    /// Starts a response.
     pub(super) fn answer(&self, id: u32, block: Vec<u8>, permit: Option<AnswerPermit>, secrets: bool) {
         let mut state = self.state();
         let Some(stream) = state.streams.get_mut(&id) else { return };
@@ -267,7 +268,7 @@ impl Calls {
         }
     }
 
-    /// Adds to an answer; `false` where the stream is gone.
+    /// Appends to a response; returns `false` if the stream is gone.
     pub(super) fn send(&self, id: u32, data: Bytes) -> bool {
         let mut state = self.state();
         let length = data.len();
@@ -280,7 +281,7 @@ impl Calls {
         true
     }
 
-    /// Ends an answer.
+    /// Ends a response.
     pub(super) fn finish(&self, id: u32, block: Vec<u8>) {
         if let Some(stream) = self.state().streams.get_mut(&id) {
             stream.trailers = Some(block);
@@ -288,9 +289,9 @@ impl Calls {
     }
 }
 
-/// Methods of the writer.
+/// Methods for the writer.
 impl Calls {
-    /// Returns the block of fields that replaces the library's on a stream.
+    /// Returns the header block that replaces the library's on a stream.
     pub(super) fn block(&self, id: u32) -> Vec<u8> {
         let mut state = self.state();
         let mut block = Vec::new();
@@ -304,13 +305,13 @@ impl Calls {
         });
         match theirs {
             Some(theirs) => block.extend_from_slice(&theirs),
-            // The client has ended the stream, or it was never a call.
+            // The client has ended the stream, or the stream was never a call.
             None => hpack::put_status(&mut block, 500),
         }
         block
     }
 
-    /// Gives this many bytes of an answer; zeros where the stream is gone.
+    /// Passes this many bytes of a response to `give`; zeros if the stream is gone.
     pub(super) fn data(&self, id: u32, length: usize, mut give: impl FnMut(Bytes)) {
         let mut state = self.state();
         let mut left = length;
@@ -326,7 +327,7 @@ impl Calls {
             }
         }
         if left > 0 {
-            // The writer will subtract these bytes, too, although no answer had them.
+            // The writer will subtract these bytes, too, although no response contained them.
             state.unwritten += left;
             give(vec![0; left].into());
         }
@@ -343,7 +344,7 @@ impl Calls {
         }
     }
 
-    /// Notes that the socket has taken this many bytes of answers, which may be none.
+    /// Records that this many bytes of responses, possibly none, were written to the socket.
     pub(super) fn written(&self, bytes: usize) {
         let mut state = self.state();
         state.unwritten = state.unwritten.saturating_sub(bytes);
@@ -359,20 +360,20 @@ impl Calls {
         let mut state = self.state();
         let payload = state.pings.pop_front().unwrap_or_default();
         if state.pings.is_empty() {
-            state.pings = VecDeque::new(); // frees the memory, which still has the payloads
+            state.pings = VecDeque::new(); // free the memory, which still holds the payloads
         }
         payload
     }
 
-    /// Notes a PING of the library.
+    /// Records a PING of the library.
     pub(super) fn pings(&self, payload: [u8; 8]) {
         let mut state = self.state();
         state.own_pings.truncate(OWN_PINGS_MAX - 1);
         state.own_pings.push_front(payload);
     }
 
-    /// Notes that the library serves no newer streams than this one. Returns the error code, where the client broke a
-    /// rule.
+    /// Records that the library serves no streams newer than `last`. Returns the error code if the client violated the
+    /// protocol.
     pub(super) fn goes_away(&self, last: u32) -> Option<u32> {
         let mut state = self.state();
         state.last = last;
@@ -402,7 +403,7 @@ impl State {
         }
     }
 
-    /// Ends the time of unread secrets, where no answer with secrets is left.
+    /// Resets the time of unread secrets, if no response with secrets is left.
     fn look_for_secrets(&mut self) {
         let left = || self.unwritten > 0 || self.streams.values().any(|stream| stream.secrets);
         if self.secrets.is_some() && !left() {
@@ -413,12 +414,12 @@ impl State {
 
 #[cfg(test)]
 impl Calls {
-    /// Begins a call.
+    /// Starts a call.
     pub(crate) fn make_busy(&self) {
         self.opened(1, Request::default(), true);
     }
 
-    /// Settles the connection.
+    /// Marks the connection as settled.
     pub(crate) fn settle_for_test(&self) {
         self.settle();
     }

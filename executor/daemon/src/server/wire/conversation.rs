@@ -1,8 +1,8 @@
-//! The messages of streaming calls, which are kept out of the gRPC library, too.
+//! Messages of streaming calls, which are kept out of the gRPC library, too.
 //!
-//! The gRPC library decodes a stream's requests from one buffer and encodes its answers into another. Both stay for as
-//! long as the stream does, with their last content: typed input, printed output. So the library gets an empty message
-//! for each message, and the messages themselves are here, each in memory of its own.
+//! The gRPC library decodes a stream's requests from one buffer and encodes its responses into another. Both keep their
+//! last content as long as the stream exists: typed input, printed output. Therefore the library gets an empty message
+//! for each message, and the messages themselves are kept here, each in its own memory.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -18,11 +18,11 @@ use tonic::{Extensions, Status, Streaming};
 
 use crate::locked;
 
-/// Most bytes of answers that wait in a stream for its client, except for one larger message.
+/// Maximum size of a stream's queued responses in bytes, except for one larger message.
 const WAITING_MAX: usize = 32 << 10;
-/// Most answers that wait likewise.
+/// Maximum number of a stream's queued responses.
 const DEPTH: usize = 32;
-/// Methods with streams of requests.
+/// Methods with request streams.
 const REQUEST_STREAMS: [&str; 4] = [
     "/executor.v1.Executor/Exec",
     "/executor.v1.Executor/Attach",
@@ -36,9 +36,9 @@ pub(crate) struct Conversation(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// True when requests come as empty messages.
+    /// True if requests arrive as empty messages.
     streams_requests: bool,
-    /// True when answers come as empty messages.
+    /// True if responses are sent as empty messages.
     streams_answers: AtomicBool,
     incoming: Mutex<VecDeque<Bytes>>,
     outgoing: Mutex<Outgoing>,
@@ -52,7 +52,7 @@ struct Outgoing {
 }
 
 impl Outgoing {
-    /// Takes a message where there is room; returns it where there is none.
+    /// Queues a message if there is space; otherwise returns it.
     fn push(&mut self, message: Bytes) -> Result<(), Bytes> {
         if self.bytes > 0 && self.bytes + message.len() > WAITING_MAX {
             return Err(message);
@@ -73,7 +73,7 @@ fn encoded(message: &impl Message) -> Bytes {
 }
 
 impl Conversation {
-    /// Makes the conversation of a call of this method.
+    /// Creates the conversation of a call of this method.
     pub(super) fn new(method: &str) -> Self {
         Self(Arc::new(Shared {
             streams_requests: REQUEST_STREAMS.contains(&method),
@@ -87,27 +87,27 @@ impl Conversation {
     /// Returns the conversation of a request.
     ///
     /// # Errors
-    /// The request did not come through a connection: an internal error.
+    /// Returns an internal error if the request did not come through a connection.
     pub(crate) fn from_extensions(extensions: &Extensions) -> Result<Self, Status> {
         extensions.get::<Self>().cloned().ok_or_else(|| Status::internal("the call has no connection"))
     }
 
-    /// True when requests come as empty messages.
+    /// Returns true if requests arrive as empty messages.
     pub(super) fn streams_requests(&self) -> bool {
         self.0.streams_requests
     }
 
-    /// Takes in a request.
+    /// Queues a request.
     pub(super) fn push_request(&self, message: Bytes) {
         locked(&self.0.incoming).push_back(message);
     }
 
-    /// True when answers come as empty messages.
+    /// Returns true if responses are sent as empty messages.
     pub(super) fn streams_answers(&self) -> bool {
         self.0.streams_answers.load(Ordering::Acquire)
     }
 
-    /// Takes the next answer, with gRPC's prefix.
+    /// Takes the next response, with gRPC's prefix.
     pub(super) fn next_answer(&self) -> Option<Bytes> {
         let mut outgoing = locked(&self.0.outgoing);
         let message = outgoing.messages.pop_front()?;
@@ -117,14 +117,14 @@ impl Conversation {
         Some(message)
     }
 
-    /// Returns the outlet for a handler's answers, and the stream that the handler returns.
+    /// Returns the outlet for a handler's responses, and the stream that the handler returns.
     pub(crate) fn answers<T: Message + Default>(&self) -> (Outlet<T>, Answers<T>) {
         self.0.streams_answers.store(true, Ordering::Release);
         let (sender, marks) = mpsc::channel(DEPTH);
         (Outlet { sender, conversation: self.clone(), of: PhantomData }, Answers { marks, of: PhantomData })
     }
 
-    /// Returns the requests.
+    /// Returns the stream of requests.
     pub(crate) fn requests<T: Message + Default>(&self, stream: Streaming<T>) -> Requests<T> {
         Requests { stream, conversation: self.clone() }
     }
@@ -133,7 +133,7 @@ impl Conversation {
 /// Stream of empty messages that a handler returns.
 #[derive(Debug)]
 pub(crate) struct Answers<T> {
-    /// Marks of answers, of which the messages are in the conversation, and a problem at the end.
+    /// One item per response whose message is in the conversation, and an error at the end.
     marks: mpsc::Receiver<Option<Box<Status>>>,
     of: PhantomData<fn() -> T>,
 }
@@ -147,11 +147,11 @@ impl<T: Default> tokio_stream::Stream for Answers<T> {
     }
 }
 
-/// The client does not read the answers any longer.
+/// The client no longer reads the responses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientGone;
 
-/// Outlet for answers.
+/// Sender of a handler's responses.
 #[derive(Debug)]
 pub(crate) struct Outlet<T> {
     sender: mpsc::Sender<Option<Box<Status>>>,
@@ -166,10 +166,10 @@ impl<T> Clone for Outlet<T> {
 }
 
 impl<T: Message + Default> Outlet<T> {
-    /// Waits for room, and sends.
+    /// Waits for space, and sends.
     ///
     /// # Errors
-    /// The client does not read any longer.
+    /// Returns an error if the client no longer reads.
     pub(crate) async fn send(&self, answer: Result<T, Status>) -> Result<(), ClientGone> {
         let mark = match answer {
             Ok(message) => {
@@ -183,7 +183,7 @@ impl<T: Message + Default> Outlet<T> {
         self.sender.send(mark).await.map_err(|_| ClientGone)
     }
 
-    /// Sends where there is room now; `false` where there is none.
+    /// Sends if there is space now; otherwise returns `false`.
     pub(crate) fn try_send(&self, message: &T) -> bool {
         let Ok(permit) = self.sender.try_reserve() else { return false };
         let fits = locked(&self.conversation.0.outgoing).push(encoded(message)).is_ok();
@@ -209,7 +209,7 @@ impl<T: Message + Default> Outlet<T> {
         }
     }
 
-    /// Resolves when the connection has taken all answers, or the client does not read any longer.
+    /// Resolves when the connection has consumed all responses, or the client no longer reads.
     pub(crate) async fn taken(&self) {
         loop {
             let taken = self.conversation.0.room.notified();
@@ -225,7 +225,7 @@ impl<T: Message + Default> Outlet<T> {
         }
     }
 
-    /// Resolves when the client does not read any longer.
+    /// Resolves when the client no longer reads.
     pub(crate) async fn closed(&self) {
         self.sender.closed().await;
     }
@@ -242,7 +242,7 @@ impl<T: Message + Default> Requests<T> {
     /// Waits for the next request; `None` at the end.
     ///
     /// # Errors
-    /// The request is malformed, or the stream was broken off.
+    /// Returns an error if the request is malformed, or the stream was aborted.
     pub(crate) async fn next(&mut self) -> Result<Option<T>, Status> {
         if self.stream.message().await?.is_none() {
             return Ok(None);

@@ -1,10 +1,10 @@
-//! Frames of HTTP/2 (RFC 9113, 4.1): their headers, types and flags.
+//! HTTP/2 frames (RFC 9113, 4.1): headers, types and flags.
 
-/// The connection preface, with which a client begins.
+/// The client's connection preface.
 pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Bytes of a frame's header: length (3), type, flags, stream (4).
+/// Size of a frame header in bytes: length (3), type, flags, stream (4).
 pub(super) const HEADER: usize = 9;
-/// Largest payload of either side, because no setting changes the default.
+/// Maximum payload in both directions, in bytes; no setting changes the default.
 pub(super) const PAYLOAD_MAX: usize = 16_384;
 
 /// Types of frames.
@@ -27,21 +27,21 @@ pub(super) mod flag {
     pub(crate) const END_STREAM: u8 = 1;
     /// On SETTINGS and PING: an acknowledgement.
     pub(crate) const ACK: u8 = 1;
-    /// On HEADERS and CONTINUATION: the block of fields ends here.
+    /// On HEADERS and CONTINUATION: the header block ends here.
     pub(crate) const END_HEADERS: u8 = 4;
     /// On DATA and HEADERS: the payload is padded.
     pub(crate) const PADDED: u8 = 8;
-    /// On HEADERS: five bytes of priority come first.
+    /// On HEADERS: five bytes of priority precede the block.
     pub(crate) const PRIORITY: u8 = 0x20;
 }
 
-/// Errors that end a connection (RFC 9113, 7).
+/// Connection errors (RFC 9113, 7).
 pub(super) mod code {
     pub(crate) const PROTOCOL_ERROR: u32 = 1;
     pub(crate) const FRAME_SIZE_ERROR: u32 = 6;
     pub(crate) const COMPRESSION_ERROR: u32 = 9;
     pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
-    /// Largest code that is defined.
+    /// Largest defined code.
     pub(crate) const LAST: u32 = 13;
     pub(crate) const INTERNAL_ERROR: u32 = 2;
 }
@@ -49,27 +49,27 @@ pub(super) mod code {
 /// A frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Head {
-    /// Bytes of payload.
+    /// Payload length, in bytes.
     pub(super) length: usize,
     pub(super) kind: u8,
     pub(super) flags: u8,
-    /// Id of the stream, without the reserved bit.
+    /// Stream id without the reserved bit.
     pub(super) stream: u32,
 }
 
 impl Head {
-    /// Reads the header.
+    /// Decodes a frame header.
     pub(super) fn parse([high, middle, low, kind, flags, stream @ ..]: [u8; HEADER]) -> Self {
         let length = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
         Self { length, kind, flags, stream: u32::from_be_bytes(stream) & 0x7fff_ffff }
     }
 
-    /// True when the flag is set.
+    /// Returns true if the flag is set.
     pub(super) fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
-    /// Writes the header.
+    /// Encodes the header.
     pub(super) fn put(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&(self.length as u32).to_be_bytes()[1..]);
         out.extend_from_slice(&[self.kind, self.flags]);
@@ -77,7 +77,7 @@ impl Head {
     }
 }
 
-/// Writes a whole frame.
+/// Writes a complete frame.
 pub(super) fn put(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     Head { length: payload.len(), kind, flags, stream }.put(out);
     out.extend_from_slice(payload);
@@ -87,7 +87,7 @@ pub(super) fn put(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: 
 pub(super) fn wipe(bytes: &mut [u8]) {
     if !executor_secrets::CONTROL {
         bytes.fill(0);
-        // Without this the compiler might leave the zeros out, because it sees no read before the next write.
+        // Prevents the compiler from removing the zeros as dead stores.
         std::hint::black_box(bytes);
     }
 }

@@ -1,41 +1,41 @@
-//! Blocks of header fields (RFC 7541), decoded into memory that is overwritten when it is freed.
+//! Header blocks (RFC 7541), decoded into memory that is overwritten when freed.
 //!
 //! The HTTP/2 library's decoder keeps the entries of its dynamic table as slices of its read buffer, and decodes
-//! strings into a buffer that it keeps. This one copies. The settings forbid clients a dynamic table
-//! (SETTINGS_HEADER_TABLE_SIZE of 0); entries that a client adds before it knows the settings are kept in two halves,
-//! neither of which has a byte of the content, and dropped when the client acknowledges the settings.
+//! strings into a persistent buffer. This decoder copies. The settings deny clients a dynamic table
+//! (SETTINGS_HEADER_TABLE_SIZE of 0); entries that a client adds before it knows the settings are stored as two halves,
+//! neither of which reveals the content, and dropped when the client acknowledges the settings.
 
 use std::collections::VecDeque;
 
 use super::huffman;
 
-/// Bytes of the dynamic table that a client may use before it knows the settings (RFC 9113, 6.5.2).
+/// Size of the dynamic table that a client may use before it knows the settings, in bytes (RFC 9113, 6.5.2).
 const TABLE_DEFAULT: usize = 4096;
-/// Overhead of an entry in the size of the table (RFC 7541, 4.1).
+/// Size overhead of a table entry (RFC 7541, 4.1).
 pub(super) const ENTRY_OVERHEAD: usize = 32;
-/// Longest string that is decoded.
+/// Maximum length of a decoded string, in bytes.
 const STRING_MAX: usize = 1 << 18;
 
-/// A malformed block, after which the connection cannot go on.
+/// A malformed block, after which the connection must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Corrupt;
 
 /// Decoder of one direction.
 #[derive(Debug)]
 pub(super) struct Decoder {
-    /// Dynamic table, the newest entry first.
+    /// Dynamic table, newest entry first.
     table: VecDeque<Entry>,
     size: usize,
-    /// Size that the encoder has chosen.
+    /// Table size that the encoder has chosen.
     most: usize,
-    /// Largest size that the encoder may choose.
+    /// Maximum table size that the encoder may choose.
     allowed: usize,
 }
 
 /// An entry of the dynamic table.
 struct Entry {
     name: usize,
-    /// Name and value, combined with `pad` by exclusive or.
+    /// Name and value, XORed with `pad`.
     masked: Vec<u8>,
     pad: Vec<u8>,
 }
@@ -82,7 +82,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Drops the dynamic table, when the client has acknowledged the settings (RFC 7541, 4.2).
+    /// Drops the dynamic table after the client has acknowledged the settings (RFC 7541, 4.2).
     pub(super) fn drop_table(&mut self) {
         (self.allowed, self.most) = (0, 0);
         self.table.clear();
@@ -92,7 +92,7 @@ impl Decoder {
     /// Calls `field` with name and value of each field of a block.
     ///
     /// # Errors
-    /// The block is malformed, or refers to entries that are not there.
+    /// Returns [`Corrupt`] if the block is malformed, or refers to missing entries.
     pub(super) fn decode(&mut self, block: &[u8], mut field: impl FnMut(&[u8], &[u8])) -> Result<(), Corrupt> {
         let mut rest = block;
         let mut begun = false;
@@ -144,7 +144,7 @@ impl Decoder {
     fn insert(&mut self, name: &[u8], value: &[u8]) -> Result<(), Corrupt> {
         let size = name.len() + value.len() + ENTRY_OVERHEAD;
         self.shrink(self.most.saturating_sub(size));
-        // An entry that is larger than the table empties it without an error (RFC 7541, 4.4).
+        // An entry larger than the table clears it without an error (RFC 7541, 4.4).
         if size <= self.most {
             self.table.push_front(Entry::new(name, value)?);
             self.size += size;
@@ -166,7 +166,7 @@ enum TableEntry<'a> {
     Dynamic(&'a Entry),
 }
 
-/// Decodes an integer that begins in the last `bits` of the first byte (RFC 7541, 5.1).
+/// Decodes an integer that starts in the last `bits` bits of the first byte (RFC 7541, 5.1).
 fn integer(rest: &mut &[u8], bits: u32) -> Result<usize, Corrupt> {
     let (first, mut more) = rest.split_first().ok_or(Corrupt)?;
     let most = (1_usize << bits) - 1;
@@ -202,14 +202,14 @@ fn string(rest: &mut &[u8]) -> Result<Vec<u8>, Corrupt> {
     }
 }
 
-/// Writes a field that is never indexed (RFC 7541, 6.2.3).
+/// Writes a never-indexed field (RFC 7541, 6.2.3).
 pub(super) fn put_field(block: &mut Vec<u8>, name: &str, value: &[u8]) {
     block.push(0x10);
     put_string(block, name.as_bytes());
     put_string(block, value);
 }
 
-/// Writes the status of an answer.
+/// Writes the status of a response.
 pub(super) fn put_status(block: &mut Vec<u8>, status: u16) {
     if status == 200 {
         return block.push(0x80 | 8);
@@ -218,12 +218,12 @@ pub(super) fn put_status(block: &mut Vec<u8>, status: u16) {
     block.extend_from_slice(format!("{status:03}").as_bytes());
 }
 
-/// Writes the update that sets the dynamic table of this direction to size 0 (RFC 7541, 6.3).
+/// Writes the update that sets this direction's dynamic table size to 0 (RFC 7541, 6.3).
 pub(super) fn put_no_table(block: &mut Vec<u8>) {
     block.push(0x20);
 }
 
-/// Writes a request with a path alone: POST, http.
+/// Writes a request with only a path: POST, http.
 pub(super) fn put_request(block: &mut Vec<u8>, path: &str) {
     block.extend_from_slice(&[0x80 | 3, 0x80 | 6, 0x04]);
     put_string(block, path.as_bytes());
@@ -347,7 +347,7 @@ mod tests {
         }
     }
 
-    /// RFC 7541, 4: sizes, evictions, and what a client may choose.
+    /// RFC 7541, 4: sizes, evictions, and the client's choices.
     #[test]
     fn the_table_keeps_its_size() {
         let mut decoder = Decoder::default();
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!((decoder.table.len(), fields(&mut decoder, b"\x21")), (0, Err(Corrupt)));
     }
 
-    /// Neither half of an entry has a part of the content.
+    /// Neither half of an entry contains a part of the content.
     #[test]
     fn entries_are_kept_in_two_halves() {
         let secret = [7; 1000];

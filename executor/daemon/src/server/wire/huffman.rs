@@ -1,9 +1,9 @@
 //! The Huffman code of header strings (RFC 7541, appendix B).
 //!
-//! The code is canonical: codes of one length are consecutive numbers, in the order of their symbols, and begin where
-//! those of the next shorter length end. So the lengths define the code.
+//! The code is canonical: codes of one length are consecutive numbers in the order of their symbols, and start after
+//! those of the next shorter length. Therefore the lengths define the code.
 
-/// Lengths in bits of each byte's code, then of the end of the string.
+/// Code length of each byte and of the end-of-string symbol, in bits.
 #[rustfmt::skip]
 const LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
@@ -17,12 +17,12 @@ const LENGTHS: [u8; 257] = [
     30,
 ];
 const LONGEST: usize = 30;
-/// Symbol of the end of the string, which is never encoded.
+/// End-of-string symbol, which is never encoded.
 const END: u16 = 256;
 
-/// The code by lengths.
+/// The code, indexed by length.
 struct Code {
-    /// Upper bound of the codes of up to this many bits, aligned to the left of a word of 32 bits.
+    /// Upper bound of the codes of up to this many bits, left-aligned in a 32-bit word.
     below: [u64; LONGEST + 1],
     /// Difference between such a code and the index of its symbol.
     offset: [i64; LONGEST + 1],
@@ -55,9 +55,9 @@ impl Code {
     }
 }
 
-/// Decodes a string; `None` where it is malformed or longer than `most`.
+/// Decodes a string; `None` if it is malformed or longer than `most`.
 pub(super) fn decode(bytes: &[u8], most: usize) -> Option<Vec<u8>> {
-    // The shortest codes have 5 bits: never moved while it grows.
+    // The shortest codes have 5 bits, so the buffer never moves.
     let mut text = Vec::with_capacity((bytes.len() * 8 / 5).min(most));
     let (mut window, mut have, mut rest) = (0u64, 0usize, bytes.iter());
     loop {
@@ -67,7 +67,7 @@ pub(super) fn decode(bytes: &[u8], most: usize) -> Option<Vec<u8>> {
             window = window << 8 | u64::from(*byte);
             have += 8;
         }
-        // The next 32 bits, with ones behind the end: what is left there is part of the code for the end.
+        // The next 32 bits, padded with ones, which form part of the end-of-string code.
         let word = match have {
             32.. => window >> (have - 32) & 0xffff_ffff,
             _ => ((window << (32 - have)) | ((1 << (32 - have)) - 1)) & 0xffff_ffff,
@@ -76,7 +76,7 @@ pub(super) fn decode(bytes: &[u8], most: usize) -> Option<Vec<u8>> {
         let place = (word >> (32 - bits)) as i64 - CODE.offset[bits];
         let symbol = *CODE.symbols.get(usize::try_from(place).ok()?)?;
         if bits > have {
-            // Padding: less than a byte, and all ones.
+            // Padding: less than a byte, all ones.
             let ones = (1u64 << have) - 1;
             return (have < 8 && window & ones == ones).then_some(text);
         }
@@ -108,7 +108,7 @@ mod tests {
         assert_eq!(decode(b"", 9), Some(Vec::new()));
     }
 
-    /// Every byte, written by the code's definition.
+    /// Encodes every byte as the code defines it.
     #[test]
     fn every_byte_comes_back() {
         let (mut window, mut have, mut coded) = (0u128, 0, Vec::new());

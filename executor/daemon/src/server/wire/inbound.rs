@@ -1,9 +1,9 @@
-//! A client's frames: content goes to the calls, the shape to the HTTP/2 library.
+//! Parses a client's frames: content goes to the calls, the shape to the HTTP/2 library.
 //!
 //! The library gets a frame for each meaningful frame: a header block with the stream's id, zeros for a body, numbers
-//! where the frame has numbers. Everything else that a client writes (fields, paddings, unknown frames and settings,
-//! debug data, PINGs) ends here. A frame that breaks the rules of this level reaches the library as a frame that breaks
-//! them, too, so that the library answers to it.
+//! for numeric payloads. Everything else from the client (fields, padding, unknown frames and settings, debug data,
+//! PINGs) ends here. A frame that violates the protocol at this level becomes a frame that violates it in the same way,
+//! so that the library handles the violation.
 
 use std::io;
 
@@ -13,11 +13,11 @@ use super::calls::{Calls, Request};
 use super::frame::{self, HEADER, Head, PAYLOAD_MAX, PREFACE, code, flag, kind};
 use super::hpack::{self, Decoder, ENTRY_OVERHEAD};
 
-/// Largest list of fields of a request: the tokens and trace contexts of a gRPC call fit many times.
+/// Maximum size of a request's header list in bytes; many times the tokens and trace contexts of a gRPC call.
 pub(crate) const FIELDS_MAX: usize = 16 << 10;
-/// Largest block of fields that is decoded, if only to be refused.
+/// Maximum size of a header block that is decoded, even if only to be refused, in bytes.
 const BLOCK_MAX: usize = 256 << 10;
-/// Most frames of a block.
+/// Maximum number of frames of a header block.
 const BLOCK_FRAMES_MAX: usize = 64;
 
 /// Parser of a client's frames.
@@ -29,23 +29,23 @@ pub(super) struct Inbound {
     block: Option<Block>,
     /// Bytes for the library.
     reported: Vec<u8>,
-    /// Number of those that it has got.
+    /// Number of bytes that the library has received.
     given: usize,
-    /// Zeros for the library behind these bytes.
+    /// Number of zeros for the library after these bytes.
     zeros: usize,
-    /// True when the client has broken a rule, after which its bytes are ignored.
+    /// True if the client violated the protocol; its bytes are ignored then.
     over: bool,
 }
 
 #[derive(Debug)]
 enum Parser {
-    /// In the preface, of which this many bytes are there.
+    /// In the preface; holds the number of received bytes.
     Preface(usize),
     Header([u8; HEADER], usize),
     Payload(Head, Vec<u8>),
 }
 
-/// A block of fields that continues in another frame.
+/// A header block that continues in another frame.
 #[derive(Debug)]
 struct Block {
     stream: u32,
@@ -55,7 +55,7 @@ struct Block {
 }
 
 impl Inbound {
-    /// Makes the parser of a new connection.
+    /// Creates the parser of a new connection.
     pub(super) fn new(calls: Calls) -> Self {
         Self {
             calls,
@@ -69,7 +69,7 @@ impl Inbound {
         }
     }
 
-    /// True when no more bytes come out.
+    /// Returns true if no more bytes will be produced.
     pub(super) fn is_over(&self) -> bool {
         self.over && self.waiting() == 0
     }
@@ -79,7 +79,7 @@ impl Inbound {
         self.reported.len() - self.given + self.zeros
     }
 
-    /// Gives bytes to the library; returns how many.
+    /// Passes bytes to the library; returns their number.
     pub(super) fn give(&mut self, room: &mut [u8]) -> usize {
         let reported = room.len().min(self.reported.len() - self.given);
         room[..reported].copy_from_slice(&self.reported[self.given..self.given + reported]);
@@ -94,10 +94,11 @@ impl Inbound {
         reported + zeros
     }
 
-    /// Parses bytes, to the end of a frame at most; returns how many. To be called when all bytes are given.
+    /// Parses bytes, at most to the end of a frame; returns their number. Call this only when the library has received
+    /// all bytes.
     ///
     /// # Errors
-    /// The client does not speak HTTP/2.
+    /// Returns an error if the client does not speak HTTP/2.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.over {
             return Ok(bytes.len());
@@ -143,7 +144,7 @@ impl Inbound {
         }
     }
 
-    /// Ends the connection with this error code, by a frame without a stream, which the library refuses.
+    /// Ends the connection with this error code, through a frame without a stream, which the library rejects.
     fn fail(&mut self, code: u32) {
         self.calls.failed(code);
         frame::put(&mut self.reported, kind::CONTINUATION, flag::END_HEADERS, 1, &[]);
@@ -180,17 +181,17 @@ impl Inbound {
             }
             kind::SETTINGS => self.settings(head, &payload),
             kind::PING => self.ping(head, &payload),
-            // Passed on without its debug data.
+            // Forwarded without its debug data.
             kind::GOAWAY => self.push_shadow(head, known_code(payload.get(..8).unwrap_or_default(), 4)),
             kind::WINDOW_UPDATE => self.push_shadow(head, payload),
             kind::PUSH_PROMISE => self.fail(code::PROTOCOL_ERROR),
-            // Without a meaning (RFC 9113, 5.3.2 and 5.5).
+            // Ignored (RFC 9113, 5.3.2 and 5.5).
             kind::PRIORITY => {}
             _ => {}
         }
     }
 
-    /// Gives the library a frame of numbers, whose size it checks itself.
+    /// Forwards a numeric frame to the library, which checks its size.
     fn push_shadow(&mut self, head: Head, mut payload: Vec<u8>) {
         payload.truncate(8);
         frame::put(&mut self.reported, head.kind, 0, head.stream, &payload);
@@ -204,7 +205,7 @@ impl Inbound {
         if head.has(flag::PADDED)
             && let Some(padding) = payload.first().copied()
         {
-            // The library needs the length of the padding for what it hands on.
+            // The library needs the padding length for flow control.
             self.reported.push(padding);
             self.zeros -= 1;
             whole = usize::from(padding) < payload.len();
@@ -217,7 +218,7 @@ impl Inbound {
     }
 
     fn settings(&mut self, head: Head, payload: &[u8]) {
-        /// Settings that the library acts on: no push, the window, the largest frame.
+        /// Settings that the library handles: ENABLE_PUSH, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE.
         const TOLD: [u16; 3] = [2, 4, 5];
         if head.has(flag::ACK) {
             self.calls.settle();
@@ -257,7 +258,7 @@ impl Inbound {
         frame::put(&mut self.reported, kind::PING, head.flags & flag::ACK, head.stream, &reported);
     }
 
-    /// Takes in a part of a block of fields.
+    /// Adds a part of a header block.
     fn more(&mut self, head: Head, mut block: Block) {
         block.frames += 1;
         if block.bytes.len() > BLOCK_MAX || block.frames > BLOCK_FRAMES_MAX {
@@ -279,7 +280,7 @@ impl Inbound {
                 self.calls.opened(block.stream, request, block.end_stream);
             }
         } else if block.end_stream {
-            // Trailers of a request have no meaning in gRPC.
+            // Request trailers have no meaning in gRPC.
             self.calls.client_is_done(block.stream);
         }
         let flags = flag::END_HEADERS | if block.end_stream { flag::END_STREAM } else { 0 };
@@ -299,7 +300,7 @@ fn fragment<'a>(head: &Head, mut payload: &'a [u8]) -> Option<&'a [u8]> {
     payload.get(..payload.len().checked_sub(padding)?)
 }
 
-/// Returns the payload, with an error code at this offset that is not defined replaced by INTERNAL_ERROR.
+/// Returns the payload, with an undefined error code at this offset replaced by INTERNAL_ERROR.
 fn known_code(payload: &[u8], at: usize) -> Vec<u8> {
     let mut reported = payload.to_vec();
     if let Some(place) = reported.get_mut(at..at + 4)
@@ -311,7 +312,7 @@ fn known_code(payload: &[u8], at: usize) -> Vec<u8> {
     reported
 }
 
-/// Fields of a request (RFC 9113, 8.2 and 8.3).
+/// Request fields (RFC 9113, 8.2 and 8.3).
 #[derive(Default)]
 struct Fields {
     request: Request,
@@ -319,7 +320,7 @@ struct Fields {
     scheme: bool,
     path: bool,
     authority: bool,
-    /// True when a regular field has come: pseudo-header fields must come before.
+    /// True after a regular field: pseudo-header fields must precede.
     regular: bool,
     malformed: bool,
 }
@@ -331,7 +332,7 @@ impl Fields {
             return self.add_pseudo(name, value);
         }
         self.regular = true;
-        // Connection-specific fields are not allowed (RFC 9113, 8.2.2).
+        // Connection-specific fields are forbidden (RFC 9113, 8.2.2).
         let of_connection: [&[u8]; 5] =
             [b"connection", b"transfer-encoding", b"upgrade", b"keep-alive", b"proxy-connection"];
         if of_connection.contains(&name)
@@ -363,7 +364,7 @@ impl Fields {
                 &mut self.method
             }
             b":path" => {
-                // A malformed path is that of no method.
+                // A malformed path matches no method.
                 self.request.path = str::from_utf8(value).unwrap_or_default().to_owned();
                 &mut self.path
             }
@@ -395,7 +396,7 @@ mod tests {
         bytes
     }
 
-    /// A request's block with one more field.
+    /// Returns a request's block with one additional field.
     fn block(name: &str, value: &[u8]) -> Vec<u8> {
         let mut block = Vec::new();
         hpack::put_request(&mut block, "/executor.v1.Executor/Run");
@@ -422,7 +423,7 @@ mod tests {
         let data = frame_of(kind::DATA, flag::END_STREAM, 1, CANARY);
         let whole = frame_of(kind::HEADERS, flag::END_HEADERS, 1, &head);
         assert_eq!(reported(&[whole, data]), [&opened[..], &zeros].concat());
-        // In pieces, with padding and priority.
+        // In several frames, with padding and priority.
         let first = [&[9][..], &[0; 5], &head[..20], CANARY[..9].as_ref()].concat();
         let pieces = [
             frame_of(kind::HEADERS, flag::PADDED | flag::PRIORITY, 1, &first),
@@ -433,7 +434,7 @@ mod tests {
         let padded = frame_of(kind::DATA, flag::PADDED, 1, &[&[40][..], b"xy", &CANARY[..40]].concat());
         let without = frame_of(kind::DATA, flag::PADDED, 1, &[&[40][..], &[0; 42]].concat());
         assert_eq!(reported(&[padded]), without);
-        // What has no meaning is left out; what has only numbers keeps them.
+        // Meaningless frames are dropped; numeric payloads are kept.
         assert_eq!(reported(&[frame_of(0xfa, 0xff, 9, CANARY), frame_of(kind::PRIORITY, 0, 3, &CANARY[..5])]), b"");
         let settings = [&[0xf0][..], &CANARY[..5], &[0, 4, 0, 1, 0, 0], &[0, 4, 0, 2, 0, 0]].concat();
         let known = frame_of(kind::SETTINGS, 0, 0, &[0, 4, 0, 2, 0, 0]);
@@ -446,7 +447,7 @@ mod tests {
         assert_eq!(reported(&[reset]), frame_of(kind::RST_STREAM, 0, 1, &[0, 0, 0, 2]));
     }
 
-    /// A malformed request ends its stream, by a block without a field; trailers say nothing.
+    /// A malformed request ends its stream through a block without a field; trailers are ignored.
     #[test]
     fn malformed_requests_stay_so() {
         let empty = |flags| frame_of(kind::HEADERS, flags, 1, &[]);
@@ -468,7 +469,7 @@ mod tests {
         assert!(all.ends_with(&empty(flags)));
     }
 
-    /// Errors of the connection become one frame without a stream, and nothing behind it.
+    /// Connection errors become one frame without a stream, and nothing after it.
     #[test]
     fn faults_end_the_connection_with_their_code() {
         let fault = frame_of(kind::CONTINUATION, flag::END_HEADERS, 1, &[]);

@@ -1,5 +1,4 @@
-//! The HTTP/2 library's frames, on their way to the socket: blocks of fields and bodies replace the library's
-//! placeholders.
+//! Processes the HTTP/2 library's frames for the socket: header blocks and bodies replace the library's placeholders.
 
 use std::collections::VecDeque;
 
@@ -13,40 +12,40 @@ use super::frame::{self, HEADER, Head, PAYLOAD_MAX, code, flag, kind};
 pub(super) struct Outbound {
     calls: Calls,
     parser: Parser,
-    /// Pieces for the socket, each with a flag that says that it belongs to a body.
+    /// Pieces for the socket, each with a flag that is true if the piece belongs to a body.
     waiting: VecDeque<(Bytes, bool)>,
     bytes: usize,
-    /// Small pieces that are still gathered into one.
+    /// Small pieces that are being combined.
     small: Vec<u8>,
 }
 
 #[derive(Debug)]
 enum Parser {
     Header([u8; HEADER], usize),
-    /// In content of the library, of which this many bytes are still to be left out.
+    /// In the library's content; holds the number of bytes to skip.
     Skip(usize),
-    /// In the payload of a frame of numbers.
+    /// In the payload of a numeric frame.
     Payload(Head, Vec<u8>),
 }
 
 impl Outbound {
-    /// Makes the parser of a new connection.
+    /// Creates the parser of a new connection.
     pub(super) fn new(calls: Calls) -> Self {
         Self { calls, parser: Parser::Header([0; HEADER], 0), waiting: VecDeque::new(), bytes: 0, small: Vec::new() }
     }
 
-    /// Returns the number of bytes that the socket has not taken.
+    /// Returns the number of bytes that are not written to the socket.
     pub(super) fn waiting(&self) -> usize {
         self.bytes + self.small.len()
     }
 
-    /// Returns the pieces that the socket takes next.
+    /// Returns the next pieces to write to the socket.
     pub(super) fn pieces(&mut self) -> impl Iterator<Item = &[u8]> {
         self.cut();
         self.waiting.iter().map(|(piece, _)| &**piece)
     }
 
-    /// Notes that the socket has taken this many bytes.
+    /// Records that this many bytes were written to the socket.
     pub(super) fn taken(&mut self, mut count: usize) {
         self.bytes -= count;
         let mut of_bodies = 0;
@@ -64,7 +63,7 @@ impl Outbound {
         self.calls.written(of_bodies);
     }
 
-    /// Parses bytes of the library.
+    /// Parses bytes from the library.
     pub(super) fn feed(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let taken = match &mut self.parser {
@@ -105,7 +104,7 @@ impl Outbound {
         let skipped = |length| if length == 0 { Parser::Header([0; HEADER], 0) } else { Parser::Skip(length) };
         match head.kind {
             kind::DATA => {
-                // The library does not pad.
+                // The library does not pad frames.
                 head.put(&mut self.small);
                 if head.length > 0 {
                     self.cut();
@@ -135,7 +134,7 @@ impl Outbound {
         }
     }
 
-    /// Writes a block of fields, in as many frames as it takes.
+    /// Writes a header block in as many frames as needed.
     fn put_block(&mut self, head: &Head, block: &[u8]) {
         let mut parts = block.chunks(PAYLOAD_MAX).peekable();
         let mut kind = kind::HEADERS;
@@ -200,7 +199,7 @@ mod tests {
         bytes
     }
 
-    /// Blocks and bodies replace the library's, for any pieces that it writes and the socket takes.
+    /// Blocks and bodies replace the library's, regardless of how writes are split.
     #[test]
     fn contents_are_put_in() {
         let (head, trailers) = (vec![0x88; 20_000], b"\x10\x01x\x01y".to_vec());
@@ -253,7 +252,7 @@ mod tests {
         }
     }
 
-    /// A client that reads acknowledgements of its PINGs, or a byte of its answers, makes no progress.
+    /// A client that reads PING acknowledgements, or single bytes of its responses, makes no progress.
     #[tokio::test(start_paused = true)]
     async fn progress_is_answers_at_a_minimum_rate() {
         let calls = Calls::new(8);

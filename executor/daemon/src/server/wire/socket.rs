@@ -12,11 +12,11 @@ use super::frame::wipe;
 use super::inbound::Inbound;
 use super::outbound::Outbound;
 
-/// Bytes that are read at once.
+/// Read size, in bytes.
 const READ: usize = 16 << 10;
-/// Bytes that may wait for the socket before the library has to wait.
+/// Maximum bytes that wait for the socket before the library has to wait.
 const WAITING_MAX: usize = 64 << 10;
-/// Pieces that are written at once.
+/// Maximum number of pieces per write.
 const PIECES: usize = 64;
 
 /// A connection's stream.
@@ -25,14 +25,14 @@ pub(crate) struct Wire<S> {
     stream: S,
     inbound: Inbound,
     outbound: Outbound,
-    /// Bytes read from the socket; all of it but `unseen` is zeros.
+    /// Bytes read from the socket; zeros except for `unseen`.
     buffer: Vec<u8>,
-    /// Part of the buffer that is not parsed yet.
+    /// Unparsed part of the buffer.
     unseen: Range<usize>,
 }
 
 impl<S> Wire<S> {
-    /// Makes the stream of a connection with these calls.
+    /// Creates the stream of a connection with these calls.
     pub(crate) fn new(stream: S, calls: &Calls) -> Self {
         let (inbound, outbound) = (Inbound::new(calls.clone()), Outbound::new(calls.clone()));
         Self { stream, inbound, outbound, buffer: vec![0; READ], unseen: 0..0 }
@@ -50,7 +50,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
                 room.advance(ready);
                 given = true;
             }
-            // Bytes of a client that has broken a rule are ignored.
+            // Bytes of a client that violated the protocol are ignored.
             if room.remaining() == 0 || inbound.is_over() {
                 return Poll::Ready(Ok(()));
             }
@@ -74,7 +74,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Wire<S> {
-    /// Writes until no more than this many bytes wait.
+    /// Writes until at most this many bytes wait.
     fn poll_drain(&mut self, context: &mut Context<'_>, most: usize) -> Poll<io::Result<()>> {
         while self.outbound.waiting() > most {
             let mut pieces = [IoSlice::new(&[]); PIECES];

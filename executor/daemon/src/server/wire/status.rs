@@ -1,4 +1,4 @@
-//! Problems as gRPC statuses, with google.rpc details.
+//! Converts API errors to gRPC statuses, with google.rpc details.
 
 use executor_core::validate::ViolationReason;
 use tonic::{Code, Status};
@@ -6,10 +6,10 @@ use tonic_types::{ErrorDetails, FieldViolation, StatusExt as _};
 
 use crate::api_error::{ApiError, Kind};
 
-/// Most bytes of the details. They travel in the trailers, in base64, and gRPC's C core, which is behind most
-/// languages' clients, gives up on a call whose trailers exceed 8 KiB.
+/// Maximum size of the details, in bytes. They are sent base64-encoded in the trailers, and gRPC's C core, which most
+/// languages' clients use, fails calls whose trailers exceed 8 KiB.
 const DETAILS_MAX: usize = 4500;
-/// Most bytes of the message, for the same reason.
+/// Maximum size of the message in bytes, for the same reason.
 const MESSAGE_MAX: usize = 600;
 
 impl From<ApiError> for Status {
@@ -37,7 +37,7 @@ impl From<ApiError> for Status {
     }
 }
 
-/// Converts as many violations as fit; where some do not, the last one has their number.
+/// Converts as many violations as fit; if some do not, the last one states their number.
 fn violations(problem: &ApiError) -> Vec<FieldViolation> {
     let mut size = 0;
     let mut fields = Vec::new();
@@ -47,7 +47,7 @@ fn violations(problem: &ApiError) -> Vec<FieldViolation> {
         size += violation.field.len() + description.len() + reason.len() + 18;
         if size > DETAILS_MAX {
             let left = problem.violations.len() - fields.len();
-            let description = format!("{left} more violations do not fit into the answer");
+            let description = format!("{left} more violations do not fit into the response");
             fields.push(field("", description, ViolationReason::MoreViolations.name()));
             break;
         }
@@ -92,7 +92,7 @@ mod tests {
         let last = details.field_violations.last().unwrap();
         let reported = details.field_violations.len() - 1;
         assert_eq!(last.reason, "MORE_VIOLATIONS");
-        assert_eq!(last.description, format!("{} more violations do not fit into the answer", 10_000 - reported));
+        assert_eq!(last.description, format!("{} more violations do not fit into the response", 10_000 - reported));
         assert!(status.details().len() * 4 / 3 + status.message().len() < 8000);
     }
 

@@ -1,9 +1,10 @@
-//! The memory that a request takes once it is decoded, estimated before.
+//! Estimates the memory of a decoded request before decoding.
 //!
 //! An empty message has two bytes on the wire and some hundred in memory, and messages are nested: 1.9 MB of empty
-//! actions take 736 MB. So the bytes are walked first, by the interface's own description, without any allocation but a
-//! stack of positions. The walk finds strings that are not UTF-8, too: the decoder would refuse the first of them
-//! without its field, as an internal error. With [`Weigher::strict`] it also finds unknown fields, which the decoder drops.
+//! actions take 736 MB. Therefore the bytes are walked first, guided by the interface's descriptors, with no allocation
+//! except a stack of positions. The walk also finds strings that are not UTF-8: the decoder would reject the first of
+//! them without its field, as an internal error. With [`Weigher::strict`] it also finds unknown fields, which the
+//! decoder drops.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
@@ -16,31 +17,31 @@ use tonic::Status;
 
 use crate::api_error::ApiError;
 
-/// Most levels of nested messages. An action in an action is two of them.
+/// Maximum number of nested messages. A nested action counts as two.
 const DEPTH_MAX: usize = 64;
-/// Bytes that a decoded message may take besides four times its length.
+/// Maximum size of a decoded message in bytes, in addition to four times its encoded length.
 const DECODED_MAX: usize = 16 << 20;
-/// Copies of a list's elements while it grows.
+/// Growth factor of a list's memory.
 const GROWTH: usize = 2;
-/// Bytes of a string or a list in its message.
+/// Size of a string or a list in its message, in bytes.
 const POINTED: usize = 24;
-/// Bytes of a field of any other kind.
+/// Size of any other field, in bytes.
 const SCALAR: usize = 8;
-/// Most violations that the walk reports; more do not fit into an answer.
+/// Maximum number of reported violations; more do not fit into a response.
 const FOUND_MAX: usize = 100;
-/// Longest key of a map in the name of a field, in characters.
+/// Maximum length of a map key in a field name, in characters.
 const KEY_SHOWN: usize = 80;
 
-/// Description of one type of messages.
+/// Description of a message type.
 #[derive(Debug, Default)]
 struct Shape {
-    /// Estimated bytes in memory.
+    /// Estimated size in memory, in bytes.
     size: usize,
     /// Fields by number: messages, strings and bytes.
     fields: HashMap<u64, Field>,
     /// Numbers of all fields.
     known: HashSet<u64>,
-    /// True of an entry of a map: a key and a value.
+    /// True for a map entry, which has a key and a value.
     is_entry: bool,
 }
 
@@ -48,7 +49,7 @@ struct Shape {
 struct Field {
     kind: Kind,
     name: String,
-    /// True of a repeated field.
+    /// True for a repeated field.
     is_list: bool,
 }
 
@@ -62,7 +63,7 @@ enum Kind {
 #[derive(Debug, Default)]
 struct Shapes {
     types: Vec<Shape>,
-    /// Request types by method.
+    /// Index of the request type by method.
     methods: HashMap<String, usize>,
 }
 
@@ -72,17 +73,17 @@ static SHAPES: LazyLock<Shapes> = LazyLock::new(|| Shapes::from_descriptors(exec
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weigher {
     root: Option<usize>,
-    /// True if unknown fields are refused.
+    /// True if unknown fields are rejected.
     is_strict: bool,
 }
 
 impl Weigher {
-    /// Makes the weigher of a method. Requests of other interfaces (health, reflection) are always cheap.
+    /// Creates the weigher of a method. Requests of other interfaces (health, reflection) are always cheap.
     pub(super) fn from_method(method: &str) -> Self {
         Self { root: SHAPES.methods.get(method).copied(), is_strict: false }
     }
 
-    /// Refuses unknown fields, too, if `is_strict`.
+    /// Also rejects unknown fields if `is_strict` is true.
     pub(super) fn strict(self, is_strict: bool) -> Self {
         Self { is_strict, ..self }
     }
@@ -100,7 +101,7 @@ impl Weigher {
         let (mut all_utf8, mut all_known) = (true, true);
         while let Some((shape, rest, _)) = places.last_mut() {
             let Some((number, kind)) = key(rest) else {
-                // The end, or a malformed message, which the decoder refuses.
+                // The end, or a malformed message, which the decoder rejects.
                 places.pop();
                 continue;
             };
@@ -145,14 +146,14 @@ impl Weigher {
         let mut found = Vec::new();
         find(root, "", message, self.is_strict, &mut found);
         if found.is_empty() && !all_known {
-            found.push(unknown_field(String::new())); // in an entry of a map or in a group
+            found.push(unknown_field(String::new())); // in a map entry or a group
         }
         // The interface has no groups: strings in them belong to no field.
         if found.is_empty() { Ok(()) } else { Err(ApiError::invalid(found).into()) }
     }
 }
 
-/// True if a message has a field with this number. The interface has no groups.
+/// Returns true if the message has a field with this number. The interface has no groups.
 fn is_known(shape: usize, number: u64, kind: u8) -> bool {
     matches!(kind, 0 | 1 | 2 | 5) && SHAPES.types[shape].known.contains(&number)
 }
@@ -165,8 +166,8 @@ fn unknown_field(field: String) -> Violation {
     Violation::new(field, ViolationReason::UnknownField.because(why))
 }
 
-/// Finds the fields of a message, and of nested ones, whose strings are not UTF-8, and with `is_strict` unknown fields; the values are
-/// not repeated. `path` is the message's own, with the dot behind it. The depth was checked before.
+/// Finds fields whose strings are not UTF-8, and unknown fields if `is_strict` is true, in a message and its nested
+/// messages. Values are not repeated. `path` is the message's path with a trailing dot. The depth was checked before.
 fn find(shape: usize, path: &str, mut rest: &[u8], is_strict: bool, found: &mut Vec<Violation>) {
     let mut seen: HashMap<u64, usize> = HashMap::new();
     let mut groups = 0_usize;
@@ -213,7 +214,7 @@ fn find(shape: usize, path: &str, mut rest: &[u8], is_strict: bool, found: &mut 
     }
 }
 
-/// Does the same for an entry of `map`: the interface's maps have strings for keys and values.
+/// Does the same for an entry of `map`: the interface's maps have string keys and values.
 fn entry(map: &str, mut rest: &[u8], found: &mut Vec<Violation>) {
     let (mut name, mut value) = (&[][..], &[][..]);
     while let Some((number, 2)) = key(&mut rest) {
@@ -312,8 +313,8 @@ fn collect<'a>(scope: &str, messages: &'a [DescriptorProto], named: &mut Vec<(St
     }
 }
 
-/// Estimates the bytes of a message without the content behind pointers. `above` are the types around it: one of these
-/// again is behind a pointer.
+/// Estimates the size of a message without the content behind pointers. `above` are the enclosing types: a recursive
+/// type is behind a pointer.
 fn size<'a>(
     message: &'a DescriptorProto,
     named: &[(String, &'a DescriptorProto)],
@@ -349,7 +350,7 @@ mod tests {
         Weigher::from_method(RUN).check(message)
     }
 
-    /// A field that is a message or bytes.
+    /// Encodes a field that is a message or bytes.
     fn field(number: u8, payload: &[u8]) -> Vec<u8> {
         let mut field = vec![number << 3 | 2];
         prost::encoding::encode_varint(payload.len() as u64, &mut field);
@@ -390,10 +391,10 @@ mod tests {
         checked(&[]).unwrap();
     }
 
-    /// The last lines are the control: few elements are decoded as they are.
+    /// The last lines are the control: few elements are decoded normally.
     #[test]
     fn what_grows_in_memory_is_refused_by_name() {
-        // RunRequest.action, Action.parallel, ParallelAction.actions
+        // Field numbers of RunRequest.action, Action.parallel, ParallelAction.actions
         let (action, parallel, actions) = (2, 7, 1);
         let flat = field(action, &field(parallel, &field(actions, &[]).repeat(900_000)));
         let refused = checked(&flat).unwrap_err();
@@ -414,7 +415,7 @@ mod tests {
         assert_eq!(request.action.unwrap().parallel.unwrap().actions.len(), 100);
     }
 
-    /// The client in Rust cannot encode such strings, so bytes of valid ones are changed afterwards.
+    /// The Rust client cannot encode such strings, so bytes of valid ones are changed afterwards.
     #[test]
     fn every_string_that_is_not_utf8_is_reported_by_its_field() {
         let variable = |value: &str| v1::EnvironmentVariable {
@@ -456,7 +457,7 @@ mod tests {
         assert_eq!(fields, expected);
         // Unknown fields are ignored.
         checked(&field(15, b"\xff").repeat(3)).unwrap_or_else(|status| panic!("{status:?}"));
-        // A flood is bounded.
+        // The number of reports is bounded.
         let flood = field(2, &field(3, &field(2, b"\xff").repeat(100_000)));
         assert!(checked(&flood).is_err());
     }
@@ -478,7 +479,7 @@ mod tests {
         };
         let known = request.encode_to_vec();
         strict(&known).unwrap();
-        // Field 2047 as bytes in RunRequest.action.run, as a number, and as 4 bytes; field 9 of an entry of RunRequest.labels.
+        // The first message is the control: a known field passes.
         let inner = field(2, &field(3, &[0xfa, 0x7f, 1, b'x']));
         let number = [&known[..], &[0xf8, 0x7f, 1]].concat();
         let fixed = [&known[..], &[0xfd, 0x7f, 0, 0, 0, 0]].concat();

@@ -1,12 +1,13 @@
-//! Files of downloads: those under way, and the cache of artifacts by their keys.
+//! Files of downloads: those in progress, and the cache of artifacts by key.
 //!
 //! ```text
-//! NAME.part      a download under way, or an artifact on its way into the cache
-//! DIGEST         an artifact: the digest is that of its place (a URL without its query, as a digest) and its key
-//! DIGEST.json    its validators and the number of its bytes. Written last and removed first: without it there is no artifact
+//! NAME.part      a download in progress, or an artifact that is being added to the cache
+//! DIGEST         an artifact: the digest covers its location (the digest of a URL without its query) and its key
+//! DIGEST.json    its validators and size. Written last and removed first: without it the artifact does not exist
 //! ```
-//! No URL is here. An artifact is given out only after its server has said that it is the present one. The longest unused ones
-//! go when there are more bytes than the budget.
+//! No URL is stored. An artifact is used only after its server has confirmed that it is current. The least recently
+//! used artifacts
+//! are removed when the size exceeds the budget.
 
 use std::collections::HashMap;
 use std::fs::{self, File, FileTimes};
@@ -25,12 +26,12 @@ use crate::locked;
 const PART: &str = "part";
 const MARK: &str = "json";
 
-/// Files of downloads.
+/// Downloaded files and the artifact cache.
 #[derive(Debug)]
 pub(crate) struct Cache {
     dir: PathBuf,
     bytes_max: u64,
-    /// Downloads that hold the key of a place, by the digest of both.
+    /// Locks of downloads by the digest of location and key.
     held: Mutex<HashMap<String, Arc<AsyncMutex<()>>>>,
 }
 
@@ -43,17 +44,17 @@ pub(crate) struct Entry {
     part: Option<PartialFile>,
 }
 
-/// A file that is removed when it does not go into the cache.
+/// A file that is removed on drop unless it was moved into the cache.
 #[derive(Debug)]
 struct PartialFile(PathBuf);
 
 impl Drop for PartialFile {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0); // it may be in the cache by now
+        let _ = fs::remove_file(&self.0); // the file may have moved into the cache
     }
 }
 
-/// A key that this download alone may change. It is given up when this is dropped.
+/// Exclusive access to a key, released on drop.
 #[derive(Debug)]
 pub(crate) struct Held {
     digest: String,
@@ -68,7 +69,7 @@ impl std::ops::Deref for Held {
     }
 }
 
-/// The mark of an artifact.
+/// Metadata of an artifact.
 #[derive(Debug, Serialize, Deserialize)]
 struct Mark {
     validators: Validators,
@@ -76,13 +77,13 @@ struct Mark {
 }
 
 impl Cache {
-    /// Opens the directory, and removes what is not whole.
+    /// Opens the directory, and removes incomplete files.
     pub(crate) fn open(dir: PathBuf, bytes_max: u64) -> Self {
         let cache = Self { dir, bytes_max, held: Mutex::default() };
         if let Err(error) = cache.sweep()
             && error.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(dir = %cache.dir.display(), %error, "cannot tidy the directory of downloads");
+            tracing::warn!(dir = %cache.dir.display(), %error, "cannot clean up the download directory");
         }
         cache
     }
@@ -92,12 +93,12 @@ impl Cache {
         &self.dir
     }
 
-    /// Returns whether anything is kept.
+    /// Returns true if the cache is enabled.
     pub(crate) fn is_used(&self) -> bool {
         self.bytes_max > 0
     }
 
-    /// Returns the number of artifacts, and their bytes.
+    /// Returns the number of artifacts, and their total size in bytes.
     pub(crate) fn size(&self) -> (u64, u64) {
         let (mut files, mut bytes) = (0, 0);
         for found in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
@@ -125,8 +126,8 @@ impl Cache {
         self.evict(0)
     }
 
-    /// Waits until no other download holds the key of this place. Downloads from elsewhere have artifacts of their own under the same
-    /// key, so that a server holds up only the downloads from it.
+    /// Waits until no other download holds the key of this location. Each location has its own artifacts per key, so
+    /// that a slow server delays only downloads from it.
     pub(crate) async fn hold(&self, place: &str, key: &str) -> Held {
         let digest = key_digest(&format!("{place} {key}"));
         let lock = {
@@ -137,14 +138,14 @@ impl Cache {
         Held { digest, _lock: lock.lock_owned().await }
     }
 
-    /// Makes a file for a download.
+    /// Creates a file for a download.
     pub(crate) fn staging(&self) -> io::Result<Entry> {
         let path = self.dir.join(uuid::Uuid::new_v4().to_string()).with_extension(PART);
         let file = File::options().read(true).write(true).create_new(true).open(&path)?;
         Ok(Entry { file, validators: Validators::default(), part: Some(PartialFile(path)) })
     }
 
-    /// Returns the artifact of a key that is held.
+    /// Returns the artifact of a held key.
     pub(crate) fn get(&self, digest: &str) -> Option<Entry> {
         let path = self.dir.join(digest);
         let mark: Mark = serde_json::from_slice(&fs::read(path.with_extension(MARK)).ok()?).ok()?;
@@ -153,7 +154,7 @@ impl Cache {
         is_whole.then_some(Entry { file, validators: mark.validators, part: None })
     }
 
-    /// Keeps an artifact under a key that is held, or marks it as used now.
+    /// Stores an artifact under a held key, or marks it as used now.
     pub(crate) fn store(&self, digest: &str, entry: &Entry) {
         let path = self.dir.join(digest);
         let kept = match &entry.part {
@@ -162,7 +163,7 @@ impl Cache {
             Some(part) => self.put(&path, &part.0, entry),
         };
         if let Err(error) = kept {
-            tracing::warn!(%error, "a download is not kept in the cache");
+            tracing::warn!(%error, "cannot add a download to the cache");
         }
     }
 
@@ -184,7 +185,7 @@ impl Cache {
         fs::rename(staged, mark)
     }
 
-    /// Removes the longest unused artifacts until there is room for so many bytes.
+    /// Removes the least recently used artifacts until `room` bytes are free.
     fn evict(&self, room: u64) -> io::Result<()> {
         let mut marks = Vec::new();
         for found in fs::read_dir(&self.dir)? {
@@ -241,7 +242,7 @@ mod tests {
             cache.store(digest, &entry(&cache, text, Some("e")));
         }
         assert_eq!((content(&cache, "a").as_deref(), content(&cache, "b").as_deref()), (Some("54321"), Some("1234")));
-        // The use counts, not the age.
+        // The last use counts, not the age.
         let earlier = SystemTime::now() - std::time::Duration::from_secs(60);
         let of_a = File::open(dir.path().join("a.json")).unwrap();
         of_a.set_times(FileTimes::new().set_modified(earlier)).unwrap();
@@ -249,7 +250,7 @@ mod tests {
         File::open(dir.path().join("b.json")).unwrap().set_times(FileTimes::new().set_modified(earlier)).unwrap();
         cache.store("c", &entry(&cache, "123", Some("e")));
         assert_eq!((content(&cache, "b"), content(&cache, "a").as_deref()), (None, Some("54321")));
-        // Neither what is too large, nor what cannot be checked.
+        // Neither an artifact that is too large, nor one without validators.
         cache.store("d", &entry(&cache, "12345678901", Some("e")));
         cache.store("e", &entry(&cache, "1", None));
         assert!(cache.get("d").is_none() && cache.get("e").is_none());

@@ -1,8 +1,8 @@
 //! Limits on concurrent transfers, for the node and for each container.
 //!
-//! A transfer first waits for a place of its container, then for a place of the node. Both queues are first in, first out. A
-//! container never has more transfers in the node's queue than its own limit, so the slow transfers of one container leave the
-//! other places of the node free.
+//! A transfer first waits for a slot of its container, then for a slot of the node. Both queues are first in, first
+//! out. A container never has more transfers in the node's queue than its own limit, so the slow transfers of one
+//! container leave the other slots of the node free.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -12,16 +12,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::locked;
 
-/// Places for transfers.
+/// Transfer slots.
 #[derive(Debug)]
 pub(crate) struct Turns {
     node: Arc<Semaphore>,
     per_container: usize,
-    /// Places of containers with a transfer that waits or runs.
+    /// Slots of containers with a waiting or running transfer.
     containers: Mutex<HashMap<ContainerId, Arc<Semaphore>>>,
 }
 
-/// The turn of a transfer. Its places are free when this is dropped.
+/// The slots of a transfer, released on drop.
 #[derive(Debug)]
 pub(crate) struct Turn {
     _node: OwnedSemaphorePermit,
@@ -33,11 +33,11 @@ impl Turns {
         Self { node: Arc::new(Semaphore::new(node)), per_container, containers: Mutex::default() }
     }
 
-    /// Waits for the turn of a transfer of a container. Returns `None` if no more turns are given.
+    /// Waits for the slots of a container's transfer. Returns `None` if the queue is closed.
     pub(crate) async fn wait(&self, id: &ContainerId) -> Option<Turn> {
         let places = {
             let mut containers = locked(&self.containers);
-            // A turn and a transfer that waits hold a reference, too.
+            // A held slot and a waiting transfer hold a reference, too.
             containers.retain(|_, places| Arc::strong_count(places) > 1);
             let places = containers.entry(id.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.per_container)));
             Arc::clone(places)
@@ -60,7 +60,7 @@ mod tests {
         id.parse().unwrap()
     }
 
-    /// Returns the turn if it is given without another one's end.
+    /// Returns the slots if they are granted without releasing others.
     async fn now(turns: &Turns, of: &str) -> Option<Turn> {
         timeout(Duration::from_millis(20), turns.wait(&id(of))).await.ok().flatten()
     }

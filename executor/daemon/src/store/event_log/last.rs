@@ -1,8 +1,9 @@
-//! The last cursor that was given out, in a file that survives a kill of the daemon.
+//! The last assigned cursor, in a file that survives a kill of the daemon.
 //!
-//! The ledger writes events in batches, so that a kill can take the newest. The file is written before each event is seen, without a
-//! sync: it is as good as the page cache, and holds for one boot. A start compares it with the ledger: if the ledger has the event
-//! with the last cursor, no event was lost, and numbers go on without a hole.
+//! The ledger writes events in batches, so a kill can lose the newest. This file is written before each event is
+//! visible, without a sync: it survives as long as the page cache, so it is valid for one boot. At startup it is
+//! compared with the ledger: if the ledger has the event with the last cursor, no event was lost, and numbering
+//! continues without a gap.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,20 +15,20 @@ const NAME: &str = "last-cursor";
 /// Maximum size of the file in bytes.
 const SIZE_MAX: usize = 128;
 
-/// State of one daemon's numbers.
+/// Range of one daemon's cursors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Line {
     boot_id: String,
-    /// Number of the daemon on its ledger.
+    /// Number of this daemon on its ledger.
     start: u64,
-    /// First cursor that the daemon could give out.
+    /// First cursor that the daemon could assign.
     first: u64,
-    /// Last cursor that it gave out; `first` less one before that.
+    /// Last cursor that the daemon assigned; `first` minus one if it assigned none.
     last: u64,
 }
 
 impl Line {
-    /// Returns the line with a fixed length, so that each write replaces all of the one before.
+    /// Returns the line with a fixed length, so that each write overwrites the previous one completely.
     fn encode(&self) -> String {
         let Self { boot_id, start, first, last } = self;
         format!("{boot_id} {start:020} {first:020} {last:020}\n")
@@ -42,7 +43,7 @@ impl Line {
     }
 }
 
-/// The file of this daemon.
+/// The open file of this daemon.
 #[derive(Debug)]
 pub(super) struct LastCursor {
     path: PathBuf,
@@ -51,8 +52,9 @@ pub(super) struct LastCursor {
 }
 
 impl LastCursor {
-    /// Opens the file in the ledger's directory. Returns it with the first cursor to give out: `next` or a later one, or the one after
-    /// the last if the ledger's newest event shows that no event was lost. `start` is this daemon's number on the ledger.
+    /// Opens the file in the ledger's directory. Also returns the first cursor to assign: `next` or a later one, or the
+    /// cursor after the last one if the ledger's newest event shows that no event was lost. `start` is this daemon's
+    /// number on the ledger.
     pub(super) fn open(dir: &Path, boot_id: &str, start: u64, newest: Option<u64>, next: u64) -> (Self, u64) {
         let path = dir.join(NAME);
         let before = read(&path).filter(|line| line.boot_id == boot_id && line.start + 1 == start);
@@ -73,7 +75,7 @@ impl LastCursor {
         (this, first)
     }
 
-    /// Notes a cursor that is about to be given out.
+    /// Records a cursor that is about to be assigned.
     pub(super) fn set(&mut self, last: u64) {
         self.line.last = last;
         self.write();
@@ -86,9 +88,9 @@ impl LastCursor {
         }
     }
 
-    /// Removes the file: the next daemon has to assume that events were lost.
+    /// Removes the file, so that the next daemon assumes that events were lost.
     fn give_up(&mut self, error: &io::Error) {
-        tracing::warn!(%error, "cannot write {}: a kill of executord will be a gap in the events", self.path.display());
+        tracing::warn!(%error, "cannot write {}: if executord is killed, the events will have a gap", self.path.display());
         self.file = None;
         let _ = std::fs::remove_file(&self.path);
     }
@@ -129,7 +131,7 @@ mod tests {
             file.write();
             let first = LastCursor::open(dir.path(), boot_id, start, newest, 20_000).1;
             assert_eq!(first, expected, "{boot_id} {start} {newest:?}");
-            // The next one of the table finds the file as it was.
+            // The next row of the table uses the file as it was.
             std::fs::write(dir.path().join(NAME), file.line.encode()).unwrap();
         }
         std::fs::write(dir.path().join(NAME), "b 1 2\n").unwrap();

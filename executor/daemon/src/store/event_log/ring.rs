@@ -1,5 +1,6 @@
-//! The kept events, oldest first. The newest are there as they are. Those behind them, which hardly anybody reads again, are JSON in
-//! a few pieces of memory: each in an allocation of its own, between those of requests that pass, ten thousand took three times as much.
+//! The retained events, oldest first. The newest are stored as values. Older ones, which are rarely read again, are
+//! stored as JSON in a few large chunks of memory: ten thousand events in separate allocations, interleaved with those
+//! of requests, took three times as much memory.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -9,50 +10,50 @@ use executor_core::ident::ContainerId;
 
 use crate::model::events::Event;
 
-/// Events that are packed into a piece, at once.
+/// Number of events that are packed into a chunk.
 const PIECE: usize = 64;
-/// Most events that are kept as they are.
+/// Maximum number of events that are stored as values.
 const AT_HAND: usize = 2 * PIECE;
 
-/// At most a number of events.
+/// A bounded number of events.
 #[derive(Debug)]
 pub(super) struct Ring {
     pieces: VecDeque<Piece>,
     at_hand: VecDeque<Arc<Event>>,
-    /// Number of events that are kept.
+    /// Number of retained events.
     kept: usize,
     most: usize,
 }
 
-/// An event that is kept.
+/// A retained event.
 pub(super) enum Kept<'a> {
-    /// As JSON.
+    /// Stored as JSON.
     Packed(&'a Packed, &'a [u8]),
-    /// As it is.
+    /// Stored as a value.
     AtHand(&'a Arc<Event>),
 }
 
-/// Some events, one after the other as JSON.
+/// Events, concatenated as JSON.
 #[derive(Debug)]
 struct Piece {
     json: Box<[u8]>,
     events: Box<[Packed]>,
-    /// Number of the first ones that are not kept any more.
+    /// Number of leading events that are no longer retained.
     dropped: usize,
 }
 
-/// An event that is kept as JSON in a piece: what is looked up without parsing it, and where it ends.
+/// Index entry of an event that is stored as JSON: fields that are searched without parsing, and its end.
 #[derive(Debug)]
 pub(super) struct Packed {
     cursor: u64,
     /// Hash of the container's id.
     container: u64,
-    /// Place in the piece at which its JSON ends, in bytes. The next one begins there.
+    /// Offset in the chunk at which the JSON ends, in bytes. The next event starts there.
     end: usize,
 }
 
 impl Ring {
-    /// Keeps the last `most` of these events, which are in order, and from then on the last `most` of all.
+    /// Retains the last `most` of these sorted events, and then the last `most` of all.
     pub(super) fn new(events: Vec<Event>, most: usize) -> Self {
         let mut ring = Self { pieces: VecDeque::new(), at_hand: VecDeque::new(), kept: 0, most };
         for event in events {
@@ -61,12 +62,12 @@ impl Ring {
         ring
     }
 
-    /// Adds an event, which is newer than all.
+    /// Adds an event, which is newer than all others.
     pub(super) fn push(&mut self, event: Arc<Event>) {
         self.at_hand.push_back(event);
         self.kept += 1;
         if self.at_hand.len() >= AT_HAND {
-            // One that cannot be packed stays as it is, with those behind it.
+            // An event that cannot be packed stays a value, and so do those after it.
             if let Ok(piece) = Piece::from_events(self.at_hand.range(..PIECE)) {
                 self.pieces.push_back(piece);
                 self.at_hand.drain(..PIECE);
@@ -90,13 +91,14 @@ impl Ring {
         }
     }
 
-    /// Cursor of the oldest event that is kept.
+    /// Returns the cursor of the oldest retained event.
     pub(super) fn oldest(&self) -> Option<u64> {
         let packed = self.pieces.front().and_then(|piece| piece.kept().first()).map(|packed| packed.cursor);
         packed.or_else(|| self.at_hand.front().map(|event| event.cursor))
     }
 
-    /// The kept events with a higher cursor, in order. Only these are looked at: a follower at the end of a long log is the usual one.
+    /// Returns the retained events with a higher cursor, in order. Older events are not visited, because most
+    /// subscribers are at the end of the log.
     pub(super) fn newer(&self, than: u64) -> impl Iterator<Item = Kept<'_>> {
         let first = self.pieces.partition_point(|piece| piece.events.last().is_none_or(|last| last.cursor <= than));
         let packed = self.pieces.range(first..).flat_map(move |piece| {
@@ -130,7 +132,7 @@ impl Piece {
 }
 
 impl Kept<'_> {
-    /// Cursor of the event.
+    /// Returns the cursor of the event.
     pub(super) fn cursor(&self) -> u64 {
         match self {
             Self::Packed(packed, _) => packed.cursor,
@@ -138,11 +140,11 @@ impl Kept<'_> {
         }
     }
 
-    /// The event, if it is one of the container `only`, or none is given.
+    /// Returns the event if it belongs to the container `only`, or if `only` is unset.
     pub(super) fn event(&self, only: Option<&ContainerId>) -> Option<Arc<Event>> {
         let event = match self {
             Self::Packed(packed, _) if only.is_some_and(|id| hash(id) != packed.container) => return None,
-            // What was written from an event is one.
+            // JSON that was written from an event parses as one.
             Self::Packed(_, json) => Arc::new(serde_json::from_slice(json).ok()?),
             Self::AtHand(event) => Arc::clone(event),
         };
@@ -173,7 +175,7 @@ mod tests {
         ring.newer(than).filter_map(|kept| kept.event(only)).map(|event| event.cursor).collect()
     }
 
-    /// Cursors are the odd numbers: they may have holes.
+    /// Cursors are odd numbers, because they may have gaps.
     #[test]
     fn the_last_events_are_there_as_they_were_however_many_are_packed() {
         for most in [1, PIECE - 1, AT_HAND, 5 * PIECE + 7] {

@@ -1,8 +1,8 @@
-//! The embedded store behind the ledger: redb, because it is one file, checks what it reads, survives a kill at
-//! any point, and needs no C library.
+//! The embedded store behind the ledger: redb, because it is one file, verifies what it reads, survives a kill at any
+//! point, and needs no C library.
 //!
-//! Tables: containers by id and events by cursor, each as JSON, a few numbers, and the last boot. Its cache is small; the
-//! daemon reads the ledger once.
+//! Tables: containers by id and events by cursor, each as JSON, a few numbers, and the last boot. The cache is small,
+//! because the daemon reads the ledger only once.
 
 use std::io;
 use std::path::Path;
@@ -17,33 +17,33 @@ use crate::model::status::ContainerStatus;
 const CONTAINERS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("containers");
 const EVENTS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("events");
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
-/// The first cursor that is not reserved.
+/// Key of the first cursor that is not reserved.
 const RESERVED: &str = "cursors reserved";
-/// Number of daemons that were started on the store.
+/// Key of the number of daemons that were started on the store.
 const STARTS: &str = "starts";
-/// Version of the tables' format. A newer one is refused.
+/// Key of the format version. A newer version is refused.
 const FORM: &str = "form";
 const FORM_VERSION: u64 = 1;
-/// The boot in which the store was last written. A table that older daemons do not look at.
+/// The boot in which the store was last written. Older daemons ignore this table.
 const BOOTS: TableDefinition<'_, &str, &str> = TableDefinition::new("boots");
 const LAST: &str = "last";
-/// State of the cell, as JSON under [`LAST`]. A table that older daemons do not look at.
+/// State of the cell, as JSON under [`LAST`]. Older daemons ignore this table.
 const CELL: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("cell");
-/// Reservations by id, as JSON. A table that older daemons do not look at.
+/// Reservations by id, as JSON. Older daemons ignore this table.
 const RESERVATIONS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("reservations");
-/// Bytes of the store's cache.
+/// Size of the store's cache, in bytes.
 const CACHE: usize = 1 << 20;
 
 /// Why the store cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The system's error.
+    /// A system error.
     #[error("{}", crate::plain(.0))]
     Io(io::Error),
-    /// The store's own error.
+    /// A redb error.
     #[error(transparent)]
     Store(Box<redb::Error>),
-    /// An entry that cannot be parsed or encoded.
+    /// An entry cannot be parsed or encoded.
     #[error("the ledger's entry {0} is malformed")]
     Form(String, #[source] serde_json::Error),
     /// A newer daemon wrote the store.
@@ -52,12 +52,12 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// True when the disk is full: there will be room again.
+    /// Returns true if the disk is full, so that a retry may succeed.
     pub(super) fn is_full(&self) -> bool {
         matches!(self, Self::Io(error) if shortage::find(error) == Some(Shortage::Disk))
     }
 
-    /// True when the content is broken, so that no retry can help.
+    /// Returns true if the content is corrupt, so that no retry can succeed.
     pub(super) fn is_corruption(&self) -> bool {
         match self {
             Self::Store(error) => matches!(**error, redb::Error::Corrupted(_) | redb::Error::TableTypeMismatch { .. }),
@@ -81,7 +81,7 @@ impl<E: Into<redb::Error>> From<E> for StoreError {
 /// First write of a daemon.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Begin {
-    /// The first cursor that is not reserved.
+    /// First cursor that is not reserved.
     pub reserved: u64,
     /// Number of daemons that were started on the store.
     pub starts: u64,
@@ -100,7 +100,7 @@ impl Store {
         Ok(Self(opened?))
     }
 
-    /// Reads everything in the store.
+    /// Loads the whole content of the store.
     pub(super) fn load(&self) -> Result<Loaded, StoreError> {
         let transaction = self.0.begin_read()?;
         let mut loaded = Loaded::default();
@@ -151,7 +151,7 @@ impl Store {
         Ok(loaded)
     }
 
-    /// Makes the tables and reserves the daemon's cursors, durably.
+    /// Creates the tables and reserves the daemon's cursors, durably.
     pub(super) fn start(&self, Begin { reserved, starts }: Begin) -> Result<(), StoreError> {
         let transaction = self.0.begin_write()?;
         {
@@ -160,7 +160,7 @@ impl Store {
             let mut numbers = transaction.open_table(NUMBERS)?;
             let form = numbers.get(FORM)?.map_or(0, |form| form.value());
             if form > FORM_VERSION {
-                return Err(StoreError::Newer(form)); // it could not be read at the start
+                return Err(StoreError::Newer(form)); // the store could not be read at startup
             }
             numbers.insert(FORM, FORM_VERSION)?;
             numbers.insert(RESERVED, reserved)?;
@@ -169,7 +169,7 @@ impl Store {
         Ok(transaction.commit()?)
     }
 
-    /// Writes a batch, durably and as a whole.
+    /// Writes a batch, durably and atomically.
     pub(super) fn write(&self, batch: &Batch) -> Result<(), StoreError> {
         let transaction = self.0.begin_write()?;
         {

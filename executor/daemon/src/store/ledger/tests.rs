@@ -49,7 +49,7 @@ fn what_was_put_is_there_after_a_restart() {
     assert_eq!(loaded.events.events.len(), 1, "what is no longer kept is removed from the store");
 }
 
-/// The ledger of an older executord lacks every field that came later: it is read after an upgrade all the same.
+/// The ledger of an older executord lacks later fields, and must be readable after an upgrade.
 #[test]
 fn older_facts_are_read() {
     const FIRST: [&str; 9] =
@@ -93,7 +93,7 @@ fn a_broken_store_is_put_aside_and_cursors_jump_ahead() {
     assert_eq!(aside.count(), 1);
 }
 
-/// Waits for a condition that the writer's thread brings about.
+/// Waits for a condition that the writer thread fulfills.
 fn until(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -102,7 +102,7 @@ fn until(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// A file system of one megabyte; unmounted at the end.
+/// A file system of one megabyte, unmounted on drop.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
@@ -129,7 +129,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A full disk stops no running container, and no reported event is lost once there is room again.
+/// A full disk stops no running container, and no reported event is lost once there is space again.
 #[test]
 #[ignore = "needs root, to mount"]
 fn a_full_disk_is_told_and_survived() {
@@ -139,7 +139,7 @@ fn a_full_disk_is_told_and_survived() {
     let filler = disk.fill();
     let mut written = 0;
     until("the writer notices", || {
-        // The store's own reserve is used up.
+        // Fill up the space that the store has reserved.
         ledger.put(Arc::new(facts(&format!("c{written}-{}", "x".repeat(100)))));
         std::thread::sleep(Duration::from_millis(1));
         ledger.trouble().is_some()
@@ -158,8 +158,8 @@ fn a_full_disk_is_told_and_survived() {
     assert_eq!(loaded.events.next, 77);
 }
 
-/// A daemon that starts on a full disk reads its ledger, forgets containers that are deleted meanwhile, and writes all
-/// of it once there is room; cursors go on beyond those that an earlier one may have given out.
+/// A daemon that starts on a full disk reads its ledger, removes containers that are deleted meanwhile, and writes
+/// everything once there is space; cursors continue after those that an earlier daemon may have assigned.
 #[test]
 #[ignore = "needs root, to mount"]
 fn a_disk_that_is_full_at_the_start_is_survived() {
@@ -169,7 +169,7 @@ fn a_disk_that_is_full_at_the_start_is_survived() {
     ledger.put(Arc::new(facts("kept")));
     let given = loaded.events.reserved;
     ledger.close(given);
-    // The store's own reserve is used up, so that it has to grow.
+    // Fill up the space that the store has reserved, so that it must grow.
     for start in 1..=50 {
         let filler = disk.fill();
         let (ledger, loaded) = Ledger::open(disk.0.path()).unwrap();
@@ -196,7 +196,7 @@ fn a_disk_that_is_full_at_the_start_is_survived() {
     panic!("the disk was never full");
 }
 
-/// A daemon that cannot even make the file begins without it, and makes it when there is room.
+/// A daemon that cannot create the file starts without it, and creates it once there is space.
 #[test]
 #[ignore = "needs root, to mount"]
 fn a_first_start_on_a_full_disk_is_survived() {

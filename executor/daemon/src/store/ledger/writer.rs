@@ -1,5 +1,5 @@
-//! The thread that writes the ledger: it waits for a change, gathers more for a moment, and writes them all as one
-//! durable batch.
+//! The thread that writes the ledger: it waits for a change, collects more for a moment, and writes them as one durable
+//! batch.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -12,11 +12,11 @@ use super::Batch;
 use super::store::{Begin, Store, StoreError};
 use crate::locked;
 
-/// Time for which a batch gathers changes: an fsync costs milliseconds of a disk that containers use.
+/// Time for which a batch collects changes: an fsync costs milliseconds on a disk that containers use.
 const GATHER: Duration = Duration::from_millis(100);
-/// Pauses between attempts while the disk refuses.
+/// Pauses between attempts while the disk fails.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
-/// Bytes of the thread's stack.
+/// Stack size of the thread, in bytes.
 const STACK: usize = 256 << 10;
 
 #[derive(Debug, Default)]
@@ -39,7 +39,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Starts on a store, or without one on a full disk: then the daemon's first write is still to come.
+    /// Starts with a store, or without one on a full disk, in which case the daemon's first write is pending.
     pub(super) fn start(begun: Result<Store, (StoreError, Begin)>, path: PathBuf) -> std::io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let (store, pending) = match begun {
@@ -51,7 +51,7 @@ impl Writer {
                     "cannot write the ledger: {}: new containers are refused until the ledger can be written",
                     trouble(&path, &error)
                 );
-                state.batch.reserved = Some(begin.reserved); // a batch that is not empty is written
+                state.batch.reserved = Some(begin.reserved); // makes the batch non-empty, so that it is written
                 (None, Some(begin))
             }
         };
@@ -83,7 +83,7 @@ impl Writer {
         self.shared.wake.notify_one();
         let thread = locked(&self.thread).take();
         if let Some(thread) = thread {
-            // A panic there has ended the process, or fails a test.
+            // A panic has aborted the process, or fails a test.
             let _ = thread.join();
         }
     }
@@ -95,7 +95,7 @@ impl Drop for Writer {
     }
 }
 
-/// The store, where it is open, and the daemon's first write, where it is still to come.
+/// The store, if open, and the daemon's first write, if pending.
 struct LedgerFile {
     store: Option<Store>,
     pending: Option<Begin>,
@@ -111,14 +111,14 @@ fn write_on(shared: &Shared, mut file: LedgerFile) {
                 Ok(()) => {
                     retry.reset();
                     for waiting in batch.waiting.drain(..) {
-                        let _ = waiting.send(()); // who has asked may not wait any longer
+                        let _ = waiting.send(()); // the receiver may be gone
                     }
                     if locked(&shared.state).trouble.take().is_some() {
                         tracing::info!("the ledger can be written again");
                     }
                 }
                 Err(error) => {
-                    // After an error the store refuses everything until it is opened anew.
+                    // After an error redb rejects everything until the store is reopened.
                     file.store = None;
                     give_back(shared, batch, &error, &file.path, retry.pause(), closing);
                 }
@@ -144,12 +144,12 @@ impl LedgerFile {
     }
 }
 
-/// Describes an error with the state directory.
+/// Formats an error with the state directory.
 fn trouble(path: &std::path::Path, error: &StoreError) -> String {
     format!("state directory {}: {error}", path.ancestors().nth(2).unwrap_or(path).display())
 }
 
-/// Waits for the next batch. The flag says that the ledger is being closed.
+/// Waits for the next batch. The flag is true if the ledger is being closed.
 fn next_batch(shared: &Shared) -> (Batch, bool) {
     let mut state = locked(&shared.state);
     while state.batch.is_empty() && !state.closing {

@@ -1,7 +1,6 @@
-//! The reservations that a registry holds: their times, the runs that use them, and those that expired.
+//! A registry's reservations: their lifetimes, the Runs that use them, and the expired ones.
 //!
-//! Times are counted by the monotonic clock while the daemon lives: a clock that is set neither ends a reservation nor
-//! prolongs it.
+//! Lifetimes use the monotonic clock, so that setting the wall clock neither ends nor extends a reservation.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -14,7 +13,7 @@ use tokio::time::Instant;
 use crate::access::rules::Requester;
 use crate::model::reservation::Reservation;
 
-/// Maximum number of expired reservations that are remembered, so that a late run is told when its own expired.
+/// Maximum number of remembered expired reservations, so that a late Run learns that its reservation expired.
 const EXPIRED_KEPT: usize = 1000;
 
 /// A reservation that is held.
@@ -22,7 +21,7 @@ const EXPIRED_KEPT: usize = 1000;
 struct Held {
     reservation: Reservation,
     deadline: Instant,
-    /// Number of runs under way that will use it: it does not expire meanwhile.
+    /// Number of Runs in progress that will use the reservation, which does not expire meanwhile.
     claims: u32,
 }
 
@@ -30,7 +29,7 @@ struct Held {
 #[derive(Debug, Default)]
 pub(super) struct Reserved {
     held: BTreeMap<ContainerId, Held>,
-    /// Expired ones, the oldest first.
+    /// Expired reservations, oldest first.
     expired: VecDeque<(ContainerId, Timestamp)>,
 }
 
@@ -43,20 +42,20 @@ impl Reserved {
         self.held.values().map(|held| held.reservation.clone()).collect()
     }
 
-    /// Returns the sum of what they hold, and their number.
+    /// Returns the total amount and number of the reservations.
     pub(super) fn sum(&self) -> (Amount, usize) {
         let sum = self.held.values().fold(Amount::default(), |sum, held| sum.plus(&held.reservation.amount));
         (sum, self.held.len())
     }
 
-    /// Returns the sum of the reservations of an owner, without the one of this id.
+    /// Returns the total amount of an owner's reservations, without that of this id.
     pub(super) fn sum_of(&self, owner: &Requester, without: &ContainerId) -> Amount {
         let held = self.held.values().map(|held| &held.reservation);
         let others = held.filter(|held| held.owner.as_ref() == Some(owner) && held.id != *without);
         others.fold(Amount::default(), |sum, held| sum.plus(&held.amount))
     }
 
-    /// Holds a reservation for `ttl` from now on; one of the same id is replaced.
+    /// Holds a reservation for `ttl` from now, and replaces one with the same id.
     pub(super) fn hold(&mut self, reservation: Reservation, ttl: Duration) {
         self.expired.retain(|(id, _)| *id != reservation.id);
         let claims = self.held.get(&reservation.id).map_or(0, |held| held.claims);
@@ -68,12 +67,12 @@ impl Reserved {
         self.held.remove(id).map(|held| held.reservation)
     }
 
-    /// Returns the time at which a reservation of this id expired, where that is remembered.
+    /// Returns the time at which a reservation of this id expired, if remembered.
     pub(super) fn expired_at(&self, id: &ContainerId) -> Option<Timestamp> {
         self.expired.iter().rev().find(|(expired, _)| expired == id).map(|(_, at)| *at)
     }
 
-    /// Counts a run under way; false where there is no reservation of this id.
+    /// Counts a Run in progress; returns false if there is no reservation of this id.
     pub(super) fn claim(&mut self, id: &ContainerId) -> bool {
         self.held.get_mut(id).map(|held| held.claims += 1).is_some()
     }
@@ -82,12 +81,12 @@ impl Reserved {
         self.held.entry(id.clone()).and_modify(|held| held.claims = held.claims.saturating_sub(1));
     }
 
-    /// Returns when the next one expires.
+    /// Returns when the next reservation expires.
     pub(super) fn next(&self) -> Option<Instant> {
         self.held.values().filter(|held| held.claims == 0).map(|held| held.deadline).min()
     }
 
-    /// Removes those whose time is over.
+    /// Removes expired reservations.
     pub(super) fn expire(&mut self, now: Instant, at: Timestamp) -> Vec<Reservation> {
         let is_over = |_: &ContainerId, held: &mut Held| held.claims == 0 && held.deadline <= now;
         let over: Vec<Reservation> = self.held.extract_if(.., is_over).map(|(_, held)| held.reservation).collect();

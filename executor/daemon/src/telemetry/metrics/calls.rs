@@ -1,4 +1,4 @@
-//! Calls: how many, how they ended, and how long they took.
+//! Call metrics: counts, status codes and durations.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,9 +8,9 @@ use hyper::HeaderMap;
 use super::Metrics;
 use crate::access;
 
-/// Name of a method that this daemon does not serve: a client can put any bytes there.
+/// Label of methods that this daemon does not serve: a client can put any bytes there.
 const UNKNOWN: &str = "unknown";
-/// Codes of gRPC, by number.
+/// gRPC status codes, by number.
 const CODES: [&str; 17] = [
     "ok",
     "cancelled",
@@ -31,7 +31,7 @@ const CODES: [&str; 17] = [
     "unauthenticated",
 ];
 
-/// A call under way. It is counted when this is dropped; without a status it was cancelled.
+/// A call in progress. It is counted on drop; a call without a status was cancelled.
 #[derive(Debug)]
 pub(crate) struct CallTimer {
     metrics: Arc<Metrics>,
@@ -46,7 +46,7 @@ impl CallTimer {
         Self { metrics, method: access::method(path), began: Instant::now(), code: 1 }
     }
 
-    /// Takes the status from the fields of an answer, or from those behind it.
+    /// Reads the status from the headers or trailers of a response.
     pub(crate) fn take_status(&mut self, fields: &HeaderMap) {
         if let Some(status) = fields.get("grpc-status") {
             let number = status.to_str().ok().and_then(|text| text.parse::<usize>().ok());

@@ -1,7 +1,7 @@
-//! The sum of what containers' logs kept and dropped, since the daemon's start.
+//! Total of retained and dropped log output of all containers, since the daemon's start.
 //!
-//! Each shim counts for its own container, from that one's start on. The sum must never go down, also where a container is
-//! deleted or a shim does not answer, and must not leap where a daemon finds containers of an earlier one.
+//! Each shim counts from its own container's start. The total must never decrease, even if a container is deleted or a
+//! shim does not respond, and must not jump when a daemon recovers containers of an earlier one.
 
 use std::collections::HashMap;
 
@@ -11,14 +11,14 @@ use executor_core::usage::LogUsage;
 /// Counters of all logs.
 #[derive(Debug, Default)]
 pub(crate) struct Logs {
-    /// Sum of the containers that have ended.
+    /// Total of completed containers.
     ended: LogUsage,
     living: HashMap<ContainerId, Living>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Living {
-    /// Counters that are not this daemon's to count.
+    /// Counters from before this daemon, which are subtracted.
     before: LogUsage,
     last: LogUsage,
 }
@@ -30,7 +30,7 @@ impl Living {
     }
 }
 
-/// Computes each counter of `other` by that of `one`.
+/// Combines each counter of `other` with that of `one`.
 fn each(one: &LogUsage, other: &LogUsage, compute: fn(u64, u64) -> u64) -> LogUsage {
     LogUsage {
         bytes: compute(other.bytes, one.bytes),
@@ -42,14 +42,15 @@ fn each(one: &LogUsage, other: &LogUsage, compute: fn(u64, u64) -> u64) -> LogUs
 }
 
 impl Logs {
-    /// Takes over the counters of a container that lives. `adopted` is true of one that an earlier daemon has admitted.
+    /// Updates the counters of a running container. `adopted` is true if an earlier daemon admitted it.
     pub(crate) fn read(&mut self, id: &ContainerId, usage: LogUsage, adopted: bool) {
         let before = if adopted { usage } else { LogUsage::default() };
         self.living.entry(id.clone()).or_insert(Living { before, last: usage }).last = usage;
     }
 
-    /// Takes over the last counters of a container. Those of one of an earlier daemon that was never read are left out: what of
-    /// them is new is unknown.
+    /// Adds the final counters of a container. Those of an earlier daemon's container that was never read are skipped,
+    /// because their
+    /// increase is unknown.
     pub(crate) fn ended(&mut self, id: &ContainerId, usage: Option<LogUsage>) {
         let known = self.living.remove(id);
         let grown = match (known, usage) {
@@ -59,7 +60,7 @@ impl Logs {
         self.ended = each(&grown, &self.ended, u64::saturating_add);
     }
 
-    /// Returns the sum. Containers that are gone without an end are counted as they were last.
+    /// Returns the total. Containers that vanished without final counters count as last read.
     pub(crate) fn sum(&mut self, is_there: impl Fn(&ContainerId) -> bool) -> LogUsage {
         let gone: Vec<ContainerId> = self.living.keys().filter(|id| !is_there(id)).cloned().collect();
         gone.iter().for_each(|id| self.ended(id, None));

@@ -1,4 +1,4 @@
-//! Counters of the output that is sent outward, by its target.
+//! Log sink counters, by sink.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -7,7 +7,7 @@ use prometheus_client::registry::Registry;
 
 use super::{Labels1, family};
 
-/// Counters of all targets.
+/// Counters of all log sinks.
 #[derive(Debug)]
 pub(super) struct Families {
     sent_lines: Family<Labels1, Counter>,
@@ -19,22 +19,22 @@ pub(super) struct Families {
     connected: Family<Labels1, Gauge>,
 }
 
-/// Counters of one target.
+/// Counters of one log sink.
 #[derive(Debug)]
 pub(crate) struct SinkMetrics {
-    /// Lines, or parts of them, that were sent.
+    /// Number of sent lines or partial lines.
     pub(crate) sent_lines: Counter,
-    /// Bytes of output in them.
+    /// Output bytes in the sent lines.
     pub(crate) sent_bytes: Counter,
-    /// Lines, or parts of them, that were not sent.
+    /// Number of lines or partial lines that were dropped.
     pub(crate) dropped_lines: Counter,
-    /// Bytes of output in them.
+    /// Output bytes in the dropped lines.
     pub(crate) dropped_bytes: Counter,
-    /// Containers with output that waits.
+    /// Number of containers with unsent output.
     pub(crate) waiting: Gauge,
-    /// Bytes of deleted containers' logs that wait.
+    /// Unsent log bytes of deleted containers.
     pub(crate) deleted_bytes: Gauge,
-    /// 1 while there is a connection.
+    /// 1 while connected.
     pub(crate) connected: Gauge,
 }
 
@@ -59,7 +59,7 @@ impl Families {
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register(
             "executor_log_sent_lines",
-            "Lines of output, or parts of them, that were sent, by target",
+            "Lines or partial lines of output that were sent, by target",
             self.sent_lines.clone(),
         );
         registry.register(
@@ -69,7 +69,7 @@ impl Families {
         );
         registry.register(
             "executor_log_unsent_lines",
-            "Lines of output, or parts of them, that were dropped before they could be sent, by target",
+            "Lines or partial lines of output that were dropped before they could be sent, by target",
             self.dropped_lines.clone(),
         );
         registry.register(
@@ -79,7 +79,7 @@ impl Families {
         );
         registry.register(
             "executor_log_waiting_containers",
-            "Containers with output that waits to be sent, by target",
+            "Containers with unsent output, by target",
             self.waiting.clone(),
         );
         registry.register(
@@ -89,7 +89,7 @@ impl Families {
         );
         registry.register(
             "executor_log_target_connected",
-            "1 while executord is connected to the target of logs",
+            "1 while executord is connected to the log sink",
             self.connected.clone(),
         );
     }

@@ -1,4 +1,4 @@
-//! The queue of spans, and the task that hands them to the collector.
+//! The queue of spans, and the task that exports them to the collector.
 
 use std::time::Duration;
 
@@ -13,37 +13,37 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::config::{TraceProtocol, TraceSettings};
 use crate::telemetry::metrics::{SpanLoss, Spans};
 
-/// Most spans in a request to the collector.
+/// Maximum number of spans per request to the collector.
 const BATCH: usize = 256;
-/// Time for which spans are gathered.
+/// Time for which spans are collected into a batch.
 const GATHER: Duration = Duration::from_millis(500);
 /// Time limit for a request to the collector.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Attempts at a batch.
+/// Number of attempts to export a batch.
 const ATTEMPTS: u32 = 3;
-/// Pauses between them.
+/// Pauses between attempts.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(2));
-/// Least time between two log entries about dropped spans.
+/// Minimum interval between two log entries about dropped spans.
 const TELL: Duration = Duration::from_secs(10);
 
-/// The queue. Whoever puts a span into it never waits.
+/// The span queue. Adding a span never blocks.
 #[derive(Debug)]
 pub(super) struct Queue {
     sender: mpsc::Sender<Queued>,
     spans: Spans,
 }
 
-/// What is in the queue.
+/// An item of the queue.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // nearly all are spans
 enum Queued {
     Span(SpanData),
-    /// Asks to be told when everything before it was exported or dropped.
+    /// Notified when all earlier spans were exported or dropped.
     Flush(oneshot::Sender<()>),
 }
 
 impl Queue {
-    /// Starts the task.
+    /// Starts the export task.
     pub(super) fn start(settings: &TraceSettings, spans: Spans) -> Result<Self, String> {
         let exporter = exporter(settings).map_err(|error| format!("{}: {error}", settings.endpoint))?;
         let (sender, queue) = mpsc::channel(settings.queue_max);
@@ -66,7 +66,7 @@ impl Queue {
                 let _ = wait.await;
             }
         };
-        let _ = timeout(limit, flushed).await; // what is left is lost with this process
+        let _ = timeout(limit, flushed).await; // the rest is lost when this process exits
     }
 }
 
@@ -95,7 +95,7 @@ fn exporter(settings: &TraceSettings) -> Result<SpanExporter, opentelemetry_otlp
 struct Export {
     exporter: SpanExporter,
     spans: Spans,
-    /// Spans that were dropped since the log told of some.
+    /// Number of dropped spans since the last log entry.
     dropped: usize,
     reported: Option<Instant>,
 }
@@ -127,7 +127,7 @@ impl Export {
                 self.export(batch, if is_last { 1 } else { ATTEMPTS }).await;
             }
             if let Some(done) = flushed {
-                let _ = done.send(()); // nobody may wait any more
+                let _ = done.send(()); // the receiver may be gone
             }
         }
     }
@@ -143,7 +143,7 @@ impl Export {
                 Ok(Err(error)) => crate::chain(&error),
                 Err(_) => format!("it did not answer within {} s", PATIENCE.as_secs()),
             };
-            tracing::debug!(attempt, "the collector of traces did not take {count} spans: {why}");
+            tracing::debug!(attempt, "the trace collector did not accept {count} spans: {why}");
             if attempt < attempts {
                 sleep(pauses.pause()).await;
             } else {
@@ -157,7 +157,7 @@ impl Export {
         self.dropped += count;
         if self.reported.is_none_or(|reported| reported.elapsed() >= TELL) {
             let dropped = std::mem::take(&mut self.dropped);
-            tracing::warn!(dropped, "dropped spans: the collector of traces did not take them: {why}");
+            tracing::warn!(dropped, "dropped spans: the trace collector did not accept them: {why}");
             self.reported = Some(Instant::now());
         }
     }

@@ -20,7 +20,7 @@ pub(crate) enum OnLaunch {
     Fork,
     /// Refuse.
     Refuse(Refused),
-    /// Lose the connection without an answer, and fork no shim.
+    /// Close the connection without a response, and fork no shim.
     Vanish,
 }
 
@@ -77,7 +77,7 @@ impl FakeLauncher {
         });
     }
 
-    /// Dies, with its socket and its connections. Its shims live on.
+    /// Closes its socket and its connections, as if it had exited. Its shims keep running.
     pub(crate) fn die(&self) {
         if let Some(listener) = self.shared.listener.lock().unwrap().take() {
             hang_up(&*listener);
@@ -98,7 +98,7 @@ impl FakeLauncher {
         tokio::time::timeout(PATIENCE, launches.recv()).await.expect("nothing is launched").unwrap()
     }
 
-    /// Reports that a shim is gone and its container finished.
+    /// Reports that a shim is gone and its container cleaned up.
     pub(crate) fn shim_lost(&self, id: &str) {
         let lost = LauncherAnswer::ShimLost(ShimLost { container_id: id.to_owned(), created_at: 0 });
         let reply = LauncherReply { sequence: 0, answer: Some(lost) }.encode_to_vec();
@@ -107,7 +107,7 @@ impl FakeLauncher {
         }
     }
 
-    /// Delays greetings, as a launcher does that has containers to finish.
+    /// Delays greetings, as a launcher does while it cleans up containers.
     pub(crate) fn hold_greetings(&self) {
         *self.shared.greetings.0.lock().unwrap() = false;
     }
@@ -118,7 +118,7 @@ impl FakeLauncher {
         self.shared.greetings.1.notify_all();
     }
 
-    /// Returns the calls besides greetings and launches.
+    /// Returns the calls other than greetings and launches.
     pub(crate) fn calls(&self) -> Vec<String> {
         self.shared.calls.lock().unwrap().clone()
     }

@@ -29,13 +29,13 @@ use super::{PATIENCE, hang_up, listen};
 
 /// Reaction to an update of files.
 pub(crate) enum OnUpdate {
-    /// Carry it out.
+    /// Apply it.
     Carry,
     /// Refuse.
     Refuse(Refused),
-    /// Refuse as stale, as after another daemon's update.
+    /// Refuse it as stale, as after another daemon's update.
     Overtake,
-    /// Lose the connection without an answer.
+    /// Close the connection without a response.
     Vanish,
 }
 
@@ -61,7 +61,7 @@ struct Shared {
     dir: PathBuf,
     record: Mutex<ContainerRecord>,
     connections: Mutex<Vec<Arc<Seqpacket>>>,
-    /// Number of connections that were ever made.
+    /// Total number of connections so far.
     made: AtomicUsize,
     listener: Mutex<Option<Arc<SeqpacketListener>>>,
     asked: mpsc::UnboundedSender<ShimCall>,
@@ -141,7 +141,7 @@ impl FakeShim {
         let _ = std::fs::remove_dir_all(self.shared.run_dir());
     }
 
-    /// Removes the run directory and ends, when its end is told already.
+    /// Removes the run directory and disconnects, after its exit was reported.
     pub(crate) fn leaves(&self) {
         let _ = std::fs::remove_dir_all(self.shared.run_dir());
         self.hangs_up();
@@ -168,7 +168,7 @@ impl FakeShim {
         write(&self.shared.state_dir().join("exit.json"), &record);
     }
 
-    /// Ends as usual.
+    /// Exits normally.
     pub(crate) fn exits(&self, code: i32) {
         self.reached(State::Wiping);
         self.write_exit(Some(Exit::Code(code)), None);
@@ -183,7 +183,7 @@ impl FakeShim {
         self.hangs_up();
     }
 
-    /// Ends without a report.
+    /// Disconnects without a report.
     pub(crate) fn hangs_up(&self) {
         if let Some(listener) = self.shared.listener.lock().unwrap().take() {
             hang_up(&*listener);
@@ -192,7 +192,7 @@ impl FakeShim {
         self.drops_connections();
     }
 
-    /// Loses its connections, and listens on.
+    /// Closes its connections, and keeps listening.
     pub(crate) fn drops_connections(&self) {
         for connection in self.shared.connections.lock().unwrap().drain(..) {
             hang_up(&*connection);
@@ -206,18 +206,18 @@ impl FakeShim {
         }
     }
 
-    /// Waits for the next call. It is answered with `Done` by then.
+    /// Waits for the next call, which is already answered with `Done`.
     pub(crate) async fn asked(&self) -> ShimCall {
         let mut calls = self.calls.lock().await;
         tokio::time::timeout(PATIENCE, calls.recv()).await.expect("nothing is asked").unwrap()
     }
 
-    /// Sets the reactions to the next updates; later ones are carried out.
+    /// Sets the reactions to the next updates; later ones are applied.
     pub(crate) fn on_updates(&self, what: impl IntoIterator<Item = OnUpdate>) {
         self.shared.on_update.lock().unwrap().extend(what);
     }
 
-    /// Takes the updates that came.
+    /// Takes the received updates.
     pub(crate) fn updates(&self) -> Vec<Updated> {
         std::mem::take(&mut *self.shared.updates.lock().unwrap())
     }
@@ -240,7 +240,7 @@ impl FakeShim {
         std::fs::rename(dir.join("log"), dir.join("log.1")).unwrap();
     }
 
-    /// Number of connections that were ever made.
+    /// Returns the total number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.shared.made.load(Ordering::SeqCst)
     }
@@ -286,7 +286,7 @@ impl Shared {
                 let news = ShimNews::Reached(Reached { state: state_number(state) });
                 let _ = connection.send(&ShimReport { sequence: 0, news: Some(news) }.encode_to_vec(), &[]);
                 let connection = shared.take(connection);
-                // It was waiting when the listener was closed.
+                // The accept was pending when the listener was closed.
                 if shared.listener.lock().unwrap().is_none() {
                     hang_up(&*connection);
                 }
@@ -324,7 +324,7 @@ impl Shared {
         taken
     }
 
-    /// Returns the answer to an update; `None` where the connection is to be lost.
+    /// Returns the response to an update; `None` to close the connection.
     fn update(&self, signal: i32, fds: Vec<OwnedFd>) -> Option<ShimNews> {
         let [list, payload] = <[OwnedFd; 2]>::try_from(fds).unwrap();
         let list =
