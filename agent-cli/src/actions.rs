@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_told_with_its_path() {
+    fn every_fault_is_reported_with_its_path() {
         let text = "serial: {actions: [{}, {run: {}}, {timeout: {timeout_ms: -3}}, {run: {path: a}, try: {}}]}";
         let reported = read_text(text).unwrap_err();
         for fault in [

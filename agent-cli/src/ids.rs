@@ -10,7 +10,7 @@ use crate::status::ErrorContext as _;
 use crate::text::plain;
 
 /// Maximum number of candidate ids in the error for an ambiguous prefix.
-const TOLD_MAX: u32 = 10;
+const REPORTED_MAX: u32 = 10;
 
 /// Calls `work` with an id. If executord does not know the id, calls `work` with the only id that begins with it.
 pub(crate) async fn with<T, F>(client: &Client, id: String, mut work: impl FnMut(String) -> F) -> Result<T, Failure>
@@ -31,7 +31,7 @@ where
 /// # Errors
 /// Returns an error if several ids begin with the text and none is equal to it.
 pub(crate) async fn whole(client: &Client, text: &str) -> Result<Option<String>, Failure> {
-    match client.find(text, TOLD_MAX).await.doing(&format!("find {text}"))? {
+    match client.find(text, REPORTED_MAX).await.doing(&format!("find {text}"))? {
         Match::None => Ok(None),
         Match::One(id) => Ok(Some(id)),
         Match::Several(ids, more) => {

@@ -84,10 +84,10 @@ impl Attached<'_> {
                         self.stop(&mut orders, Some(self.grace_without_reader));
                     }
                 }
-                Some(order) = orders.join_next() => tell_unless_ended(session, order.unwrap_or(Ok(()))),
+                Some(order) = orders.join_next() => report_unless_ended(session, order.unwrap_or(Ok(()))),
                 result = &mut input, if !seen.input_over => {
                     seen.input_over = true;
-                    tell_unless_ended(session, result);
+                    report_unless_ended(session, result);
                 }
                 result = whenever(&mut log), if seen.log.is_none() => seen.log = Some(log_ended(session, result)?),
             }
@@ -164,7 +164,7 @@ struct Seen {
 
 /// Reports the failure of an order or of input, unless the container has ended in the meantime, which makes the order
 /// moot.
-fn tell_unless_ended(session: &Session, result: Result<(), Failure>) {
+fn report_unless_ended(session: &Session, result: Result<(), Failure>) {
     if let Err(failure) = result
         && !matches!(failure.code(), Some(Code::NotFound | Code::FailedPrecondition))
     {

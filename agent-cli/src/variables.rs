@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_by_its_line_and_not_repeated() {
+    fn what_is_wrong_is_reported_by_its_line_and_not_repeated() {
         let table: [(&[u8], &str); 4] = [
             (b"A=1\nmy hunter2=x", "line 2: the name has white space"),
             (b"=hunter2", "line 1: there is no name"),

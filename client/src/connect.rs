@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_socket_without_a_listener_is_told() {
+    async fn a_socket_without_a_listener_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("executor.sock");
         let error = Client::connect(&socket).await.err().unwrap();

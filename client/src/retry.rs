@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_told_from_a_lost_connection() {
+    fn an_answer_is_distinguished_from_a_lost_connection() {
         for code in [Code::Unavailable, Code::NotFound, Code::Internal, Code::InvalidArgument] {
             assert!(!is_lost(&Status::new(code, "said executord")), "{code:?}");
         }

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_of_two_keys_is_told() {
+    fn a_pair_of_two_keys_is_reported() {
         let signed = |key: &KeyPair| rcgen::CertificateParams::new(Vec::new()).unwrap().self_signed(key).unwrap().pem();
         let (one, two) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
         let pair = |certificate: &KeyPair| Pair { certificate: signed(certificate), key: one.serialize_pem() };

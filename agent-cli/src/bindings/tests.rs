@@ -68,7 +68,7 @@ fn every_source_is_read_and_no_value_is_taken() {
 
 /// Every violation is reported, in Cloud Controller's wording.
 #[test]
-fn what_is_wrong_is_told_line_by_line() {
+fn what_is_wrong_is_reported_line_by_line() {
     let bad = br#"{"l": [{"name": "B_D", "credentials": {"../x": "canary"}}]}"#;
     let error = read(&args("@-"), &[], &mut &bad[..], &variable).unwrap_err().describe();
     let lines: Vec<&str> = error.lines().collect();

@@ -190,7 +190,7 @@ fn lines_that_are_not() {
 }
 
 #[test]
-fn help_tells_the_exit_statuses() {
+fn help_reports_the_exit_statuses() {
     let run = command().find_subcommand("run").unwrap().clone().render_long_help().to_string();
     assert!(run.contains("128+N") && run.contains("141") && run.contains("Ctrl-C"), "{run}");
 }

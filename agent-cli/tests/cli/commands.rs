@@ -68,7 +68,7 @@ fn stats_print_one_reading_or_follow() {
 }
 
 #[test]
-fn logs_tell_streams_apart() {
+fn logs_separate_streams() {
     let fake = with_three();
     fake.shared.log_at("a", 1, LogStream::Stdout, b"out\n");
     fake.shared.log_at("a", 2, LogStream::Stderr, b"err \xff\n");

@@ -72,7 +72,7 @@ fn a_file_goes_to_a_file_into_a_directory_or_to_standard_output() {
 }
 
 #[test]
-fn a_directory_comes_as_it_lies_and_what_is_missing_is_told() {
+fn a_directory_comes_as_it_lies_and_what_is_missing_is_reported() {
     let parts = [file("/out/a", b"1"), file("/out/d/b", b"2")].concat();
     let fake = with(parts.into_iter().chain([skipped("/out/l\u{1b}", "a symbolic link")]));
     let home = tempfile::tempdir().unwrap();
@@ -221,7 +221,7 @@ fn run_fetches_before_it_deletes() {
 }
 
 #[test]
-fn outputs_that_were_not_captured_are_told() {
+fn outputs_that_were_not_captured_are_reported() {
     let fake = Fake::with(|shared, id| shared.complete(id, captured(0, "the shim was lost")));
     let program = run(&fake, &["run", "--output-dir", "/srv", "--output-to", "/nonexistent-x", "--", "x"]);
     assert_eq!(

@@ -137,7 +137,7 @@ fn its_end_is_the_end() {
 }
 
 #[test]
-fn what_cannot_be_executed_is_told() {
+fn what_cannot_be_executed_is_reported() {
     let installed = Installed::with("agent-cli-broken", "");
     let broken = installed.own.path().join("agent-cli-broken");
     let mut text = std::fs::read(&broken).unwrap();
@@ -161,7 +161,7 @@ fn help_lists_programs_and_asks_them() {
 }
 
 #[test]
-fn an_unknown_name_is_told_with_what_was_looked_for() {
+fn an_unknown_name_is_reported_with_what_was_looked_for() {
     let installed = Installed::new();
     for arguments in [&["nosuch"][..], &["help", "nosuch"], &["--json", "nosuch", "--flag"]] {
         let ended = installed.run(arguments);

@@ -59,7 +59,7 @@ fn output_comes_out_byte_for_byte_on_its_own_stream() {
 
 /// The executor's own message is printed once, on its own line.
 #[test]
-fn a_failed_exec_is_told_once() {
+fn a_failed_exec_is_reported_once() {
     let fake = Fake::with(|shared, id| {
         shared.log(id, LogStream::Stderr, b"partial");
         shared.log(id, LogStream::Executor, b"exec /nope: No such file or directory\n");
@@ -71,7 +71,7 @@ fn a_failed_exec_is_told_once() {
 }
 
 #[test]
-fn an_oom_kill_is_told() {
+fn an_oom_kill_is_reported() {
     let fake = Fake::with(|shared, id| {
         shared.complete(id, executor_proto::v1::Result { oom_killed: true, ..signaled(9) });
     });
@@ -82,7 +82,7 @@ fn an_oom_kill_is_told() {
 
 /// Once, whether or not the log contains the line.
 #[test]
-fn output_that_may_be_missing_is_told_once() {
+fn output_that_may_be_missing_is_reported_once() {
     const NOTICE: &str = "the last output may be missing: the supervisor was killed";
     for is_in_log in [true, false] {
         let fake = Fake::with(move |shared, id| {
@@ -214,7 +214,7 @@ fn a_refused_request_lists_every_violation_by_its_flag() {
 
 /// An argument that is not UTF-8 is reported by its position: it may be a secret.
 #[test]
-fn arguments_that_are_not_utf8_are_told_by_their_places() {
+fn arguments_that_are_not_utf8_are_reported_by_their_places() {
     use std::os::unix::ffi::OsStrExt as _;
     let fake = Fake::start();
     let mut command = agent_cli(&fake, &["run", "--env"]);
@@ -233,7 +233,7 @@ fn arguments_that_are_not_utf8_are_told_by_their_places() {
 }
 
 #[test]
-fn an_error_of_the_log_is_told_and_the_container_deleted() {
+fn an_error_of_the_log_is_reported_and_the_container_deleted() {
     let fake = Fake::start();
     fake.shared.state().refuse_logs = Some(Status::internal("the log is unreadable"));
     let child = agent_cli(&fake, &["run", "--id", "web-1", "--", "x"]).spawn().unwrap();

@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_cannot_be_used_are_told_by_their_key() {
+    fn settings_that_cannot_be_used_are_reported_by_their_key() {
         assert_eq!(IdentitySettings::default().check().map_err(|bad| bad.key), Ok(()));
         assert_eq!(settings().check().map_err(|bad| bad.key), Ok(()));
         let table = [

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Number of ids in a user namespace: 0 to 65,535, as files of images expect them.
 pub const RANGE: u32 = 65_536;
 /// Maximum number of conflicting lines of host files in a message.
-const TOLD_MAX: usize = 5;
+const REPORTED_MAX: usize = 5;
 
 /// Mapping of a container's ids to the host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,9 +154,9 @@ impl Pool {
                 }
             }
         }
-        if conflicts.len() > TOLD_MAX {
-            let more = conflicts.len() - TOLD_MAX;
-            conflicts.truncate(TOLD_MAX);
+        if conflicts.len() > REPORTED_MAX {
+            let more = conflicts.len() - REPORTED_MAX;
+            conflicts.truncate(REPORTED_MAX);
             conflicts.push(format!("and {more} more"));
         }
         conflicts
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bounds_of_a_pool_are_told_with_their_numbers() {
+    fn the_bounds_of_a_pool_are_reported_with_their_numbers() {
         assert!(pool(0x7000_0000, 1024).is_ok() && pool(RANGE, 0).is_ok() && pool(RANGE, 65_534).is_ok());
         let low = pool(1000, 1).unwrap_err();
         assert!(low.contains("userns_pool_start 1000") && low.contains("65536"), "{low}");
@@ -246,11 +246,11 @@ mod tests {
         assert_eq!(found, expected);
         assert_eq!(pool.to_string(), "100000 to 231071");
         let many: String = (0..20).map(|number| format!("u{number}:x:{}:0::/:\n", 100_000 + number)).collect();
-        assert_eq!(pool.conflicts(&[("/etc/passwd", many.as_bytes())]).len(), TOLD_MAX + 1);
+        assert_eq!(pool.conflicts(&[("/etc/passwd", many.as_bytes())]).len(), REPORTED_MAX + 1);
     }
 
     #[test]
-    fn an_id_that_a_container_does_not_have_is_nobodys() {
+    fn an_id_that_a_container_does_not_have_is_unowned() {
         let map = IdMap::from_start(Some(200_000));
         assert_eq!([0, 1000, 65_535, 70_000].map(|id| map.host(id)), [200_000, 201_000, 265_535, 265_535]);
         assert_eq!(IdMap::HOST.host(70_000), 70_000);

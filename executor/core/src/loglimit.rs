@@ -25,7 +25,7 @@ pub enum Decision {
     /// Drop the entry, during an overage that has been reported.
     Drop,
     /// Drop the entry, and log this message about the overage that begins with it.
-    DropAndTell(String),
+    DropAndReport(String),
 }
 
 /// Bucket of one limit.
@@ -125,7 +125,7 @@ impl LogLimiter {
         };
         match self.dropped_at.replace(now) {
             Some(_) => Decision::Drop,
-            None => Decision::DropAndTell(format!("app instance exceeded log rate limit ({limit})")),
+            None => Decision::DropAndReport(format!("app instance exceeded log rate limit ({limit})")),
         }
     }
 }
@@ -150,7 +150,7 @@ mod tests {
         match limiter.decide(Duration::from_millis(millis), &entry) {
             Decision::Keep => '.',
             Decision::Drop => 'x',
-            Decision::DropAndTell(_) => '!',
+            Decision::DropAndReport(_) => '!',
         }
     }
 
@@ -189,7 +189,7 @@ mod tests {
         let mut limiter = limiter(Some(1024), Some(1));
         let entry = Entry { time: Timestamp(1), stream: Stream::Stdout, complete: true, source: "", content: b"x" };
         assert_eq!(limiter.decide(Duration::ZERO, &entry), Decision::Keep);
-        let Decision::DropAndTell(words) = limiter.decide(Duration::ZERO, &entry) else { panic!() };
+        let Decision::DropAndReport(words) = limiter.decide(Duration::ZERO, &entry) else { panic!() };
         assert_eq!(words, "app instance exceeded log rate limit (1 log-lines/sec)");
         let own = Entry { stream: Stream::Executor, ..entry };
         assert_eq!(limiter.decide(Duration::ZERO, &own), Decision::Keep, "the executor's own");

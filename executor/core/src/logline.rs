@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_told_by_the_executor_alone() {
+    fn a_place_is_reported_by_the_executor_alone() {
         let place = Place { bytes: u64::MAX, entries: 7 };
         let mut line = Vec::new();
         for missing in [Missing::Lost, Missing::AboveLimits] {

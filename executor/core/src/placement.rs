@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_would_be_too_long_is_told() {
+    fn a_link_that_would_be_too_long_is_reported() {
         let path = format!("/etc/cf/{}f", "d/".repeat(2035));
         let Err(PlacementError::Violations(violations)) = place(asked(&planned(&[&path]), &[]), &fresh(), &tree())
         else {

@@ -195,7 +195,7 @@ fn homes<'a>(plan: &'a Plan, mounts: &[MountPoint]) -> BTreeMap<&'a Path, usize>
 }
 
 fn outside_directories(path: &Path, mounts: &[MountPoint]) -> String {
-    const TOLD: usize = 10;
+    const REPORTED: usize = 10;
     let directories = mounts.iter().filter(|mount| matches!(mount.content, Content::Directory(_)));
     let names: Vec<String> = directories.map(|mount| mount.target.display().to_string()).collect();
     let path = path.display();
@@ -206,8 +206,8 @@ fn outside_directories(path: &Path, mounts: &[MountPoint]) -> String {
         ),
         count => format!(
             "`{path}` is not below a directory of this container's secret files; those are {}{}",
-            names[..count.min(TOLD)].join(", "),
-            if count > TOLD { ", ..." } else { "" }
+            names[..count.min(REPORTED)].join(", "),
+            if count > REPORTED { ", ..." } else { "" }
         ),
     }
 }

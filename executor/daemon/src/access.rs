@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn operators_and_nobody_else() {
+    fn operators_and_no_other() {
         let access = Access { own_uid: Some(7), group: Some(50) };
         let may = |peer: &Peer| access.check("/executor.v1.Executor/Run", peer).is_ok();
         assert!(may(&peer(0, 0, &[])) && may(&peer(7, 7, &[])));

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_names_what_is_nearer_than_itself() {
+    fn no_one_names_what_is_nearer_than_itself() {
         use Reach::{LinkLocal, Loopback, Private, Public};
         for by in [Public, Private, Loopback, LinkLocal] {
             for host in [Public, Private, Loopback, LinkLocal] {

@@ -100,11 +100,11 @@ impl Signed {
 
 /// Creates the error of an image without the required signatures.
 fn unsigned(what: &str, reasons: &[String]) -> ImageError {
-    const TOLD: usize = 4;
-    let mut why = reasons.iter().take(TOLD).cloned().collect::<Vec<_>>().join("; ");
+    const REPORTED: usize = 4;
+    let mut why = reasons.iter().take(REPORTED).cloned().collect::<Vec<_>>().join("; ");
     match reasons.len() {
         0 => why.push_str("its registry has no signatures for it"),
-        count if count > TOLD => why.push_str(&format!("; and {} more", count - TOLD)),
+        count if count > REPORTED => why.push_str(&format!("; and {} more", count - REPORTED)),
         _ => {}
     }
     ImageError::Unsigned { what: what.to_owned(), why }

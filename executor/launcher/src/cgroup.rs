@@ -321,17 +321,17 @@ impl Hierarchies {
             }
             Self::V2 { .. } => Vec::new(), // counted with the parent cgroup
         };
-        self.kills_told(path) + of_parts.iter().map(|part| self.kills_told(part)).sum::<u64>()
+        self.kills_reported(path) + of_parts.iter().map(|part| self.kills_reported(part)).sum::<u64>()
     }
 
     /// Returns the number of OOM kills in the cgroup without its parts.
     pub(crate) fn own_oom_kills(&self, path: &Path) -> u64 {
         let rest = path.join(REST);
         let has_rest = matches!(self, Self::V2 { .. }) && self.memory_dir(&rest).exists();
-        self.kills_told(if has_rest { &rest } else { path })
+        self.kills_reported(if has_rest { &rest } else { path })
     }
 
-    fn kills_told(&self, path: &Path) -> u64 {
+    fn kills_reported(&self, path: &Path) -> u64 {
         let file = match self {
             Self::V1 { .. } => "memory.oom_control",
             Self::V2 { .. } => "memory.events",

@@ -223,7 +223,7 @@ impl Server {
             if self.shutdown && at_rest {
                 return Ok(());
             }
-            if idle_until.is_some_and(|until| now >= until) && self.nobody_has_come()? {
+            if idle_until.is_some_and(|until| now >= until) && self.no_one_has_come()? {
                 return Ok(());
             }
             let due = [
@@ -316,7 +316,7 @@ impl Server {
 
     /// Stops listening. Returns false, and listens again, if a client connected at the last moment: it will not start
     /// another launcher.
-    fn nobody_has_come(&mut self) -> io::Result<bool> {
+    fn no_one_has_come(&mut self) -> io::Result<bool> {
         self.listener.iter().try_for_each(SeqpacketListener::refuse)?;
         self.accept();
         if self.daemons.is_empty() {

@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_wrong_is_told_by_what_is_known() {
+    fn what_went_wrong_is_reported_by_what_is_known() {
         let hung = || Some("has not responded to a ping for 90 s".to_owned());
         let lost = "its shim was lost: the process was killed, its exit status is unknown";
         let killed = "its shim has not responded to a ping for 90 s, and was killed: the process was killed, its exit status \
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn output_may_be_missing_of_what_ran_until_its_end_is_told() {
+    fn output_may_be_missing_of_what_ran_until_its_end_is_reported() {
         for (state, started, missing) in [
             (State::Created, false, false),
             (State::Running, true, true),

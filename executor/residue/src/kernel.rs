@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn another_machines_memory_is_searched_and_its_pages_are_told() {
+    fn another_machines_memory_is_searched_and_its_pages_are_reported() {
         let canary = Canary::random(64).unwrap();
         let mut needles = Needles::new().unwrap();
         needles.add("it", canary.as_bytes());
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told() {
+    fn what_cannot_be_read_is_reported() {
         let needles = Needles::new().unwrap();
         let dir = tempfile::tempdir().unwrap();
         for (content, expected) in [(None, "CONFIG_PROC_KCORE"), (Some(vec![0; 100]), "not a 64-bit core file")] {

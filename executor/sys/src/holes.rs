@@ -52,7 +52,7 @@ mod tests {
 
     /// Independent of the size and of the position of the stored bytes.
     #[test]
-    fn what_is_mostly_holes_is_told() {
+    fn what_is_mostly_holes_is_reported() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 40).unwrap();
         assert_eq!(excess(&file, 0..1 << 40, 100, 1 << 20).unwrap(), Some(1 << 20));

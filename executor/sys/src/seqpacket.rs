@@ -129,7 +129,7 @@ impl Seqpacket {
     /// Fails if the message is longer than `buffer` or has more than [`FDS_MAX`] descriptors, or if the call would
     /// block. EMFILE if this process has too few free descriptors; the message is then lost.
     pub fn recv(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
-        match self.recv_or_tell(buffer)? {
+        match self.recv_or_report(buffer)? {
             None => Ok(None),
             Some((length, fds)) => Ok(Some((length, fds?))),
         }
@@ -140,7 +140,7 @@ impl Seqpacket {
     ///
     /// # Errors
     /// As [`Self::recv`].
-    pub fn recv_or_tell(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, io::Result<Vec<OwnedFd>>)>> {
+    pub fn recv_or_report(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, io::Result<Vec<OwnedFd>>)>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let wait = if self.waits() { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_path_works_and_an_absent_listener_is_told() {
+    fn a_long_path_works_and_an_absent_listener_is_reported() {
         let dir = tempfile::tempdir().unwrap();
         let long = dir.path().join("d".repeat(100));
         std::fs::create_dir(&long).unwrap();

@@ -219,7 +219,7 @@ mod tests {
     /// A directory moved elsewhere while it is emptied causes no removal at its new place or above it, and the rest of
     /// the tree is still removed.
     #[test]
-    fn a_directory_that_is_moved_away_takes_nobody_along() {
+    fn a_directory_that_is_moved_away_takes_no_one_along() {
         for depth in 0..3 {
             let home = tempfile::tempdir().unwrap();
             let (tree, other) = (home.path().join("tree"), home.path().join("other"));
@@ -254,7 +254,7 @@ mod tests {
 
     /// The same as a race: one thread keeps moving directories out and in while trees are removed.
     #[test]
-    fn nobody_is_taken_along_by_a_race() {
+    fn no_one_is_taken_along_by_a_race() {
         let home = tempfile::tempdir().unwrap();
         let (tree, other, ended) = (home.path().join("tree"), home.path().join("other"), AtomicBool::new(false));
         fs::create_dir_all(other.join("spare/x/y")).unwrap();

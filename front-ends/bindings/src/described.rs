@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_describes_a_binding_is_told_from_its_credentials() {
+    fn what_describes_a_binding_is_distinguished_from_its_credentials() {
         // As written by `bindings write`, including attributes, and as spelled in RFC 0030.
         let written =
             [("type", "t"), ("provider", "p"), ("label", "l"), ("name", "n"), ("instance-guid", "g"), ("pw", "x")];

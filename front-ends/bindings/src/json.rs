@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_is_told_without_its_text() {
+    fn what_is_no_json_is_reported_without_its_text() {
         for text in ["", "{", "hunter2", "{\"a\":hunter2}", "[1,]", "{} x", "\"\\ud800\"", "{\"a\" \"hunter2\"}", "01"]
         {
             let violation = compacted(text).unwrap_err();

@@ -310,7 +310,7 @@ fn error_size_is_counted_over_the_final_files() {
 }
 
 #[test]
-fn error_everything_is_told_at_once() {
+fn error_everything_is_reported_at_once() {
     let text = json!({
         "l": [
             {"name": "Bad", "credentials": {"../x": 1}},

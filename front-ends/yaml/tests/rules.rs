@@ -65,7 +65,7 @@ fn p1_json_is_taken() {
 }
 
 #[test]
-fn p4_duplicate_keys_are_told_and_the_last_counts() {
+fn p4_duplicate_keys_are_reported_and_the_last_counts() {
     let parsed = parse("a:\n  b: 1\n  'b': 2\nc: 3\n", 10, &Limits::OBJECT).unwrap();
     let reported: Vec<_> = parsed.duplicates.iter().map(|one| (&*one.path, one.place.line, one.kind)).collect();
     assert_eq!(reported, [("a.b", 12, FaultKind::Duplicate)]);

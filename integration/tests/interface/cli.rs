@@ -451,7 +451,7 @@ fn output_through_a_pipe_is_whole() {
 
 /// A reader that starts after output was dropped is informed how much is missing.
 #[test]
-fn output_that_was_dropped_is_told() {
+fn output_that_was_dropped_is_reported() {
     let daemon = Setup::default().config("[launcher]\nlog_bytes_max = 65536\n").start();
     let words = ["--", "head", "-c", "20M", "/dev/zero"];
     let socket = daemon.socket();

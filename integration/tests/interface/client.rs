@@ -14,7 +14,7 @@ use integration::request::update;
 /// Prints a line for each line of its input, and exits at the end of the input.
 const ECHO: &str = "while read line; do echo \"got $line\"; done; exit 3";
 /// Prints its secret on SIGUSR1 and exits.
-const TOLD: &str = "trap 'cat /run/demo; exit 5' USR1; echo ready; while :; do sleep 0.01; done";
+const REPORTED: &str = "trap 'cat /run/demo; exit 5' USR1; echo ready; while :; do sleep 0.01; done";
 
 fn sh(id: &str, script: &str) -> Run {
     Run::new("host", "/bin/sh").args(["-c", script]).id(id).memory_bytes(64 << 20)
@@ -82,7 +82,7 @@ fn all_that_follows_goes_on_over_a_restart() {
     let client = api.client();
     let (mut attached, input, mut events) = api.block_on(async {
         let events = client.events(Some(0), "").await.unwrap();
-        client.run(&sh("told", TOLD).secret_file("/run/demo", Secret::from("5 bytes of it"))).await.unwrap();
+        client.run(&sh("told", REPORTED).secret_file("/run/demo", Secret::from("5 bytes of it"))).await.unwrap();
         let mut echo = sh("echo", ECHO);
         echo.message_mut().stdin = true;
         client.run(&echo).await.unwrap();

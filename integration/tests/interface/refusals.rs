@@ -124,7 +124,7 @@ fn a_plan_of_a_daemon_that_was_taken_over_is_refused() {
 /// Secret files count against the container's own memory limit: files that do not fit are refused with the limit's
 /// name. The control fits.
 #[test]
-fn files_that_the_memory_limit_cannot_hold_are_told() {
+fn files_that_the_memory_limit_cannot_hold_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("executor.toml");
     std::fs::write(&config, "[policy]\nfiles_bytes_max = 40000000\n").unwrap();

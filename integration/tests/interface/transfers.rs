@@ -115,7 +115,7 @@ fn archives_are_unpacked_and_files_are_placed_as_the_user() {
 
 /// Each failure names the step, the reason, and of the URL only the server.
 #[test]
-fn failures_are_told_without_the_url() {
+fn failures_are_reported_without_the_url() {
     let config = CONFIG.replace("idle_seconds = 600", "idle_seconds = 1");
     let daemon = Setup::default().config(&config).start();
     let server = WebServer::start(|_, request| match request.target.split('?').next().unwrap() {

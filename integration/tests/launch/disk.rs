@@ -155,7 +155,7 @@ fn disk_is_a_part_of_the_capacity() {
 /// Whichever process of the executor is killed, the file system is unmounted, its device is free, and nothing is left
 /// of it.
 #[test]
-fn nothing_is_left_of_it_whoever_is_killed() {
+fn nothing_is_left_of_it_whichever_is_killed() {
     let (mut daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let before = daemon.footprint();
     let start = |daemon: &Daemon, id: &str| {
@@ -197,7 +197,7 @@ fn nothing_is_left_of_it_whoever_is_killed() {
 /// If no file system can be created, the request is refused with the field's name and nothing is left; if the operator
 /// prefers a warning, the container runs with a warning. Here there are neither loop devices nor project quotas.
 #[test]
-fn what_cannot_be_held_is_refused_or_told() {
+fn what_cannot_be_held_is_refused_or_reported() {
     let (home, rootfs) = (tempfile::tempdir().unwrap(), Rootfs::busybox());
     for (name, report) in [("refuse", false), ("report", true)] {
         let config = home.path().join("executor.toml");

@@ -185,7 +185,7 @@ fn agent_cli_takes_them_from_files() {
 /// The stored inputs of a container are wiped with its files whichever process is killed, even if only the container
 /// itself is left, whose processes cannot access them.
 #[test]
-fn inputs_are_wiped_whoever_is_left() {
+fn inputs_are_wiped_whichever_is_left() {
     let mut daemon = Daemon::start();
     let secret = |id: &str| {
         let request = program("/bin/sh", &["-c", "exec sleep 100000", ""]).id(id).file("f", b"12345");

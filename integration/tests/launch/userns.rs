@@ -178,7 +178,7 @@ fn a_secret_is_for_the_mapped_user_alone() {
 /// A pool of one range serves one container: the next is refused with the pool's name, and runs after the first has
 /// exited. Containers with the host's ids need no range.
 #[test]
-fn a_pool_that_is_used_up_is_told() {
+fn a_pool_that_is_used_up_is_reported() {
     let daemon =
         Setup::default().config(&format!("{BOTH}userns_pool_start = 1207959552\nuserns_pool_ranges = 1\n")).start();
     let first = daemon.api.started(sleeper("first"));

@@ -142,7 +142,7 @@ fn a_prepared_rootfs_is_never_written_to() {
 }
 
 #[test]
-fn reaching_the_memory_limit_is_told_apart() {
+fn reaching_the_memory_limit_is_distinguished() {
     let (launcher, rootfs) = (Launcher::start(&[]), Rootfs::busybox());
     let reference = rootfs.reference();
     let (draft, payload) = sh("dd if=/dev/zero of=/dev/null bs=60M count=1");

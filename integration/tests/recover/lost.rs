@@ -207,7 +207,7 @@ fn a_shim_that_is_asked_to_end_ends_its_container_first() {
 /// were not overwritten. After a power loss the run directory (a tmpfs) is gone and the boot id has changed; the test
 /// removes the directory and changes the boot id in the record.
 #[test]
-fn a_machine_that_stopped_is_told() {
+fn a_machine_that_stopped_is_reported() {
     let mut launcher = Launcher::start(&[]);
     let _shim = start(&launcher, "boot");
     let record = launcher.record("boot").unwrap();
@@ -306,7 +306,7 @@ fn a_shim_that_does_not_turn_its_loop_is_killed() {
 /// A shim that is killed after its process has exited but before it read the last output loses that output: the exit
 /// code is known, and the log and the result report missing output. After a regular exit nothing is reported.
 #[test]
-fn output_that_nobody_took_is_told() {
+fn output_that_no_one_took_is_reported() {
     const NOTICE: &str = " executor F the last output may be missing: the supervisor was killed";
     let launcher = Launcher::start(&[]);
     let script = "trap 'echo last; exit 3' TERM; echo up; while :; do sleep 0.05; done";

@@ -52,7 +52,7 @@ fn is_there(daemon: &Daemon, id: &str) -> bool {
 
 /// The writable layer is removed after the container's exit record is in place.
 #[test]
-fn the_end_is_told_before_the_removal() {
+fn the_end_is_reported_before_the_removal() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let (ended, _) = run_full(&daemon, "one", &rootfs);
     assert_ended(&daemon, &ended);
@@ -109,7 +109,7 @@ fn a_deletion_waits_for_the_removal() {
 
 /// Whichever process is killed during a removal: the reported result stays, and nothing is left.
 #[test]
-fn whoever_is_killed_in_the_removal_nothing_is_left() {
+fn whichever_is_killed_in_the_removal_nothing_is_left() {
     let (mut daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let before = daemon.footprint();
     for victims in ["shim", "launcher", "daemon", "shim and launcher", "all"] {

@@ -251,7 +251,7 @@ fn a_daemon_that_is_asked_to_end_leaves_containers_alone() {
 /// A container whose shim is killed is killed as well, the launcher wipes its files, and the result reports the exit
 /// status as unknown.
 #[test]
-fn a_killed_shim_is_told_as_supervisor_lost() {
+fn a_killed_shim_is_reported_as_supervisor_lost() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let running = daemon.api.started(sleeper("lost").file("a", b"canary-of-the-lost"));

@@ -274,7 +274,7 @@ fn taken_in_from_layouts_and_archives() {
 /// Device nodes in `/dev` of an image are left out, because every container has its own, with a warning to the caller
 /// and in the log. A device node elsewhere is refused as not allowed by the operator, with a machine-readable reason.
 #[test]
-fn devices_in_dev_are_left_out_and_told() {
+fn devices_in_dev_are_left_out_and_reported() {
     let image = Image::build();
     let node = |path: &str, kind: &str, major: &str, minor: &str| {
         let path = image.root().join(path);

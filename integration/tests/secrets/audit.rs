@@ -63,7 +63,7 @@ fn nothing_is_left_and_the_audit_says_so() {
 }
 
 #[test]
-fn what_is_left_is_found_and_told() {
+fn what_is_left_is_found_and_reported() {
     let daemon = Setup::default().control().start();
     let ran = run(&daemon.socket(), &["audit", "--json"]);
     assert_eq!(ran.status, 1, "{ran:?}");
@@ -78,7 +78,7 @@ fn what_is_left_is_found_and_told() {
 }
 
 #[test]
-fn what_an_audit_needs_is_told() {
+fn what_an_audit_needs_is_reported() {
     let daemon = Setup::default().arguments(&["--allow-group", "games"]).start();
     let refused = finish(command(Some(&daemon.socket()), &["audit"]).uid(4242).gid(60).spawn().unwrap());
     assert!(refused.status == 125 && refused.stderr.contains("sudo agent-cli audit"), "{refused:?}");

@@ -100,7 +100,7 @@ fn a_container_reads_its_own_secrets() {
 /// Root, the control plane, another container's token and a token after the exit are all refused, with the same
 /// message.
 #[test]
-fn nobody_else_is_answered() {
+fn no_other_is_answered() {
     let daemon = Daemon::start();
     let (main, runtime) = (daemon.socket(), socket(&daemon));
     let one = token(pid(&daemon.api.started(secret("one", FOREVER))));
@@ -238,7 +238,7 @@ fn the_runtime_socket_serves_nothing_else() {
 /// Many connections of containers block neither the control plane's calls nor other users' calls on the runtime socket.
 /// Idle connections are closed.
 #[test]
-fn many_connections_starve_nobody() {
+fn many_connections_starve_no_one() {
     let daemon = Daemon::start();
     let runtime = socket(&daemon);
     let token = token(pid(&daemon.api.started(secret("one", FOREVER))));

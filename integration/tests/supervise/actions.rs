@@ -158,7 +158,7 @@ fn steps_missing_workdirs_are_created() {
 }
 
 #[test]
-fn failures_are_told_as_diego_does() {
+fn failures_are_reported_as_diego_does() {
     let daemon = Daemon::start();
     let named = |source: &str, script: &str| of(RunAction { log_source: source.into(), ..run(script) });
     let table: [(&str, Action, i32, &str); 8] = [
@@ -344,7 +344,7 @@ fn a_tree_outlives_executord_and_launcher() {
 }
 
 #[test]
-fn without_the_shim_everything_ends_and_is_told() {
+fn without_the_shim_everything_ends_and_is_reported() {
     let daemon = Daemon::start();
     let secret = RunAction {
         volume_mounted_files: vec![File { path: "key".into(), content: SECRET.into(), ..File::default() }],

@@ -26,7 +26,7 @@ pub(crate) fn sleeping(id: &str) -> Daemon {
 }
 
 #[test]
-fn how_a_process_ends_is_told_as_it_was() {
+fn how_a_process_ends_is_reported_as_it_was() {
     let daemon = sleeping("c");
     for (text, exit) in [("exit 0", Ok(0)), ("exit 41", Ok(41)), ("kill -9 $$", Err(9)), ("kill -15 $$", Err(15))] {
         assert_eq!(executed(&daemon.api, script("c", text)).unwrap().exit, Some(exit), "{text}");
@@ -36,7 +36,7 @@ fn how_a_process_ends_is_told_as_it_was() {
 }
 
 #[test]
-fn a_program_that_cannot_be_executed_is_told_with_its_number() {
+fn a_program_that_cannot_be_executed_is_reported_with_its_number() {
     let daemon = sleeping("c");
     for (path, errno) in [("/nope", 2), ("nope", 2), ("/etc/passwd", 13), ("/tmp", 13)] {
         let failure = executed(&daemon.api, start("c", path, &[])).unwrap().failure.unwrap();

@@ -165,7 +165,7 @@ fn a_stop_cuts_a_capture_short() {
 /// A reader of outputs that are deleted meanwhile receives whole files and then an error, not a regular end of the
 /// stream.
 #[test]
-fn a_deletion_in_the_middle_of_a_stream_is_told() {
+fn a_deletion_in_the_middle_of_a_stream_is_reported() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let script = "mkdir /tmp/o; head -c 20000000 /dev/zero >/tmp/o/a; head -c 20000000 /dev/zero >/tmp/o/b";

@@ -350,7 +350,7 @@ fn a_sidecar_has_limits_of_its_own() {
 }
 
 #[test]
-fn a_process_that_the_limit_of_a_sidecar_ends_is_told_as_such() {
+fn a_process_that_the_limit_of_a_sidecar_ends_is_reported_as_such() {
     let daemon = Daemon::start();
     // The shell itself allocates the memory.
     let hog = "a=x; while :; do a=$a$a; done";

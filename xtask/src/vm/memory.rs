@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_told_in_other_digits() {
+    fn secrets_are_reported_in_other_digits() {
         assert_eq!(unmasked("c9ba").unwrap(), b"A2");
         for wrong in ["c9b", "xx"] {
             assert_eq!(unmasked(wrong), None);

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_known_or_of_the_last_moment() {
+    fn what_was_reported_is_known_or_of_the_last_moment() {
         assert_eq!(judged(2, &["@known a completed 1", "@known b completed 2"]), Ok(0));
         assert_eq!(judged(1, &["@known a completed 1", "@known b completed -"]), Ok(1));
         assert_eq!(judged(1, &["@known a completed 1"]), Ok(1));

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_told_apart_and_so_is_what_belongs_there() {
+    fn places_are_distinguished_and_so_is_what_belongs_there() {
         let environment = Place::Environment { pid: PID, name: "x".into() };
         let table = [
             (Role::Container, Kind::Argument, memory(), Row::Container, true),

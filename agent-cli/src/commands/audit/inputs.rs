@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_executord_is_known_by_what_it_does_not_tell() {
+    fn an_older_executord_is_known_by_what_it_does_not_report() {
         let mut container = Container::default();
         assert_eq!(taken(&container).len(), 4);
         let spec = container.spec.get_or_insert_default();

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_are_told_or_guessed() {
+    fn directories_are_reported_or_guessed() {
         let scene = |info: &InfoResponse| SearchScope::new(Path::new("/run/x/executor.sock"), info, false);
         let old = scene(&InfoResponse::default());
         assert_eq!((old.run_dir, old.state_dir), ("/run/x".into(), "/var/lib/executor".into()));

@@ -11,7 +11,7 @@ use crate::view::style::{Role, Style};
 use crate::view::table::Table;
 
 /// Maximum number of hits that are listed individually for people.
-const TOLD: usize = 20;
+const REPORTED: usize = 20;
 
 fn heading(kind: Kind) -> &'static str {
     match kind {
@@ -90,9 +90,9 @@ pub(crate) fn human(findings: &Findings, about: &About, style: Style) -> String 
     let mut list = |title: &str, hits: &[Hit]| {
         if !hits.is_empty() {
             text += &format!("{}\n", style.paint(Role::Bad, title));
-            hits.iter().take(TOLD).for_each(|hit| text += &format!("  {}\n", plain(&hit.to_string())));
-            if hits.len() > TOLD {
-                text += &format!("  and {} more; --json lists all\n", hits.len() - TOLD);
+            hits.iter().take(REPORTED).for_each(|hit| text += &format!("  {}\n", plain(&hit.to_string())));
+            if hits.len() > REPORTED {
+                text += &format!("  and {} more; --json lists all\n", hits.len() - REPORTED);
             }
         }
     };

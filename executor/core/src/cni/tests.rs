@@ -83,7 +83,7 @@ fn what_is_no_network_is_named() {
 }
 
 #[test]
-fn files_are_told_by_their_endings() {
+fn files_are_reported_by_their_endings() {
     let taken = ["10-a.conflist", "x.conf", "y.json"].map(is_config_name);
     assert_eq!(taken, [true; 3]);
     let left = ["10-a.conflist.bak", ".hidden.conf", "README", "x.conf~"].map(is_config_name);
@@ -112,10 +112,10 @@ fn a_plugin_is_given_what_is_its_own() {
     assert_eq!(second["runtimeConfig"], json!({"portMappings": ports}));
     assert_eq!(given(1, None).get("prevResult"), None, "what stood in the configuration is no result");
     assert_eq!(given(2, None)["runtimeConfig"]["dns"]["servers"], json!(["10.0.0.1"]));
-    assert!(!asked().nobody_publishes(&network));
+    assert!(!asked().no_one_publishes(&network));
     let single = Network::parse(br#"{"cniVersion": "1.0.0", "name": "one", "type": "ptp"}"#).unwrap();
-    assert!(asked().nobody_publishes(&single));
-    assert!(!Capabilities::default().nobody_publishes(&single));
+    assert!(asked().no_one_publishes(&single));
+    assert!(!Capabilities::default().no_one_publishes(&single));
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn an_address_knows_its_network() {
 }
 
 #[test]
-fn a_failure_is_told_in_the_plugins_words() {
+fn a_failure_is_reported_in_the_plugins_words() {
     let reported = br#"{"cniVersion": "1.0.0", "code": 11, "msg": "no address", "details": "range\nis full"}"#;
     let failure = plugin_failure(reported, b"ignored");
     assert_eq!((failure.code, &*failure.message), (11, "no address: range is full"));

@@ -65,7 +65,7 @@ impl Capabilities {
 
     /// Returns true if ports are requested but no plugin of the network publishes any. (Name servers reach resolv.conf
     /// without a plugin.)
-    pub fn nobody_publishes(&self, network: &Network) -> bool {
+    pub fn no_one_publishes(&self, network: &Network) -> bool {
         self.0.contains_key(PORTS) && !network.plugins.iter().any(|plugin| declares(plugin, PORTS))
     }
 }

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_told_at_once() {
+    fn what_cannot_be_is_reported_at_once() {
         let bad = from_configuration(
             r#"{"Env":["A=\u0000"],"WorkingDir":"srv","StopSignal":"SIGNOPE","Volumes":{"/a/../b":{}}}"#,
         );

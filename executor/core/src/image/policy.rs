@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pattern_at_fault_is_told() {
+    fn every_pattern_at_fault_is_reported() {
         let allow = Some(["debian", "docker.io/library/*", "r.example/a:1"].map(str::to_owned).to_vec());
         let BadRules(faults) = ImagePolicy::new(&ImageRules { allow, ..ImageRules::default() }, false).unwrap_err();
         assert!(faults.len() == 2 && faults[0].contains("debian") && faults[1].contains("r.example/a:1"), "{faults:?}");

@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_told_apart() {
+    fn marks_are_distinguished() {
         for mark in 0..=u8::MAX {
             assert!(FromShim::from_mark(mark).is_none_or(|kind| kind as u8 == mark));
             assert!(ToShim::from_mark(mark).is_none_or(|kind| kind as u8 == mark));

@@ -110,7 +110,7 @@ fn a_stop_before_the_start_starts_nothing() {
 }
 
 #[test]
-fn memory_and_grace_are_told() {
+fn memory_and_grace_are_reported() {
     let mut starved = steps(Action::Run(0), 1);
     starved.start(NOW);
     let killed = RunEnd::Exited { exit: Exit::Signal(9), out_of_memory: true, killed: false };
@@ -132,7 +132,7 @@ fn transfer(artifact: &str, direction: &str) -> PlannedTransfer {
 }
 
 #[test]
-fn a_transfer_tells_of_itself() {
+fn a_transfer_reports_of_itself() {
     let message = |failed, text: &str| Order::Say { log_source: "CELL".into(), failed, text: text.into() };
     let steps_of = |artifact: &str, direction: &str, action: Action| {
         Steps::new(&actions(None, action, Vec::new()), &[], &[transfer(artifact, direction)])

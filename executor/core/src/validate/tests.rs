@@ -129,7 +129,7 @@ fn limits_that_no_container_can_be_made_with_name_the_least() {
 }
 
 #[test]
-fn everything_is_told_at_once_and_no_value_of_a_secret_with_it() {
+fn everything_is_reported_at_once_and_no_value_of_a_secret_with_it() {
     const CANARY: &str = "canary-8c2e\0";
     let bad = Draft {
         id: "../x",

@@ -154,7 +154,7 @@ mod tests {
     use crate::validate::{DraftStep, recheck, validate};
 
     #[test]
-    fn urls_are_judged_without_being_told() {
+    fn urls_are_judged_without_being_reported() {
         for good in [
             "http://a/b",
             "https://user:pw@host.example:8443/x?sig=secret#f",

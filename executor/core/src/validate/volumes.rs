@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_is_told_by_its_field() {
+    fn every_fault_is_reported_by_its_field() {
         for path in ["", "a", "/", "/a/", "/a//b", "/a/../b", "/a/.", "/proc", "/sys/x", "/dev", "/etc", "/etc/hosts"] {
             assert_eq!(fields(plan(&[host("shared", path)])), ["volumes[0].path"], "{path}");
         }

@@ -149,7 +149,7 @@ async fn end_denied(node: &Node, handle: &Handle) {
         ended.push(SourceRecord { followed: false, lease: None, stale: Some(stale(old, why)), ..old.clone() });
     }
     if !ended.is_empty() {
-        handle.tell_sources(SourceChange::Looked(ended)).await;
+        handle.report_sources(SourceChange::Looked(ended)).await;
     }
 }
 
@@ -214,7 +214,7 @@ async fn refresh(node: &Arc<Node>, handle: &Arc<Handle>) -> RefreshOutcome {
     }
     let outcome = if is_any_followed_stale(&looked) { RefreshOutcome::Stale } else { RefreshOutcome::Fresh };
     if looked.iter().any(|source| !facts.sources.contains(source)) {
-        handle.tell_sources(SourceChange::Looked(looked)).await;
+        handle.report_sources(SourceChange::Looked(looked)).await;
     }
     outcome
 }

@@ -20,7 +20,7 @@ use crate::node::Node;
 /// Interval at which sent positions are saved.
 const SAVE: Duration = Duration::from_secs(1);
 /// Number of saves between two reports of drops.
-const TELL: u32 = 10;
+const REPORT: u32 = 10;
 /// Poll interval of a log whose directory cannot be watched.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -63,7 +63,7 @@ pub(crate) async fn run_log_sinks(node: Arc<Node>) {
             () = tokio::time::sleep(SAVE) => {}
             () = node.until_stopping() => return,
         }
-        round = (round + 1) % TELL;
+        round = (round + 1) % REPORT;
         let last = Arc::clone(&node);
         let saved = tokio::task::spawn_blocking(move || {
             if *last.settled.borrow() {
@@ -71,7 +71,7 @@ pub(crate) async fn run_log_sinks(node: Arc<Node>) {
             }
             last.outward.save();
             if round == 0 {
-                last.outward.tell_drops();
+                last.outward.report_drops();
             }
         });
         let _ = saved.await;
@@ -90,7 +90,7 @@ pub(crate) async fn stop(node: &Arc<Node>, limit: Duration) {
     let last = Arc::clone(node);
     let saved = tokio::task::spawn_blocking(move || {
         last.outward.save();
-        last.outward.tell_drops();
+        last.outward.report_drops();
     });
     let _ = saved.await;
 }

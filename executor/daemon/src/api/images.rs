@@ -240,18 +240,18 @@ fn news(seen: &Progress) -> v1::PullImageResponse {
 }
 
 fn progress(progress: &Progress) -> v1::PullProgress {
-    use v1::pull_progress::Stage as Told;
+    use v1::pull_progress::Stage as Reported;
     let layers = progress.layers.iter().map(|layer| v1::pull_progress::Layer {
         digest: layer.digest.to_string(),
         size: layer.size,
         done: layer.done,
         stage: match layer.stage {
-            Stage::Waiting => Told::Waiting,
-            Stage::Fetching => Told::Fetching,
-            Stage::Fetched => Told::Fetched,
-            Stage::Unpacking => Told::Unpacking,
-            Stage::Done => Told::Done,
-            Stage::Present => Told::Present,
+            Stage::Waiting => Reported::Waiting,
+            Stage::Fetching => Reported::Fetching,
+            Stage::Fetched => Reported::Fetched,
+            Stage::Unpacking => Reported::Unpacking,
+            Stage::Done => Reported::Done,
+            Stage::Present => Reported::Present,
         }
         .into(),
     });

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_told_from_other_headers() {
+    fn tokens_are_distinguished_from_other_headers() {
         let token = format!("web.1.{}", "0a".repeat(token::RANDOM_BYTES));
         for good in ["Bearer ", "bearer ", "BEARER  "] {
             assert_eq!(judged(&[&format!("{good}{token}")]), Ok("web.1".into()), "{good}");

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dynamic_user_stays_and_is_nobody_elses() {
+    fn dynamic_user_stays_and_is_no_others() {
         let home = tempfile::tempdir().unwrap();
         let paths = Paths { run_dir: home.path().join("run"), state_dir: home.path().join("state") };
         let (known, running) = (ids(&read(PASSWD).unwrap()), users_of_processes().unwrap());

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_daemon_is_told_of_the_first() {
+    fn a_second_daemon_is_reported_of_the_first() {
         let dir = tempfile::tempdir().unwrap();
         let paths = paths(dir.path());
         let take = || lock(&paths, prepare(&paths, &here(), false).unwrap(), &here(), false);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_way_is_told_with_its_mode() {
+    fn a_closed_way_is_reported_with_its_mode() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
         let other = Account { name: "other".into(), uid: 4242, gid: 4242 };

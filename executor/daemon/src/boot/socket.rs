@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_socket_that_nobody_serves_is_removed() {
+    fn only_a_socket_that_no_one_serves_is_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         remove_stale(&path).unwrap();

@@ -125,7 +125,7 @@ fn images_run_by_the_files_policy() {
 }
 
 #[test]
-fn keys_of_signed_images_are_read_and_every_fault_is_told() {
+fn keys_of_signed_images_are_read_and_every_fault_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let key = dir.path().join("a.pub");
     let pem = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEABmF3Dv6b/wHNFkq7s2akP6v17oQ9cWvV7OOHKcV/fek=\n-----END PUBLIC KEY-----\n";
@@ -286,7 +286,7 @@ fn a_listener_over_tcp_has_its_files_and_callers() {
 }
 
 #[test]
-fn every_fault_of_the_listener_over_tcp_is_told() {
+fn every_fault_of_the_listener_over_tcp_is_reported() {
     let text = "[listen.tcp]\naddress = 'localhost'\ncertificate = 'c'\nkey = '/k'\nhandshakes = 0\n\
                 handshake_seconds = 301\nconnections_per_address = 100001\n\
                 [[callers]]\nmethods = []\n[[callers]]\ncn = ''\nmethods = ['write', 'Stop']\n";
@@ -367,7 +367,7 @@ fn a_collector_of_traces_is_named_without_a_password() {
 }
 
 #[test]
-fn targets_of_logs_are_checked_and_every_fault_is_told() {
+fn targets_of_logs_are_checked_and_every_fault_is_reported() {
     let none = load("[logs]\ntargets = [\"file\"]\n[logs.syslog]\nfacility = \"local7\"\n", &[]).unwrap().logs;
     assert!(none.syslog.is_none() && none.journald.is_none());
     let text = "[logs]\ntargets = [\"file\", \"journald\", \"syslog\"]\nlabels = [\"app\"]\n[logs.syslog]\n\

@@ -96,7 +96,7 @@ mod tests {
 
     /// UNAVAILABLE is for errors that may be transient; clients distinguish the others by reason.
     #[test]
-    fn faults_of_registries_are_told_apart() {
+    fn faults_of_registries_are_distinguished() {
         let status = |status| ImageError::Status { what: "image x".into(), origin: "https://r".into(), status };
         for passing in [408, 429, 500, 502, 503, 504] {
             assert_eq!(of_image_of_run(&status(passing), "rootfs").kind, Kind::Unavailable, "{passing}");

@@ -84,7 +84,7 @@ fn receive<M: Message + Default>(
     socket: &Seqpacket,
     buffer: &mut [u8],
 ) -> io::Result<Option<(M, io::Result<Vec<OwnedFd>>)>> {
-    let Some((length, fds)) = socket.recv_or_tell(buffer)? else { return Ok(None) };
+    let Some((length, fds)) = socket.recv_or_report(buffer)? else { return Ok(None) };
     let message = M::decode(&buffer[..length]);
     message.map(|message| Some((message, fds))).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }

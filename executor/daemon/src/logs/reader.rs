@@ -313,7 +313,7 @@ mod tests {
 
     /// However far a reader is behind, entries and gaps together are the whole output.
     #[test]
-    fn a_reader_that_falls_behind_is_told_what_it_missed() {
+    fn a_reader_that_falls_behind_is_reported_what_it_missed() {
         let mut log = writer();
         let (mut reader, mut place) = (log.reader(), Place::default());
         let mut write = |log: &mut Writer, text: &str| {

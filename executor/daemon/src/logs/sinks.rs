@@ -217,7 +217,7 @@ impl LogSinks {
     }
 
     /// Logs the output that was dropped since the last call.
-    pub(crate) fn tell_drops(&self) {
+    pub(crate) fn report_drops(&self) {
         for target in &self.targets {
             let Dropped { lines, bytes } = std::mem::take(&mut *locked(&target.untold));
             if lines > 0 || bytes > 0 {

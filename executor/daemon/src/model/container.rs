@@ -238,7 +238,7 @@ impl Handle {
 
     /// Has the container's task apply a change of the secret sources, and waits for it. No effect if the task has
     /// ended.
-    pub(crate) async fn tell_sources(&self, change: SourceChange) {
+    pub(crate) async fn report_sources(&self, change: SourceChange) {
         let (done, taken) = oneshot::channel();
         if self.sources.send(SourceNews { change, done }).is_ok() {
             let _ = timeout(SOURCES_TAKEN, taken).await;

@@ -313,7 +313,7 @@ async fn renew(node: &Arc<Node>, handle: &Arc<Handle>) -> Renewal {
     if old.stale.as_ref().map(|stale| &*stale.why) != stale.as_ref().map(|stale| &*stale.why) {
         tracing::warn!(container = %handle.id(), "the container's certificate was not replaced: {problem}");
     }
-    handle.tell_sources(SourceChange::Identity(Box::new(IdentityRecord { stale, ..old }))).await;
+    handle.report_sources(SourceChange::Identity(Box::new(IdentityRecord { stale, ..old }))).await;
     Renewal::Failed
 }
 

@@ -151,7 +151,7 @@ async fn execute(
     let _ = tokio::time::timeout(REPORT_PATIENCE, news).await;
     if let Some(change) = change {
         // Under the lock, so that the next reader sees matching generation and sources.
-        handle.tell_sources(change).await;
+        handle.report_sources(change).await;
     }
     handle.facts().ok_or_else(|| ApiError::no_container(handle.id().as_str()))
 }

@@ -175,7 +175,7 @@ mod tests {
 
     /// A file that is truncated while it is read is an error, not a shorter response.
     #[test]
-    fn a_file_that_is_cut_is_told() {
+    fn a_file_that_is_cut_is_reported() {
         let (home, outputs) = with(&[("0", b"abcdefgh")], &list(8));
         let mut reading = outputs.open(&outputs.list().unwrap().files[0]).unwrap();
         assert_eq!(reading.next(4).unwrap().unwrap(), b"abcd");

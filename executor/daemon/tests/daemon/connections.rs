@@ -103,7 +103,7 @@ async fn the_daemon_keeps_no_secret_in_memory() {
 /// More connections than the limit, from a client that sends nothing: they make room, and clients with long-lived
 /// connections keep theirs.
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_send_nothing_lock_nobody_out() {
+async fn connections_that_send_nothing_lock_no_one_out() {
     let node = Node::start().await;
     let (client, made) = counting(&node).await;
     let mut events = client.clone().watch_events(v1::WatchEventsRequest::default()).await.unwrap().into_inner();

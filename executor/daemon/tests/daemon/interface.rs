@@ -9,7 +9,7 @@ use crate::harness::{Node, get, kinds, request, retry, secret_request, until, wa
 
 /// All violations are reported at once, each with its field, none with a value.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_violation_is_told_and_no_value() {
+async fn every_violation_is_reported_and_no_value() {
     let node = Node::start().await;
     let mut client = node.client().await;
     let mut bad = secret_request("not an id", "canary-value");
@@ -81,7 +81,7 @@ async fn strings_that_are_not_utf8_are_violations() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn capacity_is_counted_and_told() {
+async fn capacity_is_counted_and_reported() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("executor.toml");
     std::fs::write(&config, "[capacity]\ncontainers = 2\nmemory_bytes = 1000000000\npids = 5000\n").unwrap();

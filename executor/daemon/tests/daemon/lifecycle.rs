@@ -242,7 +242,7 @@ async fn a_request_waits_for_the_first_greeting() {
 
 /// A process that exited before its start was reported counts as having run; one that never started does not.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_end_tells_of_the_beginning() {
+async fn an_end_reports_of_the_beginning() {
     let node = Node::start().await;
     let mut client = node.client().await;
     for (id, began) in [("brief", true), ("never", false)] {

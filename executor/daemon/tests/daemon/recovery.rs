@@ -63,7 +63,7 @@ async fn a_killed_daemon_finds_its_containers_again() {
 
 /// Without the ledger the records on disk and the shims suffice.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_ledger_the_records_tell_everything() {
+async fn without_a_ledger_the_records_report_everything() {
     let mut node = Node::start().await;
     let (lives, _) = node.run(request("lives")).await;
     let (completed, _) = node.run(request("completed")).await;
@@ -218,7 +218,7 @@ async fn the_end_of_a_daemon() {
 
 /// Two daemons on one state directory would each write state that the other does not know.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_daemon_is_refused_and_told_of_the_first() {
+async fn a_second_daemon_is_refused_and_reported_of_the_first() {
     let mut node = Node::start().await;
     let first = node.take_daemon();
     node.start_daemon();

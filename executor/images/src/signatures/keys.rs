@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_told() {
+    fn what_is_no_key_is_reported() {
         let private = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
         let damaged = VECTORS[0].0.replace("MFkw", "MFkx");
         let table = [

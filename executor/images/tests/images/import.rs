@@ -306,7 +306,7 @@ async fn a_layout_in_an_archive() {
 
 /// The error names both formats. An archive of a newer `docker save` has the files of both, and is accepted as either.
 #[tokio::test]
-async fn an_archive_of_the_other_form_is_told() {
+async fn an_archive_of_the_other_form_is_reported() {
     let place = Place::new();
     let entries = [("oci-layout", Entry::File(b"{}")), ("index.json", Entry::File(b"{}"))];
     let reported = import(&place, &tar(&entries), Form::DockerArchive, None).await.unwrap_err();

@@ -107,7 +107,7 @@ async fn without_ranges_it_begins_anew() {
 
 /// If the client disconnects, the store stays consistent and received data is kept.
 #[tokio::test]
-async fn a_pull_that_nobody_waits_for_ends() {
+async fn a_pull_that_no_one_waits_for_ends() {
     let stuck = Arc::new(AtomicBool::new(true));
     let (held, digest) = (Arc::clone(&stuck), sha256(&layer()));
     let fake = Fake::start(move |asked| {

@@ -108,7 +108,7 @@ fn parts_have_limits_of_their_own() {
 }
 
 #[test]
-fn what_files_of_a_cgroup_tell() {
+fn what_files_of_a_cgroup_report() {
     let dir = tempfile::tempdir().unwrap();
     let v2 = Hierarchies::V2 { mount: dir.path().into() };
     let (kills, pids) = (|| v2.oom_kills(Path::new("")), || v2.pids(Path::new("")));

@@ -35,7 +35,7 @@ use crate::errors::plain;
 use crate::program::{Confinement, StartFailure, confine};
 
 /// Longest failure report, in bytes.
-const TOLD_MAX: usize = 4096;
+const REPORTED_MAX: usize = 4096;
 
 /// A request to copy files.
 pub(super) struct ArchiveRequest {
@@ -67,7 +67,7 @@ struct LeftOut {
 
 impl LeftOut {
     /// Maximum number and total bytes of reported entries.
-    const MAX: (usize, usize) = (50, TOLD_MAX - 128);
+    const MAX: (usize, usize) = (50, REPORTED_MAX - 128);
 
     fn add(&mut self, path: &Path, error: impl Into<io::Error>) {
         self.count += 1;
@@ -148,7 +148,7 @@ impl ArchiveRequest {
             ArchiveWork::Nothing => Err(Failed("the request names neither get nor put".into())), // refused earlier
         };
         let Err(Failed(mut why)) = done else { process::exit_now(0) };
-        why.truncate(why.floor_char_boundary(TOLD_MAX));
+        why.truncate(why.floor_char_boundary(REPORTED_MAX));
         let _ = own(rustix::stdio::stderr()).and_then(|mut stderr| stderr.write_all(why.as_bytes())); // best effort
         process::exit_now(1)
     }

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_told_by_its_leading_bits() {
+    fn a_network_is_reported_by_its_leading_bits() {
         let mask = |ip, prefix| match &to(address(ip, prefix), Step::Accept)[1] {
             Step::Header { mask, .. } => mask.clone(),
             other => panic!("{other:?}"),

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn only_programs_that_nobody_else_can_write_are_run() {
+    fn only_programs_that_no_other_can_write_are_run() {
         let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let dirs = [first.path().to_owned(), second.path().to_owned()];
         let find = |kind: &str| find(&dirs, kind).map_err(|fault| fault.to_string());

@@ -22,7 +22,7 @@ const NAMES_MAX: usize = 8192;
 /// is refused early.
 const CONDITIONS_MAX: usize = 8192;
 /// Most names listed in a warning.
-const TOLD_MAX: usize = 20;
+const REPORTED_MAX: usize = 20;
 /// Largest error number that the kernel accepts.
 const ERRNO_MAX: u32 = 4095;
 
@@ -270,7 +270,11 @@ fn warnings(unknown: &BTreeSet<&str>) -> Vec<String> {
     if unknown.is_empty() {
         return Vec::new();
     }
-    let reported: Vec<String> = unknown.iter().take(TOLD_MAX).map(|name| name.chars().take(32).collect()).collect();
-    let more = if unknown.len() > TOLD_MAX { format!(" and {} more", unknown.len() - TOLD_MAX) } else { String::new() };
+    let reported: Vec<String> = unknown.iter().take(REPORTED_MAX).map(|name| name.chars().take(32).collect()).collect();
+    let more = if unknown.len() > REPORTED_MAX {
+        format!(" and {} more", unknown.len() - REPORTED_MAX)
+    } else {
+        String::new()
+    };
     vec![format!("seccomp_profile: this machine has no system call {}{more}", reported.join(", "))]
 }

@@ -72,7 +72,7 @@ impl Server {
     /// Answers one request of one daemon. Returns true if there was one.
     fn serve(&mut self, index: usize) -> Result<bool, Gone> {
         let mut buffer = [0; REQUEST_MAX];
-        let (length, fds) = match self.daemons[index].recv_or_tell(&mut buffer) {
+        let (length, fds) = match self.daemons[index].recv_or_report(&mut buffer) {
             Ok(None) => return Err(Gone),
             Ok(Some(message)) => message,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),

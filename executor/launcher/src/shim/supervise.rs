@@ -121,7 +121,7 @@ pub(super) fn until_the_end(
             }
             ready.attend_steps(host);
         }
-        tell_of_steps(ready, control, &mut reported);
+        report_of_steps(ready, control, &mut reported);
         if !ending && ready.steps.as_ref().is_some_and(|steps| steps.conclusion().is_some()) {
             // Leftover processes end with the container's init.
             signal_init(ready, libc::SIGKILL);
@@ -356,7 +356,7 @@ fn signal_process(ready: &Ready, id: &str, signal: i32) -> Result<(), Refused> {
 }
 
 /// Has the daemon read the record after a step began or ended, or a restart is scheduled.
-fn tell_of_steps(ready: &Ready, control: &mut Control, reported: &mut (Vec<StepRecord>, Option<RestartRecord>)) {
+fn report_of_steps(ready: &Ready, control: &mut Control, reported: &mut (Vec<StepRecord>, Option<RestartRecord>)) {
     if (&ready.record.steps, &ready.record.restarts) != (&reported.0, &reported.1) {
         *reported = (ready.record.steps.clone(), ready.record.restarts.clone());
         control.reached(ready.record.state);

@@ -115,7 +115,7 @@ fn archives_of_gnu_tar() {
 
 /// Any truncation or change is either reported or gives another archive, with another digest.
 #[test]
-fn damage_is_told_and_leaves_nothing() {
+fn damage_is_reported_and_leaves_nothing() {
     let plain = Layer::new().file("a", "x").dir("d/", 0o755).file("d/b", &"y".repeat(700)).bytes();
     let sandbox = Sandbox::new();
     let before = sandbox.surroundings();
@@ -197,7 +197,7 @@ fn a_blob_is_a_file() {
 }
 
 #[test]
-fn kinds_that_nobody_knows_are_refused() {
+fn kinds_that_no_one_knows_are_refused() {
     for kind in [b'V', b'M', b'D', b'X', b'9', 0xff] {
         let layer = Layer::new().raw(EntryType::new(kind), "x", "", 0o644, b"").bytes();
         let error = Sandbox::new().unpack(&[], &layer).unwrap_err();

@@ -85,7 +85,7 @@ fn a_directory_that_becomes_a_link_leads_nowhere_else() {
 }
 
 #[test]
-fn links_in_a_circle_are_told() {
+fn links_in_a_circle_are_reported() {
     let sandbox = Sandbox::new();
     let layer = Layer::new().symlink("a", "b").symlink("b", "a").file("a/file", "x").bytes();
     refused(&sandbox.unpack(&[], &layer).map(drop), "more than 255 symbolic links");
@@ -162,7 +162,7 @@ fn is_device(result: &Result<(), UnpackError>, why: &str) {
 /// Containers never see the image's `/dev`: devices there are skipped and reported, under any spelling, and cannot be
 /// linked to from elsewhere. The control is a device elsewhere, which is refused.
 #[test]
-fn devices_below_dev_are_left_out_and_told() {
+fn devices_below_dev_are_left_out_and_reported() {
     let debian = || Layer::new().dir("dev/", 0o755).device("dev/null", 1, 3).device("./dev/console", 5, 1);
     let archive = debian().device("/dev/sub/../sda", 8, 0).hard_link("dev/core", "dev/null").file("etc/x", "x").bytes();
     let sandbox = Sandbox::new();

@@ -49,7 +49,7 @@ fn a_layer_is_unpacked_on_those_that_are_there() {
 
 /// Only root can access its directories, whatever the layers contain.
 #[test]
-fn nobody_else_looks_into_the_store() {
+fn no_other_looks_into_the_store() {
     use std::os::unix::fs::MetadataExt;
     let sandbox = Sandbox::new();
     sandbox.unpack(&[], &Layer::new().dir(".", 0o777).file("f", "x").bytes()).unwrap();

@@ -101,7 +101,7 @@ fn same(left: &[u8], right: &[u8]) -> Result<(), TestCaseError> {
 }
 
 /// A redactor that must not reveal its secrets in `Debug`.
-fn tells_nothing(what: &impl Debug, value: &str) {
+fn reports_nothing(what: &impl Debug, value: &str) {
     let reported = format!("{what:?}");
     assert!(!reported.contains(value), "{reported}");
 }

@@ -83,7 +83,7 @@ fn a_detached_file_system_has_a_writable_and_a_read_only_side() {
 
 #[test]
 #[ignore = "needs root"]
-fn an_unknown_option_is_told() {
+fn an_unknown_option_is_reported() {
     let error = detached("tmpfs", "test", &[("bogus", None)], MountAttrFlags::empty()).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
 }

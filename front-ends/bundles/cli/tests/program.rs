@@ -194,7 +194,7 @@ fn a_revision_that_fails_leaves_the_one_before() {
 }
 
 #[test]
-fn a_follower_tells_changes_of_records_that_were_not_there() {
+fn a_follower_reports_changes_of_records_that_were_not_there() {
     let world = World::new();
     world.bundle("one", "");
     world.bundle("two", "");

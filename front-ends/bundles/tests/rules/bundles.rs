@@ -86,7 +86,7 @@ fn csv(from: &str, to: &str) -> String {
 }
 
 #[test]
-fn b1_both_directories_are_there_or_both_are_told_of() {
+fn b1_both_directories_are_there_or_both_are_reported() {
     let reported = breaks(
         "B1",
         &[("metadata/annotations.yaml", ""), ("manifests/demo.csv.yaml", ""), ("manifests/backups.crd.yaml", "")],
@@ -460,7 +460,7 @@ fn a_csv_may_deploy_nothing() {
 }
 
 #[test]
-fn what_needs_an_api_server_is_told() {
+fn what_needs_an_api_server_is_reported() {
     let what: Vec<String> = good(&[]).not_provided().into_iter().map(|it| it.what).collect();
     assert_eq!(
         what,
@@ -498,7 +498,7 @@ fn p1_p2_p3_of_plain_bundles() {
 }
 
 #[test]
-fn the_format_is_told_by_label_metadata_or_csv() {
+fn the_format_is_reported_by_label_metadata_or_csv() {
     let with = |label: &str, all: &[(&str, &str)]| {
         let mut found = files(all.iter().copied());
         if !label.is_empty() {

@@ -264,7 +264,7 @@ fn diagrams_begin_with_the_highest_version_and_mark_what_is_deprecated() {
 }
 
 #[test]
-fn all_faults_are_told_with_their_places() {
+fn all_faults_are_reported_with_their_places() {
     let text = with("version: 1.0.0", "version: x")
         .replace("quay.io/demo/bundle:v2", "quay.io/Demo")
         .replace("defaultChannel: stable", "defaultChannel: x");

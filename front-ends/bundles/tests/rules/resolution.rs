@@ -76,7 +76,7 @@ fn r3_of_equal_versions_the_highest_release_comes_first() {
 }
 
 #[test]
-fn what_is_deprecated_of_a_step_is_told() {
+fn what_is_deprecated_of_a_step_is_reported() {
     let entry = |schema: &str, name: &str| {
         format!("  - {{reference: {{schema: {schema}, name: '{name}'}}, message: old {schema}}}\n")
     };
@@ -106,7 +106,7 @@ fn r4_a_package_has_its_own_channel_where_none_is_named() {
 }
 
 #[test]
-fn r5_bundles_that_need_others_are_refused_and_told_why() {
+fn r5_bundles_that_need_others_are_refused_and_reported_why() {
     let needs = |property: &str| {
         with("packageName: demo, version: 3.0.0}\n", &format!("packageName: demo, version: 3.0.0}}\n  - {property}\n"))
     };

@@ -53,7 +53,7 @@ fn rule_24_what_a_bundle_must_have() {
 }
 
 #[test]
-fn rule_24_everything_that_is_wrong_is_told_at_once() {
+fn rule_24_everything_that_is_wrong_is_reported_at_once() {
     let found = wrong(json!({
         "name": "", "version": "1", "nope": 1, "invocationImages": [{}],
         "definitions": { "d": { "type": "strin" } },
@@ -107,7 +107,7 @@ fn rule_26_docker_and_oci_and_oci_where_nothing_is_said() {
 }
 
 #[test]
-fn rule_27_a_digest_goes_along_and_its_absence_is_told() {
+fn rule_27_a_digest_goes_along_and_its_absence_is_reported() {
     let digest = lowered(&parse(THIN), "install", json!({}), &[]).content_digest.unwrap();
     assert!(digest.starts_with("sha256:0f1e2d"), "{digest}");
     assert!(parse(THIN).warnings.is_empty(), "{:?}", parse(THIN).warnings);
@@ -401,7 +401,7 @@ fn rule_13_encodings_are_checked_at_every_depth_and_unknown_ones_refused() {
 
 /// Rule 15: the default must be used, so the mismatch is not an error.
 #[test]
-fn rule_15_a_default_that_does_not_fit_is_used_and_told() {
+fn rule_15_a_default_that_does_not_fit_is_used_and_reported() {
     let bundle = bundle(json!({
         "definitions": { "d": { "type": "integer", "maximum": 9, "default": 10 } },
         "parameters": { "p": { "definition": "d", "destination": { "env": "P" } } },
@@ -414,7 +414,7 @@ fn rule_15_a_default_that_does_not_fit_is_used_and_told() {
 
 /// Property names in a secret object are part of the value.
 #[test]
-fn rule_40_names_in_a_secret_object_are_not_told() {
+fn rule_40_names_in_a_secret_object_are_not_reported() {
     let bundle = bundle(json!({
         "definitions": { "d": {
             "writeOnly": true, "properties": { "known": { "type": "string" } }, "additionalProperties": false,
@@ -442,7 +442,7 @@ fn rule_40_write_only_values_are_in_no_claim_and_no_message() {
 }
 
 #[test]
-fn rule_41_read_only_is_fixed_and_a_warning_tells() {
+fn rule_41_read_only_is_fixed_and_a_warning_reports() {
     let bundle = bundle(json!({
         "definitions": { "d": { "type": "string", "readOnly": true, "default": "first" } },
         "parameters": { "p": { "definition": "d", "destination": { "env": "P" } } },

@@ -93,7 +93,7 @@ fn rule_49_the_order_of_sources_is_the_bundles() {
 }
 
 #[test]
-fn rule_49_a_source_stands_in_for_what_nobody_supplied() {
+fn rule_49_a_source_stands_in_for_what_no_one_supplied() {
     let bundle =
         bundle(with_sources(json!({ "state": output("state"), "count": output("state"), "blob": output("state") })));
     let of = |parameter: &str, output: &str, content: &[u8]| value(&bundle, parameter, bundle.value(), output, content);

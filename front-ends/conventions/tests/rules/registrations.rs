@@ -103,7 +103,7 @@ fn rule_1_a_bundle_is_pem_or_base64_or_a_file() {
 
 /// All faults are reported at once.
 #[test]
-fn rule_7_all_violations_of_a_file_are_told_at_once() {
+fn rule_7_all_violations_of_a_file_are_reported_at_once() {
     let text = r#"
         [[convention]]
         name = "Bad_Name"

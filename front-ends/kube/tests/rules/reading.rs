@@ -20,7 +20,7 @@ fn p1_documents_lists_and_order() {
 
 /// Everything is checked before anything runs: each violation has file, line, document, object and path.
 #[test]
-fn p1_everything_is_told_at_once() {
+fn p1_everything_is_reported_at_once() {
     let text = format!(
         "{}---\nkind: Pod\n---\na: [\n---\n{}",
         pod("imagePullPolicy: Sometimes\nworkingDir: x", ""),

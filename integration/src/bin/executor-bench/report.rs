@@ -151,7 +151,7 @@ fn ratio(ours: Duration, base: Duration) -> f64 {
 const BUSY: f64 = 0.1;
 
 /// Prints the load of the machine at rest, in milliseconds per second.
-fn tell_rest(rest: Rest) {
+fn report_rest(rest: Rest) {
     println!("  (at rest the machine used {:.1} ms of processor time a second)", rest.0 * 1e3);
     if rest.0 > BUSY {
         println!("  Something else computes here: processor time of the whole machine is not to be relied on.");

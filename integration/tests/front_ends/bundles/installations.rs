@@ -74,7 +74,7 @@ fn an_upgrade_that_is_killed_is_repaired_by_the_next_command() {
 
 /// I5: followers receive all events of installations, whichever program causes them.
 #[test]
-fn what_becomes_of_installations_is_told() {
+fn what_becomes_of_installations_is_reported() {
     let world = World::new();
     let (one, bad) = (world.plain("one", "first", true), world.plain("bad", "never", false));
     let mut follower = world.command("bundle", &["events", "--follow", "--json"]).spawn().unwrap();

@@ -41,7 +41,7 @@ fn shown(world: &World, field: &str) -> Value {
 }
 
 #[test]
-fn after_kill_9_of_agent_cli_show_tells_the_truth_and_the_next_action_works() {
+fn after_kill_9_of_agent_cli_show_reports_the_truth_and_the_next_action_works() {
     let world = World::new(TOOL);
     let bundle = world.bundle(&lamp());
     let mut child = started(&world, &bundle);

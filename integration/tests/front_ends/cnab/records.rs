@@ -125,7 +125,7 @@ fn outputs_become_parameters() {
 /// socket runs without it (rule 50).
 #[test]
 fn docker_is_there_where_both_allow_it() {
-    const TELL: &str =
+    const REPORT: &str =
         "[ -S /var/run/docker.sock ] && stat -c %i /var/run/docker.sock || echo none; id -u; cat /proc/self/uid_map";
     let bundle = |required: bool| {
         let mut bundle = json!({ "schemaVersion": "v1", "name": "d", "version": "1.0.0", "invocationImages": [{ "image": "d" }],
@@ -140,7 +140,7 @@ fn docker_is_there_where_both_allow_it() {
     let _docker = UnixListener::bind(&socket).expect("a socket");
     let inode = fs::metadata(&socket).expect("a socket").ino();
     let config = format!("[policy]\ndocker_socket = '{}'\nallow_host_userns = true\n", socket.display());
-    let world = World::from_parts(Setup::default().config(&config).start(), TELL);
+    let world = World::from_parts(Setup::default().config(&config).start(), REPORT);
     let path = world.bundle(&bundle(true));
     let ran = world.act(&["install", "app", "-b", &path]);
     assert!(ran.status == 125 && ran.stderr.contains("allow it with --allow-docker-host-access"), "{ran:?}");
@@ -154,7 +154,7 @@ fn docker_is_there_where_both_allow_it() {
     let ran = world.act(&["upgrade", "app", "--allow-docker-host-access"]);
     assert!(ran.status == 125 && ran.stderr.contains("docker.sock cannot be given to a container"), "{ran:?}");
 
-    let closed = World::new(TELL);
+    let closed = World::new(REPORT);
     let path = closed.bundle(&bundle(true));
     let ran = closed.act(&["install", "app", "-b", &path, "--allow-docker-host-access"]);
     assert!(ran.status == 125 && ran.stderr.contains("(docker_socket)"), "{ran:?}");

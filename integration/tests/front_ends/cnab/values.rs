@@ -92,7 +92,7 @@ fn a_run_tool_changes_its_files_and_not_where_they_came_from() {
 
 /// Errors are reported together before any effect, and contain no value (rules 9 and 13).
 #[test]
-fn what_is_wrong_is_told_before_anything_runs() {
+fn what_is_wrong_is_reported_before_anything_runs() {
     let world = World::new("exit 1");
     let bundle = world.bundle(&lamp());
     let ran =

@@ -97,7 +97,7 @@ fn rule_10_a_convention_cannot_speak_for_another() {
 
 /// Output of `explain` for each convention. No request and no output contains a Secret of the same files.
 #[test]
-fn rule_14_a_secret_is_not_seen_and_explain_tells_who_did_what() {
+fn rule_14_a_secret_is_not_seen_and_explain_reports_who_did_what() {
     const VALUE: &str = "canary-62b0-of-a-secret";
     let world = World::start();
     world.register(&[("greeter", "hello", ""), ("quiet", "boms", "")]);

@@ -145,7 +145,7 @@ fn hooks_and_the_order_of_the_stop() {
 
 /// Everything is checked before anything runs, and every violation is reported with file, document, object and path.
 #[test]
-fn what_is_wrong_is_told_before_anything_runs() {
+fn what_is_wrong_is_reported_before_anything_runs() {
     let world = World::new();
     let text = format!(
         "{POD}---\napiVersion: v1\nkind: Pod\nmetadata: {{name: bad}}\nspec:\n  hostPID: true\n  containers:\n  - {{name: a, image: i:1, command: [{OLD}], env: [{{name: A, value: 1}}], imagee: x}}\n"

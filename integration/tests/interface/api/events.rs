@@ -26,7 +26,7 @@ fn cursors(responses: &[WatchEventsResponse]) -> Vec<u64> {
 }
 
 #[test]
-fn a_life_is_told_in_order_and_told_again_from_any_cursor() {
+fn a_life_is_reported_in_order_and_reported_again_from_any_cursor() {
     let daemon = Daemon::start();
     daemon.api.run_to_end(program("/bin/true", &[]).id("one"));
     daemon.api.delete("one", false).unwrap();
@@ -48,7 +48,7 @@ fn a_life_is_told_in_order_and_told_again_from_any_cursor() {
 }
 
 #[test]
-fn a_stop_is_told_and_an_exec_that_failed_never_ran() {
+fn a_stop_is_reported_and_an_exec_that_failed_never_ran() {
     let daemon = Daemon::start();
     daemon.api.started(sleeper("stopped"));
     daemon.api.stop("stopped", None).unwrap();

@@ -10,7 +10,7 @@ use tonic::Code;
 
 /// The description of a container contains no secrets, while it runs and afterwards.
 #[test]
-fn a_container_is_told_without_its_secrets() {
+fn a_container_is_reported_without_its_secrets() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let before = daemon.footprint();
     let request = sleeper("web-1")
@@ -80,7 +80,7 @@ fn check_spec(container: &Container, rootfs: &Rootfs) {
 
 /// All kinds of exit can be distinguished: exit code, signal, memory limit, and the reasons of a failed start.
 #[test]
-fn every_end_is_told_apart() {
+fn every_end_is_distinguished() {
     let (daemon, rootfs) = (Daemon::start(), Rootfs::busybox());
     let busybox = rootfs.reference();
     let code = |script: &str| exit(&daemon.api.run_to_end(sh(script)));
@@ -148,7 +148,7 @@ fn stop_is_term_then_the_grace_period_then_kill() {
 }
 
 #[test]
-fn a_signal_arrives_and_what_cannot_be_signalled_is_told() {
+fn a_signal_arrives_and_what_cannot_be_signalled_is_reported() {
     let daemon = Daemon::start();
     let handler = "trap 'echo usr1' USR1; trap 'exit 9' TERM; echo up; while :; do sleep 0.05; done";
     daemon.api.started(sh(handler).id("sig"));
@@ -202,7 +202,7 @@ fn what_is_not_there_is_not_found_by_every_call() {
 }
 
 #[test]
-fn info_tells_what_is_there_and_what_is_left() {
+fn info_reports_what_is_there_and_what_is_left() {
     let daemon = Daemon::start();
     let before = daemon.api.info();
     assert!(before.launcher_connected && before.uid != 0 && before.started_at.is_some());

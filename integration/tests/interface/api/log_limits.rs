@@ -51,7 +51,7 @@ fn kept(entries: &[StreamLogsResponse]) -> Kept {
 }
 
 #[test]
-fn what_is_above_a_limit_is_told_and_counted_and_clients_get_it_all() {
+fn what_is_above_a_limit_is_reported_and_counted_and_clients_get_it_all() {
     let daemon = Daemon::start();
     let table = [
         ("none", None, None, ""),
@@ -89,7 +89,7 @@ fn what_is_above_a_limit_is_told_and_counted_and_clients_get_it_all() {
 /// After a pause within the limit, the next excess is reported again, and the log can be read with its gaps from any
 /// position.
 #[test]
-fn each_overage_is_told_once() {
+fn each_overage_is_reported_once() {
     let daemon = Daemon::start();
     let burst = "i=0; while [ $i -lt 50 ]; do echo $i; i=$((i+1)); done";
     // The limit is a rate, and the pause brings the output back below it.

@@ -15,7 +15,7 @@ fn pairs(entries: &[StreamLogsResponse]) -> Vec<(LogStream, &str)> {
 }
 
 #[test]
-fn the_streams_are_told_apart_and_lines_keep_their_form() {
+fn the_streams_are_distinguished_and_lines_keep_their_form() {
     use LogStream::{Stderr, Stdout};
     let daemon = Daemon::start();
     let script = "echo out; echo err >&2; printf 'no newline'";
@@ -145,7 +145,7 @@ fn a_program_whose_output_is_not_kept_can_write_and_read() {
 
 /// A follower survives log rotations; the output and the reported gaps together are the whole output.
 #[test]
-fn a_follower_outlives_rotations_and_is_told_what_it_missed() {
+fn a_follower_outlives_rotations_and_is_reported_what_it_missed() {
     let setup = Setup::default().config("[launcher]\nlog_bytes_max = 65536\n");
     let daemon = setup.start();
     // Unread data of several streams fills their connection's window, so each stream has its own connection.

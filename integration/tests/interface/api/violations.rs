@@ -16,7 +16,7 @@ fn fields(status: &Status) -> Vec<String> {
 }
 
 #[test]
-fn every_violation_is_told_at_once() {
+fn every_violation_is_reported_at_once() {
     let daemon = Daemon::start();
     let before = daemon.footprint();
     let bad = RunRequest {

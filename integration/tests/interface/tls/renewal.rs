@@ -89,7 +89,7 @@ fn wait_for(api: &integration::api::Api, lane: tokio::task::JoinHandle<()>) -> R
 /// Links and whole directories are replaced as in Kubernetes. Invalid or expired certificates are reported, and the
 /// earlier certificate stays in use.
 #[test]
-fn links_are_followed_and_bad_certificates_are_told() {
+fn links_are_followed_and_bad_certificates_are_reported() {
     let tls = TlsDaemon::start("", "");
     let files = tls.operator();
     let kept = tls.connect(&files).unwrap();

@@ -57,7 +57,7 @@ async fn knock(address: SocketAddr, number: usize, config: Arc<rustls::ClientCon
 }
 
 #[test]
-fn strangers_hold_up_nobody() {
+fn strangers_block_no_one() {
     let setup = Setup::default();
     let metrics = metrics::table(&setup);
     let tls = TlsDaemon::new(setup, &metrics, "handshakes = 32\nhandshake_seconds = 5\n");

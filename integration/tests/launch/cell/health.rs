@@ -53,8 +53,8 @@ fn the_self_test_fails_and_recovers() {
     let config = metrics::table(&setup) + config;
     let daemon = setup.config(&config).start();
     let counted = |value: f64| {
-        let is_told = || (metrics::value(&daemon, "executor_self_test_failed") == value).then_some(());
-        wait::until("the metrics report it", is_told);
+        let is_reported = || (metrics::value(&daemon, "executor_self_test_failed") == value).then_some(());
+        wait::until("the metrics report it", is_reported);
     };
     counted(0.0);
     // A full node is tested, too.

@@ -143,7 +143,7 @@ fn a_process_that_cannot_be_killed_is_in_quarantine_until_it_ends() {
 }
 
 #[test]
-fn a_container_that_cannot_be_made_holds_nobody_up() {
+fn a_container_that_cannot_be_made_blocks_no_one() {
     let stage = Stage::new();
     stage.fuse.hold(Held::All);
     let refused = stage.daemon.api.run(Stage::reader("stuck")).unwrap_err();

@@ -37,7 +37,7 @@ fn assert_done(answer: &LauncherAnswer) {
 }
 
 #[test]
-fn containers_run_on_layers_that_nobody_changes() {
+fn containers_run_on_layers_that_no_one_changes() {
     let launcher = Launcher::start(&[]);
     let busybox = rootfs::Rootfs::busybox();
     let upper = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ fn store_listing(launcher: &Launcher) -> Vec<String> {
 
 /// Six layers that are requested at once, two of them identical, are all unpacked, and the launcher answers meanwhile.
 #[test]
-fn many_at_once_and_nobody_waits_for_them() {
+fn many_at_once_and_no_one_waits_for_them() {
     let launcher = Launcher::start(&[]);
     let blobs: Vec<_> = (0..5)
         .map(|index| Blob::from_many_files(if index == 0 { 20_000 } else { 3000 }, &format!("content {index}")))

@@ -106,11 +106,11 @@ fn the_tree_is_the_one_that_umoci_unpacks_wherever_it_came_from() {
     assert_same_tree("docker-archive", &ours, &theirs);
     let (_, again) = of_a_container(&daemon, "again", &docker);
     assert!(digest == again && digest != pushed, "{digest} {again}");
-    each_change_is_told(&image.unpacked(), &ours);
+    each_change_is_reported(&image.unpacked(), &ours);
 }
 
 /// Each single change of the tree is reported, and nothing else. This is the control.
-fn each_change_is_told(root: &Path, ours: &Tree) {
+fn each_change_is_reported(root: &Path, ours: &Tree) {
     let at = |path: &str| root.join(path);
     let set = |path: &str, name: &str, value: &[u8]| {
         rustix::fs::lsetxattr(at(path), name, value, rustix::fs::XattrFlags::empty()).unwrap();

@@ -24,7 +24,7 @@ fn refusal(daemon: &Daemon) -> String {
 }
 
 #[test]
-fn a_ca_that_cannot_sign_is_told_by_its_file() {
+fn a_ca_that_cannot_sign_is_reported_by_its_file() {
     let ca = Ca::new("cell CA");
     let (certificate, key) = (ca.path("ca.crt"), ca.path("ca.key"));
     let other = Ca::new("other CA");

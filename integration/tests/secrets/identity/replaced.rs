@@ -93,7 +93,7 @@ fn one_that_has_run_out_without_executord_is_replaced_at_once() {
 
 /// A CA that can no longer sign: the container keeps its certificate, and gets the next one when the CA can sign again.
 #[test]
-fn a_failure_is_told_and_tried_again() {
+fn a_failure_is_reported_and_tried_again() {
     let ca = Ca::new("cell CA");
     let daemon = ca.daemon();
     let container = daemon.api.started(with_identity(sleeper("f"), Some(10)));
@@ -111,8 +111,8 @@ fn a_failure_is_told_and_tried_again() {
     let shown = cli::run(&daemon.socket(), &["inspect", "f"]).stdout;
     assert!(shown.contains("NOT REPLACED"), "{shown}");
     let counted = |value: f64| {
-        let is_told = || (metrics::value(&daemon, "executor_containers_old_certificate") == value).then_some(());
-        wait::until("the metrics report it", is_told);
+        let is_reported = || (metrics::value(&daemon, "executor_containers_old_certificate") == value).then_some(());
+        wait::until("the metrics report it", is_reported);
     };
     counted(1.0);
     fs::rename(ca.path("away"), ca.path("ca.key")).unwrap();

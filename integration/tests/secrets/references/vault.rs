@@ -57,7 +57,7 @@ fn values_of_a_real_server_are_rotated_and_the_old_ones_gone() {
 /// Secrets that are deleted, destroyed, denied or too large are reported by their path; a sealed server makes values
 /// stale, and an unsealed one makes them fresh.
 #[test]
-fn what_a_real_server_does_not_give_is_told() {
+fn what_a_real_server_does_not_give_is_reported() {
     let bao = Bao::start("http", "");
     bao.put("canary-1", "p1");
     bao.put("canary-2", "p2");
@@ -73,8 +73,8 @@ fn what_a_real_server_does_not_give_is_told() {
     let config = metrics::table(&setup) + &bao.app_role();
     let daemon = setup.config(&config).start();
     let stale_ones = |count: f64| {
-        let is_told = || (metrics::value(&daemon, "executor_containers_stale_secrets") == count).then_some(());
-        wait::until("the metrics report it", is_told);
+        let is_reported = || (metrics::value(&daemon, "executor_containers_stale_secrets") == count).then_some(());
+        wait::until("the metrics report it", is_reported);
     };
     let run = |path: &str, key: &str, version: &str| {
         let mut request = sleeper("s");
@@ -188,7 +188,7 @@ fn a_certificate_gets_leases_of_a_real_database() {
 /// A server that is a standby, is overloaded, is not a Vault or never finishes: each is reported with its address and
 /// status, without quoting its answer. A redirect is not followed, because the token would be sent there.
 #[test]
-fn answers_that_are_no_secret_are_told() {
+fn answers_that_are_no_secret_are_reported() {
     const WORDS: &str = "canary-of-the-answer";
     let elsewhere = WebServer::start(|_, _| WebAnswer::ok(b"{}"));
     let location = elsewhere.url("/v1/kv/data/redirect");

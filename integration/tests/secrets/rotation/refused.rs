@@ -26,7 +26,7 @@ fn as_before(daemon: &Daemon, before: &Container) {
 }
 
 #[test]
-fn what_does_not_fit_is_told_and_changes_nothing() {
+fn what_does_not_fit_is_reported_and_changes_nothing() {
     let daemon = Daemon::start();
     let before = daemon.api.started(sleeper("c").file("a", b"old").file("/etc/executor-key", b"key"));
     let big = vec![b'x'; (1 << 20) + 1];

@@ -326,7 +326,7 @@ fn one_entry_that_cannot_be_copied_ends_nothing() {
 
 /// The cause of a refusal is reported, however much of the archive remains to be sent.
 #[test]
-fn a_large_upload_tells_why_it_is_refused() {
+fn a_large_upload_reports_why_it_is_refused() {
     let (daemon, home) = (Daemon::start(), tempfile::tempdir().unwrap());
     let small = Tmpfs { path: "/small".into(), size_bytes: 1 << 20, ..Tmpfs::default() };
     daemon.api.started(RunRequest { tmpfs: vec![small], ..sleeper("c") });

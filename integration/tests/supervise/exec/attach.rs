@@ -95,7 +95,7 @@ fn what_cannot_be_attached_to() {
 /// A read-only client that does not read receives a message about missed output; the process and its log continue
 /// unaffected.
 #[test]
-fn a_watcher_that_does_not_read_holds_up_nobody() {
+fn a_watcher_that_does_not_read_blocks_no_one() {
     let daemon = Daemon::start();
     daemon.api.started(interactive(sh("read go; seq 1 2000000; echo done; sleep 100000").id("c"), false));
     let mut slow = attached(&daemon, false);

@@ -15,7 +15,7 @@ const LINES: u64 = 1_000_000;
 /// of the flood is either received or reported as dropped. The numbers in the stream and in the metrics agree with the
 /// count of the log itself.
 #[test]
-fn a_receiver_that_does_not_read_stops_nobody_and_drops_are_told() {
+fn a_receiver_that_does_not_read_stops_no_one_and_drops_are_reported() {
     let setup = Setup::default();
     let socket = directory(&setup).join("log.sock");
     let receiver = Receiver::listen(&socket);

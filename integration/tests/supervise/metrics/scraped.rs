@@ -100,7 +100,7 @@ fn happenings(daemon: &Daemon) {
 }
 
 #[test]
-fn every_metric_is_documented_and_tells_what_happened() {
+fn every_metric_is_documented_and_reports_what_happened() {
     let daemon = daemon("containers = \"on\"\nlabels = [\"team\"]");
     happenings(&daemon);
     let text = wait::until("the rotation is counted, and exited containers hold nothing", || {

@@ -38,7 +38,7 @@ fn short_names_are_dockers() {
 }
 
 #[test]
-fn everything_wrong_is_told_at_once() {
+fn everything_wrong_is_reported_at_once() {
     let bad = "docker://-host:99999/UPPER/ok/a..b:.tag@sha256:12".parse::<ImageReference>().unwrap_err();
     assert_eq!(bad.0.len(), 5, "{bad}");
     type Row<'a> = (&'a str, fn(&Fault) -> bool);

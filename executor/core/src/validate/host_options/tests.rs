@@ -141,7 +141,7 @@ fn limits_of_processes_are_known_and_bounded() {
 }
 
 #[test]
-fn every_fault_is_told_at_once() {
+fn every_fault_is_reported_at_once() {
     let asked = HostOptions {
         cpus: "x".into(),
         memory_nodes: "1-0".into(),

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_rules_are_told() {
+    fn bad_rules_are_reported() {
         for (text, why) in [
             ("", "\"\" is not a port"),
             ("0", "\"0\" is not a port"),

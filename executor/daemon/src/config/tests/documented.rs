@@ -204,7 +204,7 @@ fn the_example_is_a_configuration() {
 /// The values in the example are the defaults, or the comment states the default; the reference states the same
 /// defaults.
 #[test]
-fn defaults_are_told() {
+fn defaults_are_reported() {
     for (key, Shown { value, text }) in example(EXAMPLE) {
         assert_eq!(is_default(&key, &value), !text.contains("Default: "), "docs/executor.toml: {key} = {value}:{text}");
     }

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_gap_is_told_once_and_what_was_sent_is_passed_over() {
+    async fn a_gap_is_reported_once_and_what_was_sent_is_passed_over() {
         let begun = Place { bytes: 10, entries: 2 };
         let mut assembler = Assembler::new(begun, 100, |_| None);
         let mut out = Vec::new();

@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_path() {
+    fn what_is_wrong_is_reported_with_its_path() {
         let none = Action::default();
         let negative = TimeoutAction { action: Some(Box::new(run("a"))), timeout_ms: -1, ..Default::default() };
         let negative = Action { timeout: Some(Box::new(negative)), ..Default::default() };

@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_monitor_cannot_be_is_told_with_its_path() {
+    fn what_a_monitor_cannot_be_is_reported_with_its_path() {
         let attempt = TryAction { action: Some(Box::new(run("a"))), ..Default::default() };
         let attempt = Action { r#try: Some(Box::new(attempt)), ..Default::default() };
         let mut with_env = run("b");

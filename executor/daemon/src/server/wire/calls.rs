@@ -76,7 +76,7 @@ struct State {
     /// True if the client has sent its preface and acknowledged the settings.
     settled: bool,
     /// True if the client has received the update that disables the response direction's dynamic table.
-    no_table_told: bool,
+    no_table_reported: bool,
 }
 
 #[derive(Debug, Default)]
@@ -116,7 +116,7 @@ impl Calls {
             own_pings: VecDeque::new(),
             fault: None,
             settled: false,
-            no_table_told: false,
+            no_table_reported: false,
         };
         let most = (streams as usize).saturating_add(STREAMS_SPARE);
         Self(Arc::new(Shared { state: Mutex::new(state), most, secrets: Notify::new() }))
@@ -295,7 +295,7 @@ impl Calls {
     pub(super) fn block(&self, id: u32) -> Vec<u8> {
         let mut state = self.state();
         let mut block = Vec::new();
-        if !std::mem::replace(&mut state.no_table_told, true) {
+        if !std::mem::replace(&mut state.no_table_reported, true) {
             hpack::put_no_table(&mut block);
         }
         let stream = state.streams.get_mut(&id);

@@ -219,16 +219,16 @@ impl Inbound {
 
     fn settings(&mut self, head: Head, payload: &[u8]) {
         /// Settings that the library handles: ENABLE_PUSH, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE.
-        const TOLD: [u16; 3] = [2, 4, 5];
+        const REPORTED: [u16; 3] = [2, 4, 5];
         if head.has(flag::ACK) {
             self.calls.settle();
             self.hpack.drop_table();
         }
         let (entries, rest) = payload.as_chunks::<6>();
-        let mut last = [None; TOLD.len()];
+        let mut last = [None; REPORTED.len()];
         for entry in entries {
             let id = u16::from_be_bytes([entry[0], entry[1]]);
-            if let Some(place) = TOLD.iter().position(|reported| *reported == id) {
+            if let Some(place) = REPORTED.iter().position(|reported| *reported == id) {
                 last[place] = Some(entry);
             }
         }
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn the_library_is_told_shapes() {
+    fn the_library_is_reported_shapes() {
         let mut request = Vec::new();
         hpack::put_request(&mut request, "/1");
         let opened = frame_of(kind::HEADERS, flag::END_HEADERS, 1, &request);

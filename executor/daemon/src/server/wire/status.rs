@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_violation_is_told_and_a_flood_is_counted() {
+    fn every_violation_is_reported_and_a_flood_is_counted() {
         let one = |i: usize| {
             let why = ViolationReason::Required.because("is empty, or contains `=` or a NUL");
             Violation::new(format!("action.run.env[{i}].name"), why)

@@ -132,7 +132,7 @@ impl Drop for SmallDisk {
 /// A full disk stops no running container, and no reported event is lost once there is space again.
 #[test]
 #[ignore = "needs root, to mount"]
-fn a_full_disk_is_told_and_survived() {
+fn a_full_disk_is_reported_and_survived() {
     let disk = SmallDisk::mount();
     let (ledger, _) = Ledger::open(disk.0.path()).unwrap();
     ledger.put(Arc::new(facts("before")));

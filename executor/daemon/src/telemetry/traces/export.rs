@@ -24,7 +24,7 @@ const ATTEMPTS: u32 = 3;
 /// Pauses between attempts.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(2));
 /// Minimum interval between two log entries about dropped spans.
-const TELL: Duration = Duration::from_secs(10);
+const REPORT: Duration = Duration::from_secs(10);
 
 /// The span queue. Adding a span never blocks.
 #[derive(Debug)]
@@ -155,7 +155,7 @@ impl Export {
     fn lost(&mut self, count: usize, why: &str) {
         self.spans.lost(SpanLoss::ExportFailed, count);
         self.dropped += count;
-        if self.reported.is_none_or(|reported| reported.elapsed() >= TELL) {
+        if self.reported.is_none_or(|reported| reported.elapsed() >= REPORT) {
             let dropped = std::mem::take(&mut self.dropped);
             tracing::warn!(dropped, "dropped spans: the trace collector did not accept them: {why}");
             self.reported = Some(Instant::now());

@@ -13,7 +13,7 @@ use executor_sys::process::{self, Ended, Fork};
 use executor_sys::seqpacket::Seqpacket;
 
 /// Longest report of a failure, in bytes.
-const TOLD_MAX: usize = 8192;
+const REPORTED_MAX: usize = 8192;
 /// Message that accompanies a file.
 const PASSED: &[u8] = b"file";
 
@@ -62,7 +62,7 @@ pub(crate) fn run_passing(
                 Err(Failed(what, error)) => {
                     let errno = error.raw_os_error().unwrap_or(0).to_le_bytes();
                     let mut reported = [&errno, format!("{what}: {}", plain(&error)).as_bytes()].concat();
-                    reported.truncate(TOLD_MAX);
+                    reported.truncate(REPORTED_MAX);
                     let _ = theirs.send(&reported, &[]);
                     1
                 }
@@ -70,7 +70,7 @@ pub(crate) fn run_passing(
         }
     };
     drop(theirs);
-    let mut reported = vec![0; TOLD_MAX];
+    let mut reported = vec![0; REPORTED_MAX];
     let mut take = take;
     let received = loop {
         match ours.recv(&mut reported) {

@@ -331,7 +331,7 @@ impl Log {
         for mut pipe in std::mem::take(&mut self.pipes) {
             self.flush(&mut pipe);
         }
-        self.tell_place();
+        self.report_place();
         self.attached.end();
         (self.attached, self.usage)
     }
@@ -429,7 +429,7 @@ impl Log {
         for (content, complete) in split(bytes) {
             let entry = Entry { time, stream, complete, source: &source.name, content };
             let decision = self.limiter.as_mut().map_or(Decision::Keep, |limiter| limiter.decide(since, &entry));
-            if let Decision::DropAndTell(words) = &decision {
+            if let Decision::DropAndReport(words) = &decision {
                 let content = words.as_bytes();
                 let notice = Entry { time, stream: Stream::Executor, complete: true, source: "", content };
                 put(&notice, &mut place, &mut self.untold, &mut lines);
@@ -467,7 +467,7 @@ impl Log {
     }
 
     /// Writes the position of the log's end if output was dropped before it.
-    fn tell_place(&mut self) {
+    fn report_place(&mut self) {
         if !std::mem::take(&mut self.untold) {
             return;
         }

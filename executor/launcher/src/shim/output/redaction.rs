@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_the_search_shows_is_told_once() {
+    fn what_only_the_search_shows_is_reported_once() {
         let value: Vec<u8> =
             (0..3_000_000_u32).flat_map(|at| char::from(b'a' + (at % 26) as u8).to_string().into_bytes()).collect();
         let mut masking = masking(&[("large", &value)]);

@@ -160,7 +160,7 @@ impl Control {
     pub(crate) fn listen(&mut self, listener: SeqpacketListener) {
         self.listener = Some(listener);
         // Do not report to the daemon: it knows the state since the launcher's answer and would wake up for nothing.
-        self.tell_launcher(&reached_report(self.state));
+        self.report_launcher(&reached_report(self.state));
     }
 
     /// Sets a state that is reported with the next one: it is short, and peers read the record.
@@ -174,7 +174,7 @@ impl Control {
         self.state = state;
         let bytes = reached_report(state);
         if state != State::Wiping {
-            self.tell_launcher(&bytes); // a no-op for this state
+            self.report_launcher(&bytes); // a no-op for this state
         }
         for connection in &mut self.connections {
             connection.gone |= connection.socket.send(&bytes, &[]).is_err();
@@ -194,14 +194,14 @@ impl Control {
     pub(crate) fn refuse(&mut self, refused: Refused) {
         self.accept();
         let report = ShimReport { sequence: 0, news: Some(ShimNews::Refused(refused)) }.encode_to_vec();
-        self.tell_launcher(&report);
+        self.report_launcher(&report);
         for connection in &self.connections {
             let _ = connection.socket.send(&report, &[]);
         }
     }
 
     /// Report to the launcher before the daemon: the next request of the daemon may rely on it.
-    fn tell_launcher(&mut self, report: &[u8]) {
+    fn report_launcher(&mut self, report: &[u8]) {
         if self.lifeline.as_ref().is_some_and(|lifeline| lifeline.send(report, &[]).is_err()) {
             self.lifeline = None;
         }
@@ -351,7 +351,7 @@ struct Gone;
 fn receive(connection: &Seqpacket) -> Result<Option<(ShimRequest, Vec<OwnedFd>)>, Gone> {
     let mut buffer = [0; 4096];
     const { assert!(PACKET_MAX >= 4096) };
-    match connection.recv_or_tell(&mut buffer) {
+    match connection.recv_or_report(&mut buffer) {
         Ok(None) => Err(Gone),
         Ok(Some((length, fds))) => {
             let request = ShimRequest::decode(&buffer[..length]).map_err(|_| Gone)?;

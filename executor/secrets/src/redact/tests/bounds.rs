@@ -118,10 +118,10 @@ fn warnings_name_what_is_not_masked_and_no_value() {
     assert!(none.warnings().is_empty() && none.is_idle() && !all.is_idle());
     for (_, value) in values.iter().filter(|(_, value)| value.len() > 4) {
         for redactor in [&auto, &all, &none] {
-            tells_nothing(redactor, value.trim());
-            tells_nothing(&redactor.warnings(), value.trim());
+            reports_nothing(redactor, value.trim());
+            reports_nothing(&redactor.warnings(), value.trim());
         }
-        tells_nothing(&Watched { name: "x", value: value.as_bytes() }, value.trim());
+        reports_nothing(&Watched { name: "x", value: value.as_bytes() }, value.trim());
     }
     assert_eq!(auto.text("1234 hunter2 hunter2\n long enough"), "1234 hunter2 [REDACTED:word] [REDACTED:good]");
     assert_eq!(all.text("1234 hunter2 abc"), "[REDACTED:pin] [REDACTED:word] abc");

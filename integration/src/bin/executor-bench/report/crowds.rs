@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::lives::processor;
-use super::{Report, megabytes, micros, milliseconds, sample, tell_rest};
+use super::{Report, megabytes, micros, milliseconds, report_rest, sample};
 use crate::burst::{BURSTS, Bursts};
 use crate::failures::{self, Failures};
 use crate::many::{self, Many};
@@ -36,7 +36,7 @@ impl Report {
                 "processor": processor(&burst.used),
             }));
         }
-        tell_rest(bursts.rest);
+        report_rest(bursts.rest);
         self.json["burst"] = json!({
             "containers": count,
             "bursts": BURSTS,
@@ -96,7 +96,7 @@ impl Report {
         println!("executord, resident      {:.1} MB", megabytes(many.memory.executord_rss));
         let left: Vec<_> = many.left.named().iter().map(|(what, count)| format!("{count} {what}")).collect();
         println!("left after the deletion  {}", left.join(", "));
-        tell_rest(many.rest);
+        report_rest(many.rest);
         self.failed |= !many.left.is_nothing();
         let left: serde_json::Map<_, _> =
             many.left.named().map(|(what, count)| (what.to_owned(), count.into())).into_iter().collect();
@@ -134,7 +134,7 @@ impl Report {
             println!("  {failure}");
         }
         println!("  by process, in ms: {}", reported(&failures.used));
-        tell_rest(failures.rest);
+        report_rest(failures.rest);
         self.failed |= !failures.lines.is_empty();
         let figures = json!({
             "name": failures.name,

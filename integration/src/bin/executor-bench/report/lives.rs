@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Report, micros, milliseconds, ratio, sample, tell_rest};
+use super::{Report, micros, milliseconds, ratio, report_rest, sample};
 use crate::latency::{Latencies, Latency};
 use crate::processor::Used;
 use crate::stats::Sample;
@@ -51,8 +51,8 @@ impl Report {
             row["ratio_to_crun_full_seccomp"] = full.into();
             rows.push(row);
         }
-        tell_rest(latencies.rest);
-        tell_where_time_goes(all);
+        report_rest(latencies.rest);
+        report_where_time_goes(all);
         self.json["latency"] = rows.into();
         self.json["latency_processor_at_rest_us_per_second"] = (latencies.rest.0 * 1e6).into();
     }
@@ -82,8 +82,8 @@ impl Report {
             row["ratio_to_dir"] = ratio(exit.median(), base).into();
             rows.push(row);
         }
-        tell_rest(latencies.rest);
-        tell_where_time_goes(&latencies.all);
+        report_rest(latencies.rest);
+        report_where_time_goes(&latencies.all);
         let rest = latencies.rest.0 * 1e6;
         self.add("images", json!({"name": name, "roots": rows, "processor_at_rest_us_per_second": rest}));
     }
@@ -109,7 +109,7 @@ impl Report {
             let used: Vec<_> = one.used.iter().map(processor).collect();
             rows.push(json!({"name": one.name, "per_second": one.rates, "processor": used}));
         }
-        tell_rest(throughputs.rest);
+        report_rest(throughputs.rest);
         self.json["throughput"] = json!({
             "at_once": throughput::LANES,
             "containers": throughputs.containers,
@@ -132,7 +132,7 @@ impl Latency {
 }
 
 /// Prints the duration of each phase and the processor time of each process, for contestants that report them.
-fn tell_where_time_goes(latencies: &[Latency]) {
+fn report_where_time_goes(latencies: &[Latency]) {
     let reported: Vec<_> = latencies.iter().filter(|latency| !latency.phases.is_empty()).collect();
     let Some(first) = reported.first() else { return };
     println!("\nWhere the time goes, in ms (p50 of each phase; rest: client, transport, executord and the launcher)");
