@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 struct Kind {
     name: &'static str,
     limit: usize,
-    /// Counts the phrases in a line.
-    count: fn(&str) -> usize,
+    /// Counts the phrases in a line of a source, or of a page.
+    count: fn(&str, bool) -> usize,
 }
 
 const KINDS: [Kind; 4] = [
     Kind { name: "told, tell, tells, whoever, nobody, somebody", limit: 0, count: words },
-    Kind { name: "comments that begin with Of, And or For", limit: 0, count: openings },
+    Kind { name: "comments that begin with Of or And", limit: 0, count: openings },
     Kind { name: "comments that begin a condition with Where or Set where", limit: 0, count: conditions },
     Kind { name: "functions of, told, tell, hear, attend, look, keep, carry_out, judge", limit: 0, count: functions },
 ];
@@ -24,11 +24,15 @@ const KINDS: [Kind; 4] = [
 /// Files whose text is not ours to choose, or that list the words.
 const EXCEPT: [&str; 2] = ["xtask/tests/language.rs", "CONTRIBUTING.md"];
 
-/// Returns the words of a line that nobody... are counted.
-fn words(line: &str) -> usize {
+/// Counts the words in the prose of a line: of a source, its comment and its function names; of a page, the whole line. Text in
+/// backticks or double quotes is a name or an example.
+fn words(line: &str, is_source: bool) -> usize {
     const WORDS: [&str; 6] = ["told", "tell", "tells", "whoever", "nobody", "somebody"];
-    // Users and groups of that name, and PAX's or URLs' spelling, are quoted.
-    let unquoted = line.split(['"', '`', '\'', ':']).step_by(2);
+    let prose = match is_source {
+        false => line,
+        true => comment(line).or_else(|| function(line)).unwrap_or_default(),
+    };
+    let unquoted = prose.split(['`', '"']).step_by(2);
     let words = unquoted.flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric()));
     words.filter(|word| WORDS.contains(&word.to_ascii_lowercase().as_str())).count()
 }
@@ -39,20 +43,24 @@ fn comment(line: &str) -> Option<&str> {
     ["/// ", "//! ", "// "].iter().find_map(|marker| line.strip_prefix(marker))
 }
 
-fn openings(line: &str) -> usize {
-    comment(line).is_some_and(|text| ["Of ", "And ", "For "].iter().any(|word| text.starts_with(word))).into()
+/// Returns the name of the function that a line declares.
+fn function(line: &str) -> Option<&str> {
+    line.split_once("fn ").and_then(|(_, rest)| rest.split(['(', '<']).next())
 }
 
-fn conditions(line: &str) -> usize {
+fn openings(line: &str, _: bool) -> usize {
+    comment(line).is_some_and(|text| ["Of ", "And "].iter().any(|word| text.starts_with(word))).into()
+}
+
+fn conditions(line: &str, _: bool) -> usize {
     comment(line)
         .is_some_and(|text| ["Where ", "Set where ", "Set when "].iter().any(|word| text.starts_with(word)))
         .into()
 }
 
-fn functions(line: &str) -> usize {
+fn functions(line: &str, _: bool) -> usize {
     const NAMES: [&str; 9] = ["of", "told", "tell", "hear", "attend", "look", "keep", "carry_out", "judge"];
-    let name = line.split_once("fn ").map(|(_, rest)| rest.split(['(', '<']).next().unwrap_or_default());
-    name.is_some_and(|name| NAMES.contains(&name)).into()
+    function(line).is_some_and(|name| NAMES.contains(&name)).into()
 }
 
 fn root() -> PathBuf {
@@ -89,7 +97,8 @@ fn odd_phrases_become_fewer() {
     for kind in KINDS {
         let mut places = Vec::new();
         for (path, text) in &texts {
-            for (index, line) in text.lines().enumerate().filter(|(_, line)| (kind.count)(line) > 0) {
+            let is_source = path.extension().is_some_and(|extension| extension == "rs");
+            for (index, line) in text.lines().enumerate().filter(|(_, line)| (kind.count)(line, is_source) > 0) {
                 places.push(format!("{}:{}: {}", path.display(), index + 1, line.trim()));
             }
         }
@@ -105,10 +114,12 @@ fn odd_phrases_become_fewer() {
 /// The control: the phrases of each kind are found.
 #[test]
 fn odd_phrases_are_found() {
-    let found = |line: &str| KINDS.map(|kind| (kind.count)(line));
+    let found = |line: &str| KINDS.map(|kind| (kind.count)(line, true));
     assert_eq!(found("/// Nobody tells when."), [2, 0, 0, 0]);
     assert_eq!(found("/// Of its process."), [0, 1, 0, 0]);
     assert_eq!(found("// Where there is none, the default applies."), [0, 0, 1, 0]);
     assert_eq!(found("pub fn of(path: &Path) -> Self {"), [0, 0, 0, 1]);
+    assert_eq!(found("fn whoever_is_killed_is_told() {"), [2, 0, 0, 0]);
+    assert_eq!(words("It tells nobody.", false), 2);
     assert_eq!(found("/// Process id of the container's init."), [0; 4]);
 }

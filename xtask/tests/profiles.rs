@@ -25,8 +25,8 @@ fn a_panic_ends_daemon_and_launcher() {
     assert_eq!(settings.count(), 1, "no other profile changes it");
     assert!(profile(&manifest, "nothing").is_empty(), "the control: a profile that is not there has no lines");
     // Debug builds can unwind, so that programs and tests share their dependencies; there the panic hook aborts.
-    for program in ["executor/launcher", "executor/daemon"] {
-        let main = fs::read_to_string(root().join(program).join("src/main.rs")).expect("main.rs");
+    for program in ["executor/launcher/src/main.rs", "executor/daemon/src/program.rs"] {
+        let main = fs::read_to_string(root().join(program)).expect("a source");
         let statements = main.split("fn main() -> ExitCode {").nth(1).expect("fn main").lines();
         let first = statements.map(str::trim).find(|line| !line.is_empty() && !line.starts_with("//"));
         assert!(first.is_some_and(|line| line.ends_with("startup::abort_on_panic();")), "{program}: {first:?}");

@@ -19,7 +19,7 @@ pub type Outcome = Result<ImageRecord, Arc<ImageError>>;
 #[derive(Clone, Debug, Default)]
 pub struct State {
     pub progress: Progress,
-    /// Set when the pull has ended.
+    /// True after the pull has ended.
     pub outcome: Option<Outcome>,
 }
 

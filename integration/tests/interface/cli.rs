@@ -306,7 +306,7 @@ fn name_in_use_is_refused() {
     assert_eq!(contradiction.status, 125, "{contradiction:?}");
 }
 
-/// Of several commands that use a name at the same moment, one gets it.
+/// One of several commands that use a name at the same moment gets it.
 #[test]
 fn one_of_many_gets_the_name() {
     let daemon = Daemon::start();

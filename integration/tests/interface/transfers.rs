@@ -48,7 +48,7 @@ fn tree(id: &str, actions: Vec<Action>) -> RunRequest {
     RunRequest { action: Some(serial(actions)), ..RunRequest::default() }.id(id).memory(128 << 20)
 }
 
-fn of(download: DownloadAction) -> Action {
+fn action_of(download: DownloadAction) -> Action {
     Action { download: Some(download), ..Action::default() }
 }
 
@@ -95,7 +95,7 @@ fn archives_are_unpacked_and_files_are_placed_as_the_user() {
         ..download(server.url("/redirect?sig=0123456789"), "/tmp/x2/name")
     };
     let script = "/tmp/x/app/bin/run; cat /tmp/x2/name; echo; stat -c '%u %g %a' /tmp/x/app/bin/run /tmp/x2/name";
-    let container = daemon.api.run_to_end(tree("well", vec![of(archive), of(file), sh(script)]));
+    let container = daemon.api.run_to_end(tree("well", vec![action_of(archive), action_of(file), sh(script)]));
     assert_eq!(exit(&container), Ok(0), "{container:#?}");
     let text = daemon.api.output("well").text();
     for words in [
@@ -163,7 +163,7 @@ fn failures_are_reported_without_the_url() {
     ];
     for (id, from, to, (algorithm, value), words) in table {
         let asked = DownloadAction { checksum_algorithm: algorithm, checksum_value: value, ..download(from, to) };
-        let request = tree(id, vec![of(asked), sh("echo never")]);
+        let request = tree(id, vec![action_of(asked), sh("echo never")]);
         let reported = match daemon.api.run(request) {
             Ok(_) => {
                 let container = daemon.api.wait(id).unwrap();
@@ -233,7 +233,7 @@ fn a_cached_artifact_is_fetched_again_only_when_it_has_changed() {
     });
     let run = |id: &str, path: &str| {
         let asked = DownloadAction { cache_key: "a key".into(), ..download(server.url(path), "/tmp/file") };
-        let container = daemon.api.run_to_end(tree(id, vec![of(asked), sh("cat /tmp/file")]));
+        let container = daemon.api.run_to_end(tree(id, vec![action_of(asked), sh("cat /tmp/file")]));
         assert_eq!(exit(&container), Ok(0), "{container:#?}");
         assert!(daemon.api.output(id).text().contains("cached content"));
     };
@@ -261,7 +261,7 @@ fn cache_key_elsewhere_does_not_wait() {
     let slow = WebServer::start(|_, _| WebAnswer::Never);
     let fast =
         WebServer::start(|_, _| WebAnswer::Full("200 OK", vec![("etag", "\"one\"".into())], b"content".to_vec()));
-    let asked = |from: String| of(DownloadAction { cache_key: "known".into(), ..download(from, "/tmp/file") });
+    let asked = |from: String| action_of(DownloadAction { cache_key: "known".into(), ..download(from, "/tmp/file") });
     daemon.api.started(tree("slow", vec![asked(slow.url("/x?sig=1")), sh("true")]));
     wait::until("the server receives the request", || (!slow.requests().is_empty()).then_some(()));
     daemon.api.started(tree("same", vec![asked(slow.url("/x?sig=2")), sh("true")]));
@@ -279,7 +279,7 @@ fn cache_key_elsewhere_does_not_wait() {
 fn workers_run_with_limits() {
     let daemon = daemon();
     let server = WebServer::start(|_, _| WebAnswer::Never);
-    daemon.api.started(tree("limits", vec![of(download(server.url("/x"), "/tmp/file")), sh("true")]));
+    daemon.api.started(tree("limits", vec![action_of(download(server.url("/x"), "/tmp/file")), sh("true")]));
     wait::until("the server receives the request", || (!server.requests().is_empty()).then_some(()));
     let file = |name: &str| std::fs::read_to_string(format!("/proc/{}/{name}", workers(&daemon)[0])).unwrap();
     let limits = file("limits");
@@ -300,7 +300,7 @@ fn worker_cgroups(daemon: &Daemon) -> Vec<PathBuf> {
 
 /// Starts a container with 50 millicores that downloads from a server that never finishes, and returns the worker.
 fn start_limited(daemon: &Daemon, server: &WebServer, id: &str) -> i32 {
-    let request = tree(id, vec![of(download(server.url("/never"), "/tmp/file")), sh("true")]);
+    let request = tree(id, vec![action_of(download(server.url("/never"), "/tmp/file")), sh("true")]);
     let limits = Limits { cpu_millis: 50, cpu_weight: 200, ..request.limits.unwrap_or_default() };
     let asked = server.requests().len();
     daemon.api.started(RunRequest { limits: Some(limits), ..request });
@@ -376,7 +376,7 @@ fn worker_cgroup_is_removed() {
     daemon.api.stop("stopped", Some(0)).unwrap();
     daemon.api.wait("stopped").unwrap();
     gone("the container was stopped");
-    let actions = vec![of(download(server.url("/content"), "/tmp/file")), sh("echo up; exec sleep 1000")];
+    let actions = vec![action_of(download(server.url("/content"), "/tmp/file")), sh("echo up; exec sleep 1000")];
     daemon.api.up(tree("goes-on", actions));
     gone("the transfer is complete");
     daemon.api.delete("goes-on", true).unwrap();
@@ -392,7 +392,7 @@ fn a_download_outlives_executord() {
     let mut daemon = daemon();
     let server = WebServer::start(|number, _| if number == 0 { WebAnswer::Never } else { WebAnswer::ok(b"content") });
     let asked = download(server.url("/x?sig=canary"), "/tmp/file");
-    daemon.api.started(tree("outlives", vec![of(asked), sh("cat /tmp/file")]));
+    daemon.api.started(tree("outlives", vec![action_of(asked), sh("cat /tmp/file")]));
     wait::until("the server receives the request", || (!server.requests().is_empty()).then_some(()));
     let working = workers(&daemon);
     assert_eq!(working.len(), 1, "the control");
@@ -416,7 +416,7 @@ fn workers(daemon: &Daemon) -> Vec<i32> {
 fn timeouts_and_stops_end_the_transfer() {
     let daemon = daemon();
     let server = WebServer::start(|_, _| WebAnswer::Never);
-    let never = || of(download(server.url("/x"), "/tmp/file"));
+    let never = || action_of(download(server.url("/x"), "/tmp/file"));
     let limited = TimeoutAction { action: Some(Box::new(never())), timeout_ms: 500, ..TimeoutAction::default() };
     let limited = Action { timeout: Some(Box::new(limited)), ..Action::default() };
     let container = daemon.api.run_to_end(tree("timeout", vec![limited, sh("echo never")]));
@@ -442,7 +442,7 @@ fn timeouts_and_stops_end_the_transfer() {
 fn the_operator_can_forbid_transfers() {
     let daemon = Setup::default().config("[policy]\nallow_transfers = false\n").start();
     let asked = download("http://192.0.2.1/x?sig=canary".into(), "/tmp/file");
-    let status = daemon.api.run(tree("closed", vec![of(asked), sh("true")])).unwrap_err();
+    let status = daemon.api.run(tree("closed", vec![action_of(asked), sh("true")])).unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
     assert!(status.message().contains("action.serial.actions[0].download"), "{status:?}");
     assert!(!status.message().contains("canary"), "{status:?}");
@@ -471,7 +471,7 @@ fn nothing_is_left_of_a_url() {
     let request = |id: &str| {
         let url = server.url(&format!("/x?sig={text}"));
         let print = sh(&format!("echo 'printed: sig={text}'"));
-        tree(id, vec![of(download(url, "/tmp/file")), print])
+        tree(id, vec![action_of(download(url, "/tmp/file")), print])
     };
     daemon.api.started(request("held"));
     let worker = wait::until("a worker runs", || workers(&daemon).first().copied());

@@ -21,12 +21,12 @@ fn run(script: &str) -> RunAction {
     RunAction { path: "/bin/sh".into(), args, ..RunAction::default() }
 }
 
-fn of(run: RunAction) -> Action {
+fn action_of(run: RunAction) -> Action {
     Action { run: Some(run), ..Action::default() }
 }
 
 fn sh(script: &str) -> Action {
-    of(run(script))
+    action_of(run(script))
 }
 
 fn serial(actions: Vec<Action>) -> Action {
@@ -114,10 +114,10 @@ fn each_step_has_its_own_settings() {
     let silent = RunAction { suppress_log_output: true, ..run("echo nobody sees this") };
     let second =
         run("echo $(id -u) $(pwd) $SHARED; tr '\\0' ' ' </proc/1/comm; ps -e -o pid= 2>/dev/null | wc -l >/dev/null");
-    let mut request = tree("own", serial(vec![of(first), of(silent), of(second)]));
+    let mut request = tree("own", serial(vec![action_of(first), action_of(silent), action_of(second)]));
     request.environment = vec![shared("of all")];
     request.log_source = "APP".into();
-    request.setup = Some(of(RunAction { log_source: "SETUP".into(), ..run("echo $SHARED") }));
+    request.setup = Some(action_of(RunAction { log_source: "SETUP".into(), ..run("echo $SHARED") }));
     let container = daemon.api.run_to_end(request);
     assert_eq!(exit(&container), Ok(0), "{container:#?}");
     assert!(ending(&container).failure.is_none());
@@ -145,7 +145,7 @@ fn each_step_has_its_own_settings() {
 fn steps_missing_workdirs_are_created() {
     let daemon = Daemon::start();
     let within =
-        |dir: &str| of(RunAction { dir: dir.into(), user: "vcap".into(), ..run("echo $(pwd; stat -c %u%a .)") });
+        |dir: &str| action_of(RunAction { dir: dir.into(), user: "vcap".into(), ..run("echo $(pwd; stat -c %u%a .)") });
     for (id, read_only_rootfs) in [("writable", false), ("read-only", true)] {
         let action = serial(vec![within("/srv/one"), parallel(vec![within("/srv/two"), within("/srv/two")])]);
         let request = RunRequest { setup: Some(within("/made/by/setup")), read_only_rootfs, ..tree(id, action) };
@@ -160,7 +160,7 @@ fn steps_missing_workdirs_are_created() {
 #[test]
 fn failures_are_reported_as_diego_does() {
     let daemon = Daemon::start();
-    let named = |source: &str, script: &str| of(RunAction { log_source: source.into(), ..run(script) });
+    let named = |source: &str, script: &str| action_of(RunAction { log_source: source.into(), ..run(script) });
     let table: [(&str, Action, i32, &str); 8] = [
         ("run", serial(vec![sh("exit 3"), sh("echo never")]), 3, "Exited with status 3"),
         ("source", serial(vec![named("APP", "exit 4")]), 4, "APP: Exited with status 4"),
@@ -175,7 +175,7 @@ fn failures_are_reported_as_diego_does() {
         ("codependent", codependent(vec![sh("exit 0"), sh("exec sleep 100")]), -15, "Codependent step exited"),
         (
             "absent",
-            serial(vec![of(RunAction { path: "/nope".into(), ..RunAction::default() })]),
+            serial(vec![action_of(RunAction { path: "/nope".into(), ..RunAction::default() })]),
             0,
             "exec /nope: No such file",
         ),
@@ -214,7 +214,7 @@ fn a_step_that_is_cancelled_while_it_is_made_gets_the_stop_signal() {
             let slow = RunAction { volume_mounted_files: (0..64).map(file).collect(), ..run("exec sleep 100") };
             let tree = tree(
                 &format!("made-{stop_signal}-{life}"),
-                codependent(vec![sh("exit 0"), of(slow), sh("echo runs; exec sleep 100")]),
+                codependent(vec![sh("exit 0"), action_of(slow), sh("echo runs; exec sleep 100")]),
             );
             let container = daemon.api.run_to_end(RunRequest { stop_signal, ..tree }.grace_ms(200));
             let ran = lines(&daemon, &container.id).iter().any(|line| line.ends_with("runs"));
@@ -257,7 +257,7 @@ fn a_steps_files_live_as_long_as_it_does() {
     };
     let second =
         run("cd /etc/cf-service-bindings; ls; ls /run/single; cat all; while [ ! -e /tmp/end ]; do sleep 0.02; done");
-    let mut request = tree("files", serial(vec![of(first), of(second)])).unmasked();
+    let mut request = tree("files", serial(vec![action_of(first), action_of(second)])).unmasked();
     request.volume_mounted_files = vec![File { mode: Some(0o644), ..file("all", b"for everybody\n") }];
     request.tmpfs = vec![executor_proto::v1::Tmpfs { path: "/tmp".into(), ..Default::default() }];
     daemon.api.started(request);
@@ -350,7 +350,7 @@ fn without_the_shim_everything_ends_and_is_reported() {
         volume_mounted_files: vec![File { path: "key".into(), content: SECRET.into(), ..File::default() }],
         ..run("echo up; exec sleep 1000")
     };
-    daemon.api.up(tree("lost", serial(vec![sh("true"), of(secret), sh("echo never")])));
+    daemon.api.up(tree("lost", serial(vec![sh("true"), action_of(secret), sh("echo never")])));
     let pid = wait::until("the step is reported", || {
         let container = daemon.api.get("lost").ok()?;
         i32::try_from(step(&container, "action.serial.actions[1]").pid).ok().filter(|pid| *pid != 0)
@@ -446,7 +446,7 @@ fn a_step_ends_in_time_whenever_it_is_cancelled() {
 #[test]
 fn what_is_wrong_is_refused_with_its_path() {
     let daemon = Daemon::start();
-    let bad_user = of(RunAction { user: "nobodyx".into(), ..run("true") });
+    let bad_user = action_of(RunAction { user: "nobodyx".into(), ..run("true") });
     let refused = |request: RunRequest| daemon.api.run(request).unwrap_err();
     let unknown = refused(tree("user", serial(vec![sh("true"), bad_user])));
     assert!(format!("{unknown:?}").contains("action.serial.actions[1].run.user"), "{unknown:?}");
@@ -460,7 +460,7 @@ fn what_is_wrong_is_refused_with_its_path() {
     let deep = (0..20).fold(sh("true"), |action, _| serial(vec![action]));
     assert_eq!(refused(tree("deep", deep)).code(), Code::InvalidArgument);
     let mut request =
-        tree("all", serial(vec![serial(vec![]), timeout(0, sh("true")), timeout(-1, of(RunAction::default()))]));
+        tree("all", serial(vec![serial(vec![]), timeout(0, sh("true")), timeout(-1, action_of(RunAction::default()))]));
     request.terminal = true;
     request.setup = Some(Action::default());
     let reported = format!("{:?}", refused(request));
@@ -478,13 +478,13 @@ fn what_is_wrong_is_refused_with_its_path() {
         volume_mounted_files: vec![File { path: path.into(), content: SECRET.into(), ..File::default() }],
         ..run("true")
     };
-    let mut request = tree("twice", serial(vec![of(same("x")), of(same("x")), of(same("x/y"))]));
+    let mut request = tree("twice", serial(vec![action_of(same("x")), action_of(same("x")), action_of(same("x/y"))]));
     request.volume_mounted_files = vec![File { path: "x".into(), ..File::default() }];
     let reported = format!("{:?}", refused(request));
     assert!(reported.contains("action.serial.actions[2].run.volume_mounted_files[0].path"), "{reported}");
     assert_eq!(daemon.api.ids(), Vec::<String>::new(), "refused requests leave nothing");
     // Steps that do not run at the same time may have files with the same path.
-    let container = daemon.api.run_to_end(tree("same", serial(vec![of(same("x")), of(same("x"))])));
+    let container = daemon.api.run_to_end(tree("same", serial(vec![action_of(same("x")), action_of(same("x"))])));
     assert_eq!(exit(&container), Ok(0));
 }
 

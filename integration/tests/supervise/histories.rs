@@ -71,7 +71,7 @@ impl History {
             46..62 => self.update(),
             62..72 => self.delete(),
             72..80 => self.wait(),
-            80..88 => self.look(),
+            80..88 => self.observe(),
             _ => self.deaths(),
         }
     }
@@ -165,7 +165,7 @@ impl History {
         }
     }
 
-    fn look(&mut self) {
+    fn observe(&mut self) {
         let Some(id) = self.any() else { return };
         let container = self.node.api.get(&id).unwrap();
         self.evaluate(&container);

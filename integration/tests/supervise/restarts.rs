@@ -359,7 +359,7 @@ fn a_process_that_the_limit_of_a_sidecar_ends_is_reported_as_such() {
     let ended = daemon.api.run_to_end(request);
     assert_eq!(step(&ended, "sidecars[0].action").error, "Exited with status 137 (out of memory)", "{ended:#?}");
     assert_eq!(ending(&ended).failure.as_ref().unwrap().message, "Exited with status 137 (out of memory)");
-    // Of two steps, each with its own cgroup, only the one that exceeds its limit is killed.
+    // Two steps have a cgroup each; only the one that exceeds its limit is killed.
     let mut request = sh("exec sleep 1000").id("two").memory(256 << 20);
     let quiet = Sidecar { action: Some(run("exec sleep 1000")), memory_mb: 16, ..Sidecar::default() };
     request.sidecars = vec![quiet.clone(), Sidecar { action: Some(run(hog)), ..quiet }];

@@ -99,7 +99,7 @@ impl Row {
     }
 }
 
-/// Where and when a canary was found at a place.
+/// Place and time at which a canary was found at a place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// Found while the container ran.

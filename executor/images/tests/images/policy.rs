@@ -14,7 +14,7 @@ fn policy(allow: &[String], import: bool) -> ImagePolicy {
 }
 
 /// A pattern for a registry's repositories.
-fn of(fake: &Fake, path: &str) -> String {
+fn image_of(fake: &Fake, path: &str) -> String {
     format!("{}/{path}", fake.address)
 }
 
@@ -30,7 +30,7 @@ async fn resolved(place: &Place, reference: &ImageReference, policy: Policy) -> 
 async fn nothing_is_asked_of_a_registry_that_no_pattern_has() {
     let fake = Fake::honest().await;
     let digest = fake.put_image("1", &[b"a"]);
-    let closed = Place::with(|settings| settings.policy = policy(&[of(&fake, "team/other"), of(&fake, "t/**")], false));
+    let closed = Place::with(|settings| settings.policy = policy(&[image_of(&fake, "team/other"), image_of(&fake, "t/**")], false));
     for selector in [":1", &format!("@{digest}"), &format!(":1@{digest}")] {
         let reference = fake.reference(selector);
         assert!(matches!(*closed.pull(&reference).await.unwrap_err(), ImageError::Forbidden(_)), "{selector}");
@@ -48,7 +48,7 @@ async fn nothing_is_asked_of_a_registry_that_no_pattern_has() {
     assert!(reported.contains("(images.allow_import)"), "{reported}");
     assert_eq!(fake.count("/"), 0, "no request was made");
     // The control: the same under a policy that includes it.
-    let open = Place::with(|settings| settings.policy = policy(&[of(&fake, "team/*")], false));
+    let open = Place::with(|settings| settings.policy = policy(&[image_of(&fake, "team/*")], false));
     open.pull(&fake.reference(":1")).await.unwrap();
     open.is_whole().await;
 }
@@ -67,7 +67,7 @@ async fn a_redirect_leads_a_manifest_to_allowed_repositories_alone() {
             Some(Reply::redirect(if is_manifest { location.clone() } else { format!("{blobs}{}", asked.path) }))
         });
         let fake = fake.await;
-        let closed = Place::with(|settings| settings.policy = policy(&[of(&fake, "**")], false));
+        let closed = Place::with(|settings| settings.policy = policy(&[image_of(&fake, "**")], false));
         let asked = other.count("/");
         match &*closed.pull(&fake.reference(":1")).await.unwrap_err() {
             ImageError::Redirect { to: reported, why, .. } => {
@@ -78,7 +78,7 @@ async fn a_redirect_leads_a_manifest_to_allowed_repositories_alone() {
         assert_eq!(other.count("/"), asked, "it was not followed");
         // The control: both are allowed, and blobs may come from anywhere.
         if !escape.is_empty() {
-            let both = [of(&fake, "**"), of(&other, escape)];
+            let both = [image_of(&fake, "**"), image_of(&other, escape)];
             let open = Place::with(|settings| settings.policy = policy(&both, false));
             open.pull(&fake.reference(":1")).await.unwrap();
             let unset = Place::new();
@@ -91,7 +91,7 @@ async fn a_redirect_leads_a_manifest_to_allowed_repositories_alone() {
     });
     let fake = fake.await;
     fake.put_image("1", &[b"a"]);
-    let closed = Place::with(|settings| settings.policy = policy(&[of(&fake, "team/x")], false));
+    let closed = Place::with(|settings| settings.policy = policy(&[image_of(&fake, "team/x")], false));
     assert!(matches!(*closed.pull(&named(&fake, "team/x:1")).await.unwrap_err(), ImageError::Redirect { .. }));
 }
 
@@ -101,7 +101,7 @@ async fn what_is_there_is_used_where_it_came_from_an_allowed_place() {
     let digest = fake.put_image("1", &[b"a"]);
     let (tag, pinned) = (fake.reference(":1"), fake.reference(&format!("@{digest}")));
     let elsewhere = named(&fake, &format!("team/other@{digest}"));
-    let all = || policy(&[of(&fake, "team/**")], false);
+    let all = || policy(&[image_of(&fake, "team/**")], false);
 
     // Fetched while there was no policy: it may be used for its own repository, but not for another one.
     let place = Place::new();
@@ -133,7 +133,7 @@ async fn what_is_there_is_used_where_it_came_from_an_allowed_place() {
         header.set_mode(0o644);
         archive.append_data(&mut header, name, content).unwrap();
     }
-    let place = Place::with(|settings| settings.policy = policy(&[of(&fake, "team/**")], true));
+    let place = Place::with(|settings| settings.policy = policy(&[image_of(&fake, "team/**")], true));
     let upload = place.images.upload().await.unwrap().write(archive.into_inner().unwrap()).await.unwrap();
     let record = place.images.import(upload, Form::DockerArchive, None, None).await.unwrap();
     assert!(record.references.contains_key(&tag.to_string()), "{record:?}");

@@ -165,7 +165,7 @@ async fn a_signature_counts_wherever_it_is_kept() {
     }
 }
 
-/// Of an image without a valid signature only the documents are fetched, and the error has the reasons.
+/// If an image has no valid signature, only the documents are fetched, and the error has the reasons.
 #[tokio::test]
 async fn what_is_not_signed_as_it_must_be_is_refused_before_any_layer() {
     let (own, other) = (key(), key());

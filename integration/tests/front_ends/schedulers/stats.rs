@@ -19,7 +19,7 @@ fn stats(daemon: &Daemon, request: StatsRequest) -> Result<StatsResponse, Status
     daemon.api.block_on(daemon.api.rpc().stats(request)).map(tonic::Response::into_inner)
 }
 
-fn of(daemon: &Daemon, ids: &[&str]) -> Vec<ContainerStats> {
+fn stats_of(daemon: &Daemon, ids: &[&str]) -> Vec<ContainerStats> {
     let ids = ids.iter().map(|id| (*id).into()).collect();
     stats(daemon, StatsRequest { ids, ..StatsRequest::default() }).unwrap().containers
 }
@@ -51,7 +51,7 @@ fn what_a_container_has_used_is_counted() {
     // The kernel counts a period at its end. Until then the shell may wait for processor time to start its last
     // process.
     let both = wait::until("a period is over, and the shell has started sleep", || {
-        let both = of(&daemon, &["idle", "busy"]);
+        let both = stats_of(&daemon, &["idle", "busy"]);
         let used = both[0].usage?;
         (used.cpu?.periods > 0 && used.pids?.current == 2).then_some(both)
     });
@@ -71,7 +71,7 @@ fn what_a_container_has_used_is_counted() {
     let ended = daemon.api.wait("busy").unwrap();
     let end = ending(&ended).usage.unwrap();
     assert!(end.cpu.unwrap().total_ns >= cpu.total_ns && end.memory.unwrap().max_bytes >= memory.max_bytes, "{end:?}");
-    assert_eq!(of(&daemon, &["busy"])[0].usage, Some(end));
+    assert_eq!(stats_of(&daemon, &["busy"])[0].usage, Some(end));
     // A container that never ran has none.
     let never = daemon.api.run_to_end(integration::request::program("/nope", &[]).id("never"));
     assert_eq!(ending(&never).usage, None);
@@ -144,10 +144,10 @@ fn counters_outlive_executord_and_the_shim() {
     let mut daemon = Daemon::start();
     worked(&daemon, sh(WORK).id("c"));
     let total = |usage: Option<executor_proto::v1::Usage>| usage.unwrap().cpu.unwrap().total_ns;
-    let before = total(of(&daemon, &["c"])[0].usage);
+    let before = total(stats_of(&daemon, &["c"])[0].usage);
     daemon.kill();
     daemon.start_again();
-    let after = wait::until("the shim is found again", || of(&daemon, &["c"])[0].usage);
+    let after = wait::until("the shim is found again", || stats_of(&daemon, &["c"])[0].usage);
     assert!(total(Some(after)) >= before);
     kill(daemon.record("c").shim.pid, 9);
     let ended = daemon.api.wait("c").unwrap();

@@ -167,7 +167,7 @@ fn every_action_is_carried_out_or_refused_by_field() {
     for (name, action, failure) in table {
         assert!(run(&daemon.api, request(name, &action)).unwrap().created, "{name}");
         let result = daemon.api.wait(name).unwrap().result.unwrap();
-        // Of two actions that end at the same time, one may be cancelled first.
+        // If two actions end at the same time, one may be cancelled first.
         let reported = result.failure.map(|failure| failure.message);
         match (reported.as_deref(), failure) {
             (Some(reported), Some(failure)) => assert!(failure.starts_with(reported), "{name}: {reported}"),

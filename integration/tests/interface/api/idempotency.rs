@@ -22,7 +22,7 @@ fn the_same_request_again_answers_the_same_container() {
     assert_eq!((late.created, late.container), (false, Some(ended)), "whatever its state by now");
 }
 
-/// Of identical concurrent requests, one creates the container, and the others find it.
+/// One of several identical concurrent requests creates the container, and the others find it.
 #[test]
 fn the_same_request_at_once_makes_one_container() {
     let daemon = Daemon::start();

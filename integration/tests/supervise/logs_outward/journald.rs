@@ -32,7 +32,7 @@ impl Journald {
     }
 
     /// Entries of a container, from journalctl.
-    fn of(&self, id: &str) -> Vec<Value> {
+    fn entries(&self, id: &str) -> Vec<Value> {
         let mut command = Command::new("journalctl");
         command.arg(format!("--namespace={}", self.namespace)).args(["--output=json", "--all", "--no-pager"]);
         let shown = command.arg(format!("CONTAINER_NAME={id}")).output().unwrap().stdout;
@@ -46,7 +46,7 @@ impl Journald {
             if self.child.try_wait().unwrap().is_some() {
                 self.child = spawn(&self.namespace);
             }
-            let entries = self.of(id);
+            let entries = self.entries(id);
             entries.iter().any(|entry| entry["MESSAGE"] == text).then_some(entries)
         })
     }

@@ -72,7 +72,7 @@ impl Rsyslogd {
         })
     }
 
-    fn of(&self, id: &str) -> Vec<Value> {
+    fn entries(&self, id: &str) -> Vec<Value> {
         self.lines().into_iter().filter(|line| line["id"] == id).collect()
     }
 }
@@ -116,7 +116,7 @@ fn a_real_receiver_gets_lines_with_their_fields_over_a_unix_socket() {
     request.log_tags.insert("tier".into(), "front".into());
     daemon.api.run_to_end(request);
     let last = rsyslogd.until("web-1", "last");
-    let lines = rsyslogd.of("web-1");
+    let lines = rsyslogd.entries("web-1");
     let out = &lines[0];
     assert_eq!((&out["text"], &out["app"], &out["stream"]), (&"out".into(), &"cell".into(), &"stdout".into()), "{out}");
     assert_eq!((&out["severity"], &out["facility"]), (&"info".into(), &"local3".into()), "{out}");
@@ -147,10 +147,10 @@ fn a_real_receiver_gets_lines_with_their_fields_over_a_unix_socket() {
     daemon.api.run_to_end(printing("masked", Redaction::Auto));
     rsyslogd.until("open", "plain");
     rsyslogd.until("masked", "plain");
-    let secrets = |id: &str| rsyslogd.of(id).iter().filter(|line| line.to_string().contains(SECRET)).count();
-    assert_eq!((secrets("open"), secrets("masked")), (3, 0), "{:?}", rsyslogd.of("open"));
+    let secrets = |id: &str| rsyslogd.entries(id).iter().filter(|line| line.to_string().contains(SECRET)).count();
+    assert_eq!((secrets("open"), secrets("masked")), (3, 0), "{:?}", rsyslogd.entries("open"));
     let masked =
-        rsyslogd.of("masked").iter().filter(|line| line.to_string().contains("[REDACTED:db/password]")).count();
+        rsyslogd.entries("masked").iter().filter(|line| line.to_string().contains("[REDACTED:db/password]")).count();
     assert_eq!(masked, 3);
     wait::until("all of it is counted", || {
         (metric(&daemon, "executor_log_sent_lines_total", "syslog") >= 16).then_some(())
@@ -205,6 +205,6 @@ fn a_real_receiver_gets_lines_over_tls_and_again_after_it_died() {
     assert_eq!(exit(&daemon.api.run_to_end(saying("second", "two"))), Ok(0));
     rsyslogd = Rsyslogd::start(&dir, &tls_input(&dir, port));
     rsyslogd.until("second", "two");
-    assert_eq!((rsyslogd.of("first").len(), rsyslogd.of("second").len()), (1, 1));
+    assert_eq!((rsyslogd.entries("first").len(), rsyslogd.entries("second").len()), (1, 1));
     assert_eq!(metric(&daemon, "executor_log_unsent_lines_total", "syslog"), 0);
 }

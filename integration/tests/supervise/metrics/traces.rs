@@ -38,7 +38,7 @@ impl Received {
     }
 
     /// The spans of a container by name, once its own span has arrived, which is the last one.
-    fn of(&self, id: &str) -> BTreeMap<String, Span> {
+    fn spans(&self, id: &str) -> BTreeMap<String, Span> {
         wait::until(&format!("the span of {id} was received"), || {
             let spans = self.spans.lock().unwrap();
             let of = spans.iter().filter(|span| attribute(span, "container.id") == Some(Value::StringValue(id.into())));
@@ -134,7 +134,7 @@ fn each_phase_has_a_span_and_no_secret_is_in_any() {
     let port = collector(&runtime, &received);
     let mut daemon = traced(&format!("http://127.0.0.1:{port}"), "");
     run(&daemon, secret(sh("echo \"$PASSWORD\"; exit 3").id("traced-bad")), "01");
-    let spans = received.of("traced-bad");
+    let spans = received.spans("traced-bad");
     let names: Vec<&str> = spans.keys().map(String::as_str).collect();
     assert_eq!(names, ["admit", "container", "finish", "launch", "prepare", "run", "start"]);
     let root = &spans["container"];
@@ -153,7 +153,7 @@ fn each_phase_has_a_span_and_no_secret_is_in_any() {
     }
     // A failure is reported by its kind: its message contains the path.
     run(&daemon, secret(program(&format!("/{CANARY}"), &[CANARY]).id("traced-missing")), "01");
-    let missing = received.of("traced-missing");
+    let missing = received.spans("traced-missing");
     assert_eq!(attribute(&missing["container"], "executor.failure"), Some(Value::StringValue("exec".into())));
     assert!(!missing.contains_key("run") && missing.contains_key("prepare"), "{missing:?}");
     assert_eq!(missing["container"].status.as_ref().unwrap().message, "exec");
@@ -162,7 +162,7 @@ fn each_phase_has_a_span_and_no_secret_is_in_any() {
     daemon.terminate();
     daemon.start_again();
     daemon.api.stop("traced-long", Some(0)).unwrap();
-    let long = received.of("traced-long");
+    let long = received.spans("traced-long");
     assert_eq!(hex(&long["container"].trace_id), TRACE);
     assert_eq!(attribute(&long["container"], "executor.signal"), Some(Value::IntValue(9)));
     assert!(long.contains_key("start") && long.contains_key("run"), "{long:?}");
@@ -170,7 +170,7 @@ fn each_phase_has_a_span_and_no_secret_is_in_any() {
     // A caller that is not sampled gets no trace; a caller without a trace gets a new one.
     run(&daemon, sh("exit 0").id("traced-not"), "00");
     daemon.api.run_to_end(sh("exit 0").id("traced-alone"));
-    let alone = &received.of("traced-alone")["container"];
+    let alone = &received.spans("traced-alone")["container"];
     assert!(hex(&alone.trace_id) != TRACE && alone.parent_span_id.is_empty(), "{alone:?}");
     assert!(!received.has("traced-not"));
 
@@ -221,7 +221,7 @@ fn traces_go_over_http_too() {
     });
     let daemon = traced(&collector.url(""), "protocol = \"http\"");
     daemon.api.run_to_end(secret(sh("echo \"$PASSWORD\"").id("traced-http")));
-    assert_eq!(received.of("traced-http").len(), 7);
+    assert_eq!(received.spans("traced-http").len(), 7);
     assert!(received.has("traced-http") && !received.has(&CANARY[..16]));
 }
 

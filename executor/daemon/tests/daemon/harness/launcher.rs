@@ -72,7 +72,7 @@ impl FakeLauncher {
                 let connection = Arc::new(connection);
                 shared.connections.lock().unwrap().push(Arc::clone(&connection));
                 let shared = Arc::clone(&shared);
-                std::thread::spawn(move || shared.attend(&connection));
+                std::thread::spawn(move || shared.serve(&connection));
             }
         });
     }
@@ -131,7 +131,7 @@ impl Drop for FakeLauncher {
 }
 
 impl Shared {
-    fn attend(&self, connection: &Seqpacket) {
+    fn serve(&self, connection: &Seqpacket) {
         let mut buffer = vec![0; PACKET_MAX];
         while let Ok(Some((length, fds))) = connection.recv(&mut buffer) {
             let request = LauncherRequest::decode(&buffer[..length]).unwrap();

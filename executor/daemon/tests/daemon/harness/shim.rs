@@ -126,7 +126,7 @@ impl FakeShim {
 
     /// Reports a state without a record.
     pub(crate) fn report(&self, state: State) {
-        self.shared.tell(ShimNews::Reached(Reached { state: state_number(state) }));
+        self.shared.report(ShimNews::Reached(Reached { state: state_number(state) }));
     }
 
     /// Starts the process as usual.
@@ -179,7 +179,7 @@ impl FakeShim {
     pub(crate) fn refuses(&self, refused: Refused) {
         let _ = std::fs::remove_dir_all(self.shared.run_dir());
         let _ = std::fs::remove_dir_all(self.shared.state_dir());
-        self.shared.tell(ShimNews::Refused(refused));
+        self.shared.report(ShimNews::Refused(refused));
         self.hangs_up();
     }
 
@@ -347,7 +347,7 @@ impl Shared {
         self.write_record();
         Some(match on_update {
             OnUpdate::Carry => {
-                self.tell(ShimNews::Reached(Reached { state: state_number(State::Running) }));
+                self.report(ShimNews::Reached(Reached { state: state_number(State::Running) }));
                 ShimNews::Done(Done {})
             }
             OnUpdate::Overtake => ShimNews::Refused(Refused::new(Reason::Stale, "overtaken")),
@@ -356,7 +356,7 @@ impl Shared {
         })
     }
 
-    fn tell(&self, news: ShimNews) {
+    fn report(&self, news: ShimNews) {
         let bytes = ShimReport { sequence: 0, news: Some(news) }.encode_to_vec();
         for connection in &*self.connections.lock().unwrap() {
             let _ = connection.send(&bytes, &[]);

@@ -63,7 +63,7 @@ impl Masking {
         Self::new(Redaction::None, Vec::new())
     }
 
-    /// Of two equal values, the name of the first is used in masked output.
+    /// If two values are equal, the name of the first is used in masked output.
     fn new(mode: Redaction, values: Vec<Rc<Value>>) -> Self {
         let warnings = redact::warnings(mode, watched(&values));
         Self { mode, values, search: OnceCell::new(), warnings, reported: false }
