@@ -13,7 +13,7 @@ pub trait ErrorContext<T> {
     /// Returns the error of the call.
     fn doing(self, doing: &str) -> Result<T, Failure>;
 
-    /// Like [`Doing::doing`], for a request whose fields the user knows by other names than those of `fields::flag`.
+    /// Like [`ErrorContext::doing`], for a request whose fields the user knows by other names than those of `fields::flag`.
     ///
     /// # Errors
     /// Returns the error of the call.

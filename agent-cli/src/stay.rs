@@ -212,7 +212,7 @@ pub async fn run_foreground(
     attached.follow(interrupts, printer).await
 }
 
-/// Like [`attend`], for a container that was created elsewhere.
+/// Like [`run_foreground`], for a container that was created elsewhere.
 pub async fn stay_with(
     session: &Session,
     id: &str,

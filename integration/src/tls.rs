@@ -68,13 +68,13 @@ impl Authority {
 
 /// Parameters of a caller's certificate.
 pub fn identity(uri: &str) -> CertificateParams {
-    let mut params = nobody();
+    let mut params = unnamed();
     params.subject_alt_names.push(SanType::URI(uri.try_into().expect("a URI")));
     params
 }
 
 /// Parameters of a client certificate without any identity.
-pub fn nobody() -> CertificateParams {
+pub fn unnamed() -> CertificateParams {
     let mut params = CertificateParams::new(Vec::new()).expect("parameters");
     params.distinguished_name = DistinguishedName::new();
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];

@@ -26,7 +26,7 @@ impl IdMap {
         Self(start)
     }
 
-    /// Returns the id on the host. An id that the container does not have becomes nobody: the last id of its range.
+    /// Returns the id on the host. An id that the container does not have becomes `nobody`: the last id of its range.
     pub fn host(self, id: u32) -> u32 {
         self.0.map_or(id, |start| start + id.min(RANGE - 1))
     }

@@ -22,9 +22,9 @@ pub fn printable(text: impl AsRef<[u8]>, max: usize) -> String {
     for chunk in text.utf8_chunks() {
         for c in chunk.valid().chars() {
             if is_harmful(c) {
-                line.extend(c.escape_default())
+                line.extend(c.escape_default());
             } else {
-                line.push(c)
+                line.push(c);
             }
             if line.len() > max {
                 return cut(line, max);

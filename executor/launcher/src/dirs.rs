@@ -13,7 +13,7 @@
 //!    outputs/                0750 root:daemon    captured outputs (core's `outputs`), files 0640
 //!    upper/ work/            0700                writable layer, until it ends; below disk/ if it has a limit
 //! ```
-//! The directories of a warm container are made before it has a container id ([`crate::shells`]).
+//! The directories of a warm container are made before it has a container id ([`crate::warm`]).
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};

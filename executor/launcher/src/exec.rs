@@ -248,7 +248,7 @@ impl Helper<'_> {
         let _ = self.socket.send(GO, &[]); // its exit is noticed below
         loop {
             match recv(&self.socket, self.session, self.deadline) {
-                // The socket closes on execve or exit; waitpid tells them apart.
+                // The socket closes on execve or exit; waitpid distinguishes them.
                 Ok(None) => return Ok((process, ends)),
                 Ok(Some((reported, fds))) if reported == TERMINAL => ends = fds,
                 Ok(Some((ref reported, _))) if let Some(dir) = workdir::requested(reported) => {

@@ -56,7 +56,7 @@ pub(crate) struct ShimHandle {
     pub(crate) offer: Option<Offer>,
 }
 
-/// A launch without its payloads, which are [`Shim::inputs`]: enough to launch the container again.
+/// A launch without its payloads, which are [`ShimHandle::inputs`]: enough to launch the container again.
 pub(crate) struct Offer {
     pub(crate) launch: Launch,
     /// Connection to the daemon.

@@ -58,7 +58,7 @@ impl Phase {
         }
     }
 
-    /// Returns a text for the phase that does not end.
+    /// Returns the name of the phase.
     pub fn name(self) -> &'static str {
         match self {
             Self::Create => "create",

@@ -120,7 +120,7 @@ async fn connections_that_send_nothing_lock_no_one_out() {
     let shim = node.launcher.launched().await;
     shim.runs();
     call.await.unwrap().unwrap();
-    assert!(events.next().await.unwrap().is_ok(), "a stream that was there before goes on");
+    assert!(events.next().await.unwrap().is_ok(), "an open stream continues");
     assert_eq!(made.load(Ordering::SeqCst), 1);
     // The others are closed after a while.
     let mut end = [0; 64];

@@ -458,7 +458,7 @@ async fn what_is_not_removed_yet_is_counted() {
         shim.report(State::Completed);
         let mut client = node.client().await;
         let seven = Some(v1::exit_status::Status::Code(7));
-        assert_eq!(wait(&mut client, "a").await.result.unwrap().exit.unwrap().status, seven, "the end is told");
+        assert_eq!(wait(&mut client, "a").await.result.unwrap().exit.unwrap().status, seven, "the exit is reported");
         if crash {
             node.crash().await;
             client = node.client().await;

@@ -1,7 +1,7 @@
 //! Carries out the orders of [`executor_core::steps`] for a tree of actions, on processes, files and the log.
 //!
 //! Arguments, environment and files of a step wait in the container's volume. When the step begins, the shim copies its
-//! payload into a memory file for the step starter ([`super::starter`]), with views of its files that only the new
+//! payload into a memory file for the step starter ([`starter`]), with views of its files that only the new
 //! process sees. The waiting payload is wiped as soon as the program runs, and the files after its exit, before the
 //! exit is reported. If a restart policy may run the process again, all of that is kept until the last exit.
 

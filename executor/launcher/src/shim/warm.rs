@@ -8,7 +8,7 @@
 //! ```
 //! A warm container knows nothing of the program that it will run, and is used once. A launch that cannot use it ends
 //! it. Its directory in RUN_DIR/shells keeps its name until the container's record exists: a launcher that finds such a
-//! directory without a process removes the leftovers ([`crate::shells`]).
+//! directory without a process removes the leftovers ([`crate::warm`]).
 
 use std::ffi::CStr;
 use std::io;

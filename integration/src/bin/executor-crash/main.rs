@@ -5,7 +5,7 @@
 //! a secret in its environment and exit code 7, through executord's interface. With `--references` executord fetches
 //! these secrets from a directory, and fetches them again instead of UpdateFiles. In each life one process is stopped
 //! by ptrace at the beginning of its N-th system call and killed there, processes that a supervisor would restart are
-//! restarted on the same directories, and then the conditions of [`judge`] must hold. A sweep continues with N + 1
+//! restarted on the same directories, and then the conditions of [`evaluate`] must hold. A sweep continues with N + 1
 //! until two consecutive lives have ended before the N-th call. The number of calls differs slightly between lives
 //! (most of all in executord's threads), so a replay (`--target shim --at 412`) hits the same call in a single-threaded
 //! process, and a nearby call in executord.

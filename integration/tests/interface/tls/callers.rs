@@ -10,7 +10,7 @@ use executor_client::{Code, ListFilter, Run, ServerAddress, Tls};
 use executor_proto::v1;
 use integration::daemon::Setup;
 use integration::request::{RequestBuilder as _, sh};
-use integration::tls::{Authority, OPERATOR, TlsDaemon, identity, nobody};
+use integration::tls::{Authority, OPERATOR, TlsDaemon, identity, unnamed};
 use integration::wait;
 use prost::Message as _;
 use rcgen::{BasicConstraints, DnType, IsCa, SanType, date_time_ymd};
@@ -28,7 +28,7 @@ fn strangers_are_refused_with_the_reason() {
     (expired.not_before, expired.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
     let mut future = identity(OPERATOR);
     (future.not_before, future.not_after) = (date_time_ymd(2090, 1, 1), date_time_ymd(2091, 1, 1));
-    let mut half = nobody();
+    let mut half = unnamed();
     half.distinguished_name.push(DnType::CommonName, "rep");
     half.distinguished_name.push(DnType::OrganizationalUnitName, "organization:b\u{1b}[31m");
     let mut two = identity(OPERATOR);
@@ -40,7 +40,7 @@ fn strangers_are_refused_with_the_reason() {
         ("other", other.caller(OPERATOR), "does not trust the CA", "not signed by a CA of listen.tcp.client_ca"),
         ("expired", own.issue(&expired), "is expired or not valid yet", "its certificate is expired"),
         ("future", own.issue(&future), "is expired or not valid yet", "its certificate is not valid yet"),
-        ("nobody", own.issue(&nobody()), "entry with an identity of", "matches its certificate (no identity)"),
+        ("nobody", own.issue(&unnamed()), "entry with an identity of", "matches its certificate (no identity)"),
         ("stranger", own.caller("spiffe://test/x"), "entry with an identity of", "(uri \"spiffe://test/x\")"),
         ("authority", own.issue(&authority), "executord refused", "its certificate is a CA certificate (CA:TRUE)"),
         (
@@ -76,7 +76,7 @@ fn a_caller_calls_what_its_entries_allow() {
     let tls = TlsDaemon::start(CALLERS, "");
     let api = &tls.daemon.api;
     let reader = tls.connect(&tls.files("reader", &tls.authority.caller("spiffe://test/reader"))).unwrap();
-    let mut rep = nobody();
+    let mut rep = unnamed();
     rep.distinguished_name.push(DnType::CommonName, "rep");
     rep.distinguished_name.push(DnType::OrganizationalUnitName, "organization:a");
     let rep = tls.connect(&tls.files("rep", &tls.authority.issue(&rep))).unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use executor_proto::v1;
 use integration::http2::{END_STREAM, HEADERS, PING};
 use integration::request::{RequestBuilder as _, program};
-use integration::tls::{Issued, TlsDaemon, nobody};
+use integration::tls::{Issued, TlsDaemon, unnamed};
 use prost::Message as _;
 use rcgen::DnType;
 
@@ -16,7 +16,7 @@ const CALLERS: &str = "[[callers]]\nou = 'readers'\nmethods = ['read']\n";
 const STREAMS: usize = 250;
 
 fn reader(tls: &TlsDaemon, name: &str) -> Issued {
-    let mut params = nobody();
+    let mut params = unnamed();
     params.distinguished_name.push(DnType::OrganizationalUnitName, "readers");
     params.distinguished_name.push(DnType::CommonName, name);
     tls.authority.issue(&params)

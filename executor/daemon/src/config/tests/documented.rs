@@ -232,6 +232,6 @@ fn bounds_are_those_that_hold() {
         assert!(allowed(least) && most.is_none_or(allowed), "docs/executor.toml: {key} may not have its bounds:{text}");
         let beyond = least.checked_sub(1).into_iter().chain(most.map(|most| most + 1));
         let taken: Vec<u64> = beyond.filter(|value| allowed(*value)).collect();
-        assert!(taken.is_empty(), "docs/executor.toml: {key} may be {taken:?}, beyond its bounds:{text}");
+        assert!(taken.is_empty(), "docs/executor.toml: {key} accepts {taken:?}, outside its bounds:{text}");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Init is root of its own user namespace and has every capability over its namespaces, on a skeleton root. It receives
 //! the container's root file system as a detached mount and puts it in place of the skeleton. It mounts the views of
-//! secret files that come with the order ([`super::early`]), which a helper does otherwise. It then takes the host
+//! secret files that come with the order ([`super::warm_files`]), which a helper does otherwise. It then takes the host
 //! name, the limits, the standard descriptors, and finally the container's user and capabilities. From then on it is
 //! the same as an init that libcontainer made for this plan, and waits to be started. It reads no secret and no file of
 //! the root file system.

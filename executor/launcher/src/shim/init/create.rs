@@ -162,7 +162,7 @@ impl Created {
             self.await_word().map_err(|error| failed("init", &error))?;
             let mut reported = vec![0; FAILURE_MAX];
             match self.socket.recv(&mut reported) {
-                // The socket closes on execve or exit; waitpid tells them apart.
+                // The socket closes on execve or exit; waitpid distinguishes them.
                 Ok(None) => return Ok(terminal),
                 Ok(Some((length, fds))) if &reported[..length] == TERMINAL => terminal = fds.into_iter().next(),
                 Ok(Some((length, _))) if &reported[..length] == NOT_TAKEN => is_taken = false,

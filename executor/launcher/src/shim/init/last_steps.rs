@@ -4,7 +4,7 @@
 //! `Init` runs in the cloned process, inside the container, without privilege. It waits for the process payload on a
 //! socket, opens its terminal if it has one, and becomes the program ([`crate::program`]). Failures are reported over
 //! the same socket, which closes when execve succeeds. In a warm container init has privilege over its own namespaces
-//! until it receives the order to activate ([`super::takeover`]).
+//! until it receives the order to activate ([`super::activation`]).
 
 use std::collections::HashMap;
 use std::ffi::CStr;

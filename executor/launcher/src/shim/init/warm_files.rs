@@ -1,8 +1,8 @@
 //! Warm files: secret files of an activated warm container that needs nothing but files, mounted without a helper.
 //!
 //! The init of a warm container may still mount in its own namespaces, so it mounts the files when it takes the
-//! container's root ([`super::takeover`]). The shim writes them before that while it is in the container's memory
-//! cgroup: their pages count against the container's limit, like those written by a helper ([`super::inject`]). The
+//! container's root ([`super::activation`]). The shim writes them before that while it is in the container's memory
+//! cgroup: their pages count against the container's limit, like those written by a helper ([`crate::shim::files::inject`]). The
 //! helper is still used for containers that need more than files or have little memory, and on hosts where moving
 //! between cgroups is slow.
 

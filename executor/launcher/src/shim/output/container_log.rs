@@ -1,6 +1,6 @@
 //! Copies the container's output, masked, into its log file.
 //!
-//! Secrets are masked before a byte leaves this process (see [`super::watch`]). The possible beginning of a secret is
+//! Secrets are masked before a byte leaves this process (see [`super::redaction`]). The possible beginning of a secret is
 //! held back until it is decided, or until no output came for a moment.
 //!
 //! The file is bounded: at its limit it becomes `log.1` and a new file begins, which records how many bytes came before

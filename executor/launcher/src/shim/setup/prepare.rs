@@ -9,7 +9,7 @@
 //!  inject     secret files, runtime token                                            Injected
 //!  finish     masked values for the output; the record says that it is created       Built
 //! ```
-//! Each stage is a type, and the step to the next one consumes it. The undo actions are kept separately, in [`Site`].
+//! Each stage is a type, and the step to the next one consumes it. The undo actions are kept separately, in [`Undo`].
 
 mod admit;
 

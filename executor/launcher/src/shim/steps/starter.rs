@@ -304,7 +304,7 @@ impl Service<'_> {
         let _ = socket.send(GO, &[]); // its exit is noticed below
         loop {
             return match recv(&socket, deadline) {
-                // The socket closes on execve or exit; waitpid tells them apart.
+                // The socket closes on execve or exit; waitpid distinguishes them.
                 Ok(None) => Ok(pid),
                 Ok(Some(ref word)) if let Some(dir) = workdir::requested(word) => {
                     let Target { init, namespaces, .. } = &self.target;
