@@ -17,6 +17,7 @@ mod deb;
 mod demo;
 mod deny;
 mod dist;
+mod docs;
 mod elf;
 mod fuzz;
 mod generate;
@@ -26,6 +27,7 @@ mod python;
 mod sanitize;
 mod soak;
 mod test;
+mod tools;
 mod vm;
 mod workspace;
 
@@ -70,6 +72,8 @@ enum Command {
     Man,
     /// Write the shell completions to target/completions/
     Completions,
+    /// Build the documentation as a book in target/book/, and check its links
+    Docs(docs::Options),
     /// Check licences, sources, bans and advisories with cargo-deny
     Deny(deny::Options),
 }
@@ -105,6 +109,7 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::VmTest(options) => vm::run(&workspace, options),
         Command::Man => generate::man(&workspace),
         Command::Completions => generate::completions(&workspace),
+        Command::Docs(options) => docs::run_command(&workspace, options),
         Command::Deny(options) => deny::run(&workspace, options),
     }
 }

@@ -1,0 +1,178 @@
+//! The book's source: pages of the repository in its own layout, with links that lead somewhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+
+use super::links::{anchors, links};
+
+/// Pages outside `docs/` that are part of the book, with their titles.
+const PROJECT: [(&str, &str); 7] = [
+    ("README.md", "Overview"),
+    ("ARCHITECTURE.md", "Architecture"),
+    ("SECURITY.md", "Security policy"),
+    ("CONTRIBUTING.md", "Contributing"),
+    ("CHANGELOG.md", "Changes"),
+    ("systemd/README.md", "systemd units"),
+    ("integration/vm/README.md", "Virtual machine tests"),
+];
+/// Pages that are part of a directory of their own in the book.
+const PAGES: &str = "docs";
+const SUMMARY: &str = "SUMMARY.md";
+
+/// A page, by its path in the repository.
+type Pages = BTreeMap<PathBuf, String>;
+
+/// Checks all links. Returns their number.
+pub(super) fn check(root: &Path) -> anyhow::Result<usize> {
+    let pages = read(root)?;
+    let mut count = 0;
+    let mut faults = Vec::new();
+    for (path, text) in &pages {
+        for link in links(text) {
+            count += 1;
+            if let Err(why) = target(root, &pages, path, link.path, link.heading) {
+                faults.push(format!("{}: [{}]({}): {why}", path.display(), link.text, link.path));
+            }
+        }
+    }
+    if !faults.is_empty() {
+        bail!("{} links lead nowhere:\n{}", faults.len(), faults.join("\n"));
+    }
+    Ok(count)
+}
+
+/// Writes the book's source. Returns the number of its links.
+pub(super) fn write(root: &Path, to: &Path) -> anyhow::Result<usize> {
+    let count = check(root)?;
+    let pages = read(root)?;
+    if to.exists() {
+        fs::remove_dir_all(to).with_context(|| to.display().to_string())?;
+    }
+    let mut copied = BTreeSet::new();
+    for (path, text) in &pages {
+        let mut page = text.clone();
+        // From the end, so that the ranges before stay valid.
+        for link in links(text).iter().rev() {
+            let Some(found) = target(root, &pages, path, link.path, link.heading).unwrap_or_default() else { continue };
+            if root.join(&found).is_dir() {
+                page.replace_range(link.range.clone(), link.text);
+            } else if !pages.contains_key(&found) {
+                copied.insert(found);
+            }
+        }
+        put(&to.join(path), &page)?;
+    }
+    for file in copied {
+        let content = fs::read_to_string(root.join(&file)).with_context(|| file.display().to_string())?;
+        put(&to.join(file), &content)?;
+    }
+    put(&to.join(SUMMARY), &summary(&fs::read_to_string(root.join(PAGES).join(SUMMARY))?))?;
+    let settings = fs::read_to_string(root.join(PAGES).join("book.toml"))?;
+    put(&to.join("book.toml"), &settings)?;
+    Ok(count)
+}
+
+/// Returns the table of contents, with paths from the repository's root and the project's own pages at the end.
+fn summary(docs: &str) -> String {
+    let mut summary = docs.replace("](", &format!("]({PAGES}/"));
+    summary.push_str("\n# Project\n\n");
+    for (path, title) in PROJECT {
+        summary.push_str(&format!("- [{title}]({path})\n"));
+    }
+    summary
+}
+
+fn read(root: &Path) -> anyhow::Result<Pages> {
+    let mut pages = Pages::new();
+    for (path, _) in PROJECT {
+        let text = fs::read_to_string(root.join(path)).with_context(|| path.to_owned())?;
+        pages.insert(path.into(), text);
+    }
+    below(root, Path::new(PAGES), &mut pages)?;
+    pages.remove(&Path::new(PAGES).join(SUMMARY));
+    Ok(pages)
+}
+
+fn below(root: &Path, dir: &Path, pages: &mut Pages) -> anyhow::Result<()> {
+    for entry in fs::read_dir(root.join(dir)).with_context(|| dir.display().to_string())? {
+        let entry = entry?;
+        let path = dir.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            below(root, &path, pages)?;
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            pages.insert(path, fs::read_to_string(entry.path())?);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the file or directory that a link leads to; none for the page itself.
+fn target(
+    root: &Path,
+    pages: &Pages,
+    from: &Path,
+    path: &str,
+    heading: Option<&str>,
+) -> Result<Option<PathBuf>, String> {
+    let found = if path.is_empty() { from.to_owned() } else { joined(from, path).ok_or("leaves the repository")? };
+    if !root.join(&found).exists() {
+        return Err("does not exist".to_owned());
+    }
+    if let (Some(heading), Some(page)) = (heading, pages.get(&found))
+        && !anchors(page).iter().any(|anchor| anchor == heading)
+    {
+        return Err(format!("has no heading #{heading}"));
+    }
+    Ok((!path.is_empty()).then_some(found))
+}
+
+/// Returns the path of a link relative to the root.
+fn joined(from: &Path, path: &str) -> Option<PathBuf> {
+    let mut found = from.parent()?.to_owned();
+    for component in Path::new(path).components() {
+        match component {
+            Component::Normal(name) => found.push(name),
+            Component::CurDir => {}
+            Component::ParentDir => found = found.parent()?.to_owned(),
+            Component::RootDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dead_links_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        for (path, _) in PROJECT {
+            put(&root.join(path), "# Title\n").unwrap();
+        }
+        put(&root.join("docs/SUMMARY.md"), "- [A](a.md)\n").unwrap();
+        put(&root.join("docs/book.toml"), "").unwrap();
+        put(&root.join("docs/a.md"), "# A\n[here](#a) [up](../README.md#title) [dir](../docs) [file](book.toml)\n")
+            .unwrap();
+        assert_eq!(check(root).unwrap(), 4);
+        let staged = dir.path().join("out");
+        write(root, &staged).unwrap();
+        let page = fs::read_to_string(staged.join("docs/a.md")).unwrap();
+        assert_eq!(page, "# A\n[here](#a) [up](../README.md#title) dir [file](book.toml)\n");
+        assert!(staged.join("docs/book.toml").exists());
+        assert!(fs::read_to_string(staged.join(SUMMARY)).unwrap().starts_with("- [A](docs/a.md)\n"));
+
+        put(&root.join("docs/a.md"), "# A\n[x](b.md) [y](#b) [z](../README.md#none) [w](../../c)\n").unwrap();
+        let faults = check(root).unwrap_err().to_string();
+        assert!(faults.starts_with("4 links lead nowhere"), "{faults}");
+    }
+}
+
+fn put(path: &Path, text: &str) -> anyhow::Result<()> {
+    let dir = path.parent().context("a path without a directory")?;
+    fs::create_dir_all(dir).and_then(|()| fs::write(path, text)).with_context(|| path.display().to_string())
+}

@@ -1,0 +1,67 @@
+//! Programs of crates.io that a command needs: taken from PATH, or built once in a pinned version into `target/tools/`.
+//!
+//! Building one takes minutes and needs the network. Nothing is installed into the system.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Context as _;
+
+use crate::needs;
+use crate::workspace::{self, Workspace, step};
+
+/// A program of a crate of the same name.
+pub(crate) struct Tool {
+    pub(crate) name: &'static str,
+    /// Version that is built. It is pinned, so that a new release cannot break a command.
+    pub(crate) version: &'static str,
+}
+
+impl Tool {
+    /// Returns the program if it is in PATH, in any version, or in `target/tools/` in the pinned one.
+    pub(crate) fn installed(&self, workspace: &Workspace) -> Option<Command> {
+        let version = |program: PathBuf| {
+            let output = Command::new(program).arg("--version").output().ok().filter(|done| done.status.success())?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            text.split_whitespace().last().map(|last| last.trim_start_matches('v').to_owned())
+        };
+        if version(self.name.into()).is_some() {
+            return Some(self.command(workspace, self.name.into()));
+        }
+        let own = self.path(workspace);
+        (version(own.clone())? == self.version).then(|| self.command(workspace, own))
+    }
+
+    /// Returns the program, after building it if it is missing.
+    pub(crate) fn require(&self, workspace: &Workspace) -> anyhow::Result<Command> {
+        if let Some(command) = self.installed(workspace) {
+            return Ok(command);
+        }
+        needs::require(&needs::BUILD)?;
+        let Self { name, version } = self;
+        let root = root(workspace);
+        step(&format!("Building {name} {version} into {} (some minutes, once)", root.display()));
+        let mut cargo = workspace.cargo(["install", "--locked", "--force", name, "--version"]);
+        cargo.arg(format!("={version}")).arg("--root").arg(&root).arg("--target-dir").arg(root.join("build"));
+        workspace::run(&mut cargo)
+            .with_context(|| format!("{name} is not installed, and building it needs crates.io"))?;
+        // Only the program is needed now.
+        let _ = std::fs::remove_dir_all(root.join("build"));
+        Ok(self.command(workspace, self.path(workspace)))
+    }
+
+    fn command(&self, workspace: &Workspace, program: PathBuf) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(&workspace.root);
+        command
+    }
+
+    fn path(&self, workspace: &Workspace) -> PathBuf {
+        root(workspace).join("bin").join(self.name)
+    }
+}
+
+/// Root directory of the programs; cargo installs them into its `bin`.
+fn root(workspace: &Workspace) -> PathBuf {
+    workspace.target.join("tools")
+}
