@@ -21,7 +21,7 @@ use crate::retry::{Patience, is_away};
 pub struct AttachOptions {
     /// Sends input. Only one client at a time can do so.
     pub input: bool,
-    /// Disconnects the client that is sending input.
+    /// Disconnects another client that sends input, and replaces it.
     pub take_over: bool,
     /// Requests no output.
     pub no_output: bool,
@@ -62,7 +62,7 @@ pub struct Attach {
     over: bool,
 }
 
-/// Request for the log of a container from a byte offset of its output to the end.
+/// Returns a request for the log of a container, from a byte offset of its output to the end.
 pub fn rest_of_log(id: &str, offset: u64) -> StreamLogsRequest {
     StreamLogsRequest { id: id.to_owned(), follow: true, offset: Some(offset), ..StreamLogsRequest::default() }
 }
@@ -147,7 +147,7 @@ impl Attach {
                 let start = AttachStart {
                     id: self.id.clone(),
                     input,
-                    // The client whose connection broke was this one, so displacing it is safe.
+                    // The client whose connection broke was this client, so displacing it is safe.
                     take_over: take_over || self.again,
                     no_output,
                     lossless,

@@ -16,12 +16,12 @@ use crate::error::Error;
 use crate::retry::{Patience, is_away, is_lost};
 use crate::run::duration;
 
-/// The cell of an executord.
+/// Client for calls about the cell as a whole.
 #[derive(Clone, Debug)]
 pub struct Cell(Client);
 
 impl Client {
-    /// Returns the calls about the cell as a whole.
+    /// Returns the client for calls about the cell as a whole.
     pub fn cell(&self) -> Cell {
         Cell(self.clone())
     }

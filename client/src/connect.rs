@@ -127,8 +127,7 @@ impl Client {
     }
 
     /// Repeats a call until there is an answer: across a broken connection and while executord restarts. For calls that
-    /// are safe to
-    /// repeat. `away` returns true if the call is repeated after this status.
+    /// are safe to repeat. `away` returns true if the call is repeated after this status.
     pub(crate) async fn retry<T, F>(
         &self,
         away: fn(&Status) -> bool,

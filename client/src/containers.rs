@@ -18,7 +18,7 @@ use crate::retry::{is_away, is_lost};
 use crate::run::duration;
 use crate::secret::{Secret, Wiped};
 
-/// Most containers per page of a listing.
+/// Maximum number of containers per page of a listing.
 const PAGE: u32 = 1000;
 /// Largest response with secrets, in bytes. It is high because an operator may allow large files.
 const SECRETS_MAX: usize = 64 << 20;
@@ -30,7 +30,7 @@ const KILL: u32 = 9;
 pub struct ListFilter {
     /// States to match. Empty matches any state.
     pub states: Vec<State>,
-    /// Labels that a container must have, all of them.
+    /// Labels that a container must have, all with these values.
     pub labels: HashMap<String, String>,
     /// Prefix of the ids to match. Empty matches any id.
     pub id_prefix: String,
@@ -164,10 +164,10 @@ impl Client {
         self.answer(self.rpc().signal(request).await).map(drop)
     }
 
-    /// Sends SIGKILL to a container's process, over restarts of executord.
+    /// Sends SIGKILL to a container's process, also across a restart of executord.
     ///
     /// # Errors
-    /// The container does not run.
+    /// Returns an error if the container is not running.
     pub async fn kill(&self, id: &str) -> Result<(), Error> {
         let answer = self.retry(is_lost, |mut rpc| {
             let request = SignalRequest { id: id.to_owned(), signal: KILL, process_id: String::new() };
@@ -195,8 +195,7 @@ impl Client {
     }
 
     /// Replaces, adds and removes secret files of a running container in one update. The call is made once, because a
-    /// repeated call
-    /// would be another update.
+    /// repeated call would be another update.
     ///
     /// # Errors
     /// [`Code::Aborted`] if the files have another generation than expected. [`Error::Lost`]: compare the generation in
@@ -268,7 +267,7 @@ impl Client {
     /// # Errors
     /// [`Code::Unauthenticated`] or [`Code::PermissionDenied`] if the token does not belong to a running container.
     pub async fn secrets(&self, token: &Secret) -> Result<Wiped<GetSecretsResponse>, Error> {
-        let not_a_token = || Error::Argument("the runtime token has characters that no token contains".into());
+        let not_a_token = || Error::Argument("the runtime token has characters that are not allowed in a token".into());
         let token = Zeroizing::new(format!("Bearer {}", token.expose_str().ok_or_else(not_a_token)?.trim_end()));
         let mut value: MetadataValue<Ascii> = token.as_str().try_into().map_err(|_| not_a_token())?;
         value.set_sensitive(true);

@@ -28,7 +28,7 @@ pub enum Error {
         at: ServerAddress,
     },
     /// The connection broke, and executord did not come back.
-    #[error("lost executord at {at} and it did not come back within {} s", .waited.as_secs())]
+    #[error("lost the connection to executord at {at}, which did not come back within {} s", .waited.as_secs())]
     GaveUp {
         /// Address of the executord.
         at: ServerAddress,
@@ -84,7 +84,7 @@ pub struct Refusal {
     pub violations: Vec<Violation>,
 }
 
-/// One field of a request, and what is wrong with it.
+/// An invalid field of a request, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// Path of the field: `action.run.env[2].name`.

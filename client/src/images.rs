@@ -15,7 +15,7 @@ use crate::connect::Client;
 use crate::error::Error;
 use crate::secret::Wiped;
 
-/// Images of an executord.
+/// Client for calls about the image store.
 #[derive(Clone, Debug)]
 pub struct Images(Client);
 
@@ -35,7 +35,7 @@ pub struct Pull {
 }
 
 impl Client {
-    /// Returns the calls about the image store.
+    /// Returns the client for calls about the image store.
     pub fn images(&self) -> Images {
         Images(self.clone())
     }

@@ -119,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// Queued input goes to the next connection; the earlier one takes none of it.
+    /// Queued input goes to the next connection; the earlier connection gets none of it.
     #[tokio::test]
     async fn a_new_connection_goes_on_with_the_queue() {
         let (input, queue) = queue();

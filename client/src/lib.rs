@@ -72,7 +72,7 @@ pub use run::{Run, Started};
 pub use secret::{Secret, Wipe, Wiped};
 pub use stats::Stats;
 
-/// The guide's examples compile.
+/// Compiles the guide's examples.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/guides/client.md")]
 struct Guide;

@@ -75,8 +75,7 @@ struct Place {
 
 impl Place {
     /// Advances past an entry or a gap. Returns false for an entry that was already read: with an offset, executord
-    /// repeats its own
-    /// messages at that position.
+    /// repeats its own messages at that position.
     fn pass(&mut self, entry: &StreamLogsResponse) -> bool {
         if let Some(gap) = &entry.gap {
             self.offset = entry.offset.saturating_add(gap.dropped_bytes);

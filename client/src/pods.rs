@@ -13,24 +13,24 @@ use crate::error::Error;
 use crate::retry::{is_away, is_lost};
 use crate::run::duration;
 
-/// Most pods per page of a listing.
+/// Maximum number of pods per page of a listing.
 const PAGE: u32 = 1000;
 
-/// Pods of an executord.
+/// Client for calls about pods.
 #[derive(Clone, Debug)]
 pub struct Pods(Client);
 
 /// Filter for [`Pods::list`]. The default matches all pods.
 #[derive(Clone, Debug, Default)]
 pub struct PodFilter {
-    /// Labels that a pod must have, all of them.
+    /// Labels that a pod must have, all with these values.
     pub labels: HashMap<String, String>,
     /// Prefix of the ids to match. Empty matches any id.
     pub id_prefix: String,
 }
 
 impl Client {
-    /// Returns the calls about pods.
+    /// Returns the client for calls about pods.
     pub fn pods(&self) -> Pods {
         Pods(self.clone())
     }
@@ -42,8 +42,7 @@ impl Pods {
     }
 
     /// Creates a pod. With an id in the request, the call is repeated across a restart of executord. Returns the pod,
-    /// and true if it
-    /// is new.
+    /// and true if it is new.
     ///
     /// # Errors
     /// Returns every violation of the request, or an error if another pod or a container has the id.

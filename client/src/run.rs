@@ -48,13 +48,12 @@ impl Run {
     }
 
     /// Requests a container with a root file system that executes a tree of actions. Setup, sidecars, and variables of
-    /// all processes
-    /// are set on the message ([`Run::message_mut`]).
+    /// all processes are set on the message ([`Run::message_mut`]).
     pub fn actions(rootfs: impl Into<String>, action: Action) -> Self {
         RunRequest { rootfs: rootfs.into(), action: Some(action), ..RunRequest::default() }.into()
     }
 
-    /// Sets the container's id, under which the same request can be sent again. If unset, a UUID is made.
+    /// Sets the container's id, under which the same request can be sent again. If unset, a UUID is generated.
     #[must_use]
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.0.id = id.into();
@@ -225,8 +224,8 @@ pub struct Started {
 impl Client {
     /// Runs a container. The container is created or running when this returns.
     ///
-    /// The request has an id (made here if unset), so that it can be sent again if the connection breaks: executord
-    /// answers with the container that the first call created.
+    /// The request is sent with an id (generated if unset), so that it can be repeated if the connection breaks:
+    /// executord then returns the container that the first call created.
     ///
     /// # Errors
     /// Returns every violation of the request at once ([`Error::violations`]), or an error if the connection broke and
@@ -244,8 +243,8 @@ impl Client {
         });
         let RunResponse { container, created, .. } = answer.await?;
         let container = container.ok_or(Error::Incomplete("the container"))?;
-        // After a repeated call executord reports "already there" for the container that this call created. An older
-        // container was created by another call.
+        // After a repeated call, executord reports that a container exists even if this call created it. A container
+        // that is older than this call was created by another call.
         let made_at = container.created_at.and_then(|at| SystemTime::try_from(at).ok());
         let made_by_this = attempts > 1 && made_at.is_some_and(|at| at >= begun);
         Ok(Started { container, created: created || made_by_this })
@@ -256,8 +255,7 @@ impl Client {
     ///
     /// # Errors
     /// Returns every violation of the request. Returns [`tonic::Code::Unimplemented`] from an executord without
-    /// `validate` among the
-    /// features of [`Client::info`].
+    /// `validate` among the features of [`Client::info`].
     pub async fn validate(&self, request: &Wiped<ValidateRequest>) -> Result<(), Error> {
         let answer = self
             .retry(is_lost, |_| self.send::<_, ValidateResponse>(request.clone(), "/executor.v1.Executor/Validate"));

@@ -45,8 +45,7 @@ impl Client {
 
 impl Stats {
     /// Returns the next reading, or `None` when all named containers have exited. A reading that a restart of executord
-    /// cut off is
-    /// repeated.
+    /// cut off is repeated.
     ///
     /// # Errors
     /// Returns an error if there is no such container or executord is away for too long.

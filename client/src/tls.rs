@@ -1,8 +1,8 @@
 //! Connections over TCP with mutual TLS.
 //!
 //! In TLS 1.3 a client finishes its handshake before the server has checked its certificate, and a rejection arrives
-//! later. So a connection counts as made only when executord's first bytes have arrived. A rejection then is an error
-//! of connecting, with its reason, and not of the first call.
+//! later. So a connection counts as established only when executord's first bytes have arrived. A rejection is then
+//! reported as an error of connecting, with its reason, and not as an error of the first call.
 
 use std::future::Future;
 use std::io;

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
     use crate::v1::{Action, GetSecretsResponse, RunRequest};
 
-    /// No output contains a value, at any depth of the printed message.
+    /// The output contains no value, at any depth of the printed message.
     #[test]
     fn debug_of_a_request_names_no_value() {
         const CANARY: &str = "canary-5f1d";

@@ -1,8 +1,9 @@
-//! `executor.v1` stays compatible: what a release had is there in each later one, with the same number and type.
+//! Compatibility of `executor.v1`: each later version has every field, value and method of a release, with the same
+//! number and type.
 //!
-//! `tests/stability.txt` has a line for each field, enum value and method of the last release. The test fails if one of them is
-//! removed, renamed, renumbered or of another type; see docs/api-stability.md. `UPDATE=1 cargo test -p executor-proto --test
-//! stability` adds what is new, for a release. It never removes a line.
+//! `tests/stability.txt` has a line for each field, enum value and method of the last release. The test fails if one of
+//! them is removed, renamed or renumbered, or changes its type; see docs/api-stability.md. `UPDATE=1 cargo test -p
+//! executor-proto --test stability` adds new lines, for a release. It never removes a line.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on fails
 
@@ -79,7 +80,7 @@ fn released_interface_is_kept() {
     }
 }
 
-/// The control: each kind of incompatible change is found.
+/// Control: each kind of incompatible change is found.
 #[test]
 fn changed_interface_is_found() {
     let set = FileDescriptorSet::decode(executor_proto::FILE_DESCRIPTOR_SET).unwrap();

@@ -24,7 +24,7 @@ impl Allowance {
     }
 }
 
-/// Reader of an archive that fails beyond an [`Allowance`].
+/// Archive reader that fails once its [`Allowance`] is used up.
 #[derive(Debug)]
 pub struct Allowed<R> {
     reader: R,

@@ -16,7 +16,7 @@ pub struct Amount {
     pub pids: u64,
     /// Number of containers.
     pub containers: u64,
-    /// Bytes of disk, of the containers that have a disk limit.
+    /// Bytes of disk, counted only for containers with a disk limit.
     #[serde(default)]
     pub disk_bytes: u64,
 }
@@ -33,7 +33,7 @@ impl Amount {
         }
     }
 
-    /// Returns this amount minus `other`; 0 for each resource of which `other` has more.
+    /// Returns this amount minus `other`, per resource and at least 0.
     #[must_use]
     pub fn minus(&self, other: &Self) -> Self {
         Self {
@@ -70,10 +70,10 @@ impl Amount {
         }
     }
 
-    /// Checks that there is enough for `asked`. `total` is the total that the error reports.
+    /// Checks that this amount covers `asked`. `total` is the total that the error reports.
     ///
     /// # Errors
-    /// Returns the first resource of which there is not enough.
+    /// Returns the first resource that is not sufficient.
     pub fn suffices_for(&self, asked: &Self, total: &Self) -> Result<(), Exhausted> {
         let checks = [
             ("memory (bytes)", asked.memory_bytes, self.memory_bytes, total.memory_bytes),
@@ -142,10 +142,10 @@ impl Account {
         self.held.values().fold(self.total, |left, held| left.minus(held))
     }
 
-    /// Reserves `amount` for `id`; it replaces an earlier reservation of the same id.
+    /// Reserves `amount` for `id`, replacing an earlier reservation of the same id.
     ///
     /// # Errors
-    /// Returns the first resource of which there is not enough; then nothing changes.
+    /// Returns the first resource that is not sufficient; the account is then unchanged.
     pub fn reserve(&mut self, id: &ContainerId, amount: Amount) -> Result<(), Exhausted> {
         let before = self.held.remove(id);
         let suffices = self.remaining().suffices_for(&amount, &self.total);
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(refused.to_string(), "not enough disk (bytes): requested 8, available 7 of 7");
         assert_eq!(account.remaining(), Amount { memory_bytes: 6, pids: 4, containers: 1, disk_bytes: 7 });
         account.change(&c, amount(3));
-        assert_eq!(account.remaining().memory_bytes, 6, "one that holds nothing gets nothing");
+        assert_eq!(account.remaining().memory_bytes, 6, "an id without a reservation is ignored");
         account.adopt(&c, amount(100));
         assert_eq!(account.remaining().memory_bytes, 0);
         account.change(&c, amount(2).most(&amount(1)));

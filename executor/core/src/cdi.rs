@@ -109,7 +109,7 @@ impl CdiFile {
     /// Checks the fields that apply to the whole file.
     ///
     /// # Errors
-    /// Returns the field and its fault.
+    /// Returns the invalid field and the reason.
     pub fn check(&self) -> Result<(), String> {
         if !VERSIONS.contains(&&*self.cdi_version) {
             return Err(format!("cdiVersion is {:?}; {} are supported", self.cdi_version, VERSIONS.join(", ")));
@@ -134,7 +134,7 @@ pub struct Source {
 pub struct Edit<T> {
     /// Index of the device in the request.
     pub device: usize,
-    /// The edit.
+    /// Content of the edit.
     pub of: T,
 }
 
@@ -261,7 +261,7 @@ impl Merge<'_> {
         }
     }
 
-    /// The last value of a name wins.
+    /// Adds a variable, `NAME=VALUE`. The last value of a name wins.
     fn variable(&mut self, pair: &str) -> Result<(), FieldFault> {
         let name = pair.split_once('=').map(|(name, _)| name).filter(|name| !name.is_empty() && !pair.contains('\0'));
         let name = name.ok_or_else(|| InvalidFormat.because("has an entry that is not NAME=VALUE"))?;

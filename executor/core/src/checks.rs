@@ -158,8 +158,8 @@ fn list(checks: &Checks, purpose: Purpose) -> &[Check] {
 }
 
 impl<'a> Monitor<'a> {
-    /// Starts monitoring, or continues with the health stored by an earlier daemon. `spread` returns a number below
-    /// 1000 that spreads the checks of many containers over time.
+    /// Starts monitoring, or continues with the health that an earlier daemon stored. `spread` returns a random number
+    /// below 1000, which spreads the checks of many containers over time.
     pub fn new(checks: &'a Checks, kept: Option<&Health>, now: Duration, mut spread: impl FnMut() -> u32) -> Self {
         let mut health = kept.cloned().unwrap_or_default();
         let mut due = [const { Vec::new() }; 3];

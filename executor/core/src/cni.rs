@@ -4,7 +4,7 @@
 //! The input is the bytes of a configuration file and of a plugin's result; the output is a [`Network`], the JSON for a
 //! plugin's standard input, [`Addresses`], and errors in the plugin's own words. The rules are those of the CNI
 //! specification, versions 0.3.1 to 1.1.0. Configuration and plugins belong to the operator, but the size of both is
-//! limited. CHECK, STATUS and GC are not implemented, because no step of a container's life needs them.
+//! limited. CHECK, STATUS and GC are not implemented, because nothing in a container's lifecycle needs them.
 
 mod answer;
 mod attachment;

@@ -8,11 +8,11 @@ const HIGHEST: u32 = 8191;
 /// Longest text of a list, in bytes; enough for a list of every other processor.
 pub const CPU_LIST_MAX: usize = 24 << 10;
 
-/// A set of numbers, as ranges in ascending order that do not touch.
+/// A set of numbers, as ascending ranges with a gap between any two.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuList(Vec<(u32, u32)>);
 
-/// Error of a text that is not a list.
+/// Error of parsing a list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadCpuList {
     /// The text is too long; holds its length in bytes.
@@ -22,7 +22,7 @@ pub enum BadCpuList {
     #[error("{0:?} is not a number or a range; use a list such as 0-3,7, with numbers up to {HIGHEST}")]
     Entry(String),
     /// A range whose end is less than its start.
-    #[error("{0} ends before it begins")]
+    #[error("{0} has an end that is less than its start")]
     Backwards(String),
 }
 
@@ -31,8 +31,8 @@ impl CpuList {
     pub fn first_missing_in(&self, other: &Self) -> Option<u32> {
         let in_other = |number: u32| other.0.iter().find(|(first, last)| (*first..=*last).contains(&number));
         for &(first, last) in &self.0 {
-            // The ranges of a set do not touch, so one range of the other set covers this one completely or a number is
-            // missing.
+            // There is a gap between any two ranges of a set, so either a single range of the other set covers this
+            // range, or a number is missing.
             match in_other(first) {
                 None => return Some(first),
                 Some((_, end)) if *end < last => return Some(end + 1),

@@ -1,6 +1,6 @@
 //! Secret inputs for the holder of a runtime token: a shim's reply, as a payload in a memory file.
 //!
-//! The first string of the payload is a [`Manifest`] as JSON. The values follow in its order: variables,
+//! The first string of the payload is a [`Manifest`] as JSON. The values follow in the manifest's order: variables,
 //! arguments, files. The manifest contains nothing that `inspect` does not show.
 
 use std::path::PathBuf;
@@ -51,7 +51,7 @@ impl Manifest {
         self.environment.len() + self.arguments.len()
     }
 
-    /// Returns the number of values, contents of files included.
+    /// Returns the number of values: variables, arguments and contents of files.
     pub fn values(&self) -> usize {
         self.inputs() + self.files.len()
     }

@@ -16,13 +16,13 @@ pub fn self_test() -> ContainerId {
     ContainerId(SELF_TEST_ID.to_owned())
 }
 
-/// A container id: 1 to 128 of `[A-Za-z0-9._-]`, beginning with a letter or a digit, so that it is
-/// safe as a single path component.
+/// A container id: 1 to 128 of `[A-Za-z0-9._-]`, beginning with a letter or a digit. It is safe as a single path
+/// component.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ContainerId(String);
 
-/// Error of a string that is not a container id.
+/// Error of parsing a container id.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadContainerId {
     /// The id is empty or too long; holds its length.

@@ -1,8 +1,8 @@
-//! User and group ids of a container on its host: each user namespace has its own range, from a pool of the operator's.
+//! User and group ids of a container on its host: each user namespace has its own range, from the operator's pool.
 //!
 //! Pure: the input is the policy, the ranges in use and the contents of the host's files; the output is a free range,
-//! and conflicts with the pool. Several launchers on one host may have the same pool, or overlapping pools: each takes
-//! ranges only from blocks that it has claimed.
+//! and conflicts with the pool. Several launchers on one host may have the same pool, or overlapping pools: each
+//! launcher uses only ranges in blocks that it has claimed.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,8 @@ impl IdMap {
         Self(start)
     }
 
-    /// Returns the id on the host. An id that the container does not have becomes `nobody`: the last id of its range.
+    /// Returns the id on the host. An id that the container does not have is mapped to `nobody`, the last id of the
+    /// range.
     pub fn host(self, id: u32) -> u32 {
         self.0.map_or(id, |start| start + id.min(RANGE - 1))
     }
@@ -114,7 +115,7 @@ impl Pool {
         })
     }
 
-    /// Returns a range of these blocks that overlaps none of the ranges in `taken`, which holds their starts. A
+    /// Returns a range in `blocks` that overlaps no range in use; `taken` are the starts of the ranges in use. A
     /// released range is reused as late as possible.
     pub fn free(&mut self, taken: &BTreeSet<u32>, blocks: &[Block]) -> Option<u32> {
         let candidates = (0..self.ranges).map(|offset| (self.next + offset) % self.ranges);
@@ -200,7 +201,7 @@ mod tests {
         taken.remove(&100_000);
         taken.remove(&165_536);
         assert_eq!((pool.free(&taken, &all), pool.free(&taken, &all)), (Some(100_000), Some(165_536)));
-        // Ranges of a pool with another start: a range that overlaps is not free.
+        // A range that overlaps a range in use is not free, even if that range belongs to a pool with another start.
         assert_eq!(pool.free(&BTreeSet::from([231_073]), &all), Some(100_000));
         assert_eq!(pool.free(&BTreeSet::from([165_535]), &all), Some(231_072));
         // No range comes from blocks of another launcher.

@@ -31,8 +31,8 @@ pub enum State {
 }
 
 /// Returns the states that are passed from `from` to `reported`, ending with `reported`; none if `reported` is not
-/// later. `ran` is true if the process was started: a process that exited before `running` was reported still passes
-/// through it.
+/// later than `from`. `ran` is true if the process was started: a process that exited before `running` was reported
+/// still passes through it.
 pub fn advance(from: State, reported: State, ran: bool) -> impl Iterator<Item = State> {
     let is_passed = move |state| match state {
         State::Reserved => false,
@@ -55,7 +55,7 @@ impl State {
         Self::Completed,
     ];
 
-    /// The state's name in output and filters.
+    /// Returns the state's name in output and filters.
     pub fn name(self) -> &'static str {
         match self {
             Self::Reserved => "reserved",
@@ -77,9 +77,8 @@ mod tests {
     use super::*;
 
     proptest::proptest! {
-        /// For any sequence of reports, states are seen in order, each
-        /// at most once, none after `completed`, `wiping` before it, and `running` if the process was started before
-        /// any later state was seen.
+        /// For any sequence of reports, each state is reported at most once and in order: none after `completed`,
+        /// `wiping` before `completed`, and `running` before any later state if the process was started.
         #[test]
         fn any_history_is_one_life(reports in proptest::collection::vec(0usize..7, 0..40), started in 0usize..40) {
             let mut seen = vec![State::Reserved];

@@ -10,7 +10,7 @@ pub const NAME_MAX: usize = 255;
 pub const ARG_STRING_MAX: usize = 131_072;
 /// Maximum bytes of arguments and environment together, with 8 bytes for each pointer: a quarter of an 8 MiB stack.
 pub const ARG_TOTAL_MAX: usize = 2_000_000;
-/// Maximum bytes over the paths of all files.
+/// Maximum total length of the paths of all files, in bytes.
 pub const FILE_PATHS_MAX: usize = 1 << 20;
 /// Maximum number of arguments, of variables, and of files.
 pub const LIST_MAX: usize = 10_000;
@@ -18,31 +18,31 @@ pub const LIST_MAX: usize = 10_000;
 pub const MODE_MAX: u32 = 0o777;
 /// Maximum number of directories that a request declares to hold only secret files.
 pub const DIRECTORIES_MAX: usize = 100;
-/// Least bytes that a process may be allowed to write among its secret files: one page.
+/// Minimum number of bytes that a process may be allowed to write among its secret files: one page.
 pub const WRITABLE_MIN: u64 = 4096;
-/// Default of the bytes that a process may write among its files, if the share [`WRITABLE_SHARE`] of its memory is not
-/// less.
+/// Default number of bytes that a process may write among its files, unless the share [`WRITABLE_SHARE`] of its memory
+/// is less.
 pub const WRITABLE_DEFAULT: u64 = 64 << 20;
-/// Divisor of the container's memory limit for [`WRITABLE_DEFAULT`].
+/// Divisor of the container's memory limit; the quotient caps [`WRITABLE_DEFAULT`].
 pub const WRITABLE_SHARE: u64 = 4;
-/// Maximum number of files, directories and links that a process may create there: each costs kernel memory and wipe
-/// time.
+/// Maximum number of files, directories and links that a process may create among its secret files: each costs kernel
+/// memory and wipe time.
 pub const WRITABLE_ENTRIES: u64 = 65_536;
-/// Returns the processor time, in seconds, that a process may use to read this many bytes from outside, with at most a
-/// million archive entries among them: RLIMIT_CPU of workers. 32 MB and 10,000 entries a second are slow for TLS,
+/// Returns the processor time limit (RLIMIT_CPU), in seconds, of a worker that reads this many bytes from outside, with
+/// at most a million archive entries. The limit assumes 32 MB and 10,000 entries per second, which is slow for TLS,
 /// digests and decompression.
 pub const fn processor_seconds(bytes: u64) -> u64 {
     60 + 100 + bytes / (32 << 20)
 }
-/// Limit on core files of a container's processes, in bytes: none is written. It is 1 and not 0 because the kernel
-/// ignores 0 if the host's core_pattern is a pipe, and would pass the program's memory to a program on the host; with 1
-/// the kernel does not pipe the core (core(5)).
+/// Limit on core files of a container's processes, in bytes: no core file is written. The limit is 1 and not 0 because
+/// the kernel ignores 0 if the host's core_pattern is a pipe, and would pass the program's memory to a program on the
+/// host; with 1 the kernel does not pipe the core (core(5)).
 pub const CORE_FILE_MAX: u64 = 1;
 /// Maximum number of labels.
 pub const LABELS_MAX: usize = 64;
 /// Maximum number of tags of a log.
 pub const LOG_TAGS_MAX: usize = 32;
-/// Maximum number of devices of a container. Its /dev has room for their nodes.
+/// Maximum number of devices of a container, which all fit in its /dev.
 pub const DEVICES_MAX: usize = 24;
 /// Maximum number of path components below /dev of a device node.
 pub const DEVICE_DEPTH_MAX: usize = 4;
@@ -58,17 +58,17 @@ pub const EGRESS_RULES_MAX: usize = 1000;
 pub const EGRESS_ELEMENTS_MAX: usize = 10_000;
 /// Longest grace period.
 pub const GRACE_MAX: Duration = Duration::from_secs(3600);
-/// Least memory limit, in bytes: not even an empty container starts with less.
+/// Minimum memory limit, in bytes: not even an empty container starts with less.
 pub const MEMORY_MIN: u64 = 2 << 20;
-/// Least limit on processes: while a container is created, a helper process runs next to its init.
+/// Minimum limit on processes: while a container is created, a helper process runs next to its init.
 pub const PIDS_MIN: u64 = 2;
 /// Largest limit on processes: the kernel's own limit on pids.
 pub const PIDS_MAX: u64 = 4_194_304;
 /// Largest limit on memory or disk, in bytes; more than any machine has.
 pub const SIZE_MAX: u64 = 1 << 50;
-/// Least limit on open files: with fewer an init cannot create its container, which needs some 30 until the execve.
+/// Minimum limit on open files: with fewer, an init cannot create its container, which needs some 30 until the execve.
 pub const NOFILE_MIN: u64 = 64;
-/// Least disk limit, in bytes: no separate file system can be created with less.
+/// Minimum disk limit, in bytes: no separate file system can be created with less.
 pub const DISK_MIN: u64 = 1 << 20;
 /// Smallest tmpfs, in bytes: one page.
 pub const TMPFS_MIN: u64 = 4096;
@@ -76,7 +76,7 @@ pub const TMPFS_MIN: u64 = 4096;
 pub const TMPFS_MAX: u64 = 1 << 50;
 /// Largest signal number.
 pub const SIGNAL_MAX: u32 = 64;
-/// Largest user or group id: 2^32 - 1 means "leave as it is" to the kernel.
+/// Largest user or group id. The kernel reserves 2^32 - 1 for "leave unchanged".
 pub const ID_MAX: u32 = u32::MAX - 1;
 /// Maximum number of layers of an image: the kernel's overlay file system accepts at most 500, and other engines have a
 /// lower limit.

@@ -14,7 +14,7 @@ use crate::plan::LogLimits;
 
 /// Time without a dropped entry after which an overage can end.
 const CALM: Duration = Duration::from_secs(1);
-/// Units of a byte or a line in which buckets count: a rate of one per second is one unit per nanosecond.
+/// Bucket units per byte or line: a rate of one per second adds one unit per nanosecond.
 const PARTS: i128 = 1_000_000_000;
 
 /// Decision about an entry.
@@ -24,7 +24,7 @@ pub enum Decision {
     Keep,
     /// Drop the entry, during an overage that has been reported.
     Drop,
-    /// Drop the entry, and log this message about the overage that begins with it.
+    /// Drop the entry, which begins an overage, and log this message.
     DropAndReport(String),
 }
 
@@ -65,7 +65,7 @@ impl Bucket {
     }
 }
 
-/// Rate limiter of one log.
+/// Limits the rate at which one log grows.
 #[derive(Clone, Debug)]
 pub struct LogLimiter {
     bytes: Option<Bucket>,
@@ -114,7 +114,7 @@ impl LogLimiter {
             None
         };
         self.within[stream] = exceeded.is_none() && !entry.complete;
-        // With a limit of 0 the client wants no log, so this is no overage.
+        // With a limit of 0 the client wants no log, so nothing is reported.
         if exceeded.is_some() && self.bytes.iter().chain(&self.lines).any(|bucket| bucket.limit == 0) {
             return Decision::Drop;
         }
@@ -214,8 +214,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// For any input: within any span of time no more is kept than the limits allow, and each overage is reported
-        /// once.
+        /// For any input: in any span of time no more is kept than the limits allow, and each overage is reported once.
         #[test]
         fn no_span_of_time_has_more_than_the_limits(
             bytes in 1u64..200,

@@ -1,14 +1,14 @@
 //! Log files in the format of the Kubernetes container runtime interface (CRI):
 //! `2026-11-21T10:00:00.000000000Z stdout F text`.
 //!
-//! `F` ends a line. `P` is a part of a line that continues, or that the process never ended, so the output can be
-//! reproduced byte for byte. A third stream, `executor`, carries the executor's own messages. The log source of a
-//! RunAction follows the tag as `F:source`; CRI allows further tags there.
+//! `F` marks the end of a line. `P` marks a part of a line that continues, or that the process never ended, so the
+//! output can be reproduced byte for byte. A third stream, `executor`, carries the executor's own messages. The log
+//! source of a RunAction follows the tag as `F:source`; CRI allows further tags there.
 //!
-//! A file that does not begin with the first byte of the output contains a line with its position, as does the log
-//! after bytes that could not be written: `2026-11-21T10:00:00.000000000Z executor @ 16777216 2048`, the bytes of
-//! output and the entries before the next line. A reader computes from it how much it missed. After output above the
-//! log's limits the line is `executor @limits ...`.
+//! A position line has the bytes of output and the entries before the next line:
+//! `2026-11-21T10:00:00.000000000Z executor @ 16777216 2048`. It begins each file that does not start with the first
+//! byte of the output, and follows output that could not be written. A reader computes from the position how much it
+//! missed. After output above the log's limits the line is `executor @limits ...`.
 
 use crate::time::Timestamp;
 
@@ -187,7 +187,8 @@ pub fn whole_characters(bytes: &[u8]) -> usize {
     if lead + length > bytes.len() { lead } else { bytes.len() }
 }
 
-/// Returns the last position in a full window that splits no UTF-8 sequence; the whole window if it is not text.
+/// Returns the last position in a full window that splits no UTF-8 sequence, or the length of the window if the window
+/// is not text.
 fn boundary(window: &[u8]) -> usize {
     (window.len().saturating_sub(3)..=window.len())
         .rev()

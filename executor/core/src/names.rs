@@ -1,7 +1,7 @@
 //! The container's /etc/hostname, /etc/hosts and /etc/resolv.conf.
 //!
 //! The input is the plan, the container's addresses and, with the host's network, the host's files; the output is the
-//! texts. Every value in them was checked before, by [`crate::validate`] or by [`crate::cni`].
+//! contents. Every value was validated before, by [`crate::validate`] or by [`crate::cni`].
 
 use std::net::IpAddr;
 
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(hosts(&plan(Network::Cni, named("web.example")), &addresses, ""), expected);
         let host = plan(Network::Host, named(""));
         assert_eq!(hosts(&host, &[], "10.0.0.1 db # web_1"), "10.0.0.1 db # web_1\n127.0.1.1 web_1\n");
-        assert_eq!(hosts(&host, &[], "10.0.0.1 db web_1\n"), "10.0.0.1 db web_1\n", "it is there already");
+        assert_eq!(hosts(&host, &[], "10.0.0.1 db web_1\n"), "10.0.0.1 db web_1\n", "the name exists already");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //!    0, 1, 2, ...   contents
 //!    list.json      their description; written last and renamed, so that a list refers to complete files only
 //! ```
-//! Names come from the container and are arbitrary: no file here has a name that the container chose, and bytes of a
+//! Paths of outputs come from the container and are untrusted: the files here have numbers as names, and bytes of a
 //! path that are not text are escaped ([`escaped`]).
 
 use crate::text::printable;
@@ -18,11 +18,11 @@ use crate::record::OutputsRecord;
 pub const DIRECTORY: &str = "outputs";
 /// File name of the list, in that directory.
 pub const LIST: &str = "list.json";
-/// Version of the list's format. A reader rejects a newer one.
+/// Format version of the list. A reader rejects newer versions.
 pub const LIST_VERSION: u32 = 1;
 /// Maximum number of entries that are examined in a directory and everything below it.
 pub const ENTRIES_MAX: usize = 10_000;
-/// Maximum number of directories below one another.
+/// Maximum nesting depth of directories.
 pub const DEPTH_MAX: usize = 128;
 /// Maximum number of skipped entries that are listed; further ones are only counted.
 pub const SKIPPED_MAX: usize = 1_000;
@@ -30,7 +30,7 @@ pub const SKIPPED_MAX: usize = 1_000;
 pub const PATHS_BYTES_MAX: usize = 2 << 20;
 /// Bytes and files of the state directory's disk that outputs leave free, for the ledger and the next container.
 pub const DISK_RESERVE: (u64, u64) = (16 << 20, 2_000);
-/// Largest list that is read, in bytes. JSON escapes a byte with at most six.
+/// Largest list that is read, in bytes. JSON needs at most six bytes for a byte of text.
 pub const LIST_BYTES_MAX: u64 = 32 << 20;
 const _: () = assert!(6 * PATHS_BYTES_MAX + 256 * (ENTRIES_MAX + SKIPPED_MAX) < LIST_BYTES_MAX as usize);
 

@@ -17,7 +17,7 @@ use crate::plan::PlannedProcess;
 
 /// Magic number of a payload, with its version.
 pub const MAGIC: [u8; 8] = *b"EXECPL01";
-/// Bytes before the first string: the magic and the count.
+/// Length of the head of a payload, in bytes: the magic number and the count.
 pub const HEAD: usize = MAGIC.len() + 4;
 /// Maximum number of strings in a payload.
 pub const COUNT_MAX: u32 = 65_536;
@@ -35,7 +35,7 @@ pub fn default_environment<'a>(has: impl Fn(&str) -> bool, terminal: bool) -> im
     path.into_iter().chain(term)
 }
 
-/// Error of bytes that are not a payload.
+/// Error of decoding a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PayloadError {
     /// The bytes are too short or have no payload magic.
@@ -63,7 +63,7 @@ pub fn encoded_len<'a>(strings: impl Iterator<Item = &'a [u8]>) -> usize {
 /// Returns the head of a payload with this number of strings.
 ///
 /// # Panics
-/// If `count` exceeds 2^32.
+/// Panics if `count` exceeds 2^32.
 pub fn head(count: usize) -> [u8; HEAD] {
     let mut head = [0; HEAD];
     head[..8].copy_from_slice(&MAGIC);
@@ -74,7 +74,7 @@ pub fn head(count: usize) -> [u8; HEAD] {
 /// Returns the prefix of a string of this length.
 ///
 /// # Panics
-/// If `length` is 4 GiB or more.
+/// Panics if `length` is 4 GiB or more.
 pub fn prefix(length: usize) -> [u8; 4] {
     u32::try_from(length).expect("bounded by validation").to_le_bytes()
 }
@@ -82,7 +82,7 @@ pub fn prefix(length: usize) -> [u8; 4] {
 /// Writes a payload into `out`, which has exactly [`encoded_len`] bytes.
 ///
 /// # Panics
-/// If `out` has another length, or a string has 4 GiB or more.
+/// Panics if `out` has another length, or a string has 4 GiB or more.
 pub fn encode<'a>(strings: impl ExactSizeIterator<Item = &'a [u8]>, out: &mut [u8]) {
     let mut writer = Writer::new(out, strings.len());
     for string in strings {
@@ -91,7 +91,7 @@ pub fn encode<'a>(strings: impl ExactSizeIterator<Item = &'a [u8]>, out: &mut [u
     writer.finish();
 }
 
-/// Writes a payload string by string, directly into its place: for strings that are read from a file and must not be
+/// Writes a payload string by string into its final memory, for strings that are read from a file and must not be
 /// copied. Every method panics if `out` is too small.
 pub struct Writer<'a> {
     rest: &'a mut [u8],
@@ -118,16 +118,16 @@ impl<'a> Writer<'a> {
         place
     }
 
-    /// Checks that everything was written.
+    /// Checks that the payload is complete.
     pub fn finish(self) {
         assert!(self.rest.is_empty(), "encoded_len and the writer must be given the same strings");
     }
 }
 
-/// Decodes the strings of a payload, borrowed.
+/// Decodes the strings of a payload without copying them. The whole payload is checked first.
 ///
 /// # Errors
-/// Returns a [`PayloadError`]; the whole payload is checked first.
+/// Returns a [`PayloadError`] if the bytes are not a payload.
 pub fn decode(bytes: &[u8]) -> Result<Vec<&[u8]>, PayloadError> {
     let head = bytes.get(..12).filter(|head| head[..8] == MAGIC).ok_or(PayloadError::Magic)?;
     let count = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
@@ -177,7 +177,7 @@ impl<'a> ProcessPayload<'a> {
     /// Decodes a process payload. No string contains a NUL.
     ///
     /// # Errors
-    /// Returns a [`PayloadError`] if the bytes are no process payload.
+    /// Returns a [`PayloadError`] if the bytes are not a process payload.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, PayloadError> {
         let strings = decode(bytes)?;
         if strings.iter().any(|string| string.contains(&0)) {

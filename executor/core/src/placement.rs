@@ -1,18 +1,19 @@
 //! Placement of secret files: mount points in the container, and the size of their file system.
 //!
-//! A mount hides as little of the container as possible, so that a program can write next to a secret file. The mounts
-//! are
+//! A mount hides as little of the container as possible, so that a program can write next to a secret file. The mount
+//! points are
 //!
 //! - a directory that is declared to hold only secret files: the directory of files with relative paths, and those of
-//!   the request. If the rootfs has it already, the missing entries directly below it (each binding by itself);
-//! - a directory that the rootfs lacks and that contains a file, so that its files change in one step. Exceptions are a
-//!   home, a directory directly below the root directory (`/root`, `/home/app`, `/srv`), and a path that has a name
-//!   with a leading dot (`.kube`): programs expect to write there;
+//!   the request. If the directory exists in the rootfs, the missing entries directly below it are mounted instead
+//!   (each binding by itself);
+//! - a directory that is missing in the rootfs and contains a file, so that its files change in one step. Exceptions,
+//!   because programs expect to write there: a home, a directory directly below the root directory (`/root`,
+//!   `/home/app`, `/srv`), and a path that has a name with a leading dot (`.kube`);
 //! - otherwise the single file.
 //!
-//! Other directories that the rootfs lacks are created in the container's own layer. The input is a view of the rootfs,
-//! the output is mount points with their contents. A symbolic link in any path is refused, because it could redirect
-//! the mount.
+//! Other directories that are missing in the rootfs are created in the container's own layer. The input is a view of
+//! the rootfs, the output is mount points with their contents. A path with a symbolic link is refused, because the link
+//! could redirect the mount.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -69,8 +70,8 @@ pub struct MountPoint {
     pub target: PathBuf,
     /// Files that the mount shows.
     pub content: Content,
-    /// True if the target is on a file system that is fresh in each container (`/tmp`, `/run`, ...), so that it can be
-    /// created only after that is mounted.
+    /// True if the target is on a file system that is new in each container (`/tmp`, `/run`, ...), so that the target
+    /// can be created only after that file system is mounted.
     pub in_fresh_mount: bool,
 }
 
@@ -119,9 +120,10 @@ impl MountPoint {
     }
 }
 
-/// Returns the mount points that one process of a tree of actions needs for its own files, which are
-/// `beside[own.len()..]`: the mount points in `beside`, which are for the container's and the process's files together,
-/// that show a file of the process. Files of the container that a mount would hide are linked to their original place.
+/// Returns the mount points that one process of a tree of actions needs for its own files. `own` are the container's
+/// files. `beside` are the mount points of the container's files followed by the process's files; of these, the mount
+/// points with a file of the process are returned. Files of the container that a mount would hide become links to their
+/// original place.
 ///
 /// # Errors
 /// Returns the path of a file of the container that no link can reach.
@@ -164,8 +166,8 @@ fn link_to(file: usize, mounts: &[MountPoint]) -> Option<PathBuf> {
     })
 }
 
-/// Returns true if anything is mounted at [`GENERATIONS_DIR`]: the generations of files in directories, or the second
-/// names of writable files.
+/// Returns true if [`GENERATIONS_DIR`] is a mount: of the generations of files in directories, or of the second names of
+/// writable files.
 pub fn shows_generations_dir(mounts: &[MountPoint], layout: Layout) -> bool {
     layout == Layout::Writable || mounts.iter().any(|mount| matches!(mount.content, Content::Directory(_)))
 }
@@ -221,7 +223,7 @@ pub fn place<V: RootfsView>(
     let fresh = &[fresh, shared].concat();
     let look = ConflictSearch { fresh, view };
     let mut violations = Vec::new();
-    // Directories that may become mount points. Of nested directories the outermost is used.
+    // Directories that may become mount points. If directories are nested, the outermost is used.
     let mut own: BTreeSet<PathBuf> = BTreeSet::new();
     for (index, directory) in directories.iter().enumerate() {
         match look.first_missing(directory, directory)? {
@@ -359,7 +361,7 @@ impl<V: RootfsView> ConflictSearch<'_, V> {
         Ok(Ok(None))
     }
 
-    /// Returns the first missing directory above a file; `None` if only the file is to be mounted.
+    /// Returns the first missing directory above a file; `None` if the file is mounted by itself.
     fn way(&self, path: &Path) -> Result<Result<Option<PathBuf>, String>, PlacementError<V::Error>> {
         let Some(parent) = path.parent() else { return Ok(Err(format!("`{}` is the root directory", path.display()))) };
         match self.first_missing(parent, path)? {
@@ -377,7 +379,7 @@ impl<V: RootfsView> ConflictSearch<'_, V> {
             Entry::Missing | Entry::File => Ok(None),
             Entry::Symlink => Err(format!("`{shown}`: {shown} is a symbolic link in the rootfs")),
             Entry::Directory => Err(format!("`{shown}` is a directory in the rootfs")),
-            Entry::Special => Err(format!("`{shown}` is neither a file nor absent in the rootfs")),
+            Entry::Special => Err(format!("`{shown}` is a device, a socket or a pipe in the rootfs")),
         })
     }
 }
@@ -399,12 +401,12 @@ impl VolumeSize {
     }
 }
 
-/// Returns the size for the content twice (an old and a new generation during a rotation; or the current and the
-/// original content of writable files) plus slack. It is counted in pages: 90,000 files of one byte fit a byte limit of
-/// 1 MB and need 355 MiB. The links to a generation have the same structure as the generation.
+/// Returns the size for all contents twice (an old and a new generation during a rotation; or the current and the
+/// original content of writable files) plus slack. The size is counted in pages: 90,000 files of one byte are within a
+/// byte limit of 1 MB, but need 355 MiB. The links to a generation have the same structure as the generation.
 pub fn volume_size(files: &[PlannedFile], page: u64) -> VolumeSize {
     let VolumeSize { bytes, inodes } = content_size(files, page);
-    // A long link target needs a page. Each file may have one, and a second one while it is exchanged.
+    // A long link target needs a page. Each file may have one long link, and a second one while the link is replaced.
     VolumeSize { bytes: 2 * bytes + (16 + 2 * files.len() as u64) * page, inodes: 4 * inodes + 64 }
 }
 
@@ -507,7 +509,7 @@ mod tests {
         let table: [Row<'_>; 11] = [
             // The root of relative paths is one mount, even with few files.
             (&["/etc/cf/a/user"], &[], &[("/etc/cf", &["a/user = /etc/cf/a/user"])]),
-            // A single file is mounted alone: no directory above it exists, and none is hidden.
+            // The file is mounted by itself: no directory above it exists, and none is hidden.
             (&["/root/.kube/config"], &[], &[("/root/.kube/config", &["/root/.kube/config"])]),
             (&["/etc/passwd", "/etc/new"], &[], &[("/etc/new", &["/etc/new"]), ("/etc/passwd", &["/etc/passwd"])]),
             // Files of one missing directory change together.
@@ -590,7 +592,7 @@ mod tests {
         assert!(violations[0].description.contains("below /etc/cf; at most 4066"), "{}", violations[0]);
     }
 
-    /// A path to a mount point has no symbolic link; a path with one is refused by name.
+    /// No path to a mount point may contain a symbolic link; the error names the link.
     #[test]
     fn links_and_things_in_the_way_are_refused_all_at_once() {
         let paths = ["/bin/x", "/etc/mtab", "/etc/passwd/x", "/opt", "/opt/pipe", "/opt/pipe/x", "/tmp"];

@@ -51,9 +51,9 @@ pub use volumes::{EmptyVolume, HostVolume, Medium, VOLUME_MODE_DEFAULT, Volume, 
 pub enum Rootfs {
     /// A read-only view of the host's programs with a minimal generated `/etc`.
     Host,
-    /// An existing directory, never written to: the container's changes go to an upper layer.
+    /// An existing directory. It is never written to: the container's changes go to an upper layer.
     Dir(PathBuf),
-    /// The layers of an image, shared with other containers of the image, never written to.
+    /// The layers of an image. They are shared with other containers of the image and never written to.
     Image(PlannedImage),
     /// An empty root for a pod, which runs no program.
     Pod,
@@ -195,13 +195,13 @@ fn file_mode() -> u32 {
 }
 
 impl PlannedFile {
-    /// Creates a secret file with the default mode and group.
+    /// Creates the plan of a secret file with the default mode and group.
     pub fn private(path: impl Into<PathBuf>, size: u64, field: impl Into<String>) -> Self {
         let (path, field) = (path.into(), field.into());
         Self { path, size, field, public: false, token: false, mode: FILE_MODE, group: None }
     }
 
-    /// Returns the field path of its path in the request.
+    /// Returns the field of the file's path in the request.
     pub fn path_field(&self) -> String {
         if self.token { self.field.clone() } else { format!("{}.path", self.field) }
     }
@@ -310,7 +310,7 @@ pub enum UserNamespace {
 pub struct Isolation {
     /// Kind of user namespace.
     pub user_namespace: UserNamespace,
-    /// True for all capabilities, no seccomp filter and no masked paths.
+    /// True if the container has all capabilities, no seccomp filter and no masked paths.
     pub privileged: bool,
     /// Capabilities to add, in the kernel's spelling (`CAP_CHOWN`), sorted; `ALL` means all of them.
     pub capabilities_added: Vec<String>,

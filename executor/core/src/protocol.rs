@@ -1,9 +1,9 @@
 //! Messages between the daemon, the launcher and the shims over SOCK_SEQPACKET, one message per packet.
 //!
 //! The encoding is protobuf, so that a daemon can be upgraded while older shims keep running. No message contains a
-//! secret: secrets are in memory files whose descriptors accompany [`Launch`] in the order of [`LAUNCH_FDS`]. Lists
-//! that can be long (files, labels) are in the plan's memory file and in the records on disk; a message here always
-//! fits a packet. Messages name the process they concern, because a container can have several.
+//! secret: secrets are in memory files whose descriptors accompany [`Launch`] in the order of [`LAUNCH_FDS`]. Long
+//! lists (files, labels) are in the plan's memory file and in the records on disk, so a message always fits a packet. A
+//! message names the process that it concerns, because a container can have several.
 
 use prost::{Message, Oneof};
 
@@ -48,7 +48,7 @@ pub struct LauncherRequest {
     /// Number of the request; the reply repeats it.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    /// Call; `None` if a newer peer sent a call that this version does not know.
+    /// Call; `None` if a newer peer sent a call that is unknown here.
     #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5, 6, 7, 8, 9, 150, 240")]
     pub call: Option<LauncherCall>,
 }
@@ -97,8 +97,8 @@ pub struct Hello {
     /// Key of the request digests that the daemon got from an earlier launcher; empty if it has none.
     #[prost(bytes = "vec", tag = "2")]
     pub tag_key: Vec<u8>,
-    /// Digests of the daemon's configuration. They only cause the launcher to read its own file again. `None` if the
-    /// daemon is older than this field.
+    /// Digests of the daemon's configuration. If they differ from the launcher's, the launcher reads its own file
+    /// again. `None` if the daemon is older than this field.
     #[prost(message, optional, tag = "3")]
     pub configuration: Option<ConfigurationDigests>,
 }
@@ -177,7 +177,7 @@ pub struct LauncherReply {
     /// Sequence number of the request.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    /// Answer; `None` if a newer peer sent one that this version does not know.
+    /// Answer; `None` if a newer peer sent an answer that is unknown here.
     #[prost(oneof = "LauncherAnswer", tags = "2, 3, 4, 5, 6, 150")]
     pub answer: Option<LauncherAnswer>,
 }
@@ -286,7 +286,7 @@ pub struct ShimRequest {
     /// Number of the request; the reply repeats it.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    /// Call; `None` if a newer peer sent a call that this version does not know.
+    /// Call; `None` if a newer peer sent a call that is unknown here.
     #[prost(oneof = "ShimCall", tags = "2, 3, 4, 5, 6, 7, 8, 40, 41, 42, 43, 80, 81, 82, 100, 101, 102, 130")]
     pub call: Option<ShimCall>,
 }
@@ -372,13 +372,14 @@ pub struct EndTransfer {
     /// Number of transferred bytes.
     #[prost(uint64, tag = "3")]
     pub bytes: u64,
-    /// Start of its step, in nanoseconds since the epoch, because the step may have been restarted.
+    /// Start of the transfer's step, in nanoseconds since the epoch. It identifies the run, because the step may have
+    /// been restarted.
     #[prost(uint64, tag = "4")]
     pub began: u64,
 }
 
 /// Moves a transfer worker into the cgroup of the container's workers, which has the container's processor limits. The
-/// reply comes before the worker gets its job.
+/// shim replies before the daemon sends the worker its job.
 #[derive(Clone, PartialEq, Message)]
 pub struct LimitWorker {
     /// Index of the transfer in the plan.
@@ -400,7 +401,7 @@ pub struct EndUnhealthy {
     /// Reason, for the log and the container's result: at most [`UNHEALTHY_REASON_MAX`] bytes on one line.
     #[prost(string, tag = "1")]
     pub reason: String,
-    /// Last lines of the failed programs, for the log only, where they are masked: at most one entry per check. (Field
+    /// Last lines of the failed programs, at most one entry per check. They are written only to the log, masked. (Field
     /// 2 was the output of one program.)
     #[prost(message, repeated, tag = "3")]
     pub outputs: Vec<CheckOutput>,
@@ -531,7 +532,7 @@ pub struct ShimReport {
     /// Sequence number of the request that this answers; 0 for unsolicited reports.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    /// Content; `None` if a newer peer sent one that this version does not know.
+    /// Content; `None` if a newer peer sent content that is unknown here.
     #[prost(oneof = "ShimNews", tags = "2, 3, 4, 130")]
     pub news: Option<ShimNews>,
 }
@@ -540,7 +541,8 @@ pub struct ShimReport {
 #[derive(Clone, PartialEq, Oneof)]
 #[allow(clippy::large_enum_variant)] // one at a time, on its way
 pub enum ShimNews {
-    /// The container is now in this state; its record on disk has the details. Sent on connecting, and at each change.
+    /// The container is now in this state; its record on disk has the details. Sent when the daemon connects, and at
+    /// each change.
     #[prost(message, tag = "2")]
     Reached(Reached),
     /// The container could not be created as requested, and is removed; or a request was refused.
@@ -585,7 +587,7 @@ pub struct FieldViolation {
     /// Description of the violation.
     #[prost(string, tag = "2")]
     pub description: String,
-    /// Name of its [`ViolationReason`].
+    /// Name of the [`ViolationReason`].
     #[prost(string, tag = "3")]
     pub reason: String,
 }
@@ -647,7 +649,7 @@ impl Refused {
             size += violation.field.len() + violation.description.len() + 48;
             size < MOST
         });
-        // A violation without its own reason gets the general one of the refusal: unsuitable or insufficient.
+        // A violation without its own reason gets the general reason of the refusal: unsuitable or insufficient.
         let general = match reason {
             Reason::Precondition => ViolationReason::Unsuitable,
             Reason::Exhausted => ViolationReason::Insufficient,
@@ -677,7 +679,7 @@ mod tests {
         let refused = Refused::from_fields(Reason::Invalid, &many);
         let report = ShimReport { sequence: u64::MAX, news: Some(ShimNews::Refused(refused)) };
         assert!(report.encoded_len() < PACKET_MAX);
-        // A violation without its own reason gets that of the refusal; any other reason stays.
+        // A violation without its own reason gets the reason of the refusal; any other reason is unchanged.
         let one = [Violation::new("f", "x"), Violation::new("g", ViolationReason::NotFound.because("y"))];
         let reported = Refused::from_fields(Reason::Precondition, &one).violations;
         assert_eq!((&*reported[0].reason, &*reported[1].reason), ("UNSUITABLE", "NOT_FOUND"));

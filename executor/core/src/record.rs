@@ -28,7 +28,7 @@ pub use step::{StepRecord, StepState};
 
 /// Largest record that is read, in bytes.
 pub const RECORD_MAX: u64 = 16 << 20;
-/// Version of the format of the records below. A reader rejects a newer one.
+/// Format version of the records below. A reader rejects newer versions.
 pub const RECORD_VERSION: u32 = 1;
 
 /// File system of the secret files.
@@ -138,8 +138,8 @@ pub struct ContainerRecord<P = Plan> {
     pub started_at: Option<Timestamp>,
     /// True if a client has stopped the container.
     pub stopped: bool,
-    /// Exit status of the process, set from the state `wiping` on, so that it survives if another process finishes the
-    /// container.
+    /// Exit status of the process. Set from the state `wiping` on, so that it is not lost if another process finishes
+    /// the container.
     #[serde(default)]
     pub exit: Option<Exit>,
     /// Number of times that the secret files were replaced, plus 1; 0 before they are written, and if there are none.
@@ -327,12 +327,12 @@ pub struct ExitRecord<P = Plan> {
     pub failure: Option<Failure>,
     /// Durations of the phases.
     pub timings: Timings,
-    /// Receipt of the wipe. Unset if the memory was freed with its last holder before it could be overwritten.
+    /// Receipt of the wipe. Unset if the kernel freed the memory with its last holder before it could be overwritten.
     pub wipe: Option<WipeRecord>,
     /// Summary of the outputs; unset if none were declared, or the process never ran.
     #[serde(default)]
     pub outputs: Option<OutputsRecord>,
-    /// True if the end of the output may be missing from the log, because no process read it.
+    /// True if the end of the output may be missing from the log, because no process was left to read the output.
     #[serde(default)]
     pub output_incomplete: bool,
     /// Counters of the whole run; unset if the process never ran.

@@ -19,7 +19,7 @@ const SHARED_SECTIONS: [&str; 8] =
     ["policy", "volumes", "devices", "apparmor", "launcher", WARM_POOL_OLD, "warm_pool", "identity"];
 /// Old name of the section `[warm_pool]`. It is still read, with a warning.
 pub const WARM_POOL_OLD: &str = "shells";
-/// Section of which both programs read only some keys.
+/// Section in which both programs read only some keys.
 const IMAGES: &str = "images";
 /// Keys of [`crate::image::ImageRules`].
 const IMAGE_KEYS: [&str; 3] = ["allow", "allow_import", "allow_archives"];
@@ -180,8 +180,8 @@ pub struct LauncherSettings {
     pub image_devices: bool,
     /// Time limit of a CNI plugin, in seconds: 1 to 300.
     pub cni_plugin_seconds: u64,
-    /// Watchdog timeout in seconds: 2 to 3600, or 0 for never. A shim whose event loop does not turn for this time is
-    /// killed.
+    /// Watchdog timeout in seconds: 2 to 3600, or 0 for no watchdog. A shim whose event loop does not iterate for this
+    /// time is killed.
     pub watchdog_seconds: u64,
 }
 
@@ -245,7 +245,7 @@ pub struct Unusable {
     pub key: &'static str,
     /// Value from the configuration.
     pub value: String,
-    /// Description of the fault, and of a valid value.
+    /// Fault of the value, and a valid value.
     pub why: String,
 }
 
@@ -260,7 +260,7 @@ impl LauncherSettings {
         let parent = Path::new(&self.cgroup_parent);
         let plain = parent.components().all(|part| matches!(part, Component::Normal(_)));
         if self.cgroup_parent.is_empty() || !plain {
-            let why = "is not a relative path of plain names".to_owned();
+            let why = "must be a relative path without `.` and `..`".to_owned();
             return unusable("launcher.cgroup_parent", &format!("{parent:?}"), why);
         }
         if !(1..=CNI_PLUGIN_SECONDS_MAX).contains(&self.cni_plugin_seconds) {

@@ -78,7 +78,7 @@ pub fn find(error: &(dyn Error + 'static)) -> Option<Shortage> {
                 (_, io::ErrorKind::OutOfMemory) => return Some(Shortage::Memory),
                 _ => {}
             }
-            // An error that this kind of error wraps is not returned by its `source`.
+            // `source` of an `io::Error` skips the wrapped error itself.
             if let Some(found) = system.get_ref().and_then(|inner| find(inner)) {
                 return Some(found);
             }

@@ -110,7 +110,7 @@ pub fn build(plan: &Plan, resolved: &Resolved<'_>) -> Result<Spec, OciSpecError>
         .process(process(plan, resolved)?)
         .linux(linux)
         .build()?;
-    // A member uses the namespace of its pod.
+    // A member has the namespace of its pod.
     if resolved.shared.is_some() {
         spec.set_hostname(None);
     }
@@ -183,8 +183,8 @@ fn process(plan: &Plan, resolved: &Resolved<'_>) -> Result<Process, OciSpecError
     ProcessBuilder::default()
         .terminal(false)
         .user(user)
-        // Both are replaced when init starts. HOME must be set: without it libcontainer asks the name services
-        // of the image, as root, with every descriptor that init inherited.
+        // Arguments and environment are replaced when init starts. HOME must be set: without it libcontainer asks the
+        // name services of the image, as root, with every descriptor that init inherited.
         .args(vec!["init".to_owned()])
         .env(vec!["PATH=/".to_owned(), "HOME=/".to_owned()])
         .cwd("/")

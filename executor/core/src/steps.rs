@@ -8,15 +8,15 @@
 //! |---|---|---|
 //! | run | with its process | exit status other than 0; cancelled |
 //! | download, upload | with the transfer | `Failed to download ARTIFACT: reason`; cancelled |
-//! | serial | at the first error, or after the last; when cancelled, with the step that runs | that error |
+//! | serial | at the first error, or after the last action; when cancelled, with the running action | that error |
 //! | parallel | when all have ended | all errors, joined by `; ` |
 //! | codependent | when all have ended; the others are cancelled when one ends | always: `Codependent step exited`, and the others |
 //! | try | with its action | none |
 //! | timeout | with its action, which is cancelled in time | `exceeded 30s timeout` |
 //! | emit_progress | with its action | that of its action |
 //!
-//! Sidecars and the main action are like codependent actions, but a successful end is no error. With a restart policy
-//! they are restarted after they end (`restart.rs`); setup is not.
+//! Sidecars and the main action are like codependent actions, but a successful end is not an error. A restart policy
+//! restarts them after they end (`restart.rs`); setup is not restarted.
 
 mod error;
 mod pace;
@@ -113,7 +113,7 @@ enum Role {
     Serial,
     Parallel,
     Codependent {
-        /// True if an end without an error counts as an error.
+        /// True if an end without an error is an error for this step.
         fails_on_exit: bool,
     },
     Try,

@@ -1,17 +1,17 @@
 //! The runtime token of a container, the only credential for GetSecrets.
 //!
-//! The format is `ID.HEX`: the container's id and 32 random bytes. The shim generates it, writes it into the
-//! container's secret file system and keeps its digest. A caller that presents a token is forwarded to that shim with
-//! the token's digest. Unlike a password, 32 random bytes cannot be guessed from their digest.
+//! The format is `ID.HEX`: the container's id and 32 random bytes. The shim generates the token, writes it into the
+//! container's secret file system and keeps the token's digest. A caller that presents a token is forwarded to that
+//! shim with the digest of the token. Unlike a password, 32 random bytes cannot be guessed from their digest.
 
 use crate::ident::ContainerId;
 
 /// Directory of sockets in a container with a token, mounted read-only. The directory is mounted instead of the socket,
-/// so that the socket of a restarted daemon also appears.
+/// so that the socket of a restarted daemon is visible, too.
 pub const RUNTIME_DIR: &str = "/run/executor";
 /// Name of the socket in that directory, and in the directory `runtime` of the daemon's run directory.
 pub const RUNTIME_SOCKET: &str = "runtime.sock";
-/// The directory in the daemon's run directory that containers can see. It contains nothing else.
+/// Directory in the daemon's run directory that is visible in containers. It contains only the runtime socket.
 pub const RUNTIME_SOURCE: &str = "runtime";
 /// Random bytes in a token.
 pub const RANDOM_BYTES: usize = 32;

@@ -1,11 +1,9 @@
 //! Updates of a running container.
 //!
-//! An update of the secret files (rotation): the daemon's request to the shim, and the resulting changes of the
-//! container's mounts.
-//!
-//! The daemon sends the whole list of files after the update, and which of them have new content. The shim validates
-//! the list like the original one, compares the generation, and swaps. Mount points do not change: a
-//! file can be added below a mounted directory, and a file that is mounted by itself can only be replaced.
+//! An update of the secret files (rotation) is the daemon's request to the shim, and the resulting changes of the
+//! container's mounts. The daemon sends the whole list of files after the update, and the indices of the files with new
+//! content. The shim validates the list like the original list, compares the generation, and swaps. Mount points do not
+//! change: a file can be added below a mounted directory, and a file that is mounted by itself can only be replaced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -21,7 +19,7 @@ use crate::violation::ViolationReason::{TooLong, Unsuitable};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileUpdate {
-    /// Generation that this list is based on. The update is refused as stale if it is not the current one.
+    /// Generation that this list is based on. If it is not the current generation, the update is refused as stale.
     pub base_generation: u64,
     /// All files after the update; the runtime token's file is the last.
     pub files: Vec<PlannedFile>,
@@ -35,7 +33,7 @@ pub struct FileUpdate {
 pub struct EgressUpdate {
     /// True if connections to outside of the container's network are allowed.
     pub egress: bool,
-    /// The only allowed destinations of these connections; every destination when empty.
+    /// Allowed destinations of these connections; every destination when empty.
     pub rules: Vec<EgressRule>,
 }
 

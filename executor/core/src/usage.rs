@@ -153,7 +153,7 @@ pub struct NetworkUsage {
     pub sent: Traffic,
 }
 
-/// Returns the number after a name, in lines of `NAME NUMBER`.
+/// Returns the number that follows a name, in lines of the form `NAME NUMBER`.
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|number| number.trim().parse().ok())

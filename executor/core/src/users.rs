@@ -1,7 +1,7 @@
 //! Resolves `user[:group]` with the passwd and group files of a rootfs, never with the host's name services.
 //!
-//! The input is the bytes of the rootfs' files (an image is untrusted: lines may be anything); the output is the
-//! process's user. As in OCI images, a number needs no entry and a name does.
+//! The input is the bytes of the rootfs' files (an image is untrusted: lines may have any content); the output is the
+//! process's user. As in OCI images, a number needs no entry and a name needs one.
 
 use std::path::PathBuf;
 
@@ -84,14 +84,14 @@ pub fn resolve(user: &UserRef, passwd: &[u8], group: &[u8]) -> Result<ResolvedUs
     };
     extra.sort_unstable();
     extra.dedup();
-    // It becomes the value of a variable; an invalid one is ignored.
+    // The home becomes the value of a variable; an invalid home is ignored.
     let fit = |home: &String| home.starts_with('/') && !home.contains('\0') && home.len() < PATH_MAX;
     let home = entry.map(|entry| String::from_utf8_lossy(entry.home).into_owned()).filter(fit);
     Ok(ResolvedUser { uid, gid, groups: extra, home: home.unwrap_or_else(|| "/".to_owned()).into() })
 }
 
 /// Resolves a user of the host, by name or number, to uid and gid. A number without an entry gets the group of the same
-/// number and not group 0, which a container's user would get: root's group can read files of root.
+/// number, and not group 0 as in a container, because the host's group 0 can read files of root.
 ///
 /// # Errors
 /// Returns the name if the file has no such user.

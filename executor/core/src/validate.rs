@@ -2,9 +2,9 @@
 //! limit and the size of the value, and none contains a secret.
 //!
 //! The input is a [`Draft`] that borrows from the decoded message, so that validation copies no secret; the output is
-//! the public part. Rules for paths of files: no `.`, `..`, NUL, newline, nothing under `/proc`,
-//! `/sys` or `/dev`, no duplicate, no file that is also another's directory, no name that begins with `..`
-//! (reserved for atomic rotation, as in Kubernetes).
+//! the public part. Rules for paths of files: no `.`, `..`, NUL or newline; not under `/proc`, `/sys` or `/dev`; no
+//! duplicate; no file at the path of another file's directory; no name that begins with `..` (reserved for atomic
+//! rotation, as in Kubernetes).
 
 mod actions;
 mod checks;

@@ -38,7 +38,7 @@ pub struct FieldFault {
 }
 
 impl FieldFault {
-    /// Returns the same fault, whose description is prefixed with the faulty part of the field.
+    /// Returns the same fault, with the faulty part of the field as a prefix of the description.
     #[must_use]
     pub fn within(self, what: &str) -> Self {
         Self { description: format!("{what}: {}", self.description), ..self }
@@ -149,12 +149,12 @@ impl ViolationReason {
         FieldFault { reason: self, description: description.into() }
     }
 
-    /// Returns the reason with this name; the general one if it is not known.
+    /// Returns the reason with this name, or [`Self::InvalidValue`] if the name is not known.
     pub fn from_name(name: &str) -> Self {
         Self::ALL.iter().copied().find(|reason| reason.name() == name).unwrap_or_default()
     }
 
-    /// Returns this reason, or `other` if this is only the general one.
+    /// Returns this reason, or `other` if this reason is [`Self::InvalidValue`].
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         if self == Self::InvalidValue { other } else { self }

@@ -1,4 +1,4 @@
-//! Tables of single histories, and random ones compared with a model that evaluates the whole history each time.
+//! Tables of single histories, and random histories compared with a model that evaluates the whole history each time.
 
 use proptest::prelude::*;
 
@@ -101,7 +101,8 @@ fn a_container_that_never_starts_is_ended_in_time() {
     assert_eq!(change, Some(Change::End("Instance never healthy after 1m0s: refused".into())));
 }
 
-/// A check that could not be executed counts neither way. A daemon that is late checks before it ends the container.
+/// A check that could not be executed counts neither as success nor as failure. A daemon that is late executes a check
+/// before it ends the container.
 #[test]
 fn p37_only_a_failure_ends_a_container() {
     let checks = checks(&[check(1, 0)], &[], &[]);

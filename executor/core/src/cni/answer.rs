@@ -178,7 +178,7 @@ pub fn plugin_failure(stdout: &[u8], stderr: &[u8]) -> PluginFailure {
 /// Returns the versions that both a plugin and this code support.
 ///
 /// # Errors
-/// Returns a description of the fault if the output is no list of versions.
+/// Returns a description of the fault if the output is not a list of versions.
 pub fn supported_versions(answer: &Value) -> Result<Vec<Version>, String> {
     let names = list(answer, "supportedVersions", LIST_MAX)?;
     Ok(names.iter().filter_map(|name| Version::from_name(name.as_str()?)).collect())

@@ -24,18 +24,18 @@ pub struct Attachment {
     pub netns: PathBuf,
     /// Boot in which the namespace path is valid.
     pub boot_id: String,
-    /// Configuration of the network at the time of ADD; later changes have no effect on it.
+    /// Configuration of the network at the time of ADD; later changes of the configuration have no effect.
     pub network: Network,
-    /// The version in use.
+    /// Version of the CNI specification in use.
     pub version: Version,
-    /// Capabilities requested from the plugins.
+    /// Capabilities that the plugins are asked for.
     pub asked: Capabilities,
     /// Result of ADD so far.
     pub result: Option<Value>,
 }
 
-/// Returns the id of a container for plugins: its own id, truncated, and a unique part, so that no container of
-/// another executor, and no earlier or later container with the same id, has the same one.
+/// Returns the id of a container for plugins: its own id, truncated, and a unique part. So no container of another
+/// executor, and no earlier or later container with the same id, has the same id for plugins.
 pub fn container_id(id: &ContainerId, unique: &str) -> String {
     let shown: String = id.as_str().chars().take(ID_SHOWN).collect();
     format!("{shown}-{unique}")

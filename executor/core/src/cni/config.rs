@@ -34,7 +34,7 @@ pub struct Plugin {
     pub config: Map<String, Value>,
 }
 
-/// Error of a file that is not a network configuration.
+/// Error of parsing a network configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadConfig {
     /// The file is not JSON.
@@ -58,7 +58,7 @@ impl Network {
     /// Parses the content of a configuration file.
     ///
     /// # Errors
-    /// Returns an error if it is no network configuration, or only for unsupported versions.
+    /// Returns an error if the content is not a network configuration, or lists only unsupported versions.
     pub fn parse(bytes: &[u8]) -> Result<Self, BadConfig> {
         let root: Value = serde_json::from_slice(bytes).map_err(|error| BadConfig::Json(error.to_string()))?;
         let Value::Object(root) = root else { return Err(BadConfig::Json("it is not an object".into())) };

@@ -110,7 +110,7 @@ fn a_plugin_is_given_what_is_its_own() {
         {"hostPort": 53, "containerPort": 80, "protocol": "udp", "hostIP": "127.0.0.1"},
     ]);
     assert_eq!(second["runtimeConfig"], json!({"portMappings": ports}));
-    assert_eq!(given(1, None).get("prevResult"), None, "what stood in the configuration is no result");
+    assert_eq!(given(1, None).get("prevResult"), None, "prevResult of the configuration is dropped");
     assert_eq!(given(2, None)["runtimeConfig"]["dns"]["servers"], json!(["10.0.0.1"]));
     assert!(!asked().no_one_publishes(&network));
     let single = Network::parse(br#"{"cniVersion": "1.0.0", "name": "one", "type": "ptp"}"#).unwrap();

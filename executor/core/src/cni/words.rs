@@ -63,16 +63,16 @@ impl Capabilities {
         Self(all)
     }
 
-    /// Returns true if ports are requested but no plugin of the network publishes any. (Name servers reach resolv.conf
-    /// without a plugin.)
+    /// Returns true if ports are requested but no plugin of the network can publish them. (Name servers are written to
+    /// resolv.conf without a plugin.)
     pub fn no_one_publishes(&self, network: &Network) -> bool {
         self.0.contains_key(PORTS) && !network.plugins.iter().any(|plugin| declares(plugin, PORTS))
     }
 }
 
 impl Capabilities {
-    /// Returns a port that both publish on overlapping addresses of the host. Plugins do not check this: the first
-    /// container would get the traffic for the second.
+    /// Returns a port that both publish on overlapping addresses of the host. Plugins do not check for this conflict:
+    /// the first container would get the traffic for the second.
     pub fn published_by_both(&self, other: &Self) -> Option<String> {
         let shared = |one: &&Value| ports(other).iter().any(|another| overlap(one, another));
         let port = ports(self).iter().find(shared)?;

@@ -1,8 +1,9 @@
 //! Process defaults from an image's configuration, and their combination with a request.
 //!
-//! The rules are Docker's: a request without a program runs Entrypoint followed by its arguments, or by Cmd if it has
-//! none; a program in the request replaces both. Variables of the request override those of the image with the same
-//! name. An image is untrusted: its values are limited here, and validated together with the request afterwards.
+//! The rules are Docker's: a request without a program runs Entrypoint followed by the request's arguments, or by Cmd
+//! if the request has none; a program in the request replaces both. Variables of the request override those of the
+//! image with the same name. An image is untrusted: its values are limited here, and validated together with the
+//! request afterwards.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +38,7 @@ pub struct ImageDefaults {
     pub volumes: Vec<String>,
 }
 
-/// Error of a configuration that cannot be used, with every violation.
+/// Error of reading a configuration; holds every violation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the image's configuration: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
 pub struct ConfigError(pub Vec<Violation>);
@@ -60,7 +61,7 @@ pub struct Command {
     pub path: String,
     /// Arguments after the program's name.
     pub args: Vec<String>,
-    /// Offset of the request's own arguments in `args`; -1 if the first one became the program.
+    /// Offset of the request's own arguments in `args`; -1 if the first argument became the program.
     pub shift: i64,
 }
 
@@ -151,8 +152,8 @@ impl ImageDefaults {
     }
 }
 
-/// Parses a configuration. Entrypoint and Cmd may be a string instead of a list, as in Docker: it becomes a list with
-/// that one string.
+/// Parses a configuration. Entrypoint and Cmd may be a string instead of a list, as in Docker: the string becomes a
+/// list with one entry.
 ///
 /// # Errors
 /// Returns the error of the JSON parser if the document is not a configuration.

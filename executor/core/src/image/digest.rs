@@ -40,7 +40,7 @@ pub struct Digest {
     hex: String,
 }
 
-/// Error of a string that is not a digest.
+/// Error of parsing a digest.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDigest {
     /// The text has no colon, or another algorithm.

@@ -1,8 +1,8 @@
 //! The operator's policy for images: which repositories may be fetched from, and whether imports and archives may run.
 //!
 //! The input is the keys of the table `images` and a requested reference; the output is a permission, or a refusal that
-//! names the key. executord makes this decision before anything is fetched, and the launcher's side makes it again
-//! before a container is created. `executor_images` decides which stored images a permitted reference may resolve to.
+//! names the key. executord applies the policy before it fetches an image, and the launcher applies the policy again
+//! before it creates a container. `executor_images` decides which stored images a permitted reference may resolve to.
 
 mod pattern;
 
@@ -40,7 +40,7 @@ struct Rules {
     archives: bool,
 }
 
-/// A refusal, which names the key that would permit the image.
+/// A refusal. It names the key that would permit the image.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} is not allowed by this daemon's configuration ({key})")]
 pub struct Forbidden {
@@ -59,8 +59,8 @@ impl fmt::Display for BadRules {
 }
 
 impl ImagePolicy {
-    /// Creates the policy of a configuration. If any of the keys is set, unset ones allow nothing. A
-    /// `private` daemon, which a user started for themselves, gets an explicit policy that allows everything.
+    /// Creates the policy of a configuration. If any of the keys is set, unset keys allow nothing. A `private` daemon,
+    /// which a user has started for private use, gets an explicit policy that allows everything.
     ///
     /// # Errors
     /// Returns every invalid pattern, or an error if there are too many.
@@ -133,7 +133,7 @@ impl ImagePolicy {
         verdict(allowed, || ("an imported image".to_owned(), "images.allow_import"))
     }
 
-    /// Checks whether layouts and archives on the executor's disk may run; `what` is the kind of the requested one.
+    /// Checks whether layouts and archives on the executor's disk may run. `what` is the requested kind.
     ///
     /// # Errors
     /// Returns the refusal if they may not run.
@@ -192,7 +192,7 @@ mod tests {
         }
         let refused =
             "an image of docker.io/library/debian is not allowed by this daemon's configuration (images.allow)";
-        // Setting any one key makes the others deny by default.
+        // If any key is set, the other keys deny by default.
         let closed = policy(Some(&[]), None, None);
         assert!(!closed.is_open() && closed.may_import().is_err());
         assert_eq!(reported(&closed, registry), refused);

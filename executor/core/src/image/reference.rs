@@ -32,7 +32,7 @@ const INNER_MAX: usize = 512;
 const REFERENCE_MAX: usize = PATH_MAX + INNER_MAX;
 /// Registry of references without a host name.
 pub(super) const DEFAULT_REGISTRY: &str = "docker.io";
-/// Namespace of images in the default registry that name none.
+/// Namespace, in the default registry, of images without a namespace.
 pub(super) const DEFAULT_NAMESPACE: &str = "library/";
 /// Tag of references without a tag or digest.
 const DEFAULT_TAG: &str = "latest";
@@ -99,7 +99,7 @@ pub enum Fault {
     /// The path is invalid.
     #[error("path `{0}` is not valid: it must be absolute, without `.` and `..`, and shorter than {PATH_MAX} bytes")]
     Path(String),
-    /// The name inside of a layout or an archive is invalid.
+    /// The name inside the layout or archive is invalid.
     #[error("name `{0}` is not valid: use 1 to {INNER_MAX} visible ASCII characters")]
     Inner(String),
 }
@@ -115,7 +115,7 @@ impl Fault {
     }
 }
 
-/// Error of a string that is not a reference, with all its faults.
+/// Error of parsing a reference; holds all faults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadReference(pub Vec<Fault>);
 

@@ -1,5 +1,5 @@
-//! Signals as named in image configurations. The names are nix's; `agent_cli::signals` has the same rules, and does not
-//! depend on crates of the executor.
+//! Signals as named in image configurations. The names are nix's. `agent_cli::signals` has the same rules but does not
+//! depend on the executor's crates.
 
 use nix::sys::signal::Signal;
 

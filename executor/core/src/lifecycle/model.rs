@@ -1,7 +1,7 @@
 //! A model of the design: the daemon, the launcher and one shim, each of which can crash at any step and be restarted,
-//! over the state that outlives them (the kernel, the disk, the ledger). States move by the real [`advance`].
+//! and the state that survives them (the kernel, the disk, the ledger). States change by the real [`advance`].
 //!
-//! The input is random sequences of steps, crashes and restarts. Each of them must reach the same final state, and no
+//! The input is random sequences of steps, crashes and restarts. Each sequence must reach the same final state, and no
 //! step may report completion before the wipe.
 
 use super::{State, advance};
@@ -111,7 +111,7 @@ impl World {
         }
     }
 
-    /// Executes the next final step, in order. Each of them may be repeated.
+    /// Executes the next final step, in order. Each step may be repeated.
     fn finish(&mut self) {
         if self.process {
             self.process = false;
@@ -139,8 +139,8 @@ impl World {
             (reported(State::Completed) > reported(State::Wiping), "completed without wiping"),
             (reported(State::Completed) > 1, "completed twice"),
             (!self.run_dir && !self.exit_record, "forgotten"),
-            (self.ran && reported(State::Wiping) > reported(State::Running), "not seen to have run"),
-            (self.reported.windows(2).any(|pair| pair[0] >= pair[1]), "a state twice, or late"),
+            (self.ran && reported(State::Wiping) > reported(State::Running), "running was never reported"),
+            (self.reported.windows(2).any(|pair| pair[0] >= pair[1]), "a state reported twice or out of order"),
         ];
         rules.iter().find(|(broken, _)| *broken).map_or(Ok(()), |(_, what)| Err(format!("{what}: {self:?}")))
     }
@@ -149,8 +149,8 @@ impl World {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(2000))]
 
-    /// Every sequence ends in completed exactly once, after the wipe, whichever process crashes at whatever step,
-    /// provided that daemon and launcher are restarted eventually.
+    /// Every sequence ends in completed exactly once, after the wipe, regardless of which process crashes at which
+    /// step, provided that daemon and launcher are restarted eventually.
     #[test]
     fn every_path_ends_wiped_and_then_completed(steps in proptest::collection::vec(0usize..STEPS.len(), 0..60)) {
         let mut world = World::new();

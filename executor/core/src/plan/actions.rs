@@ -27,7 +27,7 @@ pub struct Actions {
     /// Policy for restarting `action` and the sidecars after they end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart: Option<RestartPolicy>,
-    /// Limits of sidecars, by their indices. Sidecars without own limits are missing.
+    /// Limits of sidecars, by their indices. Sidecars without own limits have no entry.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sidecar_limits: BTreeMap<usize, SidecarLimits>,
 }
@@ -61,7 +61,7 @@ pub enum Action {
     Try(Box<Action>),
     /// Cancels its action after a time, and then fails.
     Timeout {
-        /// Action that is limited.
+        /// Action with the time limit.
         action: Box<Action>,
         /// Timeout.
         after: Duration,
@@ -143,7 +143,7 @@ impl Actions {
         }
     }
 
-    /// Returns true if there is only one run action, whose tree exists only because of its restart policy.
+    /// Returns true if there is only one run action, and a tree only because of the restart policy.
     pub fn is_lone_run(&self) -> bool {
         self.setup.is_none() && self.sidecars.is_empty() && matches!(self.action, Action::Run(_))
     }
@@ -159,7 +159,7 @@ impl Actions {
         self.sidecar_limits.keys().find(has).copied()
     }
 
-    /// Returns the index of the first process of the main action, whose user owns the container's files.
+    /// Returns the index of the first process of the main action. The user of this process owns the container's files.
     pub fn first_process(&self) -> Option<usize> {
         let mut first = None;
         self.action.visit("", &mut |_, action| {

@@ -15,7 +15,7 @@ pub enum Network {
     None,
     /// The host's network.
     Host,
-    /// A separate namespace that CNI plugins connect to a network of the operator's.
+    /// A separate namespace that CNI plugins connect to one of the operator's networks.
     Cni,
     /// An existing namespace, by a path that the operator allows.
     Path,
@@ -79,7 +79,7 @@ pub struct Connectivity {
     pub ports: Vec<PublishedPort>,
     /// True if the container may open connections to outside of its network.
     pub egress: bool,
-    /// The only destinations outside of its network to which it may open connections; every destination when empty.
+    /// Destinations outside of its network to which it may open connections; every destination when empty.
     pub egress_rules: Vec<EgressRule>,
     /// Host name; derived from the container's id when empty.
     pub hostname: String,

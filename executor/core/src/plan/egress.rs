@@ -116,17 +116,17 @@ impl AddressRange {
     }
 }
 
-/// Error of a text that is not a range of addresses.
+/// Error of parsing a range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRange {
-    /// The text has another form.
+    /// The text is not an address, a network or a range.
     #[error("is not an address, a network (192.0.2.0/24) or a range (192.0.2.1-192.0.2.9)")]
     Form,
     /// The ends are of different families.
     #[error("mixes IPv4 and IPv6")]
     Mixed,
     /// The end is before the start.
-    #[error("ends before it begins")]
+    #[error("has an end that is before its start")]
     Order,
 }
 

@@ -1,7 +1,7 @@
 //! Pods: groups of containers that share a network, IPC and a host name and, if requested, processes and volumes.
 //!
-//! A pod is a container without a program, the holder, whose first process keeps the namespaces. A member names the
-//! pod, and its plan repeats the pod's settings, so that the rules for other containers apply to it as well.
+//! A pod is represented by its holder, a container without a program whose first process keeps the namespaces. A member
+//! names the pod, and the member's plan repeats the pod's settings, so that the rules for other containers apply to it.
 
 use std::path::{Path, PathBuf};
 

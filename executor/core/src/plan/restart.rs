@@ -9,29 +9,29 @@ pub const RESTART_DELAY_MIN_DEFAULT: Duration = Duration::from_secs(10);
 /// Default longest delay (the kubelet's).
 pub const RESTART_DELAY_MAX_DEFAULT: Duration = Duration::from_secs(300);
 
-/// Ends after which the action is restarted.
+/// Condition for restarting the action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RestartMode {
-    /// Failures, at most this many times; without a limit if unset.
+    /// Restart after failures, at most this many times; any number of times if unset.
     OnFailure(Option<u32>),
-    /// Success and failure.
+    /// Restart after success and failure.
     Always,
 }
 
 /// Restart policy of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartPolicy {
-    /// Ends after which the action is restarted.
+    /// Condition for restarting the action.
     pub mode: RestartMode,
-    /// Delay before the second consecutive restart; doubled for each further one. The first restart is immediate.
+    /// Delay before the second consecutive restart, doubled for each further restart. The first restart is immediate.
     pub delay_min: Duration,
     /// Longest delay. A run that lasts twice this time resets the sequence.
     pub delay_max: Duration,
 }
 
 impl RestartPolicy {
-    /// Returns true if the action is restarted after an end, with this many restarts so far.
+    /// Returns true if the action is restarted after a run that ended. `restarts` is the number of restarts so far.
     pub fn permits(&self, failed: bool, restarts: u64) -> bool {
         match self.mode {
             RestartMode::Always => true,
@@ -39,7 +39,7 @@ impl RestartPolicy {
         }
     }
 
-    /// Returns the length of a run after which earlier ends are ignored (the kubelet's rule).
+    /// Returns the duration of a run that resets the sequence of consecutive restarts (the kubelet's rule).
     pub fn forget_after(&self) -> Duration {
         self.delay_max * 2
     }

@@ -58,7 +58,7 @@ pub struct Surroundings {
     pub init: bool,
 }
 
-/// Returns the settings of containers whose plans are older than this field.
+/// Returns the settings of containers whose plans were written before this field existed.
 pub(super) fn before() -> Surroundings {
     Surroundings { shm_bytes: SHM_BYTES_DEFAULT, ..Surroundings::default() }
 }

@@ -1,6 +1,7 @@
 //! Downloads and uploads of a tree of actions, without their URLs.
 //!
-//! A URL is secret: like the arguments of a step it is kept in the container's secret volume and is in no plan.
+//! A URL is secret: like the arguments of a step, it is kept in the container's secret volume and is not part of a
+//! plan.
 
 use serde::{Deserialize, Serialize};
 
@@ -46,9 +47,9 @@ impl Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ChecksumAlgorithm {
-    /// MD5, only against accidental errors.
+    /// MD5; detects only accidental errors.
     Md5,
-    /// SHA-1, only against accidental errors.
+    /// SHA-1; detects only accidental errors.
     Sha1,
     /// SHA-256.
     Sha256,

@@ -28,7 +28,7 @@ pub struct Volume {
 pub enum VolumeSource {
     /// A new directory, which is removed with the container.
     Empty(EmptyVolume),
-    /// A volume of the operator's, by name.
+    /// The operator's volume with this name.
     Host(String),
     /// The files of an image.
     Image(VolumeImage),
@@ -90,7 +90,7 @@ pub struct HostVolume {
 }
 
 impl Volume {
-    /// Returns the empty volume, if it is one.
+    /// Returns the empty volume; `None` if the volume has another source.
     pub fn empty(&self) -> Option<&EmptyVolume> {
         match &self.source {
             VolumeSource::Empty(empty) => Some(empty),
@@ -103,7 +103,7 @@ impl Volume {
         matches!(self.source, VolumeSource::Pod(_))
     }
 
-    /// Returns the image, if it is one.
+    /// Returns the image; `None` if the volume has another source.
     pub fn image(&self) -> Option<&VolumeImage> {
         match &self.source {
             VolumeSource::Image(image) => Some(image),
@@ -120,8 +120,8 @@ impl EmptyVolume {
 }
 
 impl Plan {
-    /// Returns true if the shim mounts volumes and tmpfs file systems together, outer ones first. This is so if the
-    /// container has volumes, or CDI devices, which can add mounts.
+    /// Returns true if the shim mounts volumes and tmpfs file systems together, outer mounts first: if the container
+    /// has volumes, or CDI devices, which can add mounts.
     pub fn has_ordered_mounts(&self) -> bool {
         !self.volumes.is_empty() || self.host_options.cdi_devices().next().is_some()
     }

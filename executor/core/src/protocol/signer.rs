@@ -48,7 +48,7 @@ pub struct SignRequest {
 /// Message of the signer.
 #[derive(Clone, PartialEq, Message)]
 pub struct SignerReply {
-    /// Answer; `None` if a newer peer sent one that this version does not know.
+    /// Answer; `None` if a newer peer sent an answer that is unknown here.
     #[prost(oneof = "SignerAnswer", tags = "1, 2, 3")]
     pub answer: Option<SignerAnswer>,
 }

@@ -2,8 +2,7 @@
 //! that are attached to its own process.
 //!
 //! The arguments of an executed process are in a memory file, and its input and output pass over its own descriptors to
-//! the daemon: no message here contains them. A packet of an attached client is one of the marks below, followed by
-//! bytes.
+//! the daemon: no message contains them. A packet of an attached client is one of the marks below, followed by bytes.
 
 use prost::{Message, Oneof};
 
@@ -24,7 +23,7 @@ pub struct Exec {
     /// Id of the container.
     #[prost(string, tag = "1")]
     pub container_id: String,
-    /// `user[:group]`; the container's own when empty.
+    /// User as `user[:group]`; the container's own user when empty.
     #[prost(string, tag = "2")]
     pub user: String,
     /// True if the process gets a terminal.
@@ -119,7 +118,7 @@ pub struct ExecOrder {
 /// Report of the process on a session.
 #[derive(Clone, PartialEq, Message)]
 pub struct ExecReport {
-    /// Content; `None` if a newer peer sent one that this version does not know.
+    /// Content; `None` if a newer peer sent content that is unknown here.
     #[prost(oneof = "ExecNews", tags = "1, 2, 3, 4, 5")]
     pub news: Option<ExecNews>,
 }

@@ -12,7 +12,7 @@ pub struct RestartRecord {
     pub count: u64,
     /// Start of the current run, or of the last one.
     pub started_at: Option<Timestamp>,
-    /// End that the last restart followed, or that the next restart will follow.
+    /// End of the run before the last restart, or before the pending restart.
     #[serde(default)]
     pub last: Option<LastEnd>,
     /// Time of the next start, while a restart is pending.

@@ -25,7 +25,7 @@ pub const ROOT_CAPABILITIES: [&str; 8] = [
 pub struct Held {
     /// Permitted, effective and bounding capabilities, in the kernel's spelling.
     pub names: BTreeSet<&'static str>,
-    /// True if they are also inheritable and ambient: otherwise a user other than root would lose added capabilities at
+    /// True if they are also inheritable and ambient. Otherwise a user other than root would lose added capabilities at
     /// execve.
     pub ambient: bool,
 }

@@ -23,7 +23,7 @@ fn spec_under(draft: Draft<'_>, uid: u32, policy: &Policy) -> serde_json::Value 
     serde_json::to_value(build(&plan, &resolved).unwrap()).unwrap()
 }
 
-/// The specification on disk contains no argument, no variable, no directory of the process, no secret.
+/// The specification on disk contains no argument, variable, working directory or secret of the process.
 #[test]
 fn the_spec_holds_nothing_of_the_process() {
     let draft = Draft {
@@ -74,7 +74,7 @@ fn namespaces_follow_the_request() {
     assert_eq!(kinds(Network::Host, hosts), ("pid mount ipc uts cgroup".into(), true));
 }
 
-/// A member creates none of the namespaces that it has from its pod, and does not set the host name.
+/// A member creates none of the namespaces that it shares with its pod, and does not set the host name.
 #[test]
 fn a_member_joins_what_its_pod_holds() {
     let pod = Some(PodRole::Member { pod: "p".parse().unwrap(), share_processes: true });

@@ -1,8 +1,8 @@
 //! Warm containers: the OCI specification of a container that is created in advance, and the plans that can use one.
 //!
 //! A warm container has its own namespaces, /proc, /dev and /sys on a skeleton root, and a waiting init with every
-//! capability in its user namespace. The settings of a plan are applied later: root file system, user, capabilities,
-//! limits.
+//! capability in its user namespace. The settings of a plan (root file system, user, capabilities, limits) are applied
+//! later.
 
 use std::path::Path;
 

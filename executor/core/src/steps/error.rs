@@ -12,7 +12,7 @@ pub(super) struct StepError {
 /// Reason why a step failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// A message for the users of the container.
+    /// A message for users of the container.
     Message(String),
     /// A message that the errors of parent actions do not repeat.
     Plain(String),

@@ -43,7 +43,7 @@ fn grow(random: &mut Random, budget: &mut u64, depth: u32, runs: &mut usize) -> 
         5 => Action::Codependent(many(random, budget)),
         6 => Action::Try(Box::new(grow(random, budget, depth + 1, runs))),
         7 => {
-            // Odd, while the times of processes are even, so that no two events coincide.
+            // Timeouts are odd, times of processes are even, so no two events coincide.
             let after = Duration::from_millis(2 * random.below(3000) + 1);
             Action::Timeout { action: Box::new(grow(random, budget, depth + 1, runs)), after }
         }
@@ -68,7 +68,7 @@ fn grow(random: &mut Random, budget: &mut u64, depth: u32, runs: &mut usize) -> 
     }
 }
 
-/// End of a subtree, by the reference.
+/// End of a subtree, as computed by the reference interpreter.
 #[derive(Clone, Debug)]
 struct End {
     at: u64,
@@ -221,7 +221,8 @@ impl Pauses {
         self.row += 1;
         let pause =
             if self.row == 1 { 0 } else { (millis(policy.delay_min) << (self.row - 2)).min(millis(policy.delay_max)) };
-        // Pacer: from any earlier restart to this one, inclusive, at most the burst plus one restart per period.
+        // Pacer: between any earlier restart and this restart, inclusive, at most the burst plus one restart per
+        // period.
         let bound = |(since, begun): (usize, &u64)| {
             let beyond = (self.restarts.len() - since + 1).saturating_sub(BURST as usize);
             begun + beyond as u64 * millis(PERIOD)
@@ -289,7 +290,7 @@ fn execute(steps: &mut Steps, behaviours: &Behaviours, cancel: Option<u64>) -> R
         if steps.conclusion().is_some() {
             return ran;
         }
-        let ((at, due), ()) = agenda.pop_first().expect("something is due while the tree has not ended");
+        let ((at, due), ()) = agenda.pop_first().expect("an event is due until the tree has ended");
         now = at;
         steps.set_uptime(Duration::from_millis(now));
         orders = match due {
@@ -340,7 +341,7 @@ fn random_trees_end_as_the_reference_says() {
         let modes = [RestartMode::Always, RestartMode::OnFailure(Some(1 + random.below(6) as u32))];
         let restart = (random.below(3) == 0).then(|| RestartPolicy {
             mode: modes[random.below(2) as usize],
-            // Odd, like the times of steps.
+            // Odd, like the timeouts of steps.
             delay_min: Duration::from_millis(2 * random.below(800) + 1),
             delay_max: Duration::from_millis(2 * random.below(3000) + 1601),
         });

@@ -1,5 +1,5 @@
-//! Pacer of a container's restarts: a token bucket, so that a loop of short runs fills neither the node's event log nor
-//! a processor. The policy's delays, which the request sets, may be longer; the pacer never shortens them.
+//! Pacer of a container's restarts: a token bucket, so that a loop of short runs neither fills the node's event log nor
+//! occupies a processor. The policy's delays, which the request sets, may be longer; the pacer never shortens them.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ mod tests {
             assert_eq!(pace.take(at(100)), Duration::ZERO);
         }
         assert_eq!(pace.take(at(100)), PERIOD);
-        // The delayed restart took the token of that period.
+        // The delayed restart used the token of that period.
         assert_eq!(pace.take(at(105)), PERIOD);
         assert_eq!(pace.take(at(112)), Duration::from_secs(3));
         assert_eq!(pace.take(at(121)), Duration::ZERO);

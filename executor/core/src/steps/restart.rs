@@ -1,10 +1,10 @@
-//! Runs of an action under a restart policy: if an end is followed by another run, and when.
+//! Runs of an action under a restart policy: whether another run follows an end, and when.
 //!
 //! ```text
 //! runs ── end ──> policy ── delay ──> runs again, everything below it in its initial state
 //!                    └── none ──> the step ends with the last run's error
 //! ```
-//! The first restart is immediate. Consecutive ends are delayed, twice as long each time, until a run lasts
+//! The first restart is immediate. The delays of consecutive restarts double each time, until a run is long enough
 //! ([`RestartPolicy`]). A cancellation ends the policy, also during a delay. [`RestartPacer`] limits the number of
 //! restarts even if the delays are short.
 
@@ -22,7 +22,7 @@ use crate::time::Timestamp;
 pub(super) struct Restarts {
     policy: RestartPolicy,
     record: RestartRecord,
-    /// Delays of consecutive ends, after the first one.
+    /// Delays of consecutive restarts, after the first restart.
     pauses: Option<Backoff>,
     pace: RestartPacer,
     /// Error of the last run.
@@ -50,7 +50,7 @@ impl Restarts {
         }
     }
 
-    /// Returns true during a delay.
+    /// Returns true while a restart is delayed.
     pub(super) fn waits(&self) -> bool {
         self.record.next_at.is_some()
     }
@@ -139,7 +139,7 @@ impl Steps {
         self.step_of_transfer(transfer).is_none_or(|step| self.is_step_done(step))
     }
 
-    /// Returns true if a process will not run again after its exit.
+    /// Returns true if the current run of a process is its last.
     pub fn is_last_run(&self, process: usize) -> bool {
         self.step_of(process).is_none_or(|step| self.is_last_run_of(step))
     }
@@ -222,7 +222,7 @@ impl Steps {
         self.start_step(child, now);
     }
 
-    /// Ends a delay because the step was cancelled. The status is that of the last run.
+    /// Ends a delay because the step was cancelled. The step gets the status of the last run.
     pub(super) fn end_wait(&mut self, index: usize, now: Timestamp) {
         let Role::Restart(restarts) = &mut self.steps[index].role else { return };
         restarts.record.next_at = None;

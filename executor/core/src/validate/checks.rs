@@ -14,9 +14,9 @@ use crate::plan::{
 
 /// Maximum number of checks for one purpose.
 const CHECKS_MAX: usize = 4;
-/// Longest time between checks, before the first one, and until a container must be healthy.
+/// Maximum interval, initial delay and start timeout.
 const SPAN_MAX: Duration = Duration::from_secs(3600);
-/// Shortest time between checks (Diego's shortest).
+/// Shortest time between checks, as in Diego.
 const INTERVAL_MIN: Duration = Duration::from_millis(500);
 /// Shortest time between executed programs, each of which needs a fork of the launcher.
 const EXEC_INTERVAL_MIN: Duration = Duration::from_secs(1);

@@ -28,7 +28,7 @@ const DOMAIN_MAX: usize = 253;
 /// Capabilities with which a process could remove the egress filter, or bypass it.
 const UNBOUND: [&str; 4] = ["ALL", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_ADMIN"];
 
-/// Checks the requested network against its kind and the policy.
+/// Checks the requested network settings against the kind of network and the policy.
 pub(super) fn check(
     asked: &Connectivity,
     network: Network,
@@ -49,7 +49,8 @@ pub(super) fn check(
     check_network_namespace(&asked.network_namespace, network, policy, report);
 }
 
-/// Checks the path of a network namespace to join: set for that kind of network only, and on the operator's list.
+/// Checks the path of a network namespace to join: it is set only for that kind of network, and allowed by the
+/// operator's list.
 fn check_network_namespace(path: &Path, network: Network, policy: &Policy, report: &mut Report) {
     const FIELD: &str = "network_namespace";
     if path.as_os_str().is_empty() {
@@ -88,7 +89,7 @@ fn allows_namespace(allowed: &Path, path: &Path) -> bool {
 /// Checks the operator's list of network namespaces.
 ///
 /// # Errors
-/// Returns the invalid entry with the fault.
+/// Returns the invalid entry and the reason.
 pub fn check_network_namespaces(list: &[PathBuf]) -> Result<(), String> {
     if list.len() > NAMESPACES_MAX {
         return Err(format!("{} entries; at most {NAMESPACES_MAX} are allowed", list.len()));
@@ -111,7 +112,7 @@ pub fn validate_egress(update: &EgressUpdate, plan: &Plan, policy: &Policy) -> R
     let mut updated = plan.clone();
     (updated.connectivity.egress, updated.connectivity.egress_rules) = (update.egress, update.rules.clone());
     if plan.pod.is_some() {
-        report.add("egress", Conflict.because("of a pod and its members cannot be changed after the pod is created"));
+        report.add("egress", Conflict.because("cannot be changed for a pod or its members after the pod is created"));
     } else if plan.network == Network::Cni {
         check_egress(&updated.connectivity, &plan.isolation, policy, &mut report);
     } else {

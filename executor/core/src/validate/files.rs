@@ -58,7 +58,7 @@ pub(super) fn check(draft: &Draft<'_>, policy: &Policy, report: &mut Report) -> 
     files
 }
 
-/// Checks the files of a process in a tree of actions: individually, and together with the container's, which are
+/// Checks the files of a process in a tree of actions: individually, and together with the container's files, which are
 /// mounted next to them.
 pub(super) fn for_step(
     step: &DraftStep<'_>,
@@ -116,7 +116,7 @@ pub(super) fn directories(
         let why = if directories.contains(&path) {
             Duplicate.because(format!("`{shown}` is given twice"))
         } else if let Some(file) = files.iter().find(|file| path.starts_with(&file.path)) {
-            Conflict.because(format!("`{shown}` needs a directory where {} is a file", file.field))
+            Conflict.because(format!("`{shown}` needs a directory at the path of {}, which is a file", file.field))
         } else if !draft.token_path.is_empty() && (runtime.starts_with(&path) || path.starts_with(runtime)) {
             let why = format!("`{shown}`: {} holds the runtime socket of a container with a token", runtime.display());
             Reserved.because(why)
@@ -153,8 +153,7 @@ pub(super) fn writable(
 /// Mode and group of a file.
 pub(super) type Access = (u32, Option<Principal>);
 
-/// Determines mode and group of a file: those of the request, else those of the file that it replaces, else the
-/// defaults.
+/// Returns mode and group of a file: as requested, otherwise as of the file that it replaces, otherwise the defaults.
 pub(super) fn access(
     file: &DraftFile<'_>,
     replaced: Option<&PlannedFile>,
@@ -180,13 +179,16 @@ pub(super) fn access(
     (mode, group)
 }
 
-/// Creates the planned file of a validated one.
+/// Creates the planned file for a validated file.
 pub(super) fn planned(file: &DraftFile<'_>, path: PathBuf, (mode, group): Access) -> PlannedFile {
     let DraftFile { field, size, public, .. } = file;
     PlannedFile { public: *public, mode, group, ..PlannedFile::private(path, *size, field) }
 }
 
-/// Returns the absolute path of a file, or the fault of the given one.
+/// Returns the absolute path of a file.
+///
+/// # Errors
+/// Returns the fault of an invalid path.
 pub(super) fn resolve(path: &str, root: &Path) -> Result<PathBuf, FieldFault> {
     if path.is_empty() {
         return Err(Required.because("is empty"));
@@ -225,7 +227,7 @@ pub(super) fn resolve(path: &str, root: &Path) -> Result<PathBuf, FieldFault> {
     Ok(absolute)
 }
 
-/// Checks that no file is in the directory of the runtime socket, or replaces it, in a container with a token.
+/// Checks that no file of a container with a token is in the directory of the runtime socket, or replaces it.
 fn check_runtime_directory(files: &[PlannedFile], report: &mut Report) {
     let taken = Path::new(token::RUNTIME_DIR);
     for file in files.iter().filter(|file| file.path.starts_with(taken) || taken.starts_with(&file.path)) {
@@ -252,7 +254,8 @@ pub(super) fn check_conflicts(files: &[PlannedFile], report: &mut Report) {
     for file in files {
         for parent in file.path.ancestors().skip(1) {
             if let Some(other) = first.get(parent) {
-                let why = format!("`{}` needs a directory where {other} is a file", file.path.display());
+                let why =
+                    format!("`{}` needs a directory at the path of {other}, which is a file", file.path.display());
                 report.add(file.path_field(), Conflict.because(why));
             }
         }

@@ -38,7 +38,7 @@ pub const ULIMITS: [&str; 15] = [
 const LIST_MAX: usize = 1000;
 /// Maximum number of directories of CDI files.
 const CDI_DIRS_MAX: usize = 16;
-/// Maximum number of the operator's CDI devices in a message.
+/// Maximum number of the operator's CDI devices that a message lists.
 const NAMES_SHOWN: usize = 20;
 /// Entries in the /dev of every container.
 const OF_DEV: [&str; 16] = [
@@ -240,7 +240,7 @@ fn allows_cdi(pattern: &str, name: &str) -> bool {
 /// Checks the path of a device node in a container.
 ///
 /// # Errors
-/// Returns the fault if the path is not below /dev, is nested too deeply, or belongs to the /dev of every container.
+/// Returns the fault if the path is not below /dev, is nested too deeply, or exists in the /dev of every container.
 pub fn check_device_path(path: &Path) -> Result<(), FieldFault> {
     let below = below_dev(path)?;
     let shown = shorten(&path.display().to_string());
@@ -315,7 +315,7 @@ pub fn check_cdi_devices(devices: &[String]) -> Result<(), String> {
 /// Checks the operator's list of directories of CDI files.
 ///
 /// # Errors
-/// Returns the first entry that is no absolute path without `..`.
+/// Returns the first entry that is not an absolute path without `..`.
 pub fn check_cdi_spec_dirs(dirs: &[PathBuf]) -> Result<(), String> {
     if dirs.len() > CDI_DIRS_MAX {
         return Err(format!("has {} entries; at most {CDI_DIRS_MAX}", dirs.len()));

@@ -1,4 +1,4 @@
-//! Validates a resolved image: the values that reach the host's file system.
+//! Validates a resolved image, whose values reach the host's file system.
 
 use super::ViolationReason::{InvalidFormat, TooMany, Unsuitable};
 use super::{FieldFault, check_path, shorten};

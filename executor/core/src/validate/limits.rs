@@ -1,4 +1,4 @@
-//! Validates limits of a container: those of its request, and those that replace them while it runs.
+//! Validates limits of a container: those of its request, and new limits while the container runs.
 
 use super::{Draft, Policy, Report, Violation};
 use crate::limits::{DISK_MIN, MEMORY_MIN, NOFILE_MIN, PIDS_MAX, PIDS_MIN, SIZE_MAX};
@@ -34,7 +34,7 @@ pub(super) fn limits(draft: &Draft<'_>, policy: &Policy, report: &mut Report) ->
 pub fn validate_limits(update: &UpdateLimits, plan: &Plan, policy: &Policy) -> Result<Plan, Vec<Violation>> {
     let mut report = Report::default();
     if *update == UpdateLimits::default() {
-        report.add("limits", Required.because("has no limit to change"));
+        report.add("limits", Required.because("is empty: set at least one limit to change"));
     }
     let or = |new: u64, old: u64| if new == 0 { old } else { new };
     let weight = |new: u32, old: u32| if new == 0 { old } else { new };
@@ -99,7 +99,7 @@ fn check(limits: &Limits, policy: &Policy, report: &mut Report) {
     }
 }
 
-/// Checks the limits of a sidecar: they must be within the container's, which apply to all of its processes.
+/// Checks the limits of a sidecar, which must be within the limits of the container.
 pub(super) fn sidecar_limits(
     index: usize,
     asked: &SidecarLimits,

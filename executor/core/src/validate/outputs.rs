@@ -63,7 +63,7 @@ pub(super) fn check(
     (report.0.len() == before).then_some(PlannedOutputs { source, bytes_max })
 }
 
-/// Checks for an absolute path in canonical form, outside of the kernel's file systems.
+/// Checks that a path is absolute, in canonical form, and outside of the kernel's file systems.
 fn check_path(path: &str) -> Result<(), FieldFault> {
     let shown = shorten(path);
     if path.len() >= PATH_MAX {

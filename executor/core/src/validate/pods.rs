@@ -1,4 +1,4 @@
-//! Validates pods and their members: a pod runs nothing, and a member gets shared settings from its pod.
+//! Validates pods and their members: a pod runs no program, and a member gets the shared settings from its pod.
 
 use super::ViolationReason::{Conflict, InvalidFormat, UnknownValue};
 use super::{Draft, FieldFault, Report, Violation, shorten};
@@ -46,7 +46,7 @@ fn check_pod(draft: &Draft<'_>, report: &mut Report) {
                 if empty.medium == Medium::Memory && empty.bytes == 0 {
                     report.add(
                         field("empty.size_bytes"),
-                        Conflict.because("is 0; a volume of a pod in memory needs a size"),
+                        Conflict.because("is 0; a pod's volume in memory needs a size"),
                     );
                 }
             }
@@ -167,7 +167,7 @@ mod tests {
         let expected =
             ["volume_mounted_files", "stdin", "privileged", "volumes[1].empty.size_bytes", "volumes[2].name"];
         assert_eq!(fields(validate(&wrong, &policy)), expected);
-        // No other plan without a process is accepted as a pod.
+        // A plan without a process is accepted only in the form of a pod.
         let mut empty = plan;
         empty.pod = None;
         assert_eq!(fields(recheck(&empty, &policy)), ["action"]);

@@ -1,4 +1,4 @@
-//! Validates a plan again in the process that has the privileges, without trusting the sender.
+//! Validates a plan again in the privileged process, without trusting the sender.
 //!
 //! The plan is converted back to a draft of the request, and that draft is validated, so that one set of rules serves
 //! both.
@@ -31,7 +31,7 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
     let steps = plan.actions.iter().flat_map(|_| &plan.processes).map(StepTexts::from_process).collect::<Vec<_>>();
     let user = plan.user.to_string();
     let transfer_users: Vec<String> = plan.transfers.iter().map(|transfer| transfer.user.to_string()).collect();
-    // A path below the root for relative paths counts as the relative one, so the sum never exceeds the daemon's.
+    // A path below `files_root` is counted as a relative path, so the sum never exceeds the daemon's.
     let given = |path: &Path| path.strip_prefix(&policy.files_root).unwrap_or(path).display().to_string();
     let paths: Vec<String> = plan.files.iter().map(|file| given(&file.path)).collect();
     let groups: Vec<Option<String>> = plan.files.iter().map(|file| Some(file.group.as_ref()?.to_string())).collect();
@@ -99,8 +99,8 @@ pub fn recheck(plan: &Plan, policy: &Policy) -> Result<(), Vec<Violation>> {
     check_form(plan, validate(&draft, policy)?)
 }
 
-/// Accepts a plan only in the exact form that validation produces. Otherwise, with a relative path or a limit of
-/// 0, the checked meaning could differ from the executed one.
+/// Accepts a plan only in the exact form that validation produces. Otherwise, for example with a relative path or a
+/// limit of 0, the executed plan could differ from the checked plan.
 fn check_form(plan: &Plan, mut again: Plan) -> Result<(), Vec<Violation>> {
     // The draft above has neither arguments nor variables.
     let same_count = again.processes.len() == plan.processes.len();

@@ -1,5 +1,5 @@
-//! Validates secret arguments, and the secret inputs of a plan from another process. Secret variables are checked
-//! together with the others, as one list.
+//! Validates secret arguments, and the secret inputs of a plan from another process. Secret variables and other
+//! variables are checked as one list.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,8 @@ use super::{DraftStep, Report, Violation};
 use crate::limits::LIST_MAX;
 use crate::plan::PlannedProcess;
 
-/// Checks that each secret argument has an empty public one, and vice versa.
+/// Checks that each secret argument has an empty public argument at its index. If there are secret arguments, every
+/// empty argument must have one.
 pub(super) fn check(draft: &DraftStep<'_>, report: &mut Report) {
     if draft.secret_args.is_empty() || draft.secret_args.len() > LIST_MAX {
         return; // without secret arguments, an empty argument is intended

@@ -11,10 +11,10 @@ use crate::token::RUNTIME_DIR;
 
 /// Maximum number of tmpfs file systems.
 const TMPFS_COUNT_MAX: usize = 64;
-/// Maximum number of sysctls, and maximum length of their names and values.
+/// Maximum number of sysctls, and maximum length of a name or value in bytes.
 const SYSCTLS_MAX: usize = 64;
 const SYSCTL_MAX: usize = 256;
-/// Maximum number of lines of /etc/hosts, and maximum length of a name.
+/// Maximum number of lines of /etc/hosts, and maximum length of a name in bytes.
 const HOSTS_MAX: usize = 256;
 const HOST_MAX: usize = 253;
 /// Sysctls that belong to an IPC namespace.
@@ -112,11 +112,10 @@ fn check_tmpfs(asked: &[Tmpfs], isolation: &Isolation, with_token: bool, report:
     }
 }
 
-/// Checks that a path is absolute and in the canonical form in which paths are compared.
+/// Checks that a path is absolute and in canonical form, in which paths are compared and mounted.
 pub(super) fn plain_path(path: &Path) -> Result<(), FieldFault> {
     let text = path.to_str().ok_or_else(|| NotUtf8.because("is not UTF-8"))?;
     check_path(text)?;
-    // Paths are compared and mounted in this form.
     let normal: std::path::PathBuf = path.components().filter(|part| !matches!(part, Component::CurDir)).collect();
     if !path.is_absolute() || normal.as_os_str() != path.as_os_str() {
         let why = format!(
@@ -164,7 +163,7 @@ fn sysctl(name: &str, value: &str, network: Network, user_namespace: UserNamespa
     if of_network && !matches!(network, Network::None | Network::Cni) {
         return Err("cannot be set with a network that is not the container's own".into());
     }
-    // Root of the host could also change settings that belong to no namespace.
+    // Root of the host could also change settings that are not namespaced.
     if user_namespace == UserNamespace::Host {
         return Err("needs `user_namespace: own`".into());
     }

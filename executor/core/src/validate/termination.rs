@@ -27,7 +27,7 @@ impl Beside<'_> {
         if self.file_directories.iter().any(|directory| path.starts_with(directory)) {
             return Some("is in one of file_directories, which hold only secret files");
         }
-        // The file would remain on the host.
+        // On a volume of the host, the file would remain after the container.
         let of_host = |volume: &&Volume| matches!(volume.source, VolumeSource::Host(_) | VolumeSource::HostPath(_));
         if self.volumes.iter().filter(of_host).any(|volume| path.starts_with(&volume.path)) {
             return Some("is in a volume of the host");
@@ -56,7 +56,7 @@ pub(super) fn message(asked: &TerminationMessage, beside: &Beside<'_>, report: &
     TerminationMessage { path, bytes_max, fallback_to_logs: asked.fallback_to_logs }
 }
 
-/// Checks for an absolute path of plain names.
+/// Checks that a path is absolute and consists of plain names.
 fn check(path: &Path) -> Result<(), FieldFault> {
     let text = path.to_str().ok_or_else(|| InvalidFormat.because("is not UTF-8"))?;
     check_path(text)?;
@@ -64,7 +64,8 @@ fn check(path: &Path) -> Result<(), FieldFault> {
     let plain = path.components().skip(1).all(|part| matches!(part, Component::Normal(_)));
     let same = path.components().collect::<PathBuf>().as_os_str() == path.as_os_str();
     if !path.is_absolute() || path.parent().is_none() || !plain || !same {
-        let why = format!("`{shown}` is not an absolute path of plain names below the root directory");
+        let why =
+            format!("`{shown}` is not valid: it must be an absolute path without `.`, `..`, `//` or a `/` at its end");
         return Err(InvalidFormat.because(why));
     }
     if let Some(long) = path.iter().map(|name| name.len()).find(|length| *length > NAME_MAX) {

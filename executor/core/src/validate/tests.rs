@@ -98,7 +98,7 @@ fn the_size_limit_is_exact_and_names_the_largest() {
     assert!(long(300).unwrap_err()[0].description.contains("bytes of paths; at most 1048576"));
 }
 
-/// The launcher accepts a request at the daemon's limit: relative paths count as they were given.
+/// The launcher accepts a request at the daemon's size limit: it counts relative paths as requested.
 #[test]
 fn both_sides_weigh_files_alike() {
     let policy = Policy::default();
@@ -201,7 +201,7 @@ fn a_forged_plan_is_refused() {
     forge(|p| p.network = Network::Host);
     forge(|p| p.processes.clear());
     forge(|p| p.files[0].size = u64::MAX);
-    // Validation would interpret each of these differently from the plan's text.
+    // Validation would interpret each of these plans differently from its text.
     forge(|p| p.files[0].path = "proc/self/attr/exec".into());
     forge(|p| p.files[0].path = "/etc/cf-service-bindings/./a".into());
     forge(|p| p.limits.memory_bytes = 0);
@@ -340,7 +340,7 @@ fn what_a_process_may_write_among_its_files() {
     validate(&declared, &Policy::default()).unwrap();
 }
 
-/// Groups, a kept environment and the termination message file, as a compromised daemon could send them.
+/// Groups, a kept environment and the termination message file, as a compromised daemon could send them, are refused.
 #[test]
 fn what_a_scheduler_asks_for_is_judged_again() {
     let message = TerminationMessage { path: "".into(), bytes_max: 0, fallback_to_logs: true };

@@ -33,7 +33,7 @@ pub struct PlannedUpdate {
     pub files: Vec<PlannedFile>,
     /// Files with new content, as ascending indices into `files`.
     pub changed: Vec<usize>,
-    /// For each of `changed`, the index of the draft's file with its content.
+    /// Index of the file in the draft that has the content, for each of `changed`.
     pub sources: Vec<usize>,
     /// Signal to send afterwards; 0 for none.
     pub signal: i32,
@@ -173,7 +173,7 @@ fn merge(
 
 /// Checks the rules for all files together, as for the original list.
 fn check_merged(merged: &PlannedUpdate, plan: &Plan, policy: &Policy, report: &mut Report) {
-    // The field path of a remaining file is from another call, so it would mean nothing to this caller.
+    // The field path of a remaining file is from an earlier call, so it would mislead this caller.
     let mut named = merged.files.clone();
     for (index, file) in named.iter_mut().enumerate() {
         if merged.changed.binary_search(&index).is_err() {
@@ -254,7 +254,7 @@ mod tests {
             ("removed_paths[1]", "not one of the container's"),
             ("removed_paths[2]", "runtime token"),
             ("removed_paths[3]", "is under /proc"),
-            ("files", "needs a directory where files[5] is a file"),
+            ("files", "needs a directory at the path of files[5], which is a file"),
             ("signal", "is 65"),
         ];
         assert_eq!(reported.len(), expected.len(), "{reported:#?}");

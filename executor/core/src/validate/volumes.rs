@@ -134,7 +134,7 @@ fn path(path: &Path, beside: &Beside<'_>) -> Result<(), FieldFault> {
     Ok(())
 }
 
-/// Returns the conflict of a volume with other mounts of its container, if there is one.
+/// Returns a conflict of a volume with other mounts of its container, if there is one.
 fn in_the_way(volume: &Volume, all: &[Volume], beside: &Beside<'_>) -> Option<String> {
     let (path, shown) = (&volume.path, shorten(&volume.path.display().to_string()));
     if beside.tmpfs.iter().any(|tmpfs| tmpfs.path == *path) {
@@ -147,7 +147,7 @@ fn in_the_way(volume: &Volume, all: &[Volume], beside: &Beside<'_>) -> Option<St
     }
     let Beside { files, file_directories, .. } = beside;
     if let Some(file) = files.iter().find(|file| path.starts_with(&file.path)) {
-        return Some(format!("`{shown}` needs a directory where {} is a file", file.field));
+        return Some(format!("`{shown}` needs a directory at the path of {}, which is a file", file.field));
     }
     if file_directories.contains(path) {
         return Some(format!("`{shown}` is one of file_directories, which hold only secret files"));
@@ -159,10 +159,10 @@ fn in_the_way(volume: &Volume, all: &[Volume], beside: &Beside<'_>) -> Option<St
             Some(format!("file_directories[{index}]"))
         };
         if let (Some(field), Some(why)) = (file.or_else(directory), takes_no_files(volume, beside)) {
-            return Some(format!("{field} lies in `{shown}`: {why}"));
+            return Some(format!("{field} is in `{shown}`: {why}"));
         }
     }
-    // In an empty file system the directory of secret files is created, and mounted as a whole, after the volumes.
+    // In an empty file system, the directory of secret files is created and mounted as a whole, after the volumes.
     let own = all.iter().filter(|other| other.empty().is_some() || other.is_of_pod()).map(|other| &other.path);
     let fresh: Vec<&Path> =
         beside.tmpfs.iter().map(|tmpfs| &tmpfs.path).chain(own).map(|path| path.as_path()).collect();
@@ -175,7 +175,7 @@ fn in_the_way(volume: &Volume, all: &[Volume], beside: &Beside<'_>) -> Option<St
         let mut directories = parents.chain(file_directories.iter().map(|directory| directory.as_path()));
         if directories.any(|directory| first(directory).as_ref() == Some(&name)) {
             let both = fresh.join(&name);
-            return Some(format!("`{shown}` would be below a directory of secret files, in `{}`", both.display()));
+            return Some(format!("`{shown}` conflicts with a directory of secret files in `{}`", both.display()));
         }
     }
     None
@@ -199,9 +199,8 @@ pub(super) fn for_steps(volumes: &[Volume], processes: &[PlannedProcess], report
         let mut of_others = volumes.iter().filter(|volume| volume.empty().is_none());
         if let Some(volume) = of_others.find(|volume| file.path.starts_with(&volume.path)) {
             let shown = shorten(&volume.path.display().to_string());
-            let why = format!(
-                "lies in the volume at `{shown}`: a step's secret files can be mounted only in an empty volume"
-            );
+            let why =
+                format!("is in the volume at `{shown}`: a step's secret files can be mounted only in an empty volume");
             report.add(file.path_field(), Conflict.because(why));
         }
     }
@@ -307,7 +306,7 @@ fn check_image(asked: &VolumeImage, policy: &Policy) -> Result<(), FieldFault> {
     Ok(())
 }
 
-/// Returns the fault of a name that is not in a list of the operator's, with the names in the list. `list` describes
+/// Returns the fault of a name that is not in one of the operator's lists, with the names in the list. `list` describes
 /// the list and its place in the configuration.
 pub(super) fn unknown_name(name: &str, known: &[&str], list: &str) -> FieldFault {
     let shown = shorten(name);
@@ -334,7 +333,7 @@ pub(super) fn check_name(name: &str) -> Result<(), String> {
 /// Checks the operator's list of volumes. `reserved` are directories of the executor.
 ///
 /// # Errors
-/// Returns the invalid entry with the fault.
+/// Returns the invalid entry and the reason.
 pub fn check_host_volumes(volumes: &[HostVolume], reserved: &[&Path]) -> Result<(), String> {
     if volumes.len() > HOST_VOLUMES_MAX {
         return Err(format!("{} entries; at most {HOST_VOLUMES_MAX} are allowed", volumes.len()));
@@ -354,7 +353,7 @@ pub fn check_host_volumes(volumes: &[HostVolume], reserved: &[&Path]) -> Result<
 /// executor.
 ///
 /// # Errors
-/// Returns the invalid entry with the fault.
+/// Returns the invalid entry and the reason.
 pub fn check_host_paths(paths: &[PathBuf], reserved: &[&Path]) -> Result<(), String> {
     if paths.len() > HOST_VOLUMES_MAX {
         return Err(format!("{} entries; at most {HOST_VOLUMES_MAX} are allowed", paths.len()));
@@ -366,7 +365,7 @@ pub fn check_host_paths(paths: &[PathBuf], reserved: &[&Path]) -> Result<(), Str
 fn of_host(path: &Path, reserved: &[&Path]) -> Result<(), String> {
     surroundings::mount_point(path, false).map_err(|why| why.to_string())?;
     match reserved.iter().find(|own| own.starts_with(path) || path.starts_with(own)) {
-        Some(own) => Err(format!("is the executor's own: {}", own.display())),
+        Some(own) => Err(format!("overlaps a directory of the executor: {}", own.display())),
         None => Ok(()),
     }
 }
@@ -436,7 +435,7 @@ mod tests {
         recheck(&plan, &policy()).unwrap();
         let amount = crate::capacity::Amount::new(&plan.limits, &plan.volumes);
         assert_eq!(amount.disk_bytes, DISK_MIN);
-        // The other process has read another list.
+        // The launcher has read another list.
         let reported = recheck(&plan, &Policy::default()).unwrap_err();
         assert_eq!(reported[0].field, "volumes[3].host.name");
         let mut wider = plan;
@@ -598,8 +597,8 @@ mod tests {
             ("a", "/srv/../etc", "`..`"),
             ("a", "/srv/", "at its end"),
             ("a", "/proc/1", "under /proc"),
-            ("a", "/run/executor/x", "executor's own"),
-            ("a", "/var", "executor's own"),
+            ("a", "/run/executor/x", "directory of the executor"),
+            ("a", "/var", "directory of the executor"),
         ] {
             let reported = check_host_volumes(&[volume(name, path)], &own).unwrap_err();
             assert!(reported.contains(why), "{name} {path}: {reported}");

@@ -235,7 +235,7 @@ fn faults_name_file_key_and_value() {
         ("[self_test]\ntimeout_seconds = 0", &["FILE", "self_test.timeout_seconds = 0", "1 to 600"]),
         ("[quarantine]\nstop_seconds = 0", &["FILE", "quarantine.stop_seconds = 0", "1 to 3600"]),
         ("[warm_pool]\nsize = 65", &["FILE", "warm_pool.size = 65", "0 to 64"]),
-        ("[launcher]\ncgroup_parent = '../x'", &["launcher.cgroup_parent", "../x", "plain names"]),
+        ("[launcher]\ncgroup_parent = '../x'", &["launcher.cgroup_parent", "../x", "must be a relative path"]),
         ("[server]\nmessage_bytes_max = 1", &["FILE", "server.message_bytes_max = 1", "65536 to"]),
     ];
     for (text, expected) in cases {
@@ -258,7 +258,10 @@ fn volumes_are_listed() {
     assert_eq!(listed, [("cache", "/srv/cache", false), ("certs", "/srv/certs", true)]);
     for (text, words) in [
         ("[[volumes]]\nname = 'a'\npath = 'x'\n", ["volumes[0] = a", "absolute path"]),
-        ("state_dir = '/s'\n[[volumes]]\nname = 'a'\npath = '/s/images'\n", ["volumes[0] = a", "executor's own: /s"]),
+        (
+            "state_dir = '/s'\n[[volumes]]\nname = 'a'\npath = '/s/images'\n",
+            ["volumes[0] = a", "directory of the executor: /s"],
+        ),
         ("[[volumes]]\nname = 'a'\npath = '/x'\nreadonly = true\n", ["readonly", "unknown field"]),
     ] {
         let reported = load(text, &[]).unwrap_err();

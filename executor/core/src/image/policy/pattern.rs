@@ -69,7 +69,7 @@ fn is_like(pattern: &[u8], name: &[u8]) -> bool {
     let Some(star) = pattern.iter().position(|byte| *byte == b'*') else { return pattern == name };
     let (head, rest) = (&pattern[..star], &pattern[star + 1..]);
     let Some(mut left) = name.strip_prefix(head) else { return false };
-    // Between two stars the first match is as good as any other; the part after the last star must match the end.
+    // Between two stars the first match suffices; the part after the last star must match the end.
     let mut pieces: Vec<&[u8]> = rest.split(|byte| *byte == b'*').collect();
     let last = pieces.pop().unwrap_or_default();
     for piece in pieces.into_iter().filter(|piece| !piece.is_empty()) {
@@ -97,7 +97,7 @@ impl FromStr for RepositoryPattern {
             ));
         };
         if path.contains('@') || path.contains(':') {
-            return Err(bad("a pattern of repositories has neither a tag nor a digest"));
+            return Err(bad("a pattern of repositories cannot have a tag or a digest"));
         }
         let registry = registry_of(registry).ok_or_else(|| {
             bad("it must begin with a registry's host name or address with an optional port, or with *.DOMAIN")
@@ -113,7 +113,7 @@ impl FromStr for RepositoryPattern {
         }
         if registry == Registry::Exact(DEFAULT_REGISTRY.into()) && !below && names.len() == 1 {
             if names[0].contains('*') {
-                return Err(bad("repositories of docker.io have two names: write docker.io/library/* or docker.io/**"));
+                return Err(bad("a repository of docker.io has two names: write docker.io/library/* or docker.io/**"));
             }
             names.insert(0, DEFAULT_NAMESPACE.trim_end_matches('/').to_owned());
         }

@@ -1,7 +1,7 @@
 //! The operator's rules for ports of the host that containers may publish.
 //!
 //! A rule is `[ADDRESS[/PREFIX]:]FIRST[-LAST][/PROTOCOL]`: `8000-8999`, `127.0.0.1:1024-65535`, `[fd00::]/8:443/tcp`. A
-//! rule without an address allows every address of the host. Only such a rule allows a port without an address.
+//! rule without an address allows every address of the host. A port without an address is allowed only by such a rule.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -57,7 +57,7 @@ fn is_within(ip: IpAddr, network: IpAddr, bits: u8) -> bool {
         (IpAddr::V6(ip), IpAddr::V6(network)) => (ip.to_bits(), network.to_bits(), 128),
         _ => return false,
     };
-    // In Rust a shift by the whole width returns `None`.
+    // `checked_shr` returns `None` for a shift by the whole width.
     (ip ^ network).checked_shr(width - u32::from(bits)).unwrap_or(0) == 0
 }
 
@@ -174,7 +174,7 @@ mod tests {
         ];
         for (text, ip, number, allowed) in cases {
             assert_eq!(rule(text).allows(&port(ip, number, Protocol::Tcp)), allowed, "{text} {ip} {number}");
-            assert_eq!(rule(&rule(text).to_string()), rule(text), "{text} is written as it is read");
+            assert_eq!(rule(&rule(text).to_string()), rule(text), "{text} is printed as it is parsed");
         }
     }
 

@@ -24,7 +24,7 @@ fn with(change: impl Fn(&mut PlannedImage)) -> Draft<'static> {
     Draft { rootfs: "docker://registry/app:1", image: Some(image), ..draft() }
 }
 
-/// The launcher also has the policy for images: a compromised daemon cannot run a forbidden image.
+/// The launcher enforces the policy for images, too: a compromised daemon cannot run a forbidden image.
 #[test]
 fn an_image_is_judged_on_both_sides() {
     let allowing = |patterns: &[&str]| {
