@@ -122,6 +122,15 @@ pub(crate) fn build_control(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
+/// Builds a launcher that can generate its manual page, and returns its path.
+pub(crate) fn build_launcher_with_manual(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    step("Building the launcher's page generator");
+    // In the debug directory and for the whole workspace, so that all other crates are shared.
+    let mut command = workspace.cargo(["build", "--workspace", "--bin", LAUNCHER, "--features"]);
+    run(command.arg(format!("{LAUNCHER}/manual")).arg("--target-dir").arg(&workspace.target))?;
+    Ok(workspace.target.join("debug").join(LAUNCHER))
+}
+
 /// Builds the daemons and agent-cli together, unoptimized, and returns their directory: for the demo, which needs
 /// neither speed nor bundles.
 pub(crate) fn build_quickly(workspace: &Workspace) -> anyhow::Result<PathBuf> {

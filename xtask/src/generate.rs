@@ -10,7 +10,6 @@ use crate::workspace::{Workspace, run};
 /// Programs for users: their manuals have a page per command, and they have completions.
 pub(crate) const COMMAND_LINES: [&str; 6] =
     ["agent-cli", dist::BUNDLES, dist::CONVENTIONS, dist::KUBE, dist::OPERATORS, dist::CATALOGS];
-const DAEMONS: [&str; 2] = ["executord", dist::LAUNCHER];
 
 /// Writes the man pages to `target/man/`.
 pub(crate) fn man(workspace: &Workspace) -> anyhow::Result<ExitCode> {
@@ -34,10 +33,10 @@ pub(crate) fn write_man(workspace: &Workspace, out: &Path) -> anyhow::Result<()>
     for name in COMMAND_LINES {
         run(program(workspace, name).args(["generate", "man", "--out"]).arg(out))?;
     }
-    for name in DAEMONS {
-        run(program(workspace, name).arg("--generate-man").arg(out))?;
-    }
-    Ok(())
+    run(program(workspace, "executord").arg("--generate-man").arg(out))?;
+    // The launcher that ships links no page generator.
+    let launcher = dist::build_launcher_with_manual(workspace)?;
+    run(Command::new(launcher).env_remove("PATH").arg("--generate-man").arg(out))
 }
 
 /// Writes the completions of the programs in `target/dist/`.

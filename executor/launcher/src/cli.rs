@@ -60,11 +60,9 @@ pub(crate) struct Args {
     #[arg(long)]
     pub ephemeral: bool,
     /// Write the manual page into DIR and exit
+    #[cfg(feature = "manual")]
     #[arg(long, value_name = "DIR", hide = true)]
     pub generate_man: Option<PathBuf>,
-    /// Write shell completions into DIR and exit
-    #[arg(long, value_name = "DIR", hide = true)]
-    pub generate_completions: Option<PathBuf>,
 }
 
 /// The part of the configuration file that the launcher reads. executord reads the whole file and reports unknown keys.

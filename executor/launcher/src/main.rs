@@ -46,7 +46,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::{CommandFactory, Parser};
+use clap::Parser;
 use executor_sys::{process, startup};
 use nix::mount::{MsFlags, mount};
 
@@ -87,11 +87,9 @@ impl From<io::Error> for Failed {
 }
 
 fn start(mut args: cli::Args) -> Result<(), Failed> {
+    #[cfg(feature = "manual")]
     if let Some(dir) = &args.generate_man {
-        return Ok(clap_mangen::generate_to(cli::Args::command(), dir)?);
-    }
-    if let Some(dir) = &args.generate_completions {
-        return Ok(generate_completions(dir)?);
+        return Ok(clap_mangen::generate_to(<cli::Args as clap::CommandFactory>::command(), dir)?);
     }
     // SIGHUP stays pending until signals are events, also in the re-executed copy, so that it does not end this process
     // or its children.
@@ -129,12 +127,4 @@ fn start(mut args: cli::Args) -> Result<(), Failed> {
 fn isolate() -> io::Result<()> {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS)?;
     Ok(mount(None::<&Path>, "/", None::<&Path>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&Path>)?)
-}
-
-fn generate_completions(dir: &Path) -> io::Result<()> {
-    use clap_complete::{Shell, generate_to};
-    for warm in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-        generate_to(warm, &mut cli::Args::command(), "executor-launcher", dir)?;
-    }
-    Ok(())
 }

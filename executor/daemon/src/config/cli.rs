@@ -59,9 +59,6 @@ pub struct Args {
     /// Write the manual page into DIR and exit
     #[arg(long, value_name = "DIR", hide = true)]
     pub generate_man: Option<PathBuf>,
-    /// Write shell completions into DIR and exit
-    #[arg(long, value_name = "DIR", hide = true)]
-    pub generate_completions: Option<PathBuf>,
 }
 
 /// Log format.
@@ -88,7 +85,7 @@ pub enum LogLevel {
 }
 
 impl Args {
-    /// Writes the files of the hidden flags; returns true if one was given.
+    /// Writes the manual page if the hidden flag was given, and returns true then.
     ///
     /// # Errors
     /// Returns an error if the directory is not writable.
@@ -96,12 +93,7 @@ impl Args {
         if let Some(dir) = &self.generate_man {
             clap_mangen::generate_to(Self::command(), dir)?;
         }
-        if let Some(dir) = &self.generate_completions {
-            for warm in clap_complete::Shell::value_variants() {
-                clap_complete::generate_to(*warm, &mut Self::command(), "executord", dir)?;
-            }
-        }
-        Ok(self.generate_man.is_some() || self.generate_completions.is_some())
+        Ok(self.generate_man.is_some())
     }
 }
 
@@ -114,10 +106,9 @@ mod tests {
         Args::command().debug_assert();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_str().unwrap();
-        let args = Args::try_parse_from(["executord", "--generate-man", path, "--generate-completions", path]).unwrap();
+        let args = Args::try_parse_from(["executord", "--generate-man", path]).unwrap();
         assert!(args.generate().unwrap());
         assert!(std::fs::read_to_string(dir.path().join("executord.1")).unwrap().contains("allow\\-group"));
-        assert!(dir.path().join("_executord").exists());
         assert!(!Args::default().generate().unwrap());
     }
 }
