@@ -1,4 +1,4 @@
-//! `generate man|completions --out DIR`, from the definitions that also parse the command line.
+//! `generate man|completions|markdown --out DIR`, from the definitions that also parse the command line.
 
 use std::fs;
 use std::io;
@@ -30,6 +30,8 @@ pub enum Generated {
     Man,
     /// Completions, under the file names that the shells expect
     Completions,
+    /// A page with the help of every command
+    Markdown,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -38,6 +40,9 @@ pub enum ShellArg {
     Zsh,
     Fish,
 }
+
+/// Width of the help texts in a page, in columns.
+const PAGE_WIDTH: usize = 100;
 
 /// A program's definitions, and additional text for its manual.
 pub struct Documented {
@@ -79,13 +84,14 @@ impl GenerateArgs {
     /// Writes the requested files.
     pub fn generate(&self, program: Documented) -> Result<(), Failure> {
         let failed = |source| Failure::Generate { path: self.out.clone(), source };
-        if self.what == Generated::Man && !self.shell.is_empty() {
+        if self.what != Generated::Completions && !self.shell.is_empty() {
             return Err(Failure::Usage("--shell is only for `generate completions`".into()));
         }
         fs::create_dir_all(&self.out).map_err(failed)?;
         match self.what {
             Generated::Man => manual(program, &self.out),
             Generated::Completions => completions(program, &self.out, &self.shell),
+            Generated::Markdown => markdown(program, &self.out),
         }
         .map_err(failed)
     }
@@ -149,6 +155,31 @@ fn page(out: &Path, program: clap::Command, statuses: &[(&str, &str)]) -> io::Re
     roff.control("TP", []).text([roman("NO_COLOR")]).text([roman("If set and not empty, disables colours.")]);
     roff.to_writer(&mut text)?;
     fs::write(out.join(man.get_filename()), text)
+}
+
+/// Writes a page with the help of the program and of each visible command.
+fn markdown(documented: Documented, out: &Path) -> io::Result<()> {
+    let name = documented.name;
+    let mut program = Documented { programs: Vec::new(), ..documented }.with_help().disable_help_subcommand(true);
+    program.build();
+    let mut text = format!("# Commands of {name}\n\nThis page is generated from the definitions of `{name} --help`.\n");
+    section(&mut text, &mut program, 2);
+    fs::write(out.join(format!("{name}.md")), text)
+}
+
+/// Appends the help of a command and of its commands. Options that every command has are listed with the program only.
+fn section(text: &mut String, command: &mut clap::Command, level: usize) {
+    let (heading, name) = ("#".repeat(level), command.get_bin_name().unwrap_or(command.get_name()).to_owned());
+    let is_program = level == 2;
+    let hidden = |arg: clap::Arg| if arg.is_global_set() { arg.hide(true) } else { arg };
+    let mut shown = if is_program { command.clone() } else { command.clone().mut_args(hidden) };
+    shown = shown.term_width(PAGE_WIDTH);
+    let help = shown.render_long_help().to_string();
+    let lines: Vec<&str> = help.lines().map(str::trim_end).collect();
+    text.push_str(&format!("\n{heading} {name}\n\n```text\n{}\n```\n", lines.join("\n").trim_end()));
+    for sub in command.get_subcommands_mut().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+        section(text, sub, (level + 1).min(4));
+    }
 }
 
 /// Writes completions, under the file names that the shells expect.

@@ -1,5 +1,7 @@
 //! Commands other than `run`.
 
+use std::path::Path;
+
 use executor_proto::v1::{LogStream, State};
 
 use crate::fake::{Call, Fake, TOKEN, signaled};
@@ -200,6 +202,23 @@ fn the_socket_flag_counts_more_than_the_environment() {
         let child = command.env("EXECUTOR_SOCKET", "/nonexistent.sock").spawn().unwrap();
         assert_eq!(finish(child).status, Some(0));
     }
+}
+
+/// `docs/agent-cli.md` is what `generate markdown` writes; `UPDATE=1 cargo test -p agent-cli --test cli` updates it.
+#[test]
+fn command_reference_is_current() {
+    let fake = Fake::start();
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(run(&fake, &["generate", "markdown", "--out", dir.path().to_str().unwrap()]).status, Some(0));
+    let written = std::fs::read_to_string(dir.path().join("agent-cli.md")).unwrap();
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/agent-cli.md");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&page, &written).unwrap();
+    }
+    let committed = std::fs::read_to_string(&page).unwrap();
+    let differs = committed.lines().zip(written.lines()).find(|(one, other)| one != other);
+    assert!(committed == written, "docs/agent-cli.md is not current: {differs:?}");
+    assert!(written.contains("### agent-cli run") && written.contains("#### agent-cli image pull"), "the control");
 }
 
 #[test]
