@@ -284,7 +284,7 @@ fn secrets_are_printed_as_asked_for() {
     let (right, wrong) = (dir.path().join("right"), dir.path().join("wrong"));
     std::fs::write(&right, format!("{TOKEN}\n")).unwrap();
     std::fs::write(&wrong, "canary-token").unwrap();
-    let with = |token: &std::path::Path, rest: &[&str]| {
+    let with = |token: &Path, rest: &[&str]| {
         run(&fake, &[&["secrets", "--token-file", token.to_str().unwrap()], rest].concat())
     };
     let values: [(&[&str], &[u8]); 4] = [
@@ -303,7 +303,7 @@ fn secrets_are_printed_as_asked_for() {
     assert_eq!((&json["environment"][0]["value"], &json["arguments"][0]["index"]), (&"canary one".into(), &3.into()));
     assert_eq!((&json["files"][1]["encoding"], &json["files"][1]["content"]), (&"base64".into(), &"/wA=".into()));
 
-    let refused: [(&std::path::Path, &[&str], &str); 6] = [
+    let refused: [(&Path, &[&str], &str); 6] = [
         (&right, &[], "prints one value"),
         (&right, &["--env", "NOPE"], "the container has no secret variable NOPE"),
         (&right, &["--arg", "0"], "no secret argument 0"),

@@ -212,7 +212,10 @@ fn outside_directories(path: &Path, mounts: &[MountPoint]) -> String {
 
 fn alone(plan: &Plan, index: usize, target: &Path) -> String {
     let path = plan.files.get(index).map_or(target, |file| &file.path);
-    format!("`{}` is mounted by itself and cannot be removed; replace it with an empty file instead", path.display())
+    format!(
+        "`{}` is mounted as a single file and cannot be removed; replace it with an empty file instead",
+        path.display()
+    )
 }
 
 #[cfg(test)]
@@ -273,7 +276,7 @@ mod tests {
         let fields: Vec<&str> = violations.iter().map(|violation| &*violation.field).collect();
         assert_eq!(fields, ["files[0].path", "files[1].path", "removed_paths"]);
         assert!(violations[0].description.ends_with(&format!("those are {ROOT}")), "{}", violations[0]);
-        assert!(violations[2].description.contains("`/etc/key` is mounted by itself"), "{}", violations[2]);
+        assert!(violations[2].description.contains("`/etc/key` is mounted as a single file"), "{}", violations[2]);
         let none = asked(&["ok"], &[]).place(&plan(), &[]).unwrap_err();
         assert!(none[0].description.contains("no directory"), "{}", none[0]);
     }

@@ -1,18 +1,16 @@
 //! executord: receives requests over gRPC, validates them, and has the launcher create containers.
 //!
 //! ```text
-//!  server ──> wire                                        connections, HTTP/2, authorization
+//!  server ──> server::wire                                connections, HTTP/2, who may call
 //!     │
-//!    api ──> admit ──> registry, capacity                  new containers
-//!     │        └─────> actor ──> launcher, shims           container lifecycle
-//!     ├────> rotate ───────────────────> shims             new secret files
-//!     ├────> egress ───────────────────> shims             new egress rules
-//!     ├────> deletion, retention                           removal
-//!     ├────> event_log, ledger, recover                    history
-//!     ├────> logs, outputs                                 output
-//!     ├────> images ──> executor_images, launcher          images
-//!     ├────> transfers ──> workers, launcher, shims         downloads and uploads
-//!     └────> metrics, traces, scrape                        observability
+//!    api ──> run::admit ──> requests, store::registry        new containers
+//!     │        └─────> actor ──> launcher, shims             their lifecycle
+//!     ├────> operations ───────────────> shims               new secret files, limits, egress rules; exec, copy, delete
+//!     ├────> background                                      drain, retention, self-test, reloads
+//!     ├────> store                                           events, ledger, captured outputs
+//!     ├────> logs                                            output, log sinks
+//!     ├────> images ──> executor_images, launcher            images
+//!     └────> telemetry, scrape                               metrics, traces
 //! ```
 //! Input: `executor.v1` over a unix socket, and the records that shims write. Output: requests to the launcher and to
 //! shims over SOCK_SEQPACKET, events, the ledger. The daemon serves without any privilege, and holds secrets only until

@@ -1,19 +1,18 @@
 //! The shim: one process per container, from creation to the exit record.
 //!
 //! ```text
-//! fork from the launcher, or a warm container                                      (shim/shell.rs, takeover.rs)
-//!   prepare    own mount namespace, directories, rootfs, user, file targets           (shim/prepare.rs)
-//!   create     libcontainer: namespaces, cgroup, pivot; init waits                    (shim/create.rs)
-//!   inject     a helper in the container's cgroup writes and mounts the secret files  (shim/inject.rs)
-//!   start      init gets its payload and executes                                     (shim/create.rs)
-//!   supervise  output to the log, signals, exit                                       (shim/supervise.rs)
-//!              the steps of a tree of actions                                         (shim/steps.rs, starter.rs)
-//!              new secret files                                                       (shim/update.rs)
-//!              new egress rules                                                       (shim/egress.rs)
-//!   capture    copies the declared outputs into the state directory                   (shim/outputs.rs)
-//!   finish     wipe, kill leftover processes, record; then the exit is reported       (finish.rs)
-//!              before the record, attached clients get the last of the output         (shim/last.rs)
-//!   leave      remove cgroup, mounts, layer, directories                              (finish.rs)
+//! fork from the launcher, or a warm container                                      (warm.rs, init/activation.rs)
+//!   prepare    own mount namespace, directories, rootfs, user, file targets           (setup/prepare.rs)
+//!   create     libcontainer: namespaces, cgroup, pivot; init waits                    (init/create.rs)
+//!   inject     a helper in the container's cgroup writes and mounts the secret files  (files/inject.rs)
+//!   start      init gets its payload and executes                                     (init/last_steps.rs)
+//!   supervise  output to the log, signals, exit                                       (supervise.rs, output/)
+//!              the steps of a tree of actions                                         (steps.rs, steps/)
+//!              new secret files, limits, egress rules                                 (files/update.rs, running/)
+//!   capture    copies the declared outputs into the state directory                   (end/outputs.rs)
+//!   finish     wipe, kill leftover processes, record; then the exit is reported       (../finish.rs)
+//!              before the record, attached clients get the last of the output         (end/drain.rs)
+//!   leave      remove cgroup, mounts, layer, directories                              (../finish.rs)
 //! ```
 //! A shim is forked from a process that never saw a secret. Arguments, environment and file contents stay in memory
 //! files that only init and the helper map. If output is masked, the shim holds the masked values from after the clone
@@ -41,9 +40,9 @@ use executor_core::steps::exit_line;
 use executor_core::time::Timestamp;
 use executor_secrets::TokenDigest;
 use executor_sys::heap;
+use executor_sys::heartbeat::Heartbeat;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, SignalEvents};
-use executor_sys::pulse::Heartbeat;
 use executor_sys::seqpacket::Seqpacket;
 use nix::sys::signal::Signal;
 
@@ -89,7 +88,7 @@ pub(crate) struct Launch {
     /// Connection to the daemon.
     pub connection: Seqpacket,
     /// Heartbeat of the shim.
-    pub pulse: Heartbeat,
+    pub heartbeat: Heartbeat,
     /// Plan, as JSON.
     pub plan: MemFile,
     /// Arguments and environment.
@@ -126,8 +125,8 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, launch: Launch, lifeline: S
         Ok(signals) => live_through(host, filter, launch, lifeline, (None, signals)),
         Err(error) => {
             log::line(Level::Error, "", format_args!("the shim cannot start: {error}"));
-            let pace = HeartbeatWriter::new(launch.pulse, host.watchdog);
-            Control::new(launch.connection, lifeline, host.daemon_uid, pace).refuse(failed("shim", &error));
+            let heartbeat_writer = HeartbeatWriter::new(launch.heartbeat, host.watchdog);
+            Control::new(launch.connection, lifeline, host.daemon_uid, heartbeat_writer).refuse(failed("shim", &error));
             1
         }
     }
@@ -143,9 +142,9 @@ fn live_through(
 ) -> i32 {
     let begun = now();
     host.show_role(&["shim", launch.id.as_str()]);
-    let pace = HeartbeatWriter::new(launch.pulse, host.watchdog);
-    pace.start(PREPARE + network::longest(host));
-    let mut control = Control::new(launch.connection, lifeline, host.daemon_uid, pace);
+    let heartbeat_writer = HeartbeatWriter::new(launch.heartbeat, host.watchdog);
+    heartbeat_writer.start(PREPARE + network::longest(host));
+    let mut control = Control::new(launch.connection, lifeline, host.daemon_uid, heartbeat_writer);
     let inputs = vec![launch.process, launch.files];
     let request = setup::prepare::Request {
         id: launch.id,
@@ -202,7 +201,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
             }
             ready.log.start(&ready.record.plan);
             let (started_at, started) = (now(), Instant::now());
-            control.pace().turn(); // creation is complete
+            control.heartbeat().turn(); // creation is complete
             // The program has its own copy now; overwrite this process's copies first.
             for input in ready.remains.inputs.drain(..) {
                 if let Err(error) = input.wipe() {
@@ -275,7 +274,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     outcome.outputs = outputs
         .filter(|_| ran)
         .map(|source| end::outputs::capture(host, &record, &remains, source, (control, signals), &mut last));
-    control.pace().start(FINISH + network::longest(host) + longest_wipe(&record));
+    control.heartbeat().start(FINISH + network::longest(host) + longest_wipe(&record));
     let deliver = || last.deliver(control, signals);
     let recorded = remains.complete(host, record, outcome, deliver);
     drop(ports); // released before a client learns of the exit and asks for them
@@ -283,7 +282,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     // Without disk space for the record the container is not completed; clients learn this from the state.
     control.reached(if reported { State::Completed } else { State::Wiping });
     // Only a deletion and containers that need the capacity wait for this.
-    control.pace().start(REMOVAL);
+    control.heartbeat().start(REMOVAL);
     drop(mounts);
     setup::prepare::unmount(&remains.dirs);
     let recorded = remains.leave(host, id.as_str(), recorded);

@@ -14,8 +14,8 @@ use executor_core::protocol::{Launch, Ping, ShimCall, ShimNews, ShimReport, Shim
 use executor_core::record::VolumeKind;
 use executor_core::time::Timestamp;
 use executor_secrets::volume::Volume;
+use executor_sys::heartbeat::Heartbeat;
 use executor_sys::memfile::MemFile;
-use executor_sys::pulse::Heartbeat;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 
@@ -72,7 +72,7 @@ impl ShimHandle {
         id: ContainerId,
         created_at: Timestamp,
         (pid, pidfd, lifeline): (i32, OwnedFd, Seqpacket),
-        pulse: Heartbeat,
+        heartbeat: Heartbeat,
     ) -> Self {
         Self {
             id,
@@ -87,7 +87,7 @@ impl ShimHandle {
             pod_range: None,
             listening: false,
             done: false,
-            watch: Some(HeartbeatMonitor::from_pulse(pulse)),
+            watch: Some(HeartbeatMonitor::from_heartbeat(heartbeat)),
             killed: None,
             warm: None,
             offer: None,
@@ -131,8 +131,8 @@ impl ShimHandle {
             }
             _ => {}
         }
-        if let Some(pulse) = fds.next().and_then(|fd| Heartbeat::from_fd(fd).ok()) {
-            self.watch = Some(HeartbeatMonitor::from_pulse(pulse));
+        if let Some(heartbeat) = fds.next().and_then(|fd| Heartbeat::from_fd(fd).ok()) {
+            self.watch = Some(HeartbeatMonitor::from_heartbeat(heartbeat));
         }
     }
 }
@@ -148,7 +148,7 @@ const ASK_AFTER: u32 = 3;
 
 /// Heartbeat of a shim, and its last observed state.
 pub(crate) struct HeartbeatMonitor {
-    pulse: Heartbeat,
+    heartbeat: Heartbeat,
     turns: u64,
     /// Time when the last turn was observed.
     seen: Instant,
@@ -157,17 +157,17 @@ pub(crate) struct HeartbeatMonitor {
 }
 
 impl HeartbeatMonitor {
-    pub(crate) fn from_pulse(pulse: Heartbeat) -> Self {
-        Self { turns: pulse.turns(), pulse, seen: Instant::now(), asked: None }
+    pub(crate) fn from_heartbeat(heartbeat: Heartbeat) -> Self {
+        Self { turns: heartbeat.turns(), heartbeat, seen: Instant::now(), asked: None }
     }
 
     /// Checks a shim that has `patience` for a turn of its loop. Returns the fault if it is not alive.
     pub(crate) fn check(&mut self, patience: Duration, line: Option<&Seqpacket>) -> Option<String> {
-        if let Some(late) = self.pulse.overdue() {
+        if let Some(late) = self.heartbeat.overdue() {
             return Some(format!("has not responded, {} s after its deadline", late.as_secs()));
         }
-        let turns = self.pulse.turns();
-        if turns != self.turns || self.pulse.is_at_work() {
+        let turns = self.heartbeat.turns();
+        if turns != self.turns || self.heartbeat.is_at_work() {
             (self.turns, self.seen, self.asked) = (turns, Instant::now(), None);
             return None;
         }

@@ -130,7 +130,7 @@ impl Found {
             Ok(None) => {}
             Err(error) => {
                 let name = dirs.state.file_name().unwrap_or_default().to_string_lossy();
-                log::line(Level::Error, &name, format_args!("its exit record is ignored: {error}"));
+                log::line(Level::Error, &name, format_args!("ignoring the exit record: {error}"));
             }
         }
         // The state directory is made before the first record, and removed first when a container is undone.

@@ -61,5 +61,5 @@ fn what_cannot_be_replaced_stays() {
     let container = daemon.api.run_to_end(sh("test -d /etc/hosts").id("dir").rootfs(&rootfs.reference()));
     assert_eq!(integration::api::exit(&container), Ok(0));
     let warnings = container.spec.unwrap().warnings;
-    assert_eq!(warnings, ["rootfs: /etc/hosts is the image's: Is a directory"]);
+    assert_eq!(warnings, ["rootfs: /etc/hosts of the image was kept: Is a directory"]);
 }

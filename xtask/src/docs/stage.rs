@@ -143,6 +143,11 @@ fn joined(from: &Path, path: &str) -> Option<PathBuf> {
     Some(found)
 }
 
+fn put(path: &Path, text: &str) -> anyhow::Result<()> {
+    let dir = path.parent().context("a path without a directory")?;
+    fs::create_dir_all(dir).and_then(|()| fs::write(path, text)).with_context(|| path.display().to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,9 +175,4 @@ mod tests {
         let faults = check(root).unwrap_err().to_string();
         assert!(faults.starts_with("4 links lead nowhere"), "{faults}");
     }
-}
-
-fn put(path: &Path, text: &str) -> anyhow::Result<()> {
-    let dir = path.parent().context("a path without a directory")?;
-    fs::create_dir_all(dir).and_then(|()| fs::write(path, text)).with_context(|| path.display().to_string())
 }

@@ -330,9 +330,8 @@ impl OutwardLog {
         self.reader.directory()
     }
 
-    /// Reads some of the log, and counts missing output. If `over` is true, the log does not grow, and its end is the
-    /// end of a line.
-    /// Blocks on the disk.
+    /// Reads some of the log, and counts missing output. If `over` is true, the log no longer grows, and its last bytes
+    /// count as a whole line. Blocks on the disk.
     ///
     /// # Errors
     /// Returns an error if the files cannot be read.

@@ -128,7 +128,7 @@ async fn a_container_without_a_shim_waits_for_the_launcher() {
     node.start_daemon_with(&["--launcher", "/bin/cat"]);
     if rustix::process::geteuid().is_root() {
         assert_eq!(node.ended().code(), Some(1));
-        assert!(node.log().contains("the launcher /bin/cat: ended"), "{}", node.log());
+        assert!(node.log().contains("the launcher /bin/cat: exited"), "{}", node.log());
         assert!(!node.socket().exists(), "nothing is left behind");
         finished_by_a_launcher();
         node.launcher.listen();

@@ -31,7 +31,7 @@ async fn nothing_is_asked_of_a_registry_that_no_pattern_has() {
     let fake = Fake::honest().await;
     let digest = fake.put_image("1", &[b"a"]);
     let closed = Place::with(|settings| {
-        settings.policy = policy(&[image_of(&fake, "team/other"), image_of(&fake, "t/**")], false)
+        settings.policy = policy(&[image_of(&fake, "team/other"), image_of(&fake, "t/**")], false);
     });
     for selector in [":1", &format!("@{digest}"), &format!(":1@{digest}")] {
         let reference = fake.reference(selector);

@@ -12,9 +12,9 @@ use executor_core::protocol::{
 };
 use executor_core::time::Timestamp;
 use executor_secrets::TagKey;
+use executor_sys::heartbeat::Heartbeat;
 use executor_sys::memfile::MemFile;
 use executor_sys::process::{self, Fork};
-use executor_sys::pulse::Heartbeat;
 use executor_sys::ready::{is_readable, readable_by};
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
@@ -231,11 +231,11 @@ impl Server {
         self.make_what_is_missing()?;
         if launch.fits_warm {
             let fds = [connection.as_fd(), plan.as_fd(), process.as_fd(), files.as_fd()];
-            if let Some(warm_pool::WarmContainer { pid, pidfd, lifeline, place, id_range, pulse, .. }) =
+            if let Some(warm_pool::WarmContainer { pid, pidfd, lifeline, place, id_range, heartbeat, .. }) =
                 self.warm_pool.hand_over(&launch, &fds)
             {
                 let watched =
-                    ShimHandle::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), pulse);
+                    ShimHandle::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), heartbeat);
                 let (inputs, id_range) = (vec![process, files], Some(id_range));
                 let offer = Offer { launch, connection, plan, until: Instant::now() + ACKNOWLEDGE };
                 let shim = ShimHandle { inputs, id_range, warm: Some(place), offer: Some(offer), ..watched };
@@ -255,7 +255,7 @@ impl Server {
         (connection, plan): (Seqpacket, MemFile),
         [process, files]: [MemFile; 2],
     ) -> Result<(), Refused> {
-        let pulse = Heartbeat::create().map_err(|error| failed("pulse", &error))?;
+        let heartbeat = Heartbeat::create().map_err(|error| failed("heartbeat", &error))?;
         let (lifeline, theirs) = Seqpacket::pair().map_err(|error| failed("lifeline", &error))?;
         lifeline.set_nonblocking(true);
         let pod_range = self.pod_range(&launch.pod_id)?;
@@ -279,7 +279,7 @@ impl Server {
                     pod_range,
                     launcher,
                     connection,
-                    pulse,
+                    heartbeat,
                     plan,
                     process,
                     files,
@@ -289,7 +289,7 @@ impl Server {
         };
         drop(room);
         let pidfd = process::pidfd(pid).map_err(|error| failed("shim", &error))?;
-        let watched = ShimHandle::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), pulse);
+        let watched = ShimHandle::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), heartbeat);
         let shim = ShimHandle { inputs: vec![process, files], id_range, pod_range, ..watched };
         self.shims.insert(id, shim);
         Ok(())

@@ -8,9 +8,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use executor_core::protocol::{self, Launch};
+use executor_sys::heartbeat::Heartbeat;
 use executor_sys::kernel_file;
 use executor_sys::process::{self, Fork};
-use executor_sys::pulse::Heartbeat;
 use executor_sys::ready::{is_readable, readable_by};
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
@@ -39,7 +39,7 @@ pub(super) struct WarmContainer {
     pub(super) lifeline: Seqpacket,
     pub(super) place: Place,
     pub(super) id_range: u32,
-    pub(super) pulse: Heartbeat,
+    pub(super) heartbeat: Heartbeat,
     made_at: Instant,
     ready: bool,
 }
@@ -189,7 +189,7 @@ impl Server {
     /// Forks a warm container. Returns false if there are no ids for one.
     fn start_warm(&mut self) -> io::Result<bool> {
         let Some(id_range) = self.free_range() else { return Ok(false) };
-        let pulse = Heartbeat::create()?;
+        let heartbeat = Heartbeat::create()?;
         let (lifeline, theirs) = Seqpacket::pair()?;
         lifeline.set_nonblocking(true);
         self.warm_pool.made += 1;
@@ -206,14 +206,23 @@ impl Server {
             Fork::Child => {
                 drop((lifeline, room));
                 self.abandon();
-                let order = WarmOrder { place, id_range, launcher, pulse };
+                let order = WarmOrder { place, id_range, launcher, heartbeat };
                 process::exit_now(shim::run_warm(&self.host, &self.filter, order, theirs))
             }
         };
         drop(room);
         let pidfd = process::pidfd(pid)?;
         let made_at = Instant::now();
-        self.warm_pool.all.push(WarmContainer { pid, pidfd, lifeline, place, id_range, pulse, made_at, ready: false });
+        self.warm_pool.all.push(WarmContainer {
+            pid,
+            pidfd,
+            lifeline,
+            place,
+            id_range,
+            heartbeat,
+            made_at,
+            ready: false,
+        });
         Ok(true)
     }
 
@@ -256,9 +265,9 @@ mod tests {
         let (lifeline, theirs) = Seqpacket::pair().unwrap();
         drop(theirs);
         let place = Place { cgroup: "x".into(), dir: "x".into(), state: "x".into() };
-        let (pidfd, pulse) = (process::pidfd(pid).unwrap(), Heartbeat::create().unwrap());
+        let (pidfd, heartbeat) = (process::pidfd(pid).unwrap(), Heartbeat::create().unwrap());
         let warm =
-            WarmContainer { pid, pidfd, lifeline, place, id_range: 0, pulse, made_at: Instant::now(), ready: true };
+            WarmContainer { pid, pidfd, lifeline, place, id_range: 0, heartbeat, made_at: Instant::now(), ready: true };
         let mut warm_pool = WarmPool { all: vec![warm], ..WarmPool::default() };
         assert!(warm_pool.hand_over(&Launch::default(), &[]).is_none());
         assert_eq!((warm_pool.used, warm_pool.missed), (0, 1));

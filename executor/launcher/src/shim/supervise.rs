@@ -190,9 +190,9 @@ fn wait(ready: &Ready, control: &Control, signals: &SignalEvents, due: [Option<I
     let steps_due = steps.and_then(Running::due);
     let own = [ready.log.flush_at(), ready.log.clients_due(), ready.generations.due(), steps_due];
     events.due(due.into_iter().chain(own).flatten().chain([Instant::now() + WAIT_MAX]));
-    control.pace().rest();
+    control.heartbeat().rest();
     let ready = events.wait();
-    control.pace().turn();
+    control.heartbeat().turn();
     ready.unwrap_or_default() // the next turn waits again
 }
 
@@ -254,7 +254,7 @@ fn execute(
             Ok(None)
         }
         Command::UpdateEgress(fds) => {
-            control.pace().start(egress::PATIENCE);
+            control.heartbeat().start(egress::PATIENCE);
             egress::execute(host, ready, fds)?;
             // The daemon reads the new record before it reads the answer.
             control.reached(ready.record.state);
@@ -266,7 +266,7 @@ fn execute(
             Ok(None)
         }
         Command::Pause => {
-            control.pace().start(pause::PATIENCE);
+            control.heartbeat().start(pause::PATIENCE);
             ready.pause(host)?;
             control.reached(ready.record.state);
             Ok(None)

@@ -28,11 +28,11 @@ use executor_core::time::Timestamp;
 use executor_core::validate::{Draft, recheck, validate};
 use executor_sys::events::Events;
 use executor_sys::heap;
+use executor_sys::heartbeat::Heartbeat;
 use executor_sys::identity;
 use executor_sys::memfile::MemFile;
 use executor_sys::mount::{Attributes, clone_tree, open_dir, set_attributes};
 use executor_sys::process;
-use executor_sys::pulse::Heartbeat;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 use rustix::fs::{Mode, OFlags};
@@ -71,7 +71,7 @@ pub(crate) struct Order {
     /// Pid of the launcher, which has claimed the range.
     pub launcher: u32,
     /// Heartbeat, used once it is a container.
-    pub pulse: Heartbeat,
+    pub heartbeat: Heartbeat,
 }
 
 /// A warm container with a waiting init.
@@ -100,7 +100,7 @@ pub(super) struct Activation<'a> {
 
 /// Makes a warm container, waits for a launch, and runs the container. Returns the exit status of the process.
 pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: Seqpacket) -> i32 {
-    let Order { place, id_range, launcher, pulse } = order;
+    let Order { place, id_range, launcher, heartbeat } = order;
     host.show_role(&["warm"]);
     let made = settle(NAME).map_err(|error| failed("shim", &error)).and_then(|signals| {
         isolate().map_err(|error| failed("mount namespace", &error))?;
@@ -119,7 +119,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: Seq
     rehearse(host);
     match wait(&lifeline, &warm) {
         Ok(Some((call, fds))) => {
-            match acknowledge(&lifeline).and_then(|()| launch(&call, fds, (id_range, launcher, pulse))) {
+            match acknowledge(&lifeline).and_then(|()| launch(&call, fds, (id_range, launcher, heartbeat))) {
                 Ok(launch) => super::live_through(host, filter, launch, lifeline, (Some(warm), signals)),
                 Err(error) => {
                     log::line(Level::Error, "", format_args!("a warm container received no launch: {error}"));
@@ -191,7 +191,11 @@ fn acknowledge(lifeline: &Seqpacket) -> io::Result<()> {
 }
 
 #[inline(never)] // as in [`super::setup::prepare::prepare`]
-fn launch(call: &[u8], fds: Vec<OwnedFd>, (id_range, launcher, pulse): (u32, u32, Heartbeat)) -> io::Result<Launch> {
+fn launch(
+    call: &[u8],
+    fds: Vec<OwnedFd>,
+    (id_range, launcher, heartbeat): (u32, u32, Heartbeat),
+) -> io::Result<Launch> {
     rustix::thread::set_name(super::NAME)?;
     let call = LaunchCall::decode(call).map_err(io::Error::other)?;
     let Ok([connection, plan, process, files]) = <[OwnedFd; 4]>::try_from(fds) else {
@@ -205,7 +209,7 @@ fn launch(call: &[u8], fds: Vec<OwnedFd>, (id_range, launcher, pulse): (u32, u32
         pod_range: None,
         launcher,
         connection: Seqpacket::from_peer(connection)?,
-        pulse,
+        heartbeat,
         plan: MemFile::from_fd(plan, PLAN_MAX)?,
         process: MemFile::from_fd_to_wipe(process, BYTES_MAX as u64)?,
         files: MemFile::from_fd_to_wipe(files, BYTES_MAX as u64)?,

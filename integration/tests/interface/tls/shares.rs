@@ -76,6 +76,6 @@ fn streams_of_an_identity_leave_others_theirs() {
         tls.daemon.api.block_on(async { client.rpc().watch_events(v1::WatchEventsRequest::default()).await })
     };
     let refused = watch("a").unwrap_err();
-    assert!(refused.message().contains("this caller has 1024 calls with streams"), "{refused}");
+    assert!(refused.message().contains("this caller has 1024 calls with response streams open"), "{refused}");
     watch("b").unwrap();
 }

@@ -52,7 +52,7 @@ fn lists_are_those_of_the_host() {
     let (code, violations) = refused(&daemon, on("0,8000", "900", sh("true").id("absent")));
     assert_eq!(code, Code::FailedPrecondition);
     assert_eq!((&*violations[0].0, &*violations[1].0), ("limits.cpuset_cpus", "limits.cpuset_mems"));
-    assert!(violations[0].1.starts_with("processor 8000 is not available to containers on this host; 0"));
+    assert!(violations[0].1.starts_with("processor 8000 is not available to containers on this host; available: 0"));
     let (code, violations) = refused(&daemon, on("0-", "x", sh("true").id("malformed")));
     assert_eq!((code, violations.len()), (Code::InvalidArgument, 2), "{violations:?}");
     daemon.wait_until_back_at(&before);

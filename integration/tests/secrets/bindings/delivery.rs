@@ -262,7 +262,7 @@ fn what_is_wrong_starts_nothing() {
             &["--vcap-services", &bad.source()],
             "\nCannot build service binding files for app - Duplicate binding name: x",
         ),
-        (&["--vcap-services", &source, "--env", "VCAP_SERVICES={}"], "leave out --env"),
+        (&["--vcap-services", &source, "--env", "VCAP_SERVICES={}"], "omit --env"),
         (&["--vcap-services", "{}"], "the value itself cannot be given"),
         (&["--bind", "/no/such"], "cannot read /no/such"),
     ];

@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn malformed_strings_are_errors() {
-        assert_eq!(decode(&[0xff; 4], 9), None, "the end is told");
+        assert_eq!(decode(&[0xff; 4], 9), None, "truncated input is an error");
         assert_eq!(decode(&[0xff], 9), None, "a whole byte of padding");
         assert_eq!(decode(&[0b0000_0000], 9), None, "padding of zeros");
         assert_eq!(decode(&[0b0000_0111], 9), Some(b"0".into()));

@@ -48,9 +48,8 @@ impl Logs {
         self.living.entry(id.clone()).or_insert(Living { before, last: usage }).last = usage;
     }
 
-    /// Adds the final counters of a container. Those of an earlier daemon's container that was never read are skipped,
-    /// because their
-    /// increase is unknown.
+    /// Adds the final counters of a container. A container of an earlier daemon whose counters were never read is skipped,
+    /// because its increase is unknown.
     pub(crate) fn ended(&mut self, id: &ContainerId, usage: Option<LogUsage>) {
         let known = self.living.remove(id);
         let grown = match (known, usage) {

@@ -56,7 +56,7 @@ impl<'a> OutputDrain<'a> {
 
     /// Handles clients, commands and host shutdown. Never waits.
     pub(crate) fn poll(&mut self, control: &mut Control, signals: &SignalEvents) {
-        control.pace().turn();
+        control.heartbeat().turn();
         while let Ok(Some(signal)) = signals.next() {
             if signal == libc::SIGTERM || signal == libc::SIGINT {
                 self.stop(self.grace);
@@ -97,7 +97,7 @@ impl<'a> OutputDrain<'a> {
             self.register(&mut events, control, signals);
             events.due(stop.into_iter().chain(self.clients.is_settled().then_some(least)));
             events.due([now + WAIT_MAX]);
-            control.pace().rest();
+            control.heartbeat().rest();
             let _ = events.wait(); // the next turn polls all sources
         }
     }

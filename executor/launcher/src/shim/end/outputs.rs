@@ -86,7 +86,7 @@ pub(crate) fn capture(
     (control, signals): (&mut Control, &SignalEvents),
     last: &mut OutputDrain<'_>,
 ) -> OutputsRecord {
-    control.pace().start(DEATH_PATIENCE + HELPER_PATIENCE);
+    control.heartbeat().start(DEATH_PATIENCE + HELPER_PATIENCE);
     let mut attention = CaptureEvents { control, signals, last, ends: Instant::now() + PATIENCE };
     match attempt(host, record, remains, source, &mut attention) {
         Ok(list) => list.summary(),
@@ -234,7 +234,7 @@ impl CaptureEvents<'_, '_> {
         events.read(helper.as_fd(), ());
         self.last.register(&mut events, self.control, self.signals);
         events.due([self.ends]);
-        self.control.pace().rest();
+        self.control.heartbeat().rest();
         let _ = events.wait(); // the next turn polls all sources
         self.poll()
     }

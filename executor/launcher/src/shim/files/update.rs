@@ -550,7 +550,7 @@ mod tests {
     fn only_a_container_that_runs_is_updated() {
         for state in [State::Created, State::Stopping, State::Wiping] {
             let refused = may_be_updated(&ContainerRecord { state, ..record() }).expect_err("it does not run");
-            assert!(refused.message.contains("files are replaced while it runs"), "{}", refused.message);
+            assert!(refused.message.contains("files can be replaced only while it runs"), "{}", refused.message);
         }
         assert!(may_be_updated(&record()).is_ok());
     }

@@ -78,7 +78,7 @@ impl ActivateOrder {
         let (mounts, generations) = views.map(|views| (views.mounts, views.generations)).unzip();
         self.generations = generations.as_ref().is_some_and(Option::is_some);
         let fds = std::iter::once(root).chain(stdio).chain(generations.flatten()).chain(mounts.unwrap_or_default());
-        let words = serde_json::to_vec(&self).map_err(|fault| failed("shell", &fault.into()))?;
+        let words = serde_json::to_vec(&self).map_err(|fault| failed("warm container", &fault.into()))?;
         Ok(Order { words, fds: fds.collect() })
     }
 }
@@ -95,12 +95,14 @@ impl Order {
     /// # Errors
     /// Returns the step that failed in init, or the exit of init.
     pub(crate) fn execute(self, init: &Seqpacket) -> Result<(), Refused> {
-        let error = |error: io::Error| failed("shell", &error);
+        let error = |error: io::Error| failed("warm container", &error);
         self.send(init, None).map_err(error)?;
         let mut reported = vec![0; FAILURE_MAX];
         match init.recv_by(&mut reported, Instant::now() + START_PATIENCE).map_err(error)? {
             Some((length, _)) if &reported[..length] == TAKEN => Ok(()),
-            Some((length, _)) => Err(failed_by(format!("shell: {}", StartFailure::decode(&reported[..length]).1))),
+            Some((length, _)) => {
+                Err(failed_by(format!("warm container: {}", StartFailure::decode(&reported[..length]).1)))
+            }
             None => Err(error(io::Error::other("its init has ended"))),
         }
     }

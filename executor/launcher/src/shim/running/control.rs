@@ -39,7 +39,7 @@ pub(crate) struct Control {
     volume: Option<OwnedFd>,
     state: State,
     daemon_uid: u32,
-    pace: HeartbeatWriter,
+    heartbeat: HeartbeatWriter,
 }
 
 /// A connected peer.
@@ -136,7 +136,7 @@ impl PendingCommand {
 }
 
 impl Control {
-    pub(crate) fn new(connection: Seqpacket, lifeline: Seqpacket, daemon_uid: u32, pace: HeartbeatWriter) -> Self {
+    pub(crate) fn new(connection: Seqpacket, lifeline: Seqpacket, daemon_uid: u32, heartbeat: HeartbeatWriter) -> Self {
         for socket in [&connection, &lifeline] {
             socket.set_nonblocking(true);
         }
@@ -147,12 +147,12 @@ impl Control {
             volume: None,
             state: State::Initializing,
             daemon_uid,
-            pace,
+            heartbeat,
         }
     }
 
-    pub(crate) fn pace(&self) -> &HeartbeatWriter {
-        &self.pace
+    pub(crate) fn heartbeat(&self) -> &HeartbeatWriter {
+        &self.heartbeat
     }
 
     /// Listens for later daemons and launchers. Reports this to the launcher, so that a daemon that the launcher
@@ -329,11 +329,11 @@ impl Control {
     fn share_with(&self, connection: usize, sequence: u64) {
         let Connection { socket, root, .. } = &self.connections[connection];
         let (news, fds) = match &self.volume {
-            Some(volume) if *root => (ShimNews::Done(Done {}), vec![volume.as_fd(), self.pace.as_fd()]),
+            Some(volume) if *root => (ShimNews::Done(Done {}), vec![volume.as_fd(), self.heartbeat.as_fd()]),
             Some(_) => (ShimNews::Refused(Refused::new(Reason::Precondition, "for the launcher only")), Vec::new()),
             None => {
                 let refused = Refused::new(Reason::NotFound, "there are no secret files");
-                (ShimNews::Refused(refused), root.then(|| self.pace.as_fd()).into_iter().collect())
+                (ShimNews::Refused(refused), root.then(|| self.heartbeat.as_fd()).into_iter().collect())
             }
         };
         let _ = socket.send(&ShimReport { sequence, news: Some(news) }.encode_to_vec(), &fds);

@@ -6,20 +6,20 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use executor_sys::pulse::Heartbeat;
+use executor_sys::heartbeat::Heartbeat;
 
 /// Time limit of a turn if shims are not watched: a later launcher may watch them.
 const UNWATCHED: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 pub(crate) struct HeartbeatWriter {
-    pulse: Heartbeat,
+    heartbeat: Heartbeat,
     patience: Duration,
 }
 
 impl HeartbeatWriter {
     /// Creates the pace of a shim with this time limit per turn, if shims are watched.
-    pub(crate) fn new(pulse: Heartbeat, patience: Option<Duration>) -> Self {
-        Self { pulse, patience: patience.unwrap_or(UNWATCHED) }
+    pub(crate) fn new(heartbeat: Heartbeat, patience: Option<Duration>) -> Self {
+        Self { heartbeat, patience: patience.unwrap_or(UNWATCHED) }
     }
 
     /// Begins a turn of a loop.
@@ -29,17 +29,17 @@ impl HeartbeatWriter {
 
     /// Begins an operation that may take this much longer than a turn.
     pub(crate) fn start(&self, longer: Duration) {
-        self.pulse.turn(self.patience + longer);
+        self.heartbeat.turn(self.patience + longer);
     }
 
     /// Begins a wait.
     pub(crate) fn rest(&self) {
-        self.pulse.rest();
+        self.heartbeat.rest();
     }
 }
 
 impl AsFd for HeartbeatWriter {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.pulse.as_fd()
+        self.heartbeat.as_fd()
     }
 }

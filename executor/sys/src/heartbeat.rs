@@ -39,7 +39,7 @@ impl Heartbeat {
     /// # Errors
     /// Fails if descriptors or memory run out.
     pub fn create() -> io::Result<Self> {
-        Self::map(MemFile::create("executor-pulse", LENGTH.get())?)
+        Self::map(MemFile::create("executor-heartbeat", LENGTH.get())?)
     }
 
     /// Maps the heartbeat that another process passed.
@@ -124,15 +124,15 @@ mod tests {
 
     #[test]
     fn a_watcher_sees_turns_and_lateness() {
-        let pulse = Heartbeat::create().unwrap();
-        let watcher = Heartbeat::from_fd(pulse.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let heartbeat = Heartbeat::create().unwrap();
+        let watcher = Heartbeat::from_fd(heartbeat.as_fd().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!((watcher.turns(), watcher.is_at_work(), watcher.overdue()), (0, false, None));
-        pulse.turn(Duration::from_secs(3600));
+        heartbeat.turn(Duration::from_secs(3600));
         assert_eq!((watcher.turns(), watcher.is_at_work(), watcher.overdue()), (1, true, None));
-        pulse.turn(Duration::ZERO);
+        heartbeat.turn(Duration::ZERO);
         while now() < watcher.signs().until.load(Ordering::Relaxed) + 1 {}
         assert!(watcher.overdue().is_some());
-        pulse.rest();
+        heartbeat.rest();
         assert_eq!((watcher.turns(), watcher.is_at_work(), watcher.overdue()), (2, false, None));
     }
 
