@@ -280,7 +280,7 @@ pub(crate) enum Prepared {
     Direct(Direct),
 }
 
-/// What remains to be done after a command's preparation.
+/// The work of a command after its preparation.
 pub(crate) enum Next {
     /// Done without executord; holds the exit status.
     Done(u8),
