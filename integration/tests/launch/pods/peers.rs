@@ -47,8 +47,8 @@ fn peer_with_shared_processes_reads_no_secret() {
             assert!(!seen.contains("SECRET") && !seen.contains("mnt:["), "{by} of {user}: {seen}");
             assert!(seen.contains("Permission denied"), "the victim is visible to {by}: {seen}");
         }
-        // The control: the member's own processes can read all of it.
-        let own = format!("sleep 100000 & set -- $!; {READ}");
+        // The control: the member's own processes can read all of it, once the child has executed `sleep`.
+        let own = format!("sleep 100000 & set -- $!; until grep -q KEY /proc/$1/environ; do :; done; {READ}");
         let own = script_output(
             &daemon,
             in_pod("p", sh(&own).user(user).file(PATH, b"OWN-FILE").env("KEY", "OWN-ENV").unmasked()),
