@@ -4,7 +4,7 @@
 //! environment: EXECUTOR_DIST (the binaries), EXECUTOR_CONTROL_DIST (binaries that do not wipe), EXECUTOR_PYTHON (an
 //! interpreter with grpcio), EXECUTOR_GO (modules and plugins for Go), EXECUTOR_CLIENTS (service binding clients,
 //! OpenBao). Each cargo run is of the whole workspace: with other packages it would unify features differently and
-//! rebuild the large dependencies. Two test programs run concurrently ([`programs`]).
+//! rebuild the large dependencies. Several test programs run concurrently ([`programs`]).
 
 mod programs;
 
@@ -20,9 +20,15 @@ use crate::{clients, demo, dist, go, needs, python};
 /// Test that runs only in the virtual machine (`integration/vm/checks/14-quota.sh`).
 const QUOTA_TEST: &str = "where_there_are_project_quotas_they_hold_the_limit";
 
-/// Modules of tests that run again without warm containers, unless `--shells` is given, to cover both ways of creation.
-const BOTH_WAYS: [(&str, &[&str]); 3] =
-    [("secrets", &["attacks::", "residue::"]), ("recover", &["crash::", "restart::"]), ("launch", &["isolation::"])];
+/// Modules of tests that run again without warm containers, unless `--warm-pool` is given, to cover both ways of
+/// creation.
+const BOTH_WAYS: [(&str, &str); 5] = [
+    ("secrets", "attacks"),
+    ("secrets", "residue"),
+    ("recover", "crash"),
+    ("recover", "restart"),
+    ("launch", "isolation"),
+];
 
 /// Tests in those modules that create no container, or always create it in the same way.
 const ONE_WAY: [&str; 3] =
@@ -37,7 +43,7 @@ pub(crate) struct Options {
     /// Skip the tests that need root
     #[arg(long)]
     no_root: bool,
-    /// Number of warm containers of the tests' daemons (`[shells] ready`)
+    /// Number of warm containers of the tests' daemons (`[warm_pool] size`)
     #[arg(long, value_name = "N")]
     warm_pool: Option<u32>,
 }
@@ -74,7 +80,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         programs.retain(|program| program.package != "integration");
     }
     step(if with_root { "Running all tests" } else { "Running the tests that need no root" });
-    passed &= programs::run(&jobs(&programs, options, with_root), &environment)?;
+    passed &= programs::run(&jobs(&programs, options, with_root)?, &environment)?;
     passed &= programs::run_examples(workspace, options.filter.as_deref())?;
     if !with_root {
         eprintln!(
@@ -87,31 +93,27 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns the runs: every program, and some again without warm containers.
-fn jobs<'a>(programs: &'a [Program], options: &'a Options, with_root: bool) -> Vec<Job<'a>> {
-    // Tests that need root are marked as ignored, so that a run without root does not report them as passed.
-    let root: &[&str] = if with_root { &["--include-ignored", "--skip", QUOTA_TEST] } else { &[] };
+/// Returns the runs: every program, those of `integration` by module, and some modules again without warm containers.
+fn jobs<'a>(programs: &'a [Program], options: &Options, with_root: bool) -> anyhow::Result<Vec<Job<'a>>> {
     let filter = options.filter.as_deref();
-    let all = programs.iter().map(|program| Job {
-        program,
-        title: program.name.clone(),
-        arguments: filter.into_iter().chain(root.iter().copied()).collect(),
-        warm_pool: None,
-    });
-    let mut jobs: Vec<Job<'_>> = all.collect();
-    if with_root && filter.is_none() && options.warm_pool.is_none() {
-        for (name, modules) in BOTH_WAYS {
-            for program in programs.iter().filter(|program| program.package == "integration" && program.name == name) {
-                let skip = ONE_WAY.iter().flat_map(|test| ["--skip", test]);
-                let arguments = modules.iter().copied().chain(["--include-ignored"]).chain(skip).collect();
-                jobs.push(Job {
-                    program,
-                    title: format!("{name} without warm containers"),
-                    arguments,
-                    warm_pool: Some("0"),
-                });
+    let mut jobs = Vec::new();
+    for program in programs {
+        if !with_root || program.package != "integration" {
+            // Tests that need root are marked as ignored, so that a run without root does not report them as passed.
+            let root = with_root.then_some("--include-ignored");
+            let arguments = filter.into_iter().chain(root).map(str::to_owned).collect();
+            jobs.push(Job { program, title: program.name.clone(), arguments, warm_pool: None });
+            continue;
+        }
+        let is_wanted = |test: &String| test != QUOTA_TEST && filter.is_none_or(|filter| test.contains(filter));
+        for (module, mut tests) in program.modules()? {
+            tests.retain(is_wanted);
+            jobs.extend(Job::from_tests(program, module.clone(), tests.clone(), None));
+            if filter.is_none() && options.warm_pool.is_none() && BOTH_WAYS.contains(&(&program.name, &module)) {
+                tests.retain(|test| !ONE_WAY.iter().any(|name| test.contains(name)));
+                jobs.extend(Job::from_tests(program, format!("{module} without warm containers"), tests, Some("0")));
             }
         }
     }
-    jobs
+    Ok(jobs)
 }

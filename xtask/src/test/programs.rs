@@ -1,6 +1,8 @@
-//! The test programs: cargo builds them, and two run concurrently, because most of them wait most of the time. Their
-//! tests share no names, directories, addresses and ports, and each program has its own mount namespace.
+//! The test programs: cargo builds them, and [`LANES`] run concurrently, because most of them wait most of the time.
+//! Their tests share no names, directories, addresses and ports, and each run has its own mount namespace. The large
+//! programs run once per module, so that no run is much longer than the others.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -13,9 +15,9 @@ use serde_json::Value;
 
 use crate::workspace::{Workspace, is_root, step};
 
-/// Number of programs that run concurrently.
-const LANES: usize = 2;
-/// Programs that take minutes: they start first, so that none of them runs alone at the end.
+/// Number of runs that are concurrent: two for each processor of a small machine.
+const LANES: usize = 4;
+/// Runs that take minutes: they start first, so that none of them runs alone at the end.
 const LONGEST: [&str; 6] = ["secrets", "supervise", "recover", "network", "interface", "launch"];
 /// A program that runs alone: it exhausts scarce resources of the host, and measures what is left for others.
 const ALONE: &str = "adversary";
@@ -34,9 +36,38 @@ pub(super) struct Job<'a> {
     pub(super) program: &'a Program,
     pub(super) title: String,
     /// Arguments of the test harness.
-    pub(super) arguments: Vec<&'a str>,
+    pub(super) arguments: Vec<String>,
     /// Value of EXECUTOR_WARM_POOL, if it differs from that of the other runs.
     pub(super) warm_pool: Option<&'static str>,
+}
+
+impl Program {
+    /// Returns the names of all tests by their outermost module; tests outside of a module are in a module of the
+    /// program's name.
+    pub(super) fn modules(&self) -> anyhow::Result<BTreeMap<String, Vec<String>>> {
+        let listed = Command::new(&self.executable).args(["--list", "--format", "terse"]).output()?;
+        ensure!(listed.status.success(), "{} --list: {}", self.executable.display(), listed.status);
+        let mut modules: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for test in String::from_utf8(listed.stdout)?.lines().filter_map(|line| line.strip_suffix(": test")) {
+            let module = test.split_once("::").map_or(self.name.as_str(), |(module, _)| module);
+            modules.entry(module.to_owned()).or_default().push(test.to_owned());
+        }
+        Ok(modules)
+    }
+}
+
+impl<'a> Job<'a> {
+    /// A run of the given tests, or `None` if there are none.
+    pub(super) fn from_tests(
+        program: &'a Program,
+        title: String,
+        tests: Vec<String>,
+        warm_pool: Option<&'static str>,
+    ) -> Option<Self> {
+        let flags = ["--include-ignored", "--exact"].map(str::to_owned);
+        let title = format!("{} {title}", program.name);
+        (!tests.is_empty()).then(|| Self { program, title, arguments: flags.into_iter().chain(tests).collect(), warm_pool })
+    }
 }
 
 /// Builds the tests of the whole workspace.
@@ -63,7 +94,7 @@ pub(super) fn build(workspace: &Workspace) -> anyhow::Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// Runs all jobs, two concurrently. Prints a line for each that passed and the whole output of each that failed.
+/// Performs all runs, [`LANES`] concurrently. Prints a line for each that passed and the whole output of each that failed.
 /// Returns whether all passed.
 pub(super) fn run(jobs: &[Job<'_>], environment: &[(&str, OsString)]) -> anyhow::Result<bool> {
     let mut order: Vec<&Job<'_>> = jobs.iter().filter(|job| job.program.name != ALONE).collect();
@@ -87,7 +118,7 @@ pub(super) fn run(jobs: &[Job<'_>], environment: &[(&str, OsString)]) -> anyhow:
         });
     }
     let outcome = outcome.into_inner().expect("no thread panicked");
-    eprintln!("{} tests passed in {} programs", outcome.passed, jobs.len());
+    eprintln!("{} tests passed in {} runs", outcome.passed, jobs.len());
     for title in &outcome.failed {
         eprintln!("FAILED: {title}");
     }
