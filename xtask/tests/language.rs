@@ -2,6 +2,8 @@
 //!
 //! Each kind has a limit, which is the number that is left. It only goes down: after a rewrite, lower it to the number that the
 //! test prints. The rules are in CONTRIBUTING.md, "Language".
+//!
+//! Source files have a maximum length, so that each has one subject.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,6 +22,9 @@ const KINDS: [Kind; 4] = [
     Kind { name: "comments that begin a condition with Where or Set where", limit: 0, count: conditions },
     Kind { name: "functions of, told, tell, hear, attend, look, keep, carry_out, judge", limit: 0, count: functions },
 ];
+
+/// Maximum number of lines of a source file.
+const LINES_MAX: usize = 600;
 
 /// Files whose text is not ours to choose, or that list the words.
 const EXCEPT: [&str; 2] = ["xtask/tests/language.rs", "CONTRIBUTING.md"];
@@ -109,6 +114,16 @@ fn odd_phrases_become_fewer() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[test]
+fn source_files_are_short() {
+    let mut all = Vec::new();
+    files(&root(), &mut all);
+    let sources = all.iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    let lengths = sources.map(|path| (path.display(), fs::read_to_string(path).expect("a text").lines().count()));
+    let long: Vec<_> = lengths.filter(|(_, lines)| *lines > LINES_MAX).collect();
+    assert!(long.is_empty(), "more than {LINES_MAX} lines: split by subject: {long:?}");
 }
 
 /// The control: the phrases of each kind are found.

@@ -15,13 +15,20 @@
 //! the rootfs, the output is mount points with their contents. A path with a symbolic link is refused, because the link
 //! could redirect the mount.
 
+mod conflicts;
+mod mount_point;
+mod size;
+mod steps;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use conflicts::ConflictSearch;
+pub use mount_point::{Content, GENERATIONS_DIR, IN_FORCE, MountPoint, STEPS_DIR, shows_generations_dir};
+pub use size::{VolumeSize, content_size, steps_size, volume_size};
+pub use steps::{StepMount, for_step};
 
-use crate::limits::PATH_MAX;
-use crate::plan::{Layout, PlannedFile, PlannedProcess, PlannedTransfer};
+use crate::plan::{Layout, PlannedFile};
 use crate::violation::Violation;
 use crate::violation::ViolationReason::{TooLong, Unsuitable};
 
@@ -40,18 +47,6 @@ pub enum Entry {
     Special,
 }
 
-/// Directory in the container with the generations of its secret files. It is in /dev, which is fresh in every
-/// container and cannot contain files of a request.
-pub const GENERATIONS_DIR: &str = "/dev/executor-files";
-/// Directory in the container, below an empty directory, for the mounts of the secrets of steps in a tree of actions,
-/// and for an environment that is kept.
-pub const STEPS_DIR: &str = "/dev/executor-steps";
-/// Link to the current generation, in the directory of a mount point's generations.
-pub const IN_FORCE: &str = "..data";
-/// Maximum depth of a directory for relative links. From deeper directories the `../` prefix alone could exceed the
-/// longest path.
-const RELATIVE_DEPTH_MAX: usize = 64;
-
 /// Access to a rootfs. A path is passed only after all of its parents were found to be directories.
 pub trait RootfsView {
     /// Error of a lookup.
@@ -61,115 +56,6 @@ pub trait RootfsView {
     /// # Errors
     /// Returns an error if the lookup failed.
     fn entry(&self, path: &Path) -> Result<Entry, Self::Error>;
-}
-
-/// A mount of secret files.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MountPoint {
-    /// Absolute path in the container.
-    pub target: PathBuf,
-    /// Files that the mount shows.
-    pub content: Content,
-    /// True if the target is on a file system that is new in each container (`/tmp`, `/run`, ...), so that the target
-    /// can be created only after that file system is mounted.
-    pub in_fresh_mount: bool,
-}
-
-/// Mount point of secret files of one process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StepMount {
-    /// Target, with the indices of the process's own files.
-    pub point: MountPoint,
-    /// Links to files of the container that the mount would hide: paths below the target, and link targets.
-    pub links: Vec<(PathBuf, PathBuf)>,
-}
-
-/// Files of a mount point, as indices into the plan's files.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Content {
-    /// A single file, by its index.
-    File(usize),
-    /// A directory: each file with its path below it.
-    Directory(Vec<(usize, PathBuf)>),
-}
-
-impl MountPoint {
-    /// Returns the link of a file in the directory: to the file of the same name in the current generation. The link is
-    /// relative, so that it is also valid outside of the container; it is absolute if the relative target would be too
-    /// long.
-    pub fn link(&self, number: usize, file: &Path) -> PathBuf {
-        let names = |path: &Path| path.components().filter(|part| matches!(part, Component::Normal(_))).count();
-        let depth = names(&self.target) + names(file) - 1;
-        let below = GENERATIONS_DIR.trim_start_matches('/');
-        let from = |root: &Path| -> PathBuf {
-            [root, below.as_ref(), number.to_string().as_ref(), IN_FORCE.as_ref(), file].iter().collect()
-        };
-        let relative = from("../".repeat(depth.min(RELATIVE_DEPTH_MAX)).as_ref());
-        let fits = depth <= RELATIVE_DEPTH_MAX && relative.as_os_str().len() < PATH_MAX;
-        if fits { relative } else { from(Path::new("/")) }
-    }
-
-    /// Returns an error text if the link of this file would be too long.
-    pub fn unfit(&self, number: usize, file: &Path) -> Option<String> {
-        let length = self.link(number, file).as_os_str().len();
-        (length >= PATH_MAX).then(|| {
-            let (most, path) = (file.as_os_str().len() + PATH_MAX - 1 - length, file.as_os_str().len());
-            format!("has {path} bytes below {}; at most {most}", self.target.display())
-        })
-    }
-}
-
-/// Returns the mount points that one process of a tree of actions needs for its own files. `own` are the container's
-/// files. `beside` are the mount points of the container's files followed by the process's files; of these, the mount
-/// points with a file of the process are returned. Files of the container that a mount would hide become links to their
-/// original place.
-///
-/// # Errors
-/// Returns the path of a file of the container that no link can reach.
-pub fn for_step(
-    own: &[PlannedFile],
-    own_mounts: &[MountPoint],
-    beside: Vec<MountPoint>,
-) -> Result<Vec<StepMount>, PathBuf> {
-    let mut mounts = Vec::new();
-    for MountPoint { target, content, in_fresh_mount } in beside {
-        let (content, links) = match content {
-            Content::File(index) if index < own.len() => continue,
-            Content::File(index) => (Content::File(index - own.len()), Vec::new()),
-            Content::Directory(files) => {
-                let (hidden, shown): (Vec<_>, Vec<_>) = files.into_iter().partition(|(index, _)| *index < own.len());
-                if shown.is_empty() {
-                    continue;
-                }
-                let link = |(index, path): (usize, PathBuf)| {
-                    let text = link_to(index, own_mounts).ok_or_else(|| own[index].path.clone())?;
-                    Ok((path, text))
-                };
-                let links = hidden.into_iter().map(link).collect::<Result<_, PathBuf>>()?;
-                (Content::Directory(shown.into_iter().map(|(index, path)| (index - own.len(), path)).collect()), links)
-            }
-        };
-        mounts.push(StepMount { point: MountPoint { target, content, in_fresh_mount }, links });
-    }
-    Ok(mounts)
-}
-
-/// Returns the target of the link to a file in a directory of the container.
-fn link_to(file: usize, mounts: &[MountPoint]) -> Option<PathBuf> {
-    mounts.iter().enumerate().find_map(|(number, mount)| match &mount.content {
-        Content::File(_) => None,
-        Content::Directory(files) => {
-            let (_, path) = files.iter().find(|(index, _)| *index == file)?;
-            Some(mount.link(number, path))
-        }
-    })
-}
-
-/// Returns true if [`GENERATIONS_DIR`] is a mount: of the generations of files in directories, or of the second names of
-/// writable files.
-pub fn shows_generations_dir(mounts: &[MountPoint], layout: Layout) -> bool {
-    layout == Layout::Writable || mounts.iter().any(|mount| matches!(mount.content, Content::Directory(_)))
 }
 
 /// Error of files that cannot be placed.
@@ -312,130 +198,6 @@ pub fn place_file<V: RootfsView>(
             Ok(Err(violations.first().map(|violation| violation.description.clone()).unwrap_or_default()))
         }
     }
-}
-
-/// Searches the future tree of a container for conflicts.
-struct ConflictSearch<'a, V> {
-    fresh: &'a [PathBuf],
-    view: &'a V,
-}
-
-impl<V: RootfsView> ConflictSearch<'_, V> {
-    fn entry(&self, at: &Path) -> Result<Entry, PlacementError<V::Error>> {
-        self.view.entry(at).map_err(|error| PlacementError::View(at.to_owned(), error))
-    }
-
-    fn is_fresh(&self, path: &Path) -> bool {
-        self.fresh.iter().any(|mount| mount == path)
-    }
-
-    /// Returns the first missing directory of the path `directory`, itself included; `None` if all exist. The
-    /// inner error says why `path`, which is below it, cannot be there.
-    fn first_missing(
-        &self,
-        directory: &Path,
-        path: &Path,
-    ) -> Result<Result<Option<PathBuf>, String>, PlacementError<V::Error>> {
-        let mut prefixes: Vec<&Path> = directory.ancestors().filter(|prefix| prefix.parent().is_some()).collect();
-        prefixes.reverse();
-        for prefix in prefixes {
-            if self.is_fresh(prefix) {
-                continue; // always a directory, regardless of the rootfs
-            }
-            if self.fresh.iter().any(|mount| prefix.starts_with(mount)) {
-                return Ok(Ok(Some(prefix.to_owned())));
-            }
-            match self.entry(prefix)? {
-                Entry::Directory => {}
-                Entry::Missing => return Ok(Ok(Some(prefix.to_owned()))),
-                Entry::Symlink => {
-                    let why = format!("`{}`: {} is a symbolic link in the rootfs", path.display(), prefix.display());
-                    return Ok(Err(why));
-                }
-                Entry::File | Entry::Special => {
-                    let why = format!("`{}`: {} is not a directory in the rootfs", path.display(), prefix.display());
-                    return Ok(Err(why));
-                }
-            }
-        }
-        Ok(Ok(None))
-    }
-
-    /// Returns the first missing directory above a file; `None` if the file is mounted by itself.
-    fn way(&self, path: &Path) -> Result<Result<Option<PathBuf>, String>, PlacementError<V::Error>> {
-        let Some(parent) = path.parent() else { return Ok(Err(format!("`{}` is the root directory", path.display()))) };
-        match self.first_missing(parent, path)? {
-            Ok(None) => {}
-            missing => return Ok(missing),
-        }
-        if self.is_fresh(path) {
-            return Ok(Err(format!("`{}` is a directory of the container", path.display())));
-        }
-        if self.fresh.iter().any(|mount| path.starts_with(mount)) {
-            return Ok(Ok(None));
-        }
-        let shown = path.display();
-        Ok(match self.entry(path)? {
-            Entry::Missing | Entry::File => Ok(None),
-            Entry::Symlink => Err(format!("`{shown}`: {shown} is a symbolic link in the rootfs")),
-            Entry::Directory => Err(format!("`{shown}` is a directory in the rootfs")),
-            Entry::Special => Err(format!("`{shown}` is a device, a socket or a pipe in the rootfs")),
-        })
-    }
-}
-
-/// Size of the secret file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct VolumeSize {
-    /// Size in bytes, a multiple of the page size.
-    pub bytes: u64,
-    /// Number of files, directories and links.
-    pub inodes: u64,
-}
-
-impl VolumeSize {
-    /// Adds room for one more file of this size, in a separate directory.
-    #[must_use]
-    pub fn and_a_file_of(self, bytes: u64, page: u64) -> Self {
-        Self { bytes: self.bytes + bytes.div_ceil(page).max(1) * page, inodes: self.inodes + 2 }
-    }
-}
-
-/// Returns the size for all contents twice (an old and a new generation during a rotation; or the current and the
-/// original content of writable files) plus slack. The size is counted in pages: 90,000 files of one byte are within a
-/// byte limit of 1 MB, but need 355 MiB. The links to a generation have the same structure as the generation.
-pub fn volume_size(files: &[PlannedFile], page: u64) -> VolumeSize {
-    let VolumeSize { bytes, inodes } = content_size(files, page);
-    // A long link target needs a page. Each file may have one long link, and a second one while the link is replaced.
-    VolumeSize { bytes: 2 * bytes + (16 + 2 * files.len() as u64) * page, inodes: 4 * inodes + 64 }
-}
-
-/// Returns the size that the steps of a tree of actions need: files, payloads, URLs, and links to the container's own
-/// files.
-pub fn steps_size(
-    (processes, transfers): (&[PlannedProcess], &[PlannedTransfer]),
-    payloads: u64,
-    own_files: usize,
-    page: u64,
-) -> VolumeSize {
-    // Each transfer has a directory with its URL.
-    let urls = transfers.len() as u64;
-    let mut size = VolumeSize { bytes: payloads + (4 + 2 * urls) * page, inodes: 8 + 4 * urls };
-    for process in processes {
-        let VolumeSize { bytes, inodes } = content_size(&process.files, page);
-        let links = if process.files.is_empty() { 0 } else { own_files as u64 };
-        size.bytes += bytes + (4 + links) * page;
-        // Each link may need separate directories.
-        size.inodes += inodes + 8 + 4 * links;
-    }
-    size
-}
-
-/// Returns the size of one generation: pages, files and directories, without the links to it.
-pub fn content_size(files: &[PlannedFile], page: u64) -> VolumeSize {
-    let pages: u64 = files.iter().map(|file| file.size.div_ceil(page).max(1)).sum();
-    let directories: u64 = files.iter().map(|file| file.path.components().count() as u64).sum();
-    VolumeSize { bytes: pages * page, inodes: files.len() as u64 + directories }
 }
 
 #[cfg(test)]
@@ -602,27 +364,5 @@ mod tests {
         assert_eq!(violations.len(), 1 + paths.len());
         assert!(violations[1].description.contains("/bin is a symbolic link"), "{}", violations[1]);
         assert_eq!((&*violations[0].field, &*violations[1].field), ("file_directories[0]", "f[0].path"));
-    }
-
-    #[test]
-    fn files_lead_to_the_generation_in_force_wherever_they_are() {
-        let link = |target: &str, file: &str| {
-            let content = Content::Directory(Vec::new());
-            MountPoint { target: target.into(), content, in_fresh_mount: false }.link(3, Path::new(file))
-        };
-        assert_eq!(link("/srv", "token"), Path::new("../dev/executor-files/3/..data/token"));
-        assert_eq!(link("/etc/cf", "db/x/y"), Path::new("../../../../dev/executor-files/3/..data/db/x/y"));
-        assert_eq!(link(&"/d".repeat(2000), "db/x"), Path::new("/dev/executor-files/3/..data/db/x"));
-        let long = format!("{}/f", "d".repeat(4060));
-        assert_eq!(link("/s/x", &long), Path::new("/dev/executor-files/3/..data").join(&long));
-    }
-
-    #[test]
-    fn size_counts_pages() {
-        let many: Vec<_> = (0..90_000).map(|i| PlannedFile::private(format!("/s/{i}"), 1, "")).collect();
-        assert!(volume_size(&many, 4096).bytes >= 355 << 20);
-        assert!(volume_size(&many, 4096).inodes > 180_000);
-        let one = [PlannedFile::private("/s/a", 4097, "")];
-        assert_eq!(volume_size(&one, 4096).bytes, (2 * 2 + 16 + 2) * 4096);
     }
 }

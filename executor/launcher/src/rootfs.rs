@@ -9,25 +9,25 @@ mod host;
 mod image;
 mod overlay;
 mod pod;
+mod targets;
+mod users;
 mod volumes;
 
-use std::collections::BTreeMap;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use executor_core::idmap::IdMap;
-use executor_core::placement::{
-    Content, Entry, MountPoint, PlacementError, PlacementRequest, RootfsView, for_step, place, place_file,
-};
-use executor_core::plan::{Plan, PlannedFile, PlannedProcess, Principal, Rootfs, UserRef};
+use executor_core::placement::{Entry, RootfsView};
+use executor_core::plan::{Plan, Rootfs};
 use executor_core::protocol::{Reason, Refused};
-use executor_core::record::PreparedStep;
 use executor_core::spec;
-use executor_core::users::{self, ResolvedUser};
 use executor_core::validate::Violation;
 use executor_sys::mount::{Attributes, Follow, attach, clone_tree, open_dir, open_in_root, set_attributes};
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid, chownat, fstat, mkdirat};
+use rustix::fs::{FileType, Mode, OFlags, fstat, mkdirat};
+use targets::{make, own};
+pub(crate) use targets::{place_view, shared_mounts};
+pub(crate) use users::{file_groups, read_small};
 
 use crate::dirs::Dirs;
 use crate::errors::{failed, plain};
@@ -37,8 +37,6 @@ use crate::ids::Ids;
 /// Directories that must be real: libcontainer follows a symbolic link there before it has pivoted, and creates and
 /// deletes its target on the host.
 const REAL: [&str; 3] = ["dev", "proc", "sys"];
-/// Names and numbers of groups.
-const GROUP_FILE: &str = "/etc/group";
 
 /// An assembled root file system.
 ///
@@ -214,196 +212,6 @@ impl Tree {
             _ => Ok(Err(format!("{} is not a regular file in the rootfs, but the volume is one", path.display()))),
         }
     }
-
-    /// Resolves the plan's user by the tree's own files.
-    ///
-    /// # Errors
-    /// Returns a violation of `action.run.user` if the name is unknown.
-    pub(crate) fn resolve_user(&self, user: &UserRef, field: &str) -> Result<ResolvedUser, Refused> {
-        let read = |path: &str| {
-            read_small(self.root.as_fd(), Path::new(path)).map_err(|error| failed(&format!("rootfs: {path}"), &error))
-        };
-        let violation = |why: String| Refused::from_fields(Reason::Precondition, &[Violation::new(field, why)]);
-        let asked = user;
-        let user = users::resolve(asked, &read("/etc/passwd")?, &read(GROUP_FILE)?)
-            .map_err(|unknown| violation(unknown.to_string()))?;
-        let highest = self.ids.highest();
-        match [user.uid, user.gid].iter().chain(&user.groups).find(|id| **id > highest) {
-            Some(id) => Err(violation(format!("`{asked}` has id {id}; {highest} is the highest in a user namespace"))),
-            None => Ok(user),
-        }
-    }
-
-    /// Returns the numbers of the plan's supplementary groups, by the tree's own file.
-    ///
-    /// # Errors
-    /// Returns a violation of the entry of `extra_groups` if the name is unknown.
-    pub(crate) fn extra_groups(&self, plan: &Plan) -> Result<Vec<u32>, Refused> {
-        if plan.extra_groups.is_empty() {
-            return Ok(Vec::new());
-        }
-        let file = read_small(self.root.as_fd(), Path::new(GROUP_FILE))
-            .map_err(|error| failed(&format!("rootfs: {GROUP_FILE}"), &error))?;
-        let violation = |index: usize, why: String| {
-            Refused::from_fields(Reason::Precondition, &[Violation::new(format!("extra_groups[{index}]"), why)])
-        };
-        let groups = users::resolve_groups(&plan.extra_groups, &file)
-            .map_err(|(index, unknown)| violation(index, unknown.to_string()))?;
-        let highest = self.ids.highest();
-        match groups.iter().position(|gid| *gid > highest) {
-            Some(index) => {
-                let (asked, gid) = (&plan.extra_groups[index], groups[index]);
-                Err(violation(index, format!("`{asked}` has id {gid}; {highest} is the highest in a user namespace")))
-            }
-            None => Ok(groups),
-        }
-    }
-
-    /// Returns the numbers of the groups that the plan's files name, by the tree's own file.
-    ///
-    /// # Errors
-    /// Returns a violation of the file's `group` if the name is unknown.
-    pub(crate) fn file_groups(&self, plan: &Plan) -> Result<BTreeMap<String, u32>, Refused> {
-        let of_steps = plan.processes.iter().flat_map(|process| &process.files);
-        let files: Vec<&PlannedFile> = plan.files.iter().chain(of_steps).collect();
-        file_groups(self.root(), files, BTreeMap::new(), self.ids)
-    }
-
-    /// Returns the users of the processes of a tree of actions.
-    ///
-    /// # Errors
-    /// Returns a violation if the tree does not have a user.
-    pub(crate) fn step_users(&self, plan: &Plan) -> Result<Vec<ResolvedUser>, Refused> {
-        let of_actions = plan.actions.iter().flat_map(|_| &plan.processes);
-        let user = |process: &PlannedProcess| {
-            self.resolve_user(process.user.as_ref().unwrap_or(&plan.user), &format!("{}.run.user", process.id))
-        };
-        of_actions.map(user).collect()
-    }
-
-    /// Determines the mount points of the processes of a tree of actions; `mounts` are those of the container's own
-    /// files.
-    ///
-    /// # Errors
-    /// Returns a violation for each path that does not fit the tree.
-    pub(crate) fn steps(
-        &self,
-        plan: &Plan,
-        users: Vec<ResolvedUser>,
-        mounts: &[MountPoint],
-        (files_root, nofile_max): (&Path, u64),
-    ) -> Result<Vec<PreparedStep>, Refused> {
-        let of_actions = plan.processes.iter().zip(users);
-        of_actions
-            .map(|(process, user)| {
-                let field = format!("{}.run", process.id);
-                let mounts = if process.files.is_empty() {
-                    Vec::new()
-                } else {
-                    let beside: Vec<PlannedFile> = plan.files.iter().chain(&process.files).cloned().collect();
-                    let beside = self.place(plan, &beside, files_root, &user)?;
-                    for_step(&plan.files, mounts, beside).map_err(|hidden| {
-                        let why = format!("would hide `{}`; choose another directory", hidden.display());
-                        let field = format!("{field}.volume_mounted_files");
-                        Refused::from_fields(Reason::Precondition, &[Violation::new(field, why)])
-                    })?
-                };
-                Ok(PreparedStep { user, nofile: process.nofile.unwrap_or(plan.limits.nofile).min(nofile_max), mounts })
-            })
-            .collect()
-    }
-
-    /// Determines the mount points of files.
-    ///
-    /// # Errors
-    /// Returns a violation for each path that does not fit the tree.
-    pub(crate) fn place(
-        &self,
-        plan: &Plan,
-        files: &[PlannedFile],
-        files_root: &Path,
-        user: &ResolvedUser,
-    ) -> Result<Vec<MountPoint>, Refused> {
-        let asked = PlacementRequest {
-            files,
-            directories: &plan.file_directories,
-            files_root,
-            shared: &shared_mounts(plan).map(Path::to_owned).collect::<Vec<_>>(),
-            home: &user.home,
-            layout: plan.layout(),
-        };
-        place(asked, &spec::fresh_mounts(plan), self).map_err(|error| match error {
-            PlacementError::Violations(violations) => Refused::from_fields(Reason::Precondition, &violations),
-            PlacementError::View(path, error) => failed(&format!("rootfs: {}", path.display()), &error),
-        })
-    }
-
-    /// Determines the mount point of the termination message file and makes it; `mounts` are those of the container's
-    /// secret files.
-    ///
-    /// # Errors
-    /// Returns a violation of `termination_message.path` if the path does not fit the tree.
-    pub(crate) fn termination_message(
-        &self,
-        plan: &Plan,
-        mounts: &[MountPoint],
-        user: &ResolvedUser,
-    ) -> Result<Option<MountPoint>, Refused> {
-        let Some(message) = &plan.termination_message else { return Ok(None) };
-        let violation = |why: String| {
-            Refused::from_fields(Reason::Precondition, &[Violation::new("termination_message.path", why)])
-        };
-        let about = |path: &Path| format!("rootfs: {}", path.display());
-        let holds = |mount: &&MountPoint| {
-            matches!(mount.content, Content::Directory(_)) && message.path.starts_with(&mount.target)
-        };
-        if let Some(directory) = mounts.iter().find(holds) {
-            let (path, directory) = (message.path.display(), directory.target.display());
-            return Err(violation(format!("`{path}` is in {directory}, which holds only secret files")));
-        }
-        let point = place_file(&message.path, &spec::fresh_mounts(plan), self)
-            .map_err(|(path, error)| failed(&about(&path), &error))?
-            .map_err(violation)?;
-        let owner = (self.ids.host(user.uid), self.ids.host(user.gid));
-        if !point.in_fresh_mount {
-            make_target(self.root.as_fd(), &point, Some(owner)).map_err(|error| match error.kind() {
-                io::ErrorKind::ReadOnlyFilesystem => {
-                    let path = message.path.display();
-                    violation(format!("`{path}` cannot be made: the rootfs is read-only there"))
-                }
-                _ => failed(&about(&message.path), &error),
-            })?;
-        }
-        Ok(Some(point))
-    }
-
-    /// Makes the mount points of files. All mount points are determined before any is made, so that new ones are not
-    /// mistaken for entries of the tree.
-    ///
-    /// # Errors
-    /// Returns a violation for each file if the tree is read-only there.
-    pub(crate) fn make_targets<'a>(
-        &self,
-        mounts: impl Iterator<Item = &'a MountPoint>,
-        files: &[PlannedFile],
-        user: &ResolvedUser,
-    ) -> Result<(), Refused> {
-        let owner = (self.ids.host(user.uid), self.ids.host(user.gid));
-        let mut violations = Vec::new();
-        for mount in mounts.filter(|mount| !mount.in_fresh_mount) {
-            if let Err(error) = make_target(self.root.as_fd(), mount, Some(owner)) {
-                match error.kind() {
-                    io::ErrorKind::ReadOnlyFilesystem => {
-                        let field = field_of(files, mount);
-                        let why = format!("`{}` cannot be made: the rootfs is read-only there", mount.target.display());
-                        violations.push(Violation::new(field, why));
-                    }
-                    _ => return Err(failed(&format!("rootfs: {}", mount.target.display()), &error)),
-                }
-            }
-        }
-        if violations.is_empty() { Ok(()) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
-    }
 }
 
 impl Tree {
@@ -486,129 +294,6 @@ fn assemble_dir(
     }
     let model = std::fs::metadata(&held).map_err(|error| failed("rootfs", &error))?;
     overlay::assemble(&format!("dir:{}", lower.display()), &[opened.as_fd()], Some(&model), names, dirs, ids)
-}
-
-/// Adds the groups that files name to `known`, by the group file of an untrusted root.
-///
-/// # Errors
-/// Returns a violation of each file's `group` if the name is unknown or the number is not mapped in the container.
-pub(crate) fn file_groups<'a>(
-    root: BorrowedFd<'_>,
-    files: impl IntoIterator<Item = &'a PlannedFile>,
-    mut known: BTreeMap<String, u32>,
-    ids: IdMap,
-) -> Result<BTreeMap<String, u32>, Refused> {
-    let mut violations = Vec::new();
-    let mut content = None;
-    for file in files {
-        let Some(Principal::Name(name)) = &file.group else { continue };
-        if known.contains_key(name) {
-            continue;
-        }
-        if content.is_none() {
-            let read = read_small(root, Path::new(GROUP_FILE));
-            content = Some(read.map_err(|error| failed(&format!("rootfs: {GROUP_FILE}"), &error))?);
-        }
-        match users::gid_of(name, content.as_deref().unwrap_or_default()) {
-            Ok(gid) if gid <= ids.highest() => drop(known.insert(name.clone(), gid)),
-            Ok(gid) => {
-                let why = format!("`{name}` has id {gid}; {} is the highest in a user namespace", ids.highest());
-                violations.push(Violation::new(format!("{}.group", file.field), why));
-            }
-            Err(unknown) => violations.push(Violation::new(format!("{}.group", file.field), unknown.to_string())),
-        }
-    }
-    if violations.is_empty() { Ok(known) } else { Err(Refused::from_fields(Reason::Precondition, &violations)) }
-}
-
-/// Returns the mount points of the pod's volumes.
-pub(crate) fn shared_mounts(plan: &Plan) -> impl Iterator<Item = &Path> {
-    plan.volumes.iter().filter(|volume| volume.is_of_pod()).map(|volume| volume.path.as_path())
-}
-
-/// Makes the directory or the empty file for a mount, and its missing parents. They belong to the process's user
-/// (0755): the surroundings of a secret file are the program's. Without an `owner` they keep the calling process's ids:
-/// in a volume of the pod another member could replace the new entry, whose owner must then not change.
-///
-/// # Errors
-/// Returns an error if the tree is read-only or changed meanwhile.
-pub(crate) fn make_target(root: BorrowedFd<'_>, mount: &MountPoint, owner: Option<(u32, u32)>) -> io::Result<()> {
-    let mut parents: Vec<&Path> = mount.target.ancestors().skip(1).filter(|path| path.parent().is_some()).collect();
-    parents.reverse();
-    parents.into_iter().try_for_each(|parent| make(root, parent, true, owner))?;
-    make(root, &mount.target, matches!(mount.content, Content::Directory(_)), owner)
-}
-
-/// Moves a view of secret files to its mount point, with the calling process's root as `/`. A mount point in a fresh
-/// empty file system or in a volume of the pod is made ([`make_target`]); `owner` is in ids as the calling process sees
-/// them.
-///
-/// # Errors
-/// Returns an error if the mount point does not exist or has another type.
-pub(crate) fn place_view(point: &MountPoint, view: BorrowedFd<'_>, owner: Option<(u32, u32)>) -> io::Result<()> {
-    let root = open_dir(Path::new("/"))?;
-    if point.in_fresh_mount {
-        make_target(root.as_fd(), point, owner)?;
-    }
-    let kind = if matches!(point.content, Content::Directory(_)) { OFlags::DIRECTORY } else { OFlags::empty() };
-    let target = open_in_root(root.as_fd(), &point.target, OFlags::PATH | kind, Mode::empty(), Follow::NoLinks)?;
-    attach(view, target.as_fd())
-}
-
-fn make(root: BorrowedFd<'_>, path: &Path, directory: bool, owner: Option<(u32, u32)>) -> io::Result<()> {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(io::Error::from(io::ErrorKind::InvalidInput));
-    };
-    let parent = open_in_root(root, parent, OFlags::PATH | OFlags::DIRECTORY, Mode::empty(), Follow::NoLinks)?;
-    let made = if directory {
-        mkdirat(&parent, name, Mode::from_raw_mode(0o755))
-    } else {
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(&parent, name, flags, Mode::from_raw_mode(0o444)).map(drop)
-    };
-    match made {
-        Err(rustix::io::Errno::EXIST) => Ok(()),
-        Err(error) => Err(error.into()),
-        Ok(()) => owner.map_or(Ok(()), |owner| own(parent.as_fd(), Path::new(name), owner)),
-    }
-}
-
-/// Changes owner and group of a new entry.
-fn own(parent: BorrowedFd<'_>, name: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
-    let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
-    Ok(chownat(parent, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?)
-}
-
-/// Reads a small file below a root; empty if it does not exist.
-///
-/// # Errors
-/// Returns an error if the file is too large.
-pub(crate) fn read_small(root: BorrowedFd<'_>, path: &Path) -> io::Result<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let fd = match open_in_root(root, path, flags, Mode::empty(), Follow::LinksWithinRoot) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::ELOOP)) => {
-            return Ok(Vec::new());
-        }
-        fd => fd?,
-    };
-    if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::RegularFile {
-        return Ok(Vec::new());
-    }
-    let mut bytes = Vec::new();
-    std::fs::File::from(fd).take(users::FILE_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > users::FILE_MAX {
-        return Err(io::Error::other(format!("has more than {} bytes", users::FILE_MAX)));
-    }
-    Ok(bytes)
-}
-
-/// Returns the request's field of the first file that a mount shows.
-fn field_of(files: &[PlannedFile], mount: &MountPoint) -> String {
-    let index = match &mount.content {
-        Content::File(index) => *index,
-        Content::Directory(files) => files.first().map_or(0, |(index, _)| *index),
-    };
-    files.get(index).map_or_else(|| "volume_mounted_files".to_owned(), PlannedFile::path_field)
 }
 
 /// Names an entry that exists instead of a directory.

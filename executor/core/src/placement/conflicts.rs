@@ -1,0 +1,75 @@
+//! Obstacles in the rootfs: symbolic links, and other entries in the path of a mount point.
+
+use std::path::{Path, PathBuf};
+
+use super::{Entry, PlacementError, RootfsView};
+
+/// Searches the future tree of a container for conflicts.
+pub(super) struct ConflictSearch<'a, V> {
+    pub(super) fresh: &'a [PathBuf],
+    pub(super) view: &'a V,
+}
+
+impl<V: RootfsView> ConflictSearch<'_, V> {
+    fn entry(&self, at: &Path) -> Result<Entry, PlacementError<V::Error>> {
+        self.view.entry(at).map_err(|error| PlacementError::View(at.to_owned(), error))
+    }
+
+    fn is_fresh(&self, path: &Path) -> bool {
+        self.fresh.iter().any(|mount| mount == path)
+    }
+
+    /// Returns the first missing directory of the path `directory`, itself included; `None` if all exist. The
+    /// inner error says why `path`, which is below it, cannot be there.
+    pub(super) fn first_missing(
+        &self,
+        directory: &Path,
+        path: &Path,
+    ) -> Result<Result<Option<PathBuf>, String>, PlacementError<V::Error>> {
+        let mut prefixes: Vec<&Path> = directory.ancestors().filter(|prefix| prefix.parent().is_some()).collect();
+        prefixes.reverse();
+        for prefix in prefixes {
+            if self.is_fresh(prefix) {
+                continue; // always a directory, regardless of the rootfs
+            }
+            if self.fresh.iter().any(|mount| prefix.starts_with(mount)) {
+                return Ok(Ok(Some(prefix.to_owned())));
+            }
+            match self.entry(prefix)? {
+                Entry::Directory => {}
+                Entry::Missing => return Ok(Ok(Some(prefix.to_owned()))),
+                Entry::Symlink => {
+                    let why = format!("`{}`: {} is a symbolic link in the rootfs", path.display(), prefix.display());
+                    return Ok(Err(why));
+                }
+                Entry::File | Entry::Special => {
+                    let why = format!("`{}`: {} is not a directory in the rootfs", path.display(), prefix.display());
+                    return Ok(Err(why));
+                }
+            }
+        }
+        Ok(Ok(None))
+    }
+
+    /// Returns the first missing directory above a file; `None` if the file is mounted by itself.
+    pub(super) fn way(&self, path: &Path) -> Result<Result<Option<PathBuf>, String>, PlacementError<V::Error>> {
+        let Some(parent) = path.parent() else { return Ok(Err(format!("`{}` is the root directory", path.display()))) };
+        match self.first_missing(parent, path)? {
+            Ok(None) => {}
+            missing => return Ok(missing),
+        }
+        if self.is_fresh(path) {
+            return Ok(Err(format!("`{}` is a directory of the container", path.display())));
+        }
+        if self.fresh.iter().any(|mount| path.starts_with(mount)) {
+            return Ok(Ok(None));
+        }
+        let shown = path.display();
+        Ok(match self.entry(path)? {
+            Entry::Missing | Entry::File => Ok(None),
+            Entry::Symlink => Err(format!("`{shown}`: {shown} is a symbolic link in the rootfs")),
+            Entry::Directory => Err(format!("`{shown}` is a directory in the rootfs")),
+            Entry::Special => Err(format!("`{shown}` is a device, a socket or a pipe in the rootfs")),
+        })
+    }
+}

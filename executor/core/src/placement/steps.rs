@@ -1,0 +1,63 @@
+//! Mount points of the files of one process in a tree of actions.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Content, MountPoint};
+use crate::plan::PlannedFile;
+
+/// Mount point of secret files of one process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepMount {
+    /// Target, with the indices of the process's own files.
+    pub point: MountPoint,
+    /// Links to files of the container that the mount would hide: paths below the target, and link targets.
+    pub links: Vec<(PathBuf, PathBuf)>,
+}
+
+/// Returns the mount points that one process of a tree of actions needs for its own files. `own` are the container's
+/// files. `beside` are the mount points of the container's files followed by the process's files; of these, the mount
+/// points with a file of the process are returned. Files of the container that a mount would hide become links to their
+/// original place.
+///
+/// # Errors
+/// Returns the path of a file of the container that no link can reach.
+pub fn for_step(
+    own: &[PlannedFile],
+    own_mounts: &[MountPoint],
+    beside: Vec<MountPoint>,
+) -> Result<Vec<StepMount>, PathBuf> {
+    let mut mounts = Vec::new();
+    for MountPoint { target, content, in_fresh_mount } in beside {
+        let (content, links) = match content {
+            Content::File(index) if index < own.len() => continue,
+            Content::File(index) => (Content::File(index - own.len()), Vec::new()),
+            Content::Directory(files) => {
+                let (hidden, shown): (Vec<_>, Vec<_>) = files.into_iter().partition(|(index, _)| *index < own.len());
+                if shown.is_empty() {
+                    continue;
+                }
+                let link = |(index, path): (usize, PathBuf)| {
+                    let text = link_to(index, own_mounts).ok_or_else(|| own[index].path.clone())?;
+                    Ok((path, text))
+                };
+                let links = hidden.into_iter().map(link).collect::<Result<_, PathBuf>>()?;
+                (Content::Directory(shown.into_iter().map(|(index, path)| (index - own.len(), path)).collect()), links)
+            }
+        };
+        mounts.push(StepMount { point: MountPoint { target, content, in_fresh_mount }, links });
+    }
+    Ok(mounts)
+}
+
+/// Returns the target of the link to a file in a directory of the container.
+fn link_to(file: usize, mounts: &[MountPoint]) -> Option<PathBuf> {
+    mounts.iter().enumerate().find_map(|(number, mount)| match &mount.content {
+        Content::File(_) => None,
+        Content::Directory(files) => {
+            let (_, path) = files.iter().find(|(index, _)| *index == file)?;
+            Some(mount.link(number, path))
+        }
+    })
+}

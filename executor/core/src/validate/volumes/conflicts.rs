@@ -1,0 +1,80 @@
+//! Conflicts of volumes with other mounts of their container, and with its secret files.
+
+use std::path::Path;
+
+use super::Beside;
+use crate::plan::{FRESH_OF_HOST, PlannedFile, PlannedProcess, Rootfs, Volume};
+use crate::validate::ViolationReason::Conflict;
+use crate::validate::{Report, shorten};
+
+/// Returns a conflict of a volume with other mounts of its container, if there is one.
+pub(super) fn conflict(volume: &Volume, all: &[Volume], beside: &Beside<'_>) -> Option<String> {
+    let (path, shown) = (&volume.path, shorten(&volume.path.display().to_string()));
+    if beside.tmpfs.iter().any(|tmpfs| tmpfs.path == *path) {
+        return Some(format!("`{shown}` is also the path of a tmpfs"));
+    }
+    let of_others = volume.empty().is_none();
+    if of_others && let Some(tmpfs) = beside.tmpfs.iter().find(|tmpfs| tmpfs.path.starts_with(path)) {
+        let tmpfs = tmpfs.path.display();
+        return Some(format!("the tmpfs at `{tmpfs}` would be inside the volume at `{shown}`; use a volume instead"));
+    }
+    let Beside { files, file_directories, .. } = beside;
+    if let Some(file) = files.iter().find(|file| path.starts_with(&file.path)) {
+        return Some(format!("`{shown}` needs a directory at the path of {}, which is a file", file.field));
+    }
+    if file_directories.contains(path) {
+        return Some(format!("`{shown}` is one of file_directories, which hold only secret files"));
+    }
+    if of_others {
+        let file = files.iter().find(|file| file.path.starts_with(path)).map(PlannedFile::path_field);
+        let directory = || {
+            let index = file_directories.iter().position(|directory| directory.starts_with(path))?;
+            Some(format!("file_directories[{index}]"))
+        };
+        if let (Some(field), Some(why)) = (file.or_else(directory), takes_no_files(volume, beside)) {
+            return Some(format!("{field} is in `{shown}`: {why}"));
+        }
+    }
+    // In an empty file system, the directory of secret files is created and mounted as a whole, after the volumes.
+    let own = all.iter().filter(|other| other.empty().is_some() || other.is_of_pod()).map(|other| &other.path);
+    let fresh: Vec<&Path> =
+        beside.tmpfs.iter().map(|tmpfs| &tmpfs.path).chain(own).map(|path| path.as_path()).collect();
+    let of_host = if beside.rootfs == Some(&Rootfs::Host) { &FRESH_OF_HOST[..] } else { &[] };
+    for fresh in fresh.into_iter().chain(of_host.iter().map(Path::new)) {
+        let first =
+            |path: &Path| path.strip_prefix(fresh).ok().and_then(|below| below.iter().next().map(ToOwned::to_owned));
+        let Some(name) = first(path) else { continue };
+        let parents = files.iter().filter_map(|file| file.path.parent());
+        let mut directories = parents.chain(file_directories.iter().map(|directory| directory.as_path()));
+        if directories.any(|directory| first(directory).as_ref() == Some(&name)) {
+            let both = fresh.join(&name);
+            return Some(format!("`{shown}` conflicts with a directory of secret files in `{}`", both.display()));
+        }
+    }
+    None
+}
+
+/// Returns the reason why no secret file can be mounted in a volume that others can change, if there is one. In a
+/// volume of the pod only an empty mount point is created, and only if nothing is written through it (ADR 48).
+fn takes_no_files(volume: &Volume, beside: &Beside<'_>) -> Option<&'static str> {
+    if !volume.is_of_pod() {
+        return Some("secret files cannot be mounted in a volume of the host or of an image");
+    }
+    if volume.read_only {
+        return Some("no mount point can be created in a read-only volume of the pod");
+    }
+    beside.is_writable.then_some("writable files cannot be mounted in a volume of the pod")
+}
+
+/// Checks that no secret file of a step is in a volume that others can change.
+pub(in crate::validate) fn for_steps(volumes: &[Volume], processes: &[PlannedProcess], report: &mut Report) {
+    for file in processes.iter().flat_map(|process| &process.files) {
+        let mut of_others = volumes.iter().filter(|volume| volume.empty().is_none());
+        if let Some(volume) = of_others.find(|volume| file.path.starts_with(&volume.path)) {
+            let shown = shorten(&volume.path.display().to_string());
+            let why =
+                format!("is in the volume at `{shown}`: a step's secret files can be mounted only in an empty volume");
+            report.add(file.path_field(), Conflict.because(why));
+        }
+    }
+}

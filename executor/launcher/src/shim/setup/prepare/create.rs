@@ -1,0 +1,216 @@
+//! Stage 4: init of the container, which waits to be started on its network.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use executor_core::idmap::IdMap;
+use executor_core::placement::MountPoint;
+use executor_core::plan::Plan;
+use executor_core::protocol::{Reason, Refused};
+use executor_core::record::{ContainerRecord, Prepared};
+use executor_core::spec::{self, DeviceNode};
+use executor_core::validate::Violation;
+use executor_sys::identity;
+
+use super::Undo;
+use super::assemble::{Assembled, Recorded};
+use crate::cdi::DeviceEdits;
+use crate::cgroup::Devices;
+use crate::dirs::Dirs;
+use crate::errors::failed;
+use crate::finish::now;
+use crate::host::Host;
+use crate::network;
+use crate::pods::{self, Pod};
+use crate::program::has_own_domain;
+use crate::seccomp::Filter;
+use crate::shim::init::create::{self, Creation};
+use crate::shim::init::init_spec::{InitRole, InitSpec};
+use crate::shim::init::warm_files::{Files, carries_files_at_most};
+use crate::shim::output::container_log;
+use crate::shim::running::control::Control;
+use crate::shim::running::limits;
+use crate::shim::setup::{etc_files, host_options};
+use crate::shim::warm::{Activation, WarmContainer};
+
+/// Warning for a pod member that shares processes if the kernel cannot separate them.
+const PEERS_READ_SECRETS: &str = "share_processes: this kernel has no Landlock of Linux 5.19 or newer among its security modules; \
+     members of the pod that run as the same user can read this container's secret files, variables and memory";
+
+/// Stage 4: init waits to be started, on its network.
+pub(super) struct Waiting {
+    pub(super) record: ContainerRecord,
+    pub(super) dirs: Dirs,
+    pub(super) log: container_log::Log,
+    pub(super) container: create::Created,
+    pub(super) id_map: IdMap,
+    pub(super) ports: Option<network::Reserved>,
+    pub(super) prepared: Prepared,
+    pub(super) devices: Vec<DeviceNode>,
+    pub(super) message: Option<MountPoint>,
+    /// View of the pod's /dev/shm.
+    pub(super) shm: Option<OwnedFd>,
+}
+
+impl Assembled {
+    pub(super) fn create(
+        self,
+        host: &Host,
+        filter: &Arc<Filter>,
+        site: &mut Undo,
+        control: &mut Control,
+    ) -> Result<Waiting, Refused> {
+        let Self { recorded, mut tree, user, edits, extra_groups, file_groups, mounts, message, steps, unheld } = self;
+        let Recorded { record, dirs, ids, pod, warm, mut log } = recorded;
+        site.remains.views = tree.take_views();
+        let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
+        warnings.extend(unheld);
+        let mut devices = host_options::check(host, &record.plan, &mut warnings)?;
+        let DeviceEdits { nodes, environment: device_environment, .. } = edits;
+        devices.extend(nodes);
+        warnings.extend_from_slice(tree.warnings());
+        let held = spec::held(&record.plan.isolation, user.uid);
+        limits::can_be_given(&record.plan, &held)?;
+        let (filter, unknown) = Filter::from_request(filter, &record.plan.isolation, &held)?;
+        warnings.extend(unknown);
+        let role = match (&record.plan.actions, record.plan.surroundings.init) {
+            _ if record.plan.is_pod() => InitRole::Reaper,
+            (Some(_), _) => InitRole::Reaper,
+            (None, true) => InitRole::Parent,
+            (None, false) => InitRole::Program,
+        };
+        let (terminal, options) =
+            (record.plan.terminal.then_some(record.plan.window), record.plan.host_options.clone());
+        let own_domain = has_own_domain(&record.plan);
+        if record.plan.member_of().is_some() && record.plan.shares_processes() && !own_domain {
+            warnings.push(PEERS_READ_SECRETS.into());
+        }
+        let part = InitSpec {
+            user: (*user).clone(),
+            terminal,
+            role,
+            options,
+            device_environment: device_environment.clone(),
+            own_domain,
+        };
+        let id_map = ids.map();
+        let stdio = log.ends(id_map.host(user.uid), id_map.host(user.gid)).map_err(|error| failed("pipe", &error))?;
+        let shm = pod.as_ref().map(Pod::shm).transpose().map_err(|error| failed("/dev/shm of the pod", &error))?;
+        let (warm, unused) = match warm {
+            Some(warm) if !WarmContainer::has_room_for(user.groups.len()) => (None, Some(warm)),
+            warm => (warm, None),
+        };
+        if let Some(unused) = unused {
+            unused.end(host);
+            site.init = None;
+        }
+        let container = match warm {
+            Some(warm) => {
+                // A place to attach the secret files on kernels that need one.
+                let staging = &dirs.staging();
+                warm.limit(host, &limits)?;
+                let (plan, cgroup) = (&record.plan, &*record.cgroup);
+                let (mounts, user, file_groups) = (&*mounts, &*user, &file_groups);
+                let files = Files { plan, cgroup, mounts, user, file_groups, id_map, staging };
+                // Init was cloned long ago: no secret that this process reads is in its memory.
+                let views = files.write(host, &mut site.remains, control)?;
+                // If nothing more is done in the container's namespaces, init is activated together with the start of
+                // the program.
+                let at_once =
+                    carries_files_at_most(plan) && (views.is_some() || mounts.is_empty()) && plan.actions.is_none();
+                let shown = views.map(|views| (mounts, views));
+                let (rootfs, nofile) = (&*dirs.stage, limits.nofile);
+                warm.become_container(Activation { plan, part, nofile, held: &held, stdio, rootfs, shown }, at_once)?
+            }
+            None => {
+                let namespace = ids.namespace_path();
+                let shared = pod.as_ref().map(Pod::namespaces);
+                let cgroup_view = host.hierarchies.has_view().then(|| host.cgroup_view());
+                let resolved = spec::Resolved {
+                    rootfs: &dirs.stage,
+                    user: &user,
+                    limits: &limits,
+                    cgroup: &record.cgroup,
+                    user_namespace: namespace.as_deref(),
+                    docker_socket: docker_socket(host, &record.plan)?,
+                    shared: shared.as_ref(),
+                    cgroup_view: cgroup_view.as_deref(),
+                };
+                let spec = spec::build(&record.plan, &resolved)
+                    .map_err(|error| Refused::new(Reason::Internal, format!("spec: {error}")))?;
+                pods::enter_network(host, &record.plan, pod.as_ref())?;
+                let of_cgroup = if record.plan.isolation.privileged { Devices::All } else { Devices::These(&devices) };
+                let creation = Creation {
+                    dir: &dirs.run,
+                    cgroup: (&record.cgroup, of_cgroup),
+                    cpuset: &host_options::cpuset(host, &record.plan.host_options, &record.cgroup)?,
+                    spec: &spec,
+                    filter,
+                    stdio,
+                    part: Some(part),
+                };
+                let container = create::create(host, creation)?;
+                site.init = Some(container.pid());
+                host.hierarchies.limit(&record.cgroup, &limits).map_err(|error| failed("limits", &error))?;
+                container
+            }
+        };
+        drop(ids);
+        site.init = Some(container.pid());
+        host_options::set(host, &record.plan.host_options, &record.cgroup, container.pid())?;
+        let network = network::attach(host, &record, container.pid())?;
+        warnings.extend(network::log_warning(&record.plan));
+        if !tree.has_names() {
+            let contents = match &pod {
+                None => etc_files::contents(&record.plan, network.as_ref().map(|on| &on.addresses))?,
+                Some(pod) => {
+                    let addresses = network::addresses(host, &pod.record.plan)?;
+                    etc_files::contents(&pod.record.plan, addresses.as_ref())?
+                }
+            };
+            etc_files::write(&tree, &record.plan, &contents, &mut warnings)?;
+        }
+        drop(tree); // not before: see `Tree`
+        let swap = host.hierarchies.limit_swap(&record.cgroup, record.plan.limits.swap_bytes);
+        swap.map_err(|error| failed("memory.swap.max", &error))?;
+        if let Some(actions) = &record.plan.actions {
+            let parts = host.hierarchies.make_parts(&record.cgroup, &actions.sidecar_limits);
+            parts.map_err(|error| failed("cgroups of the sidecars", &error))?;
+        }
+        let (network, ports) = network.map(|network| (network.record, network.reserved)).unzip();
+        let network = network.or_else(|| pod.and_then(|pod| pod.record.prepared?.network));
+        let prepared = Prepared {
+            init: identity::read(container.pid()).map_err(|error| failed("/proc", &error))?,
+            user: (*user).clone(),
+            extra_groups,
+            device_environment,
+            mounts,
+            file_groups,
+            volume: None,
+            nofile: limits.nofile,
+            warnings,
+            network,
+            steps,
+            at: now(),
+        };
+        Ok(Waiting { record, dirs, log, container, id_map, ports, prepared, devices, message, shm })
+    }
+}
+
+/// Returns the Docker daemon's socket if the container asked for it. Its path is the launcher's own configuration.
+fn docker_socket<'a>(host: &'a Host, plan: &Plan) -> Result<Option<&'a Path>, Refused> {
+    if !plan.isolation.docker_socket {
+        return Ok(None);
+    }
+    let path = host.policy.docker_socket.as_path();
+    match std::fs::metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() => Ok(Some(path)),
+        found => {
+            let why = found.map_or_else(|error| error.to_string(), |_| "not a socket".to_owned());
+            let why = format!("{} cannot be given to a container: {why}", path.display());
+            Err(Refused::from_fields(Reason::Precondition, &[Violation::new("docker_socket", why)]))
+        }
+    }
+}

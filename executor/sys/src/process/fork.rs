@@ -1,0 +1,83 @@
+//! Copies of the calling process.
+
+use std::io;
+
+use executor_core::shortage;
+use nix::unistd::ForkResult;
+
+#[derive(Debug)]
+pub enum Fork {
+    /// In the new process.
+    Child,
+    /// In the caller; holds the child's pid.
+    Parent(i32),
+}
+
+/// Forks the calling process.
+///
+/// # Errors
+/// Fails if processes or memory run out, or if the caller has more than one thread: the child could find a lock held by
+/// a thread that it does not have.
+pub fn fork() -> io::Result<Fork> {
+    OneThread::check()?;
+    // SAFETY: there is one thread (checked above), so the copy finds every lock and invariant as that thread left it.
+    Ok(match unsafe { nix::unistd::fork() }.map_err(|errno| shortage::from_fork(errno.into()))? {
+        ForkResult::Child => Fork::Child,
+        ForkResult::Parent { child } => Fork::Parent(child.as_raw()),
+    })
+}
+
+/// Proof that the calling process has one thread, so that a copy of it finds every lock as that thread left it. Nothing
+/// in this crate creates threads.
+pub(crate) struct OneThread(());
+
+impl OneThread {
+    /// Counts threads in /proc. A process that enters a container must call this first: afterwards /proc is the container's.
+    pub(crate) fn check() -> io::Result<Self> {
+        match threads()? {
+            1 => Ok(Self(())),
+            more => {
+                Err(io::Error::other(format!("cannot fork: this process has {more} threads, but must have only one")))
+            }
+        }
+    }
+}
+
+/// Forks with additional flags of clone(2): new namespaces for the child, or CLONE_PARENT.
+///
+/// # Errors
+/// As [`fork`]; also if the kernel cannot create such a namespace.
+pub(crate) fn clone(flags: i32, _: &OneThread) -> io::Result<Fork> {
+    let flags = libc::c_long::from(flags | libc::SIGCHLD);
+    // No library offers this call without a separate stack for the child.
+    // SAFETY: without shared memory and a separate stack, the child continues here with a copy of everything, as after
+    // a fork; there is one thread (see `OneThread`), so the copy finds every lock and invariant as that thread left it.
+    // glibc's fork additionally handles only atfork handlers and threads, and there are none.
+    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
+        -1 => Err(shortage::from_fork(io::Error::last_os_error())),
+        0 => Ok(Fork::Child),
+        pid => Ok(Fork::Parent(i32::try_from(pid).map_err(io::Error::other)?)),
+    }
+}
+
+/// Returns the number of threads of this process.
+pub(crate) fn threads() -> io::Result<usize> {
+    // The link count of a process's task directory is its thread count plus two; this avoids reading the entries.
+    use std::os::unix::fs::MetadataExt;
+    Ok((std::fs::metadata("/proc/self/task")?.nlink() as usize).saturating_sub(2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A fork of a multi-threaded process would copy locks that are never released.
+    #[test]
+    fn a_threaded_process_does_not_fork() {
+        let (stop, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || wait.recv());
+        assert!(fork().is_err());
+        drop(stop);
+        let _ = thread.join();
+    }
+}

@@ -1,0 +1,62 @@
+//! Descriptors of processes (pidfd).
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::process::PidfdFlags;
+
+/// Reserves one descriptor until the value is dropped. Call before a fork, so that [`pidfd`] of the child cannot fail
+/// for lack of descriptors.
+///
+/// # Errors
+/// Fails if no descriptor is left.
+pub fn room_for_one(any: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    any.try_clone_to_owned()
+}
+
+/// Returns a pidfd, which becomes readable when the process exits.
+///
+/// # Errors
+/// Fails if no process has this pid.
+pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
+    let pid = rustix::process::Pid::from_raw(pid).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    Ok(rustix::process::pidfd_open(pid, PidfdFlags::empty())?)
+}
+
+/// Returns the pid of the pidfd's process.
+///
+/// # Errors
+/// Returns `NotFound` if the process has exited, and `InvalidInput` if the descriptor is not a pidfd.
+pub fn pid_of(pidfd: BorrowedFd<'_>) -> io::Result<i32> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
+    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse::<i32>().ok());
+    match pid {
+        Some(pid) if pid > 0 => Ok(pid),
+        Some(_) => Err(io::ErrorKind::NotFound.into()),
+        None => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a pidfd")),
+    }
+}
+
+/// Sends a signal to the pidfd's process. A process that has exited is not an error.
+///
+/// # Errors
+/// Fails if the number is not a signal or the caller has no permission.
+pub fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    // SAFETY: a plain system call on integers; with a null siginfo the kernel fills it in as for kill.
+    let result = unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, std::ptr::null::<libc::siginfo_t>(), 0)
+    };
+    match io::Error::last_os_error() {
+        _ if result == 0 => Ok(()),
+        error if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+        error => Err(error),
+    }
+}
+
+/// Sends SIGKILL to a process whose pid cannot have been reused: a child that has not been reaped, or a process
+/// identified just before. A process that has exited is not an error.
+pub fn kill(pid: i32) {
+    if let Ok(pidfd) = pidfd(pid) {
+        let _ = pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
+    }
+}

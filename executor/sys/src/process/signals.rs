@@ -1,0 +1,93 @@
+//! Signals of the calling process: received as events, blocked, and reset.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigaction, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+/// Signals received as events: blocked, and read from a descriptor (signalfd). Create it before starting anything, so
+/// that an early exit is not missed.
+pub struct SignalEvents(SignalFd);
+
+impl SignalEvents {
+    /// Blocks these signals in this process and its future children, and receives them as events.
+    ///
+    /// # Errors
+    /// Fails if descriptors run out.
+    pub fn take(signals: &[Signal]) -> io::Result<Self> {
+        let mut set = SigSet::empty();
+        for signal in signals {
+            set.add(*signal);
+        }
+        sigprocmask(SigmaskHow::SIG_SETMASK, Some(&set), None)?;
+        Ok(Self(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
+    }
+
+    /// Returns the next pending signal, if there is one.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn next(&self) -> io::Result<Option<i32>> {
+        Ok(self.0.read_signal()?.map(|info| info.ssi_signo as i32))
+    }
+}
+
+impl AsFd for SignalEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Unblocks all signals that [`SignalEvents`] blocked and resets every action to the default, for a program about to be executed.
+///
+/// # Errors
+/// None in practice.
+pub fn reset_signals() -> io::Result<()> {
+    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+    // execve keeps ignored signals ignored: SIGPIPE, which Rust ignores in every program, and those ignored by the
+    // daemon's parent (nohup). A shell cannot set a trap for a signal that is ignored at its start.
+    // The C library's own call rejects two signals that it reserves, and these can be ignored as well.
+    const ALL: std::ops::RangeInclusive<i64> = 1..=64;
+    let default_action = [0u64; 4]; // SIG_DFL, no flags, no mask: the kernel's own form, the same on all we build for
+    for number in ALL.filter(|number| ![i64::from(libc::SIGKILL), i64::from(libc::SIGSTOP)].contains(number)) {
+        // SAFETY: the second argument points to a live value that the kernel reads; the action runs no code here.
+        let done = unsafe {
+            libc::syscall(libc::SYS_rt_sigaction, number, default_action.as_ptr(), std::ptr::null_mut::<u64>(), 8usize)
+        };
+        if done != 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Makes SIGHUP do nothing in this process. An executed program gets the default action.
+///
+/// # Errors
+/// None in practice.
+pub fn survive_hangup() -> io::Result<()> {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
+    // SAFETY: the handler has no code that a signal could interrupt at a wrong moment.
+    unsafe { sigaction(Signal::SIGHUP, &action) }?;
+    Ok(())
+}
+
+/// Blocks SIGHUP, also across execve, so that it stays pending for [`SignalEvents`].
+///
+/// # Errors
+/// None in practice.
+pub fn hold_hangup() -> io::Result<()> {
+    let mut hangup = SigSet::empty();
+    hangup.add(Signal::SIGHUP);
+    Ok(hangup.thread_block()?)
+}
+
+/// Blocks every signal, for [`serve_as_init`].
+///
+/// # Errors
+/// None in practice.
+pub fn hold_signals() -> io::Result<()> {
+    Ok(sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None)?)
+}

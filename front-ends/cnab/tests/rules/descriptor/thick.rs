@@ -1,0 +1,176 @@
+//! Rule 42: thin and thick bundles.
+
+use std::io::{Read as _, Write as _};
+
+use executor_cnab::archive::{self, ArchiveError, Wanted};
+use serde_json::Value;
+
+use crate::common::*;
+
+const INDEX: &[u8] = br#"{"schemaVersion":2,"manifests":[
+    {"digest":"sha256:a","size":1,"annotations":{"org.opencontainers.image.ref.name":"example/a:1"}},
+    {"digest":"sha256:b","size":1}]}"#;
+
+fn tgz(entries: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
+    for (name, content) in entries {
+        let mut header = tar::Header::new_ustar();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        // `append_data` would not accept an invalid name.
+        header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_cksum();
+        tar.append(&header, *content).unwrap();
+    }
+    tar.into_inner().unwrap().finish().unwrap()
+}
+
+#[test]
+fn rule_42_thin_and_thick_bundles() {
+    assert!(!archive::is_thick(THIN.as_bytes()));
+    let thick = tgz(&[
+        ("./artifacts/layout/oci-layout", b"{}"),
+        ("artifacts/layout/index.json", INDEX),
+        ("artifacts/layout/blobs/sha256/aa", b"blob"),
+        ("other/README", b"x"),
+        ("./bundle.json", THICK.as_bytes()),
+    ]);
+    assert!(archive::is_thick(&thick));
+    assert_eq!(archive::bundle(&*thick).unwrap(), THICK.as_bytes());
+    let wanted = |digest, reference| Wanted { digest, reference, or_the_only_one: true };
+    let index = |wanted| {
+        let layout = archive::layout(&*thick, Vec::new(), wanted).unwrap();
+        let mut tar = tar::Archive::new(&*layout);
+        let entry = tar.entries().unwrap().nth(1).unwrap().unwrap();
+        let index: Value = serde_json::from_reader(entry).unwrap();
+        (index["manifests"].as_array().unwrap().len(), index["manifests"][0]["digest"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(index(wanted(Some("sha256:b"), "x")), (1, "sha256:b".into()));
+    assert_eq!(index(wanted(None, "example/a:1")), (1, "sha256:a".into()));
+    let none = archive::layout(&*thick, Vec::new(), wanted(None, "example/c"));
+    assert!(matches!(none, Err(ArchiveError::NoImage(_))));
+    let layout = archive::layout(&*thick, Vec::new(), wanted(None, "example/a:1")).unwrap();
+    let mut tar = tar::Archive::new(&*layout);
+    let names: Vec<String> =
+        tar.entries().unwrap().map(|entry| entry.unwrap().path().unwrap().display().to_string()).collect();
+    assert_eq!(names, ["oci-layout", "index.json", "blobs/sha256/aa"]);
+}
+
+#[test]
+fn rule_42_a_thick_bundle_that_is_none() {
+    let wanted = Wanted { digest: None, reference: "x", or_the_only_one: true };
+    assert!(matches!(archive::bundle(&*tgz(&[("x", b"")])), Err(ArchiveError::NoBundle)));
+    assert!(matches!(archive::bundle(&*tgz(&[("sub/bundle.json", b"{}")])), Err(ArchiveError::NoBundle)));
+    let twice = tgz(&[("bundle.json", b"{}"), ("./bundle.json", b"{}")]);
+    assert!(matches!(archive::bundle(&*twice), Err(ArchiveError::Twice(_))));
+    assert!(matches!(
+        archive::layout(&*tgz(&[("bundle.json", b"{}")]), Vec::new(), wanted),
+        Err(ArchiveError::NoLayout)
+    ));
+    for name in ["../x", "/etc/x", "artifacts/layout/../../x"] {
+        assert!(matches!(archive::bundle(&*tgz(&[(name, b"")])), Err(ArchiveError::Entry(..))), "{name}");
+    }
+    let mut cut = tgz(&[("bundle.json", THICK.as_bytes())]);
+    cut.truncate(cut.len() / 2);
+    assert!(matches!(archive::bundle(&*cut), Err(ArchiveError::Read(_))));
+    let mut link = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
+    let mut header = tar::Header::new_ustar();
+    header.set_entry_type(tar::EntryType::Symlink);
+    header.set_size(0);
+    link.append_link(&mut header, "artifacts/layout/oci-layout", "/etc/passwd").unwrap();
+    let mut stream = link.into_inner().unwrap();
+    stream.flush().unwrap();
+    let link = stream.finish().unwrap();
+    assert!(matches!(archive::bundle(&*link), Err(ArchiveError::Entry(..))));
+}
+
+/// Other spellings of a name, which a reader of the layout could treat as the same file.
+#[test]
+fn rule_42_thick_bundle_ambiguous_name_refused() {
+    for name in [
+        "artifacts/layout/./index.json",
+        "artifacts//layout/index.json",
+        "artifacts/layout/index.json/",
+        "././bundle.json",
+        "artifacts/layout/a\u{1b}[2J",
+        "artifacts/layout/a\nb",
+        "artifacts/layout/a\u{202e}b",
+    ] {
+        let refused = archive::bundle(&*tgz(&[("bundle.json", b"{}"), (name, INDEX)]));
+        assert!(matches!(refused, Err(ArchiveError::Entry(..))), "{name:?}");
+    }
+    // Two names that are equal if case is ignored; U+212A is a capital K.
+    for (one, other) in [
+        ("artifacts/layout/index.json", "./artifacts/layout/index.json"),
+        ("artifacts/layout/blobs/sha256/aa", "artifacts/layout/blobs/sha256/AA"),
+        ("bundle.json", "bundle.json"),
+        ("bundle.json", "Bundle.JSON"),
+        ("other/k", "other/\u{212a}"),
+    ] {
+        let refused = archive::bundle(&*tgz(&[(one, INDEX), (other, INDEX)]));
+        assert!(matches!(refused, Err(ArchiveError::Twice(_))), "{one} {other}: {refused:?}");
+    }
+    // Control: a directory may occur twice, and different names are different files.
+    archive::bundle(&*tgz(&[("bundle.json", b"{}"), ("other/k", b""), ("other/k\u{301}", b"")])).unwrap();
+}
+
+/// The limit applies to each form that an archive has for long names, and an error shows the beginning of the name.
+#[test]
+fn rule_42_thick_bundle_long_name_refused() {
+    let with = |length: usize, pax: bool| {
+        let name = "d/".repeat(length / 2);
+        let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
+        let mut header = tar::Header::new_ustar();
+        header.set_size(2);
+        if pax {
+            tar.append_pax_extensions([("path", name.trim_end_matches('/').as_bytes())]).unwrap();
+            tar.append_data(&mut header, "x", &b"{}"[..]).unwrap();
+        } else {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(2);
+            tar.append_data(&mut header, name.trim_end_matches('/'), &b"{}"[..]).unwrap();
+        }
+        tar.append_data(&mut header, "bundle.json", &b"{}"[..]).unwrap();
+        archive::bundle(&*tar.into_inner().unwrap().finish().unwrap())
+    };
+    for pax in [false, true] {
+        with(archive::NAME_MAX, pax).unwrap();
+        let refused = with(archive::NAME_MAX + 4, pax).unwrap_err();
+        assert!(matches!(refused, ArchiveError::Name { bytes: 4099, .. }), "{refused:?}");
+        assert!(refused.to_string().len() < 400, "{refused}");
+    }
+}
+
+/// A record may hold a name that a header cannot: with NUL, or of bytes that are not UTF-8.
+#[test]
+fn rule_42_thick_bundle_name_record_refused() {
+    for name in [&b"artifacts/layout/a\0b"[..], b"artifacts/layout/\xff", b"/etc/x", b"a/../../x", b""] {
+        let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
+        let mut header = tar::Header::new_ustar();
+        header.set_size(0);
+        tar.append_pax_extensions([("path", name)]).unwrap();
+        tar.append_data(&mut header, "x", &b""[..]).unwrap();
+        let refused = archive::bundle(&*tar.into_inner().unwrap().finish().unwrap());
+        assert!(matches!(refused, Err(ArchiveError::Entry(..) | ArchiveError::NoBundle)), "{name:?}: {refused:?}");
+    }
+}
+
+/// A name or a record of any length compresses to nearly nothing.
+#[test]
+fn rule_42_thick_bundle_endless_name_refused() {
+    for kind in [tar::EntryType::GNULongName, tar::EntryType::GNULongLink, tar::EntryType::XHeader] {
+        let long = |bytes: u64| {
+            let mut stream = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            let mut header = tar::Header::new_gnu();
+            header.set_entry_type(kind);
+            header.set_size(bytes);
+            header.set_cksum();
+            stream.write_all(header.as_bytes()).unwrap();
+            std::io::copy(&mut std::io::repeat(b'a').take(bytes), &mut stream).unwrap();
+            stream.finish().unwrap()
+        };
+        let refused = archive::bundle(&*long(64 << 20)).unwrap_err();
+        let ArchiveError::Read(why) = &refused else { panic!("{kind:?}: {refused:?}") };
+        assert!(why.to_string().contains("more than 1048576 bytes"), "{kind:?}: {why}");
+    }
+}

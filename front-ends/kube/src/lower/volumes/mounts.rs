@@ -1,0 +1,180 @@
+//! Mounts of volumes in a container (P55, P58).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use executor_client::v1::volume_mount::Source;
+use executor_client::v1::{File, HostPath, ImageVolume, NamedVolume, PodVolumeName, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, VolumeMount as KubeVolumeMount};
+
+use super::projected::Projected;
+use super::{Kind, Volumes, clean};
+use crate::environment::Expanded;
+use crate::lower::Lowering;
+use crate::names::is_below;
+
+/// Result of lowering a container's mounts.
+#[derive(Default)]
+pub(in crate::lower) struct Mounted {
+    pub(in crate::lower) files: Vec<File>,
+    /// Directories of files.
+    pub(in crate::lower) directories: Vec<String>,
+    /// Directories whose files follow changes.
+    pub(in crate::lower) rotating: Vec<String>,
+    pub(in crate::lower) volumes: Vec<VolumeMount>,
+}
+
+impl Lowering<'_> {
+    /// Lowers the mounts of a container.
+    pub(in crate::lower) fn mounts(
+        &mut self,
+        at: &str,
+        container: &Container,
+        volumes: &Volumes,
+        expand: &dyn Fn(&str) -> Expanded,
+        fs_group: Option<&str>,
+    ) -> Mounted {
+        let mut mounted = Mounted::default();
+        let mut paths = BTreeSet::new();
+        if container.volume_devices.as_ref().is_some_and(|devices| !devices.is_empty()) {
+            self.refuse(&format!("{at}.volumeDevices"), "P59", "is not supported: there are no block devices");
+        }
+        for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+            let at = format!("{at}.volumeMounts[{index}]");
+            let path = clean_absolute(&mount.mount_path);
+            if !mount.mount_path.starts_with('/')
+                || mount.mount_path.contains(':')
+                || mount.mount_path.split('/').any(|part| part == "..")
+            {
+                self.refuse(&format!("{at}.mountPath"), "P58", "must be absolute, without `..` and `:`");
+                continue;
+            }
+            if !paths.insert(path.clone()) {
+                self.refuse(&format!("{at}.mountPath"), "P58", format!("`{path}` is that of another mount"));
+                continue;
+            }
+            let recursive = format!("{at}.recursiveReadOnly");
+            match mount.recursive_read_only.as_deref() {
+                None | Some("" | "Disabled") => {}
+                Some("Enabled" | "IfPossible") if mount.read_only != Some(true) => {
+                    self.refuse(&recursive, "P58", "requires readOnly: true");
+                }
+                // Mounts below the volume stay writable.
+                Some("IfPossible") => {}
+                Some("Enabled") => self.refuse(&recursive, "P58", "is not supported: use IfPossible"),
+                Some(_) => self.refuse(&recursive, "P58", "must be Disabled, IfPossible or Enabled"),
+            }
+            let Some(sub_path) = self.sub_path(&at, mount, expand) else { continue };
+            if mount.mount_propagation.as_deref().is_some_and(|propagation| propagation != "None") {
+                self.refuse(&format!("{at}.mountPropagation"), "P58", "must be None: mounts are not passed on");
+            }
+            let Some(kind) = volumes.get(&mount.name) else {
+                self.refuse(&format!("{at}.name"), "P58", format!("`{}` is not a volume of the pod", mount.name));
+                continue;
+            };
+            let read_only = mount.read_only == Some(true);
+            let source = match kind {
+                Kind::Refused => continue,
+                Kind::Empty => Some((Source::Pod(PodVolumeName { name: mount.name.clone() }), sub_path, read_only)),
+                Kind::Image(reference) => {
+                    Some((Source::Image(ImageVolume { reference: reference.clone() }), sub_path, true))
+                }
+                Kind::Host { name, sub_path: inner, read_only: lent } => {
+                    let joined = [inner.as_str(), sub_path.as_str()]
+                        .into_iter()
+                        .filter(|part| !part.is_empty())
+                        .collect::<Vec<_>>()
+                        .join("/");
+                    Some((Source::Host(NamedVolume { name: name.clone() }), joined, read_only || *lent))
+                }
+                Kind::HostPath(host) => Some((Source::HostPath(HostPath { path: host.clone() }), sub_path, read_only)),
+                Kind::Files(files) => {
+                    self.file_mount(&at, &path, &sub_path, files, fs_group, &mut mounted);
+                    None
+                }
+            };
+            if let Some((source, sub_path, read_only)) = source {
+                mounted.volumes.push(VolumeMount { path, source: Some(source), sub_path, read_only });
+            }
+        }
+        mounted
+    }
+
+    fn sub_path(&mut self, at: &str, mount: &KubeVolumeMount, expand: &dyn Fn(&str) -> Expanded) -> Option<String> {
+        let plain = mount.sub_path.clone().unwrap_or_default();
+        let expression = mount.sub_path_expr.clone().unwrap_or_default();
+        if !plain.is_empty() && !expression.is_empty() {
+            self.refuse(&format!("{at}.subPathExpr"), "P58", "is set together with subPath");
+            return None;
+        }
+        let (field, path) = if expression.is_empty() {
+            ("subPath", plain)
+        } else {
+            let expanded = expand(&expression);
+            if expanded.secret {
+                self.refuse(
+                    &format!("{at}.subPathExpr"),
+                    "P13",
+                    "would contain a value of a Secret, and paths are recorded",
+                );
+                return None;
+            }
+            if let Some(unknown) = expanded.unknown.first() {
+                self.refuse(&format!("{at}.subPathExpr"), "P58", format!("the variable `{unknown}` is not set"));
+                return None;
+            }
+            ("subPathExpr", expanded.text.to_string())
+        };
+        if !path.is_empty() && !is_below(&path) {
+            self.refuse(&format!("{at}.{field}"), "P58", "must be relative, without `..`");
+            return None;
+        }
+        Some(clean(&path))
+    }
+
+    /// Lowers a mount of a volume's files. A mount of a single file is not updated later (P55).
+    fn file_mount(
+        &mut self,
+        at: &str,
+        path: &str,
+        sub_path: &str,
+        files: &BTreeMap<String, Projected>,
+        fs_group: Option<&str>,
+        mounted: &mut Mounted,
+    ) {
+        let file = |path: String, projected: &Projected| File {
+            path,
+            content: projected.content.to_vec(),
+            public: !projected.secret,
+            // The group gets the owner's read permission (P45).
+            mode: Some(if fs_group.is_some() {
+                projected.mode | (projected.mode & 0o400) >> 3
+            } else {
+                projected.mode
+            }),
+            group: fs_group.map(str::to_owned),
+            ..File::default()
+        };
+        if sub_path.is_empty() {
+            mounted.directories.push(path.to_owned());
+            mounted.rotating.push(path.to_owned());
+            mounted.files.extend(files.iter().map(|(name, projected)| file(format!("{path}/{name}"), projected)));
+            return;
+        }
+        if let Some(projected) = files.get(sub_path) {
+            mounted.files.push(file(path.to_owned(), projected));
+            return;
+        }
+        let below = format!("{sub_path}/");
+        let inner: Vec<_> = files.iter().filter_map(|(name, one)| Some((name.strip_prefix(&below)?, one))).collect();
+        if inner.is_empty() {
+            self.refuse(&format!("{at}.subPath"), "P58", format!("the volume has no file `{sub_path}`"));
+            return;
+        }
+        mounted.directories.push(path.to_owned());
+        mounted.files.extend(inner.into_iter().map(|(name, one)| file(format!("{path}/{name}"), one)));
+    }
+}
+
+fn clean_absolute(path: &str) -> String {
+    format!("/{}", clean(path))
+}

@@ -1,0 +1,112 @@
+//! Replacement of the pods of a workload (P61).
+
+use k8s_openapi::api::apps::v1::{DaemonSetUpdateStrategy, DeploymentStrategy};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::Update;
+use crate::located::Located;
+use crate::report::Report;
+
+/// Reads the replacement strategy of a Deployment. The numbers are checked but have no effect: pods are replaced one by
+/// one (P61).
+pub(super) fn strategy(object: &Located, strategy: Option<&DeploymentStrategy>, report: &mut Report) -> Update {
+    let Some(strategy) = strategy else { return Update::Rolling };
+    let update = match strategy.type_.as_deref() {
+        None | Some("" | "RollingUpdate") => Update::Rolling,
+        Some("Recreate") => Update::Recreate,
+        Some(_) => {
+            report.refuse(&object.origin, "spec.strategy.type", "P61", "must be RollingUpdate or Recreate");
+            return Update::Rolling;
+        }
+    };
+    let Some(rolling) = &strategy.rolling_update else { return update };
+    let at = "spec.strategy.rollingUpdate";
+    if update == Update::Recreate {
+        report.refuse(&object.origin, at, "P61", "is not allowed with the type Recreate");
+        return update;
+    }
+    let unavailable = amount(object, &format!("{at}.maxUnavailable"), rolling.max_unavailable.as_ref(), 25, report);
+    let surge = amount(object, &format!("{at}.maxSurge"), rolling.max_surge.as_ref(), 25, report);
+    if (unavailable, surge) == (Some(0), Some(0)) {
+        report.refuse(&object.origin, at, "P61", "has 0 for both: no pod could ever be replaced");
+    }
+    update
+}
+
+/// Reads a number or a share of pods. Returns `None` if it is neither, or if more pods than all are to be unavailable.
+pub(super) fn amount(
+    object: &Located,
+    path: &str,
+    value: Option<&IntOrString>,
+    default: u32,
+    report: &mut Report,
+) -> Option<u32> {
+    let (number, is_share) = match value {
+        None => return Some(default),
+        Some(IntOrString::Int(number)) => (u32::try_from(*number).ok(), false),
+        Some(IntOrString::String(text)) => {
+            let digits = text.strip_suffix('%').filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+            (digits.and_then(|digits| digits.parse().ok()), true)
+        }
+    };
+    let message = match number {
+        None => "is neither a whole number from 0 nor a share such as 25%",
+        Some(101..) if is_share && path.ends_with("maxUnavailable") => "is more than 100%",
+        Some(_) => return number,
+    };
+    report.refuse(&object.origin, path, "P61", message);
+    None
+}
+
+/// Checks the rollout of a DaemonSet, which has no effect because there is one pod.
+pub(super) fn daemon_rollout(object: &Located, update: &DaemonSetUpdateStrategy, report: &mut Report) {
+    let Some(rolling) = update.rolling_update.as_ref().filter(|_| update.type_.as_deref() != Some("OnDelete")) else {
+        return;
+    };
+    let at = "spec.updateStrategy.rollingUpdate";
+    let unavailable = amount(object, &format!("{at}.maxUnavailable"), rolling.max_unavailable.as_ref(), 1, report);
+    let surge = amount(object, &format!("{at}.maxSurge"), rolling.max_surge.as_ref(), 0, report);
+    match (unavailable, surge) {
+        (Some(0), Some(0)) => report.refuse(&object.origin, at, "P61", "has 0 for both: no pod could ever be replaced"),
+        (Some(1..), Some(1..)) => {
+            let message = "requires maxUnavailable: 0 (the default is 1)";
+            report.refuse(&object.origin, format!("{at}.maxSurge"), "P61", message);
+        }
+        _ => {}
+    }
+}
+
+/// Reads the strategy of kinds whose pods are replaced in order, or after they were removed by hand.
+pub(super) fn on_delete(object: &Located, kind: Option<&str>, report: &mut Report) -> Update {
+    match kind {
+        None | Some("" | "RollingUpdate") => Update::Rolling,
+        Some("OnDelete") => Update::OnDelete,
+        Some(_) => {
+            report.refuse(&object.origin, "spec.updateStrategy.type", "P61", "must be RollingUpdate or OnDelete");
+            Update::Rolling
+        }
+    }
+}
+
+pub(super) fn ordinal(object: &Located, path: &str, value: Option<i32>, report: &mut Report) -> u32 {
+    let value = value.unwrap_or(0);
+    if value < 0 {
+        report.refuse(&object.origin, path, "P61", format!("is {value}; it must not be below 0"));
+    }
+    u32::try_from(value).unwrap_or(0)
+}
+
+pub(super) fn unready(object: &Located, seconds: Option<i32>, report: &mut Report) {
+    match seconds {
+        Some(..=-1) => report.refuse(&object.origin, "spec.minReadySeconds", "P61", "is below 0"),
+        Some(1..) => {
+            report.warn(
+                &object.origin,
+                "spec.minReadySeconds",
+                "P61",
+                "is ignored: a pod that is ready counts at once",
+            );
+        }
+        _ => {}
+    }
+}
