@@ -10,9 +10,9 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
-use executor_core::placement::{Entry, MountPoint, PlacementError, PlacementRequest, RootfsView, place};
+use executor_core::placement::{MountPoint, PlacementError, PlacementRequest, RootfsEntry, RootfsView, place};
 use executor_core::plan::{Layout, Plan};
-use executor_core::update::{FileUpdate, Next};
+use executor_core::update::{FileUpdate, NextContent};
 use executor_core::validate::{Draft, Policy, UpdateDraft, recheck, validate, validate_update};
 
 use crate::rules;
@@ -28,10 +28,10 @@ pub fn run(data: &[u8]) {
     for (number, part) in text.split('|').enumerate() {
         let Some((kind, path)) = part.split_at_checked(1) else { continue };
         let entry = match kind {
-            "d" => Entry::Directory,
-            "f" => Entry::File,
-            "l" => Entry::Symlink,
-            "s" => Entry::Special,
+            "d" => RootfsEntry::Directory,
+            "f" => RootfsEntry::File,
+            "l" => RootfsEntry::Symlink,
+            "s" => RootfsEntry::Special,
             "+" => {
                 files.push((format!("f[{number}]"), path, number as u64).into());
                 continue;
@@ -84,7 +84,7 @@ fn against(plan: &Plan, tree: &Tree<'_>, update: &UpdateDraft<'_>, policy: &Poli
                 way.reverse();
                 let made = |path: &Path| {
                     tree.fresh.iter().any(|fresh| path.starts_with(fresh) && path != fresh)
-                        || (path != Path::new("/") && !tree.is_directory(path) && tree.at(path) == Entry::Missing)
+                        || (path != Path::new("/") && !tree.is_directory(path) && tree.at(path) == RootfsEntry::Missing)
                 };
                 let real = way.iter().take_while(|path| !made(path)).count();
                 for parent in way[..real].iter().skip(1) {
@@ -95,7 +95,11 @@ fn against(plan: &Plan, tree: &Tree<'_>, update: &UpdateDraft<'_>, policy: &Poli
                 assert_eq!(mount.in_fresh_mount, in_fresh);
                 assert!(!tree.fresh.contains(&mount.target), "{:?}", mount.target);
                 if !in_fresh && !is_made {
-                    assert!(matches!(tree.at(&mount.target), Entry::Missing | Entry::File), "{:?}", mount.target);
+                    assert!(
+                        matches!(tree.at(&mount.target), RootfsEntry::Missing | RootfsEntry::File),
+                        "{:?}",
+                        mount.target
+                    );
                 }
             }
         }
@@ -121,8 +125,8 @@ fn updated(plan: &Plan, mounts: &[MountPoint], draft: &UpdateDraft<'_>, policy: 
             let targets = placed.mounts.iter().map(|mount| (&mount.target, mount.in_fresh_mount));
             assert!(targets.eq(mounts.iter().map(|mount| (&mount.target, mount.in_fresh_mount))));
             let contents = placed.changes.iter().map(|change| match &change.next {
-                Next::File(_) => 1,
-                Next::Directory { new, .. } => new.len(),
+                NextContent::File(_) => 1,
+                NextContent::Directory { new, .. } => new.len(),
             });
             assert_eq!(contents.sum::<usize>(), update.changed.len(), "every new content is somewhere");
         }
@@ -132,23 +136,23 @@ fn updated(plan: &Plan, mounts: &[MountPoint], draft: &UpdateDraft<'_>, policy: 
 /// A root file system with the contents that the input describes.
 struct Tree<'a> {
     fresh: &'a [PathBuf],
-    entries: HashMap<PathBuf, Entry>,
+    entries: HashMap<PathBuf, RootfsEntry>,
 }
 
 impl Tree<'_> {
-    fn at(&self, path: &Path) -> Entry {
-        self.entries.get(path).copied().unwrap_or(Entry::Missing)
+    fn at(&self, path: &Path) -> RootfsEntry {
+        self.entries.get(path).copied().unwrap_or(RootfsEntry::Missing)
     }
 
     fn is_directory(&self, path: &Path) -> bool {
-        self.fresh.iter().any(|fresh| path == fresh) || self.at(path) == Entry::Directory
+        self.fresh.iter().any(|fresh| path == fresh) || self.at(path) == RootfsEntry::Directory
     }
 }
 
 impl RootfsView for Tree<'_> {
     type Error = Infallible;
 
-    fn entry(&self, path: &Path) -> Result<Entry, Infallible> {
+    fn entry(&self, path: &Path) -> Result<RootfsEntry, Infallible> {
         rules::is_plain(path);
         for parent in path.ancestors().skip(1).filter(|parent| *parent != Path::new("/")) {
             assert!(self.is_directory(parent), "inspected {path:?} before {parent:?} was known to be a directory");

@@ -86,7 +86,7 @@ pub struct Health {
 
 /// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CheckOutcome {
     /// The check passed.
     Passed,
     /// The check failed, with the reason.
@@ -97,7 +97,7 @@ pub enum Outcome {
 
 /// Consequence of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum HealthChange {
     /// The container became ready.
     Ready,
     /// The container is no longer ready.
@@ -225,7 +225,7 @@ impl<'a> Monitor<'a> {
     }
 
     /// Advances the time.
-    pub fn tick(&mut self, now: Duration) -> Option<Change> {
+    pub fn tick(&mut self, now: Duration) -> Option<HealthChange> {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return None;
         }
@@ -236,7 +236,7 @@ impl<'a> Monitor<'a> {
         let why = format!("Instance never healthy after {}: {reason}", words_of(self.checks.start_timeout));
         self.ended = true;
         self.health.ready = false;
-        Some(Change::End(why))
+        Some(HealthChange::End(why))
     }
 
     /// Evaluates the result of a check. Returns the change, and true if the health should be stored: a success without
@@ -244,37 +244,37 @@ impl<'a> Monitor<'a> {
     pub fn report(
         &mut self,
         id: CheckId,
-        outcome: &Outcome,
+        outcome: &CheckOutcome,
         now: Duration,
         at: Timestamp,
         spread: u32,
-    ) -> (Option<Change>, bool) {
+    ) -> (Option<HealthChange>, bool) {
         let Some(check) = self.check(id).filter(|_| !self.ended) else { return (None, false) };
         let starts = !self.health.started && id.purpose == self.starting();
         let before = self.health.clone();
         let state = &mut self.health.states_mut(id.purpose)[id.index];
         match outcome {
-            Outcome::Passed => {
+            CheckOutcome::Passed => {
                 state.successes = state.successes.saturating_add(1);
                 state.failures = 0;
                 state.passing |= state.successes >= check.healthy_threshold;
                 state.checked_at = Some(at);
             }
-            Outcome::Failed(reason) => {
+            CheckOutcome::Failed(reason) => {
                 state.successes = 0;
                 state.failures = state.failures.saturating_add(1);
                 state.passing &= !starts && state.failures < check.unhealthy_threshold;
                 state.checked_at = Some(at);
                 state.last_failure = Some(CheckFailure { at, reason: shorten(reason) });
             }
-            Outcome::NotMade => {}
+            CheckOutcome::NotMade => {}
         }
-        let good = state.passing && state.failures == 0 && *outcome != Outcome::NotMade;
+        let good = state.passing && state.failures == 0 && *outcome != CheckOutcome::NotMade;
         let failures = state.failures;
         let interval = check.interval_after(good);
         self.due[id.purpose as usize][id.index] = now + interval - interval / SPREAD_SHARE * spread.min(999) / 1000;
         if starts {
-            self.failed[id.index] = matches!(outcome, Outcome::Failed(_));
+            self.failed[id.index] = matches!(outcome, CheckOutcome::Failed(_));
             if self.health.states(id.purpose).iter().all(|state| state.passing) {
                 self.start(now);
             }
@@ -282,7 +282,7 @@ impl<'a> Monitor<'a> {
         let end = match (outcome, id.purpose) {
             _ if starts => self.tick(now),
             (_, Purpose::Liveness) if self.last_round.is_some() => self.go_on_with_round(id.index, outcome),
-            (Outcome::Failed(_), Purpose::Liveness) if failures >= check.unhealthy_threshold => {
+            (CheckOutcome::Failed(_), Purpose::Liveness) if failures >= check.unhealthy_threshold => {
                 let count = self.checks.liveness.len();
                 let others = |_: &usize| self.checks.monitor == MonitorForm::Parallel;
                 let pending: Vec<usize> = (0..count).filter(|index| *index != id.index).filter(others).collect();
@@ -295,8 +295,8 @@ impl<'a> Monitor<'a> {
         self.health.ready =
             !self.ended && self.health.started && self.health.readiness.iter().all(|state| state.passing);
         let change = end.or(match (before.ready, self.health.ready) {
-            (false, true) => Some(Change::Ready),
-            (true, false) => Some(Change::NotReady),
+            (false, true) => Some(HealthChange::Ready),
+            (true, false) => Some(HealthChange::NotReady),
             _ => None,
         });
         let differs = |purpose| {
@@ -309,9 +309,9 @@ impl<'a> Monitor<'a> {
 
     /// Evaluates the result of a check in the final round. Ends the container with all failures once the round is
     /// complete.
-    fn go_on_with_round(&mut self, index: usize, outcome: &Outcome) -> Option<Change> {
+    fn go_on_with_round(&mut self, index: usize, outcome: &CheckOutcome) -> Option<HealthChange> {
         let round = self.last_round.as_mut()?;
-        if let Outcome::Failed(reason) = outcome {
+        if let CheckOutcome::Failed(reason) = outcome {
             round.failures[index] = Some(reason.clone());
         }
         round.pending.retain(|other| *other != index);
@@ -320,7 +320,7 @@ impl<'a> Monitor<'a> {
         }
         self.ended = true;
         let reasons = round.failures.iter().flatten().map(String::as_str).collect::<Vec<_>>().join("; ");
-        Some(Change::End(format!("Instance became unhealthy: {}", shorten(&reasons))))
+        Some(HealthChange::End(format!("Instance became unhealthy: {}", shorten(&reasons))))
     }
 
     /// Schedules the checks that follow the startup checks.

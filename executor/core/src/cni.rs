@@ -1,7 +1,7 @@
 //! Pure part of the Container Network Interface (CNI): the operator's configuration, the input of a plugin, and the
 //! meaning of its result.
 //!
-//! The input is the bytes of a configuration file and of a plugin's result; the output is a [`Network`], the JSON for a
+//! The input is the bytes of a configuration file and of a plugin's result; the output is a [`CniNetwork`], the JSON for a
 //! plugin's standard input, [`Addresses`], and errors in the plugin's own words. The rules are those of the CNI
 //! specification, versions 0.3.1 to 1.1.0. Configuration and plugins belong to the operator, but the size of both is
 //! limited. CHECK, STATUS and GC are not implemented, because nothing in a container's lifecycle needs them.
@@ -13,7 +13,7 @@ mod words;
 
 pub use answer::{Address, Addresses, Dns, PluginFailure, plugin_failure, supported_versions};
 pub use attachment::{Attachment, INTERFACE, container_id};
-pub use config::{BadConfig, CONFIG_MAX, Network, PLUGINS_MAX, Plugin, is_config_name};
+pub use config::{BadConfig, CONFIG_MAX, CniNetwork, PLUGINS_MAX, Plugin, is_config_name};
 pub use words::{Capabilities, Verb, stdin};
 
 use serde::{Deserialize, Serialize};

@@ -158,8 +158,8 @@ mod tests {
     #[test]
     fn limits_by_table() {
         /// Name, limits of bytes and lines, times and lengths of entries, and the expected decisions.
-        type Row = (&'static str, Option<u64>, Option<u64>, &'static [(u64, usize)], &'static str);
-        let table: [Row; 9] = [
+        type LimitRow = (&'static str, Option<u64>, Option<u64>, &'static [(u64, usize)], &'static str);
+        let table: [LimitRow; 9] = [
             ("one burst of a second's output", Some(10), None, &[(0, 5), (0, 5), (0, 1)], "..!"),
             ("reported once", Some(10), None, &[(0, 10), (1, 9), (2, 9), (3, 9)], ".!xx"),
             ("refilled over time", Some(10), None, &[(0, 10), (100, 1), (100, 1), (300, 2)], "..!."),

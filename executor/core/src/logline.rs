@@ -60,14 +60,14 @@ impl Entry<'_> {
 
 /// A position in the whole output of a container, including output that is no longer kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct LogPosition {
     /// Bytes of the process's output before this position.
     pub bytes: u64,
     /// Number of entries before this position.
     pub entries: u64,
 }
 
-impl Place {
+impl LogPosition {
     /// Advances past an entry.
     pub fn pass(&mut self, entry: &Entry<'_>) {
         self.bytes = self.bytes.saturating_add(entry.output_bytes());
@@ -81,7 +81,7 @@ pub enum Line<'a> {
     /// An entry.
     Entry(Entry<'a>),
     /// The position of the next line, and the reason why output before it may be missing.
-    Place(Timestamp, Place, Missing),
+    Place(Timestamp, LogPosition, Missing),
 }
 
 /// Reason why output before a position may be missing.
@@ -98,7 +98,7 @@ const PLACE: &str = "@";
 const PLACE_LIMITS: &str = "@limits";
 
 /// Appends a position line to `out`.
-pub fn write_place(time: Timestamp, place: Place, missing: Missing, out: &mut Vec<u8>) {
+pub fn write_place(time: Timestamp, place: LogPosition, missing: Missing, out: &mut Vec<u8>) {
     let tag = match missing {
         Missing::Lost => PLACE,
         Missing::AboveLimits => PLACE_LIMITS,
@@ -141,7 +141,7 @@ pub fn parse(line: &[u8]) -> Option<Line<'_>> {
     };
     if let Some(missing) = missing.filter(|_| stream == Stream::Executor) {
         let (bytes, entries) = std::str::from_utf8(content).ok()?.split_once(' ')?;
-        let place = Place { bytes: bytes.parse().ok()?, entries: entries.parse().ok()? };
+        let place = LogPosition { bytes: bytes.parse().ok()?, entries: entries.parse().ok()? };
         return Some(Line::Place(time, place, missing));
     }
     let (tag, source) = tag.split_once(':').unwrap_or((tag, ""));
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_place_is_reported_by_the_executor_alone() {
-        let place = Place { bytes: u64::MAX, entries: 7 };
+        let place = LogPosition { bytes: u64::MAX, entries: 7 };
         let mut line = Vec::new();
         for missing in [Missing::Lost, Missing::AboveLimits] {
             line.clear();
@@ -256,11 +256,11 @@ mod tests {
 
     #[test]
     fn places_count_the_output_and_every_entry() {
-        let mut place = Place::default();
+        let mut place = LogPosition::default();
         for (stream, complete) in [(Stream::Stdout, true), (Stream::Stderr, false), (Stream::Executor, true)] {
             place.pass(&Entry { time: Timestamp(1), stream, complete, source: "", content: b"abc" });
         }
-        assert_eq!(place, Place { bytes: 7, entries: 3 });
+        assert_eq!(place, LogPosition { bytes: 7, entries: 3 });
     }
 
     #[test]

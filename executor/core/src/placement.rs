@@ -34,7 +34,7 @@ use crate::violation::ViolationReason::{TooLong, Unsuitable};
 
 /// Type of a path in the rootfs, without following symbolic links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum RootfsEntry {
     /// The path does not exist.
     Missing,
     /// A directory.
@@ -55,7 +55,7 @@ pub trait RootfsView {
     ///
     /// # Errors
     /// Returns an error if the lookup failed.
-    fn entry(&self, path: &Path) -> Result<Entry, Self::Error>;
+    fn entry(&self, path: &Path) -> Result<RootfsEntry, Self::Error>;
 }
 
 /// Error of files that cannot be placed.
@@ -204,12 +204,12 @@ pub fn place_file<V: RootfsView>(
 mod tests {
     use super::*;
 
-    struct Tree(Vec<(&'static str, Entry)>);
+    struct Tree(Vec<(&'static str, RootfsEntry)>);
 
     impl RootfsView for Tree {
         type Error = ();
-        fn entry(&self, path: &Path) -> Result<Entry, ()> {
-            Ok(self.0.iter().find(|(p, _)| Path::new(p) == path).map_or(Entry::Missing, |(_, entry)| *entry))
+        fn entry(&self, path: &Path) -> Result<RootfsEntry, ()> {
+            Ok(self.0.iter().find(|(p, _)| Path::new(p) == path).map_or(RootfsEntry::Missing, |(_, entry)| *entry))
         }
     }
 
@@ -219,7 +219,7 @@ mod tests {
     }
 
     fn tree() -> Tree {
-        use Entry::{Directory, File, Special, Symlink};
+        use RootfsEntry::{Directory, File, Special, Symlink};
         Tree(vec![
             ("/etc", Directory),
             ("/etc/passwd", File),
@@ -267,8 +267,8 @@ mod tests {
 
     #[test]
     fn what_lies_around_a_file_is_the_containers_own() {
-        type Row<'a> = (&'a [&'a str], &'a [&'a str], &'a [(&'a str, &'a [&'a str])]);
-        let table: [Row<'_>; 11] = [
+        type PlacementRow<'a> = (&'a [&'a str], &'a [&'a str], &'a [(&'a str, &'a [&'a str])]);
+        let table: [PlacementRow<'_>; 11] = [
             // The root of relative paths is one mount, even with few files.
             (&["/etc/cf/a/user"], &[], &[("/etc/cf", &["a/user = /etc/cf/a/user"])]),
             // The file is mounted by itself: no directory above it exists, and none is hidden.

@@ -43,7 +43,7 @@ pub enum VolumeKind {
 
 /// Status of a prepared container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Prepared {
+pub struct PreparedContainer {
     /// Identity of the container's first process.
     pub init: ProcessIdentity,
     /// User of the process.
@@ -86,7 +86,7 @@ pub struct PreparedStep {
     pub mounts: Vec<StepMount>,
 }
 
-impl Prepared {
+impl PreparedContainer {
     /// Returns the id of a file's group; the user's group by default.
     pub fn gid_of(&self, file: &PlannedFile) -> u32 {
         gid_among(&self.file_groups, file, &self.user)
@@ -133,7 +133,7 @@ pub struct ContainerRecord<P = Plan> {
     /// Path of the cgroup, relative to each hierarchy's mount.
     pub cgroup: PathBuf,
     /// Set from the state `created` on.
-    pub prepared: Option<Prepared>,
+    pub prepared: Option<PreparedContainer>,
     /// Start time of the process; set from the state `running` on.
     pub started_at: Option<Timestamp>,
     /// True if a client has stopped the container.

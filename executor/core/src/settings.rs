@@ -140,7 +140,7 @@ pub mod rate {
 
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Given {
+    enum RawLimit {
         Number(i64),
         Text(Bytes),
     }
@@ -151,9 +151,9 @@ pub mod rate {
     /// Returns an error if the value is neither.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
         let bad = "not a number of bytes per second, such as 65536 or \"64K\", or -1 for no limit";
-        match Given::deserialize(deserializer).map_err(|_| D::Error::custom(bad))? {
-            Given::Number(number) => Ok(number),
-            Given::Text(bytes) => i64::try_from(bytes.0).map_err(|_| D::Error::custom(bad)),
+        match RawLimit::deserialize(deserializer).map_err(|_| D::Error::custom(bad))? {
+            RawLimit::Number(number) => Ok(number),
+            RawLimit::Text(bytes) => i64::try_from(bytes.0).map_err(|_| D::Error::custom(bad)),
         }
     }
 

@@ -22,7 +22,7 @@ use crate::names;
 use crate::plan::{DOCKER_SOCKET, FRESH_OF_HOST, Limits, Plan, Rootfs, Tmpfs, UserNamespace};
 use crate::users::ResolvedUser;
 
-pub use capabilities::{Held, ROOT_CAPABILITIES, held};
+pub use capabilities::{CapabilitySets, ROOT_CAPABILITIES, held};
 pub use devices::{DeviceNode, NodeAccess};
 pub use warm::{Skeleton, fits_warm, warm};
 

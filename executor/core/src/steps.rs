@@ -60,7 +60,7 @@ pub enum TransferEnd {
 
 /// An order for the shim.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum StepOrder {
     /// Start the process with this index.
     Start(usize),
     /// End the process with this index: SIGTERM, and SIGKILL after the grace period.
@@ -143,7 +143,7 @@ struct Step {
 #[derive(Debug)]
 pub struct Steps {
     steps: Vec<Step>,
-    orders: Vec<Order>,
+    orders: Vec<StepOrder>,
     /// Uptime of the machine, as the caller last set it.
     uptime: Duration,
 }
@@ -177,7 +177,7 @@ impl Steps {
     }
 
     /// Starts the tree.
-    pub fn start(&mut self, now: Timestamp) -> Vec<Order> {
+    pub fn start(&mut self, now: Timestamp) -> Vec<StepOrder> {
         self.start_step(ROOT, now);
         std::mem::take(&mut self.orders)
     }
@@ -191,7 +191,7 @@ impl Steps {
     }
 
     /// Records that a process has exited, or was not started.
-    pub fn ended(&mut self, process: usize, end: RunEnd, now: Timestamp) -> Vec<Order> {
+    pub fn ended(&mut self, process: usize, end: RunEnd, now: Timestamp) -> Vec<StepOrder> {
         if let Some(step) = self.step_of(process).filter(|step| self.is_running(*step)) {
             let error = self.evaluate(step, end);
             self.finish(step, error, now);
@@ -200,7 +200,7 @@ impl Steps {
     }
 
     /// Records the end of a transfer.
-    pub fn transferred(&mut self, transfer: usize, end: TransferEnd, now: Timestamp) -> Vec<Order> {
+    pub fn transferred(&mut self, transfer: usize, end: TransferEnd, now: Timestamp) -> Vec<StepOrder> {
         if let Some(step) = self.step_of_transfer(transfer).filter(|step| self.is_running(*step)) {
             if let TransferEnd::Done(bytes) = end {
                 self.steps[step].record.bytes = Some(bytes);
@@ -218,7 +218,7 @@ impl Steps {
     }
 
     /// Handles an expired timer.
-    pub fn expired(&mut self, Timer { step, run }: Timer, now: Timestamp) -> Vec<Order> {
+    pub fn expired(&mut self, Timer { step, run }: Timer, now: Timestamp) -> Vec<StepOrder> {
         if self.is_running(step) && self.steps[step].run == run {
             match &mut self.steps[step].role {
                 Role::Timeout { expired, .. } => {
@@ -233,7 +233,7 @@ impl Steps {
     }
 
     /// Cancels the whole tree.
-    pub fn cancel(&mut self, now: Timestamp) -> Vec<Order> {
+    pub fn cancel(&mut self, now: Timestamp) -> Vec<StepOrder> {
         if self.steps[ROOT].record.state == StepState::Pending {
             self.steps[ROOT].cancelled = true;
             self.finish(ROOT, Some(StepError::from_why(Why::Cancelled)), now);
@@ -337,7 +337,7 @@ impl Steps {
         step.record.state = StepState::Running;
         step.record.started_at = Some(now);
         match &step.role {
-            Role::Run(process) => return self.orders.push(Order::Start(*process)),
+            Role::Run(process) => return self.orders.push(StepOrder::Start(*process)),
             Role::Transfer { index: transfer, direction, artifact } => {
                 let transfer = *transfer;
                 let text = match direction {
@@ -346,12 +346,12 @@ impl Steps {
                 };
                 if !artifact.is_empty() {
                     let log_source = step.record.log_source.clone();
-                    self.orders.push(Order::Say { log_source, failed: false, text });
+                    self.orders.push(StepOrder::Say { log_source, failed: false, text });
                 }
-                return self.orders.push(Order::Transfer(transfer));
+                return self.orders.push(StepOrder::Transfer(transfer));
             }
             Role::Timeout { after, .. } => {
-                self.orders.push(Order::Expire(Timer { step: index, run: step.run }, *after));
+                self.orders.push(StepOrder::Expire(Timer { step: index, run: step.run }, *after));
             }
             Role::Progress(messages) => push_message(&mut self.orders, messages, false, &messages.start),
             Role::Serial | Role::Parallel | Role::Codependent { .. } | Role::Try | Role::Restart(_) => {}
@@ -374,8 +374,8 @@ impl Steps {
         }
         self.steps[index].cancelled = true;
         match &self.steps[index].role {
-            Role::Run(process) => self.orders.push(Order::Cancel(*process)),
-            Role::Transfer { index: transfer, .. } => self.orders.push(Order::CancelTransfer(*transfer)),
+            Role::Run(process) => self.orders.push(StepOrder::Cancel(*process)),
+            Role::Transfer { index: transfer, .. } => self.orders.push(StepOrder::CancelTransfer(*transfer)),
             Role::Restart(restarts) if restarts.waits() => self.end_wait(index, now),
             _ => self.cancel_children(index, now),
         }
@@ -425,7 +425,7 @@ impl Steps {
                 (true, format!("{} failed: {why}", named(doing)), Some(StepError::from_why(Why::Message(reported))))
             }
         };
-        self.orders.push(Order::Say { log_source: record.log_source.clone(), failed, text });
+        self.orders.push(StepOrder::Say { log_source: record.log_source.clone(), failed, text });
         error
     }
 
@@ -504,10 +504,10 @@ impl Steps {
     }
 }
 
-fn push_message(orders: &mut Vec<Order>, messages: &Messages, failed: bool, text: &str) {
+fn push_message(orders: &mut Vec<StepOrder>, messages: &Messages, failed: bool, text: &str) {
     if !text.is_empty() {
         let (log_source, text) = (messages.log_source.clone(), text.to_owned());
-        orders.push(Order::Say { log_source, failed, text });
+        orders.push(StepOrder::Say { log_source, failed, text });
     }
 }
 

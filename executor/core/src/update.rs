@@ -39,25 +39,25 @@ pub struct EgressUpdate {
 
 /// Changes of an update by mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placed {
+pub struct PlacedUpdate {
     /// Mount points with their new contents, in the original order.
     pub mounts: Vec<MountPoint>,
     /// Mount points that change.
-    pub changes: Vec<Change>,
+    pub changes: Vec<MountChange>,
 }
 
 /// Change of one mount point.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct MountChange {
     /// Index of the mount point.
     pub mount: usize,
     /// New content.
-    pub next: Next,
+    pub next: NextContent,
 }
 
 /// New content of a mount point, as indices into the contents' payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextContent {
     /// A single file that is mounted by itself.
     File(usize),
     /// Files in a directory, by their paths below it.
@@ -122,7 +122,7 @@ impl FileUpdate {
     ///
     /// # Errors
     /// Returns every path without a mount point.
-    pub fn place(&self, plan: &Plan, mounts: &[MountPoint]) -> Result<Placed, Vec<Violation>> {
+    pub fn place(&self, plan: &Plan, mounts: &[MountPoint]) -> Result<PlacedUpdate, Vec<Violation>> {
         let mut violations = Vec::new();
         let homes = homes(plan, mounts);
         let mut lists: Vec<Vec<usize>> = vec![Vec::new(); mounts.len()];
@@ -143,11 +143,11 @@ impl FileUpdate {
             let unfit = below.and_then(|(mount, below)| mounts[mount].unfit(mount, below));
             violations.extend(unfit.map(|why| Violation::new(format!("{}.path", file.field), TooLong.because(why))));
         }
-        let mut placed = Placed { mounts: Vec::with_capacity(mounts.len()), changes: Vec::new() };
+        let mut placed = PlacedUpdate { mounts: Vec::with_capacity(mounts.len()), changes: Vec::new() };
         for (mount, (point, list)) in mounts.iter().zip(lists).enumerate() {
             let payload = |index: &usize| self.changed.binary_search(index).ok();
             let (content, next) = match (&point.content, &list[..]) {
-                (Content::File(_), [index]) => (Content::File(*index), payload(index).map(Next::File)),
+                (Content::File(_), [index]) => (Content::File(*index), payload(index).map(NextContent::File)),
                 (Content::File(old), _) => {
                     violations
                         .push(Violation::new("removed_paths", Unsuitable.because(alone(plan, *old, &point.target))));
@@ -166,12 +166,12 @@ impl FileUpdate {
                         }
                     }
                     let changes = !new.is_empty() || kept.len() != old.len();
-                    let next = changes.then_some(Next::Directory { kept, new });
+                    let next = changes.then_some(NextContent::Directory { kept, new });
                     (Content::Directory(list.iter().map(|index| (*index, below(index))).collect()), next)
                 }
             };
             placed.mounts.push(MountPoint { content, ..point.clone() });
-            placed.changes.extend(next.map(|next| Change { mount, next }));
+            placed.changes.extend(next.map(|next| MountChange { mount, next }));
         }
         if violations.is_empty() { Ok(placed) } else { Err(violations) }
     }
@@ -252,9 +252,11 @@ mod tests {
         let update = asked(&["db/password", "new/x"], &["db/user"]);
         update.check(&plan()).unwrap();
         let placed = update.place(&plan(), &mounts()).unwrap();
-        let next =
-            Next::Directory { kept: vec!["token".into()], new: vec![(0, "db/password".into()), (1, "new/x".into())] };
-        assert_eq!(placed.changes, [Change { mount: 0, next }]);
+        let next = NextContent::Directory {
+            kept: vec!["token".into()],
+            new: vec![(0, "db/password".into()), (1, "new/x".into())],
+        };
+        assert_eq!(placed.changes, [MountChange { mount: 0, next }]);
         let directory = vec![(0, "db/password".into()), (1, "token".into()), (3, "new/x".into())];
         assert_eq!(placed.mounts[0].content, Content::Directory(directory));
         assert_eq!(placed.mounts[1].content, Content::File(2));
@@ -262,7 +264,7 @@ mod tests {
 
         let single = asked(&["/etc/key"], &[]);
         let placed = single.place(&plan(), &mounts()).unwrap();
-        assert_eq!(placed.changes, [Change { mount: 1, next: Next::File(0) }]);
+        assert_eq!(placed.changes, [MountChange { mount: 1, next: NextContent::File(0) }]);
         assert_eq!(placed.mounts, mounts());
 
         let all = asked(&[], &["db/user", "db/password", "token"]);

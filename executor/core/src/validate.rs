@@ -110,7 +110,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     connectivity::check(&draft.connectivity, network, &isolation, policy, &mut report);
     let token = !draft.token_path.is_empty();
     let surroundings = surroundings::check(&draft.surroundings, network, &isolation, &limits, token, &mut report);
-    let beside = volumes::Beside {
+    let beside = volumes::VolumeSurroundings {
         rootfs: rootfs.as_ref(),
         isolation: &isolation,
         limits: &limits,
@@ -146,7 +146,7 @@ pub fn validate(draft: &Draft<'_>, policy: &Policy) -> Result<Plan, Vec<Violatio
     checks::environment(checks.as_ref(), draft.keep_environment, &mut report);
     let extra_groups = groups::check(&draft.extra_groups, draft.isolation.user_namespace, &mut report);
     let termination_message = draft.termination_message.as_ref().map(|asked| {
-        let beside = termination::Beside {
+        let beside = termination::MessageSurroundings {
             files: &files,
             file_directories: &file_directories,
             tmpfs: &surroundings.tmpfs,

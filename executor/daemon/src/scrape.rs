@@ -30,7 +30,7 @@ use crate::model::sources::any_stale;
 use crate::node::Node;
 use crate::store::registry::CapacityUse;
 use families::{Families, Kind};
-pub(crate) use form::Form;
+pub(crate) use form::ScrapeFormat;
 
 /// Time limit for a reading.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -50,7 +50,7 @@ impl Scraper {
     }
 
     /// Returns all metrics in this format.
-    pub(crate) async fn text(&self, form: Form) -> Arc<str> {
+    pub(crate) async fn text(&self, form: ScrapeFormat) -> Arc<str> {
         let mut last = self.last.lock().await;
         let open = match &*last {
             Some((at, text)) if at.elapsed() < FRESH => Arc::clone(text),

@@ -10,7 +10,7 @@ use executor_registry_auth::Credentials;
 use crate::blocking::blocking;
 use crate::credentials::configured;
 use crate::error::ImageError;
-use crate::import::{self, Form};
+use crate::import::{self, ImportFormat};
 use crate::intake::Intake;
 use crate::layers::LayerStore;
 use crate::progress::Reporter;
@@ -20,7 +20,7 @@ use crate::registry::Identity;
 use crate::settings::Settings;
 use crate::sharing::{Pull, Pulls, Watcher};
 use crate::signatures::SignaturePolicy;
-use crate::store::Held;
+use crate::store::StoreHold;
 
 /// Fewest digits of a digest that identify an image.
 const PREFIX_MIN: usize = 8;
@@ -42,7 +42,7 @@ pub struct Resolved {
     pub record: ImageRecord,
     /// Defaults for the process, from the image's configuration.
     pub defaults: ImageDefaults,
-    _held: Held,
+    _held: StoreHold,
 }
 
 /// When to fetch an image.
@@ -105,12 +105,14 @@ impl<L: LayerStore> Images<L> {
                 };
                 pull::pull(&self.intake, (repository, selector), identity, report).await
             }
-            ImageReference::Layout(path, name) => self.read(path, Form::Layout, name.as_deref(), reference).await,
+            ImageReference::Layout(path, name) => {
+                self.read(path, ImportFormat::Layout, name.as_deref(), reference).await
+            }
             ImageReference::OciArchive(path, name) => {
-                self.read(path, Form::OciArchive, name.as_deref(), reference).await
+                self.read(path, ImportFormat::OciArchive, name.as_deref(), reference).await
             }
             ImageReference::DockerArchive(path, name) => {
-                self.read(path, Form::DockerArchive, name.as_deref(), reference).await
+                self.read(path, ImportFormat::DockerArchive, name.as_deref(), reference).await
             }
         }
     }
@@ -118,7 +120,7 @@ impl<L: LayerStore> Images<L> {
     async fn read(
         self: &Arc<Self>,
         path: &std::path::Path,
-        form: Form,
+        form: ImportFormat,
         name: Option<&str>,
         reference: &ImageReference,
     ) -> Result<ImageRecord, ImageError> {
@@ -197,7 +199,7 @@ impl<L: LayerStore> Images<L> {
         policy.may_fetch(repository).is_ok() && fetched.any(|(_, found)| signatures.is_satisfied(repository, found))
     }
 
-    async fn resolved(&self, record: ImageRecord, held: Held) -> Result<Resolved, ImageError> {
+    async fn resolved(&self, record: ImageRecord, held: StoreHold) -> Result<Resolved, ImageError> {
         let (store, wanted) = (Arc::clone(&self.intake.store), record.clone());
         let configuration = blocking(move || {
             store.touch(&wanted.digest, record::now());
@@ -273,7 +275,7 @@ impl<L: LayerStore> Images<L> {
     pub async fn import(
         self: &Arc<Self>,
         upload: Upload,
-        form: Form,
+        form: ImportFormat,
         inner: Option<String>,
         name: Option<&ImageReference>,
     ) -> Result<ImageRecord, ImageError> {

@@ -33,7 +33,7 @@ const BYTES_FREE: u64 = 256 << 20;
 
 /// Format of an image outside of a registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum ImportFormat {
     /// An OCI layout: a directory.
     Layout,
     /// An OCI layout in a tar archive.
@@ -44,7 +44,7 @@ pub enum Form {
     Archive,
 }
 
-impl Form {
+impl ImportFormat {
     /// Returns the reference scheme of this format.
     fn scheme(self) -> &'static str {
         match self {
@@ -109,15 +109,15 @@ fn required(source: &mut dyn Source, name: &str, what: &str) -> Result<Vec<u8>, 
 
 /// Returns the format to read a source as. Refuses an archive of another format than the declared one. An archive with
 /// the files of both formats, as `docker save` writes it, counts as either.
-fn form_of(source: &mut dyn Source, declared: Form, what: &str) -> Result<Form, ImageError> {
-    if declared == Form::Layout {
+fn form_of(source: &mut dyn Source, declared: ImportFormat, what: &str) -> Result<ImportFormat, ImageError> {
+    if declared == ImportFormat::Layout {
         return Ok(declared);
     }
     let is = match (source.open(docker::MANIFEST)?.is_some(), source.open(layout::INDEX)?.is_some()) {
-        (true, true) if declared == Form::OciArchive => Form::OciArchive,
-        (true, _) => Form::DockerArchive,
-        (false, true) => Form::OciArchive,
-        (false, false) if declared == Form::Archive => {
+        (true, true) if declared == ImportFormat::OciArchive => ImportFormat::OciArchive,
+        (true, _) => ImportFormat::DockerArchive,
+        (false, true) => ImportFormat::OciArchive,
+        (false, false) if declared == ImportFormat::Archive => {
             let why =
                 format!("it has neither {:?} (docker save) nor {:?} (OCI layout)", docker::MANIFEST, layout::INDEX);
             return Err(ImageError::Malformed { what: what.to_owned(), why });
@@ -125,7 +125,7 @@ fn form_of(source: &mut dyn Source, declared: Form, what: &str) -> Result<Form, 
         // Missing files are reported when they are read.
         (false, false) => declared,
     };
-    match declared == Form::Archive || declared == is {
+    match declared == ImportFormat::Archive || declared == is {
         true => Ok(is),
         false => Err(ImageError::OtherForm { what: what.to_owned(), is: is.scheme(), declared: declared.scheme() }),
     }
@@ -143,7 +143,7 @@ struct FoundImage {
 pub(crate) async fn import<L: LayerStore>(
     intake: &Intake<L>,
     path: PathBuf,
-    form: Form,
+    form: ImportFormat,
     inner: Option<String>,
     (name, provenance): (Option<String>, Provenance),
 ) -> Result<ImageRecord, ImageError> {
@@ -179,18 +179,22 @@ pub(crate) async fn import<L: LayerStore>(
 /// Finds an image without importing it.
 fn find(
     path: &std::path::Path,
-    form: Form,
+    form: ImportFormat,
     inner: Option<&str>,
     most: u64,
 ) -> Result<(Box<dyn Source>, FoundImage), ImageError> {
     let what = path.display().to_string();
     let mut source: Box<dyn Source> = match form {
-        Form::Layout => Box::new(layout::Directory::open(path)?),
-        Form::OciArchive | Form::DockerArchive | Form::Archive => Box::new(archive::Archive::open(path, &what)?),
+        ImportFormat::Layout => Box::new(layout::Directory::open(path)?),
+        ImportFormat::OciArchive | ImportFormat::DockerArchive | ImportFormat::Archive => {
+            Box::new(archive::Archive::open(path, &what)?)
+        }
     };
     let found = match form_of(&mut *source, form, &what)? {
-        Form::DockerArchive => docker::find(&mut *source, inner, most, &what)?,
-        Form::Layout | Form::OciArchive | Form::Archive => layout::find(&mut *source, inner, most, &what)?,
+        ImportFormat::DockerArchive => docker::find(&mut *source, inner, most, &what)?,
+        ImportFormat::Layout | ImportFormat::OciArchive | ImportFormat::Archive => {
+            layout::find(&mut *source, inner, most, &what)?
+        }
     };
     Ok((source, found))
 }
@@ -198,7 +202,7 @@ fn find(
 /// Reads the documents of an image.
 pub(crate) fn documents(
     path: &std::path::Path,
-    form: Form,
+    form: ImportFormat,
     inner: Option<&str>,
     most: u64,
 ) -> Result<Documents, ImageError> {
@@ -208,7 +212,7 @@ pub(crate) fn documents(
 /// Reads a layer of at most `most` bytes, as stored and not yet verified.
 pub(crate) fn layer(
     path: &std::path::Path,
-    form: Form,
+    form: ImportFormat,
     inner: Option<&str>,
     (diff_id, most): (&Digest, u64),
 ) -> Result<Option<Vec<u8>>, ImageError> {

@@ -16,7 +16,7 @@ use crate::layers::{LayerNotes, LayerStore, LayerToUnpack};
 use crate::manifest;
 use crate::record::{ImageRecord, LayerRecord, Provenance};
 use crate::settings::Settings;
-use crate::store::{Held, Store};
+use crate::store::{Store, StoreHold};
 use executor_http::Client;
 
 /// Adds images to the stores of a node.
@@ -45,7 +45,7 @@ impl<L: LayerStore> Intake<L> {
     }
 
     /// Protects the layers of an image from removal while it is being added.
-    pub(crate) async fn hold_layers(&self, layers: &[LayerRecord]) -> Held {
+    pub(crate) async fn hold_layers(&self, layers: &[LayerRecord]) -> StoreHold {
         let _gate = self.gate.lock().await;
         self.store.hold_layers(layers.iter().map(|layer| layer.diff_id.clone()).collect())
     }

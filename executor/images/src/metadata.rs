@@ -13,7 +13,7 @@ use crate::blocking::blocking;
 use crate::credentials::configured;
 use crate::documents::Documents;
 use crate::error::ImageError;
-use crate::import::{self, Form};
+use crate::import::{self, ImportFormat};
 use crate::pull;
 use crate::record::LayerRecord;
 use crate::registry::Registry;
@@ -130,11 +130,11 @@ impl MetadataReader {
 }
 
 /// Returns path, format and inner name of an image on local disk.
-fn on_disk(reference: &ImageReference) -> Option<(PathBuf, Form, Option<String>)> {
+fn on_disk(reference: &ImageReference) -> Option<(PathBuf, ImportFormat, Option<String>)> {
     match reference {
         ImageReference::Registry(..) => None,
-        ImageReference::Layout(path, name) => Some((path.clone(), Form::Layout, name.clone())),
-        ImageReference::OciArchive(path, name) => Some((path.clone(), Form::OciArchive, name.clone())),
-        ImageReference::DockerArchive(path, name) => Some((path.clone(), Form::DockerArchive, name.clone())),
+        ImageReference::Layout(path, name) => Some((path.clone(), ImportFormat::Layout, name.clone())),
+        ImageReference::OciArchive(path, name) => Some((path.clone(), ImportFormat::OciArchive, name.clone())),
+        ImageReference::DockerArchive(path, name) => Some((path.clone(), ImportFormat::DockerArchive, name.clone())),
     }
 }

@@ -13,14 +13,14 @@ use crate::record::{ImageRecord, LayerRecord};
 /// Minimum interval between two reports that only change byte counts.
 const EVERY: Duration = Duration::from_millis(100);
 
-pub type Outcome = Result<ImageRecord, Arc<ImageError>>;
+pub type PullResult = Result<ImageRecord, Arc<ImageError>>;
 
 /// State of a pull, as subscribers see it.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     pub progress: Progress,
     /// True after the pull has ended.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<PullResult>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use executor_core::image::ImageReference;
 use executor_registry_auth::Credentials;
 use tokio::sync::watch;
 
-use crate::progress::{Outcome, State};
+use crate::progress::{PullResult, State};
 
 /// Watches a pull.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ impl Watcher {
     }
 
     /// Waits for the outcome. `None` if the pull was abandoned before, because it had no watchers for a moment.
-    pub(crate) async fn outcome(&mut self) -> Option<Outcome> {
+    pub(crate) async fn outcome(&mut self) -> Option<PullResult> {
         let state = self.0.wait_for(|state| state.outcome.is_some()).await.ok()?;
         state.outcome.clone()
     }

@@ -31,11 +31,11 @@ const USED_EVERY: u64 = 60_000_000_000;
 pub(crate) struct Store {
     dir: PathBuf,
     pub(crate) ingest: Ingest,
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<StoreState>>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct StoreState {
     images: BTreeMap<Digest, ImageRecord>,
     /// Use counts of images that are about to be used.
     images_held: HashMap<Digest, usize>,
@@ -44,16 +44,16 @@ struct Inner {
 }
 
 /// Protects an image or layers from removal.
-pub(crate) struct Held {
-    inner: Arc<Mutex<Inner>>,
+pub(crate) struct StoreHold {
+    inner: Arc<Mutex<StoreState>>,
     images: Vec<Digest>,
     layers: Vec<Digest>,
 }
 
-impl Drop for Held {
+impl Drop for StoreHold {
     fn drop(&mut self) {
         let mut inner = locked(&self.inner);
-        let Inner { images_held, layers_held, .. } = &mut *inner;
+        let StoreState { images_held, layers_held, .. } = &mut *inner;
         for (counts, digests) in [(images_held, &self.images), (layers_held, &self.layers)] {
             for digest in digests {
                 if let Some(count) = counts.get_mut(digest) {
@@ -67,7 +67,7 @@ impl Drop for Held {
     }
 }
 
-fn locked(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
+fn locked(inner: &Mutex<StoreState>) -> MutexGuard<'_, StoreState> {
     inner.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -83,7 +83,7 @@ impl Store {
                 made => made?,
             }
         }
-        let mut inner = Inner::default();
+        let mut inner = StoreState::default();
         for path in files::list(&dir.join("records"))? {
             match read_record(&path) {
                 Ok(record) if documents_are_there(dir, &record) => {
@@ -118,23 +118,24 @@ impl Store {
     }
 
     /// Returns the first image for which `is` holds, protected from removal.
-    pub(crate) fn hold_image(&self, is: impl Fn(&ImageRecord) -> bool) -> Option<(ImageRecord, Held)> {
+    pub(crate) fn hold_image(&self, is: impl Fn(&ImageRecord) -> bool) -> Option<(ImageRecord, StoreHold)> {
         let mut inner = locked(&self.inner);
         let record = inner.images.values().find(|record| is(record))?.clone();
         *inner.images_held.entry(record.digest.clone()).or_default() += 1;
         drop(inner);
-        let held = Held { inner: Arc::clone(&self.inner), images: vec![record.digest.clone()], layers: Vec::new() };
+        let held =
+            StoreHold { inner: Arc::clone(&self.inner), images: vec![record.digest.clone()], layers: Vec::new() };
         Some((record, held))
     }
 
     /// Protects layers from removal.
-    pub(crate) fn hold_layers(&self, layers: Vec<Digest>) -> Held {
+    pub(crate) fn hold_layers(&self, layers: Vec<Digest>) -> StoreHold {
         let mut inner = locked(&self.inner);
         for layer in &layers {
             *inner.layers_held.entry(layer.clone()).or_default() += 1;
         }
         drop(inner);
-        Held { inner: Arc::clone(&self.inner), images: Vec::new(), layers }
+        StoreHold { inner: Arc::clone(&self.inner), images: Vec::new(), layers }
     }
 
     /// Returns true if an image is about to be used.

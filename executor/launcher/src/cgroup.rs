@@ -26,7 +26,7 @@ use executor_sys::mountinfo::{self, Mount};
 
 pub(crate) use devices::Devices;
 use hierarchy::Hierarchy;
-pub(crate) use pause::Stopped;
+pub(crate) use pause::StoppedProcesses;
 
 /// Directory of the cgroup mounts.
 pub(crate) const ROOT: &str = "/sys/fs/cgroup";
@@ -61,7 +61,7 @@ pub(crate) enum Hierarchies {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Found {
+enum MountedHierarchies {
     V1 { hybrid: bool, used: Vec<Mount>, unused: Vec<Mount> },
     V2 { mount: PathBuf },
 }
@@ -74,8 +74,8 @@ impl Hierarchies {
     pub(crate) fn find() -> io::Result<Self> {
         let missing = || io::Error::other(format!("no memory cgroup hierarchy is mounted below {ROOT}"));
         match Self::among(&mountinfo::parse(&fs::read("/proc/self/mountinfo")?)) {
-            Some(Found::V2 { mount }) => Ok(Self::V2 { mount }),
-            Some(Found::V1 { hybrid, used, unused }) => {
+            Some(MountedHierarchies::V2 { mount }) => Ok(Self::V2 { mount }),
+            Some(MountedHierarchies::V1 { hybrid, used, unused }) => {
                 let (all, cpuset) = Hierarchy::take(&used, &unused, &fs::read_to_string("/proc/self/cgroup")?)?;
                 let memory = all.iter().find(|one| one.controllers.iter().any(|name| name == "memory"));
                 let memory = memory.ok_or_else(missing)?.mount.clone();
@@ -86,16 +86,16 @@ impl Hierarchies {
     }
 
     /// Returns the hierarchies among these mounts, if they are sufficient for containers.
-    fn among(mounts: &[Mount]) -> Option<Found> {
+    fn among(mounts: &[Mount]) -> Option<MountedHierarchies> {
         if let Some(mount) = mounts.iter().find(|mount| mount.kind == "cgroup2" && mount.point == Path::new(ROOT)) {
-            return Some(Found::V2 { mount: mount.point.clone() });
+            return Some(MountedHierarchies::V2 { mount: mount.point.clone() });
         }
         let is_of = |mount: &&Mount| mount.point.starts_with(ROOT) && matches!(&*mount.kind, "cgroup" | "cgroup2");
         let hybrid = mounts.iter().filter(is_of).any(|mount| mount.kind == "cgroup2");
         let is_used =
             |mount: &Mount| mount.kind == "cgroup" && USED.iter().any(|controller| mount.has_option(controller));
         let (used, unused): (Vec<Mount>, Vec<Mount>) = mounts.iter().filter(is_of).cloned().partition(is_used);
-        used.iter().any(|mount| mount.has_option("memory")).then_some(Found::V1 { hybrid, used, unused })
+        used.iter().any(|mount| mount.has_option("memory")).then_some(MountedHierarchies::V1 { hybrid, used, unused })
     }
 
     /// Returns version 1 hierarchies in directories named after their controllers; the first one accounts memory.

@@ -31,7 +31,7 @@ use executor_core::validate::Violation;
 use executor_secrets::volume::Stored;
 use executor_sys::events::Events;
 use executor_sys::memfile::MemFile;
-use executor_sys::process::{self, Ended, Fork, SignalEvents};
+use executor_sys::process::{self, ChildExit, Fork, SignalEvents};
 use executor_sys::pty::Window;
 use executor_sys::ready::is_readable;
 use executor_sys::seqpacket::Seqpacket;
@@ -46,7 +46,7 @@ use crate::log::{self, Level};
 use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
 use crate::seccomp::Filter;
 use crate::workdir;
-pub(crate) use target::Target;
+pub(crate) use target::ExecTarget;
 use target::not_running;
 use within::MADE;
 use within::TERMINAL;
@@ -58,7 +58,7 @@ const HANGUP_GRACE: Duration = Duration::from_secs(2);
 const KILL_PAUSE: Duration = Duration::from_millis(1);
 
 /// Input of a supervisor.
-pub(crate) struct Order {
+pub(crate) struct ExecInput {
     pub(crate) id: ContainerId,
     pub(crate) exec: Exec,
     /// `Some` if files are copied and nothing is executed.
@@ -71,7 +71,7 @@ pub(crate) struct Order {
 }
 
 /// Executes a process and supervises it until its exit. Returns the exit status of the supervisor.
-pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: &Seqpacket) -> i32 {
+pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: ExecInput, lifeline: &Seqpacket) -> i32 {
     let signals = match settle() {
         Ok(signals) => signals,
         Err(error) => {
@@ -82,7 +82,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: &Se
     };
     host.show_role(&["exec", order.id.as_str()]);
     let begun = start(host, filter, &order, lifeline);
-    let Order { id, session, payload, .. } = order;
+    let ExecInput { id, session, payload, .. } = order;
     if let Err(error) = payload.wipe() {
         log::line(Level::Error, id.as_str(), format_args!("a start payload was not wiped: {error}"));
     }
@@ -125,20 +125,20 @@ struct NotBegun(ExecNews);
 fn start(
     host: &Host,
     filter: &Arc<Filter>,
-    order: &Order,
+    order: &ExecInput,
     lifeline: &Seqpacket,
-) -> Result<(Process, Vec<OwnedFd>), ExecNews> {
+) -> Result<(ExecProcess, Vec<OwnedFd>), ExecNews> {
     try_to_begin(host, filter, order, lifeline).map_err(|NotBegun(news)| news)
 }
 
 fn try_to_begin(
     host: &Host,
     filter: &Arc<Filter>,
-    order: &Order,
+    order: &ExecInput,
     lifeline: &Seqpacket,
-) -> Result<(Process, Vec<OwnedFd>), NotBegun> {
-    let Order { id, exec, archive, session, payload, environment } = order;
-    let target = Target::find(host, id, Timestamp(exec.created_at))?;
+) -> Result<(ExecProcess, Vec<OwnedFd>), NotBegun> {
+    let ExecInput { id, exec, archive, session, payload, environment } = order;
+    let target = ExecTarget::find(host, id, Timestamp(exec.created_at))?;
     if exec.container_environment && !(target.record.plan.keep_environment && environment.is_some()) {
         return Err(no_environment(id).into());
     }
@@ -146,7 +146,7 @@ fn try_to_begin(
     let isolation = &target.record.plan.isolation;
     let held = spec::held(isolation, user.uid);
     let (filter, _) = Filter::from_request(filter, isolation, &held)?; // the container's warnings report this
-    let credentials = Target::credentials(&user, &held).map_err(|error| failed("capabilities", &error))?;
+    let credentials = ExecTarget::credentials(&user, &held).map_err(|error| failed("capabilities", &error))?;
     let owner = target.on_host(&user)?;
     let terminal = exec.terminal.then(|| window(exec));
     let secret_devices = match archive {
@@ -183,7 +183,7 @@ fn try_to_begin(
         }
     };
     drop((theirs, stdio));
-    let helper = Helper { first, socket, session, id, deadline: Instant::now() + START_PATIENCE };
+    let helper = ExecHelper { first, socket, session, id, deadline: Instant::now() + START_PATIENCE };
     let process = helper.process(&target)?;
     // From now on the launcher can end the process if this one exits.
     let _ = lifeline.send(MADE, &[process.pidfd.as_fd()]);
@@ -197,7 +197,7 @@ pub(crate) fn no_environment(id: &ContainerId) -> Refused {
 }
 
 /// The two processes that make a process in a container.
-struct Helper<'a> {
+struct ExecHelper<'a> {
     /// Pid of the process that enters the container.
     first: i32,
     /// Socket to both processes.
@@ -208,9 +208,9 @@ struct Helper<'a> {
     deadline: Instant,
 }
 
-impl Helper<'_> {
+impl ExecHelper<'_> {
     /// Waits until the first process has made the second process.
-    fn process(&self, target: &Target) -> Result<Process, NotBegun> {
+    fn process(&self, target: &ExecTarget) -> Result<ExecProcess, NotBegun> {
         let Self { first, id, .. } = *self;
         let internal = |what: &'static str| move |error: io::Error| failed(what, &error);
         let made = recv(&self.socket, self.session, self.deadline);
@@ -220,11 +220,11 @@ impl Helper<'_> {
         let ended = process::wait_for(first).map_err(internal("helper"))?;
         Ok(match made.map_err(|unheard| unheard.refused(id))? {
             Some((reported, _)) if let Some(pid) = made_pid(&reported) => {
-                Process { pid, pidfd: process::pidfd(pid).map_err(internal("process"))? }
+                ExecProcess { pid, pidfd: process::pidfd(pid).map_err(internal("process"))? }
             }
             Some((reported, _)) => return Err(not_entered(id, &StartFailure::decode(&reported)).into()),
             None if is_readable(&target.init) => return Err(not_running(id, "is ending").into()),
-            None if ended == Ended::Signal(libc::SIGKILL) => {
+            None if ended == ChildExit::Signal(libc::SIGKILL) => {
                 let why = format!("container {id} has no memory left for another process");
                 return Err(Refused::new(Reason::Exhausted, why).into());
             }
@@ -241,10 +241,10 @@ impl Helper<'_> {
     /// Lets the second process become its program, and waits until it has. Receives its terminal, if it has one.
     fn until_executed(
         &self,
-        target: &Target,
-        process: Process,
+        target: &ExecTarget,
+        process: ExecProcess,
         mut ends: Vec<OwnedFd>,
-    ) -> Result<(Process, Vec<OwnedFd>), NotBegun> {
+    ) -> Result<(ExecProcess, Vec<OwnedFd>), NotBegun> {
         let _ = self.socket.send(GO, &[]); // its exit is noticed below
         loop {
             match recv(&self.socket, self.session, self.deadline) {
@@ -324,7 +324,7 @@ fn null() -> io::Result<OwnedFd> {
 }
 
 /// Reason for not receiving a message.
-enum RecvError {
+enum ExecRecvError {
     /// The client is gone.
     Nobody,
     /// The deadline has passed.
@@ -332,7 +332,7 @@ enum RecvError {
     Broken(io::Error),
 }
 
-impl RecvError {
+impl ExecRecvError {
     fn refused(self, id: &ContainerId) -> Refused {
         match self {
             Self::Nobody => Refused::new(Reason::Internal, "the client has disconnected"),
@@ -358,35 +358,35 @@ enum StartEvent {
 }
 
 /// Returns the next message of one of the two processes; `None` at end of file.
-fn recv(socket: &Seqpacket, session: &Seqpacket, deadline: Instant) -> Result<Option<ReceivedMessage>, RecvError> {
+fn recv(socket: &Seqpacket, session: &Seqpacket, deadline: Instant) -> Result<Option<ReceivedMessage>, ExecRecvError> {
     loop {
         let mut events = Events::default();
         events.read(socket.as_fd(), StartEvent::Word);
         events.hangup(session.as_fd(), StartEvent::HangUp);
         events.due([deadline]);
-        match events.wait().map_err(RecvError::Broken)?.first() {
+        match events.wait().map_err(ExecRecvError::Broken)?.first() {
             Some(StartEvent::Word) => {
                 let mut buffer = vec![0; FAILURE_MAX];
-                let received = socket.recv(&mut buffer).map_err(RecvError::Broken)?;
+                let received = socket.recv(&mut buffer).map_err(ExecRecvError::Broken)?;
                 return Ok(received.map(|(length, fds)| {
                     buffer.truncate(length);
                     (buffer, fds)
                 }));
             }
-            Some(StartEvent::HangUp) => return Err(RecvError::Nobody),
-            None if Instant::now() >= deadline => return Err(RecvError::Late),
+            Some(StartEvent::HangUp) => return Err(ExecRecvError::Nobody),
+            None if Instant::now() >= deadline => return Err(ExecRecvError::Late),
             None => {} // a signal
         }
     }
 }
 
 /// The process in the container: a child of this one, and the leader of its own session.
-struct Process {
+struct ExecProcess {
     pid: i32,
     pidfd: OwnedFd,
 }
 
-impl Process {
+impl ExecProcess {
     /// Supervises the process until its exit, and reports that.
     fn supervise(self, id: &ContainerId, session: &Seqpacket, signals: &SignalEvents, abandoned: bool) {
         let mut kill_at = None;
@@ -412,8 +412,8 @@ impl Process {
             self.signal_all(Signal::SIGKILL); // leftovers in its group; the pid stays valid until it is reaped
         }
         let news = match process::wait_for(self.pid) {
-            Ok(Ended::Code(code)) => ExecNews::Code(code),
-            Ok(Ended::Signal(signal)) => ExecNews::Signal(signal),
+            Ok(ChildExit::Code(code)) => ExecNews::Code(code),
+            Ok(ChildExit::Signal(signal)) => ExecNews::Signal(signal),
             Err(error) => {
                 log::line(Level::Error, id.as_str(), format_args!("a process was not reaped: {error}"));
                 ExecNews::Signal(libc::SIGKILL)

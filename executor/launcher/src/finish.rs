@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 
 use executor_core::plan::{Network, Plan};
 use executor_core::record::{
-    ContainerRecord, Exit, ExitRecord, Failure, FailureKind, OutputsRecord, Prepared, StepRecord, Timings, WipeRecord,
+    ContainerRecord, Exit, ExitRecord, Failure, FailureKind, OutputsRecord, PreparedContainer, StepRecord, Timings,
+    WipeRecord,
 };
 use executor_core::time::Timestamp;
 use executor_core::usage::{LogUsage, NetworkUsage, Usage};
@@ -69,7 +70,7 @@ pub(crate) struct Rotated {
 
 /// Result of the process, as far as it is known.
 #[derive(Default)]
-pub(crate) struct Outcome {
+pub(crate) struct ProcessOutcome {
     pub exit: Option<Exit>,
     pub failure: Option<Failure>,
     /// Durations, except that of finishing.
@@ -88,7 +89,7 @@ pub(crate) struct Outcome {
 }
 
 /// Whether the exit record was written.
-pub(crate) enum Recorded {
+pub(crate) enum ExitRecorded {
     /// The exit record is on disk: the exit is known from now on.
     Yes,
     /// This record could not be written.
@@ -135,9 +136,9 @@ impl Remains {
         &mut self,
         host: &Host,
         container: ContainerRecord,
-        outcome: Outcome,
+        outcome: ProcessOutcome,
         last: impl FnOnce(),
-    ) -> Recorded {
+    ) -> ExitRecorded {
         let id = container.plan.id.to_string();
         let ended_at = outcome.ended_at.unwrap_or_else(now);
         // Read before the cgroup is removed.
@@ -147,7 +148,7 @@ impl Remains {
         let oom_killed = oom_kills > self.rotated.helpers_killed;
         let usage = usage.map(|usage| Usage { at: ended_at.0, network: outcome.network, log: outcome.log, ..usage });
         // Files that were no longer reachable disappeared with their last holder: there is no receipt for that.
-        let had_files = |prepared: &Prepared| !prepared.mounts.is_empty();
+        let had_files = |prepared: &PreparedContainer| !prepared.mounts.is_empty();
         let had_files = !container.plan.files.is_empty()
             || container.plan.has_hidden_secrets()
             || container.prepared.as_ref().is_some_and(had_files);
@@ -185,12 +186,12 @@ impl Remains {
         self.record(&id, Box::new(record))
     }
 
-    fn record(&self, id: &str, record: Box<ExitRecord>) -> Recorded {
+    fn record(&self, id: &str, record: Box<ExitRecord>) -> ExitRecorded {
         match self.dirs.write_exit(&record) {
-            Ok(()) => Recorded::Yes,
+            Ok(()) => ExitRecorded::Yes,
             Err(error) => {
                 log::line(Level::Error, id, format_args!("the exit record was not written: {error}"));
-                Recorded::No(record)
+                ExitRecorded::No(record)
             }
         }
     }
@@ -210,9 +211,9 @@ impl Remains {
     /// Removes what is left of an ended container. If its exit record was not written, tries again, since there may be
     /// disk space now; without a record the run directory stays, and the next process tries again. Returns whether the
     /// record is written.
-    pub(crate) fn leave(&mut self, host: &Host, id: &str, recorded: Recorded) -> Recorded {
+    pub(crate) fn leave(&mut self, host: &Host, id: &str, recorded: ExitRecorded) -> ExitRecorded {
         self.views.clear();
-        if matches!(recorded, Recorded::Yes)
+        if matches!(recorded, ExitRecorded::Yes)
             && let Err(error) = self.dirs.give_back_room()
         {
             log::line(
@@ -223,10 +224,10 @@ impl Remains {
         }
         self.remove_leftovers(host, id);
         let recorded = match recorded {
-            Recorded::Yes => Recorded::Yes,
-            Recorded::No(record) => self.record(id, record),
+            ExitRecorded::Yes => ExitRecorded::Yes,
+            ExitRecorded::No(record) => self.record(id, record),
         };
-        if matches!(recorded, Recorded::Yes)
+        if matches!(recorded, ExitRecorded::Yes)
             && let Err(error) = self.dirs.remove_run()
         {
             log::line(Level::Error, id, format_args!("the run directory was not removed: {error}"));

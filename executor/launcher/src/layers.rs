@@ -19,7 +19,7 @@ use executor_core::protocol::{
 };
 use executor_layers::stream::Compression;
 use executor_layers::{DiffId, Limits, Store, UnpackError};
-use executor_sys::process::{self, Ended, Fork};
+use executor_sys::process::{self, ChildExit, Fork};
 use executor_sys::ready::is_readable;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
@@ -38,7 +38,7 @@ const WAITING_MAX: usize = 64;
 const ANSWER_MAX: usize = 8192;
 
 /// Work for a process.
-pub(crate) enum Work {
+pub(crate) enum LayerWork {
     /// Unpack a layer.
     Unpack { diff_id: DiffId, compression: Compression, parents: Vec<DiffId>, bytes_max: u64, blob: File },
     /// Remove directories that are not referenced any more.
@@ -46,12 +46,12 @@ pub(crate) enum Work {
 }
 
 /// Destination of an answer.
-pub(crate) struct Client {
+pub(crate) struct ReplyDestination {
     connection: Weak<Seqpacket>,
     sequence: u64,
 }
 
-impl Client {
+impl ReplyDestination {
     pub(crate) fn new(connection: &Rc<Seqpacket>, sequence: u64) -> Self {
         Self { connection: Rc::downgrade(connection), sequence }
     }
@@ -68,16 +68,16 @@ impl Client {
     }
 }
 
-struct Waiting {
-    work: Work,
-    client: Option<Client>,
+struct WaitingWork {
+    work: LayerWork,
+    client: Option<ReplyDestination>,
 }
 
-struct Running {
+struct RunningWork {
     layer: Option<DiffId>,
     /// Layers below it.
     parents: Vec<DiffId>,
-    client: Option<Client>,
+    client: Option<ReplyDestination>,
     pid: i32,
     pidfd: OwnedFd,
     reported: Seqpacket,
@@ -86,8 +86,8 @@ struct Running {
 /// Waiting requests and running processes.
 pub(crate) struct Layers {
     store: Store,
-    waiting: VecDeque<Waiting>,
-    running: Vec<Running>,
+    waiting: VecDeque<WaitingWork>,
+    running: Vec<RunningWork>,
     /// True if a process may have left files.
     untidy: bool,
 }
@@ -120,7 +120,7 @@ impl Layers {
         &mut self,
         asked: &UnpackLayer,
         blob: Option<OwnedFd>,
-        client: Client,
+        client: ReplyDestination,
     ) -> Result<Option<LauncherAnswer>, Refused> {
         let invalid = |why: String| Refused::new(Reason::Invalid, why);
         let diff_id: DiffId = asked.diff_id.parse().map_err(|error| invalid(format!("diff_id: {error}")))?;
@@ -137,7 +137,8 @@ impl Layers {
             return Err(Refused::new(Reason::NotFound, format!("the layer {diff_id} is not unpacked")));
         };
         let compression = asked.media_type.parse().map_err(|error| refused(&error))?;
-        let work = Work::Unpack { diff_id, compression, parents, bytes_max: asked.bytes_max, blob: File::from(blob) };
+        let work =
+            LayerWork::Unpack { diff_id, compression, parents, bytes_max: asked.bytes_max, blob: File::from(blob) };
         self.wait(work, Some(client)).map(|()| None)
     }
 
@@ -146,7 +147,7 @@ impl Layers {
         &mut self,
         host: &Host,
         asked: &RemoveLayer,
-        client: Client,
+        client: ReplyDestination,
     ) -> Result<Option<LauncherAnswer>, Refused> {
         let layer: DiffId =
             asked.diff_id.parse().map_err(|error| Refused::new(Reason::Invalid, format!("diff_id: {error}")))?;
@@ -160,7 +161,7 @@ impl Layers {
         if taken.is_empty() {
             return Err(Refused::new(Reason::NotFound, format!("the layer {layer} is not unpacked")));
         }
-        self.wait(Work::Clear(taken), Some(client)).map(|()| None)
+        self.wait(LayerWork::Clear(taken), Some(client)).map(|()| None)
     }
 
     /// Returns the answer for an existing layer, always with its omitted parts.
@@ -171,11 +172,11 @@ impl Layers {
         }
     }
 
-    fn wait(&mut self, work: Work, client: Option<Client>) -> Result<(), Refused> {
+    fn wait(&mut self, work: LayerWork, client: Option<ReplyDestination>) -> Result<(), Refused> {
         if self.waiting.len() >= WAITING_MAX {
             return Err(too_many());
         }
-        self.waiting.push_back(Waiting { work, client });
+        self.waiting.push_back(WaitingWork { work, client });
         Ok(())
     }
 
@@ -183,7 +184,7 @@ impl Layers {
     pub(crate) fn look_after(&mut self) {
         let (ended, running) = std::mem::take(&mut self.running).into_iter().partition(|one| is_readable(&one.pidfd));
         self.running = running;
-        let ended: Vec<Running> = ended;
+        let ended: Vec<RunningWork> = ended;
         for one in ended {
             let answer = one.take();
             if let Err((refused, in_order)) = &answer {
@@ -202,7 +203,7 @@ impl Layers {
     }
 
     /// Returns the next request to start, if there is capacity.
-    fn next(&mut self) -> Option<Waiting> {
+    fn next(&mut self) -> Option<WaitingWork> {
         if self.running.len() >= RUNNING_MAX {
             return None;
         }
@@ -210,19 +211,21 @@ impl Layers {
         if self.untidy && self.running.is_empty() {
             self.untidy = false;
             let queued = |name: &String| {
-                self.waiting.iter().any(|waiting| matches!(&waiting.work, Work::Clear(names) if names.contains(name)))
+                self.waiting
+                    .iter()
+                    .any(|waiting| matches!(&waiting.work, LayerWork::Clear(names) if names.contains(name)))
             };
             match self.store.left_over() {
                 Ok(names) => {
                     let names: Vec<_> = names.into_iter().filter(|name| !queued(name)).collect();
                     if !names.is_empty() {
-                        return Some(Waiting { work: Work::Clear(names), client: None });
+                        return Some(WaitingWork { work: LayerWork::Clear(names), client: None });
                     }
                 }
                 Err(error) => log::line(Level::Error, "", format_args!("store of layers: {}", plain(&error))),
             }
         }
-        let busy = |work: &Work| {
+        let busy = |work: &LayerWork| {
             work.layer().is_some_and(|layer| self.running.iter().any(|running| running.layer == Some(layer)))
         };
         let index = self.waiting.iter().position(|waiting| !busy(&waiting.work))?;
@@ -231,9 +234,9 @@ impl Layers {
 
     /// Starts pending work. `abandon_all` is called in each forked process, to close the launcher's resources.
     pub(crate) fn advance(server: &mut impl HasLayers) {
-        while let Some(Waiting { work, client }) = server.layers().next() {
+        while let Some(WaitingWork { work, client }) = server.layers().next() {
             // Another client asked for the same layer, and it exists by now.
-            if let Work::Unpack { diff_id, parents, .. } = &work
+            if let LayerWork::Unpack { diff_id, parents, .. } = &work
                 && server.layers().store.has(diff_id, parents)
             {
                 let there = server.layers().there(diff_id, parents);
@@ -243,7 +246,7 @@ impl Layers {
                 continue;
             }
             match Self::start(server, work) {
-                Ok(running) => server.layers().running.push(Running { client, ..running }),
+                Ok(running) => server.layers().running.push(RunningWork { client, ..running }),
                 Err(error) => {
                     let answer = LauncherAnswer::Refused(failed("unpacker", &error));
                     client.iter().for_each(|client| {
@@ -254,11 +257,11 @@ impl Layers {
         }
     }
 
-    fn start(server: &mut impl HasLayers, work: Work) -> io::Result<Running> {
+    fn start(server: &mut impl HasLayers, work: LayerWork) -> io::Result<RunningWork> {
         let layer = work.layer();
         let parents = match &work {
-            Work::Unpack { parents, .. } => parents.clone(),
-            Work::Clear(_) => Vec::new(),
+            LayerWork::Unpack { parents, .. } => parents.clone(),
+            LayerWork::Clear(_) => Vec::new(),
         };
         let (reported, theirs) = Seqpacket::pair()?;
         reported.set_nonblocking(true);
@@ -273,7 +276,7 @@ impl Layers {
             }
         };
         drop(room);
-        Ok(Running { layer, parents, client: None, pid, pidfd: process::pidfd(pid)?, reported })
+        Ok(RunningWork { layer, parents, client: None, pid, pidfd: process::pidfd(pid)?, reported })
     }
 
     /// Kills running processes when the launcher exits. The next launcher removes their leftovers.
@@ -300,7 +303,7 @@ pub(crate) trait HasLayers {
     fn abandon_all(&mut self) -> bool;
 }
 
-impl Work {
+impl LayerWork {
     fn layer(&self) -> Option<DiffId> {
         match self {
             Self::Unpack { diff_id, .. } => Some(*diff_id),
@@ -309,7 +312,7 @@ impl Work {
     }
 }
 
-impl Running {
+impl RunningWork {
     /// Returns the result of the process: done, or a refusal and whether the process reported it itself and so has
     /// cleaned up.
     fn take(&self) -> Result<(), (Refused, bool)> {
@@ -321,7 +324,7 @@ impl Running {
             return Err((refused, true));
         }
         match ended {
-            Ok(Ended::Code(0)) => Ok(()),
+            Ok(ChildExit::Code(0)) => Ok(()),
             Ok(ended) => Err((Refused::new(Reason::Internal, format!("its process exited with {ended:?}")), false)),
             Err(error) => Err((failed("its process", &error), false)),
         }

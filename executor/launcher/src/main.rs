@@ -61,7 +61,7 @@ fn main() -> ExitCode {
     startup::abort_on_panic();
     match start(cli::Args::parse()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(Failed { status, message }) => {
+        Err(ExitFailure { status, message }) => {
             log::line(Level::Error, "", message);
             ExitCode::from(status)
         }
@@ -69,24 +69,24 @@ fn main() -> ExitCode {
 }
 
 /// Reason and exit status of the launcher's exit.
-struct Failed {
+struct ExitFailure {
     status: u8,
     message: String,
 }
 
-impl Failed {
+impl ExitFailure {
     fn usage(message: impl Into<String>) -> Self {
         Self { status: 2, message: message.into() }
     }
 }
 
-impl From<io::Error> for Failed {
+impl From<io::Error> for ExitFailure {
     fn from(error: io::Error) -> Self {
         Self { status: 1, message: error.to_string() }
     }
 }
 
-fn start(mut args: cli::Args) -> Result<(), Failed> {
+fn start(mut args: cli::Args) -> Result<(), ExitFailure> {
     #[cfg(feature = "manual")]
     if let Some(dir) = &args.generate_man {
         return Ok(clap_mangen::generate_to(<cli::Args as clap::CommandFactory>::command(), dir)?);
@@ -96,9 +96,9 @@ fn start(mut args: cli::Args) -> Result<(), Failed> {
     process::hold_hangup()?;
     // The file is read again later, from another working directory.
     args.config = args.config.map(std::path::absolute).transpose()?;
-    let config = cli::config(&args).map_err(|error| Failed::usage(log::chain(&error)))?;
+    let config = cli::config(&args).map_err(|error| ExitFailure::usage(log::chain(&error)))?;
     if !rustix::process::geteuid().is_root() {
-        return Err(Failed::usage("must be started as root: it makes namespaces, mounts and cgroups"));
+        return Err(ExitFailure::usage("must be started as root: it makes namespaces, mounts and cgroups"));
     }
     if !memfd_exec::is_sealed() {
         return Err(io::Error::other(format!("cannot run from a sealed memory file: {}", memfd_exec::reexec())).into());
@@ -116,7 +116,7 @@ fn start(mut args: cli::Args) -> Result<(), Failed> {
     }
     let host = host::Host::probe(&args, config, mounts)?;
     let pool = ids::pool(&host.policy)?;
-    let filter = seccomp::Filter::compile(&executor_core::spec::Held::default())
+    let filter = seccomp::Filter::compile(&executor_core::spec::CapabilitySets::default())
         .map_err(|error| io::Error::other(log::chain(&error)))?;
     server::serve(host, Arc::new(filter), pool, args)?;
     Ok(())

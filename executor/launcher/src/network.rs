@@ -30,7 +30,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use executor_core::cni::{
-    Addresses, Attachment, Capabilities, Network, Verb, Version, container_id, supported_versions,
+    Addresses, Attachment, Capabilities, CniNetwork, Verb, Version, container_id, supported_versions,
 };
 use executor_core::ident::ContainerId;
 use executor_core::plan;
@@ -214,7 +214,7 @@ pub(crate) fn replace_egress(host: &Host, plan: &plan::Plan) -> Result<(), Refus
 fn add_all(
     host: &Host,
     record: &ContainerRecord,
-    network: Network,
+    network: CniNetwork,
     asked: Capabilities,
     init: i32,
 ) -> Result<(Addresses, Reserved), Trouble> {
@@ -263,7 +263,7 @@ fn add_all(
 
 /// Returns the newest version that the configuration is written for and all of its plugins support. Plugins are asked
 /// only if the configuration leaves a choice.
-fn negotiate(host: &Host, id: &ContainerId, network: &Network, patience: Patience) -> Result<Version, Trouble> {
+fn negotiate(host: &Host, id: &ContainerId, network: &CniNetwork, patience: Patience) -> Result<Version, Trouble> {
     let mut versions = network.versions.clone();
     for plugin in network.plugins.iter().filter(|_| network.versions.len() > 1) {
         let answer = plugin::versions(host, &cgroup(host, id), plugin, patience.deadline())

@@ -24,7 +24,7 @@ use executor_core::spec::SharedNamespaces;
 use executor_core::validate::ViolationReason::{NotAllowed, NotFound, Unsuitable};
 use executor_core::validate::{FieldFault, Violation, check_member};
 use executor_sys::mount::{Follow, clone_tree, open_dir, open_dir_beneath, open_in_root};
-use executor_sys::process::{self, Ended, Fork};
+use executor_sys::process::{self, ChildExit, Fork};
 use executor_sys::seqpacket::Seqpacket;
 use executor_sys::{identity, userns};
 use rustix::fs::{Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, fstatfs, mkdirat, openat};
@@ -260,11 +260,11 @@ fn elsewhere(mounts: BorrowedFd<'_>, open: impl FnOnce() -> io::Result<OwnedFd>)
     drop(theirs);
     let received = ours.recv(&mut [0; 2]);
     match process::wait_for(child)? {
-        Ended::Code(0) => {
+        ChildExit::Code(0) => {
             let (_, fds) = received?.ok_or(io::ErrorKind::UnexpectedEof)?;
             Ok(fds.into_iter().next().ok_or(io::ErrorKind::UnexpectedEof)?)
         }
-        Ended::Code(errno) => Err(io::Error::from_raw_os_error(errno)),
-        Ended::Signal(signal) => Err(io::Error::other(format!("a helper was killed by signal {signal}"))),
+        ChildExit::Code(errno) => Err(io::Error::from_raw_os_error(errno)),
+        ChildExit::Signal(signal) => Err(io::Error::other(format!("a helper was killed by signal {signal}"))),
     }
 }

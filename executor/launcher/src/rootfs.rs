@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use executor_core::idmap::IdMap;
-use executor_core::placement::{Entry, RootfsView};
+use executor_core::placement::{RootfsEntry, RootfsView};
 use executor_core::plan::{Plan, Rootfs};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::spec;
@@ -120,8 +120,8 @@ impl Tree {
         let mut violations = Vec::new();
         for name in REAL {
             match self.entry(Path::new(name)) {
-                Ok(Entry::Directory) => {}
-                Ok(Entry::Missing) => self
+                Ok(RootfsEntry::Directory) => {}
+                Ok(RootfsEntry::Missing) => self
                     .make_dir(&Path::new("/").join(name))
                     .map_err(|error| failed(&format!("rootfs `{rootfs}`: /{name}"), &error))?,
                 Ok(kind) => {
@@ -174,11 +174,11 @@ impl Tree {
         for path in above {
             let about = || format!("rootfs: {}", path.display());
             match self.entry(path).map_err(|error| failed(&about(), &error))? {
-                Entry::Directory => {}
-                Entry::Missing if !may_make => {
+                RootfsEntry::Directory => {}
+                RootfsEntry::Missing if !may_make => {
                     return Ok(Err(format!("{} does not exist in the enclosing volume", path.display())));
                 }
-                Entry::Missing => match self.make_dir(path) {
+                RootfsEntry::Missing => match self.make_dir(path) {
                     Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
                         return Ok(Err(format!("{} cannot be made: the rootfs is read-only there", path.display())));
                     }
@@ -199,16 +199,18 @@ impl Tree {
         }
         let about = |error| failed(&format!("rootfs: {}", path.display()), &error);
         match self.entry(path).map_err(about)? {
-            Entry::File => Ok(Ok(())),
-            Entry::Missing if !may_make => {
+            RootfsEntry::File => Ok(Ok(())),
+            RootfsEntry::Missing if !may_make => {
                 Ok(Err(format!("{} does not exist in the enclosing volume", path.display())))
             }
-            Entry::Missing => match make(self.root.as_fd(), path, false, Some((self.ids.host(0), self.ids.host(0)))) {
-                Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-                    Ok(Err(format!("{} cannot be made: the rootfs is read-only there", path.display())))
+            RootfsEntry::Missing => {
+                match make(self.root.as_fd(), path, false, Some((self.ids.host(0), self.ids.host(0)))) {
+                    Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+                        Ok(Err(format!("{} cannot be made: the rootfs is read-only there", path.display())))
+                    }
+                    made => made.map(Ok).map_err(about),
                 }
-                made => made.map(Ok).map_err(about),
-            },
+            }
             _ => Ok(Err(format!("{} is not a regular file in the rootfs, but the volume is one", path.display()))),
         }
     }
@@ -227,8 +229,8 @@ impl Tree {
     pub(crate) fn require_dir(&self, path: &Path) -> Result<Option<&'static str>, Refused> {
         let about = || format!("rootfs: {}", path.display());
         match self.entry(path).map_err(|error| failed(&about(), &error))? {
-            Entry::Directory => {}
-            Entry::Missing => self.make_dir(path).map_err(|error| failed(&about(), &error))?,
+            RootfsEntry::Directory => {}
+            RootfsEntry::Missing => self.make_dir(path).map_err(|error| failed(&about(), &error))?,
             kind => return Ok(Some(no_directory(kind))),
         }
         Ok(None)
@@ -258,17 +260,17 @@ impl Tree {
 impl RootfsView for Tree {
     type Error = io::Error;
 
-    fn entry(&self, path: &Path) -> io::Result<Entry> {
+    fn entry(&self, path: &Path) -> io::Result<RootfsEntry> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW;
         let fd = match open_in_root(self.root.as_fd(), path, flags, Mode::empty(), Follow::NoLinks) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Entry::Missing),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(RootfsEntry::Missing),
             fd => fd?,
         };
         Ok(match FileType::from_raw_mode(fstat(&fd)?.st_mode) {
-            FileType::Directory => Entry::Directory,
-            FileType::RegularFile => Entry::File,
-            FileType::Symlink => Entry::Symlink,
-            _ => Entry::Special,
+            FileType::Directory => RootfsEntry::Directory,
+            FileType::RegularFile => RootfsEntry::File,
+            FileType::Symlink => RootfsEntry::Symlink,
+            _ => RootfsEntry::Special,
         })
     }
 }
@@ -297,6 +299,6 @@ fn assemble_dir(
 }
 
 /// Names an entry that exists instead of a directory.
-fn no_directory(kind: Entry) -> &'static str {
-    if kind == Entry::Symlink { "a symbolic link" } else { "not a directory" }
+fn no_directory(kind: RootfsEntry) -> &'static str {
+    if kind == RootfsEntry::Symlink { "a symbolic link" } else { "not a directory" }
 }

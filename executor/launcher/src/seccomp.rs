@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use executor_core::plan::Isolation;
 use executor_core::protocol::{Reason, Refused};
-use executor_core::spec::Held;
+use executor_core::spec::CapabilitySets;
 use executor_core::validate::Violation;
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule, TargetArch, apply_filter,
@@ -49,7 +49,7 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 impl Filter {
     /// Compiles the default filter for a process with these capabilities.
-    pub(crate) fn compile(held: &Held) -> Result<Self, FilterError> {
+    pub(crate) fn compile(held: &CapabilitySets) -> Result<Self, FilterError> {
         let mut rules: Rules = allowed::PLAIN.iter().map(|call| (*call, Vec::new())).collect();
         rules.insert(libc::SYS_clone, vec![without_namespaces()?]);
         rules.insert(libc::SYS_socket, families()?);
@@ -81,7 +81,7 @@ impl Filter {
     pub(crate) fn from_request(
         default: &Arc<Self>,
         isolation: &Isolation,
-        held: &Held,
+        held: &CapabilitySets,
     ) -> Result<(Arc<Self>, Vec<String>), Refused> {
         let opens = |(capability, _): &(&str, &[i64])| held.names.contains(capability);
         if isolation.privileged {

@@ -47,7 +47,7 @@ use executor_sys::seqpacket::Seqpacket;
 use nix::sys::signal::Signal;
 
 use crate::errors::failed;
-use crate::finish::{Outcome, Recorded, Remains, now};
+use crate::finish::{ExitRecorded, ProcessOutcome, Remains, now};
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::network;
@@ -57,7 +57,7 @@ use output::termination_message;
 use running::control::Control;
 use running::heartbeat::HeartbeatWriter;
 
-pub(crate) use warm::{BEGUN as WARM_STARTED, Order as WarmOrder, READY as WARM_READY, run as run_warm};
+pub(crate) use warm::{BEGUN as WARM_STARTED, READY as WARM_READY, WarmInput as WarmOrder, run as run_warm};
 
 /// Signals that a shim and its starter of steps receive as events.
 const SIGNALS: [Signal; 4] = [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP];
@@ -109,7 +109,7 @@ struct Ready {
     /// Digest of the runtime token, if any. The token itself is only in the volume.
     token: Option<TokenDigest>,
     /// Steps of the tree of actions, if any.
-    steps: Option<steps::Running>,
+    steps: Option<steps::RunningSteps>,
     /// File for the termination message.
     message: Option<termination_message::MessageFile>,
     interfaces: running::usage::Interfaces,
@@ -190,7 +190,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     let ready_at = now();
     let prepare = ready_at.since(ready.begun);
     // Opened while init is alive, to inspect its mount namespace after its exit.
-    let outputs = end::outputs::Source::from_process(&ready.record.plan, ready.container.pid());
+    let outputs = end::outputs::OutputsSource::from_process(&ready.record.plan, ready.container.pid());
     let mounts = hold_mounts(ready.container.pid());
     let mut stop_at = None;
     let program = ready.steps.is_none().then(|| &ready.remains.inputs[0]);
@@ -227,7 +227,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
                 let out_of_memory = host.hierarchies.own_oom_kills(&ready.record.cgroup) > 0;
                 ready.log.note_exit(&ready.record.plan, process, &exit_line(exit, out_of_memory, None));
             }
-            Outcome { exit, failure, timings, ended_at: Some(ended_at), ..Outcome::default() }
+            ProcessOutcome { exit, failure, timings, ended_at: Some(ended_at), ..ProcessOutcome::default() }
         }
         Err(NotStarted::Refused(refused)) => {
             setup::prepare::undo(host, id.as_str(), Some(ready.container.pid()), &mut ready.remains);
@@ -239,7 +239,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
             let message = ready.log.masked(&message);
             let timings = Timings { prepare, start: now().since(ready_at), ..Timings::default() };
             let failure = Failure { kind: FailureKind::Exec, message, errno };
-            Outcome { failure: Some(failure), timings, ended_at: Some(now()), ..Outcome::default() }
+            ProcessOutcome { failure: Some(failure), timings, ended_at: Some(now()), ..ProcessOutcome::default() }
         }
     };
     let ran = ready.record.started_at.is_some();
@@ -278,7 +278,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     let deliver = || last.deliver(control, signals);
     let recorded = remains.complete(host, record, outcome, deliver);
     drop(ports); // released before a client learns of the exit and asks for them
-    let reported = matches!(recorded, Recorded::Yes);
+    let reported = matches!(recorded, ExitRecorded::Yes);
     // Without disk space for the record the container is not completed; clients learn this from the state.
     control.reached(if reported { State::Completed } else { State::Wiping });
     // Only a deletion and containers that need the capacity wait for this.
@@ -286,7 +286,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     drop(mounts);
     setup::prepare::unmount(&remains.dirs);
     let recorded = remains.leave(host, id.as_str(), recorded);
-    if !reported && matches!(recorded, Recorded::Yes) {
+    if !reported && matches!(recorded, ExitRecorded::Yes) {
         control.reached(State::Completed);
     }
 }

@@ -20,7 +20,7 @@ use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 
 use crate::shim::WARM_STARTED;
-use crate::warm::Place;
+use crate::warm::WarmPaths;
 
 /// A watched shim.
 pub(crate) struct ShimHandle {
@@ -51,7 +51,7 @@ pub(crate) struct ShimHandle {
     /// `Some` after the watchdog has killed the shim.
     pub(crate) killed: Option<Killed>,
     /// Place of the warm container that it was.
-    pub(crate) warm: Option<Place>,
+    pub(crate) warm: Option<WarmPaths>,
     /// Launch that was sent to a warm container, until it is acknowledged.
     pub(crate) offer: Option<Offer>,
 }

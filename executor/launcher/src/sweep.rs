@@ -26,7 +26,7 @@ use prost::Message;
 
 use crate::dirs::{Dirs, finish_removals};
 use crate::files::names;
-use crate::finish::{Outcome, Recorded, Remains, Rotated, now};
+use crate::finish::{ExitRecorded, ProcessOutcome, Remains, Rotated, now};
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::orphans;
@@ -113,7 +113,7 @@ fn remains(host: &Host, id: &ContainerId, volume: Option<Volume>, inputs: Vec<Me
 
 /// State of a container without a shim, by its files.
 #[derive(Debug)]
-enum Found {
+enum RemainsState {
     /// The exit record exists: only cleanup is left.
     Ended,
     /// It was not completed, or was being undone: nothing is kept.
@@ -122,7 +122,7 @@ enum Found {
     Lost(Box<ContainerRecord>),
 }
 
-impl Found {
+impl RemainsState {
     fn from_dirs(dirs: &Dirs) -> Self {
         let record = dirs.read_record();
         match dirs.read_exit() {
@@ -148,19 +148,19 @@ fn finish_remains(
     killed: Option<String>,
     living: &BTreeSet<i32>,
 ) {
-    let record = match Found::from_dirs(&remains.dirs) {
-        Found::Ended => {
+    let record = match RemainsState::from_dirs(&remains.dirs) {
+        RemainsState::Ended => {
             orphans::end(&host.run_dir, living);
             let _ = remains.wipe(id.as_str()); // logged
             remains.detach(host, id.as_str());
-            remains.leave(host, id.as_str(), Recorded::Yes);
+            remains.leave(host, id.as_str(), ExitRecorded::Yes);
             return;
         }
-        Found::NeverWas => {
+        RemainsState::NeverWas => {
             orphans::end(&host.run_dir, living);
             return remains.discard(host, id.as_str());
         }
-        Found::Lost(record) => *record,
+        RemainsState::Lost(record) => *record,
     };
     log::line(Level::Warning, id.as_str(), "its shim has exited: ending the container");
     if remains.volumes.is_empty() {
@@ -178,7 +178,7 @@ fn end(
     remains: &Remains,
     killed: Option<String>,
     living: &BTreeSet<i32>,
-) -> Outcome {
+) -> ProcessOutcome {
     let init = record.prepared.as_ref().map(|prepared| prepared.init.clone());
     let this_boot = identity::boot_id().is_ok_and(|boot| boot == record.shim.boot_id);
     let kept: BTreeSet<i32> = living.iter().copied().chain(init.as_ref().map(|init| init.pid)).collect();
@@ -207,14 +207,14 @@ fn end(
     let run = record.started_at.filter(|_| this_boot).map(|at| now().since(at)).unwrap_or_default();
     let timings = Timings { prepare, run, ..Timings::default() };
     let output_incomplete = say_what_is_missing(record, &remains.dirs, this_boot);
-    Outcome {
+    ProcessOutcome {
         exit: exit.filter(|_| ran),
         failure,
         timings,
         outputs,
         output_incomplete,
         ended_at: Some(now()),
-        ..Outcome::default()
+        ..ProcessOutcome::default()
     }
 }
 
@@ -529,10 +529,10 @@ mod tests {
     fn a_container_without_a_shim_is_known_by_its_files() {
         let home = tempfile::tempdir().expect("a directory");
         let dirs = Dirs::in_home(home.path());
-        let found = || match Found::from_dirs(&dirs) {
-            Found::Ended => "ended",
-            Found::NeverWas => "never was",
-            Found::Lost(_) => "lost",
+        let found = || match RemainsState::from_dirs(&dirs) {
+            RemainsState::Ended => "ended",
+            RemainsState::NeverWas => "never was",
+            RemainsState::Lost(_) => "lost",
         };
         let write = |path: &Path, json: &[u8]| fs::write(path, json).expect("write");
         let json = serde_json::to_vec(&record(State::Running, true)).expect("JSON");

@@ -19,7 +19,7 @@ use crate::files::{ensure_dir, make_dir, names, remove_tree};
 use crate::host::Host;
 use crate::log::{self, Level};
 
-pub(crate) use premade::{Opened, Premade};
+pub(crate) use premade::{Premade, PremadeFiles};
 
 /// Directory of the skeleton on which the container's root is mounted.
 pub(crate) const STAGE: &str = "new";
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Paths of one warm container.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct WarmPaths {
     /// Cgroup, relative to each hierarchy's mount.
     pub(crate) cgroup: PathBuf,
     /// Directory below RUN_DIR.
@@ -41,7 +41,7 @@ pub(crate) struct Place {
     pub(crate) state: PathBuf,
 }
 
-impl Place {
+impl WarmPaths {
     /// Returns the paths of the warm container of this name.
     pub(crate) fn from_object(host: &Host, name: &str) -> Self {
         Self {
@@ -107,7 +107,7 @@ pub(crate) fn sweep(host: &Host, used: impl FnOnce() -> BTreeSet<PathBuf>) -> io
     let left: BTreeSet<_> = names(&host.warm_pool())?.into_iter().chain(names(&host.warm_state())?).collect();
     let used = if left.is_empty() { BTreeSet::new() } else { used() };
     for name in left {
-        let place = Place::from_object(host, &name);
+        let place = WarmPaths::from_object(host, &name);
         if used.contains(&place.cgroup) {
             place.remove_dirs()?;
         } else {

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use executor_sys::mount::{Follow, open_dir, open_in_root};
-use executor_sys::process::{self, Ended, Fork};
+use executor_sys::process::{self, ChildExit, Fork};
 use executor_sys::seqpacket::Seqpacket;
 use rustix::fs::{Mode, OFlags, mkdirat};
 use rustix::io::Errno;
@@ -71,9 +71,9 @@ impl Within<'_> {
                 process::exit_now(created.map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |()| 0))
             }
             Fork::Parent(helper) => match process::wait_for(helper)? {
-                Ended::Code(0) => Ok(()),
-                Ended::Code(errno) => Err(io::Error::from_raw_os_error(errno)),
-                Ended::Signal(_) => Err(io::Error::from_raw_os_error(libc::EIO)),
+                ChildExit::Code(0) => Ok(()),
+                ChildExit::Code(errno) => Err(io::Error::from_raw_os_error(errno)),
+                ChildExit::Signal(_) => Err(io::Error::from_raw_os_error(libc::EIO)),
             },
         }
     }

@@ -16,7 +16,7 @@ mod sparse;
 use crate::{Limits, UnpackError};
 use header::{BLOCK, Header};
 use pax::Records;
-pub use sparse::Piece;
+pub use sparse::SparsePiece;
 
 /// Most extension headers before one entry: a long name, a long link and records, each possibly twice.
 const DESCRIPTIONS_MAX: u32 = 8;
@@ -110,7 +110,7 @@ pub struct Reader<S> {
     left: u64,
     padding: u64,
     /// Remaining pieces of the current entry; the next one is last.
-    pieces: Vec<Piece>,
+    pieces: Vec<SparsePiece>,
     ended: bool,
 }
 
@@ -215,7 +215,7 @@ impl<S: Source> Reader<S> {
         self.left = stored;
         self.padding = padding(stored);
         let mut size = stored;
-        self.pieces = vec![Piece { at: 0, length: stored }];
+        self.pieces = vec![SparsePiece { at: 0, length: stored }];
         if kind == Kind::File {
             if header.kind() == b'S' {
                 (size, self.pieces) = self.gnu_pieces(header, &path)?;

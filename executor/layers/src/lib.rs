@@ -26,4 +26,4 @@ pub use executor_core::image::DiffId;
 pub use left_out::LeftOut;
 pub use limits::Limits;
 pub use store::Store;
-pub use unpack::{Prepared, Request, apply};
+pub use unpack::{PreparedUnpack, Request, apply};

@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use crate::error::Context;
-use crate::tree::{Found, Parents};
+use crate::tree::{LayerProperties, Parents};
 use crate::{DiffId, UnpackError};
 
 const LAYERS: &str = "sha256";
@@ -66,7 +66,7 @@ pub struct Store {
 
 /// Opened layers of an image.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedLayers {
     /// Their trees, bottom first and each once: trees that an opaque root hides are left out, and so are the lower
     /// occurrences of a repeated tree.
     pub dirs: Vec<OwnedFd>,
@@ -107,7 +107,7 @@ impl Store {
         self.find(layer, parents).is_some()
     }
 
-    /// Returns the warning of a present layer, as in [`Opened::warnings`].
+    /// Returns the warning of a present layer, as in [`OpenedLayers::warnings`].
     pub fn warning(&self, layer: &DiffId, parents: &[DiffId]) -> Option<String> {
         let about = about(&self.find(layer, parents)?.join(ABOUT)).ok()?;
         about.warning.map(|warning| format!("layer {layer}: {warning}"))
@@ -128,8 +128,8 @@ impl Store {
     ///
     /// # Errors
     /// Fails if a layer is missing, or with I/O errors.
-    pub fn open(&self, layers: &[DiffId]) -> Result<Opened, UnpackError> {
-        let mut opened = Opened { dirs: Vec::new(), root: None, warnings: Vec::new() };
+    pub fn open(&self, layers: &[DiffId]) -> Result<OpenedLayers, UnpackError> {
+        let mut opened = OpenedLayers { dirs: Vec::new(), root: None, warnings: Vec::new() };
         let mut paths: Vec<PathBuf> = Vec::new(); // one for each of `opened.dirs`
         for (index, layer) in layers.iter().enumerate() {
             let failed = || format!("layer {layer}");
@@ -233,7 +233,7 @@ impl Ingest {
         self,
         layer: &DiffId,
         parents: &DiffId,
-        found: Found,
+        found: LayerProperties,
         warning: Option<String>,
     ) -> Result<(), UnpackError> {
         let name = if found.depends { dependent(layer, parents) } else { layer.hex() };

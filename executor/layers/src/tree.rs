@@ -57,7 +57,7 @@ pub struct Marks {
 
 /// Properties of a layer in addition to its tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct LayerProperties {
     /// True if the archive describes the root directory itself.
     pub root: bool,
     /// True if the root hides everything below.
@@ -70,7 +70,7 @@ pub struct Found {
 pub struct Tree {
     root: OwnedFd,
     parents: Parents,
-    found: Found,
+    found: LayerProperties,
 }
 
 /// Type of the existing entry at a name.
@@ -91,11 +91,11 @@ impl Tree {
     pub fn new(root: BorrowedFd<'_>, parents: Parents) -> Result<Self, UnpackError> {
         let root = open_dir(root, b".").context(|| "the layer's root".to_owned())?;
         rustix::fs::fchmod(&root, Mode::from_raw_mode(DIR_MODE)).context(|| "the layer's root".to_owned())?;
-        Ok(Self { root, parents, found: Found::default() })
+        Ok(Self { root, parents, found: LayerProperties::default() })
     }
 
     /// Returns the properties found so far.
-    pub fn found(&self) -> Found {
+    pub fn found(&self) -> LayerProperties {
         self.found
     }
 

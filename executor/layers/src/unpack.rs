@@ -38,7 +38,7 @@ pub struct Request<'a> {
 const DEVICES: &str = "images may have devices outside of /dev only if the configuration sets launcher.image_devices";
 
 /// An unpacking with everything open. It needs no privilege except to write into its own directory.
-pub struct Prepared {
+pub struct PreparedUnpack {
     diff_id: DiffId,
     parents: DiffId,
     limits: Limits,
@@ -53,13 +53,13 @@ impl Request<'_> {
     ///
     /// # Errors
     /// Fails if the blob is not a regular file, a layer below is missing, or with I/O errors.
-    pub fn prepare(self, store: &Store) -> Result<Prepared, UnpackError> {
+    pub fn prepare(self, store: &Store) -> Result<PreparedUnpack, UnpackError> {
         let archive = Archive::open(self.blob, self.compression, &self.limits)?;
         let below = store.open(self.parents)?;
         let below: Vec<_> = below.dirs.iter().map(AsFd::as_fd).collect();
         let below = store.view(&below)?;
         let ingest = store.start()?;
-        Ok(Prepared {
+        Ok(PreparedUnpack {
             diff_id: self.diff_id,
             parents: list_digest(self.parents),
             limits: self.limits,
@@ -71,7 +71,7 @@ impl Request<'_> {
     }
 }
 
-impl Prepared {
+impl PreparedUnpack {
     /// Unpacks the layer into the store. On success the layer is complete and synced; on error nothing remains of it.
     ///
     /// # Errors

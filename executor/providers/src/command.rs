@@ -49,7 +49,7 @@ pub(crate) struct Program {
 }
 
 #[derive(Serialize)]
-struct Question<'a> {
+struct CommandRequest<'a> {
     provider: &'a str,
     path: &'a str,
     key: &'a str,
@@ -63,9 +63,9 @@ fn watched(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
 }
 
 /// Process group of a program; killed on drop. The program must not have been reaped yet.
-struct Group(Pid);
+struct ProcessGroup(Pid);
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         let _ = kill_process_group(self.0, Signal::KILL);
     }
@@ -87,11 +87,11 @@ impl Program {
         let mut child = command.spawn().map_err(|error| failed("cannot start", error))?;
         let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| FetchError::unavailable("the program has no pid"))?;
-        let group = Group(pid);
+        let group = ProcessGroup(pid);
         let ended =
             process::pidfd(pid.as_raw_pid()).and_then(watched).map_err(|error| failed("cannot watch", error))?;
         let SecretReference { path, key, version, .. } = reference;
-        let question = Question { provider: &self.name, path, key, version };
+        let question = CommandRequest { provider: &self.name, path, key, version };
         let mut question = serde_json::to_vec(&question).map_err(|error| FetchError::unavailable(error.to_string()))?;
         question.push(b'\n');
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take());

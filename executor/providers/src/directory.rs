@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use crate::config::ProviderConfig;
 use crate::files::{self, ReadError};
-use crate::{ErrorKind, FetchError, Value, Wanted};
+use crate::{ErrorKind, FetchError, FetchRequest, Value};
 
 #[derive(Debug)]
 pub(crate) struct Directory {
@@ -31,7 +31,7 @@ impl Directory {
     }
 
     /// Reads a file on a blocking thread.
-    pub(crate) async fn read(&self, wanted: &Wanted) -> Result<Value, FetchError> {
+    pub(crate) async fn read(&self, wanted: &FetchRequest) -> Result<Value, FetchError> {
         let (dir, credentials) = (self.path.clone(), Arc::clone(&self.credentials));
         let (path, rule) = (wanted.reference.path.clone(), wanted.rule.clone());
         let read = tokio::task::spawn_blocking(move || {

@@ -36,7 +36,7 @@ pub use config::{Grant, ProviderConfig, Unusable};
 const AT_ONCE: usize = 8;
 
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct FetchRequest {
     pub reference: SecretReference,
     /// Path of the rule that allowed the reference. The `directory` provider follows no link out of the rule's
     /// directory. If empty, links may not leave the file's directory; if the rule names one file, none is followed.
@@ -176,7 +176,7 @@ pub struct ProviderStatus {
 }
 
 /// Key that groups references which one request to a provider answers: several keys of one secret, with one lease.
-type Group = (String, String, String, Option<String>, Option<String>, String);
+type BatchKey = (String, String, String, Option<String>, Option<String>, String);
 
 impl Providers {
     /// Creates the providers of a validated configuration.
@@ -215,8 +215,8 @@ impl Providers {
     }
 
     /// Fetches secrets concurrently. The results are in the order of `wanted`. Each fetch ends within the provider's time limit.
-    pub async fn fetch(&self, wanted: &[Wanted]) -> Vec<Result<Fetched, FetchError>> {
-        let mut groups: BTreeMap<Group, Vec<usize>> = BTreeMap::new();
+    pub async fn fetch(&self, wanted: &[FetchRequest]) -> Vec<Result<Fetched, FetchError>> {
+        let mut groups: BTreeMap<BatchKey, Vec<usize>> = BTreeMap::new();
         let mut results: Vec<Option<Result<Fetched, FetchError>>> = wanted.iter().map(|_| None).collect();
         for (index, one) in wanted.iter().enumerate() {
             let SecretReference { provider, path, key, version } = &one.reference;
@@ -228,7 +228,7 @@ impl Providers {
         }
         let mut tasks = JoinSet::new();
         for ((name, ..), members) in groups {
-            let asked: Vec<Wanted> = members.iter().map(|index| wanted[*index].clone()).collect();
+            let asked: Vec<FetchRequest> = members.iter().map(|index| wanted[*index].clone()).collect();
             let provider = self.by_name.get(&name).cloned();
             tasks.spawn(async move {
                 let fetched = match provider {
@@ -271,7 +271,7 @@ impl Providers {
 
 impl Provider {
     /// Fetches secrets that one response contains. The outer error applies to all of them.
-    async fn fetch(&self, wanted: &[Wanted]) -> Result<Vec<Result<Fetched, FetchError>>, FetchError> {
+    async fn fetch(&self, wanted: &[FetchRequest]) -> Result<Vec<Result<Fetched, FetchError>>, FetchError> {
         let limit = self.config.timeout();
         let fetched = tokio::time::timeout(limit, async {
             let _permit = self.permits.acquire().await;
@@ -297,7 +297,7 @@ impl Provider {
 /// Copies one value to all references that requested it.
 fn one_value(
     value: Result<Value, FetchError>,
-    wanted: &[Wanted],
+    wanted: &[FetchRequest],
 ) -> Result<Vec<Result<Fetched, FetchError>>, FetchError> {
     let value = value?;
     Ok(wanted.iter().map(|_| Ok(Fetched::Value(value.clone()))).collect())

@@ -25,7 +25,7 @@ use zeroize::Zeroizing;
 
 use crate::config::{Auth, ProviderConfig};
 use crate::vault_path::{self, encoded};
-use crate::{ErrorKind, FetchError, Fetched, Lease, Value, Wanted};
+use crate::{ErrorKind, FetchError, FetchRequest, Fetched, Lease, Value};
 use answer::{Document, document};
 use session::Session;
 
@@ -57,7 +57,7 @@ pub(crate) struct Vault {
     session: Mutex<Option<Arc<Session>>>,
 }
 
-struct Question<'a> {
+struct VaultRequest<'a> {
     method: Method,
     /// Path and query, from `/v1/` on.
     path: &'a str,
@@ -65,7 +65,7 @@ struct Question<'a> {
     body: Zeroizing<Vec<u8>>,
 }
 
-impl<'a> Question<'a> {
+impl<'a> VaultRequest<'a> {
     fn read(path: &'a str) -> Self {
         Self { method: Method::GET, path, body: Zeroizing::default() }
     }
@@ -98,7 +98,7 @@ impl Vault {
     }
 
     /// Fetches entries of one secret.
-    pub(crate) async fn fetch(&self, wanted: &[Wanted]) -> Result<Vec<Result<Fetched, FetchError>>, FetchError> {
+    pub(crate) async fn fetch(&self, wanted: &[FetchRequest]) -> Result<Vec<Result<Fetched, FetchError>>, FetchError> {
         let Some(first) = wanted.first() else { return Ok(Vec::new()) };
         // Also checked at admission. This check is for records of requests that were admitted with another configuration.
         if let Some(why) = vault_path::refusal(&self.kv_mounts, &first.reference.path) {
@@ -110,10 +110,10 @@ impl Vault {
             return Ok(wanted.iter().map(|_| Ok(Fetched::Renewed(renewed.clone()))).collect());
         }
         let (path, is_kv) = self.path(&first.reference);
-        let mut document = self.document(&Question::read(&path)).await?;
+        let mut document = self.document(&VaultRequest::read(&path)).await?;
         let version = if is_kv { document.unwrap_version()? } else { String::new() };
         let lease = document.lease();
-        let entry = |wanted: &Wanted| {
+        let entry = |wanted: &FetchRequest| {
             let content = document.entry(&wanted.reference.key)?;
             if content.len() > REFERENCE_VALUE_MAX {
                 return Err(FetchError::too_large());
@@ -141,7 +141,7 @@ impl Vault {
     /// Renews a lease. `None` if the server no longer renews it, so that a new secret is needed.
     async fn renew(&self, lease: &Lease) -> Result<Option<Lease>, FetchError> {
         let asked = serde_json::json!({ "lease_id": lease.id });
-        let question = Question::send("/v1/sys/leases/renew", &asked);
+        let question = VaultRequest::send("/v1/sys/leases/renew", &asked);
         let renewed = match self.document(&question).await {
             Ok(document) => document.lease(),
             Err(error) if error.kind == ErrorKind::Unavailable => return Err(error),
@@ -153,12 +153,12 @@ impl Vault {
     }
 
     /// Sends a request with a token. If the token is refused, it is replaced once.
-    async fn document(&self, question: &Question<'_>) -> Result<Document, FetchError> {
+    async fn document(&self, question: &VaultRequest<'_>) -> Result<Document, FetchError> {
         let session = self.session().await?;
         match self.ask(&session.client, Some(&session.token), question).await {
             Err(error) if error.kind == ErrorKind::Denied => {
                 // If the token is valid, it lacks the permission, and a new one would as well.
-                let looked_up = self.ask(&session.client, Some(&session.token), &Question::read(LOOKUP)).await;
+                let looked_up = self.ask(&session.client, Some(&session.token), &VaultRequest::read(LOOKUP)).await;
                 if looked_up.is_ok() {
                     return Err(error);
                 }
@@ -174,7 +174,7 @@ impl Vault {
         &self,
         client: &Client,
         token: Option<&HeaderValue>,
-        question: &Question<'_>,
+        question: &VaultRequest<'_>,
     ) -> Result<Document, FetchError> {
         let mut headers = vec![(REQUEST, HeaderValue::from_static("true"))];
         headers.extend(token.map(|token| (TOKEN, token.clone())));

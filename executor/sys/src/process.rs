@@ -19,7 +19,7 @@ pub(crate) use namespaces::become_root_within;
 pub use namespaces::{become_root_of, enter_ipc, enter_namespaces, mount_namespace, within_network};
 pub use pidfd::{kill, pid_of, pidfd, pidfd_signal, room_for_one};
 pub use signals::{SignalEvents, hold_hangup, hold_signals, reset_signals, survive_hangup};
-pub use wait::{Ended, has_ended, is_alive, reap_one, serve_as_init, serve_as_reaper, wait_for};
+pub use wait::{ChildExit, has_ended, is_alive, reap_one, serve_as_init, serve_as_reaper, wait_for};
 
 /// Gives the calling process the lowest priority, if it may restore the present one later. Returns the present
 /// priority, for [`set_priority`].

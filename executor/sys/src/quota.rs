@@ -59,7 +59,7 @@ struct DiskQuota {
 /// `struct fsxattr` of linux/fs.h.
 #[repr(C)]
 #[derive(Default)]
-struct Attributes {
+struct ProjectAttributes {
     flags: u32,
     extent_size: u32,
     extents: u32,
@@ -117,8 +117,8 @@ pub fn project_of(dir: BorrowedFd<'_>) -> Option<u32> {
     read(dir).ok().filter(|attributes| attributes.flags & INHERIT != 0).map(|attributes| attributes.project)
 }
 
-fn read(dir: BorrowedFd<'_>) -> io::Result<Attributes> {
-    let mut attributes = Attributes::default();
+fn read(dir: BorrowedFd<'_>) -> io::Result<ProjectAttributes> {
+    let mut attributes = ProjectAttributes::default();
     // SAFETY: the kernel fills a structure of this form through a valid reference that outlives the call.
     let result = unsafe { libc::ioctl(dir.as_raw_fd(), FS_IOC_FSGETXATTR, std::ptr::from_mut(&mut attributes)) };
     if result == 0 { Ok(attributes) } else { Err(io::Error::last_os_error()) }
@@ -134,7 +134,7 @@ mod tests {
     /// limits need kernel support: see the virtual-machine tests.)
     #[test]
     fn a_file_system_without_limits_enforces_none() {
-        assert_eq!([size_of::<State>(), size_of::<DiskQuota>(), size_of::<Attributes>()], [160, 112, 28]);
+        assert_eq!([size_of::<State>(), size_of::<DiskQuota>(), size_of::<ProjectAttributes>()], [160, 112, 28]);
         let proc = std::fs::File::open("/proc").unwrap();
         assert!(!enforces_projects(proc.as_fd()));
         assert!(limit_project(proc.as_fd(), 70_000, 1 << 20, 1 << 8).is_err() && project_of(proc.as_fd()).is_none());

@@ -38,12 +38,12 @@ fn remove_once(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
         Ok(false) => {}
         Err(error) => return Err(error.into()),
     }
-    let Some(mut walk) = Walk::start(dir, name)? else { return Ok(false) };
+    let Some(mut walk) = RemovalWalk::start(dir, name)? else { return Ok(false) };
     loop {
         match walk.step()? {
-            Step::On => {}
-            Step::Done => return Ok(true),
-            Step::Moved => return Ok(false),
+            WalkStep::On => {}
+            WalkStep::Done => return Ok(true),
+            WalkStep::Moved => return Ok(false),
         }
     }
 }
@@ -70,7 +70,7 @@ impl Identity {
 }
 
 /// A walk down from the top.
-struct Walk<'a> {
+struct RemovalWalk<'a> {
     top: BorrowedFd<'a>,
     /// Directories from the top to the current one: identity, and name in the parent.
     way: Vec<(Identity, CString)>,
@@ -78,7 +78,7 @@ struct Walk<'a> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Step {
+enum WalkStep {
     /// The walk continues.
     On,
     /// The tree is gone.
@@ -87,7 +87,7 @@ enum Step {
     Moved,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> RemovalWalk<'a> {
     /// Starts a walk; `None` if the name is no longer a directory.
     fn start(top: BorrowedFd<'a>, name: &CStr) -> io::Result<Option<Self>> {
         let Some(current) = open_below(top, name)? else { return Ok(None) };
@@ -95,32 +95,32 @@ impl<'a> Walk<'a> {
     }
 
     /// Empties the current directory, then descends into the first non-empty subdirectory, or goes up if there is none.
-    fn step(&mut self) -> io::Result<Step> {
+    fn step(&mut self) -> io::Result<WalkStep> {
         if let Some(full) = empty(&self.current)? {
-            let Some(next) = open_below(self.current.as_fd(), &full)? else { return Ok(Step::Moved) };
+            let Some(next) = open_below(self.current.as_fd(), &full)? else { return Ok(WalkStep::Moved) };
             self.way.push((Identity::from_certificate(&next)?, full));
             self.current = next;
-            return Ok(Step::On);
+            return Ok(WalkStep::On);
         }
-        let Some((_, name)) = self.way.pop() else { return Ok(Step::Done) };
+        let Some((_, name)) = self.way.pop() else { return Ok(WalkStep::Done) };
         let Some((expected, _)) = self.way.last() else {
-            return removed(unlinkat(self.top, &name, AtFlags::REMOVEDIR), Step::Done);
+            return removed(unlinkat(self.top, &name, AtFlags::REMOVEDIR), WalkStep::Done);
         };
         let above = open(self.current.as_fd(), c"..")?;
         if Identity::from_certificate(&above)? != *expected {
-            return Ok(Step::Moved);
+            return Ok(WalkStep::Moved);
         }
-        let step = removed(unlinkat(&above, &name, AtFlags::REMOVEDIR), Step::On);
+        let step = removed(unlinkat(&above, &name, AtFlags::REMOVEDIR), WalkStep::On);
         self.current = above;
         step
     }
 }
 
 /// Maps the result of removing a directory: `step` unless another process replaced or refilled the directory.
-fn removed(result: Result<(), Errno>, step: Step) -> io::Result<Step> {
+fn removed(result: Result<(), Errno>, step: WalkStep) -> io::Result<WalkStep> {
     match result {
         Ok(()) => Ok(step),
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST) => Ok(Step::Moved),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::NOTEMPTY | Errno::EXIST) => Ok(WalkStep::Moved),
         Err(error) => Err(error.into()),
     }
 }
@@ -229,21 +229,21 @@ mod tests {
             fs::write(other.join("above/kept/file"), "x").unwrap();
             fs::write(other.join("kept"), "x").unwrap();
             let dir = open_dir(home.path()).unwrap();
-            let mut walk = Walk::start(dir.as_fd(), c"tree").unwrap().unwrap();
+            let mut walk = RemovalWalk::start(dir.as_fd(), c"tree").unwrap().unwrap();
             // Down to `d`, wherever the walk passes first.
             while walk.way.last().is_none_or(|(_, name)| name != c"c") {
-                assert_eq!(walk.step().unwrap(), Step::On);
+                assert_eq!(walk.step().unwrap(), WalkStep::On);
             }
             let moved = ["a/b/c", "a/b", "a"][depth];
             let to = other.join("above").join(Path::new(moved).file_name().unwrap());
             fs::rename(tree.join(moved), &to).unwrap();
             let end = loop {
                 match walk.step().unwrap() {
-                    Step::On => {}
+                    WalkStep::On => {}
                     end => break end,
                 }
             };
-            assert_eq!(end, Step::Moved, "{moved}");
+            assert_eq!(end, WalkStep::Moved, "{moved}");
             drop(walk);
             remove(dir.as_fd(), OsStr::new("tree")).unwrap();
             assert!(!tree.exists(), "{moved}");

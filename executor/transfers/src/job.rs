@@ -20,7 +20,7 @@ pub enum Job {
     /// Fetch a URL into a file. Descriptors: the memory file with the URL, the file.
     Fetch(Fetch),
     /// Inspect a file: its checksum, its format, and whether it may be unpacked. Descriptor: the file.
-    Look(Look),
+    Look(InspectJob),
     /// Write a file as a tar archive. Descriptors: the file, the pipe to the unpacking process.
     Unpack(Unpack),
     /// Upload output of a container to a URL. Descriptors: the memory file with the URL, the pipe.
@@ -34,7 +34,7 @@ impl Job {
         let bytes = match self {
             Self::Locate => 0,
             Self::Fetch(Fetch { rules, .. }) | Self::Send(Send { rules }) => rules.bytes_max,
-            Self::Look(Look { unpacked_bytes_max, .. }) | Self::Unpack(Unpack { unpacked_bytes_max, .. }) => {
+            Self::Look(InspectJob { unpacked_bytes_max, .. }) | Self::Unpack(Unpack { unpacked_bytes_max, .. }) => {
                 *unpacked_bytes_max
             }
         };
@@ -81,7 +81,7 @@ pub struct Fetch {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Look {
+pub struct InspectJob {
     /// Expected checksum.
     pub checksum: Option<Checksum>,
     /// Most bytes of an archive's content.
@@ -91,7 +91,7 @@ pub struct Look {
 /// Format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Form {
+pub enum FileFormat {
     Tar,
     /// A gzip-compressed tar archive.
     TarGzip,
@@ -103,7 +103,7 @@ pub enum Form {
 /// Writes a file as a tar archive.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unpack {
-    pub form: Form,
+    pub form: FileFormat,
     /// File name, if the file is not an archive.
     pub name: String,
     /// Most bytes of an archive's content.
@@ -132,7 +132,7 @@ pub enum Report {
     NotModified,
     /// The file may be unpacked.
     Looked {
-        form: Form,
+        form: FileFormat,
         bytes: u64,
     },
     Unpacked,

@@ -8,7 +8,7 @@ use executor_layers::archive::{Entry, Kind, Reader, Source};
 use executor_layers::{Limits, UnpackError};
 use flate2::read::MultiGzDecoder;
 
-use crate::job::{Failure, Form, Look, Report};
+use crate::job::{Failure, FileFormat, InspectJob, Report};
 use crate::paths::{check_path, leads_out};
 use crate::remote::plain;
 use crate::zip;
@@ -18,26 +18,26 @@ const BLOCK: usize = 512;
 /// Read size in bytes.
 const PIECE: usize = 64 << 10;
 
-pub(crate) fn inspect(look: &Look, file: &File) -> Result<Report, Failure> {
+pub(crate) fn inspect(look: &InspectJob, file: &File) -> Result<Report, Failure> {
     if let Some(checksum) = &look.checksum {
         verify(checksum, file)?;
     }
     let bytes = file.metadata().map_err(|error| unreadable(&error))?.len();
     let form = form(file).map_err(|error| unreadable(&error))?;
     match form {
-        Form::Tar => entries(rewound(file)?, look.unpacked_bytes_max)?,
-        Form::TarGzip => {
+        FileFormat::Tar => entries(rewound(file)?, look.unpacked_bytes_max)?,
+        FileFormat::TarGzip => {
             let unpacked = Bounded { inner: MultiGzDecoder::new(rewound(file)?), left: room(bytes, look) };
             entries(unpacked, look.unpacked_bytes_max)?;
         }
-        Form::Zip => zip::check(rewound(file)?, look.unpacked_bytes_max)?,
-        Form::File => {}
+        FileFormat::Zip => zip::check(rewound(file)?, look.unpacked_bytes_max)?,
+        FileFormat::File => {}
     }
     Ok(Report::Looked { form, bytes })
 }
 
 /// Returns the uncompressed size limit of an archive, including a share for its headers.
-pub(crate) fn room(bytes: u64, look: &Look) -> u64 {
+pub(crate) fn room(bytes: u64, look: &InspectJob) -> u64 {
     let Limits { ratio, free, .. } = Limits::default();
     bytes.saturating_mul(ratio).max(free).min(look.unpacked_bytes_max.saturating_mul(2).saturating_add(1 << 20))
 }
@@ -75,7 +75,7 @@ fn digest<D: sha2::Digest>(file: &File) -> Result<String, Failure> {
 }
 
 /// Detects the format of a file from its content.
-fn form(file: &File) -> io::Result<Form> {
+fn form(file: &File) -> io::Result<FileFormat> {
     let start = |from: &mut dyn Read| -> io::Result<Vec<u8>> {
         let mut start = Vec::new();
         from.take(BLOCK as u64).read_to_end(&mut start)?;
@@ -85,15 +85,15 @@ fn form(file: &File) -> io::Result<Form> {
     rewind(file)?;
     let head = start(&mut &*file)?;
     if head.starts_with(b"PK\x03\x04") || head.starts_with(b"PK\x05\x06") {
-        return Ok(Form::Zip);
+        return Ok(FileFormat::Zip);
     }
     if head.starts_with(b"\x1f\x8b") {
         rewind(file)?;
         // A file that cannot be decompressed is a plain file.
         let unpacked = start(&mut MultiGzDecoder::new(file)).unwrap_or_default();
-        return Ok(if is_tar(&unpacked) { Form::TarGzip } else { Form::File });
+        return Ok(if is_tar(&unpacked) { FileFormat::TarGzip } else { FileFormat::File });
     }
-    Ok(if is_tar(&head) { Form::Tar } else { Form::File })
+    Ok(if is_tar(&head) { FileFormat::Tar } else { FileFormat::File })
 }
 
 /// Returns true if a block is a tar header, by its checksum, or the end of an empty archive.

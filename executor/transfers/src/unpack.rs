@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, Read, Write as _};
 use flate2::read::MultiGzDecoder;
 use tar::{Builder, EntryType, Header};
 
-use crate::job::{Failure, FailureKind, Form, Look, Report, Unpack};
+use crate::job::{Failure, FailureKind, FileFormat, InspectJob, Report, Unpack};
 use crate::look::{Bounded, rewound, room, unreadable};
 use crate::remote::plain;
 use crate::zip;
@@ -21,14 +21,14 @@ pub(crate) fn unpack(unpack: &Unpack, file: &File, pipe: File) -> Result<Report,
     let mut pipe = BufWriter::with_capacity(PIECE, pipe);
     let source = rewound(file)?;
     let written = match unpack.form {
-        Form::Tar => io::copy(&mut &*source, &mut pipe).map(drop),
-        Form::TarGzip => {
-            let look = Look { checksum: None, unpacked_bytes_max: unpack.unpacked_bytes_max };
+        FileFormat::Tar => io::copy(&mut &*source, &mut pipe).map(drop),
+        FileFormat::TarGzip => {
+            let look = InspectJob { checksum: None, unpacked_bytes_max: unpack.unpacked_bytes_max };
             let mut unpacked = Bounded { inner: MultiGzDecoder::new(source), left: room(bytes, &look) };
             io::copy(&mut unpacked, &mut pipe).map(drop)
         }
-        Form::Zip => zip::to_tar(source, &mut pipe, unpack.unpacked_bytes_max),
-        Form::File => single(source, bytes, &unpack.name, &mut pipe),
+        FileFormat::Zip => zip::to_tar(source, &mut pipe, unpack.unpacked_bytes_max),
+        FileFormat::File => single(source, bytes, &unpack.name, &mut pipe),
     };
     let ended = |error: io::Error| {
         let kind = if error.kind() == io::ErrorKind::BrokenPipe { FailureKind::Pipe } else { FailureKind::Final };

@@ -31,12 +31,12 @@ fn checks(startup: &[Check], liveness: &[Check], readiness: &[Check]) -> Checks 
     }
 }
 
-fn failed() -> Outcome {
-    Outcome::Failed("refused".into())
+fn failed() -> CheckOutcome {
+    CheckOutcome::Failed("refused".into())
 }
 
 /// Executes the check that is due, at its time.
-fn step(monitor: &mut Monitor<'_>, outcome: &Outcome) -> (CheckId, Duration, Option<Change>) {
+fn step(monitor: &mut Monitor<'_>, outcome: &CheckOutcome) -> (CheckId, Duration, Option<HealthChange>) {
     let (id, at) = monitor.next().unwrap();
     let change = monitor.tick(at).or_else(|| monitor.report(id, outcome, at, AT, 0).0);
     (id, at, change)
@@ -45,26 +45,26 @@ fn step(monitor: &mut Monitor<'_>, outcome: &Outcome) -> (CheckId, Duration, Opt
 /// Diego's parallel monitor waits for all its programs and joins their failures.
 #[test]
 fn parallel_failures_are_joined() {
-    let failed = |reason: &str| Outcome::Failed(reason.into());
+    let failed = |reason: &str| CheckOutcome::Failed(reason.into());
     let all = || checks(&[], &[check(1, 1), check(1, 1), check(1, 1)], &[]);
     let joined = Checks { monitor: MonitorForm::Parallel, ..all() };
     let mut monitor = Monitor::new(&joined, None, Duration::ZERO, || 0);
     for _ in 0..3 {
-        step(&mut monitor, &Outcome::Passed);
+        step(&mut monitor, &CheckOutcome::Passed);
     }
     let (first, at, change) = step(&mut monitor, &failed("one"));
     assert_eq!((first.index, at, change), (0, SECOND * 30, None));
-    assert_eq!(step(&mut monitor, &Outcome::Passed), (CheckId { index: 1, ..first }, at, None));
-    let change = Some(Change::End("Instance became unhealthy: one; three".into()));
+    assert_eq!(step(&mut monitor, &CheckOutcome::Passed), (CheckId { index: 1, ..first }, at, None));
+    let change = Some(HealthChange::End("Instance became unhealthy: one; three".into()));
     assert_eq!(step(&mut monitor, &failed("three")), (CheckId { index: 2, ..first }, at, change));
     assert_eq!(monitor.next(), None);
     // Control: checks without a monitor.
     let single = all();
     let mut monitor = Monitor::new(&single, None, Duration::ZERO, || 0);
     for _ in 0..3 {
-        step(&mut monitor, &Outcome::Passed);
+        step(&mut monitor, &CheckOutcome::Passed);
     }
-    assert_eq!(step(&mut monitor, &failed("one")).2, Some(Change::End("Instance became unhealthy: one".into())));
+    assert_eq!(step(&mut monitor, &failed("one")).2, Some(HealthChange::End("Instance became unhealthy: one".into())));
 }
 
 #[test]
@@ -74,13 +74,13 @@ fn a_container_that_starts_is_watched_and_ended() {
     assert_eq!(monitor.deadline(), None);
     assert_eq!(step(&mut monitor, &failed()).2, None);
     assert_eq!(monitor.deadline(), Some(SECOND * 60));
-    let (_, at, change) = step(&mut monitor, &Outcome::Passed);
-    assert_eq!((at, change), (SECOND * 2, Some(Change::Ready)));
+    let (_, at, change) = step(&mut monitor, &CheckOutcome::Passed);
+    assert_eq!((at, change), (SECOND * 2, Some(HealthChange::Ready)));
     assert_eq!(monitor.deadline(), None);
     let (_, at, change) = step(&mut monitor, &failed());
     assert_eq!((at, change), (SECOND * 32, None));
     let (_, at, change) = step(&mut monitor, &failed());
-    assert_eq!((at, change), (SECOND * 34, Some(Change::End("Instance became unhealthy: refused".into()))));
+    assert_eq!((at, change), (SECOND * 34, Some(HealthChange::End("Instance became unhealthy: refused".into()))));
     assert_eq!((monitor.next(), monitor.health().ready), (None, false));
 }
 
@@ -98,7 +98,7 @@ fn a_container_that_never_starts_is_ended_in_time() {
         }
     };
     assert_eq!((at, made), (SECOND * 60, 31));
-    assert_eq!(change, Some(Change::End("Instance never healthy after 1m0s: refused".into())));
+    assert_eq!(change, Some(HealthChange::End("Instance never healthy after 1m0s: refused".into())));
 }
 
 /// A check that could not be executed counts neither as success nor as failure. A daemon that is late executes a check
@@ -109,13 +109,13 @@ fn p37_only_a_failure_ends_a_container() {
     let late = SECOND * 500;
     let mut monitor = Monitor::new(&checks, None, late, || 0);
     for _ in 0..50 {
-        assert_eq!(step(&mut monitor, &Outcome::NotMade).2, None);
+        assert_eq!(step(&mut monitor, &CheckOutcome::NotMade).2, None);
     }
     assert_eq!(monitor.tick(late * 2), None);
     assert_eq!(monitor.health().startup[0], CheckState::default());
     let mut other = Monitor::new(&checks, None, late, || 0);
-    assert!(matches!(step(&mut other, &failed()).2, Some(Change::End(_))));
-    assert_eq!(step(&mut monitor, &Outcome::Passed).2, Some(Change::Ready));
+    assert!(matches!(step(&mut other, &failed()).2, Some(HealthChange::End(_))));
+    assert_eq!(step(&mut monitor, &CheckOutcome::Passed).2, Some(HealthChange::Ready));
 }
 
 /// Failures, and the passed startup, survive a restart of the daemon.
@@ -124,7 +124,7 @@ fn p35_p37_a_later_daemon_goes_on() {
     let checks = checks(&[check(2, 0)], &[check(1, 3)], &[check(1, 1)]);
     let mut monitor = Monitor::new(&checks, None, Duration::ZERO, || 0);
     for _ in 0..4 {
-        step(&mut monitor, &Outcome::Passed);
+        step(&mut monitor, &CheckOutcome::Passed);
     }
     assert!(monitor.health().ready);
     let liveness = CheckId { purpose: Purpose::Liveness, index: 0 };
@@ -136,7 +136,7 @@ fn p35_p37_a_later_daemon_goes_on() {
     let mut later = Monitor::new(&checks, Some(&kept), SECOND * 90, || 500);
     assert!(later.health().ready);
     assert_eq!(later.next().unwrap().1, SECOND * 105);
-    assert!(matches!(later.report(liveness, &failed(), SECOND * 91, AT, 0).0, Some(Change::End(_))));
+    assert!(matches!(later.report(liveness, &failed(), SECOND * 91, AT, 0).0, Some(HealthChange::End(_))));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn checks_of_many_containers_are_spread() {
     let mut monitor = Monitor::new(&checks, None, Duration::ZERO, || 0);
     let (id, _) = monitor.next().unwrap();
     let mut next = |spread| {
-        monitor.report(id, &Outcome::Passed, Duration::ZERO, AT, spread);
+        monitor.report(id, &CheckOutcome::Passed, Duration::ZERO, AT, spread);
         monitor.next().unwrap().1.as_millis()
     };
     assert_eq!([next(0), next(500), next(999), next(5000)], [30_000, 28_500, 27_003, 27_003]);
@@ -193,12 +193,12 @@ proptest! {
             let Some((id, at)) = monitor.next() else { break };
             let at = at.max(last);
             last = at;
-            let outcome = [Outcome::Passed, Outcome::Passed, failed(), Outcome::NotMade][kind].clone();
+            let outcome = [CheckOutcome::Passed, CheckOutcome::Passed, failed(), CheckOutcome::NotMade][kind].clone();
             let (change, _) = monitor.report(id, &outcome, at, AT, spread);
             let good = match outcome {
-                Outcome::Passed => Some(true),
-                Outcome::Failed(_) => Some(false),
-                Outcome::NotMade => None,
+                CheckOutcome::Passed => Some(true),
+                CheckOutcome::Failed(_) => Some(false),
+                CheckOutcome::NotMade => None,
             };
             match (started, id.purpose) {
                 (false, purpose) => {
@@ -213,7 +213,7 @@ proptest! {
             }
             let dead = since.ends_with_failures(unhealthy as usize);
             let late = !started && good == Some(false) && at >= checks.start_timeout;
-            prop_assert_eq!(matches!(change, Some(Change::End(_))), dead || late);
+            prop_assert_eq!(matches!(change, Some(HealthChange::End(_))), dead || late);
             if dead || late {
                 prop_assert!(monitor.next().is_none() && !monitor.health().ready);
                 break;
@@ -222,8 +222,8 @@ proptest! {
             prop_assert_eq!(monitor.health().started, started);
             prop_assert_eq!(monitor.health().ready, now_ready);
             let expected = match (ready, now_ready) {
-                (false, true) => Some(Change::Ready),
-                (true, false) => Some(Change::NotReady),
+                (false, true) => Some(HealthChange::Ready),
+                (true, false) => Some(HealthChange::NotReady),
                 _ => None,
             };
             prop_assert_eq!(change, expected);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Capabilities, Network, Version};
+use super::{Capabilities, CniNetwork, Version};
 use crate::ident::ContainerId;
 
 /// Name of the interface in the container.
@@ -25,7 +25,7 @@ pub struct Attachment {
     /// Boot in which the namespace path is valid.
     pub boot_id: String,
     /// Configuration of the network at the time of ADD; later changes of the configuration have no effect.
-    pub network: Network,
+    pub network: CniNetwork,
     /// Version of the CNI specification in use.
     pub version: Version,
     /// Capabilities that the plugins are asked for.

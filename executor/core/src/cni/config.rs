@@ -16,7 +16,7 @@ const VERSIONS_MAX: usize = 32;
 
 /// A configured network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Network {
+pub struct CniNetwork {
     /// Name of the network, under which plugins keep their state.
     pub name: String,
     /// Supported versions among those in its configuration: at least one, ascending.
@@ -54,7 +54,7 @@ pub fn is_config_name(name: &str) -> bool {
     !name.starts_with('.') && [".conflist", ".conf", ".json"].iter().any(|ending| name.ends_with(ending))
 }
 
-impl Network {
+impl CniNetwork {
     /// Parses the content of a configuration file.
     ///
     /// # Errors

@@ -28,12 +28,12 @@ fn asked() -> Capabilities {
 
 #[test]
 fn a_list_and_a_single_plugin_are_read() {
-    let list = Network::parse(LIST.as_bytes()).unwrap();
+    let list = CniNetwork::parse(LIST.as_bytes()).unwrap();
     assert_eq!((&*list.name, &*list.versions), ("blue", &[Version::V1_0_0][..]));
     let kinds: Vec<&str> = list.plugins.iter().map(|plugin| &*plugin.kind).collect();
     assert_eq!(kinds, ["bridge", "portmap", "tuning"]);
     let single = br#"{"cniVersion": "0.3.1", "name": "one", "type": "ptp", "ipMasq": true}"#;
-    let single = Network::parse(single).unwrap();
+    let single = CniNetwork::parse(single).unwrap();
     assert_eq!((single.plugins.len(), &*single.plugins[0].kind), (1, "ptp"));
     assert_eq!(single.plugins[0].config["ipMasq"], true);
 }
@@ -43,7 +43,7 @@ fn versions_that_are_spoken_here_remain() {
     let of = |versions: Value| {
         let mut root = json!({"name": "x", "type": "ptp"});
         root.as_object_mut().unwrap().extend(versions.as_object().unwrap().clone());
-        Network::parse(root.to_string().as_bytes()).map(|network| network.versions)
+        CniNetwork::parse(root.to_string().as_bytes()).map(|network| network.versions)
     };
     assert_eq!(of(json!({"cniVersion": "0.4.0"})).unwrap(), [Version::V0_4_0]);
     let several = json!({"cniVersion": "1.0.0", "cniVersions": ["9.9.9", "1.1.0", "0.2.0", "1.0.0"]});
@@ -75,11 +75,11 @@ fn what_is_no_network_is_named() {
         (many.as_str(), "`plugins` has 17 entries"),
     ];
     for (text, words) in table {
-        let error = Network::parse(text.as_bytes()).unwrap_err().to_string();
+        let error = CniNetwork::parse(text.as_bytes()).unwrap_err().to_string();
         assert!(error.contains(words), "{text}: {error}");
     }
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-    assert!(Network::parse(deep.as_bytes()).is_err());
+    assert!(CniNetwork::parse(deep.as_bytes()).is_err());
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn files_are_reported_by_their_endings() {
 /// Each plugin gets the network's name and version, only its declared capabilities, and the previous result.
 #[test]
 fn a_plugin_is_given_what_is_its_own() {
-    let network = Network::parse(LIST.as_bytes()).unwrap();
+    let network = CniNetwork::parse(LIST.as_bytes()).unwrap();
     let given = |index: usize, previous: Option<&Value>| {
         stdin(&network, &network.plugins[index], Version::V1_0_0, &asked(), previous)
     };
@@ -113,7 +113,7 @@ fn a_plugin_is_given_what_is_its_own() {
     assert_eq!(given(1, None).get("prevResult"), None, "prevResult of the configuration is dropped");
     assert_eq!(given(2, None)["runtimeConfig"]["dns"]["servers"], json!(["10.0.0.1"]));
     assert!(!asked().no_one_publishes(&network));
-    let single = Network::parse(br#"{"cniVersion": "1.0.0", "name": "one", "type": "ptp"}"#).unwrap();
+    let single = CniNetwork::parse(br#"{"cniVersion": "1.0.0", "name": "one", "type": "ptp"}"#).unwrap();
     assert!(asked().no_one_publishes(&single));
     assert!(!Capabilities::default().no_one_publishes(&single));
 }

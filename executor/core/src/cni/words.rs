@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{Network, Plugin, Version};
+use super::{CniNetwork, Plugin, Version};
 use crate::plan::Connectivity;
 
 /// Command of a plugin.
@@ -65,7 +65,7 @@ impl Capabilities {
 
     /// Returns true if ports are requested but no plugin of the network can publish them. (Name servers are written to
     /// resolv.conf without a plugin.)
-    pub fn no_one_publishes(&self, network: &Network) -> bool {
+    pub fn no_one_publishes(&self, network: &CniNetwork) -> bool {
         self.0.contains_key(PORTS) && !network.plugins.iter().any(|plugin| declares(plugin, PORTS))
     }
 }
@@ -102,7 +102,7 @@ fn declares(plugin: &Plugin, capability: &str) -> bool {
 /// Returns a plugin's own configuration with the network's name and version, the requested capabilities, and the
 /// result of the previous plugin (for ADD) or of all (for DEL).
 pub fn stdin(
-    network: &Network,
+    network: &CniNetwork,
     plugin: &Plugin,
     version: Version,
     asked: &Capabilities,

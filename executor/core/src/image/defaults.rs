@@ -238,8 +238,8 @@ mod tests {
     #[test]
     fn the_command_is_dockers() {
         // Entrypoint, cmd, path and args, with the expected command and shift.
-        type Row<'a> = (&'a [&'a str], &'a [&'a str], &'a str, &'a [&'a str], Option<(&'a [&'a str], i64)>);
-        let table: [Row<'_>; 9] = [
+        type CommandRow<'a> = (&'a [&'a str], &'a [&'a str], &'a str, &'a [&'a str], Option<(&'a [&'a str], i64)>);
+        let table: [CommandRow<'_>; 9] = [
             (&["/e", "-x"], &["c"], "", &[], Some((&["/e", "-x", "c"], 1))),
             (&["/e", "-x"], &["c"], "", &["a"], Some((&["/e", "-x", "a"], 1))),
             (&["/e"], &["c"], "/p", &["a"], Some((&["/p", "a"], 0))),

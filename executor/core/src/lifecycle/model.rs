@@ -8,7 +8,7 @@ use super::{State, advance};
 
 /// A step of the model.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum ModelStep {
     /// The shim takes its next step.
     Shim,
     /// The process exits by itself.
@@ -26,17 +26,17 @@ enum Step {
     StartDaemon,
 }
 
-const STEPS: [Step; 10] = [
-    Step::Shim,
-    Step::ProcessEnds,
-    Step::Stop,
-    Step::Launcher,
-    Step::Daemon,
-    Step::KillShim,
-    Step::KillLauncher,
-    Step::KillDaemon,
-    Step::StartLauncher,
-    Step::StartDaemon,
+const STEPS: [ModelStep; 10] = [
+    ModelStep::Shim,
+    ModelStep::ProcessEnds,
+    ModelStep::Stop,
+    ModelStep::Launcher,
+    ModelStep::Daemon,
+    ModelStep::KillShim,
+    ModelStep::KillLauncher,
+    ModelStep::KillDaemon,
+    ModelStep::StartLauncher,
+    ModelStep::StartDaemon,
 ];
 
 /// A container with daemon, launcher and shim.
@@ -78,18 +78,18 @@ impl World {
         }
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: ModelStep) {
         match step {
-            Step::Shim if self.shim => self.shim_goes_on(),
-            Step::ProcessEnds if self.record >= State::Created => self.process = false,
-            Step::Stop if self.shim => self.stop = true,
-            Step::Launcher if self.launcher && !self.shim && self.run_dir => self.finish(),
-            Step::Daemon if self.daemon => self.daemon_looks(),
-            Step::KillShim => self.shim = false,
-            Step::KillLauncher => self.launcher = false,
-            Step::KillDaemon => self.daemon = false,
-            Step::StartLauncher => self.launcher = true,
-            Step::StartDaemon => self.daemon = true,
+            ModelStep::Shim if self.shim => self.shim_goes_on(),
+            ModelStep::ProcessEnds if self.record >= State::Created => self.process = false,
+            ModelStep::Stop if self.shim => self.stop = true,
+            ModelStep::Launcher if self.launcher && !self.shim && self.run_dir => self.finish(),
+            ModelStep::Daemon if self.daemon => self.daemon_looks(),
+            ModelStep::KillShim => self.shim = false,
+            ModelStep::KillLauncher => self.launcher = false,
+            ModelStep::KillDaemon => self.daemon = false,
+            ModelStep::StartLauncher => self.launcher = true,
+            ModelStep::StartDaemon => self.daemon = true,
             _ => {}
         }
     }
@@ -159,7 +159,7 @@ proptest::proptest! {
             proptest::prop_assert_eq!(world.check(), Ok(()));
         }
         // Finally the launcher and the daemon are restarted, and the process is stopped. A shim is not restarted.
-        let at_last = [Step::StartLauncher, Step::StartDaemon, Step::Stop, Step::Shim, Step::Launcher, Step::Daemon];
+        let at_last = [ModelStep::StartLauncher, ModelStep::StartDaemon, ModelStep::Stop, ModelStep::Shim, ModelStep::Launcher, ModelStep::Daemon];
         for step in at_last.into_iter().cycle().take(20 * at_last.len()) {
             world.step(step);
             proptest::prop_assert_eq!(world.check(), Ok(()));

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Entry, PlacementError, RootfsView};
+use super::{PlacementError, RootfsEntry, RootfsView};
 
 /// Searches the future tree of a container for conflicts.
 pub(super) struct ConflictSearch<'a, V> {
@@ -11,7 +11,7 @@ pub(super) struct ConflictSearch<'a, V> {
 }
 
 impl<V: RootfsView> ConflictSearch<'_, V> {
-    fn entry(&self, at: &Path) -> Result<Entry, PlacementError<V::Error>> {
+    fn entry(&self, at: &Path) -> Result<RootfsEntry, PlacementError<V::Error>> {
         self.view.entry(at).map_err(|error| PlacementError::View(at.to_owned(), error))
     }
 
@@ -36,13 +36,13 @@ impl<V: RootfsView> ConflictSearch<'_, V> {
                 return Ok(Ok(Some(prefix.to_owned())));
             }
             match self.entry(prefix)? {
-                Entry::Directory => {}
-                Entry::Missing => return Ok(Ok(Some(prefix.to_owned()))),
-                Entry::Symlink => {
+                RootfsEntry::Directory => {}
+                RootfsEntry::Missing => return Ok(Ok(Some(prefix.to_owned()))),
+                RootfsEntry::Symlink => {
                     let why = format!("`{}`: {} is a symbolic link in the rootfs", path.display(), prefix.display());
                     return Ok(Err(why));
                 }
-                Entry::File | Entry::Special => {
+                RootfsEntry::File | RootfsEntry::Special => {
                     let why = format!("`{}`: {} is not a directory in the rootfs", path.display(), prefix.display());
                     return Ok(Err(why));
                 }
@@ -66,10 +66,10 @@ impl<V: RootfsView> ConflictSearch<'_, V> {
         }
         let shown = path.display();
         Ok(match self.entry(path)? {
-            Entry::Missing | Entry::File => Ok(None),
-            Entry::Symlink => Err(format!("`{shown}`: {shown} is a symbolic link in the rootfs")),
-            Entry::Directory => Err(format!("`{shown}` is a directory in the rootfs")),
-            Entry::Special => Err(format!("`{shown}` is a device, a socket or a pipe in the rootfs")),
+            RootfsEntry::Missing | RootfsEntry::File => Ok(None),
+            RootfsEntry::Symlink => Err(format!("`{shown}`: {shown} is a symbolic link in the rootfs")),
+            RootfsEntry::Directory => Err(format!("`{shown}` is a directory in the rootfs")),
+            RootfsEntry::Special => Err(format!("`{shown}` is a device, a socket or a pipe in the rootfs")),
         })
     }
 }

@@ -22,7 +22,7 @@ pub const ROOT_CAPABILITIES: [&str; 8] = [
 
 /// Capabilities of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct CapabilitySets {
     /// Permitted, effective and bounding capabilities, in the kernel's spelling.
     pub names: BTreeSet<&'static str>,
     /// True if they are also inheritable and ambient. Otherwise a user other than root would lose added capabilities at
@@ -32,7 +32,7 @@ pub struct Held {
 
 /// Returns the capabilities of a process of this user: the default set (all if privileged, none for users other than
 /// root), without those dropped, with those added.
-pub fn held(isolation: &Isolation, uid: u32) -> Held {
+pub fn held(isolation: &Isolation, uid: u32) -> CapabilitySets {
     let all = || CAPABILITIES.into_iter();
     let is = |list: &[String], name: &str| list.iter().any(|one| one == "ALL" || one == name);
     let by_default = |name: &str| {
@@ -40,11 +40,11 @@ pub fn held(isolation: &Isolation, uid: u32) -> Held {
         uid == 0 && default && !is(&isolation.capabilities_dropped, name)
     };
     let names = all().filter(|name| by_default(name) || is(&isolation.capabilities_added, name)).collect();
-    Held { names, ambient: uid != 0 }
+    CapabilitySets { names, ambient: uid != 0 }
 }
 
 /// Returns the sets in the specification's form.
-pub(super) fn sets(held: &Held) -> Result<LinuxCapabilities, OciSpecError> {
+pub(super) fn sets(held: &CapabilitySets) -> Result<LinuxCapabilities, OciSpecError> {
     let known = |name: &&'static str| name.strip_prefix("CAP_")?.parse().ok();
     let all: Capabilities = held.names.iter().filter_map(known).collect();
     let ambient = if held.ambient { all.clone() } else { Capabilities::new() };
@@ -85,7 +85,7 @@ mod tests {
             assert_eq!(count(&[], &[], privileged, 1000), 0, "a user other than root has what is added, nothing else");
         }
         let one = held(&isolation(&["CAP_NET_RAW"], &[], false), 1000);
-        assert_eq!(one, Held { names: ["CAP_NET_RAW"].into(), ambient: true });
+        assert_eq!(one, CapabilitySets { names: ["CAP_NET_RAW"].into(), ambient: true });
     }
 
     #[test]

@@ -12,7 +12,7 @@ use oci_spec::runtime::{
     SpecBuilder, UserBuilder,
 };
 
-use super::{Held, MASKED, READONLY, capabilities, cgroup, of_kernel, sys, without_resources};
+use super::{CapabilitySets, MASKED, READONLY, capabilities, cgroup, of_kernel, sys, without_resources};
 use crate::plan::{HostOptions, Plan, Rootfs, SHM_BYTES_DEFAULT, UserNamespace};
 use crate::validate::CAPABILITIES;
 
@@ -61,7 +61,7 @@ pub fn warm(skeleton: Skeleton<'_>) -> Result<Spec, OciSpecError> {
         .readonly_paths(all(&READONLY))
         .build()
         .map(without_resources)?;
-    let everything = Held { names: CAPABILITIES.into_iter().collect(), ambient: false };
+    let everything = CapabilitySets { names: CAPABILITIES.into_iter().collect(), ambient: false };
     let process = ProcessBuilder::default()
         .terminal(false)
         .user(UserBuilder::default().uid(0u32).gid(0u32).build()?)
@@ -108,8 +108,8 @@ mod tests {
         assert!(fits_warm(&fitting()));
         let tmpfs = Tmpfs { path: "/t".into(), bytes: 1, mode: 0o755, uid: 0, gid: 0, exec: false };
         let member = PodRole::Member { pod: "p".parse().unwrap(), share_processes: false };
-        type Change = Box<dyn Fn(&mut Plan)>;
-        let changes: [(&str, Change); 11] = [
+        type PlanChange = Box<dyn Fn(&mut Plan)>;
+        let changes: [(&str, PlanChange); 11] = [
             ("the host's ids", Box::new(|plan| plan.isolation.user_namespace = UserNamespace::Host)),
             ("privileged", Box::new(|plan| plan.isolation.privileged = true)),
             ("Docker's socket", Box::new(|plan| plan.isolation.docker_socket = true)),

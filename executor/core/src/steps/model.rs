@@ -70,7 +70,7 @@ fn grow(random: &mut Random, budget: &mut u64, depth: u32, runs: &mut usize) -> 
 
 /// End of a subtree, as computed by the reference interpreter.
 #[derive(Clone, Debug)]
-struct End {
+struct SubtreeEnd {
     at: u64,
     error: Option<StepError>,
     /// Start and end of each started process, in each of its runs.
@@ -90,7 +90,7 @@ struct Reference<'a> {
 }
 
 impl Reference<'_> {
-    fn eval(&self, action: &Action, start: u64, cancel: Option<u64>) -> End {
+    fn eval(&self, action: &Action, start: u64, cancel: Option<u64>) -> SubtreeEnd {
         let cancelled_by = |at: u64| cancel.is_some_and(|cancel| cancel < at);
         match action {
             Action::Run(index) | Action::Download(index) | Action::Upload(index) => {
@@ -109,14 +109,14 @@ impl Reference<'_> {
                     () => None,
                 };
                 let exit = (is_run && starts).then_some(Exit::Code(code));
-                End {
+                SubtreeEnd {
                     at,
                     error: error.map(|why| StepError { why, exit }),
                     ran: BTreeMap::from([((*index, run), (start, at))]),
                 }
             }
             Action::Serial(actions) => {
-                let mut end = End { at: start, error: None, ran: BTreeMap::new() };
+                let mut end = SubtreeEnd { at: start, error: None, ran: BTreeMap::new() };
                 for action in actions {
                     let next = self.eval(action, end.at, cancel);
                     end.ran.extend(next.ran);
@@ -128,11 +128,11 @@ impl Reference<'_> {
                 end
             }
             Action::Parallel(actions) => {
-                let ends: Vec<End> = actions.iter().map(|action| self.eval(action, start, cancel)).collect();
+                let ends: Vec<SubtreeEnd> = actions.iter().map(|action| self.eval(action, start, cancel)).collect();
                 Self::together(&ends, ends.iter().filter_map(|end| end.error.clone()).collect())
             }
             Action::Codependent(actions) => self.codependent(actions, start, cancel, true),
-            Action::Try(action) => End { error: None, ..self.eval(action, start, cancel) },
+            Action::Try(action) => SubtreeEnd { error: None, ..self.eval(action, start, cancel) },
             Action::Timeout { action, after } => {
                 let due = start + u64::try_from(after.as_millis()).unwrap();
                 let without = self.eval(action, start, cancel);
@@ -143,32 +143,32 @@ impl Reference<'_> {
                 let also = end.error.as_ref().and_then(StepError::reported).map(|reported| format!("; {reported}"));
                 let text = format!("exceeded {} timeout{}", go_duration(*after), also.unwrap_or_default());
                 let exit = end.error.as_ref().and_then(|error| error.exit);
-                End { error: Some(StepError { why: Why::Message(text), exit }), ..end }
+                SubtreeEnd { error: Some(StepError { why: Why::Message(text), exit }), ..end }
             }
             Action::EmitProgress { action, .. } => self.eval(action, start, cancel),
         }
     }
 
-    fn codependent(&self, actions: &[Action], start: u64, cancel: Option<u64>, fails_on_exit: bool) -> End {
+    fn codependent(&self, actions: &[Action], start: u64, cancel: Option<u64>, fails_on_exit: bool) -> SubtreeEnd {
         let alone = actions.iter().map(|action| self.eval(action, start, cancel).at);
         // The first end cancels the others, but not the step that ended.
         let first = alone.min().unwrap_or(start);
         let cancel = Some(cancel.map_or(first, |cancel| cancel.min(first)));
-        let ends: Vec<End> = actions.iter().map(|action| self.eval(action, start, cancel)).collect();
-        let mut order: Vec<&End> = ends.iter().collect();
+        let ends: Vec<SubtreeEnd> = actions.iter().map(|action| self.eval(action, start, cancel)).collect();
+        let mut order: Vec<&SubtreeEnd> = ends.iter().collect();
         order.sort_by_key(|end| end.at);
         let exited = || StepError::from_why(Why::Plain("Codependent step exited".into()));
         let errors = order.into_iter().filter_map(|end| end.error.clone().or_else(|| fails_on_exit.then(exited)));
         Self::together(&ends, errors.collect())
     }
 
-    fn together(ends: &[End], errors: Vec<StepError>) -> End {
+    fn together(ends: &[SubtreeEnd], errors: Vec<StepError>) -> SubtreeEnd {
         let at = ends.iter().map(|end| end.at).max().unwrap_or_default();
-        End { at, error: several(errors), ran: ends.iter().flat_map(|end| end.ran.clone()).collect() }
+        SubtreeEnd { at, error: several(errors), ran: ends.iter().flat_map(|end| end.ran.clone()).collect() }
     }
 
-    fn all(&self, actions: &Actions, cancel: Option<u64>) -> End {
-        let mut end = End { at: 0, error: None, ran: BTreeMap::new() };
+    fn all(&self, actions: &Actions, cancel: Option<u64>) -> SubtreeEnd {
+        let mut end = SubtreeEnd { at: 0, error: None, ran: BTreeMap::new() };
         if let Some(setup) = &actions.setup {
             end = self.eval(setup, 0, cancel);
             if end.error.is_some() || cancel.is_some_and(|cancel| cancel < end.at) {
@@ -197,7 +197,11 @@ impl Reference<'_> {
             let pause = earlier.after(policy, end.at - started, end.at);
             if cancelled(end.at + pause) {
                 let exit = if failed { end.error.and_then(|error| error.exit) } else { Some(Exit::Code(0)) };
-                return End { at: cancel.unwrap(), error: Some(StepError { why: Why::Cancelled, exit }), ran: end.ran };
+                return SubtreeEnd {
+                    at: cancel.unwrap(),
+                    error: Some(StepError { why: Why::Cancelled, exit }),
+                    ran: end.ran,
+                };
             }
             end.at += pause;
             self.run.set(self.run.get() + 1);
@@ -241,7 +245,7 @@ fn at(millis: u64) -> Timestamp {
 
 /// An event that is due at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Due {
+enum DueEvent {
     Cancel,
     Expired(Timer),
     Ended(usize),
@@ -250,7 +254,7 @@ enum Due {
 /// Executes the steps on a simulated clock. Returns the times at which each process ran.
 fn execute(steps: &mut Steps, behaviours: &Behaviours, cancel: Option<u64>) -> Runs {
     let mut ran = Runs::new();
-    let mut agenda: BTreeMap<(u64, Due), ()> = cancel.map(|at| ((at, Due::Cancel), ())).into_iter().collect();
+    let mut agenda: BTreeMap<(u64, DueEvent), ()> = cancel.map(|at| ((at, DueEvent::Cancel), ())).into_iter().collect();
     let mut now = 0;
     let mut orders = steps.start(at(0));
     loop {
@@ -260,7 +264,7 @@ fn execute(steps: &mut Steps, behaviours: &Behaviours, cancel: Option<u64>) -> R
         };
         for order in orders.drain(..) {
             match order {
-                Order::Start(process) | Order::Transfer(process) => {
+                StepOrder::Start(process) | StepOrder::Transfer(process) => {
                     let run = run_of(steps, process);
                     let Behaviour { lasts, starts, .. } = behaviours[process][run % 4];
                     let at = now + if starts { lasts } else { 2 };
@@ -269,22 +273,22 @@ fn execute(steps: &mut Steps, behaviours: &Behaviours, cancel: Option<u64>) -> R
                         .step_of(process)
                         .map_or_else(|| steps.is_transfer_done(process), |_| steps.is_done(process));
                     assert!(!twice && !is_done, "process {process} was started twice");
-                    agenda.insert((at, Due::Ended(process)), ());
+                    agenda.insert((at, DueEvent::Ended(process)), ());
                 }
-                Order::Cancel(process) | Order::CancelTransfer(process) => {
+                StepOrder::Cancel(process) | StepOrder::CancelTransfer(process) => {
                     let run = run_of(steps, process);
                     let (_, end) = ran.get_mut(&(process, run)).unwrap();
                     let sooner = now + behaviours[process][run % 4].lingers;
                     if sooner < *end {
-                        agenda.remove(&(*end, Due::Ended(process)));
+                        agenda.remove(&(*end, DueEvent::Ended(process)));
                         *end = sooner;
-                        agenda.insert((sooner, Due::Ended(process)), ());
+                        agenda.insert((sooner, DueEvent::Ended(process)), ());
                     }
                 }
-                Order::Expire(timer, after) => {
-                    agenda.insert((now + u64::try_from(after.as_millis()).unwrap(), Due::Expired(timer)), ());
+                StepOrder::Expire(timer, after) => {
+                    agenda.insert((now + u64::try_from(after.as_millis()).unwrap(), DueEvent::Expired(timer)), ());
                 }
-                Order::Say { .. } | Order::Clear(_) => {}
+                StepOrder::Say { .. } | StepOrder::Clear(_) => {}
             }
         }
         if steps.conclusion().is_some() {
@@ -294,9 +298,9 @@ fn execute(steps: &mut Steps, behaviours: &Behaviours, cancel: Option<u64>) -> R
         now = at;
         steps.set_uptime(Duration::from_millis(now));
         orders = match due {
-            Due::Cancel => steps.cancel(self::at(now)),
-            Due::Expired(timer) => steps.expired(timer, self::at(now)),
-            Due::Ended(process) => {
+            DueEvent::Cancel => steps.cancel(self::at(now)),
+            DueEvent::Expired(timer) => steps.expired(timer, self::at(now)),
+            DueEvent::Ended(process) => {
                 let Behaviour { code, starts, .. } = behaviours[process][run_of(steps, process) % 4];
                 let exited = RunEnd::Exited { exit: Exit::Code(code), out_of_memory: false, killed: false };
                 let end = if starts { exited } else { RunEnd::NotStarted("exec".into()) };

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use super::pace::RestartPacer;
-use super::{Order, Role, StepError, StepState, Steps, Timer, Why, go_duration};
+use super::{Role, StepError, StepOrder, StepState, Steps, Timer, Why, go_duration};
 use crate::backoff::Backoff;
 use crate::plan::RestartPolicy;
 use crate::record::{Exit, LastEnd, RestartRecord, StepRecord};
@@ -81,7 +81,7 @@ impl Restarts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AskedAgain {
     /// The run is being ended, and another run follows.
-    Follows(Vec<Order>),
+    Follows(Vec<StepOrder>),
     /// The action is ending or has already ended.
     IsEnding,
     /// There is no restart policy, or it permits no further run.
@@ -189,13 +189,13 @@ impl Steps {
         let reason = failed.map_or_else(|| "Exited with status 0".to_owned(), ToString::to_string);
         let pause = restarts.pause(self.uptime);
         let words = if pause.is_zero() { "now".to_owned() } else { format!("in {}", go_duration(pause)) };
-        self.orders.push(Order::Clear(format!("restarting {words}: {reason}")));
+        self.orders.push(StepOrder::Clear(format!("restarting {words}: {reason}")));
         let started_at = restarts.record.started_at;
         restarts.record.last = Some(LastEnd { exit, reason, started_at, finished_at: now });
         restarts.record.next_at = Some(now.after(pause));
         restarts.error = error;
         step.run += 1;
-        self.orders.push(Order::Expire(Timer { step: index, run: step.run }, pause));
+        self.orders.push(StepOrder::Expire(Timer { step: index, run: step.run }, pause));
     }
 
     /// Starts the next run.

@@ -35,8 +35,8 @@ fn conclusion(exit: Option<i32>, failure: Option<&str>) -> Option<Conclusion> {
 #[test]
 fn a_serial_action_ends_at_the_first_error() {
     let mut steps = steps(Action::Serial(vec![Action::Run(0), Action::Run(1), Action::Run(2)]), 3);
-    assert_eq!(steps.start(NOW), [Order::Start(0)]);
-    assert_eq!(steps.ended(0, exited(0), NOW), [Order::Start(1)]);
+    assert_eq!(steps.start(NOW), [StepOrder::Start(0)]);
+    assert_eq!(steps.ended(0, exited(0), NOW), [StepOrder::Start(1)]);
     assert_eq!(steps.conclusion(), None);
     assert_eq!(steps.ended(1, exited(3), NOW), []);
     assert_eq!(steps.conclusion(), conclusion(Some(3), Some("APP: Exited with status 3")));
@@ -49,9 +49,9 @@ fn a_timeout_cancels_and_says_so() {
     let action = Action::Timeout { action: Box::new(Action::Run(0)), after: Duration::from_secs(30) };
     let mut steps = steps(action, 1);
     let begun = steps.start(NOW);
-    let [Order::Expire(step, after), Order::Start(0)] = begun[..] else { panic!("{begun:?}") };
+    let [StepOrder::Expire(step, after), StepOrder::Start(0)] = begun[..] else { panic!("{begun:?}") };
     assert_eq!(after, Duration::from_secs(30));
-    assert_eq!(steps.expired(step, NOW), [Order::Cancel(0)]);
+    assert_eq!(steps.expired(step, NOW), [StepOrder::Cancel(0)]);
     assert_eq!(steps.expired(step, NOW), [], "once");
     assert_eq!(steps.ended(0, exited(143), NOW), []);
     assert_eq!(steps.conclusion(), conclusion(Some(143), Some("exceeded 30s timeout")));
@@ -60,8 +60,8 @@ fn a_timeout_cancels_and_says_so() {
 #[test]
 fn codependent_actions_end_together() {
     let mut steps = steps(Action::Codependent(vec![Action::Run(0), Action::Run(1)]), 2);
-    assert_eq!(steps.start(NOW), [Order::Start(0), Order::Start(1)]);
-    assert_eq!(steps.ended(1, exited(0), NOW), [Order::Cancel(0)]);
+    assert_eq!(steps.start(NOW), [StepOrder::Start(0), StepOrder::Start(1)]);
+    assert_eq!(steps.ended(1, exited(0), NOW), [StepOrder::Cancel(0)]);
     assert_eq!(steps.ended(0, exited(143), NOW), []);
     assert_eq!(steps.conclusion(), conclusion(Some(143), Some("Codependent step exited")));
 }
@@ -70,9 +70,9 @@ fn codependent_actions_end_together() {
 fn an_end_of_a_sidecar_without_an_error_is_none() {
     let actions = actions(Some(Action::Run(0)), Action::Run(1), vec![Action::Run(2)]);
     let mut steps = Steps::new(&actions, &[process("SETUP"), process("APP"), process("SIDE")], &[]);
-    assert_eq!(steps.start(NOW), [Order::Start(0)]);
-    assert_eq!(steps.ended(0, exited(0), NOW), [Order::Start(1), Order::Start(2)]);
-    assert_eq!(steps.ended(1, exited(0), NOW), [Order::Cancel(2)]);
+    assert_eq!(steps.start(NOW), [StepOrder::Start(0)]);
+    assert_eq!(steps.ended(0, exited(0), NOW), [StepOrder::Start(1), StepOrder::Start(2)]);
+    assert_eq!(steps.ended(1, exited(0), NOW), [StepOrder::Cancel(2)]);
     assert_eq!(steps.ended(2, RunEnd::Exited { exit: Exit::Signal(15), out_of_memory: false, killed: false }, NOW), []);
     let ended = steps.conclusion().unwrap();
     assert_eq!((ended.exit, ended.failure), (Some(Exit::Code(0)), None));
@@ -87,9 +87,9 @@ fn messages_follow_what_happens() {
         log_source: "STG".into(),
     };
     let action = Action::EmitProgress { action: Box::new(Action::Run(0)), messages };
-    let message = |failed, text: &str| Order::Say { log_source: "STG".into(), failed, text: text.into() };
+    let message = |failed, text: &str| StepOrder::Say { log_source: "STG".into(), failed, text: text.into() };
     let mut failing = steps(action.clone(), 1);
-    assert_eq!(failing.start(NOW), [message(false, "Staging..."), Order::Start(0)]);
+    assert_eq!(failing.start(NOW), [message(false, "Staging..."), StepOrder::Start(0)]);
     assert_eq!(failing.ended(0, exited(1), NOW), [message(true, "Staging failed: APP: Exited with status 1")]);
     let mut absent = steps(action.clone(), 1);
     absent.start(NOW);
@@ -118,7 +118,7 @@ fn memory_and_grace_are_reported() {
     assert_eq!(starved.conclusion().unwrap().failure.unwrap(), "APP: Exited with status 137 (out of memory)");
     let mut stubborn = steps(Action::Run(0), 1);
     stubborn.start(NOW);
-    assert_eq!(stubborn.cancel(NOW), [Order::Cancel(0)]);
+    assert_eq!(stubborn.cancel(NOW), [StepOrder::Cancel(0)]);
     stubborn.ended(0, RunEnd::Exited { exit: Exit::Signal(9), out_of_memory: false, killed: true }, NOW);
     assert_eq!(stubborn.records()[0].error.as_deref(), Some("exceeded graceful shutdown interval"));
 }
@@ -133,18 +133,18 @@ fn transfer(artifact: &str, direction: &str) -> PlannedTransfer {
 
 #[test]
 fn a_transfer_reports_of_itself() {
-    let message = |failed, text: &str| Order::Say { log_source: "CELL".into(), failed, text: text.into() };
+    let message = |failed, text: &str| StepOrder::Say { log_source: "CELL".into(), failed, text: text.into() };
     let steps_of = |artifact: &str, direction: &str, action: Action| {
         Steps::new(&actions(None, action, Vec::new()), &[], &[transfer(artifact, direction)])
     };
     let mut well = steps_of("droplet", "download", Action::Download(0));
-    assert_eq!(well.start(NOW), [message(false, "Downloading droplet..."), Order::Transfer(0)]);
+    assert_eq!(well.start(NOW), [message(false, "Downloading droplet..."), StepOrder::Transfer(0)]);
     assert!(well.transfer_began(0).is_some());
     assert_eq!(well.transferred(0, TransferEnd::Done(1536), NOW), [message(false, "Downloaded droplet (1.5K)")]);
     assert_eq!(well.conclusion(), conclusion(Some(0), None));
     assert_eq!(well.transferred(0, TransferEnd::Done(1), NOW), [], "once");
     let mut failing = steps_of("droplet", "upload", Action::Upload(0));
-    assert_eq!(failing.start(NOW), [message(false, "Uploading droplet..."), Order::Transfer(0)]);
+    assert_eq!(failing.start(NOW), [message(false, "Uploading droplet..."), StepOrder::Transfer(0)]);
     let end = TransferEnd::Failed("the server answered 500".into());
     let reported = "Uploading droplet failed: the server answered 500";
     assert_eq!(failing.transferred(0, end, NOW), [message(true, reported)]);
@@ -152,8 +152,8 @@ fn a_transfer_reports_of_itself() {
     assert_eq!(failing.conclusion(), conclusion(None, Some(reported)));
     assert_eq!(failing.records()[0].log_source, "CELL");
     let mut silent = steps_of("", "download", Action::Download(0));
-    assert_eq!(silent.start(NOW), [Order::Transfer(0)]);
-    assert_eq!(silent.cancel(NOW), [Order::CancelTransfer(0)]);
+    assert_eq!(silent.start(NOW), [StepOrder::Transfer(0)]);
+    assert_eq!(silent.cancel(NOW), [StepOrder::CancelTransfer(0)]);
     assert_eq!(silent.transferred(0, TransferEnd::Cancelled, NOW), []);
     assert_eq!((silent.records()[0].state, silent.conclusion()), (StepState::Cancelled, conclusion(None, None)));
     let mut unnamed = steps_of("", "download", Action::Download(0));
@@ -199,15 +199,15 @@ fn at(seconds: u64) -> Timestamp {
 }
 
 /// Extracts the log line and the delay from the orders of an end that is followed by a restart.
-fn pause(orders: &[Order]) -> (String, Timer, u64) {
-    let [Order::Clear(text), Order::Expire(timer, pause)] = orders else { panic!("{orders:?}") };
+fn pause(orders: &[StepOrder]) -> (String, Timer, u64) {
+    let [StepOrder::Clear(text), StepOrder::Expire(timer, pause)] = orders else { panic!("{orders:?}") };
     (text.clone(), *timer, pause.as_secs())
 }
 
 #[test]
 fn pauses_grow_with_ends_in_a_row_and_are_forgotten() {
     let mut steps = restarting(RestartMode::Always, Action::Run(0), 1);
-    assert_eq!(steps.start(at(0)), [Order::Start(0)]);
+    assert_eq!(steps.start(at(0)), [StepOrder::Start(0)]);
     let mut now = 0;
     let mut texts = Vec::new();
     for (ran, code) in [(1, 3), (2, 0), (3, 3), (3, 3), (3, 3), (3, 3), (3, 3), (599, 3), (600, 3), (1, 3)] {
@@ -219,7 +219,7 @@ fn pauses_grow_with_ends_in_a_row_and_are_forgotten() {
         now += waits;
         steps.set_uptime(Duration::from_secs(now));
         texts.push(text);
-        assert_eq!(steps.expired(timer, at(now)), [Order::Start(0)]);
+        assert_eq!(steps.expired(timer, at(now)), [StepOrder::Start(0)]);
         assert_eq!(steps.expired(timer, at(now)), [], "once");
     }
     let words = ["now", "in 10s", "in 20s", "in 40s", "in 1m20s", "in 2m40s", "in 5m0s", "in 5m0s", "now", "in 10s"];
@@ -278,7 +278,7 @@ fn a_stop_ends_the_policy_also_in_a_pause() {
     assert_eq!(steps.restarts().unwrap().next_at, None);
     let mut running = restarting(RestartMode::Always, Action::Run(0), 1);
     running.start(at(0));
-    assert_eq!(running.cancel(at(1)), [Order::Cancel(0)]);
+    assert_eq!(running.cancel(at(1)), [StepOrder::Cancel(0)]);
     assert_eq!(running.ended(0, exited(143), at(2)), []);
     assert_eq!(running.conclusion(), conclusion(Some(143), None));
     let mut lost = restarting(RestartMode::Always, Action::Run(0), 1);
@@ -293,12 +293,12 @@ fn a_timeout_of_an_earlier_run_does_not_reach_a_later_one() {
     let action = Action::Timeout { action: Box::new(Action::Run(0)), after: Duration::from_secs(30) };
     let mut steps = restarting(RestartMode::Always, action, 1);
     let begun = steps.start(at(0));
-    let [Order::Expire(first, _), Order::Start(0)] = begun[..] else { panic!("{begun:?}") };
+    let [StepOrder::Expire(first, _), StepOrder::Start(0)] = begun[..] else { panic!("{begun:?}") };
     let (_, timer, _) = pause(&steps.ended(0, exited(0), at(20)));
     let begun = steps.expired(timer, at(20));
-    let [Order::Expire(second, _), Order::Start(0)] = begun[..] else { panic!("{begun:?}") };
+    let [StepOrder::Expire(second, _), StepOrder::Start(0)] = begun[..] else { panic!("{begun:?}") };
     assert_eq!(steps.expired(first, at(30)), []);
-    assert_eq!(steps.expired(second, at(50)), [Order::Cancel(0)]);
+    assert_eq!(steps.expired(second, at(50)), [StepOrder::Cancel(0)]);
     let (text, ..) = pause(&steps.ended(0, exited(143), at(51)));
     assert_eq!(text, "restarting in 10s: exceeded 30s timeout");
 }
@@ -308,11 +308,11 @@ fn an_unhealthy_run_begins_again_as_far_as_the_policy_permits() {
     let why = || "Instance became unhealthy: no answer".to_owned();
     let mut steps = restarting(RestartMode::OnFailure(Some(1)), Action::Run(0), 1);
     steps.start(at(0));
-    assert_eq!(steps.run_again_for(why(), at(5)), AskedAgain::Follows(vec![Order::Cancel(0)]));
+    assert_eq!(steps.run_again_for(why(), at(5)), AskedAgain::Follows(vec![StepOrder::Cancel(0)]));
     assert_eq!(steps.run_again_for(why(), at(5)), AskedAgain::IsEnding);
     let (text, timer, _) = pause(&steps.ended(0, exited(0), at(6)));
     assert_eq!(text, "restarting now: Instance became unhealthy: no answer");
-    assert_eq!(steps.expired(timer, at(6)), [Order::Start(0)]);
+    assert_eq!(steps.expired(timer, at(6)), [StepOrder::Start(0)]);
     assert_eq!(steps.run_again_for(why(), at(7)), AskedAgain::NotPermitted, "once only");
     let mut without = self::steps(Action::Run(0), 1);
     without.start(at(0));
@@ -328,12 +328,12 @@ fn setup_is_not_repeated_and_sidecars_are() {
     });
     let actions = Actions { restart, ..actions(Some(Action::Run(0)), Action::Run(1), vec![Action::Run(2)]) };
     let mut steps = Steps::new(&actions, &[process("SETUP"), process("APP"), process("SIDE")], &[]);
-    assert_eq!(steps.start(at(0)), [Order::Start(0)]);
+    assert_eq!(steps.start(at(0)), [StepOrder::Start(0)]);
     assert!(steps.is_last_run(0) && !steps.is_last_run(1));
-    assert_eq!(steps.ended(0, exited(0), at(1)), [Order::Start(1), Order::Start(2)]);
+    assert_eq!(steps.ended(0, exited(0), at(1)), [StepOrder::Start(1), StepOrder::Start(2)]);
     assert!(steps.is_done(0));
-    assert_eq!(steps.ended(2, exited(9), at(2)), [Order::Cancel(1)]);
+    assert_eq!(steps.ended(2, exited(9), at(2)), [StepOrder::Cancel(1)]);
     let (text, timer, _) = pause(&steps.ended(1, exited(143), at(3)));
     assert_eq!(text, "restarting now: SIDE: Exited with status 9");
-    assert_eq!(steps.expired(timer, at(3)), [Order::Start(1), Order::Start(2)]);
+    assert_eq!(steps.expired(timer, at(3)), [StepOrder::Start(1), StepOrder::Start(2)]);
 }

@@ -11,14 +11,14 @@ use crate::plan::{
 };
 
 /// Other mounts of the container.
-pub(super) struct Beside<'a> {
+pub(super) struct MessageSurroundings<'a> {
     pub(super) files: &'a [PlannedFile],
     pub(super) file_directories: &'a [PathBuf],
     pub(super) tmpfs: &'a [Tmpfs],
     pub(super) volumes: &'a [Volume],
 }
 
-impl Beside<'_> {
+impl MessageSurroundings<'_> {
     /// Returns the name of the mount that conflicts with a file at this path, if any.
     fn conflict(&self, path: &Path) -> Option<&'static str> {
         if self.files.iter().any(|file| file.path.starts_with(path)) {
@@ -38,7 +38,11 @@ impl Beside<'_> {
 }
 
 /// Checks the file and its conflicts with other mounts, and fills in defaults.
-pub(super) fn message(asked: &TerminationMessage, beside: &Beside<'_>, report: &mut Report) -> TerminationMessage {
+pub(super) fn message(
+    asked: &TerminationMessage,
+    beside: &MessageSurroundings<'_>,
+    report: &mut Report,
+) -> TerminationMessage {
     let or_default = asked.path.as_os_str().is_empty();
     let path = if or_default { PathBuf::from(TERMINATION_PATH_DEFAULT) } else { asked.path.clone() };
     let bytes_max = if asked.bytes_max == 0 { TERMINATION_BYTES_DEFAULT } else { asked.bytes_max };
@@ -105,7 +109,8 @@ mod tests {
             let volumes =
                 [volume("/data/cache", VolumeSource::Empty(empty)), volume("/shared", VolumeSource::Host("x".into()))];
             let directories = ["/run/only".into()];
-            let beside = Beside { files: &files, file_directories: &directories, tmpfs: &[], volumes: &volumes };
+            let beside =
+                MessageSurroundings { files: &files, file_directories: &directories, tmpfs: &[], volumes: &volumes };
             let message = message(&asked(path), &beside, &mut report);
             assert_eq!(message.bytes_max, TERMINATION_BYTES_DEFAULT);
             report.0.len()
@@ -140,7 +145,7 @@ mod tests {
         }
         let mut report = Report::default();
         let large = TerminationMessage { bytes_max: TERMINATION_BYTES_MAX + 1, ..asked("") };
-        let beside = Beside { files: &[], file_directories: &[], tmpfs: &[], volumes: &[] };
+        let beside = MessageSurroundings { files: &[], file_directories: &[], tmpfs: &[], volumes: &[] };
         message(&large, &beside, &mut report);
         assert_eq!(report.0[0].field, "termination_message.bytes_max");
     }

@@ -31,7 +31,7 @@ const WRITTEN: [&str; 4] = ["/etc", "/etc/hostname", "/etc/hosts", "/etc/resolv.
 const ABOVE_DOCKER_SOCKET: [&str; 3] = ["/var", "/var/run", "/run"];
 
 /// Parts of a request that its volumes must fit.
-pub(super) struct Beside<'a> {
+pub(super) struct VolumeSurroundings<'a> {
     pub(super) rootfs: Option<&'a Rootfs>,
     pub(super) isolation: &'a Isolation,
     pub(super) limits: &'a Limits,
@@ -44,7 +44,7 @@ pub(super) struct Beside<'a> {
     pub(super) is_writable: bool,
 }
 
-impl<'a> Beside<'a> {
+impl<'a> VolumeSurroundings<'a> {
     fn from_plan(plan: &'a Plan) -> Self {
         Self {
             rootfs: Some(&plan.rootfs),
@@ -67,7 +67,7 @@ impl<'a> Beside<'a> {
 /// Returns the fault of a path, or the mount that conflicts with the target.
 pub fn check_device_mount(host_path: &Path, target: &Path, plan: &Plan) -> Result<(), FieldFault> {
     surroundings::plain_path(host_path).map_err(|fault| fault.within("hostPath"))?;
-    let beside = Beside::from_plan(plan);
+    let beside = VolumeSurroundings::from_plan(plan);
     path(target, &beside)?;
     let shown = shorten(&target.display().to_string());
     if plan.volumes.iter().any(|volume| volume.path == target) {
@@ -91,7 +91,12 @@ pub fn check_device_mount(host_path: &Path, target: &Path, plan: &Plan) -> Resul
 }
 
 /// Checks the volumes, and fills in defaults.
-pub(super) fn check(asked: &[Volume], beside: &Beside<'_>, policy: &Policy, report: &mut Report) -> Vec<Volume> {
+pub(super) fn check(
+    asked: &[Volume],
+    beside: &VolumeSurroundings<'_>,
+    policy: &Policy,
+    report: &mut Report,
+) -> Vec<Volume> {
     if asked.len() > VOLUMES_MAX {
         report.add("volumes", TooMany.because(format!("has {} entries; at most {VOLUMES_MAX}", asked.len())));
         return Vec::new();
@@ -123,7 +128,7 @@ pub(super) fn check(asked: &[Volume], beside: &Beside<'_>, policy: &Policy, repo
     asked.iter().map(filled).collect()
 }
 
-fn path(path: &Path, beside: &Beside<'_>) -> Result<(), FieldFault> {
+fn path(path: &Path, beside: &VolumeSurroundings<'_>) -> Result<(), FieldFault> {
     surroundings::mount_point(path, beside.with_token)?;
     let shown = || shorten(&path.display().to_string());
     if WRITTEN.iter().any(|written| path == Path::new(written)) {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use executor_core::checks::Change;
+use executor_core::checks::HealthChange;
 use executor_core::lifecycle::State;
 use executor_core::plan::Checks;
 use executor_core::protocol::{CheckOutput, EndUnhealthy, NoteHealth, ShimCall};
@@ -104,9 +104,9 @@ impl Actor {
         let id = self.handle.id();
         let kind = match &change {
             None => None,
-            Some(Change::Ready) => Some(EventKind::Ready),
-            Some(Change::NotReady) => Some(EventKind::NotReady),
-            Some(Change::End(_)) => Some(EventKind::Unhealthy),
+            Some(HealthChange::Ready) => Some(EventKind::Ready),
+            Some(HealthChange::NotReady) => Some(EventKind::NotReady),
+            Some(HealthChange::End(_)) => Some(EventKind::Unhealthy),
         };
         if let Some(kind) = kind {
             tracing::info!(container = %id, health = ?kind);
@@ -115,7 +115,7 @@ impl Actor {
         if keep {
             self.node.ledger.put(facts);
         }
-        if let Some(Change::End(reason)) = change {
+        if let Some(HealthChange::End(reason)) = change {
             let (link, id) = (Arc::clone(link), id.clone());
             // This task receives the answer. If there is none, the connection is lost, and checks start again on the
             // next connection.

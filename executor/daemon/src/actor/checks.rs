@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use executor_core::checks::{Change, CheckId, Health, Monitor, Outcome, words_of};
+use executor_core::checks::{CheckId, CheckOutcome, Health, HealthChange, Monitor, words_of};
 use executor_core::plan::{Check, Checks, HttpProbe, Network, Probe};
 use executor_core::protocol::{MakeSocket, ShimCall};
 use executor_core::time::Timestamp;
@@ -47,7 +47,7 @@ pub(crate) struct Checking {
 pub(crate) struct CheckReport {
     pub(crate) health: Health,
     /// Resulting action, if any.
-    pub(crate) change: Option<Change>,
+    pub(crate) change: Option<HealthChange>,
     /// True if the health must be recorded for a restart.
     pub(crate) keep: bool,
     /// Last lines of failed programs, for the container's log. They may contain secrets.
@@ -64,13 +64,13 @@ pub(crate) struct FailedOutput {
 }
 
 /// Result of one check, with the last lines of its program.
-struct Made {
-    outcome: Outcome,
+struct CheckRun {
+    outcome: CheckOutcome,
     output: Zeroizing<String>,
 }
 
-impl Made {
-    fn from_outcome(outcome: Outcome) -> Self {
+impl CheckRun {
+    fn from_outcome(outcome: CheckOutcome) -> Self {
         Self { outcome, output: Zeroizing::default() }
     }
 }
@@ -86,7 +86,7 @@ impl Checking {
     pub(crate) fn start(node: &Arc<Node>, handle: &Arc<Handle>, facts: &ContainerStatus) -> Option<Self> {
         let (run, started_at) = facts.run().filter(|_| facts.plan.checks.is_some())?;
         let (sender, reports) = mpsc::channel(1);
-        let target = Target {
+        let target = CheckTarget {
             node: Arc::clone(node),
             handle: Arc::clone(handle),
             address: address(facts),
@@ -147,7 +147,7 @@ fn spread() -> u32 {
 }
 
 /// A checked container.
-struct Target {
+struct CheckTarget {
     node: Arc<Node>,
     handle: Arc<Handle>,
     address: IpAddr,
@@ -158,9 +158,9 @@ struct Target {
 }
 
 /// The report channel is closed.
-struct RecvError;
+struct CheckRecvError;
 
-impl Target {
+impl CheckTarget {
     /// Returns the time since the start of the main action.
     fn now(&self) -> Duration {
         self.elapsed + self.origin.elapsed()
@@ -176,15 +176,16 @@ impl Target {
         checks: &Checks,
         kept: Option<&Health>,
         reports: &mpsc::Sender<CheckReport>,
-    ) -> Result<(), RecvError> {
+    ) -> Result<(), CheckRecvError> {
         let mut monitor = Monitor::new(checks, kept, self.now(), spread);
         // Output of the checks that failed last.
         let mut failed: Vec<FailedOutput> = Vec::new();
-        let send_report = async |monitor: &Monitor<'_>, change: Option<Change>, keep: bool, failed: &[FailedOutput]| {
-            let outputs = if matches!(change, Some(Change::End(_))) { failed.to_vec() } else { Vec::new() };
-            let report = CheckReport { health: monitor.health().clone(), change, keep, outputs };
-            reports.send(report).await.map_err(|_| RecvError)
-        };
+        let send_report =
+            async |monitor: &Monitor<'_>, change: Option<HealthChange>, keep: bool, failed: &[FailedOutput]| {
+                let outputs = if matches!(change, Some(HealthChange::End(_))) { failed.to_vec() } else { Vec::new() };
+                let report = CheckReport { health: monitor.health().clone(), change, keep, outputs };
+                reports.send(report).await.map_err(|_| CheckRecvError)
+            };
         if kept != Some(monitor.health()) {
             send_report(&monitor, None, true, &failed).await?;
         }
@@ -200,7 +201,7 @@ impl Target {
                 sleep_until(self.at(due)).await;
                 match monitor.check(id) {
                     Some(check) => self.make(check).await,
-                    None => Made::from_outcome(Outcome::NotMade),
+                    None => CheckRun::from_outcome(CheckOutcome::NotMade),
                 }
             };
             let made = tokio::select! {
@@ -210,7 +211,7 @@ impl Target {
             let (change, keep) = match made {
                 Some(made) => {
                     failed.retain(|output| output.id != id);
-                    if matches!(made.outcome, Outcome::Failed(_)) {
+                    if matches!(made.outcome, CheckOutcome::Failed(_)) {
                         let log_source = monitor.check(id).map(|check| check.log_source.clone()).unwrap_or_default();
                         failed.push(FailedOutput { id, log_source, text: made.output });
                         failed.sort_by_key(|output| (output.id.purpose, output.id.index));
@@ -226,27 +227,27 @@ impl Target {
         Ok(())
     }
 
-    fn log(&self, id: CheckId, outcome: &Outcome) {
+    fn log(&self, id: CheckId, outcome: &CheckOutcome) {
         let (container, purpose, index) = (self.handle.id(), id.purpose, id.index);
         match outcome {
-            Outcome::Passed => {}
-            Outcome::Failed(reason) => tracing::debug!(%container, ?purpose, index, reason, "a check failed"),
-            Outcome::NotMade => tracing::warn!(%container, ?purpose, index, "a check could not be made"),
+            CheckOutcome::Passed => {}
+            CheckOutcome::Failed(reason) => tracing::debug!(%container, ?purpose, index, reason, "a check failed"),
+            CheckOutcome::NotMade => tracing::warn!(%container, ?purpose, index, "a check could not be made"),
         }
     }
 
     /// Runs a check.
-    async fn make(&self, check: &Check) -> Made {
+    async fn make(&self, check: &Check) -> CheckRun {
         match &check.probe {
             Probe::Exec(probe) => program::check(&self.node, self.handle.id(), probe, check.timeout).await,
-            Probe::Tcp(port) => Made::from_outcome(self.connected(*port, check.timeout, None).await),
-            Probe::Http(probe) => Made::from_outcome(self.connected(probe.port, check.timeout, Some(probe)).await),
+            Probe::Tcp(port) => CheckRun::from_outcome(self.connected(*port, check.timeout, None).await),
+            Probe::Http(probe) => CheckRun::from_outcome(self.connected(probe.port, check.timeout, Some(probe)).await),
         }
     }
 
     /// Runs a check that connects to a port.
-    async fn connected(&self, port: u16, limit: Duration, request: Option<&HttpProbe>) -> Outcome {
-        let Some(socket) = self.socket().await else { return Outcome::NotMade };
+    async fn connected(&self, port: u16, limit: Duration, request: Option<&HttpProbe>) -> CheckOutcome {
+        let Some(socket) = self.socket().await else { return CheckOutcome::NotMade };
         let to = SocketAddr::new(self.address, port);
         let made = timeout(limit, async {
             let stream = socket.connect(to).await.map_err(|error| reported(&error))?;
@@ -259,14 +260,14 @@ impl Target {
         // Diego's healthcheck wording, which its users search for.
         result.map_or_else(
             |why| {
-                Outcome::Failed(match request {
+                CheckOutcome::Failed(match request {
                     None => format!("Failed to make TCP connection to port {port}: {why}"),
                     Some(request) => {
                         format!("Failed to make HTTP request to '{}' on port {port}: {why}", request.path)
                     }
                 })
             },
-            |()| Outcome::Passed,
+            |()| CheckOutcome::Passed,
         )
     }
 

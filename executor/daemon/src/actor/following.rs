@@ -13,13 +13,13 @@ use std::time::Duration;
 use executor_core::backoff::Backoff;
 use executor_core::lifecycle::State;
 use executor_proto::v1;
-use executor_providers::{Fetched, Wanted};
+use executor_providers::{FetchRequest, Fetched};
 use tokio::task::AbortHandle;
 use zeroize::Zeroize as _;
 
 use crate::api_error::Kind;
 use crate::model::container::Handle;
-use crate::model::sources::{SourceChange, SourceRecord, Stale, Target};
+use crate::model::sources::{SourceChange, SourceRecord, StaleValue, ValueTarget};
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::operations::rotate;
@@ -168,10 +168,10 @@ async fn refresh(node: &Arc<Node>, handle: &Arc<Handle>) -> RefreshOutcome {
     };
     let due = facts.sources.iter().filter(is_due);
     let due = due.filter_map(|source| Some((source, covering_rule(node, source)?)));
-    let (due, wanted): (Vec<&SourceRecord>, Vec<Wanted>) = due
+    let (due, wanted): (Vec<&SourceRecord>, Vec<FetchRequest>) = due
         .map(|(source, rule)| {
             let (reference, lease) = (source.reference.clone(), source.lease.clone());
-            (source, Wanted { reference, rule, lease })
+            (source, FetchRequest { reference, rule, lease })
         })
         .unzip();
     let results = node.providers.fetch(&wanted).await;
@@ -186,7 +186,7 @@ async fn refresh(node: &Arc<Node>, handle: &Arc<Handle>) -> RefreshOutcome {
                 new.lease = value.lease.take();
                 if new.tag != old.tag {
                     new.fetched_at = crate::now();
-                    if let Target::File(path) = &old.target {
+                    if let ValueTarget::File(path) = &old.target {
                         files.insert(path.clone(), std::mem::take(&mut *value.content));
                     }
                 }
@@ -219,8 +219,8 @@ async fn refresh(node: &Arc<Node>, handle: &Arc<Handle>) -> RefreshOutcome {
     outcome
 }
 
-fn stale(old: &SourceRecord, why: String) -> Stale {
-    Stale { since: old.stale.as_ref().map_or_else(crate::now, |stale| stale.since), why }
+fn stale(old: &SourceRecord, why: String) -> StaleValue {
+    StaleValue { since: old.stale.as_ref().map_or_else(crate::now, |stale| stale.since), why }
 }
 
 /// Creates the update of a container's files. Files that are not secret stay so.

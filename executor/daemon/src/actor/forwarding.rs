@@ -11,7 +11,7 @@ use executor_core::lifecycle::State;
 use tokio::sync::watch;
 use tokio::time::sleep_until;
 
-use crate::logs::sinks::{OutwardLog, Target};
+use crate::logs::sinks::{LogSink, OutwardLog};
 use crate::logs::watch::Subscription;
 use crate::model::container::{Handle, Presence};
 use crate::model::status::ContainerStatus;
@@ -105,7 +105,7 @@ enum Paused {
     Stopping,
 }
 
-async fn forward(node: &Arc<Node>, handle: &Arc<Handle>, target: &Arc<Target>, mut log: OutwardLog) {
+async fn forward(node: &Arc<Node>, handle: &Arc<Handle>, target: &Arc<LogSink>, mut log: OutwardLog) {
     let mut presence = handle.watch();
     let mut changes: Option<Subscription> = None;
     let mut waiting = None;
@@ -161,7 +161,7 @@ fn is_gone(presence: &watch::Receiver<Presence>) -> bool {
 /// Sends the pending output, one turn per chunk.
 async fn drain(
     node: &Arc<Node>,
-    target: &Arc<Target>,
+    target: &Arc<LogSink>,
     mut log: OutwardLog,
     presence: &mut watch::Receiver<Presence>,
     (over, deleted): (bool, bool),
@@ -204,7 +204,7 @@ async fn drain(
     }
 }
 
-async fn reading(log: OutwardLog, over: bool) -> (OutwardLog, std::io::Result<crate::logs::sinks::Batch>) {
+async fn reading(log: OutwardLog, over: bool) -> (OutwardLog, std::io::Result<crate::logs::sinks::MessageBatch>) {
     let mut log = log;
     let read = tokio::task::spawn_blocking(move || {
         let read = log.read(over);

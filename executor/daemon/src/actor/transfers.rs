@@ -32,20 +32,20 @@ use executor_core::record::{StepRecord, StepState};
 use executor_core::time::Timestamp;
 use executor_proto::v1::ExecFailure;
 use executor_sys::memfile::MemFile;
-use executor_transfers::job::{Failure, FailureKind, Fetch, Form, Job, Look, Report, Send, Unpack};
+use executor_transfers::job::{Failure, FailureKind, Fetch, FileFormat, InspectJob, Job, Report, Send, Unpack};
 use executor_transfers::one_line;
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::api_error::{ApiError, Kind};
-use crate::ipc::memfiles::Wiped;
+use crate::ipc::memfiles::WipedPayload;
 use crate::model::container::Handle;
 use crate::model::container::link::ShimLink;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::operations::copy;
 use crate::operations::exec::{self, CopyDirection, ExecOutcome, ExecSession, Stdio};
-use crate::store::artifacts::{Entry, Settings, Turn};
+use crate::store::artifacts::{Entry, Settings, TransferSlot};
 use worker::{Idle, Worker};
 
 /// Pauses between attempts.
@@ -116,7 +116,7 @@ struct Transfer {
 }
 
 /// The shim is gone or the step has ended, so the result is no longer needed.
-struct RecvError;
+struct WorkerRecvError;
 
 /// Why an attempt failed.
 enum Missed {
@@ -130,8 +130,8 @@ impl From<Failure> for Missed {
     }
 }
 
-impl From<RecvError> for Missed {
-    fn from(_: RecvError) -> Self {
+impl From<WorkerRecvError> for Missed {
+    fn from(_: WorkerRecvError) -> Self {
         Self::RecvError
     }
 }
@@ -204,10 +204,10 @@ impl Transfer {
     }
 
     /// Gets the URL in a memory file, which this process never reads.
-    async fn url(&self) -> Result<Wiped, Missed> {
+    async fn url(&self) -> Result<WipedPayload, Missed> {
         let call = ShimCall::ReadTransfer(ReadTransfer { transfer: self.number() });
-        let fd = self.link.call_with_fds(call, &[]).await.ok().flatten().ok_or(RecvError)?;
-        Ok(Wiped(MemFile::from_fd_to_wipe(fd, URL_MAX as u64)?))
+        let fd = self.link.call_with_fds(call, &[]).await.ok().flatten().ok_or(WorkerRecvError)?;
+        Ok(WipedPayload(MemFile::from_fd_to_wipe(fd, URL_MAX as u64)?))
     }
 
     /// Starts a worker, has the shim limit its CPU time, and sends it a job.
@@ -221,7 +221,7 @@ impl Transfer {
             Err(Some(refused)) if refused.reason() != Reason::NotFound => {
                 Err(Failure::transient(format!("worker: {}", refused.message)).into())
             }
-            Err(_) => Err(RecvError.into()), // the step has ended
+            Err(_) => Err(WorkerRecvError.into()), // the step has ended
         }
     }
 
@@ -231,8 +231,8 @@ impl Transfer {
     }
 
     /// Waits for a transfer slot.
-    async fn turn(&self) -> Result<Turn, RecvError> {
-        self.node.artifacts.turns.wait(&self.id).await.ok_or(RecvError)
+    async fn turn(&self) -> Result<TransferSlot, WorkerRecvError> {
+        self.node.artifacts.turns.wait(&self.id).await.ok_or(WorkerRecvError)
     }
 
     /// Has a worker parse the location of the URL.
@@ -273,8 +273,10 @@ impl Transfer {
                 }
             };
             // The next transfer may fetch while this one is unpacked.
-            let look =
-                Look { checksum: planned.checksum.clone(), unpacked_bytes_max: self.settings().unpacked_bytes_max };
+            let look = InspectJob {
+                checksum: planned.checksum.clone(),
+                unpacked_bytes_max: self.settings().unpacked_bytes_max,
+            };
             let looked = self.work(&Job::Look(look), &[entry.file.as_fd()]).await?;
             let Report::Looked { form, bytes } = looked else { return Err(unexpected().into()) };
             if let Some(held) = &held {
@@ -316,17 +318,17 @@ impl Transfer {
     }
 
     /// Has a process in the container unpack a downloaded file.
-    async fn unpack(&self, planned: &PlannedTransfer, form: Form, file: &File) -> Result<(), Missed> {
+    async fn unpack(&self, planned: &PlannedTransfer, form: FileFormat, file: &File) -> Result<(), Missed> {
         let path = Path::new(&planned.path);
         let (dir, name) = match form {
-            Form::File => match (path.parent(), path.file_name().and_then(|name| name.to_str())) {
+            FileFormat::File => match (path.parent(), path.file_name().and_then(|name| name.to_str())) {
                 (Some(dir), Some(name)) if !planned.path.ends_with('/') => (dir, name),
                 _ => {
                     let why = format!("{} is a directory, and the download is not an archive", planned.path);
                     return Err(Failure::last(why).into());
                 }
             },
-            Form::Tar | Form::TarGzip | Form::Zip => (path, ""),
+            FileFormat::Tar | FileFormat::TarGzip | FileFormat::Zip => (path, ""),
         };
         let copy = CopyDirection::In { download: true };
         let (session, Stdio { input, stdout, stderr, .. }) = self.enter(planned, &dir.to_string_lossy(), copy).await?;

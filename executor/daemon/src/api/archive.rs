@@ -29,7 +29,7 @@ use crate::server::wire::conversation::{Answers, Conversation, Outlet, Requests}
 /// Chunk size of an archive, in bytes.
 const CHUNK: usize = 16 << 10;
 
-type Sender = Outlet<v1::GetArchiveResponse>;
+type ArchiveSender = Outlet<v1::GetArchiveResponse>;
 
 /// Copies files out of a container.
 pub(super) async fn get(
@@ -76,7 +76,7 @@ async fn start(
     }
 }
 
-async fn send(session: &ExecSession, stdio: Stdio, sender: &Sender) -> Result<(), ApiError> {
+async fn send(session: &ExecSession, stdio: Stdio, sender: &ArchiveSender) -> Result<(), ApiError> {
     let Stdio { stdout, stderr, .. } = stdio;
     let failure = failure(stderr);
     let mut head = [0; 4];
@@ -95,7 +95,7 @@ async fn send(session: &ExecSession, stdio: Stdio, sender: &Sender) -> Result<()
     succeeded(session.ended().await, failure).await
 }
 
-async fn part(sender: &Sender, part: Out) -> Result<(), ApiError> {
+async fn part(sender: &ArchiveSender, part: Out) -> Result<(), ApiError> {
     let sent = sender.send(Ok(v1::GetArchiveResponse { part: Some(part) })).await;
     sent.map_err(|_| ApiError::new(Kind::Unavailable, "the client no longer reads"))
 }

@@ -28,7 +28,7 @@ use crate::server::wire::conversation::{Answers, Conversation, Outlet, Requests}
 /// Time limit for sending the shim the message that the client leaves.
 const LEAVE: Duration = Duration::from_secs(1);
 
-type Sender = Outlet<AttachResponse>;
+type AttachSender = Outlet<AttachResponse>;
 
 /// Attaches to the container that the first message names.
 pub(super) async fn attach(
@@ -86,7 +86,7 @@ async fn run_session(
     handle: Arc<Handle>,
     packets: Packets,
     requests: Requests<AttachRequest>,
-    sender: Sender,
+    sender: AttachSender,
 ) {
     let (last, stays) = tokio::select! {
         last = pass_on(&handle, &packets, &sender) => (last, true),
@@ -108,7 +108,7 @@ async fn run_session(
 }
 
 /// Forwards output. Returns the error if forwarding ended before the process's output did.
-async fn pass_on(handle: &Handle, packets: &Packets, sender: &Sender) -> Option<Status> {
+async fn pass_on(handle: &Handle, packets: &Packets, sender: &AttachSender) -> Option<Status> {
     let mut buffer = Zeroizing::new(vec![0; ATTACHED_PACKET_MAX]);
     loop {
         let Ok(Some(length @ 1..)) = packets.recv_bytes(&mut buffer).await else {

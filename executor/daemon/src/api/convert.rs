@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use executor_core::capacity::Amount;
 use executor_core::lifecycle::State;
-use executor_core::logline::{Entry, Missing, Place, Stream};
+use executor_core::logline::{Entry, LogPosition, Missing, Stream};
 use executor_core::placement::MountPoint;
 use executor_core::plan::{
     Connectivity, ExtraHost, Layout, LogLimits, MAIN_PROCESS, Network, OutputSource, Plan, PlannedOutputs, Protocol,
@@ -30,7 +30,7 @@ use executor_proto::v1;
 
 use crate::model::events::{Event, EventKind};
 use crate::model::quarantine::Phase;
-use crate::model::status::{ContainerStatus, End};
+use crate::model::status::{ContainerResult, ContainerStatus};
 use crate::requests::draft;
 
 pub(super) use cell::{drain, health};
@@ -332,7 +332,7 @@ fn main_process(facts: &ContainerStatus) -> v1::Process {
     }
 }
 
-fn result(end: &End) -> v1::Result {
+fn result(end: &ContainerResult) -> v1::Result {
     v1::Result {
         exit: end.exit.map(exit_status),
         oom_killed: end.oom_killed,
@@ -489,7 +489,12 @@ pub(crate) fn event(event: &Event) -> v1::Event {
 }
 
 /// Converts a range of missing output between two positions of a log.
-pub(crate) fn log_gap(from: Place, to: Place, missing: Missing, log_bytes_max: u64) -> v1::StreamLogsResponse {
+pub(crate) fn log_gap(
+    from: LogPosition,
+    to: LogPosition,
+    missing: Missing,
+    log_bytes_max: u64,
+) -> v1::StreamLogsResponse {
     let gap = v1::LogGap {
         dropped_bytes: to.bytes.saturating_sub(from.bytes),
         dropped_entries: to.entries.saturating_sub(from.entries),
@@ -500,7 +505,7 @@ pub(crate) fn log_gap(from: Place, to: Place, missing: Missing, log_bytes_max: u
 }
 
 /// Converts a log entry; `before` is the position in front of it.
-pub(crate) fn log_entry(entry: &Entry<'_>, before: Place) -> v1::StreamLogsResponse {
+pub(crate) fn log_entry(entry: &Entry<'_>, before: LogPosition) -> v1::StreamLogsResponse {
     let mut data = Vec::with_capacity(entry.content.len() + 1);
     data.extend_from_slice(entry.content);
     if entry.complete {

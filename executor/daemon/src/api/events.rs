@@ -16,7 +16,7 @@ use crate::store::event_log::Position;
 /// wait for slow clients: a client that falls behind receives a gap.
 const BATCH: usize = 16;
 
-type Sender = Outlet<v1::WatchEventsResponse>;
+type EventSender = Outlet<v1::WatchEventsResponse>;
 
 pub(super) fn watch(
     node: &Arc<Node>,
@@ -48,7 +48,7 @@ pub(super) fn watch(
     Ok(answers)
 }
 
-async fn follow(node: Arc<Node>, mut position: Position, only: Option<ContainerId>, sender: Sender) {
+async fn follow(node: Arc<Node>, mut position: Position, only: Option<ContainerId>, sender: EventSender) {
     let mut newest = node.events.subscribe();
     loop {
         newest.mark_unchanged();

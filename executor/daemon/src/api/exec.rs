@@ -29,7 +29,7 @@ const REST: usize = 1 << 20;
 /// Maximum number of queued input messages.
 const INPUT_DEPTH: usize = 16;
 
-type Sender = Outlet<ExecResponse>;
+type ExecSender = Outlet<ExecResponse>;
 
 /// Executes the process that the first message describes.
 pub(super) async fn exec(
@@ -75,7 +75,7 @@ async fn run_session(
     session: ExecSession,
     stdio: Stdio,
     requests: Requests<ExecRequest>,
-    sender: Sender,
+    sender: ExecSender,
 ) {
     let Stdio { terminal, input, stdout, stderr } = stdio;
     let own = (Arc::clone(&stdout), stderr.clone());
@@ -147,7 +147,7 @@ fn exit_status(exit: Exit) -> ExitStatus {
 }
 
 /// Forwards a process's output until it ends, or until the remaining data is sent after the process has exited.
-async fn pump(end: Arc<StdioFd>, part: fn(Vec<u8>) -> Out, mut ended: watch::Receiver<bool>, sender: Sender) {
+async fn pump(end: Arc<StdioFd>, part: fn(Vec<u8>) -> Out, mut ended: watch::Receiver<bool>, sender: ExecSender) {
     let mut buffer = Zeroizing::new(vec![0; CHUNK]);
     let mut rest = REST;
     loop {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use executor_core::image::{ImageDefaults, ImageReference};
 use executor_core::time::Timestamp;
 use executor_core::validate::{Violation, ViolationReason};
-use executor_images::{Credentials, Form, ImageError, ImageRecord, Progress, PruneRules, Stage};
+use executor_images::{Credentials, ImageError, ImageRecord, ImportFormat, Progress, PruneRules, Stage};
 use executor_proto::v1;
 use executor_proto::v1::images_server::{Images, ImagesServer};
 use executor_proto::v1::import_image_request::Part;
@@ -72,9 +72,9 @@ impl Images for ImageService {
         // Checked before the client sends the archive.
         self.node.config.policy.images.may_import().map_err(|refused| Status::from(of_image(&refused.into())))?;
         let form = match header.form() {
-            v1::import_header::Form::OciArchive => Form::OciArchive,
-            v1::import_header::Form::DockerArchive => Form::DockerArchive,
-            v1::import_header::Form::Unspecified => Form::Archive,
+            v1::import_header::Form::OciArchive => ImportFormat::OciArchive,
+            v1::import_header::Form::DockerArchive => ImportFormat::DockerArchive,
+            v1::import_header::Form::Unspecified => ImportFormat::Archive,
         };
         let name = match header.reference.as_str() {
             "" => None,

@@ -13,7 +13,7 @@ use executor_proto::v1;
 
 use super::{StreamError, convert};
 use crate::api_error::{ApiError, Kind};
-use crate::logs::reader::{Item, LogReader};
+use crate::logs::reader::{LogItem, LogReader};
 use crate::logs::tail::Tail;
 use crate::logs::watch::Subscription;
 use crate::model::container::{Handle, Presence};
@@ -23,7 +23,7 @@ use crate::server::wire::conversation::{Answers, Conversation, Outlet};
 /// Maximum interval between two reads of the clock.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 
-type Sender = Outlet<v1::StreamLogsResponse>;
+type LogSender = Outlet<v1::StreamLogsResponse>;
 
 pub(super) fn stream(
     node: &Arc<Node>,
@@ -43,7 +43,7 @@ pub(super) fn stream(
     if !violations.is_empty() {
         return Err(ApiError::invalid(violations));
     }
-    let selection = Selection {
+    let selection = LogSelection {
         since,
         until,
         offset: request.offset,
@@ -72,7 +72,7 @@ pub(super) fn stream(
 
 /// Part of a log that a client selects.
 #[derive(Clone, Copy)]
-struct Selection {
+struct LogSelection {
     since: Option<Timestamp>,
     until: Option<Timestamp>,
     offset: Option<u64>,
@@ -81,7 +81,7 @@ struct Selection {
     log_bytes_max: u64,
 }
 
-impl Selection {
+impl LogSelection {
     /// Returns true if the entry counts as a line of a tail.
     fn counts(&self, entry: &Entry<'_>) -> bool {
         self.since.is_none_or(|since| entry.time >= since) && self.until.is_none_or(|until| entry.time <= until)
@@ -97,13 +97,13 @@ impl Selection {
     }
 
     /// Returns the message of an item, if it is selected.
-    fn message(&self, item: &Item<'_>) -> Option<v1::StreamLogsResponse> {
+    fn message(&self, item: &LogItem<'_>) -> Option<v1::StreamLogsResponse> {
         let offset = self.offset.unwrap_or(0);
         match item {
             // A client that selects new entries does not miss those before the oldest retained one.
-            Item::Gap(from, ..) if from.entries == 0 && self.since.is_some() && self.offset.is_none() => None,
-            Item::Gap(_, to, _) if to.bytes < offset || to.entries < self.from_sequence => None,
-            Item::Gap(from, to, missing) => {
+            LogItem::Gap(from, ..) if from.entries == 0 && self.since.is_some() && self.offset.is_none() => None,
+            LogItem::Gap(_, to, _) if to.bytes < offset || to.entries < self.from_sequence => None,
+            LogItem::Gap(from, to, missing) => {
                 let mut gap = convert::log_gap(*from, *to, *missing, self.log_bytes_max);
                 if let Some(reported) = gap.gap.as_mut().filter(|_| from.entries + 1 < self.from_sequence) {
                     // The number of bytes that belong to earlier entries is unknown.
@@ -117,9 +117,9 @@ impl Selection {
                     .is_some_and(|reported| reported.dropped_bytes > 0 || reported.dropped_entries > 0)
                     .then_some(gap)
             }
-            Item::Entry(entry, _) if !self.counts(entry) => None,
-            Item::Entry(_, before) if before.entries + 1 < self.from_sequence => None,
-            Item::Entry(entry, before) => {
+            LogItem::Entry(entry, _) if !self.counts(entry) => None,
+            LogItem::Entry(_, before) if before.entries + 1 < self.from_sequence => None,
+            LogItem::Entry(entry, before) => {
                 let end = before.bytes + entry.output_bytes();
                 // The executor's own entries have no bytes: those exactly at the offset are selected.
                 if end < offset || (end == offset && entry.output_bytes() > 0) {
@@ -140,15 +140,15 @@ impl Selection {
 /// A log that is being streamed to a client.
 struct Log {
     reader: LogReader,
-    selection: Selection,
+    selection: LogSelection,
     tail: Tail,
     /// Tags of the log, sent with the first message.
     tags: HashMap<String, String>,
-    sender: Sender,
+    sender: LogSender,
 }
 
 /// Counts the lines to skip for a client that selects the last lines.
-async fn passed(directory: &Path, selection: Selection, tail: Option<u64>) -> Result<Tail, StreamError> {
+async fn passed(directory: &Path, selection: LogSelection, tail: Option<u64>) -> Result<Tail, StreamError> {
     let Some(lines) = tail else { return Ok(Tail::default()) };
     let (mut reader, now) = (LogReader::new(directory.to_owned()), crate::now());
     let counted = move || {
@@ -156,9 +156,9 @@ async fn passed(directory: &Path, selection: Selection, tail: Option<u64>) -> Re
         let mut enough = false;
         while !enough
             && reader.read(|item| match item {
-                Item::Entry(entry, _) if entry.time > now => enough = true,
-                Item::Entry(entry, _) if selection.counts(&entry) => drop(tail.takes(&entry)),
-                Item::Entry(..) | Item::Gap(..) => {}
+                LogItem::Entry(entry, _) if entry.time > now => enough = true,
+                LogItem::Entry(entry, _) if selection.counts(&entry) => drop(tail.takes(&entry)),
+                LogItem::Entry(..) | LogItem::Gap(..) => {}
             })?
         {}
         Ok(tail.last(lines))
@@ -182,8 +182,8 @@ impl Log {
                 let mut entries = Vec::new();
                 let more = reader.read(|item| {
                     let taken = match &item {
-                        Item::Entry(entry, _) => !selection.counts(entry) || tail.takes(entry),
-                        Item::Gap(..) => tail.has_begun(),
+                        LogItem::Entry(entry, _) => !selection.counts(entry) || tail.takes(entry),
+                        LogItem::Gap(..) => tail.has_begun(),
                     };
                     entries.extend(taken.then(|| selection.message(&item)).flatten());
                 });
@@ -217,11 +217,11 @@ impl Log {
         let (end, directory) = (self.reader.place(), self.reader.directory());
         let id = directory.file_name().unwrap_or_default().display();
         let message = match self.selection {
-            Selection { offset: Some(offset), .. } if offset > end.bytes => {
+            LogSelection { offset: Some(offset), .. } if offset > end.bytes => {
                 format!("offset is {offset}, but the log of container {id} ends at {}", end.bytes)
             }
             // A client that has read every entry requests the next number.
-            Selection { from_sequence, .. } if from_sequence > end.entries.saturating_add(1) => {
+            LogSelection { from_sequence, .. } if from_sequence > end.entries.saturating_add(1) => {
                 format!("from_sequence is {from_sequence}, but the log of container {id} has {} entries", end.entries)
             }
             _ => return Ok(()),

@@ -18,14 +18,14 @@ use crate::model::container::Handle;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::server::wire::conversation::{Answers, Conversation, Outlet};
-use crate::store::outputs::{Outputs, OutputsError, Reading};
+use crate::store::outputs::{OpenOutput, Outputs, OutputsError};
 
 /// Content of a message, in bytes.
 const PIECE: usize = 64 << 10;
 /// Number of messages that one disk read fills.
 const PIECES: usize = 8;
 
-type Sender = Outlet<v1::GetOutputsResponse>;
+type OutputSender = Outlet<v1::GetOutputsResponse>;
 
 /// Finds the requested outputs, and starts to stream them.
 pub(super) async fn stream(
@@ -33,7 +33,7 @@ pub(super) async fn stream(
     request: v1::GetOutputsRequest,
     conversation: &Conversation,
 ) -> Result<Answers<v1::GetOutputsResponse>, ApiError> {
-    let selection = Selection::parse(&request.path)?;
+    let selection = OutputSelection::parse(&request.path)?;
     let handle = node.find(&request.id)?;
     let facts = handle.facts().ok_or_else(|| ApiError::no_container(&request.id))?;
     let source = captured(&facts)?;
@@ -80,13 +80,13 @@ fn captured(facts: &ContainerStatus) -> Result<&OutputSource, ApiError> {
 
 /// Outputs that a request selects.
 #[derive(Debug)]
-enum Selection {
+enum OutputSelection {
     All,
     /// This file, or the files below this directory.
     Path(String),
 }
 
-impl Selection {
+impl OutputSelection {
     fn parse(path: &str) -> Result<Self, ApiError> {
         let wrong = |fault: FieldFault| Err(ApiError::invalid_field("path", fault));
         if path.len() >= PATH_MAX {
@@ -123,7 +123,12 @@ fn covers(wanted: &str, path: &str) -> bool {
     path.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-async fn send(handle: &Arc<Handle>, outputs: &Outputs, list: OutputsList, sender: &Sender) -> Result<(), StreamError> {
+async fn send(
+    handle: &Arc<Handle>,
+    outputs: &Outputs,
+    list: OutputsList,
+    sender: &OutputSender,
+) -> Result<(), StreamError> {
     for file in list.files {
         send_file(handle, outputs, file, sender).await?;
     }
@@ -141,7 +146,7 @@ async fn send_file(
     handle: &Arc<Handle>,
     outputs: &Outputs,
     file: CapturedFile,
-    sender: &Sender,
+    sender: &OutputSender,
 ) -> Result<(), StreamError> {
     let (reader, opened) = (outputs.clone(), file.clone());
     // Open the file before sending its description.
@@ -165,7 +170,7 @@ async fn send_file(
     }
 }
 
-fn some_pieces(reading: &mut Reading) -> Result<Vec<Vec<u8>>, OutputsError> {
+fn some_pieces(reading: &mut OpenOutput) -> Result<Vec<Vec<u8>>, OutputsError> {
     let mut pieces = Vec::with_capacity(PIECES);
     while pieces.len() < PIECES {
         match reading.next(PIECE)? {
@@ -176,7 +181,7 @@ fn some_pieces(reading: &mut Reading) -> Result<Vec<Vec<u8>>, OutputsError> {
     Ok(pieces)
 }
 
-async fn part(sender: &Sender, part: Part) -> Result<(), StreamError> {
+async fn part(sender: &OutputSender, part: Part) -> Result<(), StreamError> {
     sender.send(Ok(v1::GetOutputsResponse { part: Some(part) })).await.map_err(|_| StreamError::ClientGone)
 }
 
@@ -211,7 +216,7 @@ mod tests {
     }
 
     fn found(path: &str, declared: &OutputSource) -> Option<(Vec<String>, usize)> {
-        let list = Selection::parse(path).unwrap().choose(list(&["/out/a", "/out/a.b", "/out/c/d"]), declared)?;
+        let list = OutputSelection::parse(path).unwrap().choose(list(&["/out/a", "/out/a.b", "/out/c/d"]), declared)?;
         Some((list.files.into_iter().map(|file| file.path).collect(), list.skipped.len()))
     }
 
@@ -229,12 +234,17 @@ mod tests {
         for path in ["/o", "/out/x", "/out/a/b", "/out/c/d/e", "/tmp"] {
             assert_eq!(found(path, &directory), None, "{path}");
         }
-        assert!(Selection::parse("out/a").is_err() && Selection::parse(&format!("/{}", "x".repeat(5000))).is_err());
+        assert!(
+            OutputSelection::parse("out/a").is_err()
+                && OutputSelection::parse(&format!("/{}", "x".repeat(5000))).is_err()
+        );
     }
 
     #[test]
     fn an_empty_directory_is_there_all_the_same() {
-        let of = |path: &str, source| Selection::parse(path).unwrap().choose(OutputsList::default(), &source).is_some();
+        let of = |path: &str, source| {
+            OutputSelection::parse(path).unwrap().choose(OutputsList::default(), &source).is_some()
+        };
         assert!(of("/out/d", OutputSource::Directory("/out/d".into())));
         assert!(of("/out", OutputSource::Directory("/out/d".into())));
         assert!(!of("/out/d/e", OutputSource::Directory("/out/d".into())));

@@ -14,7 +14,7 @@ use super::convert;
 use crate::api_error::ApiError;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
-use crate::operations::stats::{self, Chosen, Reading};
+use crate::operations::stats::{self, ContainerSelection, UsageReading};
 use crate::requests::draft;
 use crate::server::wire::conversation::{Answers, Conversation, Outlet};
 
@@ -27,7 +27,7 @@ const INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// Maximum interval between two readings.
 const INTERVAL_MAX: Duration = Duration::from_secs(3600);
 
-type Sender = Outlet<v1::WatchStatsResponse>;
+type StatsSender = Outlet<v1::WatchStatsResponse>;
 
 pub(super) async fn get(node: &Arc<Node>, request: v1::StatsRequest) -> Result<v1::StatsResponse, ApiError> {
     let mut violations = too_many(&request.ids);
@@ -49,7 +49,7 @@ pub(super) async fn get(node: &Arc<Node>, request: v1::StatsRequest) -> Result<v
     if !violations.is_empty() {
         return Err(ApiError::invalid(violations));
     }
-    let chosen = Chosen::new(node, &request.ids)?;
+    let chosen = ContainerSelection::new(node, &request.ids)?;
     let (page, more) = chosen.page(node, after.as_ref(), most, |facts| has(facts, &request.labels));
     let next_page_token = page.last().filter(|_| more).map(|last| last.id().to_string()).unwrap_or_default();
     Ok(v1::StatsResponse { containers: messages(&stats::read(node, page).await), next_page_token })
@@ -75,13 +75,19 @@ pub(super) fn watch(
     if !violations.is_empty() {
         return Err(ApiError::invalid(violations));
     }
-    let chosen = Chosen::new(node, &request.ids)?;
+    let chosen = ContainerSelection::new(node, &request.ids)?;
     let (sender, answers) = conversation.answers();
     tokio::spawn(follow(Arc::clone(node), chosen, request.labels, interval, sender));
     Ok(answers)
 }
 
-async fn follow(node: Arc<Node>, chosen: Chosen, labels: HashMap<String, String>, interval: Duration, sender: Sender) {
+async fn follow(
+    node: Arc<Node>,
+    chosen: ContainerSelection,
+    labels: HashMap<String, String>,
+    interval: Duration,
+    sender: StatsSender,
+) {
     let mut due = Instant::now();
     loop {
         // Evaluated before the reading, which then includes final counters.
@@ -130,6 +136,6 @@ fn has(facts: &ContainerStatus, labels: &HashMap<String, String>) -> bool {
     labels.iter().all(|(name, value)| facts.plan.labels.get(name) == Some(value))
 }
 
-fn messages(readings: &[Reading]) -> Vec<v1::ContainerStats> {
+fn messages(readings: &[UsageReading]) -> Vec<v1::ContainerStats> {
     readings.iter().map(|(facts, usage)| convert::stats(facts, usage.as_ref())).collect()
 }

@@ -92,7 +92,7 @@ fn after(now: Timestamp, time: Duration) -> Timestamp {
 }
 
 /// Result of stopping a container.
-struct Stopped {
+struct StopResult {
     id: ContainerId,
     killed: bool,
     /// True if the container counted towards the `parallel` limit.
@@ -103,7 +103,7 @@ struct Stopped {
 struct Draining {
     node: Arc<Node>,
     progress: DrainProgress,
-    stops: JoinSet<Stopped>,
+    stops: JoinSet<StopResult>,
     /// Number of stopping containers that count towards the `parallel` limit.
     counted: usize,
     /// Containers that received a stop.
@@ -116,13 +116,13 @@ struct Draining {
 
 /// Deadline of a drain on the monotonic clock, so that setting the wall clock neither shortens nor extends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Due {
+struct DrainDeadline {
     /// The wall-clock time that the deadline was computed from.
     deadline_at: Timestamp,
     at: Instant,
 }
 
-impl Due {
+impl DrainDeadline {
     /// Computes the deadline of a drain. A known deadline stays if its date has not changed, and otherwise only moves
     /// forward.
     fn new(known: Option<Self>, drain: &Drain, instant: Instant, now: Timestamp) -> Self {
@@ -152,10 +152,10 @@ async fn execute(node: Arc<Node>) {
         pods: BTreeSet::new(),
     };
     let mut changes = node.cell.watch();
-    let mut due: Option<Due> = None;
+    let mut due: Option<DrainDeadline> = None;
     loop {
         let Some(drain) = changes.borrow_and_update().drain.clone().filter(|drain| !drain.done) else { return };
-        let due = due.insert(Due::new(due, &drain, Instant::now(), crate::now()));
+        let due = due.insert(DrainDeadline::new(due, &drain, Instant::now(), crate::now()));
         let left = due.at.saturating_duration_since(Instant::now());
         let (late, late_for) = (left.is_zero(), due.at.elapsed());
         let living = draining.living();
@@ -233,7 +233,7 @@ impl Draining {
             let facts = handle.facts();
             let exit = facts.and_then(|facts| facts.end.as_ref().and_then(|end| end.exit));
             let by_kill = exit == Some(Exit::Signal(KILL));
-            Stopped {
+            StopResult {
                 id: handle.id().clone(),
                 killed: by_kill && !handle.is_pod() && begun.elapsed() >= grace,
                 counted,
@@ -241,8 +241,8 @@ impl Draining {
         });
     }
 
-    fn stopped(&mut self, stopped: Option<Stopped>) {
-        let Some(Stopped { id, killed, counted }) = stopped else { return };
+    fn stopped(&mut self, stopped: Option<StopResult>) {
+        let Some(StopResult { id, killed, counted }) = stopped else { return };
         self.counted -= usize::from(counted);
         if killed && !self.progress.killed.contains(&id) {
             self.progress.killed.push(id);
@@ -301,16 +301,20 @@ mod tests {
     fn clock_jumps_leave_the_deadline() {
         let start = Instant::now();
         let hours = |hours: u64| Duration::from_nanos(hours * HOUR);
-        let due = Due::new(None, &drain(102 * HOUR), start, Timestamp(100 * HOUR));
+        let due = DrainDeadline::new(None, &drain(102 * HOUR), start, Timestamp(100 * HOUR));
         assert_eq!(due.at, start + hours(2));
         for now in [106, 88, 100] {
-            assert_eq!(Due::new(Some(due), &drain(102 * HOUR), start + hours(1), Timestamp(now * HOUR)), due, "{now}");
+            assert_eq!(
+                DrainDeadline::new(Some(due), &drain(102 * HOUR), start + hours(1), Timestamp(now * HOUR)),
+                due,
+                "{now}"
+            );
         }
         // Control: another request can bring the deadline forward, but not back.
-        let sooner = Due::new(Some(due), &drain(101 * HOUR), start, Timestamp(100 * HOUR));
+        let sooner = DrainDeadline::new(Some(due), &drain(101 * HOUR), start, Timestamp(100 * HOUR));
         assert_eq!(sooner.at, start + hours(1));
-        assert_eq!(Due::new(Some(sooner), &drain(102 * HOUR), start, Timestamp(100 * HOUR)).at, sooner.at);
+        assert_eq!(DrainDeadline::new(Some(sooner), &drain(102 * HOUR), start, Timestamp(100 * HOUR)).at, sooner.at);
         // A later daemon whose clock was set back waits no longer than the total time.
-        assert_eq!(Due::new(None, &drain(102 * HOUR), start, Timestamp(88 * HOUR)).at, start + hours(2));
+        assert_eq!(DrainDeadline::new(None, &drain(102 * HOUR), start, Timestamp(88 * HOUR)).at, start + hours(2));
     }
 }

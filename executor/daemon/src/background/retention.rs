@@ -25,7 +25,7 @@ const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Deletes completed containers beyond the configured number, age and size, until the daemon stops.
 pub(crate) async fn run_retention(node: Arc<Node>) {
-    let mut seen = Seen::default();
+    let mut seen = FirstSightings::default();
     loop {
         for (handle, reason) in superfluous(&node, &mut seen).await {
             match delete::delete(&node, Arc::clone(&handle), false).await {
@@ -72,7 +72,7 @@ impl Reason {
 /// wall clock does not age containers. Only the age at first sight is computed from dates, for containers of an earlier
 /// daemon.
 #[derive(Default)]
-struct Seen(HashMap<ContainerId, FirstSighting>);
+struct FirstSightings(HashMap<ContainerId, FirstSighting>);
 
 #[derive(Clone, Copy)]
 struct FirstSighting {
@@ -83,7 +83,7 @@ struct FirstSighting {
     bytes: Option<u64>,
 }
 
-impl Seen {
+impl FirstSightings {
     /// Returns the age of a completed container.
     fn age(&mut self, id: &ContainerId, finished_at: Timestamp, (now, instant): (Timestamp, Instant)) -> Duration {
         let sight = FirstSighting { finished_at, at: instant, age: now.since(finished_at), bytes: None };
@@ -135,7 +135,7 @@ fn bytes_on_disk(dir: &Path) -> u64 {
 }
 
 /// Returns the containers to delete, oldest first.
-async fn superfluous(node: &Node, seen: &mut Seen) -> Vec<(Arc<Handle>, Reason)> {
+async fn superfluous(node: &Node, seen: &mut FirstSightings) -> Vec<(Arc<Handle>, Reason)> {
     let now = (crate::now(), Instant::now());
     let mut completed: Vec<(Duration, Arc<Handle>)> = Vec::new();
     let mut unwanted = Vec::new();
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn clock_jumps_make_no_container_old() {
         let date = |hours: u64| Timestamp(hours * 3600 * 1_000_000_000);
-        let (mut seen, start) = (Seen::default(), Instant::now());
+        let (mut seen, start) = (FirstSightings::default(), Instant::now());
         let (a, b): (ContainerId, ContainerId) = ("a".parse().unwrap(), "b".parse().unwrap());
         assert_eq!(seen.age(&a, date(100), (date(100), start)), Duration::ZERO);
         for (now, passed) in [(106, HOUR), (94, 2 * HOUR)] {

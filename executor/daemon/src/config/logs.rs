@@ -37,7 +37,7 @@ const JOURNAL_PREFIXES: [&str; 6] = ["CONTAINER_", "EXECUTOR_", "SYSLOG_", "CODE
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Logs {
-    targets: Vec<Target>,
+    targets: Vec<OutputTarget>,
     labels: Vec<String>,
     message_bytes_max: Bytes,
     waiting_bytes_max: Bytes,
@@ -48,7 +48,7 @@ pub(super) struct Logs {
 impl Default for Logs {
     fn default() -> Self {
         Self {
-            targets: vec![Target::File],
+            targets: vec![OutputTarget::File],
             labels: Vec::new(),
             // rsyslog accepts 8,096 by default, and loses its position in a stream with larger messages.
             message_bytes_max: Bytes(8000),
@@ -62,7 +62,7 @@ impl Default for Logs {
 /// Destination of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Target {
+enum OutputTarget {
     /// Each container's file, which is always written.
     File,
     Journald,
@@ -172,11 +172,11 @@ impl Logs {
         if let Err(why) = unix_path(&self.journald.socket) {
             faults.push(check.fault("logs.journald.socket", &self.journald.socket.display(), &why));
         }
-        let syslog = self.syslog.resolve(wants(Target::Syslog), message, check, &mut faults);
+        let syslog = self.syslog.resolve(wants(OutputTarget::Syslog), message, check, &mut faults);
         ConfigError::all(faults)?;
         Ok(LogSettings {
-            journald: wants(Target::Journald).then_some(self.journald.socket),
-            syslog: syslog.filter(|_| wants(Target::Syslog)),
+            journald: wants(OutputTarget::Journald).then_some(self.journald.socket),
+            syslog: syslog.filter(|_| wants(OutputTarget::Syslog)),
             labels: self.labels,
             message_bytes_max: usize::try_from(message).unwrap_or(usize::MAX),
             waiting_bytes_max: waiting,

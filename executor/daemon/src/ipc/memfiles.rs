@@ -21,9 +21,9 @@ pub(crate) fn strings(name: &str, strings: &[&[u8]]) -> io::Result<MemFile> {
 
 /// A payload that is overwritten on drop. Its receiver overwrites it as well, unless the receiver was killed.
 #[derive(Debug)]
-pub(crate) struct Wiped(pub(crate) MemFile);
+pub(crate) struct WipedPayload(pub(crate) MemFile);
 
-impl Drop for Wiped {
+impl Drop for WipedPayload {
     fn drop(&mut self) {
         if let Err(error) = self.0.wipe() {
             tracing::error!(%error, "cannot wipe a memory file with secrets");

@@ -91,10 +91,10 @@ fn receive<M: Message + Default>(
 
 /// Calls that wait for their responses.
 #[derive(Debug)]
-pub(crate) struct PendingCalls<A>(Mutex<Waiting<A>>);
+pub(crate) struct PendingCalls<A>(Mutex<WaitingCalls<A>>);
 
 #[derive(Debug)]
-struct Waiting<A> {
+struct WaitingCalls<A> {
     last: u64,
     /// Callers by sequence number; `None` after the connection has ended.
     callers: Option<HashMap<u64, oneshot::Sender<A>>>,
@@ -102,7 +102,7 @@ struct Waiting<A> {
 
 impl<A> Default for PendingCalls<A> {
     fn default() -> Self {
-        Self(Mutex::new(Waiting { last: 0, callers: Some(HashMap::new()) }))
+        Self(Mutex::new(WaitingCalls { last: 0, callers: Some(HashMap::new()) }))
     }
 }
 

@@ -23,11 +23,11 @@ const ANSWER: Duration = Duration::from_secs(10);
 
 /// The signer process, opened on demand.
 #[derive(Debug, Default)]
-pub struct Signer(Mutex<Option<Open>>);
+pub struct Signer(Mutex<Option<OpenedSigner>>);
 
 /// A connected signer process.
 #[derive(Debug)]
-struct Open {
+struct OpenedSigner {
     packets: Packets,
     ready: SignerReady,
 }
@@ -74,7 +74,7 @@ impl Signer {
     }
 }
 
-impl Open {
+impl OpenedSigner {
     /// Sends one request. Returns the certificate or its refusal, or the error if the process is gone.
     async fn ask(&self, request: &SignRequest) -> Result<Result<Signed, ApiError>, String> {
         let exchange = async {
@@ -89,7 +89,7 @@ impl Open {
     }
 }
 
-async fn open(launcher: &Launcher) -> Result<Open, ApiError> {
+async fn open(launcher: &Launcher) -> Result<OpenedSigner, ApiError> {
     let session = launcher.session()?;
     let system = |error: std::io::Error| ApiError::from_system("signer", &error);
     let (ours, theirs) = Seqpacket::pair().map_err(system)?;
@@ -103,7 +103,7 @@ async fn open(launcher: &Launcher) -> Result<Open, ApiError> {
     let packets = Packets::new(ours).map_err(system)?;
     let reported = timeout(ANSWER, answer(&packets)).await.map_err(|_| gone(&late()))?;
     match reported.map_err(|why| gone(&why))? {
-        SignerAnswer::Ready(ready) => Ok(Open { packets, ready }),
+        SignerAnswer::Ready(ready) => Ok(OpenedSigner { packets, ready }),
         SignerAnswer::Refused(refused) => Err(refused_by(refused.into())),
         SignerAnswer::Signed(_) => Err(gone("it sent an unexpected response")),
     }

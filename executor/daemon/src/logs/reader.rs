@@ -14,7 +14,7 @@ use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use executor_core::logline::{self, CHUNK_MAX, Entry, Line, Missing, Place};
+use executor_core::logline::{self, CHUNK_MAX, Entry, Line, LogPosition, Missing};
 
 /// Read size, in bytes.
 const CHUNK: usize = 64 << 10;
@@ -30,34 +30,34 @@ pub struct LogReader {
     /// True if no further files are opened, because the directory may belong to another container by now.
     detached: bool,
     /// Files to be read, oldest first; empty before the first lookup, and while there is no log.
-    files: VecDeque<Open>,
+    files: VecDeque<OpenFile>,
     /// Incomplete last line of the first file.
     carry: Vec<u8>,
     /// True while the rest of an overlong line is skipped.
     skipping: bool,
     /// Position up to which the log was read.
-    place: Place,
+    place: LogPosition,
 }
 
 /// An item of a log.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Item<'a> {
+pub enum LogItem<'a> {
     /// An entry, and the position before it.
-    Entry(Entry<'a>, Place),
+    Entry(Entry<'a>, LogPosition),
     /// Missing output between two positions, and the reason.
-    Gap(Place, Place, Missing),
+    Gap(LogPosition, LogPosition, Missing),
 }
 
 /// Files of a log, oldest first.
 #[derive(Debug, Default)]
-pub struct LogFiles(VecDeque<Open>);
+pub struct LogFiles(VecDeque<OpenFile>);
 
 #[derive(Debug)]
-struct Open {
+struct OpenFile {
     file: File,
     identity: (u64, u64),
     /// Position at which the file starts, if it has one.
-    begins: Option<Place>,
+    begins: Option<LogPosition>,
 }
 
 impl LogReader {
@@ -69,12 +69,12 @@ impl LogReader {
             files: VecDeque::new(),
             carry: Vec::new(),
             skipping: false,
-            place: Place::default(),
+            place: LogPosition::default(),
         }
     }
 
     /// Returns the position up to which the log was read.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> LogPosition {
         self.place
     }
 
@@ -104,7 +104,7 @@ impl LogReader {
 
     /// Returns the number of unread bytes in the open files.
     pub fn remaining(&self) -> u64 {
-        let left = |file: &Open| {
+        let left = |file: &OpenFile| {
             let read = io::Seek::stream_position(&mut &file.file).unwrap_or(0);
             file.file.metadata().map_or(0, |metadata| metadata.len().saturating_sub(read))
         };
@@ -115,7 +115,7 @@ impl LogReader {
     ///
     /// # Errors
     /// Returns an error if the files cannot be read. Missing files are not an error.
-    pub fn read(&mut self, mut item: impl FnMut(Item<'_>)) -> io::Result<bool> {
+    pub fn read(&mut self, mut item: impl FnMut(LogItem<'_>)) -> io::Result<bool> {
         if self.files.is_empty() {
             self.files = self.open_logs()?;
         }
@@ -137,11 +137,11 @@ impl LogReader {
                     Some(Line::Entry(entry)) => {
                         let before = self.place;
                         self.place.pass(&entry);
-                        item(Item::Entry(entry, before));
+                        item(LogItem::Entry(entry, before));
                     }
                     Some(Line::Place(_, place, missing)) => {
                         if place.bytes > self.place.bytes || place.entries > self.place.entries {
-                            item(Item::Gap(self.place, place, missing));
+                            item(LogItem::Gap(self.place, place, missing));
                         }
                         self.place = place;
                     }
@@ -191,13 +191,13 @@ impl LogReader {
     }
 
     /// Opens the log's current files, oldest first; none if the reader is detached.
-    fn open_logs(&self) -> io::Result<VecDeque<Open>> {
+    fn open_logs(&self) -> io::Result<VecDeque<OpenFile>> {
         if self.detached { Ok(VecDeque::new()) } else { open_logs(&self.directory) }
     }
 }
 
 /// Opens the current log files in a directory, oldest first.
-fn open_logs(directory: &Path) -> io::Result<VecDeque<Open>> {
+fn open_logs(directory: &Path) -> io::Result<VecDeque<OpenFile>> {
     loop {
         // With this order, a rotation between the two opens yields the same file twice.
         let current = open(&directory.join("log"))?;
@@ -213,7 +213,7 @@ fn open_logs(directory: &Path) -> io::Result<VecDeque<Open>> {
     }
 }
 
-fn open(path: &Path) -> io::Result<Option<Open>> {
+fn open(path: &Path) -> io::Result<Option<OpenFile>> {
     let file = match File::open(path) {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound) => return Ok(None),
         other => other?,
@@ -223,7 +223,7 @@ fn open(path: &Path) -> io::Result<Option<Open>> {
     let length = file.read_at(&mut first, 0)?;
     let line = first[..length].split(|byte| *byte == b'\n').next().and_then(logline::parse);
     let begins = if let Some(Line::Place(_, place, _)) = line { Some(place) } else { None };
-    Ok(Some(Open { file, identity: (metadata.dev(), metadata.ino()), begins }))
+    Ok(Some(OpenFile { file, identity: (metadata.dev(), metadata.ino()), begins }))
 }
 
 #[cfg(test)]
@@ -245,17 +245,19 @@ mod tests {
 
     fn all(reader: &mut LogReader) -> Vec<String> {
         let mut texts = Vec::new();
-        let mut take = |item: Item<'_>| match item {
-            Item::Entry(entry, _) => texts.push(String::from_utf8_lossy(entry.content).into_owned()),
-            Item::Gap(from, to, _) => texts.push(format!("-{} -{}", to.bytes - from.bytes, to.entries - from.entries)),
+        let mut take = |item: LogItem<'_>| match item {
+            LogItem::Entry(entry, _) => texts.push(String::from_utf8_lossy(entry.content).into_owned()),
+            LogItem::Gap(from, to, _) => {
+                texts.push(format!("-{} -{}", to.bytes - from.bytes, to.entries - from.entries))
+            }
         };
         while reader.read(&mut take).unwrap() {}
         texts
     }
 
-    struct Writer(tempfile::TempDir, Option<File>);
+    struct TestWriter(tempfile::TempDir, Option<File>);
 
-    impl Writer {
+    impl TestWriter {
         fn write(&mut self, bytes: &[u8]) {
             let path = self.0.path().join("log");
             let file = self.1.get_or_insert_with(|| File::options().append(true).create(true).open(path).unwrap());
@@ -272,8 +274,8 @@ mod tests {
         }
     }
 
-    fn writer() -> Writer {
-        Writer(tempfile::tempdir().unwrap(), None)
+    fn writer() -> TestWriter {
+        TestWriter(tempfile::tempdir().unwrap(), None)
     }
 
     #[test]
@@ -315,15 +317,15 @@ mod tests {
     #[test]
     fn a_reader_that_falls_behind_is_reported_what_it_missed() {
         let mut log = writer();
-        let (mut reader, mut place) = (log.reader(), Place::default());
-        let mut write = |log: &mut Writer, text: &str| {
+        let (mut reader, mut place) = (log.reader(), LogPosition::default());
+        let mut write = |log: &mut TestWriter, text: &str| {
             let line = line(text);
             let Some(Line::Entry(entry)) = logline::parse(&line[..line.len() - 1]) else { panic!("{text}") };
             log.write(&line);
             place.pass(&entry);
             place
         };
-        let rotate = |log: &mut Writer, place: Place| {
+        let rotate = |log: &mut TestWriter, place: LogPosition| {
             log.rotate();
             let mut begins = Vec::new();
             logline::write_place(Timestamp(1), place, Missing::Lost, &mut begins);

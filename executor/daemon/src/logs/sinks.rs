@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use executor_core::ident::ContainerId;
-use executor_core::logline::{Place, Stream};
+use executor_core::logline::{LogPosition, Stream};
 use executor_core::plan::{Plan, Rootfs};
 use executor_core::time::Timestamp;
 use tokio::sync::MutexGuard;
@@ -37,7 +37,7 @@ use crate::logs::reader::{LogFiles, LogReader};
 use crate::telemetry::metrics::{Metrics, SinkMetrics};
 pub(crate) use message::Dropped;
 use message::{Assembler, Message};
-use places::Places;
+use places::SinkPositions;
 use receiver::{Address, Receiver};
 
 /// Minimum size that a deleted container's log counts as, in bytes, to account for its descriptors.
@@ -46,19 +46,19 @@ const WAITING_MIN: u64 = 64 << 10;
 /// All log sinks.
 #[derive(Debug, Default)]
 pub struct LogSinks {
-    targets: Vec<Arc<Target>>,
+    targets: Vec<Arc<LogSink>>,
 }
 
 /// A log sink.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(crate) struct LogSink {
     name: &'static str,
-    form: Form,
+    form: SinkFormat,
     settings: LogSettings,
     host: String,
     receiver: tokio::sync::Mutex<Receiver>,
-    places: Places,
-    followed: Mutex<HashMap<ContainerId, Arc<Followed>>>,
+    places: SinkPositions,
+    followed: Mutex<HashMap<ContainerId, Arc<DeletionState>>>,
     /// Size of deleted containers' logs that wait, in bytes.
     waiting: AtomicU64,
     metrics: SinkMetrics,
@@ -68,14 +68,14 @@ pub(crate) struct Target {
 
 /// Message format of a target.
 #[derive(Debug)]
-enum Form {
+enum SinkFormat {
     Journald,
     Syslog(SyslogSettings),
 }
 
 /// The container that messages name.
 #[derive(Debug)]
-pub(crate) struct Origin {
+pub(crate) struct MessageOrigin {
     id: ContainerId,
     image: Option<String>,
     labels: Vec<(String, String)>,
@@ -85,10 +85,10 @@ pub(crate) struct Origin {
 /// State of a deleted container for the task that sends its log. Locked while the log is read, so that nothing of a
 /// later container with the same id is read.
 #[derive(Debug, Default)]
-struct Followed(Mutex<Held>);
+struct DeletionState(Mutex<HeldFiles>);
 
 #[derive(Debug, Default)]
-enum Held {
+enum HeldFiles {
     /// The container exists.
     #[default]
     No,
@@ -98,11 +98,11 @@ enum Held {
 
 /// Messages that are sent in one turn.
 #[derive(Debug, Default)]
-pub(crate) struct Batch {
+pub(crate) struct MessageBatch {
     bytes: Vec<u8>,
     messages: Vec<Encoded>,
     /// Position at which reading continues after all messages are sent.
-    end: Place,
+    end: LogPosition,
     /// True if more may be available at once.
     pub(crate) more: bool,
 }
@@ -112,12 +112,12 @@ pub(crate) struct Batch {
 struct Encoded {
     /// End offset of the message.
     end: usize,
-    resume: Place,
+    resume: LogPosition,
     /// Bytes of output in the message; `None` for a message of the executor.
     output: Option<u64>,
 }
 
-impl Batch {
+impl MessageBatch {
     fn message(&self, index: usize) -> &[u8] {
         let from = index.checked_sub(1).map_or(0, |before| self.messages[before].end);
         &self.bytes[from..self.messages[index].end]
@@ -126,12 +126,12 @@ impl Batch {
 
 /// Size of a deleted container's log, counted while this value exists.
 #[derive(Debug)]
-pub(crate) struct Waiting {
-    target: Arc<Target>,
+pub(crate) struct WaitingBytes {
+    target: Arc<LogSink>,
     bytes: u64,
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingBytes {
     fn drop(&mut self) {
         self.target.waiting.fetch_sub(self.bytes, Ordering::Relaxed);
         self.target.metrics.deleted_bytes.dec_by(self.bytes.cast_signed());
@@ -141,13 +141,13 @@ impl Drop for Waiting {
 /// A container's log that is sent to one target.
 #[derive(Debug)]
 pub(crate) struct OutwardLog {
-    target: Arc<Target>,
+    target: Arc<LogSink>,
     id: ContainerId,
     created_at: Timestamp,
     reader: LogReader,
     assembler: Assembler,
     encoder: Encoder,
-    followed: Arc<Followed>,
+    followed: Arc<DeletionState>,
 }
 
 #[derive(Debug)]
@@ -160,15 +160,15 @@ impl LogSinks {
     /// Creates the configured targets. Their positions are stored in this directory.
     pub(crate) fn open(settings: &LogSettings, directory: &Path, metrics: &Metrics) -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-        let target = |name: &'static str, form: Form, address: Address| {
+        let target = |name: &'static str, form: SinkFormat, address: Address| {
             let metrics = metrics.outward(name);
-            Arc::new(Target {
+            Arc::new(LogSink {
                 name,
                 form,
                 settings: settings.clone(),
                 host: host.clone(),
                 receiver: tokio::sync::Mutex::new(Receiver::new(address, metrics.connected.clone())),
-                places: Places::open(directory.join(format!("logs-{name}.json"))),
+                places: SinkPositions::open(directory.join(format!("logs-{name}.json"))),
                 followed: Mutex::default(),
                 waiting: AtomicU64::new(0),
                 metrics,
@@ -176,15 +176,16 @@ impl LogSinks {
             })
         };
         let journald = settings.journald.as_ref();
-        let journald = journald.map(|path| target("journald", Form::Journald, Address::Journald(path.clone())));
+        let journald = journald.map(|path| target("journald", SinkFormat::Journald, Address::Journald(path.clone())));
         let syslog = settings.syslog.as_ref();
-        let syslog = syslog
-            .map(|syslog| target("syslog", Form::Syslog(syslog.clone()), Address::Syslog(syslog.address.clone())));
+        let syslog = syslog.map(|syslog| {
+            target("syslog", SinkFormat::Syslog(syslog.clone()), Address::Syslog(syslog.address.clone()))
+        });
         Self { targets: journald.into_iter().chain(syslog).collect() }
     }
 
     /// Returns the targets.
-    pub(crate) fn targets(&self) -> &[Arc<Target>] {
+    pub(crate) fn targets(&self) -> &[Arc<LogSink>] {
         &self.targets
     }
 
@@ -198,7 +199,7 @@ impl LogSinks {
             if let Err(error) = &files {
                 tracing::warn!(container = %id, %error, "the rest of the deleted container's log is not sent");
             }
-            *held = Held::Yes(files.ok());
+            *held = HeldFiles::Yes(files.ok());
         }
     }
 
@@ -227,7 +228,7 @@ impl LogSinks {
     }
 }
 
-impl Target {
+impl LogSink {
     /// Starts sending a container's log; `None` if all of it was sent. `is_over` is true if the container completed
     /// under an earlier daemon.
     pub(crate) fn log(
@@ -238,10 +239,10 @@ impl Target {
         is_over: bool,
     ) -> Option<OutwardLog> {
         let place = self.places.start(&plan.id, created_at, is_over)?;
-        let followed = Arc::<Followed>::default();
+        let followed = Arc::<DeletionState>::default();
         locked(&self.followed).insert(plan.id.clone(), Arc::clone(&followed));
         let named = |name: &String| Some((name.clone(), plan.labels.get(name)?.clone()));
-        let origin = Origin {
+        let origin = MessageOrigin {
             id: plan.id.clone(),
             image: if let Rootfs::Image(image) = &plan.rootfs { Some(image.reference.clone()) } else { None },
             labels: self.settings.labels.iter().filter_map(named).collect(),
@@ -249,12 +250,12 @@ impl Target {
         };
         let max = self.settings.message_bytes_max;
         let (encoder, length): (Encoder, usize) = match &self.form {
-            Form::Journald => {
+            SinkFormat::Journald => {
                 let fields = journald::Fields::new(&origin, max / 4);
                 let length = fields.length();
                 (Encoder::Journald(fields), length)
             }
-            Form::Syslog(settings) => {
+            SinkFormat::Syslog(settings) => {
                 let header = syslog::Header::new(settings, &self.host, &origin, max / 4);
                 let length = header.length();
                 (Encoder::Syslog(header), length)
@@ -276,17 +277,17 @@ impl Target {
     }
 
     /// Waits for a turn on the connection.
-    pub(crate) async fn turn(&self) -> Turn<'_> {
-        Turn(self.receiver.lock().await)
+    pub(crate) async fn turn(&self) -> SinkTurn<'_> {
+        SinkTurn(self.receiver.lock().await)
     }
 
     /// Counts the rest of a deleted container's log; `None` if the limit is reached.
-    pub(crate) fn wait(self: &Arc<Self>, bytes: u64) -> Option<Waiting> {
+    pub(crate) fn wait(self: &Arc<Self>, bytes: u64) -> Option<WaitingBytes> {
         let bytes = bytes.max(WAITING_MIN);
         let fits = |before: u64| before.checked_add(bytes).filter(|sum| *sum <= self.settings.waiting_bytes_max);
         self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
         self.metrics.deleted_bytes.inc_by(bytes.cast_signed());
-        Some(Waiting { target: Arc::clone(self), bytes })
+        Some(WaitingBytes { target: Arc::clone(self), bytes })
     }
 
     /// Counts a container whose output waits, until the result is dropped.
@@ -310,16 +311,16 @@ impl Target {
 
 /// A turn on a target's connection.
 #[derive(Debug)]
-pub(crate) struct Turn<'a>(MutexGuard<'a, Receiver>);
+pub(crate) struct SinkTurn<'a>(MutexGuard<'a, Receiver>);
 
-impl Turn<'_> {
+impl SinkTurn<'_> {
     /// Connects, and retries until it succeeds.
     pub(crate) async fn connect(&mut self) {
         self.0.connect().await;
     }
 
     /// Sends a batch, and retries until it succeeds. `sent` counts the sent messages.
-    pub(crate) async fn send(&mut self, batch: &Batch, sent: &mut usize) {
+    pub(crate) async fn send(&mut self, batch: &MessageBatch, sent: &mut usize) {
         self.0.send(batch, sent).await;
     }
 }
@@ -335,7 +336,7 @@ impl OutwardLog {
     ///
     /// # Errors
     /// Returns an error if the files cannot be read.
-    pub(crate) fn read(&mut self, over: bool) -> io::Result<Batch> {
+    pub(crate) fn read(&mut self, over: bool) -> io::Result<MessageBatch> {
         let mut messages = Vec::new();
         let followed = Arc::clone(&self.followed);
         let mut held = locked(&followed.0);
@@ -347,7 +348,7 @@ impl OutwardLog {
             self.assembler.flush(over, &mut messages);
         }
         self.target.count_dropped(self.assembler.take_dropped());
-        let mut batch = Batch { end: self.assembler.resume(), more, ..Batch::default() };
+        let mut batch = MessageBatch { end: self.assembler.resume(), more, ..MessageBatch::default() };
         for message in &messages {
             self.encode(message, &mut batch);
         }
@@ -359,13 +360,13 @@ impl OutwardLog {
         self.assembler.due()
     }
 
-    fn take_held(&mut self, held: &mut Held) {
-        if let Held::Yes(files) = held {
+    fn take_held(&mut self, held: &mut HeldFiles) {
+        if let HeldFiles::Yes(files) = held {
             self.reader.detach(files.take().unwrap_or_default());
         }
     }
 
-    fn encode(&self, message: &Message, batch: &mut Batch) {
+    fn encode(&self, message: &Message, batch: &mut MessageBatch) {
         match &self.encoder {
             Encoder::Journald(fields) => fields.write(message, &mut batch.bytes),
             Encoder::Syslog(header) => header.write(message, &mut batch.bytes),
@@ -376,7 +377,7 @@ impl OutwardLog {
     }
 
     /// Counts the sent part of a batch, and records the position.
-    pub(crate) fn sent(&self, batch: &Batch, sent: usize) {
+    pub(crate) fn sent(&self, batch: &MessageBatch, sent: usize) {
         let metrics = &self.target.metrics;
         for bytes in batch.messages[..sent].iter().filter_map(|message| message.output) {
             metrics.sent_lines.inc();
@@ -398,7 +399,7 @@ impl OutwardLog {
     }
 
     /// Drops the rest of the log, and counts it. `unsent` was read but not sent. Blocks on the disk.
-    pub(crate) fn give_up(&mut self, unsent: Option<(&Batch, usize)>) {
+    pub(crate) fn give_up(&mut self, unsent: Option<(&MessageBatch, usize)>) {
         let mut rest = Dropped::default();
         if let Some((batch, sent)) = unsent {
             for bytes in batch.messages[sent..].iter().filter_map(|message| message.output) {

@@ -24,16 +24,16 @@ const CHANGES: WatchMask =
 /// The daemon's inotify instance.
 #[derive(Debug)]
 pub struct DirectoryWatch {
-    shared: Arc<Shared>,
+    shared: Arc<WatchShared>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    followed: Mutex<Followed>,
+struct WatchShared {
+    followed: Mutex<FollowedLogs>,
 }
 
 #[derive(Debug)]
-struct Followed {
+struct FollowedLogs {
     watches: Watches,
     directories: HashMap<WatchDescriptor, Directory>,
 }
@@ -47,7 +47,7 @@ struct Directory {
 /// Watches one directory until it is dropped.
 #[derive(Debug)]
 pub struct Subscription {
-    shared: Arc<Shared>,
+    shared: Arc<WatchShared>,
     watched: WatchDescriptor,
     changed: watch::Receiver<()>,
 }
@@ -59,8 +59,8 @@ impl DirectoryWatch {
     /// Returns an error if this user has no inotify instances left.
     pub fn new() -> io::Result<Self> {
         let inotify = Inotify::init()?;
-        let followed = Followed { watches: inotify.watches(), directories: HashMap::new() };
-        let shared = Arc::new(Shared { followed: Mutex::new(followed) });
+        let followed = FollowedLogs { watches: inotify.watches(), directories: HashMap::new() };
+        let shared = Arc::new(WatchShared { followed: Mutex::new(followed) });
         tokio::spawn(pass_on(watched(inotify)?, Arc::clone(&shared)));
         Ok(Self { shared })
     }
@@ -109,7 +109,7 @@ impl Drop for Subscription {
 }
 
 /// Forwards changes until the runtime stops.
-async fn pass_on(mut inotify: AsyncFd<Inotify>, shared: Arc<Shared>) {
+async fn pass_on(mut inotify: AsyncFd<Inotify>, shared: Arc<WatchShared>) {
     let mut buffer = vec![0; 4096];
     loop {
         let read = inotify.async_io_mut(Interest::READABLE, |inotify| {

@@ -99,7 +99,7 @@ pub struct Cell {
     state: watch::Sender<CellState>,
     progress: watch::Sender<DrainProgress>,
     /// Serializes the drain tasks.
-    pub(crate) draining: Turns,
+    pub(crate) draining: SingleWorker,
     changing: Mutex<()>,
 }
 
@@ -109,7 +109,7 @@ impl Cell {
         Self {
             state: watch::Sender::new(state),
             progress: watch::Sender::new(DrainProgress::default()),
-            draining: Turns::default(),
+            draining: SingleWorker::default(),
             changing: Mutex::new(()),
         }
     }
@@ -155,12 +155,12 @@ impl Cell {
 /// The waiting task reads the state when its turn starts, so it does the work of all tasks that were rejected
 /// meanwhile.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
+pub(crate) struct SingleWorker {
     working: tokio::sync::Mutex<()>,
     is_awaited: AtomicBool,
 }
 
-impl Turns {
+impl SingleWorker {
     /// Waits for the turn. Returns `None` if another task is already waiting.
     pub(crate) async fn next(&self) -> Option<MutexGuard<'_, ()>> {
         if self.is_awaited.swap(true, Ordering::SeqCst) {
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn turns_any_number_one_waits() {
-        let turns = Turns::default();
+        let turns = SingleWorker::default();
         let mut context = Context::from_waker(Waker::noop());
         let Poll::Ready(Some(working)) = pin!(turns.next()).poll(&mut context) else { panic!("the first one works") };
         let mut waiting = pin!(turns.next());

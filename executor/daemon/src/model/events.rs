@@ -9,7 +9,7 @@ use executor_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::model::quarantine::Phase;
-use crate::model::status::End;
+use crate::model::status::ContainerResult;
 
 /// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,7 +80,7 @@ pub struct Event {
     #[serde(rename = "what")]
     pub kind: EventKind,
     /// Result of the container, with `completed`.
-    pub end: Option<Arc<End>>,
+    pub end: Option<Arc<ContainerResult>>,
     /// The step of a step event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<Arc<StepRecord>>,

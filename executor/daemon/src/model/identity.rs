@@ -29,12 +29,12 @@ pub struct IdentityRecord {
     pub replaced: u64,
     /// Reason, while the certificate cannot be renewed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stale: Option<Stale>,
+    pub stale: Option<StaleValue>,
 }
 
 /// Why a value or a certificate may be outdated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stale {
+pub struct StaleValue {
     /// Time of the first failure.
     pub since: Timestamp,
     /// Reason of the last failure.

@@ -12,12 +12,12 @@ use tokio::sync::oneshot;
 
 use crate::access::rules::Requester;
 use crate::model::identity::IdentityRecord;
-pub use crate::model::identity::Stale;
+pub use crate::model::identity::StaleValue;
 
 /// Destination of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Target {
+pub enum ValueTarget {
     /// A file, by absolute path.
     File(PathBuf),
     /// A secret environment variable, by name.
@@ -30,7 +30,7 @@ pub enum Target {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceRecord {
     /// Destination of the value.
-    pub target: Target,
+    pub target: ValueTarget,
     /// Path of the run action in an action tree; empty for an input of the container itself.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub action: String,
@@ -53,7 +53,7 @@ pub struct SourceRecord {
     pub lease: Option<Lease>,
     /// Reason, while the provider does not answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stale: Option<Stale>,
+    pub stale: Option<StaleValue>,
 }
 
 impl SourceRecord {
@@ -94,7 +94,7 @@ impl SourceChange {
             Self::Identity(new) => *identity = Some(*new),
             Self::Replaced { files, sources: new } => {
                 sources.retain(
-                    |old| !matches!(&old.target, Target::File(path) if old.action.is_empty() && files.contains(path)),
+                    |old| !matches!(&old.target, ValueTarget::File(path) if old.action.is_empty() && files.contains(path)),
                 );
                 sources.extend(new);
             }

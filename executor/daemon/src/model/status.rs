@@ -10,8 +10,8 @@ use executor_core::checks::Health;
 use executor_core::lifecycle::State;
 use executor_core::plan::{Plan, SETUP};
 use executor_core::record::{
-    ContainerRecord, Exit, ExitRecord, Failure, FailureKind, OutputsRecord, Prepared, RestartRecord, StepRecord,
-    StepState, Timings, WipeRecord,
+    ContainerRecord, Exit, ExitRecord, Failure, FailureKind, OutputsRecord, PreparedContainer, RestartRecord,
+    StepRecord, StepState, Timings, WipeRecord,
 };
 use executor_core::time::Timestamp;
 use executor_core::usage::Usage;
@@ -38,7 +38,7 @@ pub struct ContainerStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begun_at: Option<Timestamp>,
     /// Result of the preparation; set from `created` on.
-    pub prepared: Option<Prepared>,
+    pub prepared: Option<PreparedContainer>,
     /// Start of the process; set from `running` on.
     pub started_at: Option<Timestamp>,
     /// True if the container received a stop.
@@ -85,12 +85,12 @@ pub struct ContainerStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub identity: Option<IdentityRecord>,
     /// Result of the container; set at completion.
-    pub end: Option<Arc<End>>,
+    pub end: Option<Arc<ContainerResult>>,
 }
 
 /// Result of a completed container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct End {
+pub struct ContainerResult {
     /// Exit of the process; unset if the process never ran or its exit was not observed.
     pub exit: Option<Exit>,
     /// True if the kernel killed a process because memory ran out.
@@ -307,7 +307,7 @@ impl ContainerStatus {
     /// Applies the exit record without its plan.
     pub fn conclude<P>(&mut self, record: ExitRecord<P>) {
         self.progress(record.container);
-        self.end = Some(Arc::new(End {
+        self.end = Some(Arc::new(ContainerResult {
             exit: record.exit,
             oom_killed: record.oom_killed,
             stopped: self.stopped,
@@ -326,7 +326,7 @@ impl ContainerStatus {
 
     /// Completes without an exit record, if no process is left that could write one.
     pub fn conclude_without_record(&mut self, kind: FailureKind, message: impl Into<String>, now: Timestamp) {
-        self.end = Some(Arc::new(End {
+        self.end = Some(Arc::new(ContainerResult {
             exit: None,
             oom_killed: false,
             stopped: self.stopped,

@@ -30,7 +30,7 @@ use zeroize::Zeroizing;
 use crate::api_error::{ApiError, Kind};
 use crate::model::container::Handle;
 use crate::model::identity::IdentityRecord;
-use crate::model::sources::{SourceChange, Stale};
+use crate::model::sources::{SourceChange, StaleValue};
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::operations::rotate;
@@ -309,7 +309,7 @@ async fn renew(node: &Arc<Node>, handle: &Arc<Handle>) -> Renewal {
         return Renewal::Failed;
     }
     let since = old.stale.as_ref().map_or_else(crate::now, |stale| stale.since);
-    let stale = Some(Stale { since, why: problem.to_string() });
+    let stale = Some(StaleValue { since, why: problem.to_string() });
     if old.stale.as_ref().map(|stale| &*stale.why) != stale.as_ref().map(|stale| &*stale.why) {
         tracing::warn!(container = %handle.id(), "the container's certificate was not replaced: {problem}");
     }

@@ -25,7 +25,7 @@ use tokio::io::unix::AsyncFd;
 use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::api_error::{ApiError, Kind};
-use crate::ipc::memfiles::{self, Wiped};
+use crate::ipc::memfiles::{self, WipedPayload};
 use crate::ipc::packets::{Packets, watched};
 use crate::model::container::Handle;
 use crate::model::status::ContainerStatus;
@@ -178,7 +178,7 @@ pub(crate) async fn start(node: &Arc<Node>, start: Start) -> Result<ExecOutcome,
         let violation = Violation::new("start.container_environment", ViolationReason::Unsuitable.because(why));
         return Err(ApiError { kind: Kind::Precondition, ..ApiError::invalid(vec![violation]) });
     }
-    let payload = Wiped(load(request, &facts).map_err(|error| exhausted(handle.id(), &error))?);
+    let payload = WipedPayload(load(request, &facts).map_err(|error| exhausted(handle.id(), &error))?);
     let exec = protocol::Exec {
         container_id: request.id.clone(),
         user: request.user.clone(),
@@ -217,7 +217,7 @@ pub(crate) async fn archive(
     };
     let count = flags.len().to_string();
     let strings = ProcessPayload::strings(path.as_bytes(), b"/", count.as_bytes(), &flags, &[]);
-    let payload = Wiped(memfiles::strings(PAYLOAD, &strings).map_err(|error| exhausted(handle.id(), &error))?);
+    let payload = WipedPayload(memfiles::strings(PAYLOAD, &strings).map_err(|error| exhausted(handle.id(), &error))?);
     let exec = protocol::Exec {
         container_id: id.to_owned(),
         user: user.to_owned(),
@@ -267,7 +267,7 @@ async fn hand_over(
     id: &ContainerId,
     call: LauncherCall,
     terminal: bool,
-    payload: Wiped,
+    payload: WipedPayload,
 ) -> Result<ExecOutcome, ApiError> {
     let exhausted = |error: std::io::Error| exhausted(id, &error);
     let session = node.launcher.session()?;

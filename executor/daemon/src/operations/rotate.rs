@@ -23,7 +23,7 @@ use zeroize::Zeroize as _;
 use crate::access::Client;
 use crate::api_error::{ApiError, Kind};
 use crate::ipc::memfiles;
-use crate::ipc::memfiles::Wiped;
+use crate::ipc::memfiles::WipedPayload;
 use crate::model::container::link::shim_is_gone;
 use crate::model::container::{Handle, Presence, records};
 use crate::model::sources::SourceChange;
@@ -251,10 +251,10 @@ fn load(
     request: &v1::UpdateFilesRequest,
     record: &ContainerRecord,
     planned: PlannedUpdate,
-) -> std::io::Result<(MemFile, Wiped)> {
+) -> std::io::Result<(MemFile, WipedPayload)> {
     let PlannedUpdate { files, changed, sources, signal: _ } = planned;
     let update = FileUpdate { base_generation: record.files_generation, files, changed };
     let list = memfiles::json("executor-update", &update)?;
     let contents: Vec<&[u8]> = sources.iter().map(|index| &*request.files[*index].content).collect();
-    Ok((list, Wiped(memfiles::strings("executor-files", &contents)?)))
+    Ok((list, WipedPayload(memfiles::strings("executor-files", &contents)?)))
 }

@@ -19,18 +19,18 @@ use crate::node::Node;
 const ASKED_AT_ONCE: usize = 64;
 
 /// Status and counters of a container.
-pub(crate) type Reading = (Arc<ContainerStatus>, Option<Usage>);
+pub(crate) type UsageReading = (Arc<ContainerStatus>, Option<Usage>);
 
 /// Containers whose counters are read.
 #[derive(Clone, Debug)]
-pub(crate) enum Chosen {
+pub(crate) enum ContainerSelection {
     /// These containers, in the order of their ids.
     Named(Vec<Arc<Handle>>),
     /// Every running container.
     Running,
 }
 
-impl Chosen {
+impl ContainerSelection {
     /// Finds the named containers; selects every running container if none is named.
     ///
     /// # Errors
@@ -93,7 +93,7 @@ impl Chosen {
 
 /// Reads the counters of these containers, in order. Containers that were deleted meanwhile are omitted. Counters may
 /// be as old as [`FRESH`](crate::model::container::reading::FRESH).
-pub(crate) async fn read(node: &Node, handles: Vec<Arc<Handle>>) -> Vec<Reading> {
+pub(crate) async fn read(node: &Node, handles: Vec<Arc<Handle>>) -> Vec<UsageReading> {
     read_within(node, handles.into_iter().map(|handle| (handle, false)).collect(), None).await
 }
 
@@ -103,8 +103,8 @@ pub(crate) async fn read_within(
     node: &Node,
     handles: Vec<(Arc<Handle>, bool)>,
     deadline: Option<Instant>,
-) -> Vec<Reading> {
-    let mut readings: Vec<Option<Reading>> = handles.iter().map(|_| None).collect();
+) -> Vec<UsageReading> {
+    let mut readings: Vec<Option<UsageReading>> = handles.iter().map(|_| None).collect();
     let mut waiting = handles.into_iter().enumerate();
     let mut asked = JoinSet::new();
     loop {
@@ -141,7 +141,7 @@ pub(crate) async fn read_within(
 }
 
 /// Creates a reading; a completed container has its final counters.
-fn reading_of(facts: Arc<ContainerStatus>, usage: Option<Usage>) -> Reading {
+fn reading_of(facts: Arc<ContainerStatus>, usage: Option<Usage>) -> UsageReading {
     let usage = facts.end.as_ref().map_or(usage, |end| end.usage.clone());
     (facts, usage)
 }

@@ -14,13 +14,13 @@ use executor_core::reference::{REFERENCES_MAX, SecretReference};
 use executor_core::validate::ViolationReason::{Conflict, InvalidCharacter, NotAllowed, TooMany, UnknownValue};
 use executor_core::validate::{Violation, ViolationReason};
 use executor_proto::v1::{self, Action, EnvironmentVariable, File, RunAction, RunRequest, UpdateFilesRequest};
-use executor_providers::{ErrorKind, FetchError, Fetched, Value, Wanted};
+use executor_providers::{ErrorKind, FetchError, FetchRequest, Fetched, Value};
 use executor_secrets::TagKey;
 
 use crate::access::Client;
 use crate::access::rules::Requester;
 use crate::api_error::{ApiError, Kind};
-use crate::model::sources::{SourceRecord, Target};
+use crate::model::sources::{SourceRecord, ValueTarget};
 use crate::node::Node;
 
 /// A reference in a request.
@@ -28,7 +28,7 @@ use crate::node::Node;
 pub(crate) struct RequestedValue {
     /// Field of the input.
     field: String,
-    target: Target,
+    target: ValueTarget,
     action: String,
     reference: SecretReference,
     /// Path of the grant that allows it.
@@ -113,18 +113,18 @@ impl Collecting {
         }
         for (index, variable) in run.secret_environment.iter().enumerate() {
             let (field, target) =
-                (format!("{field}.secret_environment[{index}]"), Target::Variable(variable.name.clone()));
+                (format!("{field}.secret_environment[{index}]"), ValueTarget::Variable(variable.name.clone()));
             self.input(field, action, target, variable.from.as_ref(), ("value", variable.value.is_empty()), false);
         }
         for (index, argument) in run.secret_arguments.iter().enumerate() {
-            let (field, target) = (format!("{field}.secret_arguments[{index}]"), Target::Argument(argument.index));
+            let (field, target) = (format!("{field}.secret_arguments[{index}]"), ValueTarget::Argument(argument.index));
             self.input(field, action, target, argument.from.as_ref(), ("value", argument.value.is_empty()), false);
         }
         self.refuse_plain(&format!("{field}.env"), &run.env);
     }
 
     fn file(&mut self, field: String, action: &str, file: &File, root: &Path, followed: bool) {
-        let target = Target::File(root.join(&file.path));
+        let target = ValueTarget::File(root.join(&file.path));
         let is_empty = file.content.is_empty();
         self.input(field, action, target, file.from.as_ref(), ("content", is_empty), followed && action.is_empty());
     }
@@ -133,7 +133,7 @@ impl Collecting {
         &mut self,
         field: String,
         action: &str,
-        target: Target,
+        target: ValueTarget,
         from: Option<&v1::SecretReference>,
         (value, is_empty): (&str, bool),
         followed: bool,
@@ -233,9 +233,9 @@ pub(crate) struct Fetches {
 /// Returns an error if a reference cannot be fetched. It names each such reference with its field, target, provider and path.
 pub(crate) async fn fetch(node: &Node, collected: &Collected, key: &TagKey) -> Result<Fetches, ApiError> {
     let Collected { asked, requester, .. } = collected;
-    let wanted: Vec<Wanted> = asked
+    let wanted: Vec<FetchRequest> = asked
         .iter()
-        .map(|one| Wanted { reference: one.reference.clone(), rule: one.rule.clone(), lease: None })
+        .map(|one| FetchRequest { reference: one.reference.clone(), rule: one.rule.clone(), lease: None })
         .collect();
     let results = tokio::select! {
         results = node.providers.fetch(&wanted) => results,
@@ -294,9 +294,9 @@ fn not_fetched(failed: &[(&RequestedValue, FetchError)]) -> ApiError {
             ErrorKind::Unavailable => ViolationReason::InvalidValue,
         };
         let into = match &asked.target {
-            Target::File(path) => format!("file {}", path.display()),
-            Target::Variable(name) => format!("variable {name}"),
-            Target::Argument(index) => format!("argument {index}"),
+            ValueTarget::File(path) => format!("file {}", path.display()),
+            ValueTarget::Variable(name) => format!("variable {name}"),
+            ValueTarget::Argument(index) => format!("argument {index}"),
         };
         let why = format!("cannot fetch {} for {into}: {}", asked.reference, error.why);
         Violation::new(format!("{}.from", asked.field), reason.because(why))

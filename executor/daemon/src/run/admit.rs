@@ -24,11 +24,11 @@ use executor_core::validate::ViolationReason;
 use executor_images::{Credentials, Policy as PullPolicy, Resolved as ResolvedImage};
 use executor_proto::v1;
 
-use super::launch::{Origin, fill_in_id, launch, same_container, tag_key};
+use super::launch::{RequestOrigin, fill_in_id, launch, same_container, tag_key};
 use super::payload;
 use super::plan::without_rootfs;
 use super::plan::{denied_image, plan_with, plan_with_image, plan_without_image, with_volume_images, with_volumes_of};
-use super::wiped::Wiped;
+use super::wiped::WipedRequest;
 use crate::access::Client;
 use crate::actor::LaunchPayload;
 use crate::api_error::{ApiError, Kind};
@@ -54,7 +54,7 @@ pub(crate) async fn run(
     client: Option<&Client>,
     parent: &TraceParent,
 ) -> Result<(Arc<ContainerStatus>, bool), ApiError> {
-    let request = Wiped(request);
+    let request = WipedRequest(request);
     let trace = node.traces.start_trace(parent, crate::now());
     // The id may belong to a container that an earlier daemon launched just before it exited.
     node.until_found().await;
@@ -88,7 +88,7 @@ async fn admit(received: Received<'_>, client: Option<&Client>) -> Result<(Arc<H
 /// A decoded request.
 struct Received<'a> {
     node: &'a Arc<Node>,
-    request: Wiped,
+    request: WipedRequest,
     trace: Option<TraceContext>,
 }
 
@@ -210,28 +210,28 @@ struct Filled<'a> {
 
 impl<'a> Filled<'a> {
     /// Puts plan and secrets into memory files, and overwrites the request.
-    fn load(self) -> Result<Loaded<'a>, ApiError> {
+    fn load(self) -> Result<LoadedContainer<'a>, ApiError> {
         let Self { received: Received { node, request, trace }, plan, sources, identity, leases } = self;
         let session = node.launcher.session()?;
         let payload = payload::load(&plan, &request.0).map_err(|error| {
             ApiError::new(Kind::Exhausted, format!("no memory or descriptors for container {}: {error}", plan.id))
         })?;
-        let origin = Origin { sources, identity, trace, needs_reservation: request.0.reserved };
-        Ok(Loaded { node, plan, origin, session, payload, leases })
+        let origin = RequestOrigin { sources, identity, trace, needs_reservation: request.0.reserved };
+        Ok(LoadedContainer { node, plan, origin, session, payload, leases })
     }
 }
 
 /// A container that only lacks its place on the node.
-struct Loaded<'a> {
+struct LoadedContainer<'a> {
     node: &'a Arc<Node>,
     plan: Plan,
-    origin: Origin,
+    origin: RequestOrigin,
     session: Arc<Session>,
     payload: LaunchPayload,
     leases: Leases,
 }
 
-impl Loaded<'_> {
+impl LoadedContainer<'_> {
     /// Reserves id and capacity, and starts the task that drives the container.
     async fn launch(self, request_digest: &str) -> Result<(Arc<Handle>, bool), ApiError> {
         let Self { node, plan, origin, session, payload, leases } = self;

@@ -11,7 +11,7 @@ use executor_proto::v1;
 use super::admit::{check_request, pod_of};
 use super::launch::fill_in_id;
 use super::pods::plan_of_pod;
-use super::wiped::Wiped;
+use super::wiped::WipedRequest;
 use crate::access::Client;
 use crate::api_error::{ApiError, Kind};
 use crate::node::Node;
@@ -22,7 +22,7 @@ use crate::node::Node;
 /// Returns the error that Run or CreatePod would return; its fields start with `run.` or `pod.`.
 pub(crate) fn validate(node: &Node, request: v1::ValidateRequest, client: Option<&Client>) -> Result<(), ApiError> {
     let v1::ValidateRequest { run, pod } = request;
-    let mut run = run.map(Wiped);
+    let mut run = run.map(WipedRequest);
     if run.is_none() && pod.is_none() {
         let why = ViolationReason::Required.because("neither `run` nor `pod` is set: one of them must be");
         return Err(ApiError::invalid_field("run", why));

@@ -21,7 +21,7 @@ use crate::store::registry::Admission;
 
 /// Properties of a container that come from its request, in addition to the plan.
 #[derive(Default)]
-pub(super) struct Origin {
+pub(super) struct RequestOrigin {
     pub(super) sources: Vec<SourceRecord>,
     pub(super) identity: Option<IdentityRecord>,
     pub(super) trace: Option<TraceContext>,
@@ -32,14 +32,14 @@ pub(super) struct Origin {
 pub(super) async fn launch(
     node: &Arc<Node>,
     plan: Plan,
-    origin: Origin,
+    origin: RequestOrigin,
     tag: &str,
     session: Arc<Session>,
     payload: LaunchPayload,
 ) -> Result<(Arc<Handle>, bool), ApiError> {
     let guard = WipeGuard(Some(&payload));
     let pod = plan.member_of().map(ToString::to_string).unwrap_or_default();
-    let Origin { sources, identity, trace, needs_reservation } = origin;
+    let RequestOrigin { sources, identity, trace, needs_reservation } = origin;
     let facts = ContainerStatus {
         sources,
         identity,

@@ -10,7 +10,7 @@ use executor_core::ident::ContainerId;
 use executor_core::plan::Plan;
 use executor_proto::v1;
 
-use super::launch::{Origin, fill_in_id, launch, same_container, tag_key};
+use super::launch::{RequestOrigin, fill_in_id, launch, same_container, tag_key};
 use super::payload;
 use super::plan::validated;
 use crate::api_error::{ApiError, Kind};
@@ -78,7 +78,7 @@ async fn make_pod(
     let payload = payload::of_pod(&plan).map_err(|error| {
         ApiError::new(Kind::Exhausted, format!("no memory or descriptors for pod {}: {error}", plan.id))
     })?;
-    launch(node, plan, Origin::default(), &tag, session, payload).await
+    launch(node, plan, RequestOrigin::default(), &tag, session, payload).await
 }
 
 /// Stops a pod: its members with this grace period or their own, then what they shared.

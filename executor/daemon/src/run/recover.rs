@@ -22,7 +22,7 @@ use crate::actor::forwarding;
 use crate::model::container::link::ShimLink;
 use crate::model::container::{Handle, records};
 use crate::model::events::EventKind;
-use crate::model::status::{ContainerStatus, End};
+use crate::model::status::{ContainerResult, ContainerStatus};
 use crate::node::{Node, Remembered};
 use crate::operations::members;
 use crate::operations::reserve;
@@ -98,7 +98,7 @@ fn was_deleted(node: &Node, facts: &ContainerStatus) -> bool {
 
 /// Returns true if the ledger states that the completed container has an exit record.
 fn has_record(facts: &ContainerStatus) -> bool {
-    let recorded = |end: &Arc<End>| (end.recorded || end.wipe.is_some()) && !end.record_lost;
+    let recorded = |end: &Arc<ContainerResult>| (end.recorded || end.wipe.is_some()) && !end.record_lost;
     facts.state == State::Completed && facts.end.as_ref().is_some_and(recorded)
 }
 

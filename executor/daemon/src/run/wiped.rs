@@ -4,9 +4,9 @@ use executor_proto::v1;
 use zeroize::Zeroize as _;
 
 /// A request that is overwritten on drop, e.g. if its client disconnects during an image pull.
-pub(super) struct Wiped(pub(super) v1::RunRequest);
+pub(super) struct WipedRequest(pub(super) v1::RunRequest);
 
-impl Drop for Wiped {
+impl Drop for WipedRequest {
     fn drop(&mut self) {
         wipe(&mut self.0);
     }

@@ -12,7 +12,7 @@ use crate::locked;
 use crate::model::container::Handle;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
-use crate::operations::stats::{self, Reading};
+use crate::operations::stats::{self, UsageReading};
 
 /// A per-container metric.
 struct Metric {
@@ -161,8 +161,8 @@ pub(super) async fn put(families: &mut Families, node: &Node, deadline: Instant)
 }
 
 /// Adds the series of these containers.
-pub(super) fn series(families: &mut Families, readings: &[&Reading], names: &[String]) {
-    let labelled: Vec<(Vec<Label>, &Reading)> =
+pub(super) fn series(families: &mut Families, readings: &[&UsageReading], names: &[String]) {
+    let labelled: Vec<(Vec<Label>, &UsageReading)> =
         readings.iter().map(|reading| (labels(&reading.0, names), *reading)).collect();
     for Metric { kind, name, help, value } in &METRICS {
         let series = labelled.iter().filter_map(|(labels, (facts, usage))| {

@@ -39,18 +39,18 @@ struct Family {
 }
 
 /// A metric value. Values beyond 2^53 are rounded, as everywhere in Prometheus.
-pub(super) trait Value {
+pub(super) trait MetricValue {
     fn value(self) -> f64;
 }
 
-impl Value for u64 {
+impl MetricValue for u64 {
     #[allow(clippy::cast_precision_loss)]
     fn value(self) -> f64 {
         self as f64
     }
 }
 
-impl Value for f64 {
+impl MetricValue for f64 {
     fn value(self) -> f64 {
         self
     }
@@ -62,7 +62,7 @@ pub(crate) struct Families(Vec<Family>);
 
 impl Families {
     /// Adds a metric without labels.
-    pub(super) fn put(&mut self, kind: Kind, name: &'static str, help: &'static str, value: impl Value) {
+    pub(super) fn put(&mut self, kind: Kind, name: &'static str, help: &'static str, value: impl MetricValue) {
         self.series(kind, name, help, [(Vec::new(), value)]);
     }
 
@@ -80,7 +80,7 @@ impl Families {
     }
 
     /// Adds a metric with these series.
-    pub(super) fn series<V: Value>(
+    pub(super) fn series<V: MetricValue>(
         &mut self,
         kind: Kind,
         name: &'static str,

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 /// Format of a scrape response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum ScrapeFormat {
     OpenMetrics,
     Prometheus,
 }
 
-impl Form {
+impl ScrapeFormat {
     /// Selects the format from a request's Accept header: OpenMetrics only if it is named, with a weight not below that
     /// of plain text.
     pub(crate) fn accepted(field: &str) -> Self {
@@ -88,21 +88,24 @@ mod tests {
     fn the_form_is_the_one_that_is_asked_for() {
         let open = "application/openmetrics-text";
         for (field, form) in [
-            ("", Form::Prometheus),
-            ("*/*", Form::Prometheus),
-            ("text/plain", Form::Prometheus),
-            (open, Form::OpenMetrics),
+            ("", ScrapeFormat::Prometheus),
+            ("*/*", ScrapeFormat::Prometheus),
+            ("text/plain", ScrapeFormat::Prometheus),
+            (open, ScrapeFormat::OpenMetrics),
             // Prometheus 2.42, and a version that prefers protocol buffers.
             (
                 "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
-                Form::OpenMetrics,
+                ScrapeFormat::OpenMetrics,
             ),
-            ("application/vnd.google.protobuf;q=0.7, text/plain;version=0.0.4;q=0.3, */*;q=0.2", Form::Prometheus),
-            ("application/openmetrics-text;q=0.1, text/plain;q=0.9", Form::Prometheus),
-            ("application/openmetrics-text;q=0", Form::Prometheus),
-            ("application/openmetrics-text;version=9.0.0", Form::Prometheus),
+            (
+                "application/vnd.google.protobuf;q=0.7, text/plain;version=0.0.4;q=0.3, */*;q=0.2",
+                ScrapeFormat::Prometheus,
+            ),
+            ("application/openmetrics-text;q=0.1, text/plain;q=0.9", ScrapeFormat::Prometheus),
+            ("application/openmetrics-text;q=0", ScrapeFormat::Prometheus),
+            ("application/openmetrics-text;version=9.0.0", ScrapeFormat::Prometheus),
         ] {
-            assert_eq!(Form::accepted(field), form, "{field}");
+            assert_eq!(ScrapeFormat::accepted(field), form, "{field}");
         }
     }
 
@@ -111,7 +114,7 @@ mod tests {
         let open = "# HELP a Bytes.\n# TYPE a counter\na_total{x=\"#\"} 1\n# HELP b Now.\n# TYPE b gauge\nb 2\n# EOF\n";
         let classic =
             "# HELP a_total Bytes.\n# TYPE a_total counter\na_total{x=\"#\"} 1\n# HELP b Now.\n# TYPE b gauge\nb 2\n";
-        assert_eq!(&*Form::Prometheus.render(open.into()), classic);
-        assert_eq!(&*Form::OpenMetrics.render(open.into()), open);
+        assert_eq!(&*ScrapeFormat::Prometheus.render(open.into()), classic);
+        assert_eq!(&*ScrapeFormat::OpenMetrics.render(open.into()), open);
     }
 }

@@ -20,8 +20,8 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::places::{Owner, Place, Places};
-use super::{Form, Scraper};
+use super::places::{ConnectionSlot, ConnectionSlots, Owner};
+use super::{ScrapeFormat, Scraper};
 
 /// Time limit for a connection.
 const LIFETIME: Duration = Duration::from_secs(15);
@@ -49,9 +49,9 @@ enum Accepting {
 }
 
 /// A body that is completely in memory.
-struct Whole(Option<Bytes>);
+struct FullBody(Option<Bytes>);
 
-impl hyper::body::Body for Whole {
+impl hyper::body::Body for FullBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -85,7 +85,7 @@ pub(crate) fn serve(listener: Listener, scraper: Scraper, stopping: watch::Recei
 }
 
 async fn accept(listener: Accepting, scraper: Arc<Scraper>, mut stopping: watch::Receiver<bool>) {
-    let places = Places::default();
+    let places = ConnectionSlots::default();
     loop {
         // Without a free slot the next client waits in the kernel's queue.
         let free = places.free_at(Instant::now());
@@ -121,7 +121,7 @@ async fn until_stopping(stopping: &mut watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
-async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, scraper: Arc<Scraper>, place: Place) {
+async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, scraper: Arc<Scraper>, place: ConnectionSlot) {
     let place = Arc::new(place);
     let service = service_fn(|request| {
         let (scraper, place) = (Arc::clone(&scraper), Arc::clone(&place));
@@ -150,9 +150,9 @@ async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, scraper: Arc<Scr
     }
 }
 
-async fn respond(scraper: &Scraper, request: &Request<Incoming>) -> Response<Whole> {
+async fn respond(scraper: &Scraper, request: &Request<Incoming>) -> Response<FullBody> {
     let refuse = |status: StatusCode, why: &str| {
-        let mut response = Response::new(Whole(Some(Bytes::from(format!("{why}\n")))));
+        let mut response = Response::new(FullBody(Some(Bytes::from(format!("{why}\n")))));
         *response.status_mut() = status;
         response
             .headers_mut()
@@ -169,12 +169,12 @@ async fn respond(scraper: &Scraper, request: &Request<Incoming>) -> Response<Who
     }
     let form = form(request.headers());
     let text = scraper.text(form).await;
-    let mut response = Response::new(Whole(Some(Bytes::copy_from_slice(text.as_bytes()))));
+    let mut response = Response::new(FullBody(Some(Bytes::copy_from_slice(text.as_bytes()))));
     response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(form.content_type()));
     response
 }
 
-fn form(fields: &HeaderMap) -> Form {
+fn form(fields: &HeaderMap) -> ScrapeFormat {
     let all: Vec<&str> = fields.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
-    Form::accepted(&all.join(","))
+    ScrapeFormat::accepted(&all.join(","))
 }

@@ -29,7 +29,7 @@ pub(super) enum Owner {
 
 /// Phase of a connection.
 #[derive(Clone, Copy, Debug)]
-enum Phase {
+enum SlotPhase {
     /// The client has not sent a complete request; holds the start time.
     Silent(Instant),
     /// The request is being processed.
@@ -38,7 +38,7 @@ enum Phase {
     Answered(Instant),
 }
 
-impl Phase {
+impl SlotPhase {
     /// Returns the start of an idle phase, and true for a silent client; `None` while the request is being processed.
     fn idle(self) -> Option<(Instant, bool)> {
         match self {
@@ -52,16 +52,16 @@ impl Phase {
 #[derive(Debug)]
 struct TakenPlaces {
     owner: Owner,
-    phase: Phase,
+    phase: SlotPhase,
     leave: Arc<Notify>,
 }
 
 /// Connection slots of a listener.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Places(Arc<Shared>);
+pub(super) struct ConnectionSlots(Arc<SlotsShared>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SlotsShared {
     taken: Mutex<Vec<TakenPlaces>>,
     /// Notified when a connection has closed or its phase has changed.
     changed: Notify,
@@ -69,12 +69,12 @@ struct Shared {
 
 /// A connection's slot, released on drop.
 #[derive(Debug)]
-pub(super) struct Place {
-    places: Places,
+pub(super) struct ConnectionSlot {
+    places: ConnectionSlots,
     leave: Arc<Notify>,
 }
 
-impl Places {
+impl ConnectionSlots {
     /// Returns when a new connection can get a slot; `None` while all requests are being processed.
     pub(super) fn free_at(&self, now: Instant) -> Option<Instant> {
         let taken = locked(&self.0.taken);
@@ -102,7 +102,7 @@ impl Places {
     }
 
     /// Claims a slot, which another connection loses if all are in use.
-    pub(super) fn enter(&self, owner: Owner, now: Instant) -> Place {
+    pub(super) fn enter(&self, owner: Owner, now: Instant) -> ConnectionSlot {
         let mut taken = locked(&self.0.taken);
         if taken.len() >= MOST {
             let of = |owner: Owner| taken.iter().filter(|one| one.owner == owner).count();
@@ -115,13 +115,13 @@ impl Places {
             }
         }
         let leave = Arc::new(Notify::new());
-        taken.push(TakenPlaces { owner, phase: Phase::Silent(now), leave: Arc::clone(&leave) });
+        taken.push(TakenPlaces { owner, phase: SlotPhase::Silent(now), leave: Arc::clone(&leave) });
         drop(taken);
-        Place { places: self.clone(), leave }
+        ConnectionSlot { places: self.clone(), leave }
     }
 }
 
-impl Place {
+impl ConnectionSlot {
     /// Resolves when another connection has claimed the slot.
     pub(super) async fn lost(&self) {
         self.leave.notified().await;
@@ -129,15 +129,15 @@ impl Place {
 
     /// Records that the client has sent its request.
     pub(super) fn asked(&self) {
-        self.change(Phase::Asked);
+        self.change(SlotPhase::Asked);
     }
 
     /// Records that the response is ready for the client to read.
     pub(super) fn answered(&self, now: Instant) {
-        self.change(Phase::Answered(now));
+        self.change(SlotPhase::Answered(now));
     }
 
-    fn change(&self, phase: Phase) {
+    fn change(&self, phase: SlotPhase) {
         let mut taken = locked(&self.places.0.taken);
         if let Some(one) = taken.iter_mut().find(|one| Arc::ptr_eq(&one.leave, &self.leave)) {
             one.phase = phase;
@@ -147,7 +147,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         locked(&self.places.0.taken).retain(|one| !Arc::ptr_eq(&one.leave, &self.leave));
         self.places.0.changed.notify_waiters();
@@ -161,7 +161,7 @@ mod tests {
     const A: Owner = Owner::User(1);
     const B: Owner = Owner::User(2);
 
-    fn is_lost(place: &Place) -> bool {
+    fn is_lost(place: &ConnectionSlot) -> bool {
         let mut lost = std::pin::pin!(place.lost());
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         lost.as_mut().poll(&mut context).is_ready()
@@ -169,10 +169,11 @@ mod tests {
 
     #[test]
     fn slow_clients_make_room_in_order() {
-        let places = Places::default();
+        let places = ConnectionSlots::default();
         let begun = Instant::now();
         let old = places.enter(B, begun);
-        let slow: Vec<Place> = (1..MOST as u64).map(|ms| places.enter(A, begun + Duration::from_millis(ms))).collect();
+        let slow: Vec<ConnectionSlot> =
+            (1..MOST as u64).map(|ms| places.enter(A, begun + Duration::from_millis(ms))).collect();
         let now = begun + Duration::from_millis(MOST as u64);
         assert_eq!(places.free_at(now), Some(begun + LIFE_MIN), "all are young");
         slow[0].asked();
@@ -183,7 +184,7 @@ mod tests {
         assert!(is_lost(&slow[2]), "the oldest silent one of the owner with the most");
         let lost: Vec<usize> = (0..slow.len()).filter(|index| is_lost(&slow[*index])).collect();
         assert!(lost.is_empty() && !is_lost(&old) && !is_lost(&new));
-        let more: Vec<Place> = (3..slow.len()).map(|_| places.enter(B, later)).collect();
+        let more: Vec<ConnectionSlot> = (3..slow.len()).map(|_| places.enter(B, later)).collect();
         assert_eq!(more.iter().filter(|place| is_lost(place)).count(), 0, "none that is young");
         assert!(!is_lost(&slow[0]), "one that is being answered");
         assert_eq!(locked(&places.0.taken).len(), MOST);
@@ -193,9 +194,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn new_client_waits_while_all_are_answered() {
-        let places = Places::default();
-        let held: Vec<Place> = (0..MOST).map(|_| places.enter(A, Instant::now())).collect();
-        held.iter().for_each(Place::asked);
+        let places = ConnectionSlots::default();
+        let held: Vec<ConnectionSlot> = (0..MOST).map(|_| places.enter(A, Instant::now())).collect();
+        held.iter().for_each(ConnectionSlot::asked);
         assert_eq!(places.free_at(Instant::now()), None);
         let waiting = tokio::spawn({
             let places = places.clone();

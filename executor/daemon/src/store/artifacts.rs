@@ -10,7 +10,7 @@ use executor_core::plan::AddressRange;
 use executor_transfers::job::Rules;
 
 pub(crate) use cache::{Cache, Entry};
-pub(crate) use turns::{Turn, Turns};
+pub(crate) use turns::{TransferSlot, TransferSlots};
 
 /// Download and upload settings.
 #[derive(Clone, Debug)]
@@ -63,7 +63,7 @@ impl Settings {
 #[derive(Debug)]
 pub struct Artifacts {
     pub(crate) settings: Settings,
-    pub(crate) turns: Turns,
+    pub(crate) turns: TransferSlots,
     pub(crate) cache: Cache,
 }
 
@@ -71,6 +71,6 @@ impl Artifacts {
     /// Creates the shared state, with its files in `dir`. Leftover files of a killed daemon are removed.
     pub fn new(settings: Settings, dir: PathBuf) -> Self {
         let cache = Cache::open(dir, settings.cache_bytes_max);
-        Self { turns: Turns::new(settings.at_once, settings.at_once_per_container), cache, settings }
+        Self { turns: TransferSlots::new(settings.at_once, settings.at_once_per_container), cache, settings }
     }
 }

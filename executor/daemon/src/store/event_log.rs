@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use crate::locked;
 use crate::model::events::{Event, EventKind, KeptEvents};
-use crate::model::status::End;
+use crate::model::status::ContainerResult;
 use crate::store::ledger::{CURSORS_RESERVED_AT_ONCE, Ledger};
 use last::LastCursor;
 use ring::Ring;
@@ -26,13 +26,13 @@ use ring::Ring;
 /// The event log.
 #[derive(Debug)]
 pub struct EventLog {
-    inner: Mutex<Inner>,
+    inner: Mutex<EventLogState>,
     newest: watch::Sender<u64>,
     ledger: Arc<Ledger>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct EventLogState {
     ring: Ring,
     last: LastCursor,
     next: u64,
@@ -42,7 +42,7 @@ struct Inner {
 
 /// Events for one subscriber.
 #[derive(Debug)]
-pub struct Batch {
+pub struct EventBatch {
     /// Events, each with a flag that is true if the subscriber lost events before it.
     pub events: Vec<(Arc<Event>, bool)>,
     /// Position after these events.
@@ -64,7 +64,7 @@ pub struct Position {
 /// Data of an event in addition to its kind.
 #[derive(Default)]
 struct About {
-    end: Option<Arc<End>>,
+    end: Option<Arc<ContainerResult>>,
     step: Option<Arc<StepRecord>>,
     restarts: Option<Arc<RestartRecord>>,
 }
@@ -78,12 +78,12 @@ impl EventLog {
         let start = if ledger.trouble().is_none() { start } else { 0 };
         let (last, next) = LastCursor::open(dir, boot_id, start, events.last().map(|event| event.cursor), next.max(1));
         let newest = watch::Sender::new(next - 1);
-        let inner = Mutex::new(Inner { ring: Ring::new(events, most), last, next, reserved, closed: false });
+        let inner = Mutex::new(EventLogState { ring: Ring::new(events, most), last, next, reserved, closed: false });
         Self { inner, newest, ledger }
     }
 
     /// Logs an event.
-    pub fn append(&self, container: &ContainerId, kind: EventKind, end: Option<Arc<End>>, time: Timestamp) {
+    pub fn append(&self, container: &ContainerId, kind: EventKind, end: Option<Arc<ContainerResult>>, time: Timestamp) {
         self.append_about(container, kind, About { end, ..About::default() }, time);
     }
 
@@ -155,7 +155,7 @@ impl EventLog {
     }
 
     /// Returns at most `most` events after a position; only those of the container `only`, if set.
-    pub fn after(&self, position: Position, only: Option<&ContainerId>, most: usize) -> Batch {
+    pub fn after(&self, position: Position, only: Option<&ContainerId>, most: usize) -> EventBatch {
         let inner = locked(&self.inner);
         let mut position = position;
         let mut events = Vec::new();
@@ -170,7 +170,7 @@ impl EventLog {
                 }
             }
         }
-        Batch { events, position }
+        EventBatch { events, position }
     }
 
     /// Closes the log. Returns the first cursor that was never assigned.
@@ -201,7 +201,7 @@ mod tests {
         log.append(&id.parse().unwrap(), EventKind::Deleted, None, Timestamp(7));
     }
 
-    fn seen(batch: &Batch) -> Vec<(u64, bool)> {
+    fn seen(batch: &EventBatch) -> Vec<(u64, bool)> {
         batch.events.iter().map(|(event, gap)| (event.cursor, *gap)).collect()
     }
 

@@ -24,7 +24,7 @@ use crate::model::cell::CellState;
 use crate::model::events::{Event, KeptEvents};
 use crate::model::reservation::Reservation;
 use crate::model::status::ContainerStatus;
-use store::{Begin, Store};
+use store::{FirstWrite, Store};
 
 pub use store::StoreError;
 
@@ -33,7 +33,7 @@ pub const CURSORS_RESERVED_AT_ONCE: u64 = 10_000;
 
 /// Content of the ledger at startup.
 #[derive(Debug, Default)]
-pub struct Loaded {
+pub struct LedgerContent {
     /// Containers, sorted by id.
     pub containers: Vec<ContainerStatus>,
     /// Reservations, sorted by id.
@@ -64,7 +64,7 @@ pub enum LedgerError {
 
 /// Pending changes.
 #[derive(Debug, Default)]
-struct Batch {
+struct LedgerBatch {
     /// `None` if the container must be removed.
     containers: BTreeMap<ContainerId, Option<Arc<ContainerStatus>>>,
     /// `None` if the reservation must be removed.
@@ -82,7 +82,7 @@ struct Batch {
     waiting: Vec<oneshot::Sender<()>>,
 }
 
-impl Batch {
+impl LedgerBatch {
     fn is_empty(&self) -> bool {
         self.containers.is_empty()
             && self.reservations.is_empty()
@@ -131,12 +131,12 @@ impl Ledger {
     /// disk is not an
     /// error here, see [`Ledger::trouble`]. A broken store is renamed and the error logged, because most of its data is also in
     /// records on disk.
-    pub fn open(dir: &Path) -> Result<(Self, Loaded), LedgerError> {
+    pub fn open(dir: &Path) -> Result<(Self, LedgerContent), LedgerError> {
         let path = dir.join("executord.redb");
         let failed = |error| LedgerError::Store(dir.parent().unwrap_or(dir).to_owned(), error);
         let (store, mut loaded) = match Store::open(&path).and_then(|store| store.load().map(|l| (Ok(store), l))) {
             Ok(both) => both,
-            Err(full) if full.is_full() => (Err(full), Loaded::default()),
+            Err(full) if full.is_full() => (Err(full), LedgerContent::default()),
             Err(error) if error.is_corruption() => {
                 let aside = dir.join(format!("executord.redb.broken-{}", now_micros()));
                 let renamed = aside.display();
@@ -152,7 +152,7 @@ impl Ledger {
         };
         loaded.starts += 1;
         loaded.events.reserved = loaded.events.next + CURSORS_RESERVED_AT_ONCE;
-        let start = |loaded: &Loaded| Begin { reserved: loaded.events.reserved, starts: loaded.starts };
+        let start = |loaded: &LedgerContent| FirstWrite { reserved: loaded.events.reserved, starts: loaded.starts };
         let begun = store.and_then(|store| store.start(start(&loaded)).map(|()| store));
         let begun = match begun {
             Ok(store) => Ok(store),

@@ -38,7 +38,7 @@ pub struct Outputs {
 
 /// An open output file.
 #[derive(Debug)]
-pub struct Reading {
+pub struct OpenOutput {
     file: File,
     path: PathBuf,
     left: u64,
@@ -77,18 +77,18 @@ impl Outputs {
     ///
     /// # Errors
     /// Returns [`OutputsError`] if the file cannot be opened or differs from the list.
-    pub fn open(&self, captured: &CapturedFile) -> Result<Reading, OutputsError> {
+    pub fn open(&self, captured: &CapturedFile) -> Result<OpenOutput, OutputsError> {
         let path = self.directory.join(captured.number.to_string());
         let (file, size) = regular(&path)?;
         if size != captured.size {
             let why = format!("has {size} bytes; the list says {}", captured.size);
             return Err(OutputsError::Form { path, why });
         }
-        Ok(Reading { file, path, left: size })
+        Ok(OpenOutput { file, path, left: size })
     }
 }
 
-impl Reading {
+impl OpenOutput {
     /// Reads the next chunk, of at most `most` bytes; `None` at the end.
     ///
     /// # Errors

@@ -28,7 +28,7 @@ const REMOVAL_PATIENCE: Duration = Duration::from_secs(5);
 /// reserved and released together.
 #[derive(Debug)]
 pub struct Registry {
-    inner: Mutex<Inner>,
+    inner: Mutex<RegistryState>,
     /// Maximum amount that the reservations of one owner may hold.
     share: Amount,
     /// Number of capacity releases.
@@ -38,7 +38,7 @@ pub struct Registry {
 }
 
 #[derive(Debug)]
-struct Inner {
+struct RegistryState {
     containers: BTreeMap<ContainerId, Arc<Handle>>,
     account: Account,
     reserved: Reserved,
@@ -103,7 +103,7 @@ fn amount_of(facts: &ContainerStatus) -> Amount {
     Amount::new(&facts.plan.limits, &facts.plan.volumes)
 }
 
-impl Inner {
+impl RegistryState {
     fn takes_members(&self, pod: &ContainerId) -> bool {
         let pod = self.containers.get(pod).filter(|pod| pod.is_pod() && !pod.is_closed());
         pod.is_some_and(|pod| pod.state() == Some(State::Running))
@@ -118,7 +118,7 @@ impl Inner {
 impl Registry {
     /// Creates an empty registry for the host's capacity. The reservations of one owner hold at most `share`.
     pub fn new(total: Amount, share: Amount) -> Self {
-        let inner = Inner {
+        let inner = RegistryState {
             containers: BTreeMap::new(),
             account: Account::new(total),
             reserved: Reserved::default(),

@@ -19,7 +19,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::model::status::{ContainerStatus, End, Phase};
+use crate::model::status::{ContainerResult, ContainerStatus, Phase};
 pub(crate) use logs::Logs;
 pub(crate) use outward::SinkMetrics;
 
@@ -60,7 +60,7 @@ pub struct Metrics {
     pub(crate) spans: Spans,
     /// Counters of containers' logs.
     pub(crate) logs: Mutex<Logs>,
-    outward: outward::Families,
+    outward: outward::SinkFamilies,
 }
 
 /// Counters of spans.
@@ -150,7 +150,7 @@ impl Default for Metrics {
             call_times: Family::new_with_constructor(times),
             spans: Spans { dropped: family("reason", ["queue_full", "export_failed"]), ..Spans::default() },
             logs: Mutex::default(),
-            outward: outward::Families::default(),
+            outward: outward::SinkFamilies::default(),
         };
         metrics.register();
         metrics
@@ -284,7 +284,7 @@ impl Metrics {
     }
 
     /// Counts a completed container.
-    pub(crate) fn ended(&self, facts: &ContainerStatus, end: &End) {
+    pub(crate) fn ended(&self, facts: &ContainerStatus, end: &ContainerResult) {
         let exit = match end.exit {
             Some(Exit::Code(0)) => "zero",
             Some(Exit::Code(_)) => "nonzero",

@@ -25,7 +25,7 @@ use opentelemetry_sdk::trace::{IdGenerator as _, RandomIdGenerator, SpanData, Sp
 use tonic::metadata::MetadataMap;
 
 use crate::config::TraceSettings;
-use crate::model::status::{ContainerStatus, End, Phase, TraceContext};
+use crate::model::status::{ContainerResult, ContainerStatus, Phase, TraceContext};
 use crate::telemetry::metrics::{Metrics, failure_name};
 use export::Queue;
 
@@ -97,7 +97,7 @@ impl Traces {
     }
 
     /// Exports the remaining spans of a completed container, and the span of the container itself.
-    pub(crate) fn ended(&self, facts: &ContainerStatus, end: &End) {
+    pub(crate) fn ended(&self, facts: &ContainerStatus, end: &ContainerResult) {
         let Some((queue, trace)) = self.queue.as_ref().zip(Trace::from_facts(facts)) else { return };
         match (facts.started_at, facts.process_finished_at()) {
             (Some(started), Some(finished)) => {
@@ -152,7 +152,7 @@ impl<'a> Trace<'a> {
         self.span(id, self.root, name, (from, to), self.attributes())
     }
 
-    fn root(&self, facts: &ContainerStatus, end: &End) -> SpanData {
+    fn root(&self, facts: &ContainerStatus, end: &ContainerResult) -> SpanData {
         let mut attributes = self.attributes();
         match end.exit {
             Some(Exit::Code(code)) => attributes.push(KeyValue::new("executor.exit_code", i64::from(code))),

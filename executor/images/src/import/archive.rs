@@ -18,7 +18,7 @@ const NAME_MAX: usize = 1024;
 const LINKS_MAX: usize = 8;
 
 /// An entry of the table.
-enum Entry {
+enum ArchiveEntry {
     File {
         at: u64,
         size: u64,
@@ -29,7 +29,7 @@ enum Entry {
 
 pub(super) struct Archive {
     file: File,
-    entries: HashMap<String, Entry>,
+    entries: HashMap<String, ArchiveEntry>,
 }
 
 impl Archive {
@@ -58,12 +58,12 @@ impl Archive {
             let Some(name) = entry.path().ok().and_then(|path| normal("", &path)) else { continue };
             let kind = entry.header().entry_type();
             let value = if kind.is_file() {
-                Entry::File { at: entry.raw_file_position(), size: entry.size() }
+                ArchiveEntry::File { at: entry.raw_file_position(), size: entry.size() }
             } else if kind.is_symlink() || kind.is_hard_link() {
                 let base = if kind.is_symlink() { name.rsplit_once('/').map_or("", |(dir, _)| dir) } else { "" };
                 let target = entry.link_name().ok().flatten().and_then(|target| normal(base, &target));
                 let Some(target) = target else { continue };
-                Entry::Link(target)
+                ArchiveEntry::Link(target)
             } else {
                 continue;
             };
@@ -82,8 +82,8 @@ impl Source for Archive {
         for _ in 0..LINKS_MAX {
             match name.as_ref().and_then(|name| self.entries.get(name)) {
                 None => return Ok(None),
-                Some(Entry::Link(target)) => name = Some(target.clone()),
-                Some(Entry::File { at, size }) => {
+                Some(ArchiveEntry::Link(target)) => name = Some(target.clone()),
+                Some(ArchiveEntry::File { at, size }) => {
                     let file = self.file.try_clone().map_err(|error| ImageError::io("read", "the archive", error))?;
                     return Ok(Some(Section { file, at: *at, size: *size }));
                 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use executor_images::{Credentials, ImageError};
 
-use crate::fake::{Asked, Fake, Reply, sha256};
-use crate::shelf::Place;
+use crate::fake::{Fake, RecordedRequest, Reply, sha256};
+use crate::shelf::TestStore;
 
 const PASSWORD: &str = "canary-pw-31f0";
 /// `user:canary-pw-31f0`
@@ -15,7 +15,7 @@ fn credentials(password: &str) -> Option<Credentials> {
     Credentials::basic("user", password.to_owned().into()).ok()
 }
 
-fn authorization(asked: &Asked) -> Option<&str> {
+fn authorization(asked: &RecordedRequest) -> Option<&str> {
     asked.headers.get("authorization").map(String::as_str)
 }
 
@@ -64,7 +64,7 @@ fn unauthorized(error: &Arc<ImageError>) -> bool {
 #[tokio::test]
 async fn a_password() {
     let fake = basic().await;
-    let (place, reference) = (Place::new(), fake.reference(":1"));
+    let (place, reference) = (TestStore::new(), fake.reference(":1"));
     let reported = place.pull(&reference).await.unwrap_err();
     assert!(unauthorized(&reported) && reported.to_string().contains("none were given"), "{reported}");
     let registry = fake.address;
@@ -88,7 +88,7 @@ async fn a_password() {
 async fn a_token() {
     for (anonymous, shown) in [(true, None), (false, credentials(PASSWORD))] {
         let (fake, service) = bearer(anonymous).await;
-        Place::new().pull_as(&fake.reference(":1"), shown).await.unwrap();
+        TestStore::new().pull_as(&fake.reference(":1"), shown).await.unwrap();
         let asked = service.asked.lock().unwrap();
         // One token for everything, with read scope only, whatever scope the registry suggests.
         assert_eq!(asked.len(), 1);
@@ -97,7 +97,7 @@ async fn a_token() {
         assert!(!fake.asked.lock().unwrap().iter().any(|asked| authorization(asked) == Some(BASIC)));
     }
     let (fake, _service) = bearer(false).await;
-    let place = Place::new();
+    let place = TestStore::new();
     assert!(unauthorized(&place.pull(&fake.reference(":1")).await.unwrap_err()));
     assert!(unauthorized(&place.pull_as(&fake.reference(":1"), credentials("wrong")).await.unwrap_err()));
 }
@@ -106,12 +106,12 @@ async fn a_token() {
 async fn a_refresh_token_and_a_token_of_the_registry() {
     let (fake, service) = bearer(false).await;
     let refresh = Credentials::IdentityToken(PASSWORD.to_owned().into());
-    Place::new().pull_as(&fake.reference(":1"), Some(refresh)).await.unwrap();
+    TestStore::new().pull_as(&fake.reference(":1"), Some(refresh)).await.unwrap();
     let asked = service.asked.lock().unwrap()[0].clone();
     assert!(asked.method == "POST" && asked.body.contains("scope=repository%3Ateam%2Fapp%3Apull"), "{asked:?}");
     assert!(!asked.path.contains(PASSWORD), "not in an address, which servers log");
     let token = Credentials::RegistryToken("t0ken".to_owned().into());
-    Place::new().pull_as(&fake.reference(":1"), Some(token)).await.unwrap();
+    TestStore::new().pull_as(&fake.reference(":1"), Some(token)).await.unwrap();
     assert_eq!(service.asked.lock().unwrap().len(), 1);
 }
 
@@ -126,7 +126,7 @@ async fn a_redirect_takes_no_credentials_along() {
     })
     .await;
     fake.put_image("1", &[b"a"]);
-    Place::new().pull_as(&fake.reference(":1"), credentials(PASSWORD)).await.unwrap();
+    TestStore::new().pull_as(&fake.reference(":1"), credentials(PASSWORD)).await.unwrap();
     let asked = store.asked.lock().unwrap();
     assert!(asked.len() == 1 && authorization(&asked[0]).is_none(), "{asked:?}");
     // The control: the registry itself received them for the same blob.
@@ -144,7 +144,7 @@ async fn a_redirect_cannot_ask_for_credentials() {
     let (to, layer) = (format!("http://{}/blob", thief.address), sha256(b"a"));
     let fake = Fake::start(move |asked| asked.path.ends_with(&layer).then(|| Reply::redirect(to.clone()))).await;
     fake.put_image("1", &[b"a"]);
-    let error = Place::new().pull_as(&fake.reference(":1"), credentials(PASSWORD)).await.unwrap_err();
+    let error = TestStore::new().pull_as(&fake.reference(":1"), credentials(PASSWORD)).await.unwrap_err();
     assert!(unauthorized(&error), "{error}");
     assert!(thief.asked.lock().unwrap().iter().all(|asked| authorization(asked).is_none()));
 }
@@ -156,7 +156,7 @@ async fn a_token_service_of_elsewhere() {
     {
         let challenge = format!("Bearer realm=\"{realm}\"");
         let fake = Fake::start(move |_| Some(Reply::status(401).with("WWW-Authenticate", challenge.clone()))).await;
-        let error = Place::new().pull_as(&fake.reference(":1"), credentials(PASSWORD)).await.unwrap_err();
+        let error = TestStore::new().pull_as(&fake.reference(":1"), credentials(PASSWORD)).await.unwrap_err();
         assert!(matches!(&*error, ImageError::Redirect { .. }), "{realm}: {error}");
     }
 }
@@ -166,7 +166,7 @@ async fn a_token_service_of_elsewhere() {
 async fn an_access_that_is_denied() {
     let fake = Fake::start(|_| Some(Reply::status(403))).await;
     for (shown, who) in [(None, "a caller without credentials"), (credentials(PASSWORD), "the user ")] {
-        let error = Place::new().pull_as(&fake.reference(":1"), shown).await.unwrap_err();
+        let error = TestStore::new().pull_as(&fake.reference(":1"), shown).await.unwrap_err();
         let reported = error.to_string();
         assert!(unauthorized(&error) && reported.contains(&format!("refuses {who}")), "{reported}");
         assert!(
@@ -181,7 +181,7 @@ async fn the_operators_file() {
     let fake = basic().await;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.json");
-    let place = Place::with(|settings| settings.docker_config = Some(path.clone()));
+    let place = TestStore::with(|settings| settings.docker_config = Some(path.clone()));
     let auth = BASIC.strip_prefix("Basic ").unwrap();
     std::fs::write(&path, format!(r#"{{"auths": {{"{}": {{"auth": "{auth}"}}}}}}"#, fake.address)).unwrap();
     place.pull(&fake.reference(":1")).await.unwrap();
@@ -196,7 +196,7 @@ async fn the_operators_file() {
 #[tokio::test]
 async fn a_pull_is_shared_only_with_the_same_credentials() {
     let fake = basic().await;
-    let place = Place::new();
+    let place = TestStore::new();
     let reference = fake.reference(":1");
     let (good, bad) = tokio::join!(place.pull_as(&reference, credentials(PASSWORD)), place.pull(&reference));
     assert!(good.is_ok() && unauthorized(&bad.unwrap_err()));

@@ -40,7 +40,7 @@ pub(crate) async fn until(is: impl Fn() -> bool) {
 
 /// A recorded request.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RecordedRequest {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) headers: HashMap<String, String>,
@@ -86,23 +86,23 @@ impl Reply {
 
 /// Media type and content by path.
 type Files = HashMap<String, (String, Vec<u8>)>;
-type Handler = dyn Fn(&Asked) -> Option<Reply> + Send + Sync;
+type Handler = dyn Fn(&RecordedRequest) -> Option<Reply> + Send + Sync;
 
 /// A server. Requests that the test's own handler does not answer are answered from the files, as a registry would.
 #[derive(Clone)]
 pub(crate) struct Fake {
     pub(crate) address: SocketAddr,
-    pub(crate) asked: Arc<Mutex<Vec<Asked>>>,
+    pub(crate) asked: Arc<Mutex<Vec<RecordedRequest>>>,
     files: Arc<Mutex<Files>>,
 }
 
 impl Fake {
-    pub(crate) async fn start(handler: impl Fn(&Asked) -> Option<Reply> + Send + Sync + 'static) -> Self {
+    pub(crate) async fn start(handler: impl Fn(&RecordedRequest) -> Option<Reply> + Send + Sync + 'static) -> Self {
         Self::start_with(handler, None).await
     }
 
     pub(crate) async fn start_with(
-        handler: impl Fn(&Asked) -> Option<Reply> + Send + Sync + 'static,
+        handler: impl Fn(&RecordedRequest) -> Option<Reply> + Send + Sync + 'static,
         tls: Option<tokio_rustls::TlsAcceptor>,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -192,7 +192,7 @@ impl Fake {
         let _ = stream.shutdown().await;
     }
 
-    pub(crate) fn file(&self, asked: &Asked) -> Reply {
+    pub(crate) fn file(&self, asked: &RecordedRequest) -> Reply {
         let files = self.files.lock().unwrap();
         let Some((content_type, bytes)) = files.get(&asked.path) else { return Reply::status(404) };
         let from =
@@ -209,7 +209,7 @@ impl Fake {
     }
 }
 
-async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Option<Asked> {
+async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Option<RecordedRequest> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await.ok().filter(u8::is_ascii)?); // not a greeting of TLS
@@ -224,7 +224,7 @@ async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Option<Asked> {
         .collect();
     let mut body = vec![0; headers.get("content-length").and_then(|length| length.parse().ok()).unwrap_or(0)];
     stream.read_exact(&mut body).await.ok()?;
-    Some(Asked { method, path, headers, body: String::from_utf8(body).ok()? })
+    Some(RecordedRequest { method, path, headers, body: String::from_utf8(body).ok()? })
 }
 
 async fn write<S: AsyncWrite + Unpin>(stream: &mut S, reply: Reply) -> std::io::Result<()> {

@@ -3,30 +3,30 @@
 use std::path::Path;
 
 use executor_core::image::ImageReference;
-use executor_images::{Form, ImageError, ImageRecord};
+use executor_images::{ImageError, ImageRecord, ImportFormat};
 use serde_json::json;
 
 use crate::fake::{arch, config, manifest, sha256};
-use crate::shelf::Place;
+use crate::shelf::TestStore;
 
 /// Type of an archive entry.
-enum Entry<'a> {
+enum TestEntry<'a> {
     File(&'a [u8]),
     Symlink(&'a str),
     Hardlink(&'a str),
 }
 
 /// A tar archive with the names unchanged: the library would refuse some of them.
-fn tar(entries: &[(&str, Entry<'_>)]) -> Vec<u8> {
+fn tar(entries: &[(&str, TestEntry<'_>)]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (name, entry) in entries {
         let mut header = tar::Header::new_gnu();
         header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
         header.set_mode(0o644);
         let (kind, content, link) = match entry {
-            Entry::File(content) => (tar::EntryType::Regular, *content, ""),
-            Entry::Symlink(to) => (tar::EntryType::Symlink, &[][..], *to),
-            Entry::Hardlink(to) => (tar::EntryType::Link, &[][..], *to),
+            TestEntry::File(content) => (tar::EntryType::Regular, *content, ""),
+            TestEntry::Symlink(to) => (tar::EntryType::Symlink, &[][..], *to),
+            TestEntry::Hardlink(to) => (tar::EntryType::Link, &[][..], *to),
         };
         header.set_entry_type(kind);
         header.as_old_mut().linkname[..link.len()].copy_from_slice(link.as_bytes());
@@ -37,7 +37,12 @@ fn tar(entries: &[(&str, Entry<'_>)]) -> Vec<u8> {
     builder.into_inner().unwrap()
 }
 
-async fn import(place: &Place, archive: &[u8], form: Form, name: Option<&str>) -> Result<ImageRecord, ImageError> {
+async fn import(
+    place: &TestStore,
+    archive: &[u8],
+    form: ImportFormat,
+    name: Option<&str>,
+) -> Result<ImageRecord, ImageError> {
     let mut upload = place.images.upload().await?;
     for piece in archive.chunks(1000) {
         upload = upload.write(piece.to_vec()).await?;
@@ -56,21 +61,21 @@ async fn a_docker_archive_in_any_order_and_with_links() {
     let config = config(&[b"lower", b"upper", b"lower"], arch());
     let manifest = saved("c.json", &["a/layer.tar", "b.tar", "c/layer.tar"]);
     let archive = tar(&[
-        ("b.tar", Entry::File(b"upper")),
-        ("c/layer.tar", Entry::Symlink("../a/layer.tar")),
-        ("a/layer.tar", Entry::Hardlink("x.tar")),
-        ("x.tar", Entry::File(b"lower")),
-        ("./c.json", Entry::File(config.as_bytes())),
-        ("manifest.json", Entry::File(manifest.as_bytes())),
+        ("b.tar", TestEntry::File(b"upper")),
+        ("c/layer.tar", TestEntry::Symlink("../a/layer.tar")),
+        ("a/layer.tar", TestEntry::Hardlink("x.tar")),
+        ("x.tar", TestEntry::File(b"lower")),
+        ("./c.json", TestEntry::File(config.as_bytes())),
+        ("manifest.json", TestEntry::File(manifest.as_bytes())),
     ]);
-    let place = Place::new();
-    let record = import(&place, &archive, Form::DockerArchive, None).await.unwrap();
+    let place = TestStore::new();
+    let record = import(&place, &archive, ImportFormat::DockerArchive, None).await.unwrap();
     assert_eq!(record.references.keys().collect::<Vec<_>>(), ["docker://docker.io/team/app:1"]);
     assert_eq!(record.layers.len(), 3);
     place.is_whole().await;
     assert_eq!(place.partials(), Vec::<String>::new(), "nothing of the archive stays");
     // Imported again under an explicit name: the same image.
-    let again = import(&place, &archive, Form::DockerArchive, Some("local/x")).await.unwrap();
+    let again = import(&place, &archive, ImportFormat::DockerArchive, Some("local/x")).await.unwrap();
     assert_eq!((again.digest, again.references.len()), (record.digest, 2));
 }
 
@@ -78,7 +83,7 @@ async fn a_docker_archive_in_any_order_and_with_links() {
 async fn what_an_archive_says_is_not_believed() {
     let good = config(&[b"lower"], arch());
     let strange = config(&[b"lower"], "s390x");
-    let file = |text: &'static str| Entry::File(text.as_bytes());
+    let file = |text: &'static str| TestEntry::File(text.as_bytes());
     let manifest = saved("c.json", &["a.tar"]);
     let outside = saved("../../../../etc/passwd", &["a.tar"]);
     let absolute = saved("/etc/passwd", &["a.tar"]);
@@ -87,58 +92,58 @@ async fn what_an_archive_says_is_not_believed() {
         ("no tar", b"\0hello".to_vec()),
         ("empty", tar(&[])),
         ("compressed", [&[0x1f, 0x8b, 8][..], &[0; 600]].concat()),
-        ("no configuration", tar(&[("manifest.json", Entry::File(manifest.as_bytes())), ("a.tar", file("lower"))])),
+        ("no configuration", tar(&[("manifest.json", TestEntry::File(manifest.as_bytes())), ("a.tar", file("lower"))])),
         (
             "a configuration outside",
-            tar(&[("manifest.json", Entry::File(outside.as_bytes())), ("a.tar", file("lower"))]),
+            tar(&[("manifest.json", TestEntry::File(outside.as_bytes())), ("a.tar", file("lower"))]),
         ),
-        ("an absolute name", tar(&[("manifest.json", Entry::File(absolute.as_bytes())), ("a.tar", file("lower"))])),
+        ("an absolute name", tar(&[("manifest.json", TestEntry::File(absolute.as_bytes())), ("a.tar", file("lower"))])),
         (
             "a link outside",
             tar(&[
-                ("manifest.json", Entry::File(manifest.as_bytes())),
-                ("c.json", Entry::Symlink("/etc/passwd")),
-                ("a.tar", Entry::Symlink("../../../etc/passwd")),
+                ("manifest.json", TestEntry::File(manifest.as_bytes())),
+                ("c.json", TestEntry::Symlink("/etc/passwd")),
+                ("a.tar", TestEntry::Symlink("../../../etc/passwd")),
             ]),
         ),
         (
             "links in a circle",
             tar(&[
-                ("manifest.json", Entry::File(manifest.as_bytes())),
-                ("c.json", Entry::File(good.as_bytes())),
-                ("a.tar", Entry::Symlink("b.tar")),
-                ("b.tar", Entry::Symlink("a.tar")),
+                ("manifest.json", TestEntry::File(manifest.as_bytes())),
+                ("c.json", TestEntry::File(good.as_bytes())),
+                ("a.tar", TestEntry::Symlink("b.tar")),
+                ("b.tar", TestEntry::Symlink("a.tar")),
             ]),
         ),
         (
             "another layer than the configuration has",
             tar(&[
-                ("manifest.json", Entry::File(manifest.as_bytes())),
-                ("c.json", Entry::File(good.as_bytes())),
+                ("manifest.json", TestEntry::File(manifest.as_bytes())),
+                ("c.json", TestEntry::File(good.as_bytes())),
                 ("a.tar", file("LOWER")),
             ]),
         ),
         (
             "another machine",
             tar(&[
-                ("manifest.json", Entry::File(manifest.as_bytes())),
-                ("c.json", Entry::File(strange.as_bytes())),
+                ("manifest.json", TestEntry::File(manifest.as_bytes())),
+                ("c.json", TestEntry::File(strange.as_bytes())),
                 ("a.tar", file("lower")),
             ]),
         ),
         (
             "two images",
             tar(&[
-                ("manifest.json", Entry::File(two.as_bytes())),
-                ("c.json", Entry::File(good.as_bytes())),
+                ("manifest.json", TestEntry::File(two.as_bytes())),
+                ("c.json", TestEntry::File(good.as_bytes())),
                 ("a.tar", file("lower")),
             ]),
         ),
         ("no list", tar(&[("manifest.json", file("{}"))])),
     ];
     for (what, archive) in archives {
-        let place = Place::new();
-        let error = import(&place, &archive, Form::DockerArchive, None).await.expect_err(what);
+        let place = TestStore::new();
+        let error = import(&place, &archive, ImportFormat::DockerArchive, None).await.expect_err(what);
         assert!(!format!("{error}").contains("root:"), "{what}: {error}");
         assert!(place.images.list().is_empty() && place.partials().is_empty(), "{what}");
         place.is_whole().await;
@@ -150,19 +155,19 @@ async fn an_archive_that_is_too_large_or_cut() {
     let config = config(&[b"lower"], arch());
     let manifest = saved("c.json", &["a.tar"]);
     let archive = tar(&[
-        ("manifest.json", Entry::File(manifest.as_bytes())),
-        ("c.json", Entry::File(config.as_bytes())),
-        ("a.tar", Entry::File(b"lower")),
+        ("manifest.json", TestEntry::File(manifest.as_bytes())),
+        ("c.json", TestEntry::File(config.as_bytes())),
+        ("a.tar", TestEntry::File(b"lower")),
     ]);
-    let small = Place::with(|settings| settings.image_bytes_max = 1000);
-    let error = import(&small, &archive, Form::DockerArchive, None).await.unwrap_err();
+    let small = TestStore::with(|settings| settings.image_bytes_max = 1000);
+    let error = import(&small, &archive, ImportFormat::DockerArchive, None).await.unwrap_err();
     assert!(matches!(error, ImageError::TooLarge { most: 1000, .. }), "{error}");
     for end in [700, 1600, 2562] {
-        let place = Place::new();
-        let cut = import(&place, &archive[..end], Form::DockerArchive, None).await;
+        let place = TestStore::new();
+        let cut = import(&place, &archive[..end], ImportFormat::DockerArchive, None).await;
         assert!(cut.is_err() && place.images.list().is_empty(), "{end}");
     }
-    import(&Place::new(), &archive, Form::DockerArchive, None).await.unwrap();
+    import(&TestStore::new(), &archive, ImportFormat::DockerArchive, None).await.unwrap();
 }
 
 /// Creates a layout of one image under a name; its index may be the image's own.
@@ -205,7 +210,7 @@ async fn a_layer_that_is_mostly_holes_is_refused_before_it_is_read() {
         let index = json!({"schemaVersion": 2, "manifests": [{
             "mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": digest, "size": changed.len()}]});
         std::fs::write(dir.path().join("index.json"), index.to_string()).unwrap();
-        let place = Place::with(|settings| settings.image_bytes_max = 1 << 40);
+        let place = TestStore::with(|settings| settings.image_bytes_max = 1 << 40);
         let began = std::time::Instant::now();
         let error = place.pull(&reference(dir.path(), "")).await.unwrap_err();
         assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
@@ -221,7 +226,7 @@ async fn a_layer_that_is_mostly_holes_is_refused_before_it_is_read() {
     let config = config(&[b"lower"], arch());
     let manifest = saved("c.json", &["a.tar"]);
     let archive =
-        tar(&[("manifest.json", Entry::File(manifest.as_bytes())), ("c.json", Entry::File(config.as_bytes()))]);
+        tar(&[("manifest.json", TestEntry::File(manifest.as_bytes())), ("c.json", TestEntry::File(config.as_bytes()))]);
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut header = tar::Header::new_gnu();
     header.set_path("a.tar").unwrap();
@@ -231,7 +236,7 @@ async fn a_layer_that_is_mostly_holes_is_refused_before_it_is_read() {
     let listed = &archive[..archive.len() - 1024]; // without the blocks that end it
     std::fs::write(file.path(), [listed, header.as_bytes()].concat()).unwrap();
     file.as_file().set_len(listed.len() as u64 + 512 + (32 << 30) + 1024).unwrap();
-    let place = Place::with(|settings| settings.image_bytes_max = 1 << 40);
+    let place = TestStore::with(|settings| settings.image_bytes_max = 1 << 40);
     let reference = format!("docker-archive:{}", file.path().display()).parse().unwrap();
     let error = place.pull(&reference).await.unwrap_err();
     assert!(error.to_string().contains("stored bytes"), "{error}");
@@ -244,7 +249,7 @@ fn reference(dir: &Path, name: &str) -> ImageReference {
 #[tokio::test]
 async fn a_layout_is_read_where_it_lies_and_anew_each_time() {
     let dir = tempfile::tempdir().unwrap();
-    let place = Place::new();
+    let place = TestStore::new();
     let first = layout(dir.path(), &[b"a", b"b"], "v1");
     for name in ["", ":v1"] {
         let record = place.pull(&reference(dir.path(), name)).await.unwrap();
@@ -260,8 +265,8 @@ async fn a_layout_is_read_where_it_lies_and_anew_each_time() {
 
 #[tokio::test]
 async fn a_layouts_links_lead_nowhere_and_its_blobs_are_verified() {
-    type Change = (&'static str, fn(&Path));
-    let changes: [Change; 4] = [
+    type ArchiveChange = (&'static str, fn(&Path));
+    let changes: [ArchiveChange; 4] = [
         ("index.json is a link to outside", |dir| {
             std::fs::rename(dir.join("index.json"), dir.parent().unwrap().join("outside.json")).unwrap();
             std::os::unix::fs::symlink("../outside.json", dir.join("index.json")).unwrap();
@@ -281,9 +286,9 @@ async fn a_layouts_links_lead_nowhere_and_its_blobs_are_verified() {
         let outer = tempfile::tempdir().unwrap();
         let dir = outer.path().join("layout");
         layout(&dir, &[b"a"], "v1");
-        Place::new().pull(&reference(&dir, "")).await.expect("the control");
+        TestStore::new().pull(&reference(&dir, "")).await.expect("the control");
         change(&dir);
-        let place = Place::new();
+        let place = TestStore::new();
         place.pull(&reference(&dir, "")).await.expect_err(what);
         assert!(place.images.list().is_empty(), "{what}");
     }
@@ -296,8 +301,8 @@ async fn a_layout_in_an_archive() {
     let mut builder = tar::Builder::new(Vec::new());
     builder.append_dir_all(".", dir.path()).unwrap();
     let archive = builder.into_inner().unwrap();
-    let place = Place::new();
-    let record = import(&place, &archive, Form::OciArchive, None).await.unwrap();
+    let place = TestStore::new();
+    let record = import(&place, &archive, ImportFormat::OciArchive, None).await.unwrap();
     assert_eq!(record.digest.to_string(), digest);
     assert_eq!(record.references.keys().collect::<Vec<_>>(), ["docker://registry.example/team/app:1"]);
     let path = dir.path().join("archive.tar");
@@ -310,30 +315,31 @@ async fn a_layout_in_an_archive() {
 /// The error names both formats. An archive of a newer `docker save` has the files of both, and is accepted as either.
 #[tokio::test]
 async fn an_archive_of_the_other_form_is_reported() {
-    let place = Place::new();
-    let entries = [("oci-layout", Entry::File(b"{}")), ("index.json", Entry::File(b"{}"))];
-    let reported = import(&place, &tar(&entries), Form::DockerArchive, None).await.unwrap_err();
+    let place = TestStore::new();
+    let entries = [("oci-layout", TestEntry::File(b"{}")), ("index.json", TestEntry::File(b"{}"))];
+    let reported = import(&place, &tar(&entries), ImportFormat::DockerArchive, None).await.unwrap_err();
     assert!(
         matches!(reported, ImageError::OtherForm { is: "oci-archive", declared: "docker-archive", .. }),
         "{reported}"
     );
-    let entries = [("manifest.json", Entry::File(b"[]"))];
-    let reported = import(&place, &tar(&entries), Form::OciArchive, None).await.unwrap_err();
+    let entries = [("manifest.json", TestEntry::File(b"[]"))];
+    let reported = import(&place, &tar(&entries), ImportFormat::OciArchive, None).await.unwrap_err();
     assert!(
         matches!(reported, ImageError::OtherForm { is: "docker-archive", declared: "oci-archive", .. }),
         "{reported}"
     );
-    let entries = [("manifest.json", Entry::File(b"[]")), ("index.json", Entry::File(b"{}"))];
-    let reported = import(&place, &tar(&entries), Form::DockerArchive, None).await.unwrap_err();
+    let entries = [("manifest.json", TestEntry::File(b"[]")), ("index.json", TestEntry::File(b"{}"))];
+    let reported = import(&place, &tar(&entries), ImportFormat::DockerArchive, None).await.unwrap_err();
     assert!(!matches!(reported, ImageError::OtherForm { .. }), "{reported}");
 }
 
 /// Archives of both formats, with no format declared.
 #[tokio::test]
 async fn the_form_of_an_archive_is_found() {
-    let place = Place::new();
+    let place = TestStore::new();
     for (name, why) in [("manifest.json", "contains 0 images"), ("index.json", "index.json"), ("x", "neither")] {
-        let reported = import(&place, &tar(&[(name, Entry::File(b"[]"))]), Form::Archive, None).await.unwrap_err();
+        let reported =
+            import(&place, &tar(&[(name, TestEntry::File(b"[]"))]), ImportFormat::Archive, None).await.unwrap_err();
         assert!(reported.to_string().contains(why), "{name}: {reported}");
     }
 }

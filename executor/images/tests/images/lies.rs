@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use executor_images::ImageError;
 
-use crate::fake::{Asked, Content, Fake, REPOSITORY, Reply, arch, config, manifest, sha256};
-use crate::shelf::Place;
+use crate::fake::{Content, Fake, REPOSITORY, RecordedRequest, Reply, arch, config, manifest, sha256};
+use crate::shelf::TestStore;
 
 const LAYER: &[u8] = &[7; 5000];
 
 /// A registry with one good image under `1` and a custom response for its layer.
-async fn with_layer(answer: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Fake {
+async fn with_layer(answer: impl Fn(&RecordedRequest) -> Reply + Send + Sync + 'static) -> Fake {
     let layer = sha256(LAYER);
     let fake = Fake::start(move |asked| asked.path.ends_with(&layer).then(|| answer(asked))).await;
     fake.put_image("1", &[b"lower", LAYER]);
     fake
 }
 
-async fn reported(place: &Place, fake: &Fake) -> Arc<ImageError> {
+async fn reported(place: &TestStore, fake: &Fake) -> Arc<ImageError> {
     let error = place.pull(&fake.reference(":1")).await.unwrap_err();
     assert!(place.images.list().is_empty(), "nothing of it counts");
     assert!(!place.shelf.layers.lock().unwrap().keys().any(|digest| digest.to_string() == sha256(LAYER)));
@@ -27,7 +27,7 @@ async fn reported(place: &Place, fake: &Fake) -> Arc<ImageError> {
 }
 
 /// True if the partial layer is kept for resuming.
-fn is_kept(place: &Place) -> bool {
+fn is_kept(place: &TestStore) -> bool {
     place.partials().iter().any(|name| name.contains(&sha256(LAYER)[7..]))
 }
 
@@ -35,7 +35,7 @@ fn is_kept(place: &Place) -> bool {
 #[tokio::test]
 async fn the_truth_is_believed() {
     let fake = with_layer(|_| Reply::ok(LAYER)).await;
-    let place = Place::new();
+    let place = TestStore::new();
     place.pull(&fake.reference(":1")).await.unwrap();
     place.is_whole().await;
 }
@@ -51,7 +51,7 @@ async fn wrong_declared_digest_is_refused() {
         })
         .await;
         fake.put_image("good", &[LAYER]);
-        Place::new().pull(&fake.reference(":1")).await.map(drop)
+        TestStore::new().pull(&fake.reference(":1")).await.map(drop)
     };
     answer(sha256).await.unwrap();
     let wrong = answer(|_| sha256(b"another")).await.unwrap_err();
@@ -65,7 +65,7 @@ async fn another_content() {
     let mut other = LAYER.to_vec();
     other[4999] = 8;
     let fake = with_layer(move |_| Reply::ok(other.clone())).await;
-    let place = Place::new();
+    let place = TestStore::new();
     let error = reported(&place, &fake).await;
     assert!(
         matches!(&*error, ImageError::WrongDigest { declared, .. } if declared.to_string() == sha256(LAYER)),
@@ -77,13 +77,13 @@ async fn another_content() {
 #[tokio::test]
 async fn an_early_end() {
     let fake = with_layer(|_| Reply { body: Content::Cut(LAYER[..1000].to_vec(), 5000), ..Reply::ok("") }).await;
-    let place = Place::new();
+    let place = TestStore::new();
     let error = reported(&place, &fake).await;
     // It sends 1,000 bytes each time, from the start, and never more.
     assert!(matches!(&*error, ImageError::Truncated { declared: 5000, got: 1000, .. }), "{error}");
     assert!(is_kept(&place), "what is right can be taken up again");
     let fake = with_layer(|_| Reply::ok(&LAYER[..1000])).await;
-    assert!(matches!(&*reported(&Place::new(), &fake).await, ImageError::Truncated { got: 1000, .. }));
+    assert!(matches!(&*reported(&TestStore::new(), &fake).await, ImageError::Truncated { got: 1000, .. }));
 }
 
 #[tokio::test]
@@ -94,7 +94,7 @@ async fn no_end() {
             Reply { body, ..Reply::ok("") }
         })
         .await;
-        let place = Place::new();
+        let place = TestStore::new();
         let error = reported(&place, &fake).await;
         assert!(matches!(&*error, ImageError::Longer { declared: 5000, .. }), "{error}");
         assert!(!is_kept(&place));
@@ -109,7 +109,7 @@ async fn documents_have_an_end_too() {
         })
         .await;
         fake.put_image("1", &[LAYER]);
-        let error = reported(&Place::new(), &fake).await;
+        let error = reported(&TestStore::new(), &fake).await;
         assert!(matches!(&*error, ImageError::TooLarge { most: 0x40_0000, .. }), "{what}: {error}");
     }
 }
@@ -121,7 +121,7 @@ async fn a_manifest_by_digest_is_that_one() {
     let other = sha256(b"another");
     let (config, path) = (config(&[b"a"], "amd64"), format!("/v2/{REPOSITORY}/manifests/{other}"));
     fake.put(&path, "application/vnd.oci.image.manifest.v1+json", manifest(config.as_bytes(), &[b"a"]).as_bytes());
-    let error = Place::new().pull(&fake.reference(&format!("@{other}"))).await.unwrap_err();
+    let error = TestStore::new().pull(&fake.reference(&format!("@{other}"))).await.unwrap_err();
     assert!(matches!(&*error, ImageError::WrongDigest { declared, .. } if declared.to_string() == other), "{error}");
 }
 
@@ -132,7 +132,7 @@ async fn a_redirect_to_elsewhere() {
     store.put("/signed?x=y", "application/octet-stream", LAYER);
     let to = format!("http://{}/signed?x=y", store.address);
     let fake = with_layer(move |_| Reply::redirect(to.clone())).await;
-    Place::new().pull(&fake.reference(":1")).await.unwrap();
+    TestStore::new().pull(&fake.reference(":1")).await.unwrap();
     assert_eq!(store.count("/signed"), 1);
 
     for (to, word) in [
@@ -143,12 +143,12 @@ async fn a_redirect_to_elsewhere() {
         ("http://user:secret@127.0.0.1/x", "contains a user name"),
     ] {
         let fake = with_layer(move |_| Reply::redirect(to)).await;
-        let error = reported(&Place::new(), &fake).await;
+        let error = reported(&TestStore::new(), &fake).await;
         assert!(matches!(&*error, ImageError::Redirect { why, .. } if why.contains(word)), "{to}: {error}");
         assert!(!error.to_string().contains("secret") && !error.to_string().contains("meta-data"), "{error}");
     }
     let fake = with_layer(|asked| Reply::redirect(asked.path.clone())).await;
-    let error = reported(&Place::new(), &fake).await;
+    let error = reported(&TestStore::new(), &fake).await;
     assert!(matches!(&*error, ImageError::Redirect { why, .. } if why.contains("too many")), "{error}");
 }
 
@@ -164,7 +164,7 @@ async fn too_slow() {
             Reply { body, ..Reply::ok("") }
         })
         .await;
-        let place = Place::with(|settings| {
+        let place = TestStore::with(|settings| {
             (settings.patience, settings.bytes_least) = (Duration::from_millis(500), 1000);
         });
         let error = reported(&place, &fake).await;
@@ -175,7 +175,7 @@ async fn too_slow() {
 #[tokio::test]
 async fn more_than_is_taken() {
     let fake = with_layer(|_| Reply::ok(LAYER)).await;
-    let place = Place::with(|settings| settings.image_bytes_max = 5004);
+    let place = TestStore::with(|settings| settings.image_bytes_max = 5004);
     let error = reported(&place, &fake).await;
     assert!(matches!(&*error, ImageError::TooLarge { is: 5005, most: 5004, .. }), "{error}");
     assert_eq!(fake.count(&sha256(LAYER)), 0, "told before it is fetched");
@@ -184,14 +184,14 @@ async fn more_than_is_taken() {
 #[tokio::test]
 async fn what_is_not_there_and_what_fails() {
     let fake = Fake::honest().await;
-    let error = reported(&Place::new(), &fake).await;
+    let error = reported(&TestStore::new(), &fake).await;
     assert!(matches!(&*error, ImageError::NotFound { .. }), "{error}");
     let fake = with_layer(|_| Reply::status(500)).await;
-    let error = reported(&Place::new(), &fake).await;
+    let error = reported(&TestStore::new(), &fake).await;
     assert!(matches!(&*error, ImageError::Status { status: 500, .. }), "{error}");
     assert_eq!(fake.count(&sha256(LAYER)), 3, "it was asked again");
     let gone = format!("docker://127.0.0.1:{}/a", closed_port().await).parse().unwrap();
-    let error = Place::new().pull(&gone).await.unwrap_err();
+    let error = TestStore::new().pull(&gone).await.unwrap_err();
     assert!(matches!(&*error, ImageError::Connection { .. }), "{error}");
 }
 

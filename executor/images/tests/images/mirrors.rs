@@ -8,8 +8,8 @@ use executor_images::{Credentials, ImageError, Mirrors, Proxy, Settings};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::fake::{Asked, Content, Fake, Reply, sha256};
-use crate::shelf::Place;
+use crate::fake::{Content, Fake, RecordedRequest, Reply, sha256};
+use crate::shelf::TestStore;
 use crate::tls::server;
 
 const PASSWORD: &str = "canary-proxy-5b1e";
@@ -21,8 +21,8 @@ fn layer() -> Vec<u8> {
 }
 
 /// A store with mirrors of a registry.
-fn mirrored(registry: &str, mirrors: &[String], change: impl FnOnce(&mut Settings)) -> Place {
-    Place::with(|settings| {
+fn mirrored(registry: &str, mirrors: &[String], change: impl FnOnce(&mut Settings)) -> TestStore {
+    TestStore::with(|settings| {
         let mirrors = mirrors.iter().map(|mirror| mirror.parse().unwrap()).collect();
         settings.mirrors = vec![Mirrors { registry: registry.to_owned(), mirrors }];
         change(settings);
@@ -82,7 +82,7 @@ async fn faulty_mirrors_are_passed_over() {
 
 #[tokio::test]
 async fn mirror_sees_no_credentials_of_requests() {
-    let wants = |asked: &Asked| {
+    let wants = |asked: &RecordedRequest| {
         let refused = || Reply::status(401).with("WWW-Authenticate", "Basic realm=\"x\"");
         (asked.headers.get("authorization").map(String::as_str) != Some(BASIC)).then(refused)
     };
@@ -150,7 +150,7 @@ async fn encrypted_registry_is_reached_through_proxy() {
     std::fs::write(&credentials, format!("user:{PASSWORD}\n")).unwrap();
     let (address, heads) = tunnel(registry.address, true).await;
     let with = |file: Option<std::path::PathBuf>| {
-        Place::with(|settings| {
+        TestStore::with(|settings| {
             settings.ca_file = Some(ca.clone());
             settings.proxy = Some(Proxy::new(&address, file, &[]).unwrap());
         })
@@ -174,10 +174,10 @@ async fn plain_registry_is_reached_through_proxy() {
     let files = registry.clone();
     let proxy = Fake::start(move |asked| {
         let path = asked.path.strip_prefix("http://registry.test:5000")?.to_owned();
-        Some(files.file(&Asked { path, ..asked.clone() }))
+        Some(files.file(&RecordedRequest { path, ..asked.clone() }))
     })
     .await;
-    let place = Place::with(|settings| {
+    let place = TestStore::with(|settings| {
         settings.insecure_registries.push("registry.test".into());
         settings.proxy = Some(Proxy::new(&format!("http://{}", proxy.address), None, &[]).unwrap());
     });
@@ -190,7 +190,7 @@ async fn plain_registry_is_reached_through_proxy() {
 async fn redirect_through_proxy_to_address_is_refused() {
     for address in ["10.1.2.3", "169.254.169.254", "127.0.0.1"] {
         let proxy = Fake::start(move |_| Some(Reply::redirect(format!("http://{address}/blob")))).await;
-        let place = Place::with(|settings| {
+        let place = TestStore::with(|settings| {
             settings.insecure_registries.push("registry.test".into());
             settings.proxy = Some(Proxy::new(&format!("http://{}", proxy.address), None, &[]).unwrap());
         });

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use executor_core::image::{ImagePolicy, ImageReference, ImageRules};
-use executor_images::{Form, ImageError, Policy};
+use executor_images::{ImageError, ImportFormat, Policy};
 
 use crate::fake::{Fake, Reply, arch, config};
-use crate::shelf::Place;
+use crate::shelf::TestStore;
 
 fn policy(allow: &[String], import: bool) -> ImagePolicy {
     let rules = ImageRules { allow: Some(allow.to_vec()), allow_import: Some(import), allow_archives: Some(false) };
@@ -22,7 +22,7 @@ fn named(fake: &Fake, name: &str) -> ImageReference {
     format!("docker://{}/{name}", fake.address).parse().unwrap()
 }
 
-async fn resolved(place: &Place, reference: &ImageReference, policy: Policy) -> Result<(), Arc<ImageError>> {
+async fn resolved(place: &TestStore, reference: &ImageReference, policy: Policy) -> Result<(), Arc<ImageError>> {
     place.images.resolve(reference, policy, None).await.map(drop)
 }
 
@@ -30,7 +30,7 @@ async fn resolved(place: &Place, reference: &ImageReference, policy: Policy) -> 
 async fn nothing_is_asked_of_a_registry_that_no_pattern_has() {
     let fake = Fake::honest().await;
     let digest = fake.put_image("1", &[b"a"]);
-    let closed = Place::with(|settings| {
+    let closed = TestStore::with(|settings| {
         settings.policy = policy(&[image_of(&fake, "team/other"), image_of(&fake, "t/**")], false);
     });
     for selector in [":1", &format!("@{digest}"), &format!(":1@{digest}")] {
@@ -46,11 +46,11 @@ async fn nothing_is_asked_of_a_registry_that_no_pattern_has() {
         assert!(reported.contains(archive) && reported.contains("(images.allow_archives)"), "{reported}");
     }
     let upload = closed.images.upload().await.unwrap();
-    let reported = closed.images.import(upload, Form::OciArchive, None, None).await.unwrap_err().to_string();
+    let reported = closed.images.import(upload, ImportFormat::OciArchive, None, None).await.unwrap_err().to_string();
     assert!(reported.contains("(images.allow_import)"), "{reported}");
     assert_eq!(fake.count("/"), 0, "no request was made");
     // The control: the same under a policy that includes it.
-    let open = Place::with(|settings| settings.policy = policy(&[image_of(&fake, "team/*")], false));
+    let open = TestStore::with(|settings| settings.policy = policy(&[image_of(&fake, "team/*")], false));
     open.pull(&fake.reference(":1")).await.unwrap();
     open.is_whole().await;
 }
@@ -69,7 +69,7 @@ async fn a_redirect_leads_a_manifest_to_allowed_repositories_alone() {
             Some(Reply::redirect(if is_manifest { location.clone() } else { format!("{blobs}{}", asked.path) }))
         });
         let fake = fake.await;
-        let closed = Place::with(|settings| settings.policy = policy(&[image_of(&fake, "**")], false));
+        let closed = TestStore::with(|settings| settings.policy = policy(&[image_of(&fake, "**")], false));
         let asked = other.count("/");
         match &*closed.pull(&fake.reference(":1")).await.unwrap_err() {
             ImageError::Redirect { to: reported, why, .. } => {
@@ -81,9 +81,9 @@ async fn a_redirect_leads_a_manifest_to_allowed_repositories_alone() {
         // The control: both are allowed, and blobs may come from anywhere.
         if !escape.is_empty() {
             let both = [image_of(&fake, "**"), image_of(&other, escape)];
-            let open = Place::with(|settings| settings.policy = policy(&both, false));
+            let open = TestStore::with(|settings| settings.policy = policy(&both, false));
             open.pull(&fake.reference(":1")).await.unwrap();
-            let unset = Place::new();
+            let unset = TestStore::new();
             unset.pull(&fake.reference(":1")).await.unwrap();
         }
     }
@@ -93,7 +93,7 @@ async fn a_redirect_leads_a_manifest_to_allowed_repositories_alone() {
     });
     let fake = fake.await;
     fake.put_image("1", &[b"a"]);
-    let closed = Place::with(|settings| settings.policy = policy(&[image_of(&fake, "team/x")], false));
+    let closed = TestStore::with(|settings| settings.policy = policy(&[image_of(&fake, "team/x")], false));
     assert!(matches!(*closed.pull(&named(&fake, "team/x:1")).await.unwrap_err(), ImageError::Redirect { .. }));
 }
 
@@ -106,7 +106,7 @@ async fn what_is_there_is_used_where_it_came_from_an_allowed_place() {
     let all = || policy(&[image_of(&fake, "team/**")], false);
 
     // Fetched while there was no policy: it may be used for its own repository, but not for another one.
-    let place = Place::new();
+    let place = TestStore::new();
     place.pull(&tag).await.unwrap();
     assert!(
         resolved(&place, &elsewhere, Policy::Never).await.is_ok(),
@@ -135,9 +135,9 @@ async fn what_is_there_is_used_where_it_came_from_an_allowed_place() {
         header.set_mode(0o644);
         archive.append_data(&mut header, name, content).unwrap();
     }
-    let place = Place::with(|settings| settings.policy = policy(&[image_of(&fake, "team/**")], true));
+    let place = TestStore::with(|settings| settings.policy = policy(&[image_of(&fake, "team/**")], true));
     let upload = place.images.upload().await.unwrap().write(archive.into_inner().unwrap()).await.unwrap();
-    let record = place.images.import(upload, Form::DockerArchive, None, None).await.unwrap();
+    let record = place.images.import(upload, ImportFormat::DockerArchive, None, None).await.unwrap();
     assert!(record.references.contains_key(&tag.to_string()), "{record:?}");
     let pinned = fake.reference(&format!("@{}", record.digest));
     let unlisted: ImageReference = format!("docker://r.example/x@{}", record.digest).parse().unwrap();

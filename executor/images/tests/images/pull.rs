@@ -5,7 +5,7 @@ use std::sync::Arc;
 use executor_images::{ImageError, Policy, Stage};
 
 use crate::fake::{Fake, arch, config, manifest, sha256};
-use crate::shelf::Place;
+use crate::shelf::TestStore;
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
@@ -13,7 +13,7 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 async fn an_image_comes_once_and_layer_by_layer() {
     let fake = Fake::honest().await;
     let digest = fake.put_image("1", &[b"lower", b"middle", b"upper"]);
-    let place = Place::new();
+    let place = TestStore::new();
     let reference = fake.reference(":1");
     let mut watcher = place.images.pull(&reference, None);
     let mut last = None;
@@ -43,7 +43,7 @@ async fn repeated_layer_is_fetched_once() {
     for _ in 0..20 {
         let fake = Fake::honest().await;
         fake.put_image("1", &[b"empty", b"base", b"empty", b"top", b"empty", b"empty"]);
-        let place = Place::new();
+        let place = TestStore::new();
         let reference = fake.reference(":1");
         let pull = tokio::time::timeout(std::time::Duration::from_secs(60), place.pull(&reference));
         let record = pull.await.expect("the pull ends").unwrap();
@@ -60,7 +60,7 @@ async fn the_hosts_platform_is_chosen_and_a_digest_pins() {
     let ours = fake.put_image("ours", &[b"ours"]);
     let other = fake.put_manifest("other", MANIFEST, b"{}");
     let index = fake.put_index("multi", &[(&other, "s390x", 2), (&ours, arch(), fake.size_of("ours"))]);
-    let place = Place::new();
+    let place = TestStore::new();
     let record = place.pull(&fake.reference(":multi")).await.unwrap();
     assert_eq!(record.digest.to_string(), ours);
     assert_eq!(record.index_digest.as_ref().map(ToString::to_string), Some(index.clone()));
@@ -100,7 +100,7 @@ async fn index_without_platforms_is_searched() {
     let foreign = entry("foreign", MANIFEST, &foreign);
     let inner = index("inner", vec![entry("artifact", MANIFEST, &artifact), entry("ours", MANIFEST, &ours)]);
     let outer = index("outer", vec![foreign.clone(), entry("inner", INDEX, &inner)]);
-    let place = Place::new();
+    let place = TestStore::new();
     let record = place.pull(&fake.reference(":outer")).await.unwrap();
     assert_eq!(record.digest.to_string(), ours);
     assert_eq!(record.index_digest.map(|digest| digest.to_string()), Some(outer));
@@ -114,7 +114,7 @@ async fn index_without_platforms_is_searched() {
 async fn the_pull_policy_decides() {
     let fake = Fake::honest().await;
     let first = fake.put_image("1", &[b"first"]);
-    let place = Place::new();
+    let place = TestStore::new();
     let reference = fake.reference(":1");
     let resolve = |policy| {
         let (images, reference) = (Arc::clone(&place.images), reference.clone());
@@ -138,7 +138,7 @@ async fn the_pull_policy_decides() {
 async fn who_wants_the_same_at_once_shares_one_pull() {
     let fake = Fake::honest().await;
     fake.put_image("1", &[&vec![1; 300_000], b"b"]);
-    let place = Place::new();
+    let place = TestStore::new();
     let reference = fake.reference(":1");
     let all = (0..8).map(|_| {
         let (images, reference) = (Arc::clone(&place.images), reference.clone());

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use executor_images::ImageError;
 
 use crate::fake::{Content, Fake, Reply, sha256, until};
-use crate::shelf::Place;
+use crate::shelf::TestStore;
 
 fn layer() -> Vec<u8> {
     (0..1_000_000u32).map(|n| (n % 251) as u8).collect()
@@ -41,7 +41,7 @@ fn ranges(fake: &Fake) -> Vec<String> {
 #[tokio::test]
 async fn within_a_pull_it_goes_on_where_it_broke_off() {
     let fake = breaking(Arc::new(AtomicBool::new(true))).await;
-    let place = Place::new();
+    let place = TestStore::new();
     place.pull(&fake.reference(":1")).await.unwrap();
     assert_eq!(ranges(&fake), ["bytes=300000-", "bytes=600000-", "bytes=900000-"]);
     place.is_whole().await;
@@ -62,7 +62,7 @@ async fn the_next_pull_goes_on_too_also_after_a_restart() {
     })
     .await;
     fake.put_image("1", &[&self::layer()]);
-    let place = Place::new();
+    let place = TestStore::new();
     let error = place.pull(&fake.reference(":1")).await.unwrap_err();
     assert!(matches!(&*error, ImageError::Status { status: 503, .. }), "{error}");
     assert_eq!(place.partials().len(), 1);
@@ -82,7 +82,7 @@ async fn what_is_kept_is_verified_from_its_first_byte() {
     for kept in kept {
         let fake = Fake::honest().await;
         fake.put_image("1", &[&layer()]);
-        let place = Place::new();
+        let place = TestStore::new();
         let name = format!("{}-1000000.partial", sha256(&layer()).replace(':', "-"));
         std::fs::write(place.dir.path().join("images/ingest").join(name), &kept).unwrap();
         place.pull(&fake.reference(":1")).await.unwrap();
@@ -98,7 +98,7 @@ async fn without_ranges_it_begins_anew() {
     let (whole, digest) = (layer(), sha256(&layer()));
     let fake = Fake::start(move |asked| asked.path.ends_with(&digest).then(|| Reply::ok(whole.clone()))).await;
     fake.put_image("1", &[&layer()]);
-    let place = Place::new();
+    let place = TestStore::new();
     let name = format!("{}-1000000.partial", sha256(&layer()).replace(':', "-"));
     std::fs::write(place.dir.path().join("images/ingest").join(name), &layer()[..10]).unwrap();
     place.pull(&fake.reference(":1")).await.unwrap();
@@ -119,7 +119,7 @@ async fn a_pull_that_no_one_waits_for_ends() {
     })
     .await;
     fake.put_image("1", &[&layer()]);
-    let place = Place::new();
+    let place = TestStore::new();
     let reference = fake.reference(":1");
     let watcher = place.images.pull(&reference, None);
     until(|| fake.count(&sha256(&layer())) > 0).await;
@@ -142,7 +142,7 @@ async fn a_slow_layer_delays_no_other_image() {
     fake.put_image("slow", &[&slow, &shared]);
     fake.put_image("fast", &[&shared]);
     // If the slow pull ended by its own time limit, the test would miss that the other one waited for it.
-    let place = Place::with(|settings| settings.patience = std::time::Duration::from_secs(3600));
+    let place = TestStore::with(|settings| settings.patience = std::time::Duration::from_secs(3600));
     let mut waiting = place.images.pull(&fake.reference(":slow"), None);
     // The shared layer is fetched and waits for the layer below it.
     let fetched = |state: &executor_images::State| {

@@ -49,13 +49,13 @@ impl LayerStore for Shelf {
 }
 
 /// A separate store with everything that a test inspects.
-pub(crate) struct Place {
+pub(crate) struct TestStore {
     pub(crate) dir: TempDir,
     pub(crate) shelf: Shelf,
     pub(crate) images: Arc<Images<Shelf>>,
 }
 
-impl Place {
+impl TestStore {
     pub(crate) fn new() -> Self {
         Self::with(|_| ())
     }

@@ -10,7 +10,7 @@ use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, SigningKey as _};
 use serde_json::{Value, json};
 
 use crate::fake::{Fake, REPOSITORY, Reply, arch, sha256};
-use crate::shelf::Place;
+use crate::shelf::TestStore;
 
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 const SIMPLE: &str = "application/vnd.dev.cosign.simplesigning.v1+json";
@@ -32,8 +32,8 @@ fn by(keys: &[&KeyPair], repository: bool) -> SignaturePolicy {
     SignaturePolicy(vec![SignatureRule { images: vec!["*".parse().unwrap()], keys, repository }])
 }
 
-fn place(policy: SignaturePolicy) -> Place {
-    Place::with(|settings| settings.signatures = policy)
+fn place(policy: SignaturePolicy) -> TestStore {
+    TestStore::with(|settings| settings.signatures = policy)
 }
 
 /// A cosign payload.
@@ -107,7 +107,7 @@ fn message(key: &KeyPair, bytes: &[u8]) -> Value {
 }
 
 fn manifest_of(fake: &Fake, digest: &str) -> Vec<u8> {
-    let asked = crate::fake::Asked {
+    let asked = crate::fake::RecordedRequest {
         method: "GET".into(),
         path: format!("/v2/{REPOSITORY}/manifests/{digest}"),
         headers: Default::default(),
@@ -282,10 +282,10 @@ async fn what_is_there_was_signed_by_a_key_that_is_wanted_now() {
     let fake = Fake::honest().await;
     let digest = fake.put_image("1", &[LAYER]);
     let (tag, pinned) = (fake.reference(":1"), fake.reference(&format!("@{digest}")));
-    let unsigned = Place::new();
+    let unsigned = TestStore::new();
     unsigned.pull(&tag).await.unwrap();
     let place = unsigned.reopened_with(|settings| settings.signatures = by(&[&own], false));
-    let resolve = |place: &Place, policy| {
+    let resolve = |place: &TestStore, policy| {
         let (images, tag) = (Arc::clone(&place.images), tag.clone());
         async move { images.resolve(&tag, policy, None).await.map(drop) }
     };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use executor_images::{ImageError, Policy, PruneRules};
 
 use crate::fake::Fake;
-use crate::shelf::Place;
+use crate::shelf::TestStore;
 
 #[tokio::test]
 async fn names_go_one_by_one_and_the_image_with_the_last() {
@@ -13,7 +13,7 @@ async fn names_go_one_by_one_and_the_image_with_the_last() {
     let digest = fake.put_image("1", &[b"shared", b"own"]);
     fake.put_image("same", &[b"shared", b"own"]);
     fake.put_image("other", &[b"shared"]);
-    let place = Place::new();
+    let place = TestStore::new();
     for tag in [":1", ":same", ":other"] {
         place.pull(&fake.reference(tag)).await.unwrap();
     }
@@ -37,7 +37,7 @@ async fn names_go_one_by_one_and_the_image_with_the_last() {
 async fn what_is_about_to_be_used_stays() {
     let fake = Fake::honest().await;
     fake.put_image("1", &[b"a"]);
-    let (place, reference) = (Place::new(), fake.reference(":1"));
+    let (place, reference) = (TestStore::new(), fake.reference(":1"));
     let resolved = place.images.resolve(&reference, Policy::IfMissing, None).await.unwrap();
     let name = reference.to_string();
     assert!(matches!(place.images.remove(&name, |_| None).await, Err(ImageError::InUse { .. })));
@@ -58,7 +58,7 @@ async fn what_is_about_to_be_used_stays() {
 async fn a_layer_that_is_mounted_stays_and_is_found_again() {
     let fake = Fake::honest().await;
     fake.put_image("1", &[b"a"]);
-    let place = Place::new();
+    let place = TestStore::new();
     let record = place.pull(&fake.reference(":1")).await.unwrap();
     place.shelf.mounted.lock().unwrap().push(record.layers[0].diff_id.clone());
     assert!(place.images.remove(&fake.reference(":1").to_string(), |_| None).await.unwrap().1);
@@ -72,7 +72,7 @@ async fn a_layer_that_is_mounted_stays_and_is_found_again() {
 #[tokio::test]
 async fn the_budget_is_kept() {
     let fake = Fake::honest().await;
-    let place = Place::with(|settings| settings.bytes_budget = 2500);
+    let place = TestStore::with(|settings| settings.bytes_budget = 2500);
     for tag in ["1", "2", "3"] {
         fake.put_image(tag, &[&[tag.as_bytes()[0]; 1000]]);
         place.pull(&fake.reference(&format!(":{tag}"))).await.unwrap();
@@ -89,7 +89,7 @@ async fn what_a_crash_leaves_counts_for_nothing() {
     let fake = Fake::honest().await;
     fake.put_image("1", &[b"a"]);
     fake.put_image("2", &[b"b"]);
-    let place = Place::new();
+    let place = TestStore::new();
     let one = place.pull(&fake.reference(":1")).await.unwrap();
     place.pull(&fake.reference(":2")).await.unwrap();
     let dir = place.dir.path().join("images");

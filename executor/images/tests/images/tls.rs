@@ -9,7 +9,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use crate::fake::{Fake, Reply, sha256};
-use crate::shelf::Place;
+use crate::shelf::TestStore;
 
 /// A TLS server for these names, and its certificate as PEM.
 pub(crate) fn server(names: &[&str]) -> (TlsAcceptor, String) {
@@ -37,7 +37,7 @@ async fn who_is_trusted_and_what_is_not_unlearned() {
     fake.put_image("1", &[b"b"]);
     fake.put_image("2", &[b"a"]);
     let secure = |ca_file| {
-        Place::with(|settings| {
+        TestStore::with(|settings| {
             settings.insecure_registries.clear();
             settings.ca_file = ca_file;
         })

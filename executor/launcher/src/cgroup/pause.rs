@@ -18,7 +18,7 @@ const SIGSTOP_BIT: u64 = 1 << (libc::SIGSTOP - 1);
 
 /// Processes that were stopped.
 #[derive(Debug)]
-pub(crate) struct Stopped {
+pub(crate) struct StoppedProcesses {
     /// Processes that were stopped before, by job control or a debugger, and stay stopped.
     before: BTreeSet<i32>,
 }
@@ -28,9 +28,9 @@ impl Hierarchies {
     ///
     /// # Errors
     /// Returns an error if new processes keep appearing for all of `patience`. All processes are then continued.
-    pub(crate) fn stop_processes(&self, path: &Path, patience: Duration) -> io::Result<Stopped> {
+    pub(crate) fn stop_processes(&self, path: &Path, patience: Duration) -> io::Result<StoppedProcesses> {
         let deadline = Instant::now() + patience;
-        let mut stopped = Stopped { before: BTreeSet::new() };
+        let mut stopped = StoppedProcesses { before: BTreeSet::new() };
         let mut signaled = BTreeSet::new();
         loop {
             let mut rests = true;
@@ -56,7 +56,7 @@ impl Hierarchies {
     }
 
     /// Continues stopped processes, the newest first, so that a shell program finds its children running.
-    pub(crate) fn continue_processes(&self, path: &Path, stopped: &Stopped) {
+    pub(crate) fn continue_processes(&self, path: &Path, stopped: &StoppedProcesses) {
         let mut pids = self.pids(path);
         pids.sort_unstable_by(|one, other| other.cmp(one));
         pids.into_iter().filter(|pid| !stopped.before.contains(pid)).for_each(|pid| signal(pid, libc::SIGCONT));

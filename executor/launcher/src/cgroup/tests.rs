@@ -15,10 +15,11 @@ const TMPFS: &str = "25 24 0:25 / /sys/fs/cgroup ro - tmpfs tmpfs ro,mode=755";
 
 #[test]
 fn hierarchies_are_found_among_the_mounts() {
-    let v2 = || Some(Found::V2 { mount: ROOT.into() });
-    let v1 =
-        |hybrid, used: &[&str], unused: &[&str]| Some(Found::V1 { hybrid, used: table(used), unused: table(unused) });
-    let cases: [(&[&str], Option<Found>); 6] = [
+    let v2 = || Some(MountedHierarchies::V2 { mount: ROOT.into() });
+    let v1 = |hybrid, used: &[&str], unused: &[&str]| {
+        Some(MountedHierarchies::V1 { hybrid, used: table(used), unused: table(unused) })
+    };
+    let cases: [(&[&str], Option<MountedHierarchies>); 6] = [
         (&[V2], v2()),
         (&[V2, ELSEWHERE], v2()),
         (&[TMPFS, MEMORY, CPU], v1(false, &[MEMORY, CPU], &[])),

@@ -21,7 +21,7 @@ impl Hierarchies {
     }
 
     fn usage_of_v1(&self, path: &Path) -> Option<Usage> {
-        let memory = Files(self.memory_dir(path));
+        let memory = UsageFiles(self.memory_dir(path));
         let used = memory.number("memory.usage_in_bytes")?;
         let memory = MemoryUsage {
             max: memory.number("memory.max_usage_in_bytes"),
@@ -29,7 +29,7 @@ impl Hierarchies {
             kernel_max: memory.number("memory.kmem.max_usage_in_bytes"),
             ..MemoryUsage::from_v1(used, &memory.text("memory.stat"))
         };
-        let controller = |name: &str| self.controller_dir(name, path).ok().map(Files);
+        let controller = |name: &str| self.controller_dir(name, path).ok().map(UsageFiles);
         let cpu = controller("cpuacct").map_or_else(CpuUsage::default, |files| CpuUsage {
             total: files.number("cpuacct.usage").unwrap_or(0),
             user: files.number("cpuacct.usage_user").unwrap_or(0),
@@ -46,7 +46,7 @@ impl Hierarchies {
 }
 
 fn usage_of_v2(dir: &Path) -> Option<Usage> {
-    let files = Files(dir.to_owned());
+    let files = UsageFiles(dir.to_owned());
     let used = files.number("memory.current")?;
     let memory = MemoryUsage {
         max: files.number("memory.peak"),
@@ -64,9 +64,9 @@ fn usage_of_v2(dir: &Path) -> Option<Usage> {
 }
 
 /// The files of a cgroup's directory.
-struct Files(PathBuf);
+struct UsageFiles(PathBuf);
 
-impl Files {
+impl UsageFiles {
     fn text(&self, name: &str) -> String {
         kernel_file::read_to_string(self.0.join(name)).unwrap_or_default()
     }

@@ -50,9 +50,9 @@ pub(super) struct ArchiveRequest {
 }
 
 /// Reason for the failure, in one line.
-struct Failed(String);
+struct ArchiveFailure(String);
 
-impl Failed {
+impl ArchiveFailure {
     fn new(path: &Path, error: impl Into<io::Error>) -> Self {
         Self(format!("{}: {}", shown(path), plain(&error.into())))
     }
@@ -71,7 +71,7 @@ impl LeftOut {
 
     fn add(&mut self, path: &Path, error: impl Into<io::Error>) {
         self.count += 1;
-        let Failed(line) = Failed::new(path, error);
+        let ArchiveFailure(line) = ArchiveFailure::new(path, error);
         let bytes: usize = self.reported.iter().map(|line| line.len() + 2).sum();
         if self.reported.len() < Self::MAX.0 && bytes + line.len() < Self::MAX.1 {
             self.reported.push(line);
@@ -79,12 +79,15 @@ impl LeftOut {
     }
 
     /// Returns all entries in one line as an error, if there are any.
-    fn end(self) -> Result<(), Failed> {
+    fn end(self) -> Result<(), ArchiveFailure> {
         let more = self.count - self.reported.len();
         match (self.count, more) {
             (0, _) => Ok(()),
-            (_, 0) => Err(Failed(format!("everything was copied except {}", self.reported.join("; ")))),
-            _ => Err(Failed(format!("everything was copied except {}; and {more} more", self.reported.join("; ")))),
+            (_, 0) => Err(ArchiveFailure(format!("everything was copied except {}", self.reported.join("; ")))),
+            _ => Err(ArchiveFailure(format!(
+                "everything was copied except {}; and {more} more",
+                self.reported.join("; ")
+            ))),
         }
     }
 }
@@ -135,19 +138,19 @@ impl ArchiveRequest {
                 let mut hangup = SigSet::empty();
                 hangup.add(Signal::SIGHUP);
                 hangup.thread_block().map_err(|error| StartFailure::new("block SIGHUP", io::Error::from(error)))?;
-                let target = put::Target::open(root.as_fd(), &self.path, self.download).map_err(failed)?;
+                let target = put::UnpackTarget::open(root.as_fd(), &self.path, self.download).map_err(failed)?;
                 begun(&[target.as_fd()])?;
                 target.unpack()
             }
             ArchiveWork::Get => {
-                let source = get::Source::open(root.as_fd(), self, secret_devices).map_err(failed)?;
+                let source = get::ArchiveSource::open(root.as_fd(), self, secret_devices).map_err(failed)?;
                 let kept: Vec<_> = std::iter::once(root.as_fd()).chain(source.kept()).collect();
                 begun(&kept)?;
                 source.send(self.stat)
             }
-            ArchiveWork::Nothing => Err(Failed("the request names neither get nor put".into())), // refused earlier
+            ArchiveWork::Nothing => Err(ArchiveFailure("the request names neither get nor put".into())), // refused earlier
         };
-        let Err(Failed(mut why)) = done else { process::exit_now(0) };
+        let Err(ArchiveFailure(mut why)) = done else { process::exit_now(0) };
         why.truncate(why.floor_char_boundary(REPORTED_MAX));
         let _ = own(rustix::stdio::stderr()).and_then(|mut stderr| stderr.write_all(why.as_bytes())); // best effort
         process::exit_now(1)

@@ -10,8 +10,8 @@ use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
 use executor_core::placement::GENERATIONS_DIR;
 use executor_core::protocol::{Reason, Refused};
-use executor_core::record::{ContainerRecord, Prepared};
-use executor_core::spec::Held;
+use executor_core::record::{ContainerRecord, PreparedContainer};
+use executor_core::spec::CapabilitySets;
 use executor_core::time::Timestamp;
 use executor_core::users::{self, ResolvedUser};
 use executor_core::validate::{Violation, exec_user};
@@ -29,9 +29,9 @@ use crate::host::Host;
 use crate::rootfs::read_small;
 
 /// A running container.
-pub(crate) struct Target {
+pub(crate) struct ExecTarget {
     pub(crate) record: ContainerRecord,
-    pub(crate) prepared: Prepared,
+    pub(crate) prepared: PreparedContainer,
     /// pidfd of its first process.
     pub(crate) init: OwnedFd,
     pub(crate) namespaces: Namespaces,
@@ -42,7 +42,7 @@ pub(crate) struct Target {
     pub(crate) oom_score_adj: String,
 }
 
-impl Target {
+impl ExecTarget {
     /// Finds a running container.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl Target {
     ///
     /// # Errors
     /// Returns an error if the process is exiting.
-    pub(crate) fn new(record: ContainerRecord, prepared: Prepared, init: OwnedFd) -> std::io::Result<Self> {
+    pub(crate) fn new(record: ContainerRecord, prepared: PreparedContainer, init: OwnedFd) -> std::io::Result<Self> {
         let pid = prepared.init.pid;
         let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
         let root = open_dir(Path::new(&format!("/proc/{pid}/root")))?;
@@ -109,7 +109,7 @@ impl Target {
     ///
     /// # Errors
     /// Returns an error for a capability that this program does not know.
-    pub(crate) fn credentials(user: &ResolvedUser, held: &Held) -> std::io::Result<Credentials> {
+    pub(crate) fn credentials(user: &ResolvedUser, held: &CapabilitySets) -> std::io::Result<Credentials> {
         Ok(Credentials {
             uid: user.uid,
             gid: user.gid,

@@ -24,7 +24,7 @@ use nix::sys::resource::{Resource, setrlimit};
 use rustix::process::Signal;
 
 use super::archive::ArchiveRequest;
-use super::target::Target;
+use super::target::ExecTarget;
 use crate::host::Host;
 use crate::program::{Confinement, Program, StartFailure, has_own_domain};
 use crate::rootfs::place_view;
@@ -48,7 +48,7 @@ pub(crate) const GO: &[u8] = b"go";
 pub(crate) struct Entrant<'a> {
     pub(crate) host: &'a Host,
     pub(crate) filter: &'a Filter,
-    pub(crate) target: &'a Target,
+    pub(crate) target: &'a ExecTarget,
     pub(crate) credentials: &'a Credentials,
     pub(crate) home: &'a Path,
     /// Limit on open files.
@@ -92,7 +92,7 @@ impl Entrant<'_> {
         [stdin, stdout, stderr]: &[OwnedFd; 3],
         payload: &MemFile,
     ) -> Result<Fork, (&'static str, io::Error)> {
-        let Target { record, init, namespaces, oom_score_adj, .. } = self.target;
+        let ExecTarget { record, init, namespaces, oom_score_adj, .. } = self.target;
         process::die_with(self.supervisor).map_err(|error| ("supervisor", error))?;
         // First of all: from here on the container's limits apply, and the container's end ends this process.
         self.host.hierarchies.join(&record.cgroup).map_err(|error| ("cgroup", error))?;

@@ -16,7 +16,7 @@ use nix::sched::{CloneFlags, unshare};
 use nix::sys::resource::{Resource, setrlimit};
 use prost::Message;
 
-use super::{Work, limits, refused};
+use super::{LayerWork, limits, refused};
 use crate::seccomp::Filter;
 
 /// Limit on the address space in bytes: twice the largest zstd window, and the program.
@@ -106,7 +106,7 @@ const CALLS: [i64; 67] = [
 ];
 
 /// Does the work and reports failures. Returns the exit status.
-pub(super) fn run(store: &Store, work: Work, parent: u32, devices: bool, reported: &Seqpacket) -> i32 {
+pub(super) fn run(store: &Store, work: LayerWork, parent: u32, devices: bool, reported: &Seqpacket) -> i32 {
     match act(store, work, parent, devices) {
         Ok(()) => 0,
         Err(error) => {
@@ -116,7 +116,7 @@ pub(super) fn run(store: &Store, work: Work, parent: u32, devices: bool, reporte
     }
 }
 
-fn act(store: &Store, work: Work, parent: u32, devices: bool) -> Result<(), UnpackError> {
+fn act(store: &Store, work: LayerWork, parent: u32, devices: bool) -> Result<(), UnpackError> {
     let host = |about: &'static str| move |error| UnpackError::Host { about: about.into(), error };
     let start = || -> std::io::Result<()> {
         process::die_with(parent)?;
@@ -124,7 +124,7 @@ fn act(store: &Store, work: Work, parent: u32, devices: bool) -> Result<(), Unpa
         rustix::thread::set_name(c"executor-layer")?;
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWIPC)?;
         // On an exhausted address space a library may continue and fail repeatedly; this ends the process.
-        if let Work::Unpack { bytes_max, .. } = &work {
+        if let LayerWork::Unpack { bytes_max, .. } = &work {
             let seconds = processor_seconds(*bytes_max);
             setrlimit(Resource::RLIMIT_CPU, seconds, seconds)?;
         }
@@ -134,13 +134,13 @@ fn act(store: &Store, work: Work, parent: u32, devices: bool) -> Result<(), Unpa
     };
     start().map_err(host("unpacker"))?;
     match work {
-        Work::Unpack { diff_id, compression, parents, bytes_max, blob } => {
+        LayerWork::Unpack { diff_id, compression, parents, bytes_max, blob } => {
             let request = Request { diff_id, compression, blob, parents: &parents, limits: limits(bytes_max), devices };
             let prepared = request.prepare(store)?;
             confine(devices).map_err(host("unpacker"))?;
             prepared.run()
         }
-        Work::Clear(names) => {
+        LayerWork::Clear(names) => {
             confine(false).map_err(host("unpacker"))?;
             store.clear(&names).map_err(host("store of layers"))
         }

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use executor_core::cni::{CONFIG_MAX, Network, is_config_name};
+use executor_core::cni::{CONFIG_MAX, CniNetwork, is_config_name};
 
 /// Most entries of the directory.
 const ENTRIES_MAX: usize = 1000;
@@ -15,12 +15,12 @@ const ENTRIES_MAX: usize = 1000;
 ///
 /// # Errors
 /// Returns an error if there is no such network, with the unreadable files, any of which may define it.
-pub(super) fn find(dir: &Path, name: &str) -> Result<Network, String> {
+pub(super) fn find(dir: &Path, name: &str) -> Result<CniNetwork, String> {
     let shown = dir.display();
     let mut faulty = Vec::new();
     for file in names(dir).map_err(|error| format!("{shown}: {}", plain(&error)))? {
         let read = read(&dir.join(&file)).map_err(|error| plain(&error));
-        match read.and_then(|bytes| Network::parse(&bytes).map_err(|bad| bad.to_string())) {
+        match read.and_then(|bytes| CniNetwork::parse(&bytes).map_err(|bad| bad.to_string())) {
             Ok(network) if name.is_empty() || network.name == name => return Ok(network),
             Ok(_) => {}
             // The choice of the first network must not depend on which files are readable.

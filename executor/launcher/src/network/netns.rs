@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use executor_core::ident::ContainerId;
 use executor_sys::mount;
-use executor_sys::process::{self, Ended, Fork};
+use executor_sys::process::{self, ChildExit, Fork};
 
 use crate::files;
 use crate::host::Host;
@@ -83,8 +83,8 @@ fn in_child(act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         }
     };
     match process::wait_for(child)? {
-        Ended::Code(0) => Ok(()),
-        Ended::Code(errno) => Err(io::Error::from_raw_os_error(errno)),
-        Ended::Signal(signal) => Err(io::Error::other(format!("a helper was killed by signal {signal}"))),
+        ChildExit::Code(0) => Ok(()),
+        ChildExit::Code(errno) => Err(io::Error::from_raw_os_error(errno)),
+        ChildExit::Signal(signal) => Err(io::Error::other(format!("a helper was killed by signal {signal}"))),
     }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use executor_core::cni::{Attachment, INTERFACE, Plugin, PluginFailure, Verb, Version, plugin_failure, stdin};
 use executor_sys::events::Events;
-use executor_sys::process::{self, Ended, Fork, StringArray};
+use executor_sys::process::{self, ChildExit, Fork, StringArray};
 use executor_sys::ready::readable_by;
 use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -191,13 +191,13 @@ fn has_ended(child: i32, until: Instant) -> bool {
 }
 
 /// Returns the answer of a plugin that has exited, unless it failed, wrote too much, or was killed at the time limit.
-fn evaluate(ended: Ended, answer: Vec<u8>, complaint: &[u8], late: Option<Duration>) -> Result<Vec<u8>, Fault> {
+fn evaluate(ended: ChildExit, answer: Vec<u8>, complaint: &[u8], late: Option<Duration>) -> Result<Vec<u8>, Fault> {
     match (ended, late) {
         _ if answer.len() > ANSWER_MAX => Err(Fault::Flood),
         (_, Some(after)) => Err(Fault::Late(after)),
-        (Ended::Code(0), None) => Ok(answer),
-        (Ended::Code(_), None) => Err(Fault::Failed(plugin_failure(&answer, complaint))),
-        (Ended::Signal(signal), None) => {
+        (ChildExit::Code(0), None) => Ok(answer),
+        (ChildExit::Code(_), None) => Err(Fault::Failed(plugin_failure(&answer, complaint))),
+        (ChildExit::Signal(signal), None) => {
             Err(Fault::Failed(PluginFailure { code: 0, message: format!("was killed by signal {signal}") }))
         }
     }
@@ -283,15 +283,15 @@ mod tests {
         let flood = "x".repeat(ANSWER_MAX + 1);
         let late = Some(Duration::from_secs(5));
         let cases = [
-            (Ended::Code(0), "{}", "told", None, Ok("{}")),
-            (Ended::Code(0), "", "", None, Ok("")),
-            (Ended::Code(1), json, "ignored", None, Err("no: range is full (code 7)")),
-            (Ended::Code(1), "no JSON", "its last words\n", None, Err("its last words")),
-            (Ended::Code(127), "", "", None, Err("it printed no error message")),
-            (Ended::Signal(11), "{}", "", None, Err("was killed by signal 11")),
-            (Ended::Signal(9), "{}", "", late, Err("no answer within 5 s")),
-            (Ended::Code(0), "{}", "", late, Err("no answer within 5 s")),
-            (Ended::Signal(9), &flood, "", late, Err("its answer has more than 1048576 bytes")),
+            (ChildExit::Code(0), "{}", "told", None, Ok("{}")),
+            (ChildExit::Code(0), "", "", None, Ok("")),
+            (ChildExit::Code(1), json, "ignored", None, Err("no: range is full (code 7)")),
+            (ChildExit::Code(1), "no JSON", "its last words\n", None, Err("its last words")),
+            (ChildExit::Code(127), "", "", None, Err("it printed no error message")),
+            (ChildExit::Signal(11), "{}", "", None, Err("was killed by signal 11")),
+            (ChildExit::Signal(9), "{}", "", late, Err("no answer within 5 s")),
+            (ChildExit::Code(0), "{}", "", late, Err("no answer within 5 s")),
+            (ChildExit::Signal(9), &flood, "", late, Err("its answer has more than 1048576 bytes")),
         ];
         for (ended, answer, complaint, late, expected) in cases {
             let judged = evaluate(ended, answer.into(), complaint.as_bytes(), late).map_err(|fault| fault.to_string());

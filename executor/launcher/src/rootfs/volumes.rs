@@ -96,7 +96,7 @@ impl From<Refused> for NotMounted {
 }
 
 /// A host directory that the operator offers for a volume.
-struct Lent<'a> {
+struct OfferedDirectory<'a> {
     /// Field of the request that names it.
     field: String,
     /// Name in the request.
@@ -109,7 +109,7 @@ struct Lent<'a> {
     no_exec: bool,
 }
 
-impl Lent<'_> {
+impl OfferedDirectory<'_> {
     /// Returns the fault of the named path itself.
     fn unfit(&self, error: &io::Error) -> NotMounted {
         let reason = if error.kind() == io::ErrorKind::NotFound { NotFound } else { Unsuitable };
@@ -234,7 +234,8 @@ impl Maker<'_> {
                 let HostVolume { path, read_only, .. } =
                     listed.ok_or_else(|| not_listed(&field, &format!("{name:?}")))?;
                 let read_only = volume.read_only || *read_only;
-                let lent = Lent { field, name, root: path, below: &volume.sub_path, read_only, no_exec: false };
+                let lent =
+                    OfferedDirectory { field, name, root: path, below: &volume.sub_path, read_only, no_exec: false };
                 self.mount_host(&lent, |error| unfit_sub_path(volume, index, name, error))
             }
             VolumeSource::HostPath(path) => {
@@ -245,7 +246,7 @@ impl Maker<'_> {
                 // Without a sub-path `join` leaves a trailing slash, which is invalid for a file.
                 let below: PathBuf = below.components().collect();
                 let read_only = volume.read_only;
-                let lent = Lent { field, name: &shown, root, below: &below, read_only, no_exec: false };
+                let lent = OfferedDirectory { field, name: &shown, root, below: &below, read_only, no_exec: false };
                 self.mount_host(&lent, |error| match volume.sub_path.as_os_str().is_empty() {
                     true => lent.unfit(error),
                     false => unfit_sub_path(volume, index, &shown, error),
@@ -280,17 +281,17 @@ impl Maker<'_> {
         let (root, below) = if host_path.is_dir() { whole } else { in_parent().unwrap_or(whole) };
         let name = format!("{name}: {}", host_path.display());
         let (read_only, no_exec) = (*read_only, *no_exec);
-        let lent = Lent { field, name: &name, root, below, read_only, no_exec };
+        let lent = OfferedDirectory { field, name: &name, root, below, read_only, no_exec };
         self.mount_host(&lent, |error| lent.unfit(error))
     }
 
     /// Makes a mount of a host path. `unfit_below` returns the fault of the part below the root.
     fn mount_host(
         &self,
-        lent: &Lent<'_>,
+        lent: &OfferedDirectory<'_>,
         unfit_below: impl Fn(&io::Error) -> NotMounted,
     ) -> Result<OwnedFd, NotMounted> {
-        let Lent { field, name, root: path, below, read_only, no_exec } = lent;
+        let OfferedDirectory { field, name, root: path, below, read_only, no_exec } = lent;
         let unfit = |fault| NotMounted::Unfit(Violation::new(field.clone(), fault));
         let root = open_dir(Path::new("/")).map_err(|error| failed("/", &error))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY;

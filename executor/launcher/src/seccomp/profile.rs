@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
-use executor_core::spec::Held;
+use executor_core::spec::CapabilitySets;
 use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompRule};
 use serde::Deserialize;
 use syscalls::Sysno;
@@ -111,7 +111,7 @@ struct When {
 }
 
 /// Compiles a profile. Returns the filter, and the parts of the profile that this machine does not know.
-pub(super) fn compile(text: &str, held: &Held) -> Result<(Filter, Vec<String>), ProfileError> {
+pub(super) fn compile(text: &str, held: &CapabilitySets) -> Result<(Filter, Vec<String>), ProfileError> {
     let profile: Profile = serde_json::from_str(text)?;
     let names: usize = profile.syscalls.iter().map(|rule| rule.names.len()).sum();
     let conditions = profile.syscalls.iter().map(Rule::conditions).sum();
@@ -238,7 +238,7 @@ fn condition(arg: &Argument) -> Result<SeccompCondition, ProfileError> {
         .map_err(|error| ProfileError::Compile(error.to_string()))
 }
 
-fn applies(rule: &Rule, held: &Held) -> bool {
+fn applies(rule: &Rule, held: &CapabilitySets) -> bool {
     let none = When::default();
     let (includes, excludes) = (rule.includes.as_ref().unwrap_or(&none), rule.excludes.as_ref().unwrap_or(&none));
     let has = |name: &String| held.names.contains(name.as_str());

@@ -131,8 +131,8 @@ fn number(name: &str) -> Option<i64> {
     name.parse::<syscalls::Sysno>().ok().map(|call| i64::from(call.id()))
 }
 
-fn held(names: &[&'static str]) -> Held {
-    Held { names: names.iter().copied().collect(), ambient: false }
+fn held(names: &[&'static str]) -> CapabilitySets {
+    CapabilitySets { names: names.iter().copied().collect(), ambient: false }
 }
 
 /// Every call that Docker's profile denies is denied, and every other one is allowed, except `io_setup`.
@@ -198,7 +198,7 @@ fn a_capability_opens_what_belongs_to_it() {
     assert_eq!(answer(&administers, libc::SYS_clone, [libc::CLONE_NEWUSER as u64, 0, 0, 0, 0, 0]), ALLOW);
 }
 
-fn profile(text: &str, held: &Held) -> Result<(Filter, Vec<String>), String> {
+fn profile(text: &str, held: &CapabilitySets) -> Result<(Filter, Vec<String>), String> {
     profile::compile(text, held).map_err(|error| error.to_string())
 }
 

@@ -90,7 +90,7 @@ impl Server {
             Fork::Child => {
                 drop((lifeline, room));
                 self.abandon();
-                let order = exec::Order { id, exec, archive, session, payload, environment };
+                let order = exec::ExecInput { id, exec, archive, session, payload, environment };
                 process::exit_now(exec::run(&self.host, &self.filter, order, &theirs))
             }
         };

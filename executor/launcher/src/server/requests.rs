@@ -23,7 +23,7 @@ use super::warm_pool;
 use super::{DEATH_PATIENCE, Server};
 use crate::dirs::Dirs;
 use crate::errors::failed;
-use crate::layers::Client;
+use crate::layers::ReplyDestination;
 use crate::log::{self, Level};
 use crate::network::{self, Patience};
 use crate::shim;
@@ -48,7 +48,7 @@ const REMOVALS_MAX: usize = 2048;
 
 /// A request that waits for a shim.
 pub(super) struct Deferred {
-    client: Client,
+    client: ReplyDestination,
     call: LauncherCall,
     fds: Vec<OwnedFd>,
     pub(super) until: Instant,
@@ -62,7 +62,7 @@ impl Server {
             match self.serve(index) {
                 Ok(true) => {}
                 Ok(false) => index += 1,
-                Err(Gone) => {
+                Err(DaemonGone) => {
                     self.daemons.remove(index);
                 }
             }
@@ -70,21 +70,21 @@ impl Server {
     }
 
     /// Answers one request of one daemon. Returns true if there was one.
-    fn serve(&mut self, index: usize) -> Result<bool, Gone> {
+    fn serve(&mut self, index: usize) -> Result<bool, DaemonGone> {
         let mut buffer = [0; REQUEST_MAX];
         let (length, fds) = match self.daemons[index].recv_or_report(&mut buffer) {
-            Ok(None) => return Err(Gone),
+            Ok(None) => return Err(DaemonGone),
             Ok(Some(message)) => message,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-            Err(_) => return Err(Gone),
+            Err(_) => return Err(DaemonGone),
         };
-        let LauncherRequest { sequence, call } = LauncherRequest::decode(&buffer[..length]).map_err(|_| Gone)?;
-        let client = Client::new(&self.daemons[index], sequence);
+        let LauncherRequest { sequence, call } = LauncherRequest::decode(&buffer[..length]).map_err(|_| DaemonGone)?;
+        let client = ReplyDestination::new(&self.daemons[index], sequence);
         let fds = match fds {
             Ok(fds) => fds,
             Err(error) => {
                 let refused = LauncherAnswer::Refused(failed("descriptors of a request", &error));
-                return if client.answer(refused) { Ok(true) } else { Err(Gone) };
+                return if client.answer(refused) { Ok(true) } else { Err(DaemonGone) };
             }
         };
         let unknown = || Refused::new(Reason::Invalid, "unknown request: this launcher is older than the daemon");
@@ -100,7 +100,7 @@ impl Server {
                 let why = format!("{max} requests already wait for shims to start or exit; try again");
                 return Err(Refused::new(Reason::Busy, why));
             }
-            let client = Client::new(&self.daemons[index], sequence);
+            let client = ReplyDestination::new(&self.daemons[index], sequence);
             self.deferred.push(Deferred { client, call, fds, until: Instant::now() + patience });
             Ok(None)
         });
@@ -109,7 +109,7 @@ impl Server {
             Ok(None) => true,
             Err(refused) => client.answer(LauncherAnswer::Refused(refused)),
         };
-        if is_there { Ok(true) } else { Err(Gone) }
+        if is_there { Ok(true) } else { Err(DaemonGone) }
     }
 
     /// Carries out deferred requests that are ready. One at a time: a child that is forked meanwhile closes the others.
@@ -148,7 +148,7 @@ impl Server {
     }
 
     /// Carries out a request and answers it. Returns true if the daemon is still connected.
-    fn execute(&mut self, client: &Client, call: LauncherCall, fds: Vec<OwnedFd>) -> bool {
+    fn execute(&mut self, client: &ReplyDestination, call: LauncherCall, fds: Vec<OwnedFd>) -> bool {
         let answer = match call {
             LauncherCall::Hello(hello) => self.hello(&hello),
             LauncherCall::Launch(launch) => self.launch(launch, fds),
@@ -231,7 +231,7 @@ impl Server {
         self.make_what_is_missing()?;
         if launch.fits_warm {
             let fds = [connection.as_fd(), plan.as_fd(), process.as_fd(), files.as_fd()];
-            if let Some(warm_pool::WarmContainer { pid, pidfd, lifeline, place, id_range, heartbeat, .. }) =
+            if let Some(warm_pool::PooledContainer { pid, pidfd, lifeline, place, id_range, heartbeat, .. }) =
                 self.warm_pool.hand_over(&launch, &fds)
             {
                 let watched =
@@ -352,7 +352,11 @@ impl Server {
         super::make_state_dirs(&self.host).map_err(|error| failed("state directory", &error))
     }
 
-    fn remove_layer(&mut self, remove: &RemoveLayer, client: Client) -> Result<Option<LauncherAnswer>, Refused> {
+    fn remove_layer(
+        &mut self,
+        remove: &RemoveLayer,
+        client: ReplyDestination,
+    ) -> Result<Option<LauncherAnswer>, Refused> {
         self.hear_shims();
         // A shim that has not reported yet may have no record and may be about to mount any layer.
         if let Some(shim) = self.shims.values().find(|shim| !shim.listening && !shim.done) {
@@ -386,4 +390,4 @@ impl Server {
 }
 
 /// The daemon has disconnected or sent an invalid message.
-struct Gone;
+struct DaemonGone;

@@ -18,7 +18,7 @@ use prost::Message;
 use super::{DEATH_PATIENCE, Server};
 use crate::log::{self, Level};
 use crate::shim::{self, WARM_READY, WarmOrder};
-use crate::warm::Place;
+use crate::warm::WarmPaths;
 
 /// Time from the last use of a warm container to making the next one: a container is about to start.
 const REFILL_AFTER: Duration = Duration::from_millis(10);
@@ -33,11 +33,11 @@ const AGE_MAX: Duration = Duration::from_secs(3600);
 const MEMORY_PERCENT: u64 = 5;
 
 /// A warm container, ready or being made.
-pub(super) struct WarmContainer {
+pub(super) struct PooledContainer {
     pub(super) pid: i32,
     pub(super) pidfd: OwnedFd,
     pub(super) lifeline: Seqpacket,
-    pub(super) place: Place,
+    pub(super) place: WarmPaths,
     pub(super) id_range: u32,
     pub(super) heartbeat: Heartbeat,
     made_at: Instant,
@@ -47,7 +47,7 @@ pub(super) struct WarmContainer {
 /// The warm pool of this launcher.
 #[derive(Default)]
 pub(super) struct WarmPool {
-    all: Vec<WarmContainer>,
+    all: Vec<PooledContainer>,
     /// Time when the next one is made.
     next_at: Option<Instant>,
     /// Time by which it is made, however many are used meanwhile.
@@ -78,7 +78,7 @@ impl WarmPool {
 
     /// Sends a launch to a warm container and returns that; `None` if there is none. An unreachable one is about to
     /// exit or is killed: it stays until its exit, when its files on the host are removed.
-    pub(super) fn hand_over(&mut self, launch: &Launch, fds: &[BorrowedFd<'_>]) -> Option<WarmContainer> {
+    pub(super) fn hand_over(&mut self, launch: &Launch, fds: &[BorrowedFd<'_>]) -> Option<PooledContainer> {
         while let Some(index) = self.all.iter().position(|warm| warm.ready && !is_readable(&warm.pidfd)) {
             let warm = &mut self.all[index];
             if warm.lifeline.send(&launch.encode_to_vec(), fds).is_ok() {
@@ -154,7 +154,7 @@ impl Server {
     }
 
     /// Removes leftovers of a warm container that are not its container's.
-    pub(super) fn clear(&self, place: &Place) {
+    pub(super) fn clear(&self, place: &WarmPaths) {
         if place.is_there() {
             crate::orphans::end(&self.host.run_dir, &self.children().collect());
             place.clear(&self.host);
@@ -193,7 +193,7 @@ impl Server {
         let (lifeline, theirs) = Seqpacket::pair()?;
         lifeline.set_nonblocking(true);
         self.warm_pool.made += 1;
-        let place = Place::from_object(&self.host, &format!("{}-{}", std::process::id(), self.warm_pool.made));
+        let place = WarmPaths::from_object(&self.host, &format!("{}-{}", std::process::id(), self.warm_pool.made));
         place.make()?;
         let launcher = std::process::id();
         let forked = {
@@ -213,7 +213,7 @@ impl Server {
         drop(room);
         let pidfd = process::pidfd(pid)?;
         let made_at = Instant::now();
-        self.warm_pool.all.push(WarmContainer {
+        self.warm_pool.all.push(PooledContainer {
             pid,
             pidfd,
             lifeline,
@@ -231,7 +231,7 @@ impl Server {
         if self.warm_pool.all.is_empty() {
             return false;
         }
-        let WarmContainer { pid, pidfd, lifeline, place, .. } = self.warm_pool.all.remove(0);
+        let PooledContainer { pid, pidfd, lifeline, place, .. } = self.warm_pool.all.remove(0);
         drop(lifeline); // it exits and cleans up by itself
         if !readable_by(&pidfd, Instant::now() + DEATH_PATIENCE).unwrap_or(false) {
             process::kill(pid);
@@ -264,10 +264,18 @@ mod tests {
         let pid = child.id() as i32;
         let (lifeline, theirs) = Seqpacket::pair().unwrap();
         drop(theirs);
-        let place = Place { cgroup: "x".into(), dir: "x".into(), state: "x".into() };
+        let place = WarmPaths { cgroup: "x".into(), dir: "x".into(), state: "x".into() };
         let (pidfd, heartbeat) = (process::pidfd(pid).unwrap(), Heartbeat::create().unwrap());
-        let warm =
-            WarmContainer { pid, pidfd, lifeline, place, id_range: 0, heartbeat, made_at: Instant::now(), ready: true };
+        let warm = PooledContainer {
+            pid,
+            pidfd,
+            lifeline,
+            place,
+            id_range: 0,
+            heartbeat,
+            made_at: Instant::now(),
+            ready: true,
+        };
         let mut warm_pool = WarmPool { all: vec![warm], ..WarmPool::default() };
         assert!(warm_pool.hand_over(&Launch::default(), &[]).is_none());
         assert_eq!((warm_pool.used, warm_pool.missed), (0, 1));

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use executor_core::logline::Stream;
 use executor_core::plan::{Actions, PlannedProcess};
 use executor_core::record::{
-    ContainerRecord, Exit, Failure, FailureKind, Prepared, PreparedStep, RestartRecord, StepRecord,
+    ContainerRecord, Exit, Failure, FailureKind, PreparedContainer, PreparedStep, RestartRecord, StepRecord,
 };
-use executor_core::steps::{AskedAgain, Order, RunEnd, Steps, Timer, TransferEnd, exit_line};
+use executor_core::steps::{AskedAgain, RunEnd, StepOrder, Steps, Timer, TransferEnd, exit_line};
 use executor_core::time::Timestamp;
 use executor_secrets::volume::{Receipt, Volume};
 use executor_sys::memfile::MemFile;
@@ -44,12 +44,12 @@ const NO_STARTER: &str = "the step starter has exited";
 const LEFTOVERS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The steps of a running container.
-pub(super) struct Running {
+pub(super) struct RunningSteps {
     steps: Steps,
     /// `None` after the step starter has exited, with the container or earlier.
     starter: Option<Starter>,
     /// Processes that were ordered and have not exited, by index.
-    processes: BTreeMap<usize, Process>,
+    processes: BTreeMap<usize, StepProcess>,
     /// Processes that have exited and whose secrets are not wiped yet.
     ended: BTreeSet<usize>,
     /// Transfers that have ended and whose URLs are not wiped yet.
@@ -65,7 +65,7 @@ pub(super) struct Running {
 }
 
 /// A process of a step.
-struct Process {
+struct StepProcess {
     /// Pid and pidfd, once it is in the container.
     pid: Option<(i32, OwnedFd)>,
     /// Payload, until the program runs.
@@ -81,7 +81,7 @@ struct Process {
     killed: bool,
 }
 
-impl Running {
+impl RunningSteps {
     /// Creates the steps and forks the step starter.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl Running {
         host: &Host,
         filter: &Arc<Filter>,
         record: &ContainerRecord,
-        prepared: &Prepared,
+        prepared: &PreparedContainer,
         actions: &Actions,
         init: BorrowedFd<'_>,
     ) -> io::Result<Self> {
@@ -171,7 +171,7 @@ impl Running {
     }
 }
 
-impl Process {
+impl StepProcess {
     fn signal(&self, signal: i32) {
         if let Some((_, pidfd)) = &self.pid {
             let _ = process::pidfd_signal(pidfd.as_fd(), signal); // it may have exited
@@ -299,7 +299,7 @@ impl Ready {
     }
 
     /// Applies an event to the steps and carries out the resulting orders.
-    fn drive(&mut self, host: &Host, happen: impl FnOnce(&mut Running, &mut StepContext<'_>) -> Vec<Order>) {
+    fn drive(&mut self, host: &Host, happen: impl FnOnce(&mut RunningSteps, &mut StepContext<'_>) -> Vec<StepOrder>) {
         let Some(running) = &mut self.steps else { return };
         let mut site = StepContext {
             host,
@@ -323,12 +323,12 @@ impl Ready {
     }
 }
 
-impl Running {
-    fn execute(&mut self, order: Order, site: &mut StepContext<'_>) -> Vec<Order> {
+impl RunningSteps {
+    fn execute(&mut self, order: StepOrder, site: &mut StepContext<'_>) -> Vec<StepOrder> {
         match order {
-            Order::Start(index) => match self.start(index, site) {
+            StepOrder::Start(index) => match self.start(index, site) {
                 Ok(payload) => {
-                    let process = Process {
+                    let process = StepProcess {
                         pid: None,
                         payload: Some(payload),
                         runs: false,
@@ -341,7 +341,7 @@ impl Running {
                 }
                 Err(error) => return self.not_started(index, &plain(&error), site),
             },
-            Order::Cancel(index) => {
+            StepOrder::Cancel(index) => {
                 if let Some(process) = self.processes.get_mut(&index) {
                     process.cancelled = true;
                     if process.runs {
@@ -350,11 +350,11 @@ impl Running {
                 }
             }
             // executord sees this in the record and begins.
-            Order::Transfer(_) => {}
+            StepOrder::Transfer(_) => {}
             // executord sees this in the record as well and abandons the transfer.
-            Order::CancelTransfer(transfer) => return self.transferred(transfer, TransferEnd::Cancelled, site),
-            Order::Expire(timer, after) => self.timers.push((Instant::now() + after, timer)),
-            Order::Clear(text) => {
+            StepOrder::CancelTransfer(transfer) => return self.transferred(transfer, TransferEnd::Cancelled, site),
+            StepOrder::Expire(timer, after) => self.timers.push((Instant::now() + after, timer)),
+            StepOrder::Clear(text) => {
                 site.log.own_words(&text);
                 let (record, hierarchies) = (site.record, &site.host.hierarchies);
                 let init = record.prepared.as_ref().map_or(0, |prepared| prepared.init.pid);
@@ -362,7 +362,7 @@ impl Running {
                     log::line(Level::Warning, record.plan.id.as_str(), format_args!("before a restart: {error}"));
                 }
             }
-            Order::Say { log_source, failed, text } => {
+            StepOrder::Say { log_source, failed, text } => {
                 let stream = if failed { Stream::Stderr } else { Stream::Stdout };
                 site.log.write_message(stream, &log_source, &text);
             }
@@ -376,7 +376,7 @@ impl Running {
     }
 
     /// Continues after the end of a transfer.
-    fn transferred(&mut self, transfer: usize, end: TransferEnd, site: &StepContext<'_>) -> Vec<Order> {
+    fn transferred(&mut self, transfer: usize, end: TransferEnd, site: &StepContext<'_>) -> Vec<StepOrder> {
         if self.transfer_began(transfer).is_none() {
             return Vec::new();
         }
@@ -412,7 +412,7 @@ impl Running {
         }
     }
 
-    fn take(&mut self, news: StarterEvent, fd: Option<OwnedFd>, site: &mut StepContext<'_>) -> Vec<Order> {
+    fn take(&mut self, news: StarterEvent, fd: Option<OwnedFd>, site: &mut StepContext<'_>) -> Vec<StepOrder> {
         match news {
             StarterEvent::Made { process: index, pid } => {
                 let (signal, grace) = (self.stop_signal, self.grace);
@@ -450,7 +450,7 @@ impl Running {
         }
     }
 
-    fn ended(&mut self, index: usize, exit: Exit, site: &mut StepContext<'_>) -> Vec<Order> {
+    fn ended(&mut self, index: usize, exit: Exit, site: &mut StepContext<'_>) -> Vec<StepOrder> {
         self.forget_copy(index, site);
         let killed = self.processes.remove(&index).is_some_and(|process| process.killed);
         site.log.drain(index);
@@ -468,7 +468,7 @@ impl Running {
         self.steps.ended(index, RunEnd::Exited { exit, out_of_memory, killed }, now())
     }
 
-    fn not_started(&mut self, index: usize, why: &str, site: &mut StepContext<'_>) -> Vec<Order> {
+    fn not_started(&mut self, index: usize, why: &str, site: &mut StepContext<'_>) -> Vec<StepOrder> {
         self.forget_copy(index, site);
         self.processes.remove(&index);
         self.ended.insert(index);

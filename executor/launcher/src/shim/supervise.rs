@@ -20,7 +20,7 @@ use super::running::egress;
 use super::running::limits;
 use super::running::transfers;
 use super::running::usage;
-use super::steps::Running;
+use super::steps::RunningSteps;
 use super::steps::pause;
 use super::{Ready, save, shrink};
 use crate::finish::now;
@@ -54,7 +54,7 @@ enum Event {
 }
 
 /// Exit of a container's process or of its tree of actions.
-pub(super) type End = (Option<Exit>, Option<Failure>);
+pub(super) type SupervisionEnd = (Option<Exit>, Option<Failure>);
 
 /// Runs until the container's processes have exited and all their output is read. Returns the exit and, if the
 /// container was stopped, the end of the grace period.
@@ -63,7 +63,7 @@ pub(super) fn until_the_end(
     ready: &mut Ready,
     control: &mut Control,
     signals: &SignalEvents,
-) -> (End, Option<Instant>) {
+) -> (SupervisionEnd, Option<Instant>) {
     let mut kill_at: Option<Instant> = None;
     let mut stop_at: Option<Instant> = None;
     let mut shrink_at = Some(Instant::now() + SETTLED);
@@ -181,13 +181,13 @@ fn wait(ready: &Ready, control: &Control, signals: &SignalEvents, due: [Option<I
     events.read(signals.as_fd(), Event::Signal);
     // While the container is paused, nothing is started and no timer of a step expires.
     let steps = ready.steps.as_ref().filter(|_| ready.paused.is_none());
-    if let Some(news) = steps.and_then(Running::news) {
+    if let Some(news) = steps.and_then(RunningSteps::news) {
         events.read(news, Event::Steps);
     }
     ready.log.register_output(&mut events, Event::Output);
     control.register(&mut events, Event::Control);
     ready.log.register_clients(&mut events, Event::Client);
-    let steps_due = steps.and_then(Running::due);
+    let steps_due = steps.and_then(RunningSteps::due);
     let own = [ready.log.flush_at(), ready.log.clients_due(), ready.generations.due(), steps_due];
     events.due(due.into_iter().chain(own).flatten().chain([Instant::now() + WAIT_MAX]));
     control.heartbeat().rest();

@@ -23,7 +23,7 @@ use executor_core::placement::MountPoint;
 use executor_core::plan::{Limits, Plan};
 use executor_core::protocol::{Launch as LaunchCall, PLAN_MAX, Refused};
 use executor_core::record::ContainerRecord;
-use executor_core::spec::{self, Held, Skeleton};
+use executor_core::spec::{self, CapabilitySets, Skeleton};
 use executor_core::time::Timestamp;
 use executor_core::validate::{Draft, recheck, validate};
 use executor_sys::events::Events;
@@ -41,7 +41,7 @@ use super::files::inject;
 use super::init::activation::{ActivateOrder, GROUPS_MAX};
 use super::init::create::{self, Created, Creation};
 use super::init::init_spec::InitSpec;
-use super::init::warm_files::Views;
+use super::init::warm_files::WarmViews;
 use super::{Launch, isolate, settle};
 use crate::cgroup::Devices;
 use crate::cpuset::SHOWN;
@@ -51,7 +51,7 @@ use crate::ids::Ids;
 use crate::log::{self, Level};
 use crate::orphans::children;
 use crate::seccomp::Filter;
-use crate::warm::{Place, Premade};
+use crate::warm::{Premade, WarmPaths};
 
 /// Process name until it becomes a container's shim.
 const NAME: &CStr = c"executor-warm";
@@ -63,9 +63,9 @@ pub(crate) const READY: &[u8] = b"ready";
 pub(crate) const BEGUN: &[u8] = b"begun";
 
 /// Input of a warm container.
-pub(crate) struct Order {
+pub(crate) struct WarmInput {
     /// Cgroup and directory.
-    pub place: Place,
+    pub place: WarmPaths,
     /// First host id of the range for its user namespace.
     pub id_range: u32,
     /// Pid of the launcher, which has claimed the range.
@@ -76,7 +76,7 @@ pub(crate) struct Order {
 
 /// A warm container with a waiting init.
 pub(super) struct WarmContainer {
-    place: Place,
+    place: WarmPaths,
     ids: Rc<Ids>,
     created: Created,
     /// Identity of this process.
@@ -90,17 +90,17 @@ pub(super) struct Activation<'a> {
     pub(super) plan: &'a Plan,
     pub(super) part: InitSpec,
     pub(super) nofile: u64,
-    pub(super) held: &'a Held,
+    pub(super) held: &'a CapabilitySets,
     pub(super) stdio: [OwnedFd; 3],
     /// Path of the root file system in this mount namespace.
     pub(super) rootfs: &'a Path,
     /// Mount points and views of the secret files, if init mounts them.
-    pub(super) shown: Option<(&'a [MountPoint], Views)>,
+    pub(super) shown: Option<(&'a [MountPoint], WarmViews)>,
 }
 
 /// Makes a warm container, waits for a launch, and runs the container. Returns the exit status of the process.
-pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: Order, lifeline: Seqpacket) -> i32 {
-    let Order { place, id_range, launcher, heartbeat } = order;
+pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: WarmInput, lifeline: Seqpacket) -> i32 {
+    let WarmInput { place, id_range, launcher, heartbeat } = order;
     host.show_role(&["warm"]);
     let made = settle(NAME).map_err(|error| failed("shim", &error)).and_then(|signals| {
         isolate().map_err(|error| failed("mount namespace", &error))?;
@@ -219,7 +219,7 @@ fn launch(
 impl WarmContainer {
     /// Makes a warm container at the lowest priority, so that launches go first.
     #[inline(never)] // as in [`super::setup::prepare::prepare`]
-    fn make(host: &Host, filter: &Arc<Filter>, place: &Place, id_range: u32) -> Result<Self, Refused> {
+    fn make(host: &Host, filter: &Arc<Filter>, place: &WarmPaths, id_range: u32) -> Result<Self, Refused> {
         let own = process::lower_priority().map_err(|error| failed("priority", &error))?;
         let warm = Self::make_now(host, filter, place, id_range)?;
         let init = warm.init();
@@ -235,7 +235,7 @@ impl WarmContainer {
         }
     }
 
-    fn make_now(host: &Host, filter: &Arc<Filter>, place: &Place, id_range: u32) -> Result<Self, Refused> {
+    fn make_now(host: &Host, filter: &Arc<Filter>, place: &WarmPaths, id_range: u32) -> Result<Self, Refused> {
         let ids = Ids::from_range(id_range)?;
         let namespace: PathBuf = ids.namespace_path().unwrap_or_default();
         let view = host.hierarchies.has_view().then(|| host.cgroup_view());

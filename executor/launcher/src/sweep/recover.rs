@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use executor_core::record::{ContainerRecord, Prepared, VolumeKind};
+use executor_core::record::{ContainerRecord, PreparedContainer, VolumeKind};
 use executor_secrets::volume::{SOURCE, Volume};
 use executor_sys::identity;
 use executor_sys::mount::{self, Follow, clone_tree, open_dir, open_in_root, set_writable};
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// reached: the memory is then freed with the container's namespace without being overwritten, and the exit record has
 /// no receipt.
 pub(super) fn volumes(host: &Host, record: &ContainerRecord) -> Vec<Volume> {
-    let has_files = |prepared: &&Prepared| !prepared.mounts.is_empty() || record.plan.has_hidden_secrets();
+    let has_files = |prepared: &&PreparedContainer| !prepared.mounts.is_empty() || record.plan.has_hidden_secrets();
     let Some(prepared) = record.prepared.as_ref().filter(has_files) else {
         return Vec::new();
     };
@@ -78,7 +78,7 @@ fn handles(init: i32) -> io::Result<Vec<OwnedFd>> {
         return Err(error);
     }
     match process::wait_for(helper)? {
-        process::Ended::Code(0) => Ok(handles),
+        process::ChildExit::Code(0) => Ok(handles),
         ended => Err(io::Error::other(format!("the helper ended with {ended:?}"))),
     }
 }

@@ -13,7 +13,7 @@ use executor_core::record::ContainerRecord;
 use executor_sys::seqpacket::SeqpacketListener;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use super::Place;
+use super::WarmPaths;
 use crate::dirs::{Dirs, EXIT_ROOM_AHEAD};
 use crate::errors::at;
 use crate::host::Host;
@@ -24,11 +24,11 @@ pub(crate) struct Premade {
     dirs: Dirs,
     /// The record, in the state directory and in the run directory.
     records: [File; 2],
-    opened: Opened,
+    opened: PremadeFiles,
 }
 
 /// Files and sockets in the directories that stay open.
-pub(crate) struct Opened {
+pub(crate) struct PremadeFiles {
     /// The empty log.
     pub(crate) log: File,
     /// Socket on which the shim listens for daemons.
@@ -40,12 +40,12 @@ impl Premade {
     ///
     /// # Errors
     /// Returns an error if the disk is full.
-    pub(crate) fn make(host: &Host, place: &Place, root: u32) -> io::Result<Self> {
+    pub(crate) fn make(host: &Host, place: &WarmPaths, root: u32) -> io::Result<Self> {
         let dirs = Dirs::from_warm(host, place.dir.clone(), place.state.clone());
         dirs.share_dir(&dirs.run)?;
         dirs.make_shared_dir(&dirs.state)?;
         let records = [dirs.open_new(&dirs.record_ahead())?, dirs.open_new(&dirs.record())?];
-        let opened = Opened { log: dirs.open_new(&dirs.log())?, listener: dirs.listen()? };
+        let opened = PremadeFiles { log: dirs.open_new(&dirs.log())?, listener: dirs.listen()? };
         dirs.keep_room_ahead()?;
         dirs.private(&dirs.staging())?;
         let (upper, work) = dirs.layers();
@@ -61,7 +61,7 @@ impl Premade {
     ///
     /// # Errors
     /// Returns `AlreadyExists` with nothing changed, or an error if the disk is full.
-    pub(crate) fn move_to(self, dirs: &Dirs, record: &ContainerRecord) -> io::Result<Opened> {
+    pub(crate) fn move_to(self, dirs: &Dirs, record: &ContainerRecord) -> io::Result<PremadeFiles> {
         let bytes = serde_json::to_vec(record)?;
         if Dirs::exit_room(record, bytes.len()) > EXIT_ROOM_AHEAD {
             self.dirs.keep_more_room(record)?;

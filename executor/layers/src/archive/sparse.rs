@@ -7,7 +7,7 @@ use crate::{Limits, UnpackError};
 
 /// A part of a file that the archive contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct SparsePiece {
     /// Offset in the file.
     pub at: u64,
     /// Length in bytes.
@@ -20,7 +20,7 @@ const GNU_PIECE: usize = 24;
 const LINE_MAX: usize = 21;
 
 /// Checks that the pieces are in order, do not overlap, end within the file, and together have the stored length.
-pub(super) fn check(pieces: &[Piece], stored: u64, size: u64, path: &[u8]) -> Result<(), UnpackError> {
+pub(super) fn check(pieces: &[SparsePiece], stored: u64, size: u64, path: &[u8]) -> Result<(), UnpackError> {
     let mut end = 0;
     let mut sum = 0_u64;
     for piece in pieces {
@@ -36,12 +36,12 @@ pub(super) fn check(pieces: &[Piece], stored: u64, size: u64, path: &[u8]) -> Re
     }
 }
 
-pub(super) fn from_pairs(numbers: &[u64], path: &[u8], limits: &Limits) -> Result<Vec<Piece>, UnpackError> {
+pub(super) fn from_pairs(numbers: &[u64], path: &[u8], limits: &Limits) -> Result<Vec<SparsePiece>, UnpackError> {
     if !numbers.len().is_multiple_of(2) {
         return Err(UnpackError::archive(path, "an invalid map of a sparse file"));
     }
     limit(numbers.len() / 2, path, limits)?;
-    Ok(numbers.chunks_exact(2).map(|pair| Piece { at: pair[0], length: pair[1] }).collect())
+    Ok(numbers.chunks_exact(2).map(|pair| SparsePiece { at: pair[0], length: pair[1] }).collect())
 }
 
 fn limit(pieces: usize, path: &[u8], limits: &Limits) -> Result<(), UnpackError> {
@@ -53,7 +53,11 @@ fn limit(pieces: usize, path: &[u8], limits: &Limits) -> Result<(), UnpackError>
 
 impl<S: Source> Reader<S> {
     /// Reads GNU's own format: some pieces in the header, more in the extension blocks after it, which do not count as content.
-    pub(super) fn gnu_pieces(&mut self, header: &Header<'_>, path: &[u8]) -> Result<(u64, Vec<Piece>), UnpackError> {
+    pub(super) fn gnu_pieces(
+        &mut self,
+        header: &Header<'_>,
+        path: &[u8],
+    ) -> Result<(u64, Vec<SparsePiece>), UnpackError> {
         let damaged = || UnpackError::archive(path, "an invalid list of pieces of a sparse file");
         let limits = self.limits;
         let mut pieces = Vec::new();
@@ -63,7 +67,7 @@ impl<S: Source> Reader<S> {
                     break;
                 }
                 let one = |field| number(field).and_then(|number| u64::try_from(number).ok()).ok_or_else(damaged);
-                pieces.push(Piece { at: one(&pair[..12])?, length: one(&pair[12..])? });
+                pieces.push(SparsePiece { at: one(&pair[..12])?, length: one(&pair[12..])? });
             }
             limit(pieces.len(), path, &limits)
         };
@@ -79,7 +83,7 @@ impl<S: Source> Reader<S> {
     }
 
     /// Reads pax's format 1.0: a count, then one line per number, in whole blocks of the content.
-    pub(super) fn pieces_in_content(&mut self, path: &[u8]) -> Result<Vec<Piece>, UnpackError> {
+    pub(super) fn pieces_in_content(&mut self, path: &[u8]) -> Result<Vec<SparsePiece>, UnpackError> {
         let damaged = || UnpackError::archive(path, "an invalid map of a sparse file");
         let (mut numbers, mut line, mut wanted) = (Vec::new(), Vec::new(), None);
         while wanted != Some(numbers.len()) {

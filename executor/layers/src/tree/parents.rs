@@ -17,7 +17,7 @@ pub struct Parents {
 }
 
 /// Parent directory of an entry, its name there, and its status.
-pub(super) type Found<'a> = (OwnedFd, &'a [u8], Stat);
+pub(super) type ParentEntry<'a> = (OwnedFd, &'a [u8], Stat);
 
 /// Entry of the layers below at a path.
 pub(super) enum Below {
@@ -73,7 +73,7 @@ impl Parents {
     }
 
     /// Returns the entry at a path: its directory, last component and status. A whiteout of the lowest layer counts as missing.
-    pub(super) fn find<'a>(&self, path: &'a [u8]) -> Result<Option<Found<'a>>, Errno> {
+    pub(super) fn find<'a>(&self, path: &'a [u8]) -> Result<Option<ParentEntry<'a>>, Errno> {
         let Some(view) = &self.view else { return Ok(None) };
         let (above, name) = match path.iter().rposition(|byte| *byte == b'/') {
             Some(slash) => (&path[..slash], &path[slash + 1..]),

@@ -26,7 +26,7 @@ pub(super) struct Walked {
 }
 
 /// State of a walk.
-struct Walk {
+struct ArchiveWalk {
     dir: Option<OwnedFd>,
     path: Vec<Vec<u8>>,
     /// Number of components up to the uppermost directory that hides the layers below.
@@ -42,7 +42,7 @@ impl Tree {
     pub(super) fn walk(&mut self, names: &[&[u8]], make: bool) -> Result<Walked, UnpackError> {
         let wanted = names.join(&b'/');
         let failed = || format!("the path `{}`", shown(&wanted));
-        let mut walk = Walk {
+        let mut walk = ArchiveWalk {
             dir: Some(open_dir(self.root.as_fd(), b".").context(failed)?),
             path: Vec::new(),
             hidden_from: self.found.opaque.then_some(0),
@@ -72,7 +72,7 @@ impl Tree {
     }
 
     /// Walks to the next component. Returns the target if it is a link.
-    fn step(&mut self, walk: &mut Walk, name: &[u8], make: bool) -> Result<Option<Vec<u8>>, UnpackError> {
+    fn step(&mut self, walk: &mut ArchiveWalk, name: &[u8], make: bool) -> Result<Option<Vec<u8>>, UnpackError> {
         let full = [walk.path.join(&b'/'), name.to_vec()].into_iter().filter(|part| !part.is_empty());
         let full = full.collect::<Vec<_>>().join(&b'/');
         let failed = || format!("directory `{}`", shown(&full));
@@ -123,13 +123,13 @@ impl Tree {
     }
 
     /// Goes back to the parent; the root is its own parent.
-    fn up(&self, walk: &mut Walk) -> Result<(), Errno> {
+    fn up(&self, walk: &mut ArchiveWalk) -> Result<(), Errno> {
         walk.path.pop();
         self.go_to(walk)
     }
 
     /// Opens the directory of the walk's names again.
-    fn go_to(&self, walk: &mut Walk) -> Result<(), Errno> {
+    fn go_to(&self, walk: &mut ArchiveWalk) -> Result<(), Errno> {
         walk.hidden_from = walk.hidden_from.filter(|from| *from <= walk.path.len());
         let path = walk.path.join(&b'/');
         let path = if path.is_empty() { b".".to_vec() } else { path };

@@ -166,7 +166,7 @@ impl Sandbox {
     }
 
     /// Everything outside the layers' trees, which must not change.
-    pub(crate) fn surroundings(&self) -> BTreeMap<PathBuf, Item> {
+    pub(crate) fn surroundings(&self) -> BTreeMap<PathBuf, TreeEntry> {
         let mut all = listing(self.path());
         all.retain(|path, _| !path.starts_with("layers/sha256") && !path.starts_with("jail/root"));
         for item in all.values_mut() {
@@ -176,7 +176,7 @@ impl Sandbox {
     }
 
     /// The merged tree that a container would see.
-    pub(crate) fn merged(&self, layers: &[DiffId]) -> BTreeMap<PathBuf, Item> {
+    pub(crate) fn merged(&self, layers: &[DiffId]) -> BTreeMap<PathBuf, TreeEntry> {
         let (store, layers, dir) = (self.store.clone(), layers.to_vec(), self.path().to_owned());
         apart(move || {
             // Adds empty directories at the bottom, because the kernel requires two layers.
@@ -246,7 +246,7 @@ pub(crate) fn apart<T: Send>(act: impl FnOnce() -> T + Send) -> T {
 
 /// An entry of a tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Item {
+pub(crate) struct TreeEntry {
     pub(crate) kind: char,
     pub(crate) mode: u32,
     pub(crate) owner: (u32, u32),
@@ -260,7 +260,7 @@ pub(crate) struct Item {
 }
 
 /// Lists everything below a directory.
-pub(crate) fn listing(root: &Path) -> BTreeMap<PathBuf, Item> {
+pub(crate) fn listing(root: &Path) -> BTreeMap<PathBuf, TreeEntry> {
     let (mut items, mut inodes) = (BTreeMap::new(), BTreeMap::new());
     let mut left = vec![PathBuf::new()];
     while let Some(dir) = left.pop() {
@@ -284,7 +284,7 @@ pub(crate) fn listing(root: &Path) -> BTreeMap<PathBuf, Item> {
             if path < *inode {
                 inode.clone_from(&path);
             }
-            let item = Item {
+            let item = TreeEntry {
                 kind,
                 mode: meta.mode() & 0o7777,
                 owner: (meta.uid(), meta.gid()),
@@ -301,7 +301,7 @@ pub(crate) fn listing(root: &Path) -> BTreeMap<PathBuf, Item> {
             }
         }
     }
-    items.into_iter().map(|(path, (item, inode))| (path, Item { first: inodes[&inode].clone(), ..item })).collect()
+    items.into_iter().map(|(path, (item, inode))| (path, TreeEntry { first: inodes[&inode].clone(), ..item })).collect()
 }
 
 fn xattrs(path: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -320,7 +320,9 @@ fn xattrs(path: &Path) -> BTreeMap<String, Vec<u8>> {
 
 /// Runs an attack on this crate and on an unpacker that trusts its input. This crate changes nothing outside; its
 /// result and tree are returned. The control: the other unpacker does change something.
-pub(crate) fn attack(layers: impl Fn(&Sandbox) -> Vec<Vec<u8>>) -> (Result<(), UnpackError>, BTreeMap<PathBuf, Item>) {
+pub(crate) fn attack(
+    layers: impl Fn(&Sandbox) -> Vec<Vec<u8>>,
+) -> (Result<(), UnpackError>, BTreeMap<PathBuf, TreeEntry>) {
     let sandbox = Sandbox::new();
     let archives = layers(&sandbox);
     let before = sandbox.surroundings();

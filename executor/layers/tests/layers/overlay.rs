@@ -5,7 +5,7 @@ use std::path::Path;
 use executor_layers::{DiffId, UnpackError};
 use tar::EntryType;
 
-use crate::harness::{Item, Layer, Sandbox, header};
+use crate::harness::{Layer, Sandbox, TreeEntry, header};
 
 fn stack(sandbox: &Sandbox, archives: Vec<Layer>) -> Vec<DiffId> {
     archives.into_iter().fold(Vec::new(), |mut layers, archive| {
@@ -19,7 +19,7 @@ fn seen(archives: Vec<Layer>) -> Vec<(String, String)> {
     let sandbox = Sandbox::new();
     let layers = stack(&sandbox, archives);
     let merged = sandbox.merged(&layers);
-    let shown = |(path, item): (std::path::PathBuf, Item)| {
+    let shown = |(path, item): (std::path::PathBuf, TreeEntry)| {
         (path.display().to_string(), String::from_utf8(item.content).unwrap())
     };
     merged.into_iter().map(shown).collect()

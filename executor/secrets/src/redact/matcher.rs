@@ -6,7 +6,7 @@
 //! such prefix. So a position costs at most one comparison for each doubling of the number of forms, of at most
 //! [`FORM_MAX`] bytes each. Finding a form uses no hash, so a tenant cannot choose collisions.
 
-use super::pieces::{FORM_MAX, Piece};
+use super::pieces::{FORM_MAX, FormPiece};
 
 /// Words of the filter: one per form, within these bounds.
 const FILTER_WORDS: std::ops::RangeInclusive<usize> = 64..=1 << 16;
@@ -21,11 +21,11 @@ pub(super) struct Matcher {
     shift: u32,
     /// First `width` bytes of each form, as a number with the same sort order.
     keys: Vec<u64>,
-    forms: Vec<Form>,
+    forms: Vec<FormEntry>,
     longest: usize,
 }
 
-struct Form {
+struct FormEntry {
     at: u32,
     /// Longest other form that is a prefix of this one.
     prefix: u32,
@@ -35,7 +35,7 @@ struct Form {
 
 /// Search result at a position.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct FormMatch {
     /// Length and owner of the longest form.
     pub(super) form: Option<(usize, u32)>,
     /// True if the text ended within a longer form.
@@ -45,10 +45,11 @@ pub(super) struct Found {
 impl Matcher {
     /// Builds a matcher from pieces of `bytes`. Of two equal pieces it keeps the one with the lower rank, then with the
     /// earlier owner.
-    pub(super) fn new(bytes: &[u8], pieces: Vec<Piece>) -> Self {
-        let content = |piece: &Piece| &bytes[piece.at as usize..][..usize::from(piece.length)];
+    pub(super) fn new(bytes: &[u8], pieces: Vec<FormPiece>) -> Self {
+        let content = |piece: &FormPiece| &bytes[piece.at as usize..][..usize::from(piece.length)];
         // Keeping the first bytes next to each piece avoids most accesses to the rest.
-        let mut keyed: Vec<(u64, Piece)> = pieces.into_iter().map(|piece| (first8(content(&piece)), piece)).collect();
+        let mut keyed: Vec<(u64, FormPiece)> =
+            pieces.into_iter().map(|piece| (first8(content(&piece)), piece)).collect();
         keyed.sort_unstable_by(|(a_key, a), (b_key, b)| {
             let by_content = a_key.cmp(b_key).then_with(|| content(a).cmp(content(b)));
             by_content.then(a.rank.cmp(&b.rank)).then(a.owner.cmp(&b.owner))
@@ -56,7 +57,7 @@ impl Matcher {
         keyed.dedup_by(|(later_key, later), (first_key, first)| {
             later_key == first_key && content(later) == content(first)
         });
-        let pieces: Vec<Piece> = keyed.into_iter().map(|(_, piece)| piece).collect();
+        let pieces: Vec<FormPiece> = keyed.into_iter().map(|(_, piece)| piece).collect();
 
         let shortest = pieces.iter().map(|piece| usize::from(piece.length)).min().unwrap_or(0);
         let longest = pieces.iter().map(|piece| usize::from(piece.length)).max().unwrap_or(0);
@@ -78,7 +79,7 @@ impl Matcher {
             }
             let prefix = prefixes.last().copied().unwrap_or(NONE);
             prefixes.push(index);
-            matcher.forms.push(Form { at: piece.at, prefix, owner: piece.owner, length: piece.length });
+            matcher.forms.push(FormEntry { at: piece.at, prefix, owner: piece.owner, length: piece.length });
             let key = matcher.key(content);
             matcher.keys.push(key);
             let (word, bits) = matcher.filter_place(key);
@@ -100,7 +101,7 @@ impl Matcher {
     pub(super) fn bytes(&self) -> usize {
         self.filter.capacity() * size_of::<u64>()
             + self.keys.capacity() * size_of::<u64>()
-            + self.forms.capacity() * size_of::<Form>()
+            + self.forms.capacity() * size_of::<FormEntry>()
     }
 
     /// Returns every form, in order.
@@ -161,7 +162,7 @@ impl Matcher {
     }
 
     /// Returns the longest form that `text` begins with. `text` must have at least the bytes that [`Self::candidate`] examines.
-    pub(super) fn search(&self, bytes: &[u8], text: &[u8]) -> Found {
+    pub(super) fn search(&self, bytes: &[u8], text: &[u8]) -> FormMatch {
         let key = self.key(text);
         let (mut low, mut high) = (0, self.forms.len());
         while low < high {
@@ -184,7 +185,7 @@ impl Matcher {
         let open = low < self.forms.len()
             && usize::from(self.forms[low].length) > text.len()
             && self.form(bytes, low).starts_with(text);
-        Found { form: low.checked_sub(1).and_then(|last| self.longest_prefix(bytes, last, text)), open }
+        FormMatch { form: low.checked_sub(1).and_then(|last| self.longest_prefix(bytes, last, text)), open }
     }
 
     /// Returns the form, or the longest of its prefixes, that `text` begins with.

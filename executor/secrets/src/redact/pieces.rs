@@ -19,7 +19,7 @@ const PIECE_BYTES: usize = 40;
 pub(super) struct BufferFull;
 
 /// A form, or a part of one.
-pub(super) struct Piece {
+pub(super) struct FormPiece {
     pub(super) at: u32,
     pub(super) length: u16,
     /// 0 for a value itself, 1 for its lines and encodings: of two equal pieces the lower rank provides the name.
@@ -30,7 +30,7 @@ pub(super) struct Piece {
 /// The forms collected so far.
 pub(super) struct Forms {
     pub(super) bytes: Zeroizing<Vec<u8>>,
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<FormPiece>,
     /// Bytes that may still be added.
     pub(super) room: usize,
     pub(super) owner: u32,
@@ -39,7 +39,7 @@ pub(super) struct Forms {
 
 /// A saved state of [`Forms`] for rollback.
 #[derive(Clone, Copy)]
-pub(super) struct Mark {
+pub(super) struct FormsCheckpoint {
     bytes: usize,
     pieces: usize,
     room: usize,
@@ -110,7 +110,7 @@ impl Forms {
     pub(super) fn piece(&mut self, from: usize, to: usize) {
         let at = u32::try_from(from).expect("at most VALUES_MAX and ENCODED_MAX together");
         let length = u16::try_from(to - from).expect("at most FORM_MAX");
-        self.pieces.push(Piece { at, length, rank: self.rank, owner: self.owner });
+        self.pieces.push(FormPiece { at, length, rank: self.rank, owner: self.owner });
     }
 
     pub(super) fn all_or_none(
@@ -125,11 +125,11 @@ impl Forms {
         outcome
     }
 
-    pub(super) fn mark(&self) -> Mark {
-        Mark { bytes: self.bytes.len(), pieces: self.pieces.len(), room: self.room }
+    pub(super) fn mark(&self) -> FormsCheckpoint {
+        FormsCheckpoint { bytes: self.bytes.len(), pieces: self.pieces.len(), room: self.room }
     }
 
-    pub(super) fn take_back(&mut self, mark: Mark) {
+    pub(super) fn take_back(&mut self, mark: FormsCheckpoint) {
         self.bytes[mark.bytes..].fill(0);
         self.bytes.truncate(mark.bytes);
         self.pieces.truncate(mark.pieces);

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 
 use executor_core::placement::{Content, IN_FORCE, MountPoint, VolumeSize};
 use executor_core::record::VolumeKind;
-use executor_core::update::{Change, Next};
+use executor_core::update::{MountChange, NextContent};
 use executor_sys::mount::reconfigure;
 use rustix::fs::{AtFlags, RenameFlags, readlinkat, renameat, renameat_with, statat, unlinkat};
 
@@ -44,7 +44,7 @@ pub struct Rotation<'a> {
     volume: &'a Volume,
     number: u64,
     mounts: &'a [MountPoint],
-    changes: &'a [Change],
+    changes: &'a [MountChange],
     /// State before each change.
     before: Vec<Before>,
 }
@@ -123,14 +123,19 @@ impl<'a> Rotation<'a> {
     ///
     /// # Errors
     /// Fails if a mount point is not in the state that the volume created.
-    pub fn start(volume: &'a Volume, number: u64, mounts: &'a [MountPoint], changes: &'a [Change]) -> io::Result<Self> {
-        let look = |change: &Change| match change.next {
-            Next::Directory { .. } => {
+    pub fn start(
+        volume: &'a Volume,
+        number: u64,
+        mounts: &'a [MountPoint],
+        changes: &'a [MountChange],
+    ) -> io::Result<Self> {
+        let look = |change: &MountChange| match change.next {
+            NextContent::Directory { .. } => {
                 let name = readlinkat(volume.top(change.mount)?, IN_FORCE, Vec::new())?;
                 let name = PathBuf::from(OsStr::new(name.to_str().map_err(io::Error::other)?));
                 Ok(Before::Directory(name))
             }
-            Next::File(_) => Ok(Before::File(inode(volume, change.mount.to_string().as_ref())?)),
+            NextContent::File(_) => Ok(Before::File(inode(volume, change.mount.to_string().as_ref())?)),
         };
         let before = changes.iter().map(look).collect::<io::Result<_>>()?;
         Ok(Self { volume, number, mounts, changes, before })
@@ -149,13 +154,13 @@ impl<'a> Rotation<'a> {
         for (change, before) in self.changes.iter().zip(&self.before) {
             let mount = &self.mounts[change.mount];
             match (&change.next, before, &mount.content) {
-                (Next::File(payload), _, Content::File(index)) => {
+                (NextContent::File(payload), _, Content::File(index)) => {
                     let beside = self.beside(change.mount);
                     let file =
                         write_file(self.volume.handle(), &beside, contents[*payload], owner.uid, access[*index])?;
                     pass(file.as_fd())?;
                 }
-                (Next::Directory { kept, new }, Before::Directory(before), Content::Directory(files)) => {
+                (NextContent::Directory { kept, new }, Before::Directory(before), Content::Directory(files)) => {
                     let top = self.volume.top(change.mount)?;
                     let generation = make_generation(top.as_fd(), &self.name(), &mount.content, access, owner)?;
                     let old = open_dir(top.as_fd(), before.as_os_str())?;
@@ -208,7 +213,7 @@ impl<'a> Rotation<'a> {
     /// Renames the link of each new file over the visible one, for programs that watch the directory.
     fn announce(&self) -> io::Result<()> {
         for change in self.changes {
-            let Next::Directory { new, .. } = &change.next else { continue };
+            let NextContent::Directory { new, .. } = &change.next else { continue };
             let (links, shown) = (
                 open_dir(self.volume.handle(), self.links(change.mount).as_os_str())?,
                 self.volume.shown(change.mount)?,
@@ -225,15 +230,15 @@ impl<'a> Rotation<'a> {
     /// # Errors
     /// Fails if a rename failed.
     pub fn swap(&self) -> io::Result<()> {
-        let directories = || self.changes.iter().filter(|change| matches!(change.next, Next::Directory { .. }));
+        let directories = || self.changes.iter().filter(|change| matches!(change.next, NextContent::Directory { .. }));
         let shown = directories().try_for_each(|change| {
             let made = open_dir(self.volume.handle(), self.beside(change.mount).as_os_str())?;
             shown::merge(made.as_fd(), self.volume.shown(change.mount)?.as_fd())
         });
         let swapped = || {
             self.changes.iter().try_for_each(|change| match change.next {
-                Next::File(_) => self.exchange(change.mount),
-                Next::Directory { .. } => {
+                NextContent::File(_) => self.exchange(change.mount),
+                NextContent::Directory { .. } => {
                     let top = self.volume.top(change.mount)?;
                     Ok(renameat(&top, DATA_NEW, &top, IN_FORCE)?)
                 }
@@ -289,8 +294,8 @@ impl<'a> Rotation<'a> {
         let mut result = Ok(());
         for change in self.changes {
             let of_directory = match change.next {
-                Next::File(_) => Ok(()),
-                Next::Directory { .. } => self.discard_directory(change.mount),
+                NextContent::File(_) => Ok(()),
+                NextContent::Directory { .. } => self.discard_directory(change.mount),
             };
             result = result.and(of_directory).and(self.wipe_beside(change.mount));
         }

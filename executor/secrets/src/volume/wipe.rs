@@ -109,7 +109,7 @@ impl Volume {
             receipt.count(&fstat(&file)?, wipe_file(&file)?);
             return Ok(());
         }
-        let mut walk = Walk::new(self.handle(), receipt);
+        let mut walk = WipeWalk::new(self.handle(), receipt);
         let mut round = || walk.through(|walk| wipe_dir(open_dir(walk.top, ".".as_ref())?.as_fd(), walk, 0));
         let mut wiped = round();
         for _ in 1..ROUNDS_MAX {
@@ -124,13 +124,13 @@ impl Volume {
 
     /// Overwrites, verifies and removes the tree at a path; a file that has another name elsewhere only loses this one.
     pub(super) fn wipe_below(&self, path: &Path, receipt: &mut Receipt) -> io::Result<()> {
-        let mut walk = Walk { spares_links: true, ..Walk::new(self.handle(), receipt) };
+        let mut walk = WipeWalk { spares_links: true, ..WipeWalk::new(self.handle(), receipt) };
         walk.through(|walk| wipe_entry(walk.top, path, walk, 0))
     }
 }
 
 /// A walk through a volume.
-struct Walk<'a> {
+struct WipeWalk<'a> {
     /// Directory that receives directories that are nested too deeply.
     top: BorrowedFd<'a>,
     /// If true, files with another name are not wiped: generations share unchanged files.
@@ -142,7 +142,7 @@ struct Walk<'a> {
     number: u64,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> WipeWalk<'a> {
     fn new(top: BorrowedFd<'a>, receipt: &'a mut Receipt) -> Self {
         Self { top, spares_links: false, receipt, moved: Vec::new(), number: 0 }
     }
@@ -173,7 +173,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-fn wipe_dir(dir: BorrowedFd<'_>, walk: &mut Walk<'_>, depth: usize) -> io::Result<()> {
+fn wipe_dir(dir: BorrowedFd<'_>, walk: &mut WipeWalk<'_>, depth: usize) -> io::Result<()> {
     let mut result = Ok(());
     for entry in Dir::read_from(dir)? {
         let entry = entry?;
@@ -187,7 +187,7 @@ fn wipe_dir(dir: BorrowedFd<'_>, walk: &mut Walk<'_>, depth: usize) -> io::Resul
     result
 }
 
-fn wipe_entry(dir: BorrowedFd<'_>, name: &Path, walk: &mut Walk<'_>, depth: usize) -> io::Result<()> {
+fn wipe_entry(dir: BorrowedFd<'_>, name: &Path, walk: &mut WipeWalk<'_>, depth: usize) -> io::Result<()> {
     match try_entry(dir, name, walk, depth) {
         // Root may do everything except what an attribute forbids (chattr(1)).
         Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
@@ -198,7 +198,7 @@ fn wipe_entry(dir: BorrowedFd<'_>, name: &Path, walk: &mut Walk<'_>, depth: usiz
     }
 }
 
-fn try_entry(dir: BorrowedFd<'_>, name: &Path, walk: &mut Walk<'_>, depth: usize) -> io::Result<()> {
+fn try_entry(dir: BorrowedFd<'_>, name: &Path, walk: &mut WipeWalk<'_>, depth: usize) -> io::Result<()> {
     let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
     let flags = match FileType::from_raw_mode(stat.st_mode) {
         FileType::Directory if depth >= DEPTH_MAX => return walk.move_up(dir, name),

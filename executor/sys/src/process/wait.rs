@@ -12,17 +12,17 @@ use crate::ready::is_readable;
 
 /// Exit status of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum ChildExit {
     Code(i32),
     /// Number of the signal that terminated it.
     Signal(i32),
 }
 
-impl From<Ended> for Exit {
-    fn from(ended: Ended) -> Self {
+impl From<ChildExit> for Exit {
+    fn from(ended: ChildExit) -> Self {
         match ended {
-            Ended::Code(code) => Self::Code(code),
-            Ended::Signal(signal) => Self::Signal(signal),
+            ChildExit::Code(code) => Self::Code(code),
+            ChildExit::Signal(signal) => Self::Signal(signal),
         }
     }
 }
@@ -31,7 +31,7 @@ impl From<Ended> for Exit {
 ///
 /// # Errors
 /// Fails if the process is not a child of this one.
-pub fn wait_for(pid: i32) -> io::Result<Ended> {
+pub fn wait_for(pid: i32) -> io::Result<ChildExit> {
     loop {
         match waitpid(Pid::from_raw(pid), None) {
             Err(nix::errno::Errno::EINTR) => {}
@@ -70,7 +70,7 @@ pub fn is_alive(pid: i32) -> io::Result<bool> {
 ///
 /// # Errors
 /// None in practice; no children at all is `None`.
-pub fn reap_one(kept: impl Fn(i32) -> bool) -> io::Result<Option<(i32, Ended)>> {
+pub fn reap_one(kept: impl Fn(i32) -> bool) -> io::Result<Option<(i32, ChildExit)>> {
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     let pid = match waitid(Id::All, look) {
         Ok(WaitStatus::StillAlive) | Err(nix::errno::Errno::ECHILD) => return Ok(None),
@@ -84,10 +84,10 @@ pub fn reap_one(kept: impl Fn(i32) -> bool) -> io::Result<Option<(i32, Ended)>> 
     }
 }
 
-fn ended(status: WaitStatus) -> Option<(i32, Ended)> {
+fn ended(status: WaitStatus) -> Option<(i32, ChildExit)> {
     match status {
-        WaitStatus::Exited(pid, code) => Some((pid.as_raw(), Ended::Code(code))),
-        WaitStatus::Signaled(pid, signal, _) => Some((pid.as_raw(), Ended::Signal(signal as i32))),
+        WaitStatus::Exited(pid, code) => Some((pid.as_raw(), ChildExit::Code(code))),
+        WaitStatus::Signaled(pid, signal, _) => Some((pid.as_raw(), ChildExit::Signal(signal as i32))),
         _ => None,
     }
 }
@@ -97,7 +97,7 @@ fn ended(status: WaitStatus) -> Option<(i32, Ended)> {
 ///
 /// # Errors
 /// Fails if a required system call is not allowed.
-pub fn serve_as_init(child: i32) -> io::Result<Ended> {
+pub fn serve_as_init(child: i32) -> io::Result<ChildExit> {
     serve(Some(child))
 }
 
@@ -106,11 +106,11 @@ pub fn serve_as_init(child: i32) -> io::Result<Ended> {
 ///
 /// # Errors
 /// As [`serve_as_init`].
-pub fn serve_as_reaper() -> io::Result<Ended> {
+pub fn serve_as_reaper() -> io::Result<ChildExit> {
     serve(None)
 }
 
-fn serve(child: Option<i32>) -> io::Result<Ended> {
+fn serve(child: Option<i32>) -> io::Result<ChildExit> {
     let all = SigSet::all();
     loop {
         while let Some((pid, ended)) = reap_one(|_| false)? {

@@ -45,9 +45,9 @@ fn zip_of(path: &str, content: &[u8], mode: u32) -> Vec<u8> {
     archive.finish().unwrap().into_inner()
 }
 
-fn look_at(content: &[u8], checksum: Option<(ChecksumAlgorithm, &str)>) -> Result<Form, String> {
+fn look_at(content: &[u8], checksum: Option<(ChecksumAlgorithm, &str)>) -> Result<FileFormat, String> {
     let checksum = checksum.map(|(algorithm, value)| Checksum { algorithm, value: value.to_owned() });
-    let asked = Look { checksum, unpacked_bytes_max: MOST };
+    let asked = InspectJob { checksum, unpacked_bytes_max: MOST };
     match inspect(&asked, &file(content)) {
         Ok(Report::Looked { form, bytes }) => {
             assert_eq!(bytes, content.len() as u64);
@@ -61,11 +61,11 @@ fn look_at(content: &[u8], checksum: Option<(ChecksumAlgorithm, &str)>) -> Resul
 #[test]
 fn forms_are_known_by_their_content() {
     let archive = archive_of(EntryType::Regular, "a", "", b"x");
-    assert_eq!(look_at(&archive, None), Ok(Form::Tar));
-    assert_eq!(look_at(&gzip(&archive), None), Ok(Form::TarGzip));
-    assert_eq!(look_at(&zip_of("a", b"x", 0o644), None), Ok(Form::Zip));
+    assert_eq!(look_at(&archive, None), Ok(FileFormat::Tar));
+    assert_eq!(look_at(&gzip(&archive), None), Ok(FileFormat::TarGzip));
+    assert_eq!(look_at(&zip_of("a", b"x", 0o644), None), Ok(FileFormat::Zip));
     for content in [&b""[..], b"x", b"PK", b"\x1f\x8b", &gzip(b"no archive"), &[7; 4096]] {
-        assert_eq!(look_at(content, None), Ok(Form::File), "{content:?}");
+        assert_eq!(look_at(content, None), Ok(FileFormat::File), "{content:?}");
     }
 }
 
@@ -77,7 +77,7 @@ fn checksums_are_compared() {
         (ChecksumAlgorithm::Sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
     ];
     for (algorithm, sum) in sums {
-        assert_eq!(look_at(b"abc", Some((algorithm, sum))), Ok(Form::File));
+        assert_eq!(look_at(b"abc", Some((algorithm, sum))), Ok(FileFormat::File));
         let reported = look_at(b"abd", Some((algorithm, sum))).unwrap_err();
         assert!(reported.contains(algorithm.name()) && reported.contains(sum), "{reported}");
     }
@@ -102,7 +102,7 @@ fn what_leads_out_is_refused() {
         }
     }
     // A symbolic link may have any target: nothing is written through one.
-    assert_eq!(look_at(&archive_of(EntryType::Symlink, "a", "/etc", b""), None), Ok(Form::Tar));
+    assert_eq!(look_at(&archive_of(EntryType::Symlink, "a", "/etc", b""), None), Ok(FileFormat::Tar));
     let reported = look_at(&zip_of("../x", b"x", 0o644), None).unwrap_err();
     assert!(reported.contains("leads out"), "{reported}");
 }
@@ -113,7 +113,7 @@ fn bombs_are_refused() {
     let bomb = gzip(&archive_of(EntryType::Regular, "zeros", "", &zeros));
     let reported = look_at(&bomb, None).unwrap_err();
     assert!(reported.contains("far more bytes"), "{reported}");
-    let asked = Look { checksum: None, unpacked_bytes_max: 1000 };
+    let asked = InspectJob { checksum: None, unpacked_bytes_max: 1000 };
     let reported = inspect(&asked, &file(&zip_of("a", &[0; 2000], 0o644))).unwrap_err().why;
     assert!(reported.contains("2000 bytes or more") && reported.contains("at most 1000"), "{reported}");
     let cut = &archive_of(EntryType::Regular, "a", "", &[1; 2000])[..1024];
@@ -159,17 +159,17 @@ fn zip_with_lying_end_record_fails() {
         let reported = look_at(&zip_of_many(10, counted), None).unwrap_err();
         assert!(reported.contains("damaged") || reported.contains("entries; at most"), "{counted}: {reported}");
     }
-    assert_eq!(look_at(&zip_of_many(10, 10), None), Ok(Form::Zip), "the control");
+    assert_eq!(look_at(&zip_of_many(10, 10), None), Ok(FileFormat::Zip), "the control");
 }
 
 #[test]
 fn every_form_becomes_a_tar_archive() {
     let archive = archive_of(EntryType::Regular, "name", "", b"content");
     let table = [
-        (archive.clone(), Form::Tar),
-        (gzip(&archive), Form::TarGzip),
-        (zip_of("name", b"content", 0o644), Form::Zip),
-        (b"content".to_vec(), Form::File),
+        (archive.clone(), FileFormat::Tar),
+        (gzip(&archive), FileFormat::TarGzip),
+        (zip_of("name", b"content", 0o644), FileFormat::Zip),
+        (b"content".to_vec(), FileFormat::File),
     ];
     for (content, form) in table {
         let out = tempfile::NamedTempFile::new().unwrap();

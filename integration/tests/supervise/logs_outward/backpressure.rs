@@ -65,7 +65,7 @@ fn a_receiver_that_does_not_read_stops_no_one_and_drops_are_reported() {
     });
     // The end position of the log itself is the control of both numbers.
     let kept = std::fs::read(daemon.setup().state_dir().join("containers/flood/log")).unwrap();
-    let mut place = logline::Place::default();
+    let mut place = logline::LogPosition::default();
     for text in kept.split(|byte| *byte == b'\n') {
         match logline::parse(text) {
             Some(Line::Entry(entry)) => place.pass(&entry),

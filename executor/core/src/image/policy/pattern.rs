@@ -22,10 +22,10 @@ const PATTERN_MAX: usize = 512;
 
 /// A pattern of repositories.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RepositoryPattern(Form);
+pub struct RepositoryPattern(PatternScope);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Form {
+enum PatternScope {
     Any,
     Of { registry: Registry, names: Vec<String>, below: bool },
 }
@@ -48,12 +48,12 @@ pub struct BadPattern {
 impl RepositoryPattern {
     /// Returns the pattern that matches every repository.
     pub fn any() -> Self {
-        Self(Form::Any)
+        Self(PatternScope::Any)
     }
 
     /// Returns true if the pattern matches the repository.
     pub fn matches(&self, repository: &Repository) -> bool {
-        let Form::Of { registry, names, below } = &self.0 else { return true };
+        let PatternScope::Of { registry, names, below } = &self.0 else { return true };
         let registry = match registry {
             Registry::Exact(registry) => registry == repository.registry(),
             Registry::Below(end) => repository.registry().strip_suffix(&**end).is_some_and(|host| !host.is_empty()),
@@ -117,7 +117,7 @@ impl FromStr for RepositoryPattern {
             }
             names.insert(0, DEFAULT_NAMESPACE.trim_end_matches('/').to_owned());
         }
-        Ok(Self(Form::Of { registry, names, below }))
+        Ok(Self(PatternScope::Of { registry, names, below }))
     }
 }
 
@@ -146,7 +146,7 @@ fn is_name(text: &str) -> bool {
 
 impl fmt::Display for RepositoryPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Form::Of { registry, names, below } = &self.0 else { return f.write_str("*") };
+        let PatternScope::Of { registry, names, below } = &self.0 else { return f.write_str("*") };
         match registry {
             Registry::Exact(registry) => f.write_str(registry)?,
             Registry::Below(end) => write!(f, "*{end}")?,

@@ -41,8 +41,8 @@ fn short_names_are_dockers() {
 fn everything_wrong_is_reported_at_once() {
     let bad = "docker://-host:99999/UPPER/ok/a..b:.tag@sha256:12".parse::<ImageReference>().unwrap_err();
     assert_eq!(bad.0.len(), 5, "{bad}");
-    type Row<'a> = (&'a str, fn(&Fault) -> bool);
-    let table: [Row<'_>; 18] = [
+    type ReferenceRow<'a> = (&'a str, fn(&Fault) -> bool);
+    let table: [ReferenceRow<'_>; 18] = [
         ("debian", |fault| matches!(fault, Fault::Scheme)),
         ("host", |fault| matches!(fault, Fault::Scheme)),
         ("dir:/a", |fault| matches!(fault, Fault::Scheme)),

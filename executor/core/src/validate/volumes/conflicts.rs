@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use super::Beside;
+use super::VolumeSurroundings;
 use crate::plan::{FRESH_OF_HOST, PlannedFile, PlannedProcess, Rootfs, Volume};
 use crate::validate::ViolationReason::Conflict;
 use crate::validate::{Report, shorten};
 
 /// Returns a conflict of a volume with other mounts of its container, if there is one.
-pub(super) fn conflict(volume: &Volume, all: &[Volume], beside: &Beside<'_>) -> Option<String> {
+pub(super) fn conflict(volume: &Volume, all: &[Volume], beside: &VolumeSurroundings<'_>) -> Option<String> {
     let (path, shown) = (&volume.path, shorten(&volume.path.display().to_string()));
     if beside.tmpfs.iter().any(|tmpfs| tmpfs.path == *path) {
         return Some(format!("`{shown}` is also the path of a tmpfs"));
@@ -18,7 +18,7 @@ pub(super) fn conflict(volume: &Volume, all: &[Volume], beside: &Beside<'_>) -> 
         let tmpfs = tmpfs.path.display();
         return Some(format!("the tmpfs at `{tmpfs}` would be inside the volume at `{shown}`; use a volume instead"));
     }
-    let Beside { files, file_directories, .. } = beside;
+    let VolumeSurroundings { files, file_directories, .. } = beside;
     if let Some(file) = files.iter().find(|file| path.starts_with(&file.path)) {
         return Some(format!("`{shown}` needs a directory at the path of {}, which is a file", file.field));
     }
@@ -56,7 +56,7 @@ pub(super) fn conflict(volume: &Volume, all: &[Volume], beside: &Beside<'_>) -> 
 
 /// Returns the reason why no secret file can be mounted in a volume that others can change, if there is one. In a
 /// volume of the pod only an empty mount point is created, and only if nothing is written through it (ADR 48).
-fn takes_no_files(volume: &Volume, beside: &Beside<'_>) -> Option<&'static str> {
+fn takes_no_files(volume: &Volume, beside: &VolumeSurroundings<'_>) -> Option<&'static str> {
     if !volume.is_of_pod() {
         return Some("secret files cannot be mounted in a volume of the host or of an image");
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use executor_core::checks::{Outcome, words_of};
+use executor_core::checks::{CheckOutcome, words_of};
 use executor_core::ident::ContainerId;
 use executor_core::plan::ExecProbe;
 use executor_core::protocol::CHECK_OUTPUT_MAX;
@@ -13,7 +13,7 @@ use executor_proto::v1;
 use tokio::time::timeout;
 use zeroize::Zeroizing;
 
-use super::Made;
+use super::CheckRun;
 use crate::api_error::Kind;
 use crate::node::Node;
 use crate::operations::exec::{self, ExecOutcome, ExecSession, Start, Stdio};
@@ -26,7 +26,7 @@ const WRITTEN_MAX: usize = 1 << 20;
 const PIECE: usize = 4096;
 
 /// Executes the program, and waits for its exit.
-pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe, limit: Duration) -> Made {
+pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe, limit: Duration) -> CheckRun {
     let start = Start(v1::ExecStart {
         id: id.to_string(),
         path: probe.path.clone(),
@@ -36,7 +36,7 @@ pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe,
         container_environment: probe.container_environment,
         ..v1::ExecStart::default()
     });
-    let failed = |why: String| Made::from_outcome(Outcome::Failed(format!("`{}` {why}", probe.path)));
+    let failed = |why: String| CheckRun::from_outcome(CheckOutcome::Failed(format!("`{}` {why}", probe.path)));
     let (session, stdio) = match timeout(BEGINS_WITHIN, exec::start(node, start)).await {
         Ok(Ok(ExecOutcome::Running(session, stdio))) => (session, stdio),
         Ok(Ok(ExecOutcome::Failed(failure))) => return failed(format!("cannot be executed: {}", failure.message)),
@@ -44,26 +44,30 @@ pub(super) async fn check(node: &Arc<Node>, id: &ContainerId, probe: &ExecProbe,
         Ok(Err(problem)) if problem.kind == Kind::Precondition => {
             return failed(format!("cannot be executed: {}", problem.message));
         }
-        Ok(Err(_)) | Err(_) => return Made::from_outcome(Outcome::NotMade),
+        Ok(Err(_)) | Err(_) => return CheckRun::from_outcome(CheckOutcome::NotMade),
     };
     let mut output = Output::default();
     let ended = timeout(limit, follow(&session, &stdio, &mut output)).await;
     drop(session); // kills the program if it still runs
     let outcome = match ended {
-        Ok(Ended::Exit(Exit::Code(0))) => Outcome::Passed,
-        Ok(Ended::Exit(Exit::Code(code))) => Outcome::Failed(format!("`{}` exited with status {code}", probe.path)),
-        Ok(Ended::Exit(Exit::Signal(signal))) => {
-            Outcome::Failed(format!("`{}` was killed by signal {signal}", probe.path))
+        Ok(ProgramEnd::Exit(Exit::Code(0))) => CheckOutcome::Passed,
+        Ok(ProgramEnd::Exit(Exit::Code(code))) => {
+            CheckOutcome::Failed(format!("`{}` exited with status {code}", probe.path))
         }
-        Ok(Ended::WroteTooMuch) => Outcome::Failed(format!("`{}` wrote more than {WRITTEN_MAX} bytes", probe.path)),
-        Ok(Ended::Lost) => Outcome::NotMade,
-        Err(_) => Outcome::Failed(format!("`{}` timed out after {}", probe.path, words_of(limit))),
+        Ok(ProgramEnd::Exit(Exit::Signal(signal))) => {
+            CheckOutcome::Failed(format!("`{}` was killed by signal {signal}", probe.path))
+        }
+        Ok(ProgramEnd::WroteTooMuch) => {
+            CheckOutcome::Failed(format!("`{}` wrote more than {WRITTEN_MAX} bytes", probe.path))
+        }
+        Ok(ProgramEnd::Lost) => CheckOutcome::NotMade,
+        Err(_) => CheckOutcome::Failed(format!("`{}` timed out after {}", probe.path, words_of(limit))),
     };
-    Made { outcome, output: output.last_lines() }
+    CheckRun { outcome, output: output.last_lines() }
 }
 
 /// How a program ended.
-enum Ended {
+enum ProgramEnd {
     Exit(Exit),
     WroteTooMuch,
     /// The program's supervisor is gone.
@@ -71,7 +75,7 @@ enum Ended {
 }
 
 /// Reads the program's output until it exits.
-async fn follow(session: &ExecSession, stdio: &Stdio, output: &mut Output) -> Ended {
+async fn follow(session: &ExecSession, stdio: &Stdio, output: &mut Output) -> ProgramEnd {
     let mut ended = std::pin::pin!(session.ended());
     let (mut out, mut err) = (Zeroizing::new([0; PIECE]), Zeroizing::new([0; PIECE]));
     let (mut out_open, mut err_open) = (true, stdio.stderr.is_some());
@@ -87,7 +91,7 @@ async fn follow(session: &ExecSession, stdio: &Stdio, output: &mut Output) -> En
         };
         match read {
             Ok(0) | Err(_) => *open = false,
-            Ok(length) if !output.take(&buffer[..length]) => return Ended::WroteTooMuch,
+            Ok(length) if !output.take(&buffer[..length]) => return ProgramEnd::WroteTooMuch,
             Ok(_) => {}
         }
     };
@@ -99,7 +103,7 @@ async fn follow(session: &ExecSession, stdio: &Stdio, output: &mut Output) -> En
             }
         }
     }
-    exit.map_or(Ended::Lost, Ended::Exit)
+    exit.map_or(ProgramEnd::Lost, ProgramEnd::Exit)
 }
 
 /// Tail of a program's output.

@@ -6,7 +6,7 @@ use executor_proto::v1::secret_source;
 use executor_providers::ProviderStatus;
 
 use super::{duration, timestamp};
-use crate::model::sources::{SourceRecord, Target};
+use crate::model::sources::{SourceRecord, ValueTarget};
 
 /// Converts a referenced input.
 pub(super) fn source(source: &SourceRecord) -> v1::SecretSource {
@@ -14,9 +14,9 @@ pub(super) fn source(source: &SourceRecord) -> v1::SecretSource {
     let stale = source.stale.as_ref();
     v1::SecretSource {
         target: Some(match &source.target {
-            Target::File(path) => secret_source::Target::File(path.display().to_string()),
-            Target::Variable(name) => secret_source::Target::Variable(name.clone()),
-            Target::Argument(index) => secret_source::Target::Argument(*index),
+            ValueTarget::File(path) => secret_source::Target::File(path.display().to_string()),
+            ValueTarget::Variable(name) => secret_source::Target::Variable(name.clone()),
+            ValueTarget::Argument(index) => secret_source::Target::Argument(*index),
         }),
         action: source.action.clone(),
         reference: Some(v1::SecretReference { provider, path, key, version }),

@@ -14,12 +14,12 @@ use super::super::{Config, File, parse};
 use super::load;
 
 /// Deserializer that follows a path of keys into a structure, and collects the field names found there.
-struct Walk<'a> {
+struct KeyPathReader<'a> {
     path: &'a [&'static str],
     found: &'a mut Option<&'static [&'static str]>,
 }
 
-impl<'de> Deserializer<'de> for Walk<'_> {
+impl<'de> Deserializer<'de> for KeyPathReader<'_> {
     type Error = Error;
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -32,7 +32,7 @@ impl<'de> Deserializer<'de> for Walk<'_> {
             *self.found = Some(fields);
             return Err(Error::custom("the end of the path"));
         };
-        visitor.visit_map(MapDeserializer::new(std::iter::once((*key, Walk { path, found: self.found }))))
+        visitor.visit_map(MapDeserializer::new(std::iter::once((*key, KeyPathReader { path, found: self.found }))))
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -49,7 +49,7 @@ impl<'de> Deserializer<'de> for Walk<'_> {
     }
 }
 
-impl<'de> IntoDeserializer<'de, Error> for Walk<'_> {
+impl<'de> IntoDeserializer<'de, Error> for KeyPathReader<'_> {
     type Deserializer = Self;
 
     fn into_deserializer(self) -> Self {
@@ -60,7 +60,7 @@ impl<'de> IntoDeserializer<'de, Error> for Walk<'_> {
 /// Returns every key below a path, as `section.key`.
 fn keys(path: &[&'static str]) -> BTreeSet<String> {
     let mut found = None;
-    let _ = File::deserialize(Walk { path, found: &mut found });
+    let _ = File::deserialize(KeyPathReader { path, found: &mut found });
     match found {
         None => [path.join(".")].into(),
         Some(fields) => fields.iter().flat_map(|field| keys(&[path, &[field]].concat())).collect(),

@@ -13,7 +13,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 
-use super::Origin;
+use super::MessageOrigin;
 use super::message::Message;
 use crate::config::journal_field;
 
@@ -26,7 +26,7 @@ pub(super) struct Fields(Vec<u8>);
 
 impl Fields {
     /// Encodes the shared fields. Labels and tags beyond `max` bytes are omitted.
-    pub(super) fn new(origin: &Origin, max: usize) -> Self {
+    pub(super) fn new(origin: &MessageOrigin, max: usize) -> Self {
         let mut out = Vec::new();
         let id = origin.id.as_str().as_bytes();
         for name in ["CONTAINER_ID", "CONTAINER_ID_FULL", "CONTAINER_NAME", "CONTAINER_TAG", "SYSLOG_IDENTIFIER"] {

@@ -7,11 +7,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use executor_core::logline::{Entry, Place, Stream, whole_characters};
+use executor_core::logline::{Entry, LogPosition, Stream, whole_characters};
 use executor_core::time::Timestamp;
 use tokio::time::Instant;
 
-use crate::logs::reader::Item;
+use crate::logs::reader::LogItem;
 
 /// Time limit for the rest of a partial line.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ pub(super) struct Message {
     /// Missing output before the message, if the message reports a gap.
     pub(super) missing: Option<Dropped>,
     /// Position at which reading continues if this is the last sent message.
-    pub(super) resume: Place,
+    pub(super) resume: LogPosition,
 }
 
 /// Position of a part in its line.
@@ -59,7 +59,7 @@ pub(crate) struct Dropped {
 }
 
 impl Dropped {
-    pub(super) fn between(from: Place, to: Place) -> Self {
+    pub(super) fn between(from: LogPosition, to: LogPosition) -> Self {
         Self { lines: to.entries.saturating_sub(from.entries), bytes: to.bytes.saturating_sub(from.bytes) }
     }
 
@@ -71,13 +71,13 @@ impl Dropped {
 
 /// A partial line.
 #[derive(Debug)]
-struct Open {
+struct PartialLine {
     stream: Stream,
     source: String,
     time: Timestamp,
     sequence: u64,
     /// Position before the first entry that contributes to `content`.
-    before: Place,
+    before: LogPosition,
     content: Vec<u8>,
     /// Number of parts that were already emitted.
     parts: u32,
@@ -91,21 +91,21 @@ pub(super) struct Assembler {
     max: usize,
     /// Rewrites the content of entries before it is measured.
     rewrite: fn(&[u8]) -> Option<Vec<u8>>,
-    open: VecDeque<Open>,
+    open: VecDeque<PartialLine>,
     /// Position up to which entries were consumed.
-    at: Place,
+    at: LogPosition,
     /// Missing output since the last [`Self::take_dropped`].
     dropped: Dropped,
 }
 
 impl Assembler {
     /// Creates an assembler that starts at this position. `rewrite` returns `None` if it changes nothing.
-    pub(super) fn new(at: Place, max: usize, rewrite: fn(&[u8]) -> Option<Vec<u8>>) -> Self {
+    pub(super) fn new(at: LogPosition, max: usize, rewrite: fn(&[u8]) -> Option<Vec<u8>>) -> Self {
         Self { max, rewrite, open: VecDeque::new(), at, dropped: Dropped::default() }
     }
 
     /// Returns the position at which reading continues after everything that was emitted.
-    pub(super) fn resume(&self) -> Place {
+    pub(super) fn resume(&self) -> LogPosition {
         self.open.iter().filter(|open| !open.content.is_empty()).map(|open| open.before).min().unwrap_or(self.at)
     }
 
@@ -120,10 +120,10 @@ impl Assembler {
     }
 
     /// Consumes an item of the log. Items before the start position are skipped.
-    pub(super) fn take(&mut self, item: &Item<'_>, now: Timestamp, out: &mut Vec<Message>) {
+    pub(super) fn take(&mut self, item: &LogItem<'_>, now: Timestamp, out: &mut Vec<Message>) {
         match item {
-            Item::Entry(_, before) if before.entries < self.at.entries => {}
-            Item::Entry(entry, before) => {
+            LogItem::Entry(_, before) if before.entries < self.at.entries => {}
+            LogItem::Entry(entry, before) => {
                 let given = out.len();
                 self.at = *before;
                 self.entry(entry, *before, out);
@@ -134,14 +134,14 @@ impl Assembler {
                     last.resume = resume;
                 }
             }
-            Item::Gap(from, to, missing) => self.gap((*from).max(self.at), *to, *missing, now, out),
+            LogItem::Gap(from, to, missing) => self.gap((*from).max(self.at), *to, *missing, now, out),
         }
     }
 
     fn gap(
         &mut self,
-        from: Place,
-        to: Place,
+        from: LogPosition,
+        to: LogPosition,
         missing: executor_core::logline::Missing,
         now: Timestamp,
         out: &mut Vec<Message>,
@@ -178,10 +178,10 @@ impl Assembler {
         });
     }
 
-    fn entry(&mut self, entry: &Entry<'_>, before: Place, out: &mut Vec<Message>) {
-        let same = |open: &Open| open.stream == entry.stream && open.source == entry.source;
+    fn entry(&mut self, entry: &Entry<'_>, before: LogPosition, out: &mut Vec<Message>) {
+        let same = |open: &PartialLine| open.stream == entry.stream && open.source == entry.source;
         let known = self.open.iter().position(same).and_then(|at| self.open.remove(at));
-        let fresh = || Open {
+        let fresh = || PartialLine {
             stream: entry.stream,
             source: entry.source.to_owned(),
             time: entry.time,
@@ -247,9 +247,9 @@ impl Assembler {
     }
 }
 
-impl Open {
+impl PartialLine {
     /// Builds a message of the buffered content.
-    fn part(&mut self, last: bool, resume: Place) -> Message {
+    fn part(&mut self, last: bool, resume: LogPosition) -> Message {
         let is_whole = last && self.parts == 0;
         self.parts = self.parts.saturating_add(1);
         Message {
@@ -286,8 +286,8 @@ mod tests {
 
     #[tokio::test]
     async fn lines_are_joined_split_and_marked() {
-        let mut assembler = Assembler::new(Place::default(), 8, |_| None);
-        let (mut out, mut place) = (Vec::new(), Place::default());
+        let mut assembler = Assembler::new(LogPosition::default(), 8, |_| None);
+        let (mut out, mut place) = (Vec::new(), LogPosition::default());
         let entries = [
             entry(Stream::Stdout, "", true, "one"),
             entry(Stream::Stdout, "", false, "be"),
@@ -298,7 +298,7 @@ mod tests {
             entry(Stream::Stdout, "", true, "aaaaaaaäbbbb"),
         ];
         for entry in &entries {
-            assembler.take(&Item::Entry(entry.clone(), place), Timestamp(9), &mut out);
+            assembler.take(&LogItem::Entry(entry.clone(), place), Timestamp(9), &mut out);
             place.pass(entry);
         }
         let a = "\\xc3\\xa4";
@@ -313,25 +313,25 @@ mod tests {
 
     #[tokio::test]
     async fn a_gap_is_reported_once_and_what_was_sent_is_passed_over() {
-        let begun = Place { bytes: 10, entries: 2 };
+        let begun = LogPosition { bytes: 10, entries: 2 };
         let mut assembler = Assembler::new(begun, 100, |_| None);
         let mut out = Vec::new();
-        let at = |bytes, entries| Place { bytes, entries };
-        assembler.take(&Item::Entry(entry(Stream::Stdout, "", true, "sent"), at(5, 1)), Timestamp(9), &mut out);
+        let at = |bytes, entries| LogPosition { bytes, entries };
+        assembler.take(&LogItem::Entry(entry(Stream::Stdout, "", true, "sent"), at(5, 1)), Timestamp(9), &mut out);
         assert!(out.is_empty());
-        assembler.take(&Item::Gap(Place::default(), at(40, 5), Missing::Lost), Timestamp(9), &mut out);
+        assembler.take(&LogItem::Gap(LogPosition::default(), at(40, 5), Missing::Lost), Timestamp(9), &mut out);
         assert_eq!(assembler.take_dropped(), Dropped { lines: 3, bytes: 30 });
         assert_eq!((out.len(), out[0].resume), (1, at(40, 5)));
-        assembler.take(&Item::Gap(at(40, 5), at(90, 9), Missing::AboveLimits), Timestamp(9), &mut out);
+        assembler.take(&LogItem::Gap(at(40, 5), at(90, 9), Missing::AboveLimits), Timestamp(9), &mut out);
         assert_eq!((assembler.take_dropped(), out.len(), assembler.resume()), (Dropped::default(), 1, at(90, 9)));
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_beginning_of_a_line_does_not_wait_for_ever_and_is_bounded() {
-        let mut assembler = Assembler::new(Place::default(), 10, |_| None);
-        let (mut out, mut place) = (Vec::new(), Place::default());
+        let mut assembler = Assembler::new(LogPosition::default(), 10, |_| None);
+        let (mut out, mut place) = (Vec::new(), LogPosition::default());
         let mut take = |assembler: &mut Assembler, entry: &Entry<'_>, out: &mut Vec<Message>| {
-            assembler.take(&Item::Entry(entry.clone(), place), Timestamp(9), out);
+            assembler.take(&LogItem::Entry(entry.clone(), place), Timestamp(9), out);
             place.pass(entry);
         };
         take(&mut assembler, &entry(Stream::Stdout, "", false, "prompt"), &mut out);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use executor_core::ident::ContainerId;
-use executor_core::logline::Place;
+use executor_core::logline::LogPosition;
 use executor_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -21,21 +21,21 @@ const FILE_MAX: u64 = 64 << 20;
 
 /// Positions of one target.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct SinkPositions {
     path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<PositionsState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct PositionsState {
     /// True if there was no file: no earlier daemon has sent to this target.
     is_new: bool,
     is_changed: bool,
-    containers: BTreeMap<ContainerId, Kept>,
+    containers: BTreeMap<ContainerId, KeptPosition>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Kept {
+struct KeptPosition {
     created_at: u64,
     bytes: u64,
     entries: u64,
@@ -43,7 +43,7 @@ struct Kept {
     done: bool,
 }
 
-impl Places {
+impl SinkPositions {
     /// Loads the positions from the file; starts empty if the file is missing or unreadable.
     pub(super) fn open(path: PathBuf) -> Self {
         let (is_new, containers) = match read(&path) {
@@ -56,31 +56,31 @@ impl Places {
             }
         };
         // An empty file records that there was a daemon.
-        Self { path, state: Mutex::new(State { is_new, is_changed: is_new, containers }) }
+        Self { path, state: Mutex::new(PositionsState { is_new, is_changed: is_new, containers }) }
     }
 
     /// Returns the start position for a container; `None` if its whole log was sent. `is_over` is true if the container
     /// completed under an earlier daemon: if nothing was sent to the target before, such a log is not sent.
-    pub(super) fn start(&self, id: &ContainerId, created_at: Timestamp, is_over: bool) -> Option<Place> {
+    pub(super) fn start(&self, id: &ContainerId, created_at: Timestamp, is_over: bool) -> Option<LogPosition> {
         let mut state = locked(&self.state);
         let known = state.containers.get(id).filter(|kept| kept.created_at == created_at.0).copied();
         let kept = known.unwrap_or_else(|| {
             let done = state.is_new && is_over;
-            let kept = Kept { created_at: created_at.0, bytes: 0, entries: 0, done };
+            let kept = KeptPosition { created_at: created_at.0, bytes: 0, entries: 0, done };
             state.containers.insert(id.clone(), kept);
             state.is_changed = true;
             kept
         });
-        (!kept.done).then_some(Place { bytes: kept.bytes, entries: kept.entries })
+        (!kept.done).then_some(LogPosition { bytes: kept.bytes, entries: kept.entries })
     }
 
     /// Records the position up to which a container's log was sent.
-    pub(super) fn reached(&self, id: &ContainerId, created_at: Timestamp, place: Place, done: bool) {
+    pub(super) fn reached(&self, id: &ContainerId, created_at: Timestamp, place: LogPosition, done: bool) {
         let mut state = locked(&self.state);
         // The id may belong to a later container by now.
         let kept = state.containers.get_mut(id).filter(|kept| kept.created_at == created_at.0);
         if let Some(kept) = kept {
-            *kept = Kept { bytes: place.bytes, entries: place.entries, done, ..*kept };
+            *kept = KeptPosition { bytes: place.bytes, entries: place.entries, done, ..*kept };
             state.is_changed = true;
         }
     }
@@ -114,7 +114,7 @@ impl Places {
     }
 }
 
-fn read(path: &Path) -> io::Result<BTreeMap<ContainerId, Kept>> {
+fn read(path: &Path) -> io::Result<BTreeMap<ContainerId, KeptPosition>> {
     let length = path.metadata()?.len();
     if length > FILE_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidData, format!("has {length} bytes")));
@@ -131,25 +131,25 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("logs-syslog.json");
         let (a, b): (ContainerId, ContainerId) = ("a".parse().unwrap(), "b".parse().unwrap());
-        let place = Place { bytes: 5, entries: 1 };
-        let places = Places::open(path.clone());
+        let place = LogPosition { bytes: 5, entries: 1 };
+        let places = SinkPositions::open(path.clone());
         assert_eq!(places.start(&b, Timestamp(1), true), None, "of the time before");
-        assert_eq!(places.start(&a, Timestamp(1), false), Some(Place::default()));
-        places.reached(&a, Timestamp(2), Place::default(), true);
+        assert_eq!(places.start(&a, Timestamp(1), false), Some(LogPosition::default()));
+        places.reached(&a, Timestamp(2), LogPosition::default(), true);
         places.reached(&a, Timestamp(1), place, false);
         places.save().unwrap();
 
-        let places = Places::open(path.clone());
+        let places = SinkPositions::open(path.clone());
         assert_eq!(places.start(&a, Timestamp(1), true), Some(place));
-        assert_eq!(places.start(&a, Timestamp(2), false), Some(Place::default()), "the id's next container");
+        assert_eq!(places.start(&a, Timestamp(2), false), Some(LogPosition::default()), "the id's next container");
         assert_eq!(places.start(&b, Timestamp(1), true), None);
-        assert_eq!(places.start(&"c".parse().unwrap(), Timestamp(1), true), Some(Place::default()));
+        assert_eq!(places.start(&"c".parse().unwrap(), Timestamp(1), true), Some(LogPosition::default()));
         places.retain(|id| *id == a);
         places.save().unwrap();
         std::fs::write(&path, "{").unwrap();
         assert_eq!(
-            Places::open(path).start(&b, Timestamp(1), true),
-            Some(Place::default()),
+            SinkPositions::open(path).start(&b, Timestamp(1), true),
+            Some(LogPosition::default()),
             "nothing is lost silently"
         );
     }

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 
-use super::Batch;
+use super::MessageBatch;
 use super::journald;
 use crate::config::SyslogAddress;
 
@@ -55,7 +55,7 @@ impl std::fmt::Display for Address {
 #[derive(Debug)]
 pub(super) struct Receiver {
     address: Address,
-    connection: Option<Connection>,
+    connection: Option<ReceiverConnection>,
     pauses: Backoff,
     /// True if the next attempt must wait.
     failed: bool,
@@ -65,7 +65,7 @@ pub(super) struct Receiver {
 }
 
 #[derive(Debug)]
-struct Connection {
+struct ReceiverConnection {
     since: Instant,
     channel: Channel,
 }
@@ -103,7 +103,7 @@ impl Receiver {
                 Ok(channel) => {
                     tracing::info!(receiver = %self.address, "connected to the log receiver");
                     self.reported = None;
-                    self.connection = Some(Connection { since: Instant::now(), channel });
+                    self.connection = Some(ReceiverConnection { since: Instant::now(), channel });
                     self.connected.set(1);
                 }
                 Err(error) => {
@@ -122,7 +122,7 @@ impl Receiver {
     /// Sends a batch, over as many connections as needed. `sent` counts the sent messages. If a stream breaks within a
     /// batch, the whole
     /// batch is sent again, so its messages may be duplicated. Cancel this only if nothing more is sent.
-    pub(super) async fn send(&mut self, batch: &Batch, sent: &mut usize) {
+    pub(super) async fn send(&mut self, batch: &MessageBatch, sent: &mut usize) {
         while *sent < batch.messages.len() {
             self.connect().await;
             let Some(connection) = &mut self.connection else { continue };
@@ -143,7 +143,7 @@ impl Receiver {
 }
 
 impl Channel {
-    async fn send(&mut self, batch: &Batch, sent: &mut usize) -> io::Result<()> {
+    async fn send(&mut self, batch: &MessageBatch, sent: &mut usize) -> io::Result<()> {
         match self {
             Self::Datagram(socket) => {
                 while *sent < batch.messages.len() {

@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use executor_core::logline::Stream;
 use executor_core::text::is_harmful;
 
-use super::Origin;
+use super::MessageOrigin;
 use super::message::Message;
 use crate::config::SyslogSettings;
 
@@ -37,7 +37,7 @@ pub(super) struct Header {
 
 impl Header {
     /// Creates the header. Labels and tags beyond `max` bytes are omitted.
-    pub(super) fn new(settings: &SyslogSettings, host: &str, origin: &Origin, max: usize) -> Self {
+    pub(super) fn new(settings: &SyslogSettings, host: &str, origin: &MessageOrigin, max: usize) -> Self {
         let mut host: String = host.chars().filter(char::is_ascii_graphic).take(HOST_MAX).collect();
         if host.is_empty() {
             host.push('-');
@@ -136,7 +136,7 @@ pub(super) fn text(bytes: &[u8]) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use executor_core::logline::Place;
+    use executor_core::logline::LogPosition;
     use executor_core::time::Timestamp;
 
     use super::super::message::{Dropped, MessagePart};
@@ -152,7 +152,7 @@ mod tests {
             part: None,
             content: text(content).unwrap_or_else(|| content.to_owned()),
             missing: None,
-            resume: Place::default(),
+            resume: LogPosition::default(),
         }
     }
 
@@ -164,7 +164,7 @@ mod tests {
             app_name: "app".into(),
             structured_data_id: "c@1".into(),
         };
-        let origin = Origin {
+        let origin = MessageOrigin {
             id: "web-1".parse().unwrap(),
             image: None,
             labels: vec![("a b".into(), "x\"]\\\ny\u{9b}\u{202e}".into())],

@@ -18,7 +18,7 @@ use crate::locked;
 #[derive(Debug)]
 pub struct ShimLink {
     packets: Packets,
-    calls: PendingCalls<Result<Answer, Refused>>,
+    calls: PendingCalls<Result<ShimPayload, Refused>>,
     /// End of the grace period, if this daemon has stopped the container.
     kill_at: Mutex<Option<Instant>>,
 }
@@ -26,7 +26,7 @@ pub struct ShimLink {
 /// Payload of a response.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // short-lived, one at a time
-enum Answer {
+enum ShimPayload {
     /// An optional descriptor.
     Done(Option<OwnedFd>),
     /// Counters.
@@ -60,8 +60,8 @@ impl ShimLink {
         fds: &[BorrowedFd<'_>],
     ) -> Result<Option<OwnedFd>, Option<Refused>> {
         match self.ask(call, fds).await? {
-            Answer::Done(fd) => Ok(fd),
-            Answer::Usage(_) => Err(Some(unexpected())),
+            ShimPayload::Done(fd) => Ok(fd),
+            ShimPayload::Usage(_) => Err(Some(unexpected())),
         }
     }
 
@@ -71,8 +71,8 @@ impl ShimLink {
     /// Returns the errors of [`ShimLink::call_with_fds`].
     pub(crate) async fn usage(&self, log_only: bool) -> Result<Usage, Option<Refused>> {
         match self.ask(ShimCall::ReadUsage(ReadUsage { log_only }), &[]).await? {
-            Answer::Usage(usage) => Ok(usage),
-            Answer::Done(_) => Err(Some(unexpected())),
+            ShimPayload::Usage(usage) => Ok(usage),
+            ShimPayload::Done(_) => Err(Some(unexpected())),
         }
     }
 
@@ -81,7 +81,7 @@ impl ShimLink {
         *locked(&self.kill_at)
     }
 
-    async fn ask(&self, call: ShimCall, fds: &[BorrowedFd<'_>]) -> Result<Answer, Option<Refused>> {
+    async fn ask(&self, call: ShimCall, fds: &[BorrowedFd<'_>]) -> Result<ShimPayload, Option<Refused>> {
         if let ShimCall::Stop(stop) = &call {
             let at = Instant::now() + Duration::from_millis(stop.grace_ms);
             let mut kill_at = locked(&self.kill_at);
@@ -114,9 +114,9 @@ impl ShimLink {
                         let why = ApiError::from_system("the response of the container's shim", &error).message;
                         Refused::new(executor_core::protocol::Reason::Exhausted, why)
                     };
-                    self.calls.answer(sequence, fd.map(Answer::Done).map_err(missing));
+                    self.calls.answer(sequence, fd.map(ShimPayload::Done).map_err(missing));
                 }
-                (sequence, Some(ShimNews::Usage(usage))) => self.calls.answer(sequence, Ok(Answer::Usage(usage))),
+                (sequence, Some(ShimNews::Usage(usage))) => self.calls.answer(sequence, Ok(ShimPayload::Usage(usage))),
                 (sequence, Some(ShimNews::Refused(refused))) => self.calls.answer(sequence, Err(refused)),
                 // Response of a newer shim.
                 (sequence, _) => self.calls.answer(sequence, Err(unexpected())),

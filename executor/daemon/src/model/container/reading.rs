@@ -34,7 +34,7 @@ struct ClaimedReader {
 
 /// There is no fresh reading: the shim must be queried, or a query is in progress.
 #[derive(Debug)]
-pub(crate) struct Stale;
+pub(crate) struct NoFreshReading;
 
 impl ClaimedReader {
     fn answers(&self, log_only: bool) -> bool {
@@ -46,10 +46,10 @@ impl LatestReading {
     /// Returns the latest reading; `None` if the shim did not respond.
     ///
     /// # Errors
-    /// Returns [`Stale`] if the reading is too old, or covers only the log.
-    pub(crate) fn get(&self, log_only: bool) -> Result<Option<Usage>, Stale> {
-        let taken = self.0.try_lock().map_err(|_| Stale)?;
-        let fresh = taken.as_ref().filter(|taken| taken.answers(log_only)).ok_or(Stale)?;
+    /// Returns [`NoFreshReading`] if the reading is too old, or covers only the log.
+    pub(crate) fn get(&self, log_only: bool) -> Result<Option<Usage>, NoFreshReading> {
+        let taken = self.0.try_lock().map_err(|_| NoFreshReading)?;
+        let fresh = taken.as_ref().filter(|taken| taken.answers(log_only)).ok_or(NoFreshReading)?;
         Ok(fresh.usage.clone())
     }
 

@@ -30,11 +30,11 @@ fn each(change: impl Fn(&mut Check)) -> Option<Checks> {
     Some(Checks { startup: vec![check], ..Default::default() })
 }
 
-type Change = fn(&mut RunRequest, &mut RunAction);
+type RequestChange = fn(&mut RunRequest, &mut RunAction);
 
 #[test]
 fn every_field_but_the_id_counts() {
-    let changes: [Change; 167] = [
+    let changes: [RequestChange; 167] = [
         |_, _| (),
         |r, _| r.rootfs = "host".into(),
         |r, _| r.nonce = "a".into(),

@@ -52,7 +52,7 @@ pub(super) fn set(action: &Action) -> Result<(&'static str, Set<'_>), Vec<&'stat
 }
 
 /// State of reading a tree.
-struct Reading<'a, 'v> {
+struct ActionReader<'a, 'v> {
     steps: Vec<DraftStep<'a>>,
     transfers: Vec<DraftTransfer<'a>>,
     violations: &'v mut Vec<Violation>,
@@ -63,7 +63,7 @@ type Tree<'a> = (Option<Actions>, Vec<DraftStep<'a>>, Vec<DraftTransfer<'a>>);
 
 /// Reads the tree of a request; `None` if an action is invalid, which is reported as a violation.
 pub(super) fn from_request<'a>(request: &'a RunRequest, violations: &mut Vec<Violation>) -> Tree<'a> {
-    let mut reading = Reading { steps: Vec::new(), transfers: Vec::new(), violations };
+    let mut reading = ActionReader { steps: Vec::new(), transfers: Vec::new(), violations };
     let source = &request.log_source;
     let setup = request.setup.as_ref();
     let setup = setup.and_then(|setup| reading.action("setup", Some(setup), source, 1));
@@ -150,7 +150,7 @@ fn sidecar_limits(sidecars: &[Sidecar], violations: &mut Vec<Violation>) -> BTre
     all
 }
 
-impl<'a> Reading<'a, '_> {
+impl<'a> ActionReader<'a, '_> {
     /// Reads the action at a path; `None` if it is invalid, which is reported as a violation.
     fn action(
         &mut self,

@@ -56,12 +56,12 @@ impl Drop for PartialFile {
 
 /// Exclusive access to a key, released on drop.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct KeyLock {
     digest: String,
     _lock: OwnedMutexGuard<()>,
 }
 
-impl std::ops::Deref for Held {
+impl std::ops::Deref for KeyLock {
     type Target = str;
 
     fn deref(&self) -> &str {
@@ -71,7 +71,7 @@ impl std::ops::Deref for Held {
 
 /// Metadata of an artifact.
 #[derive(Debug, Serialize, Deserialize)]
-struct Mark {
+struct ArtifactMetadata {
     validators: Validators,
     bytes: u64,
 }
@@ -128,14 +128,14 @@ impl Cache {
 
     /// Waits until no other download holds the key of this location. Each location has its own artifacts per key, so
     /// that a slow server delays only downloads from it.
-    pub(crate) async fn hold(&self, place: &str, key: &str) -> Held {
+    pub(crate) async fn hold(&self, place: &str, key: &str) -> KeyLock {
         let digest = key_digest(&format!("{place} {key}"));
         let lock = {
             let mut held = locked(&self.held);
             held.retain(|_, lock| Arc::strong_count(lock) > 1);
             Arc::clone(held.entry(digest.clone()).or_default())
         };
-        Held { digest, _lock: lock.lock_owned().await }
+        KeyLock { digest, _lock: lock.lock_owned().await }
     }
 
     /// Creates a file for a download.
@@ -148,7 +148,7 @@ impl Cache {
     /// Returns the artifact of a held key.
     pub(crate) fn get(&self, digest: &str) -> Option<Entry> {
         let path = self.dir.join(digest);
-        let mark: Mark = serde_json::from_slice(&fs::read(path.with_extension(MARK)).ok()?).ok()?;
+        let mark: ArtifactMetadata = serde_json::from_slice(&fs::read(path.with_extension(MARK)).ok()?).ok()?;
         let file = File::open(&path).ok()?;
         let is_whole = file.metadata().is_ok_and(|found| found.len() == mark.bytes);
         is_whole.then_some(Entry { file, validators: mark.validators, part: None })
@@ -180,7 +180,7 @@ impl Cache {
         self.evict(bytes)?;
         fs::rename(part, path)?;
         let staged = part.with_extension("mark.part");
-        let document = Mark { validators: entry.validators.clone(), bytes };
+        let document = ArtifactMetadata { validators: entry.validators.clone(), bytes };
         fs::write(&staged, serde_json::to_vec(&document)?)?;
         fs::rename(staged, mark)
     }

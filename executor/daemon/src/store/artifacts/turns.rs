@@ -14,7 +14,7 @@ use crate::locked;
 
 /// Transfer slots.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub(crate) struct TransferSlots {
     node: Arc<Semaphore>,
     per_container: usize,
     /// Slots of containers with a waiting or running transfer.
@@ -23,18 +23,18 @@ pub(crate) struct Turns {
 
 /// The slots of a transfer, released on drop.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct TransferSlot {
     _node: OwnedSemaphorePermit,
     _container: OwnedSemaphorePermit,
 }
 
-impl Turns {
+impl TransferSlots {
     pub(crate) fn new(node: usize, per_container: usize) -> Self {
         Self { node: Arc::new(Semaphore::new(node)), per_container, containers: Mutex::default() }
     }
 
     /// Waits for the slots of a container's transfer. Returns `None` if the queue is closed.
-    pub(crate) async fn wait(&self, id: &ContainerId) -> Option<Turn> {
+    pub(crate) async fn wait(&self, id: &ContainerId) -> Option<TransferSlot> {
         let places = {
             let mut containers = locked(&self.containers);
             // A held slot and a waiting transfer hold a reference, too.
@@ -44,7 +44,7 @@ impl Turns {
         };
         let container = places.acquire_owned().await.ok()?;
         let node = Arc::clone(&self.node).acquire_owned().await.ok()?;
-        Some(Turn { _node: node, _container: container })
+        Some(TransferSlot { _node: node, _container: container })
     }
 }
 
@@ -61,13 +61,13 @@ mod tests {
     }
 
     /// Returns the slots if they are granted without releasing others.
-    async fn now(turns: &Turns, of: &str) -> Option<Turn> {
+    async fn now(turns: &TransferSlots, of: &str) -> Option<TransferSlot> {
         timeout(Duration::from_millis(20), turns.wait(&id(of))).await.ok().flatten()
     }
 
     #[tokio::test]
     async fn transfers_of_one_container_leave_places() {
-        let turns = Turns::new(3, 2);
+        let turns = TransferSlots::new(3, 2);
         let (first, _second) = (now(&turns, "slow").await, now(&turns, "slow").await.unwrap());
         assert!(first.is_some() && now(&turns, "slow").await.is_none());
         let other = now(&turns, "other").await;
@@ -78,7 +78,7 @@ mod tests {
 
     #[tokio::test]
     async fn places_of_idle_containers_are_forgotten() {
-        let turns = Turns::new(3, 2);
+        let turns = TransferSlots::new(3, 2);
         drop(now(&turns, "gone").await);
         let _turn = now(&turns, "here").await;
         assert_eq!(locked(&turns.containers).keys().collect::<Vec<_>>(), [&id("here")]);

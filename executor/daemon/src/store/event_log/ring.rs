@@ -18,7 +18,7 @@ const AT_HAND: usize = 2 * PIECE;
 /// A bounded number of events.
 #[derive(Debug)]
 pub(super) struct Ring {
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<EventSegment>,
     at_hand: VecDeque<Arc<Event>>,
     /// Number of retained events.
     kept: usize,
@@ -26,7 +26,7 @@ pub(super) struct Ring {
 }
 
 /// A retained event.
-pub(super) enum Kept<'a> {
+pub(super) enum RetainedEvent<'a> {
     /// Stored as JSON.
     Packed(&'a Packed, &'a [u8]),
     /// Stored as a value.
@@ -35,7 +35,7 @@ pub(super) enum Kept<'a> {
 
 /// Events, concatenated as JSON.
 #[derive(Debug)]
-struct Piece {
+struct EventSegment {
     json: Box<[u8]>,
     events: Box<[Packed]>,
     /// Number of leading events that are no longer retained.
@@ -68,7 +68,7 @@ impl Ring {
         self.kept += 1;
         if self.at_hand.len() >= AT_HAND {
             // An event that cannot be packed stays a value, and so do those after it.
-            if let Ok(piece) = Piece::from_events(self.at_hand.range(..PIECE)) {
+            if let Ok(piece) = EventSegment::from_events(self.at_hand.range(..PIECE)) {
                 self.pieces.push_back(piece);
                 self.at_hand.drain(..PIECE);
             }
@@ -99,18 +99,18 @@ impl Ring {
 
     /// Returns the retained events with a higher cursor, in order. Older events are not visited, because most
     /// subscribers are at the end of the log.
-    pub(super) fn newer(&self, than: u64) -> impl Iterator<Item = Kept<'_>> {
+    pub(super) fn newer(&self, than: u64) -> impl Iterator<Item = RetainedEvent<'_>> {
         let first = self.pieces.partition_point(|piece| piece.events.last().is_none_or(|last| last.cursor <= than));
         let packed = self.pieces.range(first..).flat_map(move |piece| {
             let seen = piece.kept().partition_point(|packed| packed.cursor <= than);
             (piece.dropped + seen..piece.events.len()).map(|index| piece.get(index))
         });
         let seen = self.at_hand.partition_point(|event| event.cursor <= than);
-        packed.chain(self.at_hand.range(seen..).map(Kept::AtHand))
+        packed.chain(self.at_hand.range(seen..).map(RetainedEvent::AtHand))
     }
 }
 
-impl Piece {
+impl EventSegment {
     fn from_events<'a>(events: impl Iterator<Item = &'a Arc<Event>>) -> serde_json::Result<Self> {
         let (mut json, mut packed) = (Vec::new(), Vec::with_capacity(PIECE));
         for event in events {
@@ -124,14 +124,14 @@ impl Piece {
         &self.events[self.dropped..]
     }
 
-    fn get(&self, index: usize) -> Kept<'_> {
+    fn get(&self, index: usize) -> RetainedEvent<'_> {
         let start = index.checked_sub(1).map_or(0, |before| self.events[before].end);
         let packed = &self.events[index];
-        Kept::Packed(packed, &self.json[start..packed.end])
+        RetainedEvent::Packed(packed, &self.json[start..packed.end])
     }
 }
 
-impl Kept<'_> {
+impl RetainedEvent<'_> {
     /// Returns the cursor of the event.
     pub(super) fn cursor(&self) -> u64 {
         match self {

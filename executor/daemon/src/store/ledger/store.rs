@@ -10,7 +10,7 @@ use std::path::Path;
 use executor_core::shortage::{self, Shortage};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
-use super::{Batch, Loaded};
+use super::{LedgerBatch, LedgerContent};
 use crate::model::events::Event;
 use crate::model::status::ContainerStatus;
 
@@ -80,7 +80,7 @@ impl<E: Into<redb::Error>> From<E> for StoreError {
 
 /// First write of a daemon.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Begin {
+pub(super) struct FirstWrite {
     /// First cursor that is not reserved.
     pub reserved: u64,
     /// Number of daemons that were started on the store.
@@ -101,9 +101,9 @@ impl Store {
     }
 
     /// Loads the whole content of the store.
-    pub(super) fn load(&self) -> Result<Loaded, StoreError> {
+    pub(super) fn load(&self) -> Result<LedgerContent, StoreError> {
         let transaction = self.0.begin_read()?;
-        let mut loaded = Loaded::default();
+        let mut loaded = LedgerContent::default();
         let numbers = match transaction.open_table(NUMBERS) {
             Err(redb::TableError::TableDoesNotExist(_)) => return Ok(loaded),
             other => other?,
@@ -152,7 +152,7 @@ impl Store {
     }
 
     /// Creates the tables and reserves the daemon's cursors, durably.
-    pub(super) fn start(&self, Begin { reserved, starts }: Begin) -> Result<(), StoreError> {
+    pub(super) fn start(&self, FirstWrite { reserved, starts }: FirstWrite) -> Result<(), StoreError> {
         let transaction = self.0.begin_write()?;
         {
             transaction.open_table(CONTAINERS)?;
@@ -170,7 +170,7 @@ impl Store {
     }
 
     /// Writes a batch, durably and atomically.
-    pub(super) fn write(&self, batch: &Batch) -> Result<(), StoreError> {
+    pub(super) fn write(&self, batch: &LedgerBatch) -> Result<(), StoreError> {
         let transaction = self.0.begin_write()?;
         {
             let mut containers = transaction.open_table(CONTAINERS)?;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use executor_core::backoff::Backoff;
 
-use super::Batch;
-use super::store::{Begin, Store, StoreError};
+use super::LedgerBatch;
+use super::store::{FirstWrite, Store, StoreError};
 use crate::locked;
 
 /// Time for which a batch collects changes: an fsync costs milliseconds on a disk that containers use.
@@ -20,28 +20,28 @@ const RETRY: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_s
 const STACK: usize = 256 << 10;
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct WriterShared {
+    state: Mutex<WriterState>,
     wake: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    batch: Batch,
+struct WriterState {
+    batch: LedgerBatch,
     trouble: Option<String>,
     closing: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Writer {
-    shared: Arc<Shared>,
+    shared: Arc<WriterShared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Writer {
     /// Starts with a store, or without one on a full disk, in which case the daemon's first write is pending.
-    pub(super) fn start(begun: Result<Store, (StoreError, Begin)>, path: PathBuf) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+    pub(super) fn start(begun: Result<Store, (StoreError, FirstWrite)>, path: PathBuf) -> std::io::Result<Self> {
+        let shared = Arc::new(WriterShared::default());
         let (store, pending) = match begun {
             Ok(store) => (Some(store), None),
             Err((error, begin)) => {
@@ -63,7 +63,7 @@ impl Writer {
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    pub(super) fn add(&self, change: impl FnOnce(&mut Batch)) {
+    pub(super) fn add(&self, change: impl FnOnce(&mut LedgerBatch)) {
         let mut state = locked(&self.shared.state);
         let was_empty = state.batch.is_empty();
         change(&mut state.batch);
@@ -98,11 +98,11 @@ impl Drop for Writer {
 /// The store, if open, and the daemon's first write, if pending.
 struct LedgerFile {
     store: Option<Store>,
-    pending: Option<Begin>,
+    pending: Option<FirstWrite>,
     path: PathBuf,
 }
 
-fn write_on(shared: &Shared, mut file: LedgerFile) {
+fn write_on(shared: &WriterShared, mut file: LedgerFile) {
     let mut retry = RETRY;
     loop {
         let (mut batch, closing) = next_batch(shared);
@@ -131,7 +131,7 @@ fn write_on(shared: &Shared, mut file: LedgerFile) {
 }
 
 impl LedgerFile {
-    fn write(&mut self, batch: &Batch) -> Result<(), StoreError> {
+    fn write(&mut self, batch: &LedgerBatch) -> Result<(), StoreError> {
         let store = match &mut self.store {
             Some(store) => store,
             None => self.store.insert(Store::open(&self.path)?),
@@ -150,7 +150,7 @@ fn trouble(path: &std::path::Path, error: &StoreError) -> String {
 }
 
 /// Waits for the next batch. The flag is true if the ledger is being closed.
-fn next_batch(shared: &Shared) -> (Batch, bool) {
+fn next_batch(shared: &WriterShared) -> (LedgerBatch, bool) {
     let mut state = locked(&shared.state);
     while state.batch.is_empty() && !state.closing {
         state = wait(shared, state, None);
@@ -160,14 +160,14 @@ fn next_batch(shared: &Shared) -> (Batch, bool) {
         state = wait(shared, state, Some(GATHER));
     }
     let oldest_event = state.batch.oldest_event;
-    let batch = std::mem::replace(&mut state.batch, Batch { oldest_event, ..Batch::default() });
+    let batch = std::mem::replace(&mut state.batch, LedgerBatch { oldest_event, ..LedgerBatch::default() });
     (batch, state.closing)
 }
 
 /// Keeps a batch that could not be written, logs the reason once, and waits before the next attempt.
 fn give_back(
-    shared: &Shared,
-    batch: Batch,
+    shared: &WriterShared,
+    batch: LedgerBatch,
     error: &StoreError,
     path: &std::path::Path,
     pause: Duration,
@@ -197,7 +197,11 @@ fn give_back(
     }
 }
 
-fn wait<'a>(shared: &'a Shared, state: MutexGuard<'a, State>, most: Option<Duration>) -> MutexGuard<'a, State> {
+fn wait<'a>(
+    shared: &'a WriterShared,
+    state: MutexGuard<'a, WriterState>,
+    most: Option<Duration>,
+) -> MutexGuard<'a, WriterState> {
     match most {
         None => shared.wake.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner),
         Some(most) => shared.wake.wait_timeout(state, most).unwrap_or_else(std::sync::PoisonError::into_inner).0,

@@ -18,7 +18,7 @@ const EXPIRED_KEPT: usize = 1000;
 
 /// A reservation that is held.
 #[derive(Clone, Debug)]
-struct Held {
+struct HeldReservation {
     reservation: Reservation,
     deadline: Instant,
     /// Number of Runs in progress that will use the reservation, which does not expire meanwhile.
@@ -28,7 +28,7 @@ struct Held {
 /// Reservations by id.
 #[derive(Debug, Default)]
 pub(super) struct Reserved {
-    held: BTreeMap<ContainerId, Held>,
+    held: BTreeMap<ContainerId, HeldReservation>,
     /// Expired reservations, oldest first.
     expired: VecDeque<(ContainerId, Timestamp)>,
 }
@@ -59,7 +59,7 @@ impl Reserved {
     pub(super) fn hold(&mut self, reservation: Reservation, ttl: Duration) {
         self.expired.retain(|(id, _)| *id != reservation.id);
         let claims = self.held.get(&reservation.id).map_or(0, |held| held.claims);
-        let held = Held { deadline: Instant::now() + ttl, claims, reservation };
+        let held = HeldReservation { deadline: Instant::now() + ttl, claims, reservation };
         self.held.insert(held.reservation.id.clone(), held);
     }
 
@@ -88,7 +88,7 @@ impl Reserved {
 
     /// Removes expired reservations.
     pub(super) fn expire(&mut self, now: Instant, at: Timestamp) -> Vec<Reservation> {
-        let is_over = |_: &ContainerId, held: &mut Held| held.claims == 0 && held.deadline <= now;
+        let is_over = |_: &ContainerId, held: &mut HeldReservation| held.claims == 0 && held.deadline <= now;
         let over: Vec<Reservation> = self.held.extract_if(.., is_over).map(|(_, held)| held.reservation).collect();
         self.expired.extend(over.iter().map(|reservation| (reservation.id.clone(), at)));
         let superfluous = self.expired.len().saturating_sub(EXPIRED_KEPT);

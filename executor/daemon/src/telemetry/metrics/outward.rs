@@ -9,7 +9,7 @@ use super::{Labels1, family};
 
 /// Counters of all log sinks.
 #[derive(Debug)]
-pub(super) struct Families {
+pub(super) struct SinkFamilies {
     sent_lines: Family<Labels1, Counter>,
     sent_bytes: Family<Labels1, Counter>,
     dropped_lines: Family<Labels1, Counter>,
@@ -38,7 +38,7 @@ pub(crate) struct SinkMetrics {
     pub(crate) connected: Gauge,
 }
 
-impl Default for Families {
+impl Default for SinkFamilies {
     fn default() -> Self {
         fn targets<M: Default>() -> Family<Labels1, M> {
             family("target", ["journald", "syslog"])
@@ -55,7 +55,7 @@ impl Default for Families {
     }
 }
 
-impl Families {
+impl SinkFamilies {
     pub(super) fn register(&self, registry: &mut Registry) {
         registry.register(
             "executor_log_sent_lines",

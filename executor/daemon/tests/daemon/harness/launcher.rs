@@ -25,11 +25,11 @@ pub(crate) enum OnLaunch {
 }
 
 pub(crate) struct FakeLauncher {
-    shared: Arc<Shared>,
+    shared: Arc<LauncherShared>,
     launches: tokio::sync::Mutex<mpsc::UnboundedReceiver<FakeShim>>,
 }
 
-struct Shared {
+struct LauncherShared {
     dir: PathBuf,
     key: Mutex<Vec<u8>>,
     listener: Mutex<Option<Arc<SeqpacketListener>>>,
@@ -46,7 +46,7 @@ impl FakeLauncher {
             std::fs::create_dir_all(dir.join(part)).unwrap();
         }
         let (launched, launches) = mpsc::unbounded_channel();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LauncherShared {
             dir: dir.to_owned(),
             key: Mutex::new(Vec::new()),
             listener: Mutex::new(None),
@@ -130,7 +130,7 @@ impl Drop for FakeLauncher {
     }
 }
 
-impl Shared {
+impl LauncherShared {
     fn serve(&self, connection: &Seqpacket) {
         let mut buffer = vec![0; PACKET_MAX];
         while let Ok(Some((length, fds))) = connection.recv(&mut buffer) {

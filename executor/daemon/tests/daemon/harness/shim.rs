@@ -15,7 +15,9 @@ use executor_core::plan::Plan;
 use executor_core::protocol::{
     Done, Launch, PACKET_MAX, Reached, Reason, Refused, ShimCall, ShimNews, ShimReport, ShimRequest, state_number,
 };
-use executor_core::record::{ContainerRecord, Exit, ExitRecord, Failure, Prepared, Timings, VolumeKind, WipeRecord};
+use executor_core::record::{
+    ContainerRecord, Exit, ExitRecord, Failure, PreparedContainer, Timings, VolumeKind, WipeRecord,
+};
 use executor_core::time::Timestamp;
 use executor_core::update::FileUpdate;
 use executor_core::users::ResolvedUser;
@@ -53,11 +55,11 @@ pub(crate) struct FakeShim {
     pub(crate) process: Vec<u8>,
     /// Payload of the files.
     pub(crate) files: Vec<u8>,
-    shared: Arc<Shared>,
+    shared: Arc<ShimShared>,
     calls: tokio::sync::Mutex<mpsc::UnboundedReceiver<ShimCall>>,
 }
 
-struct Shared {
+struct ShimShared {
     dir: PathBuf,
     record: Mutex<ContainerRecord>,
     connections: Mutex<Vec<Arc<Seqpacket>>>,
@@ -79,7 +81,7 @@ impl FakeShim {
             ..ContainerRecord::first(plan, (Timestamp(launch.created_at), now()), identity(), "/executor/x".into())
         };
         let (asked, calls) = mpsc::unbounded_channel();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ShimShared {
             dir: dir.to_owned(),
             record: Mutex::new(record),
             connections: Mutex::default(),
@@ -257,7 +259,7 @@ impl Drop for FakeShim {
     }
 }
 
-impl Shared {
+impl ShimShared {
     fn name(&self) -> String {
         self.record.lock().unwrap().plan.id.to_string()
     }
@@ -378,8 +380,8 @@ fn identity() -> ProcessIdentity {
     executor_sys::identity::read(std::process::id() as i32).unwrap()
 }
 
-fn prepared() -> Prepared {
-    Prepared {
+fn prepared() -> PreparedContainer {
+    PreparedContainer {
         extra_groups: Vec::new(),
         device_environment: Vec::new(),
         init: identity(),

@@ -18,7 +18,7 @@ use prost::Message as _;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 use rustix::io::Errno;
 
-use super::{ArchiveRequest, Failed, LeftOut, own};
+use super::{ArchiveFailure, ArchiveRequest, LeftOut, own};
 use crate::kernel_files::is_of_the_kernel;
 
 /// Block size of an archive in bytes.
@@ -32,8 +32,8 @@ const NAMELESS: &[u8] = b".";
 const SECRET: &str = "is on the volume of secret files, which is not copied";
 
 /// The opened source of an archive.
-pub(super) struct Source<'a> {
-    found: Found,
+pub(super) struct ArchiveSource<'a> {
+    found: InspectedEntry,
     /// Path descriptor, if there is no content to read.
     place: Option<OwnedFd>,
     name: Vec<u8>,
@@ -41,7 +41,7 @@ pub(super) struct Source<'a> {
     secret_devices: &'a [u64],
 }
 
-impl<'a> Source<'a> {
+impl<'a> ArchiveSource<'a> {
     /// Opens the requested path.
     ///
     /// # Errors
@@ -78,7 +78,13 @@ impl<'a> Source<'a> {
         };
         let name = asked.path.file_name().map_or(NAMELESS, |name| name.as_encoded_bytes()).to_vec();
         let place = content.is_none().then_some(place);
-        Ok(Self { found: Found { content, stat, link }, place, name, path: asked.path.clone(), secret_devices })
+        Ok(Self {
+            found: InspectedEntry { content, stat, link },
+            place,
+            name,
+            path: asked.path.clone(),
+            secret_devices,
+        })
     }
 
     /// Returns the only descriptor that it needs.
@@ -87,11 +93,11 @@ impl<'a> Source<'a> {
     }
 
     /// Sends the kind of the path, and the archive unless only the kind is requested.
-    pub(super) fn send(self, stat_only: bool) -> Result<(), Failed> {
-        let failed = |error: io::Error| Failed::new(&self.path, error);
+    pub(super) fn send(self, stat_only: bool) -> Result<(), ArchiveFailure> {
+        let failed = |error: io::Error| ArchiveFailure::new(&self.path, error);
         let stdout = own(rustix::stdio::stdout()).map_err(failed)?;
         let mut archive = Archive::new(stdout, self.secret_devices);
-        let Found { stat, link, .. } = &self.found;
+        let InspectedEntry { stat, link, .. } = &self.found;
         let reported = ArchiveStat {
             size: u64::try_from(stat.st_size).unwrap_or(0),
             mode: stat.st_mode,
@@ -126,9 +132,9 @@ impl<'a> Archive<'a> {
     }
 
     /// Sends an entry and everything below it.
-    fn entry(&mut self, found: &Found, name: &[u8], path: &Path, depth: usize) -> Result<(), Failed> {
-        let Found { content, stat, link } = found;
-        let failed = |error: io::Error| Failed::new(path, error);
+    fn entry(&mut self, found: &InspectedEntry, name: &[u8], path: &Path, depth: usize) -> Result<(), ArchiveFailure> {
+        let InspectedEntry { content, stat, link } = found;
+        let failed = |error: io::Error| ArchiveFailure::new(path, error);
         let (kind, size) = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => (b'0', u64::try_from(stat.st_size).unwrap_or(0)),
             FileType::Directory => (b'5', 0),
@@ -161,8 +167,8 @@ impl<'a> Archive<'a> {
     }
 
     /// Sends the entries of a directory.
-    fn below(&mut self, directory: &OwnedFd, name: &[u8], path: &Path, depth: usize) -> Result<(), Failed> {
-        let failed = |error: io::Error| Failed::new(path, error);
+    fn below(&mut self, directory: &OwnedFd, name: &[u8], path: &Path, depth: usize) -> Result<(), ArchiveFailure> {
+        let failed = |error: io::Error| ArchiveFailure::new(path, error);
         if is_of_the_kernel(directory.as_fd()).map_err(failed)? {
             return Ok(());
         }
@@ -216,7 +222,7 @@ impl<'a> Archive<'a> {
 }
 
 /// A file, directory, link or device.
-struct Found {
+struct InspectedEntry {
     /// Open descriptor of a file or directory.
     content: Option<OwnedFd>,
     stat: Stat,
@@ -224,7 +230,7 @@ struct Found {
 }
 
 /// Inspects a name; `None` if it is not sent.
-fn inspect(directory: &OwnedFd, name: &CStr, secret_devices: &[u64]) -> io::Result<Option<Found>> {
+fn inspect(directory: &OwnedFd, name: &CStr, secret_devices: &[u64]) -> io::Result<Option<InspectedEntry>> {
     let mut stat = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => return Ok(None),
         stat => stat?,
@@ -235,10 +241,10 @@ fn inspect(directory: &OwnedFd, name: &CStr, secret_devices: &[u64]) -> io::Resu
         FileType::Symlink => {
             return match readlinkat(directory, name, Vec::new()) {
                 Err(Errno::NOENT | Errno::INVAL) => Ok(None), // removed or replaced meanwhile
-                link => Ok(Some(Found { content: None, stat, link: link?.into_bytes() })),
+                link => Ok(Some(InspectedEntry { content: None, stat, link: link?.into_bytes() })),
             };
         }
-        _ => return Ok(Some(Found { content: None, stat, link: Vec::new() })),
+        _ => return Ok(Some(InspectedEntry { content: None, stat, link: Vec::new() })),
     };
     if secret_devices.contains(&stat.st_dev) {
         return Err(io::Error::other(SECRET));
@@ -255,7 +261,7 @@ fn inspect(directory: &OwnedFd, name: &CStr, secret_devices: &[u64]) -> io::Resu
         return Ok(None);
     }
     stat = now;
-    Ok(Some(Found { content: Some(content), stat, link: Vec::new() }))
+    Ok(Some(InspectedEntry { content: Some(content), stat, link: Vec::new() }))
 }
 
 /// An archive header block.
@@ -328,7 +334,7 @@ mod tests {
         let top = OwnedFd::from(File::open(home.path().join("top")).unwrap());
         let stat = fstat(&top).unwrap();
         let path = Path::new("/top");
-        let found = Found { content: Some(top), stat, link: Vec::new() };
+        let found = InspectedEntry { content: Some(top), stat, link: Vec::new() };
         archive.entry(&found, b"top", path, 0).ok().unwrap();
         archive.end().unwrap();
         archive.out.flush().unwrap();

@@ -22,7 +22,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{Failed, LeftOut, own, shown};
+use super::{ArchiveFailure, LeftOut, own, shown};
 
 /// Bytes written at a time.
 const PIECE: usize = 64 << 10;
@@ -32,7 +32,7 @@ const PARTIAL: &str = ".executor-archive-";
 const DIR_MODE: u32 = 0o755;
 
 /// The open directory to unpack below.
-pub(super) struct Target {
+pub(super) struct UnpackTarget {
     root: OwnedFd,
     path: PathBuf,
     /// True if the archive is a download: device nodes are refused.
@@ -44,7 +44,7 @@ pub(super) struct Target {
     left_out: LeftOut,
 }
 
-impl AsFd for Target {
+impl AsFd for UnpackTarget {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
@@ -64,7 +64,7 @@ impl executor_layers::archive::Source for Input {
     }
 }
 
-impl Target {
+impl UnpackTarget {
     /// Opens the directory. For a download a missing one is made.
     ///
     /// # Errors
@@ -90,10 +90,10 @@ impl Target {
     }
 
     /// Unpacks standard input and reports its size.
-    pub(super) fn unpack(mut self) -> Result<(), Failed> {
-        let input = own(rustix::stdio::stdin()).map_err(|error| Failed::new(&self.path, error))?;
+    pub(super) fn unpack(mut self) -> Result<(), ArchiveFailure> {
+        let input = own(rustix::stdio::stdin()).map_err(|error| ArchiveFailure::new(&self.path, error))?;
         let mut reader = Reader::new(Input(input), Limits::default());
-        let damaged = |error: UnpackError| Failed(error.to_string());
+        let damaged = |error: UnpackError| ArchiveFailure(error.to_string());
         while let Some(entry) = reader.next_entry().map_err(damaged)? {
             let path = names(&entry.path).ok_or_else(|| outside(&entry.path))?;
             self.mark_but_above(&path);
@@ -103,7 +103,7 @@ impl Target {
                     self.done.bytes += entry.size;
                 }
                 Err(Err(error)) => return Err(damaged(error)),
-                Err(Ok(error)) if is_of_all(&error) => return Err(Failed::new(&self.path.join(&path), error)),
+                Err(Ok(error)) if is_of_all(&error) => return Err(ArchiveFailure::new(&self.path.join(&path), error)),
                 Err(Ok(error)) => self.left_out.add(&self.path.join(&path), error),
             }
         }
@@ -111,7 +111,7 @@ impl Target {
         self.left_out.end()?;
         let reported = own(rustix::stdio::stdout())
             .and_then(|mut stdout| io::Write::write_all(&mut stdout, &self.done.encode_to_vec()));
-        reported.map_err(|error| Failed::new(&self.path, error))
+        reported.map_err(|error| ArchiveFailure::new(&self.path, error))
     }
 
     /// Makes an entry. The inner error is one of the archive.
@@ -303,8 +303,8 @@ fn names(path: &[u8]) -> Option<PathBuf> {
     Some(names)
 }
 
-fn outside(path: &[u8]) -> Failed {
-    Failed(format!("{}: leads out of the directory", shown(Path::new(std::ffi::OsStr::from_bytes(path)))))
+fn outside(path: &[u8]) -> ArchiveFailure {
+    ArchiveFailure(format!("{}: leads out of the directory", shown(Path::new(std::ffi::OsStr::from_bytes(path)))))
 }
 
 /// Explains an error caused by a link in the path.

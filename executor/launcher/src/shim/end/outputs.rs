@@ -28,7 +28,7 @@ use executor_core::plan::{OutputSource, Plan, PlannedOutputs, UserNamespace};
 use executor_core::record::{ContainerRecord, OutputsRecord};
 use executor_sys::events::Events;
 use executor_sys::memfile::MemFile;
-use executor_sys::process::{self, Ended, SignalEvents};
+use executor_sys::process::{self, ChildExit, SignalEvents};
 use executor_sys::ready::{is_readable, readable_by};
 use executor_sys::seqpacket::Seqpacket;
 use executor_sys::userns;
@@ -41,7 +41,7 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use crate::shim::running::control::Control;
 use store::Store;
-use walk::{Found, Walk};
+use walk::{OutputMessage, OutputSearch};
 
 /// Time limit for capturing outputs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -51,7 +51,7 @@ const DEATH_PATIENCE: Duration = Duration::from_secs(10);
 const HELPER_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Source of the outputs, opened while init is alive.
-pub(crate) struct Source {
+pub(crate) struct OutputsSource {
     planned: PlannedOutputs,
     namespaces: io::Result<Namespaces>,
 }
@@ -64,7 +64,7 @@ pub(crate) struct Namespaces {
     pub(crate) user: Option<OwnedFd>,
 }
 
-impl Source {
+impl OutputsSource {
     /// Opens the source of a container that declares outputs.
     pub(crate) fn from_process(plan: &Plan, init: i32) -> Option<Self> {
         let planned = plan.outputs.clone()?;
@@ -82,7 +82,7 @@ pub(crate) fn capture(
     host: &Host,
     record: &ContainerRecord,
     remains: &Remains,
-    source: Source,
+    source: OutputsSource,
     (control, signals): (&mut Control, &SignalEvents),
     last: &mut OutputDrain<'_>,
 ) -> OutputsRecord {
@@ -105,19 +105,19 @@ fn attempt(
     host: &Host,
     record: &ContainerRecord,
     remains: &Remains,
-    source: Source,
+    source: OutputsSource,
     attention: &mut CaptureEvents<'_, '_>,
 ) -> Result<OutputsList, String> {
     let failed = |what: &'static str| move |error: io::Error| format!("{what}: {}", plain(&error));
-    let Source { planned, namespaces } = source;
+    let OutputsSource { planned, namespaces } = source;
     let namespaces = namespaces.map_err(failed("namespaces"))?;
     let prepared = record.prepared.as_ref().ok_or("the container was not prepared")?;
     host.hierarchies.kill_all(&record.cgroup, DEATH_PATIENCE).map_err(failed("cgroup"))?;
     let secret_devices = secret_devices(remains).map_err(failed("secret files"))?;
     let mut store =
         Store::create(&remains.dirs, planned.bytes_max, &secret_devices).map_err(failed("state directory"))?;
-    let walk = Walk { outputs: &planned.source, user: &prepared.user, secret_devices: &secret_devices };
-    let helper = Helper::fork(&walk, &namespaces).map_err(failed("helper"))?;
+    let walk = OutputSearch { outputs: &planned.source, user: &prepared.user, secret_devices: &secret_devices };
+    let helper = OutputsHelper::fork(&walk, &namespaces).map_err(failed("helper"))?;
     drop(namespaces); // from here on only the helper holds them
     let taken = take_all(&helper, &planned.source, &mut store, attention);
     helper.end(record.plan.id.as_str());
@@ -136,7 +136,7 @@ fn secret_devices(remains: &Remains) -> io::Result<Vec<u64>> {
 
 /// Stores the files that the helper finds, until it is done or time is up.
 fn take_all(
-    helper: &Helper,
+    helper: &OutputsHelper,
     declared: &OutputSource,
     store: &mut Store<'_>,
     attention: &mut CaptureEvents<'_, '_>,
@@ -148,13 +148,13 @@ fn take_all(
         }
         match helper.recv() {
             Ok(None) => continue,
-            Ok(Some((Found::Done, _))) => return Ok(()),
-            Ok(Some((Found::Failed(why), _))) => return Err(why),
-            Ok(Some((Found::Skipped { path, reason }, _))) => store.skip(path, reason),
-            Ok(Some((Found::File { path, mode }, Some(file)))) => {
+            Ok(Some((OutputMessage::Done, _))) => return Ok(()),
+            Ok(Some((OutputMessage::Failed(why), _))) => return Err(why),
+            Ok(Some((OutputMessage::Skipped { path, reason }, _))) => store.skip(path, reason),
+            Ok(Some((OutputMessage::File { path, mode }, Some(file)))) => {
                 store.take(path, mode, &file.into(), &mut || attention.poll());
             }
-            Ok(Some((Found::File { path, .. }, None))) => store.skip(path, "it could not be passed on"),
+            Ok(Some((OutputMessage::File { path, .. }, None))) => store.skip(path, "it could not be passed on"),
             Err(why) => break why,
         }
         heard += 1;
@@ -171,20 +171,20 @@ fn take_all(
 }
 
 /// The helper and its socket. It sends one message, waits for one byte, sends the next.
-struct Helper {
+struct OutputsHelper {
     pid: i32,
     socket: Seqpacket,
 }
 
-impl Helper {
-    fn fork(walk: &Walk<'_>, namespaces: &Namespaces) -> io::Result<Self> {
+impl OutputsHelper {
+    fn fork(walk: &OutputSearch<'_>, namespaces: &Namespaces) -> io::Result<Self> {
         let (socket, theirs) = Seqpacket::pair()?;
         let parent = std::process::id() as i32;
         match process::fork()? {
             process::Fork::Parent(pid) => Ok(Self { pid, socket }),
             process::Fork::Child => {
                 if let Err(error) = walk.execute(namespaces, &theirs, parent) {
-                    walk::send(&theirs, &Found::Failed(plain(&error)), None);
+                    walk::send(&theirs, &OutputMessage::Failed(plain(&error)), None);
                 }
                 process::exit_now(0)
             }
@@ -192,7 +192,7 @@ impl Helper {
     }
 
     /// Returns the next message, or `None` if there is none yet.
-    fn recv(&self) -> Result<Option<(Found, Option<OwnedFd>)>, String> {
+    fn recv(&self) -> Result<Option<(OutputMessage, Option<OwnedFd>)>, String> {
         if !is_readable(&self.socket) {
             return Ok(None);
         }
@@ -212,7 +212,7 @@ impl Helper {
         let Ok(pidfd) = process::pidfd(self.pid) else { return };
         let _ = process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
         if readable_by(&pidfd, Instant::now() + HELPER_PATIENCE).unwrap_or(false) {
-            let _: io::Result<Ended> = process::wait_for(self.pid);
+            let _: io::Result<ChildExit> = process::wait_for(self.pid);
         } else {
             log::line(Level::Error, id, "the helper process that captures outputs cannot be killed");
         }

@@ -9,7 +9,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use executor_core::protocol::{Reason, Refused};
 use executor_secrets::volume::Pass;
-use executor_sys::process::{self, Ended, Fork};
+use executor_sys::process::{self, ChildExit, Fork};
 use executor_sys::seqpacket::Seqpacket;
 
 /// Longest report of a failure, in bytes.
@@ -18,7 +18,7 @@ const REPORTED_MAX: usize = 8192;
 const PASSED: &[u8] = b"file";
 
 /// The failed step and its error.
-pub(crate) struct Failed(pub(crate) String, pub(crate) io::Error);
+pub(crate) struct HelperFailure(pub(crate) String, pub(crate) io::Error);
 
 /// Failure of a helper.
 pub(crate) enum NotDone {
@@ -34,13 +34,13 @@ pub(crate) enum NotDone {
 }
 
 /// Runs `act` in a helper and returns its result: a few bytes, or none.
-pub(crate) fn run(act: impl FnOnce() -> Result<Vec<u8>, Failed>) -> Result<Vec<u8>, NotDone> {
+pub(crate) fn run(act: impl FnOnce() -> Result<Vec<u8>, HelperFailure>) -> Result<Vec<u8>, NotDone> {
     run_passing(|_| act(), drop)
 }
 
 /// As [`run`], but also receives the files that the helper passes while it works.
 pub(crate) fn run_passing(
-    act: impl FnOnce(&mut Pass<'_>) -> Result<Vec<u8>, Failed>,
+    act: impl FnOnce(&mut Pass<'_>) -> Result<Vec<u8>, HelperFailure>,
     take: impl FnMut(OwnedFd),
 ) -> Result<Vec<u8>, NotDone> {
     let failed = |what: &str, error: &io::Error| NotDone::Failed {
@@ -54,12 +54,13 @@ pub(crate) fn run_passing(
         Fork::Child => {
             drop(ours);
             let mut pass = |file: BorrowedFd<'_>| theirs.send(PASSED, &[file]);
-            let done =
-                process::die_with(parent).map_err(|error| Failed("helper".into(), error)).and_then(|()| act(&mut pass));
+            let done = process::die_with(parent)
+                .map_err(|error| HelperFailure("helper".into(), error))
+                .and_then(|()| act(&mut pass));
             process::exit_now(match done {
                 Ok(reported) if reported.is_empty() => 0,
                 Ok(reported) => i32::from(theirs.send(&reported, &[]).is_err()),
-                Err(Failed(what, error)) => {
+                Err(HelperFailure(what, error)) => {
                     let errno = error.raw_os_error().unwrap_or(0).to_le_bytes();
                     let mut reported = [&errno, format!("{what}: {}", plain(&error)).as_bytes()].concat();
                     reported.truncate(REPORTED_MAX);
@@ -80,9 +81,9 @@ pub(crate) fn run_passing(
     };
     drop(ours); // unblocks a helper that still passes a file
     match (process::wait_for(helper).map_err(|error| failed("helper", &error))?, received) {
-        (Ended::Signal(libc::SIGKILL), _) => Err(NotDone::Killed),
+        (ChildExit::Signal(libc::SIGKILL), _) => Err(NotDone::Killed),
         (_, Err(error)) => Err(failed("files from a helper", &error)),
-        (Ended::Code(0), Ok(received)) => {
+        (ChildExit::Code(0), Ok(received)) => {
             reported.truncate(received.map_or(0, |(length, _)| length));
             Ok(reported)
         }

@@ -22,7 +22,7 @@ use executor_core::payload::{self, ProcessPayload};
 use executor_core::placement::{GENERATIONS_DIR, MountPoint, STEPS_DIR};
 use executor_core::plan::{Layout, Plan, PlannedFile};
 use executor_core::protocol::{Reason, Refused};
-use executor_core::record::{Prepared, PreparedStep, gid_among};
+use executor_core::record::{PreparedContainer, PreparedStep, gid_among};
 use executor_core::spec::DeviceNode;
 use executor_core::token::RUNTIME_DIR;
 use executor_core::users::ResolvedUser;
@@ -34,7 +34,7 @@ use executor_sys::mount::{self, Follow, open_dir, open_in_root};
 use executor_sys::process;
 use rustix::fs::{Mode, OFlags};
 
-use super::helper::{self, Failed, NotDone};
+use super::helper::{self, HelperFailure, NotDone};
 use super::sysctls::{self, Settings};
 use crate::devices;
 use crate::errors::failed;
@@ -58,7 +58,7 @@ pub(crate) struct Injection<'a> {
     /// True if [`begin_network`] was already called, as for a warm container.
     pub(crate) network_begun: bool,
     /// User and file targets of the container.
-    pub(crate) prepared: &'a Prepared,
+    pub(crate) prepared: &'a PreparedContainer,
     /// Maps the container's users and groups to the host's.
     pub(crate) id_map: IdMap,
     pub(crate) volume: Option<&'a Volume>,
@@ -92,9 +92,9 @@ pub(crate) fn ownership(
 pub(crate) fn with_contents(
     payload: &MemFile,
     sizes: impl Iterator<Item = u64>,
-    write: impl FnOnce(&[&[u8]]) -> Result<(), Failed>,
-) -> Result<(), Failed> {
-    let failed = |error| Failed("secret files".into(), error);
+    write: impl FnOnce(&[&[u8]]) -> Result<(), HelperFailure>,
+) -> Result<(), HelperFailure> {
+    let failed = |error| HelperFailure("secret files".into(), error);
     let written = payload.read(|bytes| {
         let contents = payload::decode(bytes).map_err(|error| failed(malformed(error)))?;
         if !contents.iter().map(|content| content.len() as u64).eq(sizes) {
@@ -166,50 +166,49 @@ impl Injection<'_> {
         Refused::from_fields(Reason::Precondition, &[Violation::new("limits.memory_bytes", why)])
     }
 
-    fn act(&self, pass: &mut Pass<'_>) -> Result<Option<TokenDigest>, Failed> {
-        let (mut views, mut runtime, mut token) = (Views::default(), Vec::new(), None);
+    fn act(&self, pass: &mut Pass<'_>) -> Result<Option<TokenDigest>, HelperFailure> {
+        let (mut views, mut runtime, mut token) = (InjectedViews::default(), Vec::new(), None);
         if let Some(volume) = self.volume {
             token = self.fill(volume, pass)?;
             views = self.views(volume)?;
             runtime.extend(views.inputs.take());
         }
         if self.plan.token_file().is_some() {
-            runtime.push(runtime::view(self.host).map_err(|error| Failed("runtime directory".into(), error))?);
+            runtime.push(runtime::view(self.host).map_err(|error| HelperFailure("runtime directory".into(), error))?);
         }
         let devices = match self.devices {
             [] => Vec::new(),
-            nodes => {
-                devices::make(nodes, self.id_map, self.staging).map_err(|error| Failed("device nodes".into(), error))?
-            }
+            nodes => devices::make(nodes, self.id_map, self.staging)
+                .map_err(|error| HelperFailure("device nodes".into(), error))?,
         };
         let message = self.message.as_ref().map(|placing| placing.file.view(self.staging)).transpose();
-        let message = message.map_err(|error| Failed("termination message".into(), error))?;
+        let message = message.map_err(|error| HelperFailure("termination message".into(), error))?;
         let settings = Settings::new(self.plan, self.host.proc.as_fd());
         let init = self.init;
         let network = settings.is_some() && self.plan.makes_network();
         let placed = !devices.is_empty() || message.is_some() || self.shm.is_some();
         let mount = !views.mounts.is_empty() || self.plan.terminal || views.steps.is_some() || placed;
-        process::enter_namespaces(init, mount, network).map_err(|error| Failed("namespaces".into(), error))?;
+        process::enter_namespaces(init, mount, network).map_err(|error| HelperFailure("namespaces".into(), error))?;
         if settings.as_ref().is_some_and(Settings::has_ipc) {
-            process::enter_ipc(init).map_err(|error| Failed("namespace of IPC".into(), error))?;
+            process::enter_ipc(init).map_err(|error| HelperFailure("namespace of IPC".into(), error))?;
         }
         if self.id_map.is_mapped() {
             // From here on, new files and mounts in the container belong to its own root.
-            process::become_root_of(init).map_err(|error| Failed("user namespace".into(), error))?;
+            process::become_root_of(init).map_err(|error| HelperFailure("user namespace".into(), error))?;
         }
         if let Some(settings) = settings {
             settings.write()?;
         }
         if self.plan.terminal {
-            console().map_err(|error| Failed(CONSOLE.into(), error))?;
+            console().map_err(|error| HelperFailure(CONSOLE.into(), error))?;
         }
         if let Some(shm) = self.shm {
-            cover_shm(shm).map_err(|error| Failed("/dev/shm".into(), error))?;
+            cover_shm(shm).map_err(|error| HelperFailure("/dev/shm".into(), error))?;
         }
         for (node, view) in self.devices.iter().zip(&devices) {
             dev()
                 .and_then(|dev| devices::place(dev.as_fd(), node, view.as_fd()))
-                .map_err(|error| Failed(format!("device {}", node.path.display()), error))?;
+                .map_err(|error| HelperFailure(format!("device {}", node.path.display()), error))?;
         }
         if let Some(steps) = &views.steps {
             show_in_dev(STEPS_DIR, steps)?;
@@ -220,36 +219,36 @@ impl Injection<'_> {
         show(&self.prepared.mounts, &views.mounts, views.generations.as_ref(), owner_at)?;
         if let (Some(view), Some(Placing { point, .. })) = (message, &self.message) {
             place_view(point, view.as_fd(), Some(owner))
-                .map_err(|error| Failed(format!("mount at {}", point.target.display()), error))?;
+                .map_err(|error| HelperFailure(format!("mount at {}", point.target.display()), error))?;
         }
         if !runtime.is_empty() {
             open_dir(Path::new("/"))
                 .and_then(|root| runtime::place(root.as_fd(), &runtime))
-                .map_err(|error| Failed(format!("mount at {RUNTIME_DIR}"), error))?;
+                .map_err(|error| HelperFailure(format!("mount at {RUNTIME_DIR}"), error))?;
         }
         Ok(token)
     }
 
     /// Writes the files and the other kept inputs, charged to the container's memory.
-    fn fill(&self, volume: &Volume, pass: &mut Pass<'_>) -> Result<Option<TokenDigest>, Failed> {
-        let Prepared { user, file_groups, .. } = self.prepared;
+    fn fill(&self, volume: &Volume, pass: &mut Pass<'_>) -> Result<Option<TokenDigest>, HelperFailure> {
+        let PreparedContainer { user, file_groups, .. } = self.prepared;
         let (owner, access) = ownership(&self.plan.files, user, file_groups, self.id_map);
         let token = self.plan.token_file().map(|_| Token::random(&self.plan.id)).transpose();
-        let token = token.map_err(|error| Failed("runtime token".into(), io::Error::other(error)))?;
+        let token = token.map_err(|error| HelperFailure("runtime token".into(), io::Error::other(error)))?;
         let of_steps = self.plan.actions.iter().flat_map(|_| &self.plan.processes).flat_map(|process| &process.files);
         let sizes = self.plan.given_files().iter().chain(of_steps).map(|file| file.size);
         let write = |values: Option<&[u8]>| {
             with_contents(self.files, sizes, |contents| {
                 // If the kernel must choose, the OOM killer takes this process and not the container's init.
-                process::be_expendable().map_err(|error| Failed("oom_score_adj".into(), error))?;
+                process::be_expendable().map_err(|error| HelperFailure("oom_score_adj".into(), error))?;
                 self.host
                     .hierarchies
                     .join_memory(self.cgroup)
-                    .map_err(|error| Failed("memory cgroup".into(), error))?;
+                    .map_err(|error| HelperFailure("memory cgroup".into(), error))?;
                 let (own, of_steps) = contents.split_at(self.plan.given_files().len());
                 let contents: Vec<&[u8]> = own.iter().copied().chain(token.as_ref().map(Token::as_bytes)).collect();
                 let filled = volume.fill(&self.prepared.mounts, &contents, &access, owner, self.plan.layout(), pass);
-                filled.map_err(|error| Failed("secret files".into(), error))?;
+                filled.map_err(|error| HelperFailure("secret files".into(), error))?;
                 if self.plan.actions.is_some() {
                     let payloads = payload::decode(values.unwrap_or_default()).map_err(malformed);
                     let filled = payloads.and_then(|payloads| {
@@ -257,20 +256,20 @@ impl Injection<'_> {
                         let lone = payloads.first().filter(|_| keeps_inputs(self.plan));
                         lone.map_or(Ok(()), |payload| self.write(volume, payload, own))
                     });
-                    return filled.map_err(|error| Failed("secrets of the steps".into(), error));
+                    return filled.map_err(|error| HelperFailure("secrets of the steps".into(), error));
                 }
                 if self.plan.keep_environment {
                     let kept = self.keep_environment(volume, values.unwrap_or_default());
-                    kept.map_err(|error| Failed("environment".into(), error))?;
+                    kept.map_err(|error| HelperFailure("environment".into(), error))?;
                 }
                 let values = values.filter(|_| keeps_inputs(self.plan));
                 let kept = values.map_or(Ok(()), |values| self.write(volume, values, own));
-                kept.map_err(|error| Failed("secret inputs".into(), error))
+                kept.map_err(|error| HelperFailure("secret inputs".into(), error))
             })
         };
         if keeps_inputs(self.plan) || self.plan.has_hidden_secrets() {
             let written = self.process.read(|values| write(Some(values)));
-            written.map_err(|error| Failed("secret inputs".into(), error))??;
+            written.map_err(|error| HelperFailure("secret inputs".into(), error))??;
         } else {
             write(None)?;
         }
@@ -329,9 +328,9 @@ impl Injection<'_> {
 
     /// Returns the container's views of the volume, which is attached in the shim's namespace first if the kernel
     /// cannot clone a detached mount.
-    fn views(&self, volume: &Volume) -> Result<Views, Failed> {
-        let views = || -> io::Result<Views> {
-            Ok(Views {
+    fn views(&self, volume: &Volume) -> Result<InjectedViews, HelperFailure> {
+        let views = || -> io::Result<InjectedViews> {
+            Ok(InjectedViews {
                 inputs: keeps_inputs(self.plan).then(|| volume.inputs_view()).transpose()?,
                 mounts: volume.views(&self.prepared.mounts, self.plan.layout())?,
                 generations: volume.generations_view(&self.prepared.mounts, self.plan.layout())?,
@@ -339,12 +338,12 @@ impl Injection<'_> {
             })
         };
         attached_if_need_be(volume, self.staging, views)
-            .map_err(|error| Failed("views of the secret files".into(), error))
+            .map_err(|error| HelperFailure("views of the secret files".into(), error))
     }
 }
 
 #[derive(Default)]
-struct Views {
+struct InjectedViews {
     /// One view per mount point.
     mounts: Vec<OwnedFd>,
     /// View of the generations that the links lead to, if any.
@@ -377,19 +376,19 @@ pub(crate) fn show(
     views: &[OwnedFd],
     generations: Option<&OwnedFd>,
     owner: impl Fn(&Path) -> Option<(u32, u32)>,
-) -> Result<(), Failed> {
+) -> Result<(), HelperFailure> {
     if let Some(generations) = generations {
         show_in_dev(GENERATIONS_DIR, [generations])?;
     }
     for (mount, view) in mounts.iter().zip(views) {
         place_view(mount, view.as_fd(), owner(&mount.target))
-            .map_err(|error| Failed(format!("mount at {}", mount.target.display()), error))?;
+            .map_err(|error| HelperFailure(format!("mount at {}", mount.target.display()), error))?;
     }
     Ok(())
 }
 
 /// Mounts views in a new directory of the container's /dev, one on top of the other.
-fn show_in_dev<'a>(path: &str, views: impl IntoIterator<Item = &'a OwnedFd>) -> Result<(), Failed> {
+fn show_in_dev<'a>(path: &str, views: impl IntoIterator<Item = &'a OwnedFd>) -> Result<(), HelperFailure> {
     let show = || -> io::Result<()> {
         let dev = dev()?;
         let name = Path::new(path).strip_prefix(DEV).map_err(io::Error::other)?;
@@ -401,7 +400,7 @@ fn show_in_dev<'a>(path: &str, views: impl IntoIterator<Item = &'a OwnedFd>) -> 
         }
         Ok(())
     };
-    show().map_err(|error| Failed(format!("mount at {path}"), error))
+    show().map_err(|error| HelperFailure(format!("mount at {path}"), error))
 }
 
 /// Mounts the pod's shared memory over the container's own.

@@ -14,7 +14,7 @@ use executor_core::plan::Plan;
 use executor_sys::mount::{Follow, open_in_root};
 use rustix::fs::{Mode, OFlags};
 
-use super::helper::Failed;
+use super::helper::HelperFailure;
 
 /// Lowest port that any user may listen on in the container's own network namespace. Common engines set the same,
 /// because no other process has these ports there.
@@ -48,9 +48,11 @@ impl<'a> Settings<'a> {
     }
 
     /// Writes the sysctls.
-    pub(crate) fn write(&self) -> Result<(), Failed> {
+    pub(crate) fn write(&self) -> Result<(), HelperFailure> {
         let mut all = self.wanted.iter();
-        all.try_for_each(|(name, value)| set(self.proc, name, value).map_err(|error| Failed(failed(name), error)))
+        all.try_for_each(|(name, value)| {
+            set(self.proc, name, value).map_err(|error| HelperFailure(failed(name), error))
+        })
     }
 }
 

@@ -21,8 +21,8 @@ use executor_core::payload::{self, BYTES_MAX};
 use executor_core::placement::{VolumeSize, content_size};
 use executor_core::plan::{Plan, PlannedFile};
 use executor_core::protocol::{PLAN_MAX, Reason, Refused, UPDATE_FDS};
-use executor_core::record::{ContainerRecord, Prepared, RECORD_MAX};
-use executor_core::update::{FileUpdate, Next, Placed, forbidden};
+use executor_core::record::{ContainerRecord, PreparedContainer, RECORD_MAX};
+use executor_core::update::{FileUpdate, NextContent, PlacedUpdate, forbidden};
 use executor_core::validate::{Policy, Violation, recheck};
 use executor_secrets::volume::{Pass, Replaced, Rotation, Volume};
 use executor_sys::heap;
@@ -30,7 +30,7 @@ use executor_sys::memfile::MemFile;
 use executor_sys::mount::{self, open_dir};
 use executor_sys::process;
 
-use super::helper::{self, Failed, NotDone};
+use super::helper::{self, HelperFailure, NotDone};
 use super::inject::{ownership, with_contents};
 use crate::errors::failed;
 use crate::finish::now;
@@ -146,7 +146,7 @@ fn take(fds: Vec<OwnedFd>) -> Result<(MemFile, MemFile), Refused> {
 /// A validated update.
 struct Judged {
     update: FileUpdate,
-    placed: Placed,
+    placed: PlacedUpdate,
     /// The new record.
     record: ContainerRecord,
 }
@@ -158,10 +158,10 @@ fn evaluate(host: &Host, ready: &Ready, list: &MemFile) -> Result<Judged, Refuse
     let parsed = list.read(|bytes| serde_json::from_slice::<FileUpdate>(bytes)).map_err(|error| invalid(&error))?;
     let update = parsed.map_err(|error| invalid(&error))?;
     let (plan, placed) = place(record, &update, &host.policy, mount::attaches_beneath)?;
-    let with_files = |prepared: Prepared| -> Result<Prepared, Refused> {
+    let with_files = |prepared: PreparedContainer| -> Result<PreparedContainer, Refused> {
         let root = open_dir(&ready.remains.dirs.stage).map_err(|error| failed("rootfs", &error))?;
         let file_groups = file_groups(root.as_fd(), &plan.files, prepared.file_groups, record.id_map())?;
-        Ok(Prepared { mounts: placed.mounts.clone(), file_groups, ..prepared })
+        Ok(PreparedContainer { mounts: placed.mounts.clone(), file_groups, ..prepared })
     };
     let prepared = record.prepared.clone().map(with_files).transpose()?;
     let record = ContainerRecord {
@@ -197,7 +197,7 @@ fn place(
     update: &FileUpdate,
     policy: &Policy,
     replaces_mounts: impl FnOnce() -> bool,
-) -> Result<(Plan, Placed), Refused> {
+) -> Result<(Plan, PlacedUpdate), Refused> {
     if update.base_generation != record.files_generation {
         let why = format!("the files are of generation {}, not {}", record.files_generation, update.base_generation);
         return Err(Refused::new(Reason::Stale, why));
@@ -219,9 +219,10 @@ fn place(
 }
 
 /// Returns a violation for each single mounted file if the kernel cannot replace such a mount.
-fn singles(update: &FileUpdate, placed: &Placed) -> Vec<Violation> {
-    let single =
-        |next: &Next| if let Next::File(payload) = next { update.changed.get(*payload).copied() } else { None };
+fn singles(update: &FileUpdate, placed: &PlacedUpdate) -> Vec<Violation> {
+    let single = |next: &NextContent| {
+        if let NextContent::File(payload) = next { update.changed.get(*payload).copied() } else { None }
+    };
     let files = placed.changes.iter().filter_map(|change| update.files.get(single(&change.next)?));
     let violation = |file: &PlannedFile| {
         let why = format!(
@@ -328,7 +329,7 @@ fn announce(
 
 /// Adds new warnings to a record, up to the limit. Returns true if any was added.
 pub(crate) fn warn(record: &mut ContainerRecord, warnings: &[String]) -> bool {
-    let Some(Prepared { warnings: reported, .. }) = &mut record.prepared else { return false };
+    let Some(PreparedContainer { warnings: reported, .. }) = &mut record.prepared else { return false };
     let news: Vec<String> = warnings.iter().filter(|warning| !reported.contains(warning)).cloned().collect();
     let before = reported.len();
     reported.extend(news.into_iter().take(WARNINGS_MAX.saturating_sub(before)));
@@ -346,9 +347,9 @@ fn make_room(host: &Host, ready: &Ready, old: u64, new: u64) -> Result<(), Refus
     let record = &ready.record;
     let lingering = (ready.generations.0.len(), ready.generations.bytes());
     match room(lingering, old, new, record.plan.limits.memory_bytes, || host.hierarchies.memory_room(&record.cgroup)) {
-        Room::Enough => Ok(()),
-        Room::None => Err(no_memory(record, new)),
-        Room::Later => {
+        GenerationRoom::Enough => Ok(()),
+        GenerationRoom::None => Err(no_memory(record, new)),
+        GenerationRoom::Later => {
             let why = format!(
                 "{} earlier generations of the files of container {} are kept for programs that have just opened \
                  them; they are wiped within {} ms",
@@ -363,7 +364,7 @@ fn make_room(host: &Host, ready: &Ready, old: u64, new: u64) -> Result<(), Refus
 
 /// Room for another generation.
 #[derive(Debug, PartialEq, Eq)]
-enum Room {
+enum GenerationRoom {
     Enough,
     /// Enough, after lingering generations are wiped.
     Later,
@@ -373,15 +374,21 @@ enum Room {
 
 /// Checks the room for `new` bytes, given the lingering generations (their number and bytes) and `old` bytes that will
 /// linger next. `memory` is the container's limit; `free` returns the free part of it, if known.
-fn room(lingering: (usize, u64), old: u64, new: u64, memory: u64, free: impl FnOnce() -> Option<u64>) -> Room {
+fn room(
+    lingering: (usize, u64),
+    old: u64,
+    new: u64,
+    memory: u64,
+    free: impl FnOnce() -> Option<u64>,
+) -> GenerationRoom {
     let (count, bytes) = lingering;
     if count >= LINGERING_MAX || (count > 0 && bytes + old > memory / LINGERING_SHARE) {
-        return Room::Later;
+        return GenerationRoom::Later;
     }
     match free() {
-        Some(free) if free < new && count > 0 => Room::Later,
-        Some(free) if free < new => Room::None,
-        _ => Room::Enough,
+        Some(free) if free < new && count > 0 => GenerationRoom::Later,
+        Some(free) if free < new => GenerationRoom::None,
+        _ => GenerationRoom::Enough,
     }
 }
 
@@ -424,15 +431,16 @@ fn write(
     rotation: &Rotation<'_>,
     contents: &MemFile,
     pass: &mut Pass<'_>,
-) -> Result<(), Failed> {
+) -> Result<(), HelperFailure> {
     let failed = |what: &str| {
         let what = what.to_owned();
-        |error| Failed(what, error)
+        |error| HelperFailure(what, error)
     };
     // If the kernel must choose, the OOM killer takes this process and not one of the container's.
     process::be_expendable().map_err(failed("oom_score_adj"))?;
     let ids = record.id_map();
-    let prepared = record.prepared.as_ref().ok_or_else(|| Failed("user".into(), io::ErrorKind::NotFound.into()))?;
+    let prepared =
+        record.prepared.as_ref().ok_or_else(|| HelperFailure("user".into(), io::ErrorKind::NotFound.into()))?;
     let (owner, access) = ownership(&update.files, &prepared.user, &prepared.file_groups, ids);
     let sizes = update.changed.iter().map(|index| update.files[*index].size);
     with_contents(contents, sizes, |contents| {
@@ -445,7 +453,7 @@ fn write(
     if head == payload::head(update.changed.len()) {
         Ok(())
     } else {
-        Err(Failed("contents".into(), io::Error::other("they were overwritten meanwhile")))
+        Err(HelperFailure("contents".into(), io::Error::other("they were overwritten meanwhile")))
     }
 }
 
@@ -472,7 +480,7 @@ mod tests {
         let point = |target: &str, content| MountPoint { target: target.into(), content, in_fresh_mount: false };
         let shim = ProcessIdentity { pid: 1, start_time: 1, boot_id: String::new() };
         let user = ResolvedUser { uid: 0, gid: 0, groups: Vec::new(), home: "/".into() };
-        let prepared = Prepared {
+        let prepared = PreparedContainer {
             init: shim.clone(),
             user,
             extra_groups: Vec::new(),
@@ -559,13 +567,13 @@ mod tests {
     fn generations_that_linger_have_bounds() {
         let memory = 8000; // 1000 of it for generations that linger
         let cases = [
-            ("the first one", (0, 0), 5000, 100, Some(100), Room::Enough),
-            ("no limit", (0, 0), 100, u64::MAX, None, Room::Enough),
-            ("too large for the container", (0, 0), 100, 101, Some(100), Room::None),
-            ("too large until others go", (1, 10), 100, 101, Some(100), Room::Later),
-            ("within the share", (3, 900), 100, 1, Some(1), Room::Enough),
-            ("beyond the share", (3, 901), 100, 1, Some(1), Room::Later),
-            ("too many", (LINGERING_MAX, 0), 0, 0, Some(1), Room::Later),
+            ("the first one", (0, 0), 5000, 100, Some(100), GenerationRoom::Enough),
+            ("no limit", (0, 0), 100, u64::MAX, None, GenerationRoom::Enough),
+            ("too large for the container", (0, 0), 100, 101, Some(100), GenerationRoom::None),
+            ("too large until others go", (1, 10), 100, 101, Some(100), GenerationRoom::Later),
+            ("within the share", (3, 900), 100, 1, Some(1), GenerationRoom::Enough),
+            ("beyond the share", (3, 901), 100, 1, Some(1), GenerationRoom::Later),
+            ("too many", (LINGERING_MAX, 0), 0, 0, Some(1), GenerationRoom::Later),
         ];
         for (name, lingering, old, new, free, expected) in cases {
             assert_eq!(room(lingering, old, new, memory, || free), expected, "{name}");

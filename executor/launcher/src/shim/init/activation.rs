@@ -16,7 +16,7 @@ use executor_core::limits::CORE_FILE_MAX;
 use executor_core::placement::MountPoint;
 use executor_core::plan::HostOptions;
 use executor_core::protocol::Refused;
-use executor_core::spec::Held;
+use executor_core::spec::CapabilitySets;
 use executor_core::users::ResolvedUser;
 use executor_sys::privileges::{Credentials, become_within};
 use executor_sys::seqpacket::{FDS_MAX, Seqpacket};
@@ -25,10 +25,10 @@ use nix::sys::resource::{Resource, setrlimit};
 use serde::{Deserialize, Serialize};
 
 use super::init_spec::{InitRole, InitSpec};
-use super::warm_files::{VIEWS_MAX, Views};
+use super::warm_files::{VIEWS_MAX, WarmViews};
 use crate::errors::{failed, failed_by};
 use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
-use crate::shim::files::helper::Failed;
+use crate::shim::files::helper::HelperFailure;
 use crate::shim::files::inject;
 use crate::warm::{KEPT, STAGE};
 
@@ -59,7 +59,13 @@ pub(crate) struct ActivateOrder {
 
 impl ActivateOrder {
     /// Returns the order for a container whose process holds these capabilities.
-    pub(crate) fn new(part: InitSpec, host_name: String, nofile: u64, held: &Held, mounts: Vec<MountPoint>) -> Self {
+    pub(crate) fn new(
+        part: InitSpec,
+        host_name: String,
+        nofile: u64,
+        held: &CapabilitySets,
+        mounts: Vec<MountPoint>,
+    ) -> Self {
         let capabilities = held.names.iter().map(|name| (*name).to_owned()).collect();
         Self { part, host_name, nofile, capabilities, ambient: held.ambient, mounts, generations: false }
     }
@@ -73,23 +79,23 @@ impl ActivateOrder {
         mut self,
         root: OwnedFd,
         stdio: [OwnedFd; 3],
-        views: Option<Views>,
-    ) -> Result<Order, Refused> {
+        views: Option<WarmViews>,
+    ) -> Result<ActivationOrder, Refused> {
         let (mounts, generations) = views.map(|views| (views.mounts, views.generations)).unzip();
         self.generations = generations.as_ref().is_some_and(Option::is_some);
         let fds = std::iter::once(root).chain(stdio).chain(generations.flatten()).chain(mounts.unwrap_or_default());
         let words = serde_json::to_vec(&self).map_err(|fault| failed("warm container", &fault.into()))?;
-        Ok(Order { words, fds: fds.collect() })
+        Ok(ActivationOrder { words, fds: fds.collect() })
     }
 }
 
 /// An order that is ready to be sent to init.
-pub(crate) struct Order {
+pub(crate) struct ActivationOrder {
     words: Vec<u8>,
     fds: Vec<OwnedFd>,
 }
 
-impl Order {
+impl ActivationOrder {
     /// Sends the order to init and waits until it is carried out.
     ///
     /// # Errors
@@ -166,7 +172,7 @@ fn ready(socket: &Seqpacket) {
         device_environment: Vec::new(),
         own_domain: false,
     };
-    let held = Held::default();
+    let held = CapabilitySets::default();
     let sample = ActivateOrder::new(part, String::new(), 0, &held, Vec::new());
     let read = serde_json::to_vec(&sample).and_then(|words| serde_json::from_slice::<ActivateOrder>(&words));
     drop(std::hint::black_box(read));
@@ -188,7 +194,7 @@ impl ActivateOrder {
         root::exchange(root.as_fd(), &Path::new("/").join(STAGE), &KEPT).map_err(step("replace the root"))?;
         let owner = (part.user.uid, part.user.gid);
         inject::show(&mounts, &views, generations.as_ref(), |_| Some(owner))
-            .map_err(|Failed(what, error)| StartFailure::new(what, error))?;
+            .map_err(|HelperFailure(what, error)| StartFailure::new(what, error))?;
         root::set_host_name(&host_name).map_err(step("host name"))?;
         let nofile = setrlimit(Resource::RLIMIT_NOFILE, nofile, nofile);
         nofile.map_err(|error| step("limit on open files")(error.into()))?;

@@ -17,7 +17,7 @@ use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use oci_spec::runtime::Spec;
 
-use super::activation::{NOT_TAKEN, Order};
+use super::activation::{ActivationOrder, NOT_TAKEN};
 use super::init_spec::InitSpec;
 use super::last_steps::{Init, TERMINAL};
 use crate::cgroup::Devices;
@@ -42,7 +42,7 @@ pub(crate) struct Created {
     /// True if it was a warm container.
     was_warm: bool,
     /// Order that activates init, if it is sent together with the payload.
-    order: Option<Order>,
+    order: Option<ActivationOrder>,
 }
 
 /// Reason for not starting a program.
@@ -117,7 +117,7 @@ impl Created {
     ///
     /// # Errors
     /// Returns the step that failed in init, or the exit of init.
-    pub(crate) fn order(&mut self, order: Order, at_once: bool) -> Result<(), Refused> {
+    pub(crate) fn order(&mut self, order: ActivationOrder, at_once: bool) -> Result<(), Refused> {
         if at_once {
             self.order = Some(order);
             return Ok(());

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use executor_core::payload::BYTES_MAX;
 use executor_sys::memfile::MemFile;
-use executor_sys::process::{self, Ended, Fork};
+use executor_sys::process::{self, ChildExit, Fork};
 use executor_sys::pty::{self, Terminal, Window};
 use executor_sys::seqpacket::Seqpacket;
 use executor_sys::title;
@@ -108,8 +108,8 @@ impl Init {
             .and_then(|()| serve().map_err(drop));
         // Other processes end with the first process of the pid namespace.
         process::exit_now(match served {
-            Ok(Ended::Code(code)) => code,
-            Ok(Ended::Signal(signal)) => 128 + signal,
+            Ok(ChildExit::Code(code)) => code,
+            Ok(ChildExit::Signal(signal)) => 128 + signal,
             Err(()) => 127,
         })
     }

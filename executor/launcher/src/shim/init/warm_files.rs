@@ -21,7 +21,7 @@ use executor_sys::memfile::MemFile;
 use crate::errors::failed;
 use crate::finish::Remains;
 use crate::host::Host;
-use crate::shim::files::helper::Failed;
+use crate::shim::files::helper::HelperFailure;
 use crate::shim::files::inject::{attached_if_need_be, ownership, with_contents};
 use crate::shim::running::control::Control;
 use crate::shim::running::limits;
@@ -33,7 +33,7 @@ pub(crate) const VIEWS_MAX: usize = 4;
 const ROOM: u64 = 16 << 20;
 
 /// Input for writing the files.
-pub(crate) struct Files<'a> {
+pub(crate) struct WarmFiles<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) cgroup: &'a Path,
     pub(crate) mounts: &'a [MountPoint],
@@ -45,12 +45,12 @@ pub(crate) struct Files<'a> {
 }
 
 /// Views of the written files, for init to mount.
-pub(crate) struct Views {
+pub(crate) struct WarmViews {
     pub(crate) mounts: Vec<OwnedFd>,
     pub(crate) generations: Option<OwnedFd>,
 }
 
-impl Files<'_> {
+impl WarmFiles<'_> {
     /// Writes the files. Returns `None` if a helper must do it. The volume is in `remains` as soon as it exists.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl Files<'_> {
         host: &Host,
         remains: &mut Remains,
         control: &mut Control,
-    ) -> Result<Option<Views>, Refused> {
+    ) -> Result<Option<WarmViews>, Refused> {
         let size = placement::volume_size(&self.plan.files, host.page);
         if !self.are_all() || !self.have_room(size) || !host.hierarchies.moves_at_once() {
             return Ok(None);
@@ -71,11 +71,11 @@ impl Files<'_> {
         control.share_volume(&volume);
         remains.volumes.push(volume);
         let volume = &remains.volumes[0];
-        self.fill(host, volume, &remains.inputs[1]).map_err(|Failed(what, error)| failed(&what, &error))?;
+        self.fill(host, volume, &remains.inputs[1]).map_err(|HelperFailure(what, error)| failed(&what, &error))?;
         let layout = self.plan.layout();
-        let views = || -> std::io::Result<Views> {
+        let views = || -> std::io::Result<WarmViews> {
             let mounts = volume.views(self.mounts, layout)?;
-            Ok(Views { mounts, generations: volume.generations_view(self.mounts, layout)? })
+            Ok(WarmViews { mounts, generations: volume.generations_view(self.mounts, layout)? })
         };
         attached_if_need_be(volume, self.staging, views).map(Some).map_err(system)
     }
@@ -92,7 +92,7 @@ impl Files<'_> {
         limit == 0 || limit >= size.bytes.saturating_mul(2).saturating_add(ROOM)
     }
 
-    fn fill(&self, host: &Host, volume: &Volume, contents: &MemFile) -> Result<(), Failed> {
+    fn fill(&self, host: &Host, volume: &Volume, contents: &MemFile) -> Result<(), HelperFailure> {
         let files = &self.plan.files;
         let (owner, access) = ownership(files, self.user, self.file_groups, self.id_map);
         with_contents(contents, files.iter().map(|file| file.size), |contents| {
@@ -102,7 +102,7 @@ impl Files<'_> {
             };
             let fill = || volume.fill(self.mounts, contents, &access, owner, self.plan.layout(), &mut hold);
             let filled = host.hierarchies.within_memory(self.cgroup, fill);
-            filled.and_then(|filled| filled).map_err(|error| Failed("secret files".into(), error))
+            filled.and_then(|filled| filled).map_err(|error| HelperFailure("secret files".into(), error))
         })
     }
 }

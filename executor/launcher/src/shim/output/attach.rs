@@ -43,7 +43,7 @@ const ROUND_MAX: usize = 8;
 /// The attached clients and the destination of their input.
 #[derive(Default)]
 pub(crate) struct Attached {
-    clients: Vec<Client>,
+    clients: Vec<AttachedClient>,
     sink: Sink,
     /// Input that the process has not read yet.
     pending: Zeroizing<Vec<u8>>,
@@ -70,7 +70,7 @@ pub(crate) enum Sink {
     Pipe(OwnedFd),
 }
 
-struct Client {
+struct AttachedClient {
     socket: Seqpacket,
     input: bool,
     output: bool,
@@ -94,7 +94,7 @@ struct Absent {
     until: Instant,
 }
 
-impl Client {
+impl AttachedClient {
     /// Sends the available output, as far as the socket accepts it.
     fn deliver(&mut self, window: &Window, over: bool) {
         if self.output && self.next < window.start() {
@@ -182,7 +182,7 @@ impl Attached {
                 self.absent.remove(index);
             }
         }
-        self.clients.push(Client {
+        self.clients.push(AttachedClient {
             socket,
             input: asked.input,
             output,
@@ -388,14 +388,14 @@ impl Sink {
 }
 
 /// Returns a disconnected client as absent if it may come back and did not say goodbye.
-fn client_is_gone(client: &Client) -> Option<Absent> {
+fn client_is_gone(client: &AttachedClient) -> Option<Absent> {
     let returns = client.resumable && !client.left;
     returns.then(|| Absent { next: client.next, until: Instant::now() + RETURN_TIME })
 }
 
 /// Searches the remaining messages of a disconnected client for a goodbye. Its remaining input is dropped: the process
 /// does not read it.
-fn hear_the_last(client: &mut Client) {
+fn hear_the_last(client: &mut AttachedClient) {
     let mut buffer = Zeroizing::new([0; ATTACHED_PACKET_MAX]);
     while let Ok(Some((1.., _))) = client.socket.recv(&mut *buffer) {
         client.left |= ToShim::from_mark(buffer[0]) == Some(ToShim::Leave);

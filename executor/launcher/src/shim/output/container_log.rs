@@ -16,7 +16,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use executor_core::loglimit::{Decision, LogLimiter};
-use executor_core::logline::{CHUNK_MAX, Entry, Missing, Place, Stream, split, whole_characters, write, write_place};
+use executor_core::logline::{
+    CHUNK_MAX, Entry, LogPosition, Missing, Stream, split, whole_characters, write, write_place,
+};
 use executor_core::plan::{Plan, PlannedProcess};
 use executor_core::protocol::{Attach, Reason, Refused};
 use executor_core::usage::LogUsage;
@@ -47,8 +49,8 @@ pub(crate) struct Log {
     header: u64,
     size_max: u64,
     /// Position of the log's end in the whole output.
-    place: Place,
-    source: Rc<Source>,
+    place: LogPosition,
+    source: Rc<LogSource>,
     pipes: Vec<Pipe>,
     attached: Attached,
     terminal: bool,
@@ -66,7 +68,7 @@ pub(crate) struct Log {
 
 /// Label of output in the log.
 #[derive(Default)]
-struct Source {
+struct LogSource {
     name: String,
     /// True if the output is not kept.
     suppressed: bool,
@@ -75,7 +77,7 @@ struct Source {
 /// An output pipe of the container.
 struct Pipe {
     stream: Stream,
-    source: Rc<Source>,
+    source: Rc<LogSource>,
     /// Index of its process in a tree of actions.
     process: Option<usize>,
     file: File,
@@ -88,14 +90,14 @@ struct Pipe {
     ended: bool,
 }
 
-impl Source {
+impl LogSource {
     fn from_process(process: &PlannedProcess) -> Rc<Self> {
         Rc::new(Self { name: process.log_source.clone(), suppressed: process.suppress_log_output })
     }
 }
 
 impl Pipe {
-    fn new(stream: Stream, source: &Rc<Source>, process: Option<usize>, file: File) -> Self {
+    fn new(stream: Stream, source: &Rc<LogSource>, process: Option<usize>, file: File) -> Self {
         let (source, masked) = (Rc::clone(source), redact::Stream::default());
         Self { stream, source, process, file, masked, torn: Vec::new(), flush_at: None, ended: false }
     }
@@ -132,8 +134,8 @@ impl Log {
             size: 0,
             header: 0,
             size_max,
-            place: Place::default(),
-            source: main.map(Source::from_process).unwrap_or_default(),
+            place: LogPosition::default(),
+            source: main.map(LogSource::from_process).unwrap_or_default(),
             pipes: Vec::new(),
             attached: Attached::default(),
             terminal: plan.terminal,
@@ -169,7 +171,7 @@ impl Log {
         owner: (u32, u32),
     ) -> io::Result<[OwnedFd; 3]> {
         let stdin = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        let source = Source::from_process(plan);
+        let source = LogSource::from_process(plan);
         let stdout = self.end_of(Stream::Stdout, &source, Some(process), owner)?;
         Ok([stdin, stdout, self.end_of(Stream::Stderr, &source, Some(process), owner)?])
     }
@@ -178,7 +180,7 @@ impl Log {
     fn end_of(
         &mut self,
         stream: Stream,
-        source: &Rc<Source>,
+        source: &Rc<LogSource>,
         process: Option<usize>,
         (uid, gid): (u32, u32),
     ) -> io::Result<OwnedFd> {
@@ -390,7 +392,7 @@ impl Log {
     pub(crate) fn write_message(&mut self, stream: Stream, source: &str, words: &str) {
         let words = format!("{}\n", self.masked(words));
         self.attached.output(stream, words.as_bytes());
-        let source = Source { name: source.to_owned(), suppressed: false };
+        let source = LogSource { name: source.to_owned(), suppressed: false };
         self.log(stream, &source, words.as_bytes());
     }
 
@@ -402,7 +404,7 @@ impl Log {
     }
 
     /// Writes output to the log, within its limits.
-    fn log(&mut self, stream: Stream, source: &Source, bytes: &[u8]) {
+    fn log(&mut self, stream: Stream, source: &LogSource, bytes: &[u8]) {
         if bytes.is_empty() || (source.suppressed && stream != Stream::Executor) {
             return;
         }
@@ -419,7 +421,7 @@ impl Log {
         }
         let (before, mut kept, mut lines_kept) = (place, 0, 0);
         let since = self.begun.elapsed();
-        let put = |entry: &Entry<'_>, place: &mut Place, untold: &mut bool, lines: &mut Vec<u8>| {
+        let put = |entry: &Entry<'_>, place: &mut LogPosition, untold: &mut bool, lines: &mut Vec<u8>| {
             if std::mem::take(untold) {
                 write_place(time, *place, Missing::AboveLimits, lines);
             }

@@ -119,18 +119,18 @@ impl AnswerPayload {
 /// A command that needs an answer.
 pub(crate) struct PendingCommand {
     command: Command,
-    answer: Answer,
+    answer: AnswerDestination,
 }
 
 /// Destination of an answer.
-pub(crate) struct Answer {
+pub(crate) struct AnswerDestination {
     sequence: u64,
     connection: usize,
 }
 
 impl PendingCommand {
     /// Returns the command and the destination of its answer.
-    pub(crate) fn split(self) -> (Command, Answer) {
+    pub(crate) fn split(self) -> (Command, AnswerDestination) {
         (self.command, self.answer)
     }
 }
@@ -226,7 +226,7 @@ impl Control {
                 match receive(&self.connections[index].socket) {
                     Ok(Some((request, fds))) => asked.extend(self.take(index, request, fds)),
                     Ok(None) => break,
-                    Err(Gone) => {
+                    Err(PeerGone) => {
                         // Keep the entry, so that the indices in `asked` stay valid until they are answered.
                         self.connections[index].gone = true;
                         break;
@@ -238,7 +238,7 @@ impl Control {
     }
 
     /// Answers a command. If a memory file of secrets arrives, the peer must wipe it.
-    pub(crate) fn answer(&mut self, to: &Answer, result: Result<Option<AnswerPayload>, Refused>) {
+    pub(crate) fn answer(&mut self, to: &AnswerDestination, result: Result<Option<AnswerPayload>, Refused>) {
         let (news, carried) = match result {
             Ok(Some(AnswerPayload::Usage(usage))) => (ShimNews::Usage(usage), None),
             Ok(carried) => (ShimNews::Done(Done {}), carried),
@@ -322,7 +322,7 @@ impl Control {
                 return None;
             }
         };
-        Some(PendingCommand { command, answer: Answer { sequence: request.sequence, connection } })
+        Some(PendingCommand { command, answer: AnswerDestination { sequence: request.sequence, connection } })
     }
 
     /// Sends the handle to root only: the daemon must not be able to read the files.
@@ -345,26 +345,26 @@ fn reached_report(state: State) -> Vec<u8> {
 }
 
 /// The peer is gone or sent an invalid message.
-struct Gone;
+struct PeerGone;
 
 /// Returns the next request, if there is one, with its descriptors.
-fn receive(connection: &Seqpacket) -> Result<Option<(ShimRequest, Vec<OwnedFd>)>, Gone> {
+fn receive(connection: &Seqpacket) -> Result<Option<(ShimRequest, Vec<OwnedFd>)>, PeerGone> {
     let mut buffer = [0; 4096];
     const { assert!(PACKET_MAX >= 4096) };
     match connection.recv_or_report(&mut buffer) {
-        Ok(None) => Err(Gone),
+        Ok(None) => Err(PeerGone),
         Ok(Some((length, fds))) => {
-            let request = ShimRequest::decode(&buffer[..length]).map_err(|_| Gone)?;
+            let request = ShimRequest::decode(&buffer[..length]).map_err(|_| PeerGone)?;
             match fds {
                 Ok(fds) => Ok(Some((request, fds))),
                 Err(error) => {
                     let refused = crate::errors::failed("descriptors of a request", &error);
                     let report = ShimReport { sequence: request.sequence, news: Some(ShimNews::Refused(refused)) };
-                    connection.send(&report.encode_to_vec(), &[]).map(|()| None).map_err(|_| Gone)
+                    connection.send(&report.encode_to_vec(), &[]).map(|()| None).map_err(|_| PeerGone)
                 }
             }
         }
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        Err(_) => Err(Gone),
+        Err(_) => Err(PeerGone),
     }
 }

@@ -11,7 +11,7 @@ use executor_core::lifecycle::State;
 use executor_core::plan::{Limits, Plan, UserNamespace};
 use executor_core::protocol::{Reason, Refused, UpdateLimits};
 use executor_core::record::ContainerRecord;
-use executor_core::spec::Held;
+use executor_core::spec::CapabilitySets;
 use executor_core::validate::{Unenforceable, Violation, validate_limits};
 use executor_sys::capabilities::is_in_bounding_set;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -138,7 +138,7 @@ pub(crate) fn allow_descriptors(files: usize) {
 
 /// Checks capabilities that the shim cannot grant because it lacks them itself, depending on its systemd unit. In its
 /// own user namespace a container has the whole set.
-pub(crate) fn can_be_given(plan: &Plan, held: &Held) -> Result<(), Refused> {
+pub(crate) fn can_be_given(plan: &Plan, held: &CapabilitySets) -> Result<(), Refused> {
     if plan.isolation.user_namespace == UserNamespace::Own {
         return Ok(());
     }

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use executor_core::cni::{Addresses, Dns};
-use executor_core::placement::{Entry, RootfsView};
+use executor_core::placement::{RootfsEntry, RootfsView};
 use executor_core::plan::{Network, Plan};
 use executor_core::protocol::Refused;
 use executor_core::{names, spec};
@@ -27,7 +27,7 @@ const ETC: &str = "/etc";
 
 /// Makes the directory of the files if the root has none.
 pub(crate) fn make_dir(tree: &Tree) -> Result<(), Refused> {
-    let missing = tree.entry(Path::new(ETC)).map_err(|error| failed("rootfs: /etc", &error))? == Entry::Missing;
+    let missing = tree.entry(Path::new(ETC)).map_err(|error| failed("rootfs: /etc", &error))? == RootfsEntry::Missing;
     if !missing {
         return Ok(());
     }

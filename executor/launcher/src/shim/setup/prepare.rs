@@ -3,11 +3,11 @@
 //!
 //! ```text
 //!  admit      plan validated, id claimed                                             Admitted
-//!  record     record, control socket, log                                            Recorded
+//!  record     record, control socket, log                                            RecordedContainer
 //!  assemble   root file system, user, file targets                                   Assembled
-//!  create     specification, libcontainer, network, names                            Waiting
+//!  create     specification, libcontainer, network, names                            WaitingInit
 //!  inject     secret files, runtime token                                            Injected
-//!  finish     masked values for the output; the record says that it is created       Built
+//!  finish     masked values for the output; the record says that it is created       BuiltContainer
 //! ```
 //! Each stage is a type, and the step to the next one consumes it. The undo actions are kept separately, in [`Undo`].
 
@@ -24,7 +24,7 @@ use executor_core::ident::ContainerId;
 use executor_core::protocol::Refused;
 use executor_core::time::Timestamp;
 use executor_sys::memfile::MemFile;
-use inject::Built;
+use inject::BuiltContainer;
 
 use crate::dirs::Dirs;
 use crate::disk;
@@ -78,21 +78,23 @@ pub(crate) fn prepare(
     };
     let id = request.id.as_str();
     match admitted.build(host, filter, &mut site, control) {
-        Ok(Built { record, container, ports, log, token, watch, steps, message, interfaces }) => Ok(Box::new(Ready {
-            record,
-            remains: site.remains,
-            container,
-            ports,
-            log,
-            watch,
-            token,
-            steps,
-            message,
-            interfaces,
-            begun: request.begun,
-            generations: update::Generations::default(),
-            paused: None,
-        })),
+        Ok(BuiltContainer { record, container, ports, log, token, watch, steps, message, interfaces }) => {
+            Ok(Box::new(Ready {
+                record,
+                remains: site.remains,
+                container,
+                ports,
+                log,
+                watch,
+                token,
+                steps,
+                message,
+                interfaces,
+                begun: request.begun,
+                generations: update::Generations::default(),
+                paused: None,
+            }))
+        }
         Err(refused) => {
             site.undo(host, id);
             Err(refused)
@@ -129,7 +131,7 @@ impl Admitted {
         filter: &Arc<Filter>,
         site: &mut Undo,
         control: &mut Control,
-    ) -> Result<Built, Refused> {
+    ) -> Result<BuiltContainer, Refused> {
         let waiting = self.record(host, control)?.assemble(host)?.create(host, filter, site, control)?;
         // No descriptor leads to a secret before this point, when init has been cloned.
         waiting.inject(host, site, control)?.finish(host, filter, site, control)

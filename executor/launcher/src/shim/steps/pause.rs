@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use executor_core::lifecycle::State;
 use executor_core::protocol::{Reason, Refused};
 
-use super::Running;
-use crate::cgroup::Stopped;
+use super::RunningSteps;
+use crate::cgroup::StoppedProcesses;
 use crate::errors::failed;
 use crate::host::Host;
 use crate::log::{self, Level};
@@ -20,7 +20,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A pause in progress.
 pub(crate) struct Paused {
-    stopped: Stopped,
+    stopped: StoppedProcesses,
     since: Instant,
 }
 
@@ -37,8 +37,9 @@ impl Ready {
             return Err(Refused::new(Reason::Precondition, why));
         }
         let mut transfers = 0..record.plan.transfers.len();
-        let is_busy =
-            |steps: &Running| steps.is_starting() || transfers.any(|transfer| steps.transfer_began(transfer).is_some());
+        let is_busy = |steps: &RunningSteps| {
+            steps.is_starting() || transfers.any(|transfer| steps.transfer_began(transfer).is_some())
+        };
         if self.steps.as_ref().is_some_and(is_busy) {
             let why = format!("container {id} is starting a process or transferring a file: try again");
             return Err(Refused::new(Reason::Busy, why));

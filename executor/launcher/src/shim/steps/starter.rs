@@ -19,17 +19,17 @@ use std::time::Instant;
 
 use executor_core::payload::BYTES_MAX;
 use executor_core::placement::MountPoint;
-use executor_core::record::{ContainerRecord, Exit, Prepared};
+use executor_core::record::{ContainerRecord, Exit, PreparedContainer};
 use executor_core::spec;
 use executor_sys::events::Events;
 use executor_sys::heap;
 use executor_sys::memfile::MemFile;
-use executor_sys::process::{self, Ended, Fork, SignalEvents};
+use executor_sys::process::{self, ChildExit, Fork, SignalEvents};
 use executor_sys::seqpacket::{FDS_MAX, Seqpacket};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::part_of;
-use crate::exec::{Entrant, GO, Target, made_pid};
+use crate::exec::{Entrant, ExecTarget, GO, made_pid};
 use crate::host::Host;
 use crate::log::{self, Level};
 use crate::program::{FAILURE_MAX, START_PATIENCE, StartFailure};
@@ -44,7 +44,7 @@ const ORDER_FDS: usize = 4;
 
 /// An order of the shim. The views of secret files follow in separate messages.
 #[derive(Serialize, Deserialize)]
-struct Order {
+struct StarterOrder {
     process: usize,
     /// Number of views that follow.
     views: usize,
@@ -80,7 +80,7 @@ impl Starter {
         host: &Host,
         filter: &Arc<Filter>,
         record: &ContainerRecord,
-        prepared: &Prepared,
+        prepared: &PreparedContainer,
         init: BorrowedFd<'_>,
     ) -> io::Result<Self> {
         let (socket, theirs) = Seqpacket::pair()?;
@@ -95,7 +95,7 @@ impl Starter {
                 drop(socket);
                 host.show_role(&["steps", record.plan.id.as_str()]);
                 let served = settle(host, parent, &theirs, init.as_fd()).and_then(|signals| {
-                    let target = Target::new(record.clone(), prepared.clone(), init)?;
+                    let target = ExecTarget::new(record.clone(), prepared.clone(), init)?;
                     Service { host, filter, target, socket: &theirs, running: BTreeMap::new() }.run(&signals)
                 });
                 if let Err(error) = &served {
@@ -118,7 +118,7 @@ impl Starter {
         stdio: &[OwnedFd; 3],
         views: &[OwnedFd],
     ) -> io::Result<()> {
-        let order = serde_json::to_vec(&Order { process, views: views.len() })?;
+        let order = serde_json::to_vec(&StarterOrder { process, views: views.len() })?;
         let [stdin, stdout, stderr] = stdio;
         self.socket.set_nonblocking(false);
         let sent = self
@@ -180,7 +180,7 @@ fn settle(host: &Host, parent: u32, socket: &Seqpacket, init: BorrowedFd<'_>) ->
 struct Service<'a> {
     host: &'a Host,
     filter: &'a Arc<Filter>,
-    target: Target,
+    target: ExecTarget,
     socket: &'a Seqpacket,
     /// Process indices by pid.
     running: BTreeMap<i32, usize>,
@@ -206,7 +206,7 @@ impl Service<'_> {
             if happened.contains(&Event::Order) {
                 let mut buffer = [0; MESSAGE_MAX];
                 let Some((length, fds)) = self.socket.recv(&mut buffer)? else { return Ok(()) };
-                let order: Order = serde_json::from_slice(&buffer[..length])?;
+                let order: StarterOrder = serde_json::from_slice(&buffer[..length])?;
                 let views = self.views(order.views)?;
                 self.start(order.process, fds, &views)?;
             }
@@ -259,7 +259,7 @@ impl Service<'_> {
         let isolation = &record.plan.isolation;
         let held = spec::held(isolation, step.user.uid);
         let (filter, _) = Filter::from_request(self.filter, isolation, &held).map_err(|refused| refused.message)?;
-        let credentials = Target::credentials(&step.user, &held).map_err(reported("capabilities"))?;
+        let credentials = ExecTarget::credentials(&step.user, &held).map_err(reported("capabilities"))?;
         let points: Vec<(&MountPoint, BorrowedFd<'_>)> =
             step.mounts.iter().map(|mount| &mount.point).zip(views.iter().map(AsFd::as_fd)).collect();
         let (socket, theirs) = Seqpacket::pair().map_err(reported("socket"))?;
@@ -294,7 +294,7 @@ impl Service<'_> {
         let ended = process::wait_for(first).map_err(reported("helper"))?;
         let pid = match made? {
             Some(word) => made_pid(&word).ok_or_else(|| StartFailure::decode(&word).1)?,
-            None if ended == Ended::Signal(libc::SIGKILL) => {
+            None if ended == ChildExit::Signal(libc::SIGKILL) => {
                 return Err("the container has no memory left for another process".into());
             }
             None => return Err(format!("a helper process exited unexpectedly ({ended:?})")),
@@ -307,7 +307,7 @@ impl Service<'_> {
                 // The socket closes on execve or exit; waitpid distinguishes them.
                 Ok(None) => Ok(pid),
                 Ok(Some(ref word)) if let Some(dir) = workdir::requested(word) => {
-                    let Target { init, namespaces, .. } = &self.target;
+                    let ExecTarget { init, namespaces, .. } = &self.target;
                     let stage = Some(self.host.stage());
                     let within =
                         Within { init: init.as_fd(), is_mapped: namespaces.has_user(), stage: stage.as_deref() };

@@ -36,16 +36,19 @@ fn filled() -> (Volume, Vec<MountPoint>) {
     (volume, mounts)
 }
 
-fn directory(kept: &[&str], new: &[(usize, &str)]) -> Change {
+fn directory(kept: &[&str], new: &[(usize, &str)]) -> MountChange {
     let kept = kept.iter().map(Into::into).collect();
-    Change { mount: 0, next: Next::Directory { kept, new: new.iter().map(|(i, path)| (*i, path.into())).collect() } }
+    MountChange {
+        mount: 0,
+        next: NextContent::Directory { kept, new: new.iter().map(|(i, path)| (*i, path.into())).collect() },
+    }
 }
 
 /// Mount points after these changes: `1` stays a file.
-fn after(changes: &[Change]) -> Vec<MountPoint> {
+fn after(changes: &[MountChange]) -> Vec<MountPoint> {
     let mut files = Vec::new();
     for change in changes {
-        if let Next::Directory { kept, new } = &change.next {
+        if let NextContent::Directory { kept, new } = &change.next {
             files.extend(kept.iter().chain(new.iter().map(|(_, path)| path)).map(|path| (0, path.clone())));
         }
     }
@@ -83,8 +86,10 @@ fn a_generation_replaces_another_and_the_old_one_is_wiped() {
     let (volume, _) = filled();
     let (old_password, old_single, user) =
         ["0/db/password", "1", "0/db/user"].map(|path| open(&volume, path).unwrap()).into();
-    let changes =
-        [directory(&["db/user"], &[(0, "db/password"), (1, "new/deep/x")]), Change { mount: 1, next: Next::File(2) }];
+    let changes = [
+        directory(&["db/user"], &[(0, "db/password"), (1, "new/deep/x")]),
+        MountChange { mount: 1, next: NextContent::File(2) },
+    ];
     let mounts = after(&changes);
     let rotation = Rotation::start(&volume, 2, &mounts, &changes).unwrap();
     rotation.write(&[b"password2", b"new2", b"one2"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
@@ -160,8 +165,10 @@ fn rotation_moves_links_in_visible_directories() {
     };
     let link = |path: &str| statat(volume.handle(), path, AtFlags::SYMLINK_NOFOLLOW).unwrap().st_ino;
     for number in 2..5 {
-        let changes =
-            [directory(&["db/user"], &[(0, "db/password"), (1, "token")]), Change { mount: 1, next: Next::File(2) }];
+        let changes = [
+            directory(&["db/user"], &[(0, "db/password"), (1, "token")]),
+            MountChange { mount: 1, next: NextContent::File(2) },
+        ];
         let mounts = after(&changes);
         let before = (link("0/db/password"), link("0/db/user"));
         let rotation = Rotation::start(&volume, number, &mounts, &changes).unwrap();
@@ -184,7 +191,8 @@ fn rotation_moves_links_in_visible_directories() {
 #[test]
 fn a_generation_that_is_not_wanted_leaves_no_trace() {
     let (volume, _) = filled();
-    let changes = [directory(&["token"], &[(0, "db"), (1, "added")]), Change { mount: 1, next: Next::File(2) }];
+    let changes =
+        [directory(&["token"], &[(0, "db"), (1, "added")]), MountChange { mount: 1, next: NextContent::File(2) }];
     let mounts = after(&changes);
     let rotation = Rotation::start(&volume, 2, &mounts, &changes).unwrap();
     rotation.write(&[b"a file now", b"new", b"one2"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
@@ -209,7 +217,7 @@ fn a_generation_that_is_not_wanted_leaves_no_trace() {
 #[test]
 fn a_swap_that_fails_is_taken_back_everywhere() {
     let (volume, _) = filled();
-    let changes = [directory(&[], &[(0, "db/user")]), Change { mount: 1, next: Next::File(1) }];
+    let changes = [directory(&[], &[(0, "db/user")]), MountChange { mount: 1, next: NextContent::File(1) }];
     let mounts = after(&changes);
     let rotation = Rotation::start(&volume, 2, &mounts, &changes).unwrap();
     rotation.write(&[b"user2", b"one2"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
@@ -293,7 +301,7 @@ fn directories_are_real_and_change_kind() {
         rustix::fs::FileType::from_raw_mode(stat.st_mode)
     };
     use rustix::fs::FileType::{Directory, Symlink};
-    let steps: [(Change, &[(&str, rustix::fs::FileType)]); 3] = [
+    let steps: [(MountChange, &[(&str, rustix::fs::FileType)]); 3] = [
         (directory(&["token"], &[(0, "db")]), &[("db", Symlink), ("token", Symlink)]),
         (
             directory(&[], &[(0, "db/a/user"), (1, "token/x")]),

@@ -32,7 +32,7 @@ const _: () = assert!(ENTRIES_MAX == 10_000);
 
 /// A message of the helper.
 #[derive(Serialize, Deserialize)]
-pub(super) enum Found {
+pub(super) enum OutputMessage {
     /// A file; its descriptor comes with the message.
     File {
         path: String,
@@ -48,21 +48,21 @@ pub(super) enum Found {
 }
 
 /// Sends a message. Returns false if the shim has exited or has killed this helper.
-pub(super) fn send(socket: &Seqpacket, found: &Found, file: Option<&OwnedFd>) -> bool {
+pub(super) fn send(socket: &Seqpacket, found: &OutputMessage, file: Option<&OwnedFd>) -> bool {
     let Ok(message) = serde_json::to_vec(found) else { return false };
     let fds: Vec<_> = file.into_iter().map(AsFd::as_fd).collect();
     socket.send(&message, &fds).is_ok()
 }
 
 /// The declared outputs and the options of the search.
-pub(super) struct Walk<'a> {
+pub(super) struct OutputSearch<'a> {
     pub(super) outputs: &'a OutputSource,
     pub(super) user: &'a ResolvedUser,
     pub(super) secret_devices: &'a [u64],
 }
 
 /// The shim does not receive any more.
-struct RecvError;
+struct SearchRecvError;
 
 /// Entry at a path.
 enum Entry {
@@ -70,7 +70,7 @@ enum Entry {
     Directory,
 }
 
-impl Walk<'_> {
+impl OutputSearch<'_> {
     /// Runs the walk in the helper. Returns an error only if it cannot start.
     pub(super) fn execute(&self, namespaces: &Namespaces, socket: &Seqpacket, parent: i32) -> io::Result<()> {
         process::be_expendable()?;
@@ -88,7 +88,7 @@ impl Walk<'_> {
             OutputSource::Directory(directory) => looker.declared_directory(directory),
         };
         if heard.is_ok() {
-            let _ = looker.send(&Found::Done, None);
+            let _ = looker.send(&OutputMessage::Done, None);
         }
         Ok(())
     }
@@ -96,7 +96,7 @@ impl Walk<'_> {
 
 /// State of a walk.
 struct OutputWalker<'a> {
-    walk: &'a Walk<'a>,
+    walk: &'a OutputSearch<'a>,
     root: OwnedFd,
     socket: &'a Seqpacket,
     /// Entries seen so far below the declared directory.
@@ -104,7 +104,7 @@ struct OutputWalker<'a> {
 }
 
 impl OutputWalker<'_> {
-    fn declared_file(&mut self, path: &Path) -> Result<(), RecvError> {
+    fn declared_file(&mut self, path: &Path) -> Result<(), SearchRecvError> {
         match self.inspect(path) {
             Ok(Entry::File(file, mode)) => self.file(path, &file, mode),
             Ok(Entry::Directory) => self.skip(path, "a directory"),
@@ -112,7 +112,7 @@ impl OutputWalker<'_> {
         }
     }
 
-    fn declared_directory(&mut self, top: &Path) -> Result<(), RecvError> {
+    fn declared_directory(&mut self, top: &Path) -> Result<(), SearchRecvError> {
         match self.inspect(top) {
             Ok(Entry::Directory) => {}
             Ok(Entry::File(..)) => return self.skip(top, "not a directory"),
@@ -204,21 +204,24 @@ impl OutputWalker<'_> {
         Ok(Entry::File(file, opened.st_mode & 0o7777))
     }
 
-    fn file(&self, path: &Path, file: &OwnedFd, mode: u32) -> Result<(), RecvError> {
+    fn file(&self, path: &Path, file: &OwnedFd, mode: u32) -> Result<(), SearchRecvError> {
         match tellable(path.as_os_str().as_bytes()) {
-            Some(path) => self.send(&Found::File { path: path.to_owned(), mode }, Some(file)),
+            Some(path) => self.send(&OutputMessage::File { path: path.to_owned(), mode }, Some(file)),
             None => self.skip(path, "its name is not UTF-8"),
         }
     }
 
-    fn skip(&self, path: &Path, reason: &str) -> Result<(), RecvError> {
-        self.send(&Found::Skipped { path: escaped(path.as_os_str().as_bytes()), reason: reason.to_owned() }, None)
+    fn skip(&self, path: &Path, reason: &str) -> Result<(), SearchRecvError> {
+        self.send(
+            &OutputMessage::Skipped { path: escaped(path.as_os_str().as_bytes()), reason: reason.to_owned() },
+            None,
+        )
     }
 
     /// Sends a message and waits until the shim has received it.
-    fn send(&self, found: &Found, file: Option<&OwnedFd>) -> Result<(), RecvError> {
+    fn send(&self, found: &OutputMessage, file: Option<&OwnedFd>) -> Result<(), SearchRecvError> {
         let heard = send(self.socket, found, file) && matches!(self.socket.recv(&mut [0; 1]), Ok(Some(_)));
-        if heard { Ok(()) } else { Err(RecvError) }
+        if heard { Ok(()) } else { Err(SearchRecvError) }
     }
 }
 

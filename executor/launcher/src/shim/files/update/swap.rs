@@ -10,21 +10,21 @@ use std::path::{Path, PathBuf};
 
 use executor_core::placement::MountPoint;
 use executor_core::protocol::{Reason, Refused};
-use executor_core::record::Prepared;
-use executor_core::update::{Change, Next, Placed};
+use executor_core::record::PreparedContainer;
+use executor_core::update::{MountChange, NextContent, PlacedUpdate};
 use executor_secrets::volume::{Rotation, Volume};
 use executor_sys::mount::{self, Follow, open_dir, open_in_root};
 use executor_sys::process;
 use rustix::fs::{Mode, OFlags, fstat};
 
 use crate::errors::failed;
-use crate::shim::files::helper::{self, Failed, NotDone};
+use crate::shim::files::helper::{self, HelperFailure, NotDone};
 
 pub(super) struct Swap<'a> {
     pub(super) volume: &'a Volume,
     pub(super) rotation: &'a Rotation<'a>,
-    pub(super) placed: &'a Placed,
-    pub(super) prepared: Option<&'a Prepared>,
+    pub(super) placed: &'a PlacedUpdate,
+    pub(super) prepared: Option<&'a PreparedContainer>,
 }
 
 impl Swap<'_> {
@@ -34,7 +34,9 @@ impl Swap<'_> {
         if views.is_empty() {
             return self.rotation.swap().map_err(|error| failed("secret files", &error));
         }
-        self.in_the_container(&views, || self.rotation.swap().map_err(|error| Failed("secret files".into(), error)))
+        self.in_the_container(&views, || {
+            self.rotation.swap().map_err(|error| HelperFailure("secret files".into(), error))
+        })
     }
 
     /// Puts the old generation back in force at every mount point that does not show it.
@@ -46,8 +48,8 @@ impl Swap<'_> {
 
     /// Returns views of the changed single files, each with its mount point.
     fn views(&self, path: impl Fn(usize) -> PathBuf) -> Result<Vec<(&MountPoint, OwnedFd)>, Refused> {
-        let singles = self.placed.changes.iter().filter(|change| matches!(change.next, Next::File(_)));
-        let view = |change: &Change| {
+        let singles = self.placed.changes.iter().filter(|change| matches!(change.next, NextContent::File(_)));
+        let view = |change: &MountChange| {
             let view = self.volume.view(&path(change.mount));
             let view = view.map_err(|error| failed("views of the secret files", &error))?;
             Ok((&self.placed.mounts[change.mount], view))
@@ -59,14 +61,15 @@ impl Swap<'_> {
     fn in_the_container(
         &self,
         views: &[(&MountPoint, OwnedFd)],
-        then: impl FnOnce() -> Result<(), Failed>,
+        then: impl FnOnce() -> Result<(), HelperFailure>,
     ) -> Result<(), Refused> {
         let init = self.prepared.map_or(0, |prepared| prepared.init.pid);
         let act = || {
-            let init = process::pidfd(init).map_err(|error| Failed("init".into(), error))?;
-            process::enter_namespaces(init.as_fd(), true, false).map_err(|error| Failed("namespaces".into(), error))?;
+            let init = process::pidfd(init).map_err(|error| HelperFailure("init".into(), error))?;
+            process::enter_namespaces(init.as_fd(), true, false)
+                .map_err(|error| HelperFailure("namespaces".into(), error))?;
             for (point, view) in views {
-                show(&point.target, view).map_err(|error| Failed(point.target.display().to_string(), error))?;
+                show(&point.target, view).map_err(|error| HelperFailure(point.target.display().to_string(), error))?;
             }
             then().map(|()| Vec::new())
         };

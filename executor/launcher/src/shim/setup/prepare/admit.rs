@@ -17,13 +17,13 @@ use crate::ids::Ids;
 use crate::pods::Pod;
 use crate::shim::isolate;
 use crate::shim::warm::WarmContainer;
-use crate::warm::Opened;
+use crate::warm::PremadeFiles;
 
 /// Stage 1: a plan that the policy allows, and a claimed id.
 pub(super) struct Admitted {
     pub(super) record: ContainerRecord,
     /// Log and socket of a warm container; `None` if the directories are empty.
-    pub(super) brought: Option<Opened>,
+    pub(super) brought: Option<PremadeFiles>,
     pub(super) dirs: Dirs,
     pub(super) ids: Rc<Ids>,
     pub(super) pod: Option<Pod>,

@@ -23,10 +23,10 @@ use crate::shim::output::container_log;
 use crate::shim::running::control::Control;
 use crate::shim::setup::etc_files;
 use crate::shim::warm::WarmContainer;
-use crate::warm::Opened;
+use crate::warm::PremadeFiles;
 
 /// Stage 2: a container with a record, a control socket and a log.
-pub(super) struct Recorded {
+pub(super) struct RecordedContainer {
     pub(super) record: ContainerRecord,
     pub(super) dirs: Dirs,
     pub(super) ids: Rc<Ids>,
@@ -37,7 +37,7 @@ pub(super) struct Recorded {
 
 /// Stage 3: a container with its root file system.
 pub(super) struct Assembled {
-    pub(super) recorded: Recorded,
+    pub(super) recorded: RecordedContainer,
     pub(super) tree: Tree,
     pub(super) user: Arc<ResolvedUser>,
     pub(super) edits: DeviceEdits,
@@ -52,10 +52,10 @@ pub(super) struct Assembled {
 }
 
 impl Admitted {
-    pub(super) fn record(self, host: &Host, control: &mut Control) -> Result<Recorded, Refused> {
+    pub(super) fn record(self, host: &Host, control: &mut Control) -> Result<RecordedContainer, Refused> {
         let Self { record, brought, dirs, ids, pod, warm } = self;
         let (listener, file) = match brought {
-            Some(Opened { listener, log }) => (listener, Some(log)),
+            Some(PremadeFiles { listener, log }) => (listener, Some(log)),
             None => {
                 dirs.write_first_record(&record).map_err(|error| failed("state directory", &error))?;
                 let listener = dirs.listen().map_err(|error| failed("control socket", &error))?;
@@ -66,11 +66,11 @@ impl Admitted {
         control.listen(listener);
         let log = container_log::Log::create(&dirs, &record.plan, host.log_bytes_max, file);
         let log = log.map_err(|error| failed("log", &error))?;
-        Ok(Recorded { record, dirs, ids, pod, warm, log })
+        Ok(RecordedContainer { record, dirs, ids, pod, warm, log })
     }
 }
 
-impl Recorded {
+impl RecordedContainer {
     pub(super) fn assemble(mut self, host: &Host) -> Result<Assembled, Refused> {
         let (plan, project) = (&self.record.plan, self.record.id_range_start);
         let (layer, unheld) = disk::lay_out(&host.policy, plan, &self.dirs.state, project)?;

@@ -9,13 +9,13 @@ use executor_core::idmap::IdMap;
 use executor_core::placement::MountPoint;
 use executor_core::plan::Plan;
 use executor_core::protocol::{Reason, Refused};
-use executor_core::record::{ContainerRecord, Prepared};
+use executor_core::record::{ContainerRecord, PreparedContainer};
 use executor_core::spec::{self, DeviceNode};
 use executor_core::validate::Violation;
 use executor_sys::identity;
 
 use super::Undo;
-use super::assemble::{Assembled, Recorded};
+use super::assemble::{Assembled, RecordedContainer};
 use crate::cdi::DeviceEdits;
 use crate::cgroup::Devices;
 use crate::dirs::Dirs;
@@ -28,7 +28,7 @@ use crate::program::has_own_domain;
 use crate::seccomp::Filter;
 use crate::shim::init::create::{self, Creation};
 use crate::shim::init::init_spec::{InitRole, InitSpec};
-use crate::shim::init::warm_files::{Files, carries_files_at_most};
+use crate::shim::init::warm_files::{WarmFiles, carries_files_at_most};
 use crate::shim::output::container_log;
 use crate::shim::running::control::Control;
 use crate::shim::running::limits;
@@ -40,14 +40,14 @@ const PEERS_READ_SECRETS: &str = "share_processes: this kernel has no Landlock o
      members of the pod that run as the same user can read this container's secret files, variables and memory";
 
 /// Stage 4: init waits to be started, on its network.
-pub(super) struct Waiting {
+pub(super) struct WaitingInit {
     pub(super) record: ContainerRecord,
     pub(super) dirs: Dirs,
     pub(super) log: container_log::Log,
     pub(super) container: create::Created,
     pub(super) id_map: IdMap,
     pub(super) ports: Option<network::Reserved>,
-    pub(super) prepared: Prepared,
+    pub(super) prepared: PreparedContainer,
     pub(super) devices: Vec<DeviceNode>,
     pub(super) message: Option<MountPoint>,
     /// View of the pod's /dev/shm.
@@ -61,9 +61,9 @@ impl Assembled {
         filter: &Arc<Filter>,
         site: &mut Undo,
         control: &mut Control,
-    ) -> Result<Waiting, Refused> {
+    ) -> Result<WaitingInit, Refused> {
         let Self { recorded, mut tree, user, edits, extra_groups, file_groups, mounts, message, steps, unheld } = self;
-        let Recorded { record, dirs, ids, pod, warm, mut log } = recorded;
+        let RecordedContainer { record, dirs, ids, pod, warm, mut log } = recorded;
         site.remains.views = tree.take_views();
         let (limits, mut warnings) = limits::in_force(host, &record.plan)?;
         warnings.extend(unheld);
@@ -113,7 +113,7 @@ impl Assembled {
                 warm.limit(host, &limits)?;
                 let (plan, cgroup) = (&record.plan, &*record.cgroup);
                 let (mounts, user, file_groups) = (&*mounts, &*user, &file_groups);
-                let files = Files { plan, cgroup, mounts, user, file_groups, id_map, staging };
+                let files = WarmFiles { plan, cgroup, mounts, user, file_groups, id_map, staging };
                 // Init was cloned long ago: no secret that this process reads is in its memory.
                 let views = files.write(host, &mut site.remains, control)?;
                 // If nothing more is done in the container's namespaces, init is activated together with the start of
@@ -181,7 +181,7 @@ impl Assembled {
         }
         let (network, ports) = network.map(|network| (network.record, network.reserved)).unzip();
         let network = network.or_else(|| pod.and_then(|pod| pod.record.prepared?.network));
-        let prepared = Prepared {
+        let prepared = PreparedContainer {
             init: identity::read(container.pid()).map_err(|error| failed("/proc", &error))?,
             user: (*user).clone(),
             extra_groups,
@@ -195,7 +195,7 @@ impl Assembled {
             steps,
             at: now(),
         };
-        Ok(Waiting { record, dirs, log, container, id_map, ports, prepared, devices, message, shm })
+        Ok(WaitingInit { record, dirs, log, container, id_map, ports, prepared, devices, message, shm })
     }
 }
 

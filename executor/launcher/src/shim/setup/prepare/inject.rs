@@ -8,13 +8,13 @@ use executor_core::limits::WRITABLE_ENTRIES;
 use executor_core::placement::{self, VolumeSize};
 use executor_core::plan::{Plan, WritableFiles};
 use executor_core::protocol::{Reason, Refused};
-use executor_core::record::{ContainerRecord, Prepared};
+use executor_core::record::{ContainerRecord, PreparedContainer};
 use executor_secrets::TokenDigest;
 use executor_secrets::volume::Volume;
 use zeroize::Zeroizing;
 
 use super::Undo;
-use super::create::Waiting;
+use super::create::WaitingInit;
 use crate::errors::failed;
 use crate::finish::now;
 use crate::host::Host;
@@ -28,30 +28,30 @@ use crate::shim::output::termination_message::{MessageFile, Placing};
 use crate::shim::running::control::Control;
 use crate::shim::running::limits;
 use crate::shim::running::usage::Interfaces;
-use crate::shim::steps::Running;
+use crate::shim::steps::RunningSteps;
 
 /// Stage 5: the secret files are in place.
 pub(super) struct Injected {
-    pub(super) waiting: Waiting,
+    pub(super) waiting: WaitingInit,
     pub(super) token: Option<TokenDigest>,
     pub(super) message: Option<MessageFile>,
     pub(super) interfaces: Interfaces,
 }
 
 /// Stage 6: a container that is ready to be started.
-pub(super) struct Built {
+pub(super) struct BuiltContainer {
     pub(super) record: ContainerRecord,
     pub(super) container: create::Created,
     pub(super) ports: Option<network::Reserved>,
     pub(super) log: container_log::Log,
     pub(super) token: Option<TokenDigest>,
     pub(super) watch: MaskedValues,
-    pub(super) steps: Option<Running>,
+    pub(super) steps: Option<RunningSteps>,
     pub(super) message: Option<MessageFile>,
     pub(super) interfaces: Interfaces,
 }
 
-impl Waiting {
+impl WaitingInit {
     pub(super) fn inject(mut self, host: &Host, site: &mut Undo, control: &mut Control) -> Result<Injected, Refused> {
         let is_filled = !site.remains.volumes.is_empty(); // by the warm container
         let message = self.message_file(host)?;
@@ -130,9 +130,9 @@ impl Injected {
         filter: &Arc<Filter>,
         site: &Undo,
         control: &mut Control,
-    ) -> Result<Built, Refused> {
+    ) -> Result<BuiltContainer, Refused> {
         let Self { waiting, token, message, interfaces } = self;
-        let Waiting { mut record, dirs, mut log, container, ports, mut prepared, .. } = waiting;
+        let WaitingInit { mut record, dirs, mut log, container, ports, mut prepared, .. } = waiting;
         let [process, files] = &site.remains.inputs[..] else {
             return Err(Refused::new(Reason::Internal, "a launch has two payloads"));
         };
@@ -140,12 +140,12 @@ impl Injected {
         let steps = match &record.plan.actions {
             None => None,
             Some(actions) => Some(
-                Running::prepare(host, filter, &record, &prepared, actions, container.pidfd().as_fd())
+                RunningSteps::prepare(host, filter, &record, &prepared, actions, container.pidfd().as_fd())
                     .map_err(|error| failed("steps", &error))?,
             ),
         };
-        record.steps = steps.as_ref().map(Running::records).unwrap_or_default();
-        record.restarts = steps.as_ref().and_then(Running::restarts).cloned();
+        record.steps = steps.as_ref().map(RunningSteps::records).unwrap_or_default();
+        record.restarts = steps.as_ref().and_then(RunningSteps::restarts).cloned();
         let watch = read_token(&record.plan, &prepared, site.remains.volumes.first())
             .and_then(|token| MaskedValues::start(&record.plan, &host.policy.files_root, process, files, token))
             .map_err(|error| failed("secrets to be masked", &error))?;
@@ -158,14 +158,14 @@ impl Injected {
         record.state = State::Created;
         dirs.write_record(&record).map_err(|error| failed("run directory", &error))?;
         control.pass(State::Created);
-        Ok(Built { record, container, ports, log, token, watch, steps, message, interfaces })
+        Ok(BuiltContainer { record, container, ports, log, token, watch, steps, message, interfaces })
     }
 }
 
 /// Reads the runtime token, if the container has one: the last of its files.
 fn read_token(
     plan: &Plan,
-    prepared: &Prepared,
+    prepared: &PreparedContainer,
     volume: Option<&Volume>,
 ) -> std::io::Result<Option<Zeroizing<Vec<u8>>>> {
     let (Some(volume), Some(_)) = (volume, plan.token_file()) else { return Ok(None) };
