@@ -70,19 +70,19 @@ impl Amount {
         }
     }
 
-    /// Checks that this amount covers `asked`. `total` is the total that the error reports.
+    /// Checks that this amount covers `amount`. `total` is the total that the error reports.
     ///
     /// # Errors
     /// Returns the first resource that is not sufficient.
-    pub fn suffices_for(&self, asked: &Self, total: &Self) -> Result<(), Exhausted> {
+    pub fn suffices_for(&self, amount: &Self, total: &Self) -> Result<(), Exhausted> {
         let checks = [
-            ("memory (bytes)", asked.memory_bytes, self.memory_bytes, total.memory_bytes),
-            ("pids", asked.pids, self.pids, total.pids),
-            ("containers", asked.containers, self.containers, total.containers),
-            ("disk (bytes)", asked.disk_bytes, self.disk_bytes, total.disk_bytes),
+            ("memory (bytes)", amount.memory_bytes, self.memory_bytes, total.memory_bytes),
+            ("pids", amount.pids, self.pids, total.pids),
+            ("containers", amount.containers, self.containers, total.containers),
+            ("disk (bytes)", amount.disk_bytes, self.disk_bytes, total.disk_bytes),
         ];
-        match checks.into_iter().find(|(_, asked, left, _)| asked > left) {
-            Some((what, asked, left, total)) => Err(Exhausted { what, asked, left, total }),
+        match checks.into_iter().find(|(_, amount, left, _)| amount > left) {
+            Some((what, amount, left, total)) => Err(Exhausted { what, asked: amount, left, total }),
             None => Ok(()),
         }
     }

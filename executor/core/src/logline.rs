@@ -69,7 +69,7 @@ pub struct LogPosition {
 
 impl LogPosition {
     /// Advances past an entry.
-    pub fn pass(&mut self, entry: &Entry<'_>) {
+    pub fn advance(&mut self, entry: &Entry<'_>) {
         self.bytes = self.bytes.saturating_add(entry.output_bytes());
         self.entries = self.entries.saturating_add(1);
     }
@@ -258,7 +258,7 @@ mod tests {
     fn places_count_the_output_and_every_entry() {
         let mut place = LogPosition::default();
         for (stream, complete) in [(Stream::Stdout, true), (Stream::Stderr, false), (Stream::Executor, true)] {
-            place.pass(&Entry { time: Timestamp(1), stream, complete, source: "", content: b"abc" });
+            place.advance(&Entry { time: Timestamp(1), stream, complete, source: "", content: b"abc" });
         }
         assert_eq!(place, LogPosition { bytes: 7, entries: 3 });
     }

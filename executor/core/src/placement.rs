@@ -101,11 +101,11 @@ impl PlacementRequest<'_> {
 /// # Errors
 /// Returns a [`PlacementError`].
 pub fn place<V: RootfsView>(
-    asked: PlacementRequest<'_>,
+    request: PlacementRequest<'_>,
     fresh: &[PathBuf],
     view: &V,
 ) -> Result<Vec<MountPoint>, PlacementError<V::Error>> {
-    let PlacementRequest { files, directories, files_root, shared, home: _, layout } = asked;
+    let PlacementRequest { files, directories, files_root, shared, home: _, layout } = request;
     let fresh = &[fresh, shared].concat();
     let look = ConflictSearch { fresh, view };
     let mut violations = Vec::new();
@@ -133,7 +133,7 @@ pub fn place<V: RootfsView>(
         match roots.find(|root| parent.starts_with(root)) {
             // The directory is missing, or the missing part is below it.
             Some(root) => drop(own.insert(if root.starts_with(missing) { root } else { missing }.to_owned())),
-            None if asked.must_stay_writable(parent) || is_in(shared, parent) => {}
+            None if request.must_stay_writable(parent) || is_in(shared, parent) => {}
             None => drop(own.insert(parent.to_owned())),
         }
     }

@@ -376,7 +376,7 @@ impl Steps {
         match &self.steps[index].role {
             Role::Run(process) => self.orders.push(StepOrder::Cancel(*process)),
             Role::Transfer { index: transfer, .. } => self.orders.push(StepOrder::CancelTransfer(*transfer)),
-            Role::Restart(restarts) if restarts.waits() => self.end_wait(index, now),
+            Role::Restart(restarts) if restarts.waits() => self.cancel_wait(index, now),
             _ => self.cancel_children(index, now),
         }
     }

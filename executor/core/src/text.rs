@@ -46,9 +46,9 @@ fn cut(mut line: String, max: usize) -> String {
     line
 }
 
-/// Returns the text with each harmful character replaced by `by`.
-pub fn replaced(text: &str, by: char) -> String {
-    text.chars().map(|c| if is_harmful(c) { by } else { c }).collect()
+/// Returns the text with each harmful character replaced by `replacement`.
+pub fn replaced(text: &str, replacement: char) -> String {
+    text.chars().map(|c| if is_harmful(c) { replacement } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -139,7 +139,7 @@ impl Actor {
 
     async fn launch(mut self: Box<Self>, session: Arc<Session>, payload: LaunchPayload) {
         self.admitted().await;
-        let handed_over = self.hand_over(&session, payload).await;
+        let handed_over = self.send_to_launcher(&session, payload).await;
         drop(session); // the container may outlive this launcher, whose connection is then closed
         let link = match handed_over {
             Ok(link) => link,
@@ -158,7 +158,7 @@ impl Actor {
     }
 
     /// Sends the container to the launcher.
-    async fn hand_over(&mut self, session: &Session, payload: LaunchPayload) -> Result<Arc<ShimLink>, ApiError> {
+    async fn send_to_launcher(&mut self, session: &Session, payload: LaunchPayload) -> Result<Arc<ShimLink>, ApiError> {
         let launch = LauncherCall::Launch(protocol::Launch {
             container_id: self.handle.id().to_string(),
             request_tag: self.facts.request_tag.clone(),
@@ -520,7 +520,7 @@ impl Actor {
         passed.for_each(|state| self.report(state));
         self.node.ledger.put(facts);
         if self.facts.plan.is_pod() {
-            tokio::spawn(members::end(Arc::clone(&self.node), self.handle.id().clone()));
+            tokio::spawn(members::stop_orphaned(Arc::clone(&self.node), self.handle.id().clone()));
         }
         self.node.completed.notify_one();
     }

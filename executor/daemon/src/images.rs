@@ -108,10 +108,10 @@ pub(crate) fn policy(request: &v1::RunRequest) -> Result<Policy, ApiError> {
 /// # Errors
 /// Returns an error if they are malformed.
 pub(crate) fn credentials(
-    given: Option<v1::RegistryCredentials>,
+    credentials: Option<v1::RegistryCredentials>,
     field: &str,
 ) -> Result<Option<Credentials>, ApiError> {
-    let Some(v1::RegistryCredentials { username, password, identity_token }) = given else { return Ok(None) };
+    let Some(v1::RegistryCredentials { username, password, identity_token }) = credentials else { return Ok(None) };
     let (password, token) = (Zeroizing::new(password), Zeroizing::new(identity_token));
     match (username.is_empty() && password.is_empty(), token.is_empty()) {
         (true, true) => Ok(None),

@@ -74,7 +74,7 @@ impl<'a> Search<'a> {
                 .collect(),
         };
         if chosen.first().is_none_or(|entry| platform_of(entry).is_none()) {
-            self.note(platforms(manifests.iter()));
+            self.add_platforms(platforms(manifests.iter()));
         }
         let indexes = Arc::new(indexes);
         for descriptor in chosen.into_iter().take(CANDIDATES_MAX + 1).rev() {
@@ -91,14 +91,14 @@ impl<'a> Search<'a> {
     pub(crate) fn pass_over(&mut self, error: ImageError) -> Result<(), ImageError> {
         match error {
             ImageError::NoPlatform { there, .. } => {
-                self.note(there.into_iter());
+                self.add_platforms(there.into_iter());
                 Ok(())
             }
             error => Err(error),
         }
     }
 
-    fn note(&mut self, platforms: impl Iterator<Item = String>) {
+    fn add_platforms(&mut self, platforms: impl Iterator<Item = String>) {
         let room = SHOWN_MAX.saturating_sub(self.there.len());
         self.there.extend(platforms.take(room));
     }

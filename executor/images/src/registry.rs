@@ -118,8 +118,8 @@ impl Registry {
 
     /// Fetches a manifest or index by tag or digest. If the registry declares a digest, it must match: a cache or proxy
     /// in between may have returned another document.
-    pub(crate) async fn manifest(&self, wanted: &str, what: &str) -> Result<Document, ImageError> {
-        let path = format!("/v2/{}/manifests/{wanted}", self.repository);
+    pub(crate) async fn manifest(&self, reference: &str, what: &str) -> Result<Document, ImageError> {
+        let path = format!("/v2/{}/manifests/{reference}", self.repository);
         let document = self.document(&path, manifest::ACCEPTED, what).await?;
         if let Some(declared) = &document.declared {
             let digest: Digest = declared.trim().parse().map_err(|bad| ImageError::Malformed {

@@ -72,7 +72,7 @@ pub(crate) struct ExecInput {
 
 /// Executes a process and supervises it until its exit. Returns the exit status of the supervisor.
 pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: ExecInput, lifeline: &Seqpacket) -> i32 {
-    let signals = match settle() {
+    let signals = match set_up() {
         Ok(signals) => signals,
         Err(error) => {
             log::line(Level::Error, order.id.as_str(), format_args!("a process cannot be executed: {error}"));
@@ -101,7 +101,7 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: ExecInput, lifeline:
 }
 
 /// Sets up the process: its own session, a name, signals as events.
-fn settle() -> io::Result<SignalEvents> {
+fn set_up() -> io::Result<SignalEvents> {
     nix::unistd::setsid()?;
     rustix::thread::set_name(c"executor-exec")?;
     process::forbid_dumps()?;
@@ -128,10 +128,10 @@ fn start(
     order: &ExecInput,
     lifeline: &Seqpacket,
 ) -> Result<(ExecProcess, Vec<OwnedFd>), ExecNews> {
-    try_to_begin(host, filter, order, lifeline).map_err(|NotBegun(news)| news)
+    try_to_start(host, filter, order, lifeline).map_err(|NotBegun(news)| news)
 }
 
-fn try_to_begin(
+fn try_to_start(
     host: &Host,
     filter: &Arc<Filter>,
     order: &ExecInput,
@@ -262,7 +262,7 @@ impl ExecHelper<'_> {
                     return Err(NotBegun(ExecNews::NotExecuted(NotExecuted { errno, message })));
                 }
                 Err(unheard) => {
-                    process.end();
+                    process.kill();
                     return Err(unheard.refused(self.id).into());
                 }
             }
@@ -470,7 +470,7 @@ impl ExecProcess {
     }
 
     /// Kills the process at once.
-    fn end(&self) {
+    fn kill(&self) {
         self.signal_all(Signal::SIGKILL);
         let _ = process::wait_for(self.pid);
     }

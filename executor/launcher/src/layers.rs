@@ -118,17 +118,17 @@ impl Layers {
     /// Requests a layer. Returns `None` if the answer comes later.
     pub(crate) fn unpack(
         &mut self,
-        asked: &UnpackLayer,
+        request: &UnpackLayer,
         blob: Option<OwnedFd>,
         client: ReplyDestination,
     ) -> Result<Option<LauncherAnswer>, Refused> {
         let invalid = |why: String| Refused::new(Reason::Invalid, why);
-        let diff_id: DiffId = asked.diff_id.parse().map_err(|error| invalid(format!("diff_id: {error}")))?;
-        if asked.parents.len() >= LAYERS_MAX {
-            return Err(invalid(format!("{} parents; at most {} are allowed", asked.parents.len(), LAYERS_MAX - 1)));
+        let diff_id: DiffId = request.diff_id.parse().map_err(|error| invalid(format!("diff_id: {error}")))?;
+        if request.parents.len() >= LAYERS_MAX {
+            return Err(invalid(format!("{} parents; at most {} are allowed", request.parents.len(), LAYERS_MAX - 1)));
         }
         let parents: Option<Vec<DiffId>> =
-            asked.parents.iter().map(|bytes| Some(DiffId::from_bytes(bytes.as_slice().try_into().ok()?))).collect();
+            request.parents.iter().map(|bytes| Some(DiffId::from_bytes(bytes.as_slice().try_into().ok()?))).collect();
         let parents = parents.ok_or_else(|| invalid("each parent must be a digest of 32 bytes".into()))?;
         if self.store.has(&diff_id, &parents) {
             return Ok(Some(self.there(&diff_id, &parents)));
@@ -136,9 +136,9 @@ impl Layers {
         let Some(blob) = blob else {
             return Err(Refused::new(Reason::NotFound, format!("the layer {diff_id} is not unpacked")));
         };
-        let compression = asked.media_type.parse().map_err(|error| refused(&error))?;
+        let compression = request.media_type.parse().map_err(|error| refused(&error))?;
         let work =
-            LayerWork::Unpack { diff_id, compression, parents, bytes_max: asked.bytes_max, blob: File::from(blob) };
+            LayerWork::Unpack { diff_id, compression, parents, bytes_max: request.bytes_max, blob: File::from(blob) };
         self.wait(work, Some(client)).map(|()| None)
     }
 
@@ -146,15 +146,15 @@ impl Layers {
     pub(crate) fn remove(
         &mut self,
         host: &Host,
-        asked: &RemoveLayer,
+        request: &RemoveLayer,
         client: ReplyDestination,
     ) -> Result<Option<LauncherAnswer>, Refused> {
         let layer: DiffId =
-            asked.diff_id.parse().map_err(|error| Refused::new(Reason::Invalid, format!("diff_id: {error}")))?;
+            request.diff_id.parse().map_err(|error| Refused::new(Reason::Invalid, format!("diff_id: {error}")))?;
         if self.waiting.len() >= WAITING_MAX {
             return Err(too_many());
         }
-        if let Some(id) = user_of(host, &asked.diff_id).map_err(|error| failed("containers", &error))? {
+        if let Some(id) = user_of(host, &request.diff_id).map_err(|error| failed("containers", &error))? {
             return Err(Refused::new(Reason::Busy, format!("the container {id} has the layer {layer}")));
         }
         let taken = self.store.take_out(&layer).map_err(|error| failed("store of layers", &error))?;
@@ -181,7 +181,7 @@ impl Layers {
     }
 
     /// Reaps processes that have exited, and answers their requests.
-    pub(crate) fn look_after(&mut self) {
+    pub(crate) fn reap(&mut self) {
         let (ended, running) = std::mem::take(&mut self.running).into_iter().partition(|one| is_readable(&one.pidfd));
         self.running = running;
         let ended: Vec<RunningWork> = ended;
@@ -280,7 +280,7 @@ impl Layers {
     }
 
     /// Kills running processes when the launcher exits. The next launcher removes their leftovers.
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn kill_workers(&mut self) {
         self.waiting.clear();
         for one in self.running.drain(..) {
             let _ = process::pidfd_signal(one.pidfd.as_fd(), libc::SIGKILL);

@@ -234,7 +234,7 @@ fn add_all(
         asked,
         result: None,
     };
-    let lock = store::look_at_ports(host, &attachment).map_err(system("state directory"))?;
+    let lock = store::check_ports(host, &attachment).map_err(system("state directory"))?;
     let lock = lock.map_err(|(port, other)| Trouble::Port(port, other))?;
     let reserved = Reserved::from_ports(&record.plan.connectivity.ports)?;
     store::write_first(host, &attachment).map_err(system("state directory"))?;

@@ -31,14 +31,14 @@ const DEPTH_MAX: usize = 3;
 const ROUNDS_MAX: usize = 100;
 
 /// Kills every process of the executor for `run_dir` except this one, the shims in `living`, and their descendants.
-pub(crate) fn end(run_dir: &Path, living: &BTreeSet<i32>) {
+pub(crate) fn kill_all(run_dir: &Path, living: &BTreeSet<i32>) {
     for _ in 0..ROUNDS_MAX {
         let orphans = find(run_dir, living);
         if orphans.is_empty() {
             return;
         }
         for pid in orphans {
-            if let Err(error) = end_one(pid, run_dir) {
+            if let Err(error) = kill_one(pid, run_dir) {
                 log::line(Level::Error, "", format_args!("orphaned process {pid} was not killed: {error}"));
             }
         }
@@ -122,7 +122,7 @@ fn parent(pid: i32) -> Option<i32> {
     stat.rsplit(") ").next()?.split(' ').nth(1)?.parse().ok()
 }
 
-fn end_one(pid: i32, run_dir: &Path) -> io::Result<()> {
+fn kill_one(pid: i32, run_dir: &Path) -> io::Result<()> {
     let Ok(pidfd) = process::pidfd(pid) else { return Ok(()) }; // it has exited
     if !is_ours(pid, run_dir) {
         return Ok(()); // the pid was reused, or it runs the container's program and ends with the container

@@ -89,7 +89,7 @@ impl Tree {
     /// Returns a violation of `rootfs` if the reference does not fit the host, and an error if the disk of the state
     /// directory is full.
     pub(crate) fn assemble(
-        of: &Host,
+        host: &Host,
         plan: &Plan,
         names: Option<&etc::Contents>,
         dirs: &Dirs,
@@ -99,9 +99,9 @@ impl Tree {
         let (mut warnings, mut mounted) = (Vec::new(), Overlay { views: Vec::new(), has_names: false });
         match rootfs {
             Rootfs::Host => host::assemble(at, ids).map_err(|error| failed("rootfs `host`", &error))?,
-            Rootfs::Dir(lower) => mounted = assemble_dir(lower, &of.policy.rootfs_dirs, names, dirs, ids)?,
+            Rootfs::Dir(lower) => mounted = assemble_dir(lower, &host.policy.rootfs_dirs, names, dirs, ids)?,
             Rootfs::Pod => pod::assemble(at, ids).map_err(|error| failed("root of the pod", &error))?,
-            Rootfs::Image(image) => (warnings, mounted) = image::assemble(image, &of.layers(), names, dirs, ids)?,
+            Rootfs::Image(image) => (warnings, mounted) = image::assemble(image, &host.layers(), names, dirs, ids)?,
         }
         let root = open_dir(at).map_err(|error| failed("rootfs", &error))?;
         let Overlay { views, has_names } = mounted;

@@ -49,16 +49,18 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 impl Filter {
     /// Compiles the default filter for a process with these capabilities.
-    pub(crate) fn compile(held: &CapabilitySets) -> Result<Self, FilterError> {
+    pub(crate) fn compile(capabilities: &CapabilitySets) -> Result<Self, FilterError> {
         let mut rules: Rules = allowed::PLAIN.iter().map(|call| (*call, Vec::new())).collect();
         rules.insert(libc::SYS_clone, vec![without_namespaces()?]);
         rules.insert(libc::SYS_socket, families()?);
         rules.insert(libc::SYS_personality, personalities()?);
-        let administers = held.names.contains("CAP_SYS_ADMIN");
+        let administers = capabilities.names.contains("CAP_SYS_ADMIN");
         if administers {
             rules.extend([libc::SYS_clone, libc::SYS_clone3].map(|call| (call, Vec::new())));
         }
-        for (_, calls) in allowed::BY_CAPABILITY.iter().filter(|(capability, _)| held.names.contains(capability)) {
+        for (_, calls) in
+            allowed::BY_CAPABILITY.iter().filter(|(capability, _)| capabilities.names.contains(capability))
+        {
             rules.extend(calls.iter().map(|call| (*call, Vec::new())));
         }
         let absent: &[i64] = if administers { &[libc::SYS_io_setup] } else { &[libc::SYS_io_setup, libc::SYS_clone3] };
@@ -81,21 +83,21 @@ impl Filter {
     pub(crate) fn from_request(
         default: &Arc<Self>,
         isolation: &Isolation,
-        held: &CapabilitySets,
+        capabilities: &CapabilitySets,
     ) -> Result<(Arc<Self>, Vec<String>), Refused> {
-        let opens = |(capability, _): &(&str, &[i64])| held.names.contains(capability);
+        let opens = |(capability, _): &(&str, &[i64])| capabilities.names.contains(capability);
         if isolation.privileged {
             return Ok((Arc::new(Self { programs: Vec::new(), ours: false }), Vec::new()));
         }
         if !isolation.seccomp_profile.is_empty() {
-            let compiled = profile::compile(&isolation.seccomp_profile, held);
+            let compiled = profile::compile(&isolation.seccomp_profile, capabilities);
             let (filter, warnings) = compiled.map_err(|why| {
                 Refused::from_fields(Reason::Invalid, &[Violation::new("seccomp_profile", why.to_string())])
             })?;
             return Ok((Arc::new(filter), warnings));
         }
         if allowed::BY_CAPABILITY.iter().any(opens) {
-            let filter = Self::compile(held)
+            let filter = Self::compile(capabilities)
                 .map_err(|error| Refused::new(Reason::Internal, format!("seccomp: {}", crate::log::chain(&error))))?;
             return Ok((Arc::new(filter), Vec::new()));
         }

@@ -206,7 +206,7 @@ pub(crate) fn serve(host: Host, filter: Arc<Filter>, pool: Pool, args: Args) -> 
     heap::fill_holes();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
     let result = server.run(exit_when_idle);
-    server.end(ephemeral);
+    server.clean_up(ephemeral);
     result
 }
 
@@ -238,7 +238,7 @@ impl Server {
             if watchdog.is_some() {
                 let _ = sd_notify::notify(&[sd_notify::NotifyState::Watchdog]);
             }
-            if events.contains(&Event::Signal) && self.asked_to_end() {
+            if events.contains(&Event::Signal) && self.exit_requested() {
                 return Ok(()); // the shims keep running, and the next launcher finds them
             }
             self.handle_events(&events);
@@ -272,17 +272,17 @@ impl Server {
             shim.recv(kind);
         }
         if has(Event::Exec) {
-            self.look_after_execs();
+            self.reap_execs();
         }
         if has(Event::WarmContainer) {
             self.check_warm_pool();
         }
         if has(Event::Signer) {
-            self.look_after_signers();
+            self.reap_signers();
         }
-        self.look_after_shims(|shim| has(Event::ShimEnded(shim.pid)));
+        self.reap_shims(|shim| has(Event::ShimEnded(shim.pid)));
         if has(Event::Layer) {
-            self.layers.look_after();
+            self.layers.reap();
         }
         self.unreaped |= has(Event::Signal) || has(Event::Exec) || has(Event::Layer);
     }
@@ -306,7 +306,7 @@ impl Server {
     }
 
     /// Reads pending signals. Returns true if one asks this process to exit.
-    fn asked_to_end(&self) -> bool {
+    fn exit_requested(&self) -> bool {
         let mut asked = false;
         while let Some(Ok(Some(signal))) = self.signals.as_ref().map(SignalEvents::next) {
             asked |= signal == libc::SIGTERM || signal == libc::SIGINT;
@@ -377,11 +377,11 @@ impl Server {
     }
 
     /// Removes everything that the launcher made on the host.
-    fn end(&mut self, ephemeral: bool) {
+    fn clean_up(&mut self, ephemeral: bool) {
         let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
         let _ = fs::remove_file(&self.socket_path);
-        self.layers.end();
-        self.end_signers();
+        self.layers.kill_workers();
+        self.kill_signers();
         while self.stop_one_warm() {}
         self.hear_shims();
         // Their containers have ended: cleanup takes a moment.
@@ -403,7 +403,7 @@ impl Server {
             cpusets.remove_parent(&self.host.cgroup_parent);
         }
         if self.ranges_left.is_empty() {
-            self.claims.end();
+            self.claims.release_all();
         }
         if ephemeral {
             // A directory cannot be removed while this process has a mount on it.

@@ -121,7 +121,7 @@ struct Ready {
 
 /// Runs a container until it has ended. Returns the exit status of the shim's process.
 pub(crate) fn run(host: &Host, filter: &Arc<Filter>, launch: Launch, lifeline: Seqpacket) -> i32 {
-    match settle(NAME) {
+    match set_up(NAME) {
         Ok(signals) => live_through(host, filter, launch, lifeline, (None, signals)),
         Err(error) => {
             log::line(Level::Error, "", format_args!("the shim cannot start: {error}"));
@@ -161,7 +161,7 @@ fn live_through(
         Err(refused) => {
             control.refuse(refused);
             if let Some(unused) = warm {
-                unused.end(host);
+                unused.discard(host);
             }
         }
     }
@@ -176,7 +176,7 @@ fn isolate() -> std::io::Result<()> {
 }
 
 /// Sets up the process: its own session, a name, signals as events, child subreaper.
-fn settle(name: &CStr) -> std::io::Result<SignalEvents> {
+fn set_up(name: &CStr) -> std::io::Result<SignalEvents> {
     nix::unistd::setsid()?;
     rustix::thread::set_name(name)?;
     process::become_subreaper()?;
@@ -217,7 +217,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
                 keep_out_of_swap(&ready.watch, id.as_str());
             }
             let ended;
-            (ended, stop_at) = supervise::until_the_end(host, &mut ready, control, signals);
+            (ended, stop_at) = supervise::run_to_exit(host, &mut ready, control, signals);
             let ended_at = now();
             let timings =
                 Timings { prepare, start: started_at.since(ready_at), run: started.elapsed(), ..Timings::default() };
@@ -252,7 +252,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     let Ready { record, mut remains, log: output, watch, ports, .. } = *ready;
     let log_path = output.path().to_owned();
     // Drop the masked values before a helper is forked and before the exit is reported.
-    let (mut clients, of_log) = output.end();
+    let (mut clients, of_log) = output.finish();
     outcome.log = Some(of_log);
     drop(watch);
     if outputs.is_none() && clients.is_delivered() && remains.are_gone_at_once(host, &record) {

@@ -150,14 +150,14 @@ fn finish_remains(
 ) {
     let record = match RemainsState::from_dirs(&remains.dirs) {
         RemainsState::Ended => {
-            orphans::end(&host.run_dir, living);
+            orphans::kill_all(&host.run_dir, living);
             let _ = remains.wipe(id.as_str()); // logged
             remains.detach(host, id.as_str());
             remains.leave(host, id.as_str(), ExitRecorded::Yes);
             return;
         }
         RemainsState::NeverWas => {
-            orphans::end(&host.run_dir, living);
+            orphans::kill_all(&host.run_dir, living);
             return remains.discard(host, id.as_str());
         }
         RemainsState::Lost(record) => *record,
@@ -166,13 +166,13 @@ fn finish_remains(
     if remains.volumes.is_empty() {
         remains.volumes = recover::volumes(host, &record);
     }
-    let outcome = end(host, &record, remains, killed, living);
+    let outcome = stop_processes(host, &record, remains, killed, living);
     let recorded = remains.complete(host, record, outcome, || {});
     remains.leave(host, id.as_str(), recorded);
 }
 
 /// Ends the remaining processes of a container. Returns the known result.
-fn end(
+fn stop_processes(
     host: &Host,
     record: &ContainerRecord,
     remains: &Remains,
@@ -196,7 +196,7 @@ fn end(
         process::kill(init.pid);
     }
     kill_all(&host.hierarchies.pids(&remains.cgroup), &kept);
-    orphans::end(&host.run_dir, living);
+    orphans::kill_all(&host.run_dir, living);
     // The first process of a tree of actions runs no program.
     let seen = seen.filter(|_| record.plan.actions.is_none());
     let exit = record.exit.or(seen.map(Exit::from));
@@ -324,7 +324,7 @@ pub(crate) fn sweep(host: &Host) -> io::Result<Swept> {
             .filter_map(|id| Some(Dirs::new(host, id).read_record()?.prepared?.init))
             .filter_map(|init| identity::alive(&init).then_some(init.pid)),
     );
-    orphans::end(&host.run_dir, &living);
+    orphans::kill_all(&host.run_dir, &living);
     for id in lost {
         unwiped.extend(finish(host, &id, None, Vec::new(), None, &living));
     }

@@ -63,8 +63,8 @@ fn at(entry: &str) -> String {
 
 impl UnpackError {
     /// Creates the error of an exceeded limit.
-    pub(crate) fn limit(entry: &[u8], what: &'static str, found: u64, limit: u64) -> Self {
-        Self::Limit { entry: shown(entry), what, found, limit }
+    pub(crate) fn limit(entry: &[u8], what: &'static str, value: u64, limit: u64) -> Self {
+        Self::Limit { entry: shown(entry), what, found: value, limit }
     }
 
     pub(crate) fn archive(entry: &[u8], why: impl Into<String>) -> Self {

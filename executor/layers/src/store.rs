@@ -233,12 +233,12 @@ impl Ingest {
         self,
         layer: &DiffId,
         parents: &DiffId,
-        found: LayerProperties,
+        properties: LayerProperties,
         warning: Option<String>,
     ) -> Result<(), UnpackError> {
-        let name = if found.depends { dependent(layer, parents) } else { layer.hex() };
+        let name = if properties.depends { dependent(layer, parents) } else { layer.hex() };
         let commit = || -> io::Result<()> {
-            let about = About { version: VERSION, root: found.root, opaque: found.opaque, warning };
+            let about = About { version: VERSION, root: properties.root, opaque: properties.opaque, warning };
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = openat(&self.dir, ABOUT, flags, Mode::RUSR | Mode::WUSR)?;
             io::Write::write_all(&mut fs::File::from(file), &serde_json::to_vec(&about)?)?;

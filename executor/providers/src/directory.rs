@@ -31,9 +31,9 @@ impl Directory {
     }
 
     /// Reads a file on a blocking thread.
-    pub(crate) async fn read(&self, wanted: &FetchRequest) -> Result<Value, FetchError> {
+    pub(crate) async fn read(&self, request: &FetchRequest) -> Result<Value, FetchError> {
         let (dir, credentials) = (self.path.clone(), Arc::clone(&self.credentials));
-        let (path, rule) = (wanted.reference.path.clone(), wanted.rule.clone());
+        let (path, rule) = (request.reference.path.clone(), request.rule.clone());
         let read = tokio::task::spawn_blocking(move || {
             let content = read(&dir, &path, &rule, &credentials);
             executor_secrets::scrub_stack();

@@ -214,11 +214,11 @@ impl Providers {
         self.by_name.values().map(status).collect()
     }
 
-    /// Fetches secrets concurrently. The results are in the order of `wanted`. Each fetch ends within the provider's time limit.
-    pub async fn fetch(&self, wanted: &[FetchRequest]) -> Vec<Result<Fetched, FetchError>> {
+    /// Fetches secrets concurrently. The results are in the order of `requests`. Each fetch ends within the provider's time limit.
+    pub async fn fetch(&self, requests: &[FetchRequest]) -> Vec<Result<Fetched, FetchError>> {
         let mut groups: BTreeMap<BatchKey, Vec<usize>> = BTreeMap::new();
-        let mut results: Vec<Option<Result<Fetched, FetchError>>> = wanted.iter().map(|_| None).collect();
-        for (index, one) in wanted.iter().enumerate() {
+        let mut results: Vec<Option<Result<Fetched, FetchError>>> = requests.iter().map(|_| None).collect();
+        for (index, one) in requests.iter().enumerate() {
             let SecretReference { provider, path, key, version } = &one.reference;
             let whole = matches!(self.by_name.get(provider).map(|found| &found.kind), Some(Kind::Vault(_)));
             let key = (!whole).then(|| key.clone());
@@ -228,7 +228,7 @@ impl Providers {
         }
         let mut tasks = JoinSet::new();
         for ((name, ..), members) in groups {
-            let asked: Vec<FetchRequest> = members.iter().map(|index| wanted[*index].clone()).collect();
+            let asked: Vec<FetchRequest> = members.iter().map(|index| requests[*index].clone()).collect();
             let provider = self.by_name.get(&name).cloned();
             tasks.spawn(async move {
                 let fetched = match provider {

@@ -98,8 +98,11 @@ impl Vault {
     }
 
     /// Fetches entries of one secret.
-    pub(crate) async fn fetch(&self, wanted: &[FetchRequest]) -> Result<Vec<Result<Fetched, FetchError>>, FetchError> {
-        let Some(first) = wanted.first() else { return Ok(Vec::new()) };
+    pub(crate) async fn fetch(
+        &self,
+        requests: &[FetchRequest],
+    ) -> Result<Vec<Result<Fetched, FetchError>>, FetchError> {
+        let Some(first) = requests.first() else { return Ok(Vec::new()) };
         // Also checked at admission. This check is for records of requests that were admitted with another configuration.
         if let Some(why) = vault_path::refusal(&self.kv_mounts, &first.reference.path) {
             return Err(FetchError::new(ErrorKind::Denied, format!("the path {why}")));
@@ -107,20 +110,20 @@ impl Vault {
         if let Some(lease) = first.lease.as_ref().filter(|lease| lease.renewable)
             && let Some(renewed) = self.renew(lease).await?
         {
-            return Ok(wanted.iter().map(|_| Ok(Fetched::Renewed(renewed.clone()))).collect());
+            return Ok(requests.iter().map(|_| Ok(Fetched::Renewed(renewed.clone()))).collect());
         }
         let (path, is_kv) = self.path(&first.reference);
         let mut document = self.document(&VaultRequest::read(&path)).await?;
         let version = if is_kv { document.unwrap_version()? } else { String::new() };
         let lease = document.lease();
-        let entry = |wanted: &FetchRequest| {
-            let content = document.entry(&wanted.reference.key)?;
+        let entry = |request: &FetchRequest| {
+            let content = document.entry(&request.reference.key)?;
             if content.len() > REFERENCE_VALUE_MAX {
                 return Err(FetchError::too_large());
             }
             Ok(Fetched::Value(Value { content, version: version.clone(), lease: lease.clone() }))
         };
-        Ok(wanted.iter().map(entry).collect())
+        Ok(requests.iter().map(entry).collect())
     }
 
     /// Returns path and query for a reference, and true if it is in version 2 of KV.
@@ -155,22 +158,22 @@ impl Vault {
     /// Sends a request with a token. If the token is refused, it is replaced once.
     async fn document(&self, question: &VaultRequest<'_>) -> Result<Document, FetchError> {
         let session = self.session().await?;
-        match self.ask(&session.client, Some(&session.token), question).await {
+        match self.send(&session.client, Some(&session.token), question).await {
             Err(error) if error.kind == ErrorKind::Denied => {
                 // If the token is valid, it lacks the permission, and a new one would as well.
-                let looked_up = self.ask(&session.client, Some(&session.token), &VaultRequest::read(LOOKUP)).await;
+                let looked_up = self.send(&session.client, Some(&session.token), &VaultRequest::read(LOOKUP)).await;
                 if looked_up.is_ok() {
                     return Err(error);
                 }
                 let renewed = self.replace(&session).await?;
-                self.ask(&renewed.client, Some(&renewed.token), question).await
+                self.send(&renewed.client, Some(&renewed.token), question).await
             }
             answered => answered,
         }
     }
 
     /// Sends one request.
-    async fn ask(
+    async fn send(
         &self,
         client: &Client,
         token: Option<&HeaderValue>,

@@ -92,7 +92,7 @@ impl Redactor {
             }
             markers.push(Marker::new(value.name));
         }
-        forms.begin_encodings();
+        forms.start_encodings();
         let mut full = false;
         for ((owner, value), place) in (0..).zip(&values).zip(places) {
             // After one value did not fit, larger ones are not tried, which bounds the time as well.

@@ -63,14 +63,14 @@ pub(crate) fn limit_bounding_set(kept: &CapsHashSet, how: Bounding) -> io::Resul
 }
 
 /// Makes exactly these capabilities permitted and effective and, if `ambient_too`, inheritable and ambient.
-pub(crate) fn retain(held: &CapsHashSet, ambient_too: bool) -> io::Result<()> {
-    let inheritable = if ambient_too { held.clone() } else { CapsHashSet::new() };
+pub(crate) fn retain(capabilities: &CapsHashSet, ambient_too: bool) -> io::Result<()> {
+    let inheritable = if ambient_too { capabilities.clone() } else { CapsHashSet::new() };
     // Ambient first, because ambient capabilities must be inheritable; permitted last, because the other sets must be
     // subsets of it.
     caps::clear(None, CapSet::Ambient).map_err(failed)?;
     caps::set(None, CapSet::Inheritable, &inheritable).map_err(failed)?;
-    caps::set(None, CapSet::Effective, held).map_err(failed)?;
-    caps::set(None, CapSet::Permitted, held).map_err(failed)?;
+    caps::set(None, CapSet::Effective, capabilities).map_err(failed)?;
+    caps::set(None, CapSet::Permitted, capabilities).map_err(failed)?;
     inheritable.into_iter().try_for_each(|capability| caps::raise(None, CapSet::Ambient, capability).map_err(failed))
 }
 

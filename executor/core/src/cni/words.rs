@@ -39,7 +39,7 @@ const PORTS: &str = "portMappings";
 
 impl Capabilities {
     /// Returns the capabilities of a request: published ports and name servers.
-    pub fn from_asked(asked: &Connectivity) -> Self {
+    pub fn from_asked(connectivity: &Connectivity) -> Self {
         let mut all = Map::new();
         let port = |port: &crate::plan::PublishedPort| {
             let mut mapping = json!({
@@ -52,12 +52,15 @@ impl Capabilities {
             }
             mapping
         };
-        if !asked.ports.is_empty() {
-            all.insert(PORTS.into(), asked.ports.iter().map(port).collect());
+        if !connectivity.ports.is_empty() {
+            all.insert(PORTS.into(), connectivity.ports.iter().map(port).collect());
         }
-        if !asked.dns_servers.is_empty() || !asked.dns_searches.is_empty() || !asked.dns_options.is_empty() {
-            let servers: Vec<String> = asked.dns_servers.iter().map(ToString::to_string).collect();
-            let dns = json!({ "servers": servers, "searches": asked.dns_searches, "options": asked.dns_options });
+        if !connectivity.dns_servers.is_empty()
+            || !connectivity.dns_searches.is_empty()
+            || !connectivity.dns_options.is_empty()
+        {
+            let servers: Vec<String> = connectivity.dns_servers.iter().map(ToString::to_string).collect();
+            let dns = json!({ "servers": servers, "searches": connectivity.dns_searches, "options": connectivity.dns_options });
             all.insert("dns".into(), dns);
         }
         Self(all)
@@ -105,14 +108,14 @@ pub fn stdin(
     network: &CniNetwork,
     plugin: &Plugin,
     version: Version,
-    asked: &Capabilities,
+    capabilities: &Capabilities,
     previous: Option<&Value>,
 ) -> Value {
     let mut config = plugin.config.clone();
     config.remove("cniVersions");
     config.insert("name".into(), network.name.clone().into());
     config.insert("cniVersion".into(), version.name().into());
-    let theirs: Map<String, Value> = asked
+    let theirs: Map<String, Value> = capabilities
         .0
         .iter()
         .filter(|(capability, _)| declares(plugin, capability))

@@ -44,10 +44,10 @@ pub fn held(isolation: &Isolation, uid: u32) -> CapabilitySets {
 }
 
 /// Returns the sets in the specification's form.
-pub(super) fn sets(held: &CapabilitySets) -> Result<LinuxCapabilities, OciSpecError> {
+pub(super) fn sets(capabilities: &CapabilitySets) -> Result<LinuxCapabilities, OciSpecError> {
     let known = |name: &&'static str| name.strip_prefix("CAP_")?.parse().ok();
-    let all: Capabilities = held.names.iter().filter_map(known).collect();
-    let ambient = if held.ambient { all.clone() } else { Capabilities::new() };
+    let all: Capabilities = capabilities.names.iter().filter_map(known).collect();
+    let ambient = if capabilities.ambient { all.clone() } else { Capabilities::new() };
     LinuxCapabilitiesBuilder::default()
         .bounding(all.clone())
         .effective(all.clone())

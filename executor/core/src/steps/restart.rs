@@ -223,7 +223,7 @@ impl Steps {
     }
 
     /// Ends a delay because the step was cancelled. The step gets the status of the last run.
-    pub(super) fn end_wait(&mut self, index: usize, now: Timestamp) {
+    pub(super) fn cancel_wait(&mut self, index: usize, now: Timestamp) {
         let Role::Restart(restarts) = &mut self.steps[index].role else { return };
         restarts.record.next_at = None;
         let exit = restarts.record.last.as_ref().and_then(|last| last.exit);

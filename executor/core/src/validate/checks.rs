@@ -54,13 +54,13 @@ const CONNECTION_HEADERS: [&str; 10] = [
 ];
 
 /// Checks the requested checks, and fills in defaults. `None` if there are none.
-pub(super) fn check(asked: &Checks, policy: &Policy, report: &mut Report) -> Option<Checks> {
-    let start_timeout = or(asked.start_timeout, START_TIMEOUT_DEFAULT);
-    let starts = !asked.startup.is_empty() || !asked.liveness.is_empty();
-    if !starts && !asked.start_timeout.is_zero() && asked.start_timeout != START_TIMEOUT_DEFAULT {
+pub(super) fn check(checks: &Checks, policy: &Policy, report: &mut Report) -> Option<Checks> {
+    let start_timeout = or(checks.start_timeout, START_TIMEOUT_DEFAULT);
+    let starts = !checks.startup.is_empty() || !checks.liveness.is_empty();
+    if !starts && !checks.start_timeout.is_zero() && checks.start_timeout != START_TIMEOUT_DEFAULT {
         report.add("checks.start_timeout", Conflict.because("needs a startup or a liveness check"));
     }
-    span("checks.start_timeout", asked.start_timeout, Duration::ZERO, SPAN_MAX, report);
+    span("checks.start_timeout", checks.start_timeout, Duration::ZERO, SPAN_MAX, report);
     let mut list = |name: &str, of: &[Check], is_startup: bool| {
         if of.len() > CHECKS_MAX {
             let why = format!("has {} entries; at most {CHECKS_MAX}", of.len());
@@ -70,7 +70,7 @@ pub(super) fn check(asked: &Checks, policy: &Policy, report: &mut Report) -> Opt
         let one = |(index, check): (usize, &Check)| {
             let field = format!("checks.{name}[{index}]");
             let filled = one(&field, check, is_startup, policy, report);
-            let decides_start = is_startup || (name == "liveness" && asked.startup.is_empty());
+            let decides_start = is_startup || (name == "liveness" && checks.startup.is_empty());
             if decides_start && filled.initial_delay.saturating_add(filled.timeout) > start_timeout {
                 let why = "initial_delay and timeout together are longer than start_timeout";
                 report.add(field, Conflict.because(why));
@@ -79,11 +79,11 @@ pub(super) fn check(asked: &Checks, policy: &Policy, report: &mut Report) -> Opt
         };
         of.iter().enumerate().map(one).collect()
     };
-    let startup = list("startup", &asked.startup, true);
-    let liveness = list("liveness", &asked.liveness, false);
-    let readiness = list("readiness", &asked.readiness, false);
-    let any = starts || !asked.readiness.is_empty();
-    any.then_some(Checks { startup, liveness, readiness, start_timeout, monitor: asked.monitor })
+    let startup = list("startup", &checks.startup, true);
+    let liveness = list("liveness", &checks.liveness, false);
+    let readiness = list("readiness", &checks.readiness, false);
+    let any = starts || !checks.readiness.is_empty();
+    any.then_some(Checks { startup, liveness, readiness, start_timeout, monitor: checks.monitor })
 }
 
 /// Checks that programs request the environment of the container's process only if it is kept.

@@ -30,23 +30,23 @@ const UNBOUND: [&str; 4] = ["ALL", "CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_SYS_ADMI
 
 /// Checks the requested network settings against the kind of network and the policy.
 pub(super) fn check(
-    asked: &Connectivity,
+    connectivity: &Connectivity,
     network: Network,
     isolation: &Isolation,
     policy: &Policy,
     report: &mut Report,
 ) {
     if network == Network::Cni {
-        check_egress(asked, isolation, policy, report);
+        check_egress(connectivity, isolation, policy, report);
     } else {
-        refuse_without_cni(asked, report);
+        refuse_without_cni(connectivity, report);
     }
-    egress::check(&asked.egress_rules, report);
-    check_network_name(&asked.network_name, report);
-    check_ports(asked, policy, report);
-    check_hostname(&asked.hostname, network, report);
-    check_dns(asked, report);
-    check_network_namespace(&asked.network_namespace, network, policy, report);
+    egress::check(&connectivity.egress_rules, report);
+    check_network_name(&connectivity.network_name, report);
+    check_ports(connectivity, policy, report);
+    check_hostname(&connectivity.hostname, network, report);
+    check_dns(connectivity, report);
+    check_network_namespace(&connectivity.network_namespace, network, policy, report);
 }
 
 /// Checks the path of a network namespace to join: it is set only for that kind of network, and allowed by the

@@ -131,7 +131,7 @@ pub(super) fn directories(
 
 /// Checks how many bytes a process may write among its files: the requested number, or a part of its memory.
 pub(super) fn writable(
-    asked: u64,
+    requested_bytes: u64,
     memory_bytes: u64,
     files: &[PlannedFile],
     directories: &[PathBuf],
@@ -141,9 +141,10 @@ pub(super) fn writable(
         report.add("writable_files", "needs a file in volume_mounted_files, or a directory in file_directories");
         return None;
     }
-    let bytes_max = if asked == 0 { WRITABLE_DEFAULT.min(memory_bytes / WRITABLE_SHARE) } else { asked };
-    if asked != 0 && (asked < WRITABLE_MIN || asked > memory_bytes) {
-        let why = format!("is {asked}; {WRITABLE_MIN} to {memory_bytes} (limits.memory_bytes) is allowed");
+    let bytes_max =
+        if requested_bytes == 0 { WRITABLE_DEFAULT.min(memory_bytes / WRITABLE_SHARE) } else { requested_bytes };
+    if requested_bytes != 0 && (requested_bytes < WRITABLE_MIN || requested_bytes > memory_bytes) {
+        let why = format!("is {requested_bytes}; {WRITABLE_MIN} to {memory_bytes} (limits.memory_bytes) is allowed");
         report.add("writable_files.bytes_max", why);
         return None;
     }

@@ -6,14 +6,14 @@ use crate::limits::EXTRA_GROUPS_MAX;
 use crate::plan::{Principal, UserNamespace};
 
 /// Checks their names and numbers.
-pub(super) fn check(asked: &[&str], namespace: UserNamespace, report: &mut Report) -> Vec<Principal> {
-    if asked.len() > EXTRA_GROUPS_MAX {
-        let why = format!("has {} entries; at most {EXTRA_GROUPS_MAX}", asked.len());
+pub(super) fn check(names: &[&str], namespace: UserNamespace, report: &mut Report) -> Vec<Principal> {
+    if names.len() > EXTRA_GROUPS_MAX {
+        let why = format!("has {} entries; at most {EXTRA_GROUPS_MAX}", names.len());
         report.add("extra_groups", TooMany.because(why));
         return Vec::new();
     }
-    let mut groups: Vec<Principal> = Vec::with_capacity(asked.len());
-    for (index, text) in asked.iter().enumerate() {
+    let mut groups: Vec<Principal> = Vec::with_capacity(names.len());
+    for (index, text) in names.iter().enumerate() {
         let field = format!("extra_groups[{index}]");
         match parse_principal(text, "group").and_then(|group| fits(group, "group", namespace)) {
             Err(why) => report.add(field, why),

@@ -47,8 +47,8 @@ const OF_DEV: [&str; 16] = [
 ];
 
 /// Checks the requested options, and fills in defaults.
-pub(super) fn check(asked: &HostOptions, policy: &Policy, report: &mut Report) -> HostOptions {
-    let HostOptions { cpus, memory_nodes, oom_score_adj, ulimits, apparmor_profile, devices } = asked;
+pub(super) fn check(options: &HostOptions, policy: &Policy, report: &mut Report) -> HostOptions {
+    let HostOptions { cpus, memory_nodes, oom_score_adj, ulimits, apparmor_profile, devices } = options;
     let mut list = |field: &str, text: &str| -> String {
         if text.is_empty() {
             return String::new();

@@ -56,42 +56,42 @@ pub const SECCOMP_PROFILE_MAX: usize = 256 << 10;
 const ALL: &str = "ALL";
 
 /// Checks the requested isolation, and returns it in canonical spelling.
-pub(super) fn check(asked: &Isolation, policy: &Policy, report: &mut Report) -> Isolation {
+pub(super) fn check(isolation: &Isolation, policy: &Policy, report: &mut Report) -> Isolation {
     let refused = |key: &str| format!("is not allowed by this daemon's configuration ({key})");
-    if asked.privileged && !policy.allow_privileged {
+    if isolation.privileged && !policy.allow_privileged {
         report.add("privileged", NotAllowed.because(refused("allow_privileged")));
     }
-    if asked.user_namespace == UserNamespace::Host && !policy.allow_host_userns {
+    if isolation.user_namespace == UserNamespace::Host && !policy.allow_host_userns {
         report.add("user_namespace", NotAllowed.because(format!("`host` {}", refused("allow_host_userns"))));
     }
-    if asked.docker_socket && policy.docker_socket.as_os_str().is_empty() {
+    if isolation.docker_socket && policy.docker_socket.as_os_str().is_empty() {
         report.add("docker_socket", NotAllowed.because(refused("docker_socket")));
     }
     // Owner and group of the socket are ids of the host.
-    if asked.docker_socket && asked.user_namespace == UserNamespace::Own {
+    if isolation.docker_socket && isolation.user_namespace == UserNamespace::Own {
         let why = "needs `user_namespace: host`, because the socket belongs to users of the host";
         report.add("docker_socket", Conflict.because(why));
     }
-    if !asked.seccomp_profile.is_empty() {
-        let bytes = asked.seccomp_profile.len();
+    if !isolation.seccomp_profile.is_empty() {
+        let bytes = isolation.seccomp_profile.len();
         if bytes > SECCOMP_PROFILE_MAX {
             report.add("seccomp_profile", TooLong.because(format!("has {bytes} bytes; at most {SECCOMP_PROFILE_MAX}")));
         }
         if !policy.allow_seccomp_profile {
             report.add("seccomp_profile", NotAllowed.because(refused("allow_seccomp_profile")));
         }
-        if asked.privileged {
+        if isolation.privileged {
             let why = "has no effect with `privileged`; only one may be set";
             report.add("seccomp_profile", Conflict.because(why));
         }
     }
-    let added = names("capabilities.add", &asked.capabilities_added, report);
-    let dropped = names("capabilities.drop", &asked.capabilities_dropped, report);
+    let added = names("capabilities.add", &isolation.capabilities_added, report);
+    let dropped = names("capabilities.drop", &isolation.capabilities_dropped, report);
     let allowed = |name: &String| policy.capabilities_allowed.iter().any(|one| one == name || one == ALL);
     for name in added.iter().filter(|name| !allowed(name)) {
         report.add("capabilities.add", NotAllowed.because(format!("{name} {}", refused("capabilities_allowed"))));
     }
-    Isolation { capabilities_added: added, capabilities_dropped: dropped, ..asked.clone() }
+    Isolation { capabilities_added: added, capabilities_dropped: dropped, ..isolation.clone() }
 }
 
 /// Converts names of capabilities to the kernel's spelling, sorted, without duplicates.

@@ -102,12 +102,12 @@ fn check(limits: &Limits, policy: &Policy, report: &mut Report) {
 /// Checks the limits of a sidecar, which must be within the limits of the container.
 pub(super) fn sidecar_limits(
     index: usize,
-    asked: &SidecarLimits,
+    sidecar: &SidecarLimits,
     sidecars: usize,
     limits: &Limits,
     report: &mut Report,
 ) {
-    let SidecarLimits { memory_bytes, pids } = *asked;
+    let SidecarLimits { memory_bytes, pids } = *sidecar;
     if index >= sidecars || (memory_bytes, pids) == (0, 0) {
         report.add("sidecars", "has limits for a sidecar that does not exist, or limits that are all 0");
         return;

@@ -6,24 +6,24 @@ use crate::limits::{LOG_RATE_MAX, LOG_TAGS_MAX};
 use crate::plan::{LogLimits, Logging};
 
 /// Checks limits and tags, and fills in the policy's defaults.
-pub(super) fn check(asked: &DraftLogging, policy: &Policy, report: &mut Report) -> Logging {
-    pairs("log_tags", &asked.tags, LOG_TAGS_MAX, report);
+pub(super) fn check(logging: &DraftLogging, policy: &Policy, report: &mut Report) -> Logging {
+    pairs("log_tags", &logging.tags, LOG_TAGS_MAX, report);
     let bytes = Rate {
         field: "log_limits.bytes_per_second",
-        asked: asked.bytes_per_second,
+        asked: logging.bytes_per_second,
         default: policy.default_log_bytes_per_second,
         max: policy.log_bytes_per_second_max,
         key: "log_bytes_per_second_max",
     };
     let lines = Rate {
         field: "log_limits.lines_per_second",
-        asked: asked.lines_per_second,
+        asked: logging.lines_per_second,
         default: policy.default_log_lines_per_second,
         max: policy.log_lines_per_second_max,
         key: "log_lines_per_second_max",
     };
     let limits = LogLimits { bytes_per_second: bytes.check(report), lines_per_second: lines.check(report) };
-    Logging { limits, tags: asked.tags.clone() }
+    Logging { limits, tags: logging.tags.clone() }
 }
 
 /// A requested limit with the policy's values for it; -1 is no limit.

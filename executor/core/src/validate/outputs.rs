@@ -12,19 +12,19 @@ use crate::plan::{OutputSource, PlannedFile, PlannedOutputs};
 
 /// Checks the outputs, and their conflicts with secret files and the policy.
 pub(super) fn check(
-    asked: &DraftOutputs<'_>,
+    outputs: &DraftOutputs<'_>,
     secrets: &[PlannedFile],
     policy: &Policy,
     report: &mut Report,
 ) -> Option<PlannedOutputs> {
     let before = report.0.len();
-    let bytes_max = if asked.bytes_max == 0 { policy.outputs_bytes_max } else { asked.bytes_max };
+    let bytes_max = if outputs.bytes_max == 0 { policy.outputs_bytes_max } else { outputs.bytes_max };
     if bytes_max > policy.outputs_bytes_max {
         let most = policy.outputs_bytes_max;
         let why = format!("is {bytes_max}; at most {most} (outputs_bytes_max)");
         report.add("outputs.bytes_max", OutOfRange.because(why));
     }
-    let source = match (asked.files.is_empty(), asked.directory.is_empty()) {
+    let source = match (outputs.files.is_empty(), outputs.directory.is_empty()) {
         (true, true) => {
             report.add("outputs", Required.because("has neither files nor a directory; set one of them"));
             return None;
@@ -34,19 +34,19 @@ pub(super) fn check(
             return None;
         }
         (true, false) => {
-            if let Err(why) = check_path(asked.directory) {
+            if let Err(why) = check_path(outputs.directory) {
                 report.add("outputs.directory", why);
             }
-            OutputSource::Directory(asked.directory.into())
+            OutputSource::Directory(outputs.directory.into())
         }
         (false, true) => {
-            if asked.files.len() > LIST_MAX {
-                let why = format!("has {} entries; at most {LIST_MAX}", asked.files.len());
+            if outputs.files.len() > LIST_MAX {
+                let why = format!("has {} entries; at most {LIST_MAX}", outputs.files.len());
                 report.add("outputs.files", TooMany.because(why));
                 return None;
             }
             let mut seen = BTreeSet::new();
-            for (index, path) in asked.files.iter().enumerate() {
+            for (index, path) in outputs.files.iter().enumerate() {
                 let field = || format!("outputs.files[{index}]");
                 if let Err(why) = check_path(path) {
                     report.add(field(), why);
@@ -57,7 +57,7 @@ pub(super) fn check(
                     report.add(field(), Conflict.because(why));
                 }
             }
-            OutputSource::Files(asked.files.iter().map(PathBuf::from).collect())
+            OutputSource::Files(outputs.files.iter().map(PathBuf::from).collect())
         }
     };
     (report.0.len() == before).then_some(PlannedOutputs { source, bytes_max })

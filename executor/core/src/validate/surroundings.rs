@@ -31,14 +31,14 @@ const OF_IPC: [&str; 8] = [
 
 /// Checks the requested settings, and fills in defaults.
 pub(super) fn check(
-    asked: &Surroundings,
+    surroundings: &Surroundings,
     network: Network,
     isolation: &Isolation,
     limits: &Limits,
     with_token: bool,
     report: &mut Report,
 ) -> Surroundings {
-    let Surroundings { tmpfs, shm_bytes, sysctls, extra_hosts, init } = asked;
+    let Surroundings { tmpfs, shm_bytes, sysctls, extra_hosts, init } = surroundings;
     if tmpfs.len() > TMPFS_COUNT_MAX {
         report.add("tmpfs", TooMany.because(format!("has {} entries; at most {TMPFS_COUNT_MAX}", tmpfs.len())));
     } else {

@@ -39,13 +39,13 @@ impl MessageSurroundings<'_> {
 
 /// Checks the file and its conflicts with other mounts, and fills in defaults.
 pub(super) fn message(
-    asked: &TerminationMessage,
+    message: &TerminationMessage,
     beside: &MessageSurroundings<'_>,
     report: &mut Report,
 ) -> TerminationMessage {
-    let or_default = asked.path.as_os_str().is_empty();
-    let path = if or_default { PathBuf::from(TERMINATION_PATH_DEFAULT) } else { asked.path.clone() };
-    let bytes_max = if asked.bytes_max == 0 { TERMINATION_BYTES_DEFAULT } else { asked.bytes_max };
+    let or_default = message.path.as_os_str().is_empty();
+    let path = if or_default { PathBuf::from(TERMINATION_PATH_DEFAULT) } else { message.path.clone() };
+    let bytes_max = if message.bytes_max == 0 { TERMINATION_BYTES_DEFAULT } else { message.bytes_max };
     if bytes_max > TERMINATION_BYTES_MAX {
         let why = format!("is {bytes_max}; at most {TERMINATION_BYTES_MAX}");
         report.add("termination_message.bytes_max", OutOfRange.because(why));
@@ -57,7 +57,7 @@ pub(super) fn message(
     if let Some(why) = check(&path).err().or_else(conflict) {
         report.add("termination_message.path", why);
     }
-    TerminationMessage { path, bytes_max, fallback_to_logs: asked.fallback_to_logs }
+    TerminationMessage { path, bytes_max, fallback_to_logs: message.fallback_to_logs }
 }
 
 /// Checks that a path is absolute and consists of plain names.

@@ -92,23 +92,23 @@ pub fn check_device_mount(host_path: &Path, target: &Path, plan: &Plan) -> Resul
 
 /// Checks the volumes, and fills in defaults.
 pub(super) fn check(
-    asked: &[Volume],
+    volumes: &[Volume],
     beside: &VolumeSurroundings<'_>,
     policy: &Policy,
     report: &mut Report,
 ) -> Vec<Volume> {
-    if asked.len() > VOLUMES_MAX {
-        report.add("volumes", TooMany.because(format!("has {} entries; at most {VOLUMES_MAX}", asked.len())));
+    if volumes.len() > VOLUMES_MAX {
+        report.add("volumes", TooMany.because(format!("has {} entries; at most {VOLUMES_MAX}", volumes.len())));
         return Vec::new();
     }
     let mut seen = BTreeSet::new();
-    for (index, volume) in asked.iter().enumerate() {
+    for (index, volume) in volumes.iter().enumerate() {
         let field = |name: &str| format!("volumes[{index}].{name}");
         match path(&volume.path, beside) {
             Err(why) => report.add(field("path"), why),
             Ok(()) if !seen.insert(&volume.path) => report.add(field("path"), Duplicate.because("is given twice")),
             Ok(()) => {
-                if let Some(why) = conflict(volume, asked, beside) {
+                if let Some(why) = conflict(volume, volumes, beside) {
                     report.add(field("path"), Conflict.because(why));
                 }
             }
@@ -125,7 +125,7 @@ pub(super) fn check(
         }
         volume
     };
-    asked.iter().map(filled).collect()
+    volumes.iter().map(filled).collect()
 }
 
 fn path(path: &Path, beside: &VolumeSurroundings<'_>) -> Result<(), FieldFault> {

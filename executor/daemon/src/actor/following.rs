@@ -75,7 +75,7 @@ async fn follow(node: &Arc<Node>, handle: &Arc<Handle>) {
         loop {
             tokio::select! {
                 () = &mut pause => break,
-                Ok(()) = rules.changed() => end_denied(node, handle).await,
+                Ok(()) = rules.changed() => stop_denied(node, handle).await,
             }
         }
         again = false;
@@ -138,7 +138,7 @@ fn is_allowed(node: &Node, source: &SourceRecord) -> bool {
 
 /// Stops refreshing sources that no rule allows any longer. The container keeps their values, marked as stale, until an
 /// update names them again.
-async fn end_denied(node: &Node, handle: &Handle) {
+async fn stop_denied(node: &Node, handle: &Handle) {
     let Some(facts) = handle.facts() else { return };
     let denied = facts.sources.iter().filter(|source| source.followed && !is_allowed(node, source));
     let mut ended = Vec::new();
@@ -155,7 +155,7 @@ async fn end_denied(node: &Node, handle: &Handle) {
 
 /// Polls the providers once, and replaces changed values.
 async fn refresh(node: &Arc<Node>, handle: &Arc<Handle>) -> RefreshOutcome {
-    end_denied(node, handle).await;
+    stop_denied(node, handle).await;
     // Sources and generation are consistent under the update lock.
     let turn = handle.updating.lock().await;
     let Some(facts) = handle.facts() else { return RefreshOutcome::Fresh };

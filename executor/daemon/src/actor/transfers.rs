@@ -217,7 +217,7 @@ impl Transfer {
         let pidfd = idle.pidfd().map_err(failed)?;
         let call = ShimCall::LimitWorker(LimitWorker { transfer: self.number() });
         match self.link.call_with_fds(call, &[pidfd.as_fd()]).await {
-            Ok(_) => Ok(idle.give(job, fds).map_err(failed)?),
+            Ok(_) => Ok(idle.send(job, fds).map_err(failed)?),
             Err(Some(refused)) if refused.reason() != Reason::NotFound => {
                 Err(Failure::transient(format!("worker: {}", refused.message)).into())
             }

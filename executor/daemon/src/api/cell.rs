@@ -76,7 +76,7 @@ impl Cell for CellService {
     }
 
     async fn undrain(&self, _: Request<v1::UndrainRequest>) -> Result<Response<v1::UndrainResponse>, Status> {
-        drain::end(&self.node).await;
+        drain::cancel(&self.node).await;
         Ok(Response::new(v1::UndrainResponse {}))
     }
 

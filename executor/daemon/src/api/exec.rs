@@ -53,7 +53,7 @@ pub(super) async fn exec(
         ExecOutcome::Running(session, stdio) => {
             let _ = sender.send(Ok(response(Out::Started(v1::ExecStarted { pid: session.pid })))).await;
             if detached {
-                tokio::spawn(leave(Arc::clone(node), session, stdio.stdout, stdio.stderr));
+                tokio::spawn(discard_output(Arc::clone(node), session, stdio.stdout, stdio.stderr));
             } else {
                 tokio::spawn(run_session(Arc::clone(node), session, stdio, requests, sender));
             }
@@ -108,7 +108,7 @@ async fn run_session(
         Ok(None) => {
             drop((pumps, sender));
             let (stdout, stderr) = own;
-            return leave(node, session, stdout, stderr).await;
+            return discard_output(node, session, stdout, stderr).await;
         }
         Err(status) => Err(status),
     };
@@ -122,7 +122,7 @@ async fn run_session(
 struct Detached;
 
 /// Waits until a detached process exits. Its output is discarded, so that the process does not block.
-async fn leave(node: Arc<Node>, session: ExecSession, stdout: Arc<StdioFd>, stderr: Option<Arc<StdioFd>>) {
+async fn discard_output(node: Arc<Node>, session: ExecSession, stdout: Arc<StdioFd>, stderr: Option<Arc<StdioFd>>) {
     let mut pumps = JoinSet::new();
     for end in std::iter::once(stdout).chain(stderr) {
         pumps.spawn(async move {

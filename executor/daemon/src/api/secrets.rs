@@ -78,7 +78,7 @@ pub(super) async fn get(node: &Arc<Node>, presented: Presented, id: &str) -> Res
     }
     let handle = node.registry.get(&container).ok_or_else(denied)?;
     let file = tokio::select! {
-        file = tokio::time::timeout(PATIENCE, ask(&handle, &digest)) => file.map_err(|_| denied())??,
+        file = tokio::time::timeout(PATIENCE, request_secrets(&handle, &digest)) => file.map_err(|_| denied())??,
         () = ending(&handle) => return Err(denied()),
     };
     // The response has copies. The memory file is overwritten now, for every holder of a descriptor.
@@ -94,7 +94,7 @@ pub(super) async fn get(node: &Arc<Node>, presented: Presented, id: &str) -> Res
 }
 
 /// Requests the secrets from the shim.
-async fn ask(handle: &Handle, digest: &TokenDigest) -> Result<MemFile, ApiError> {
+async fn request_secrets(handle: &Handle, digest: &TokenDigest) -> Result<MemFile, ApiError> {
     handle.settled().await;
     let link = handle.shim().ok_or_else(denied)?;
     let call = ShimCall::ReadSecrets(ReadSecrets { token_digest: digest.to_bytes() });

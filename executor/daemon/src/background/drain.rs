@@ -40,10 +40,10 @@ pub(crate) struct DrainRequest {
 /// Starts a drain, or joins the current one, whose deadline this request can bring forward.
 pub(crate) async fn start(node: &Arc<Node>, request: DrainRequest) {
     // Spawned, so that a client that disconnects does not leave a drain without its task.
-    let _ = tokio::spawn(begin_whole(Arc::clone(node), request)).await;
+    let _ = tokio::spawn(start_whole(Arc::clone(node), request)).await;
 }
 
-async fn begin_whole(node: Arc<Node>, request: DrainRequest) {
+async fn start_whole(node: Arc<Node>, request: DrainRequest) {
     let now = crate::now();
     let deadline_at = after(now, request.deadline);
     node.registry.set_closed(true);
@@ -69,7 +69,7 @@ async fn begin_whole(node: Arc<Node>, request: DrainRequest) {
 }
 
 /// Accepts containers again. Containers that were already stopped keep stopping.
-pub(crate) async fn end(node: &Node) {
+pub(crate) async fn cancel(node: &Node) {
     let ended = node.change_cell(|state| {
         if state.drain.take().is_some() {
             node.registry.set_closed(false);

@@ -57,7 +57,7 @@ pub(super) fn prepare(paths: &Paths, account: &Account, root: bool) -> Result<Ow
         // Without root the launcher or systemd creates this directory.
         let runtime = make_below(&run, RUNTIME_SOURCE, 0o755).map_err(failed("make directory", paths.runtime_dir()))?;
         let handed = |dir: &OwnedFd, levels, path| {
-            hand_over(dir, levels, account).map_err(failed("change the owners of the files in", path))
+            change_owners(dir, levels, account).map_err(failed("change the owners of the files in", path))
         };
         handed(&runtime, None, paths.runtime_dir())?;
         handed(&ledger, Some(0), paths.ledger())?;
@@ -99,7 +99,7 @@ fn open_one(dir: &OwnedFd, name: impl rustix::path::Arg, flags: OFlags, mode: Mo
 /// Changes the owner of a directory to the account, and of the files in it, `levels` of directories deep, that an
 /// earlier daemon with another user created. Entries with another owner than the directory, and files with several hard
 /// links, do not come from a daemon and stay unchanged.
-fn hand_over(dir: &OwnedFd, levels: Option<usize>, account: &Account) -> io::Result<()> {
+fn change_owners(dir: &OwnedFd, levels: Option<usize>, account: &Account) -> io::Result<()> {
     let before = fstat(dir)?;
     let (uid, gid) = (Uid::from_raw(account.uid), Gid::from_raw(account.gid));
     if before.st_uid != account.uid
@@ -117,7 +117,7 @@ fn hand_over(dir: &OwnedFd, levels: Option<usize>, account: &Account) -> io::Res
             match FileType::from_raw_mode(found.st_mode) {
                 _ if found.st_uid != before.st_uid || found.st_dev != before.st_dev => {}
                 FileType::Directory if levels > 0 => {
-                    hand_over(&open(OFlags::RDONLY | OFlags::DIRECTORY)?, Some(levels - 1), account)?;
+                    change_owners(&open(OFlags::RDONLY | OFlags::DIRECTORY)?, Some(levels - 1), account)?;
                 }
                 FileType::RegularFile if found.st_nlink == 1 => {
                     chownat(&seen, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;

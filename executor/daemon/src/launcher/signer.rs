@@ -49,14 +49,14 @@ impl Signer {
         let mut slot = self.0.lock().await;
         // Taken out of the slot, so that a cancelled request leaves no connection behind.
         if let Some(open) = slot.take()
-            && let Ok(answer) = open.ask(request).await
+            && let Ok(answer) = open.request(request).await
         {
             let chain = open.ready.chain.clone();
             *slot = Some(open);
             return Ok(Certified { signed: answer?, chain });
         }
         let open = open(launcher).await?;
-        let answer = open.ask(request).await.map_err(|why| gone(&why))?;
+        let answer = open.request(request).await.map_err(|why| gone(&why))?;
         let chain = open.ready.chain.clone();
         *slot = Some(open);
         Ok(Certified { signed: answer?, chain })
@@ -76,7 +76,7 @@ impl Signer {
 
 impl OpenedSigner {
     /// Sends one request. Returns the certificate or its refusal, or the error if the process is gone.
-    async fn ask(&self, request: &SignRequest) -> Result<Result<Signed, ApiError>, String> {
+    async fn request(&self, request: &SignRequest) -> Result<Result<Signed, ApiError>, String> {
         let exchange = async {
             self.packets.send(&request.encode_to_vec(), &[]).await.map_err(|error| crate::plain(&error))?;
             answer(&self.packets).await

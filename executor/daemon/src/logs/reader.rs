@@ -136,7 +136,7 @@ impl LogReader {
                 Some(line) => match logline::parse(line) {
                     Some(Line::Entry(entry)) => {
                         let before = self.place;
-                        self.place.pass(&entry);
+                        self.place.advance(&entry);
                         item(LogItem::Entry(entry, before));
                     }
                     Some(Line::Place(_, place, missing)) => {
@@ -322,7 +322,7 @@ mod tests {
             let line = line(text);
             let Some(Line::Entry(entry)) = logline::parse(&line[..line.len() - 1]) else { panic!("{text}") };
             log.write(&line);
-            place.pass(&entry);
+            place.advance(&entry);
             place
         };
         let rotate = |log: &mut TestWriter, place: LogPosition| {

@@ -191,7 +191,7 @@ pub(crate) async fn start(node: &Arc<Node>, start: Start) -> Result<ExecOutcome,
     };
     let terminal = exec.terminal;
     drop(start);
-    hand_over(node, handle.id(), LauncherCall::Exec(exec), terminal, payload).await
+    send_to_launcher(node, handle.id(), LauncherCall::Exec(exec), terminal, payload).await
 }
 
 /// Copies files through an executor process in the container that runs as `user`; as the container's user if empty.
@@ -226,7 +226,7 @@ pub(crate) async fn archive(
         ..protocol::Exec::default()
     };
     let call = LauncherCall::Archive(protocol::Archive { exec: Some(exec), work: work.into() });
-    hand_over(node, handle.id(), call, false, payload).await
+    send_to_launcher(node, handle.id(), call, false, payload).await
 }
 
 /// Direction of a copy.
@@ -262,7 +262,7 @@ fn exhausted(id: &ContainerId, error: &std::io::Error) -> ApiError {
 }
 
 /// Sends the request to the launcher, and waits until the process runs.
-async fn hand_over(
+async fn send_to_launcher(
     node: &Node,
     id: &ContainerId,
     call: LauncherCall,

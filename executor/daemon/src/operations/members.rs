@@ -71,7 +71,7 @@ pub(crate) async fn request_stop(handle: &Handle, (grace, signal): (Duration, i3
 }
 
 /// Stops the members of a pod that has ended.
-pub(crate) async fn end(node: Arc<Node>, pod: ContainerId) {
+pub(crate) async fn stop_orphaned(node: Arc<Node>, pod: ContainerId) {
     let members: Vec<Arc<Handle>> =
         node.registry.members(&pod).into_iter().filter(|member| !member.is_over()).collect();
     for member in &members {
@@ -83,7 +83,7 @@ pub(crate) async fn end(node: Arc<Node>, pod: ContainerId) {
 }
 
 /// Stops the members of pods that ended while no daemon was running.
-pub(crate) fn end_abandoned(node: &Arc<Node>) {
+pub(crate) fn stop_all_orphaned(node: &Arc<Node>) {
     let mut ended = std::collections::BTreeSet::new();
     for member in node.registry.all().into_iter().filter(|handle| !handle.is_over()) {
         let Some(facts) = member.facts() else { continue };
@@ -93,6 +93,6 @@ pub(crate) fn end_abandoned(node: &Arc<Node>) {
         }
     }
     for pod in ended {
-        tokio::spawn(end(Arc::clone(node), pod));
+        tokio::spawn(stop_orphaned(Arc::clone(node), pod));
     }
 }

@@ -315,15 +315,15 @@ fn not_fetched(failed: &[(&RequestedValue, FetchError)]) -> ApiError {
 ///
 /// # Errors
 /// Returns an error if the value of a variable or an argument is not text.
-pub(crate) fn fill(request: &mut RunRequest, asked: &[RequestedValue], values: Vec<Value>) -> Result<(), ApiError> {
-    let mut pairs = asked.iter().zip(values);
+pub(crate) fn fill(request: &mut RunRequest, requested: &[RequestedValue], values: Vec<Value>) -> Result<(), ApiError> {
+    let mut pairs = requested.iter().zip(values);
     let mut violations = Vec::new();
     request.for_each_run(|run| {
         fill_files(&mut run.volume_mounted_files, &mut pairs);
         let variables = run.secret_environment.iter_mut().map(|one| (one.from.is_some(), &mut one.value));
         let arguments = run.secret_arguments.iter_mut().map(|one| (one.from.is_some(), &mut one.value));
         for (_, text) in variables.chain(arguments).filter(|(has_source, _)| *has_source) {
-            let Some((asked, mut value)) = pairs.next() else { return };
+            let Some((requested, mut value)) = pairs.next() else { return };
             // Editors and `echo` add a newline that is not part of the secret.
             if value.content.last() == Some(&b'\n') {
                 value.content.pop();
@@ -331,8 +331,8 @@ pub(crate) fn fill(request: &mut RunRequest, asked: &[RequestedValue], values: V
             match std::str::from_utf8(&value.content) {
                 Ok(found) => found.clone_into(text),
                 Err(_) => {
-                    let why = format!("{}: the value is not UTF-8; only a file can hold that", asked.reference);
-                    violations.push(Violation::new(format!("{}.from", asked.field), InvalidCharacter.because(why)));
+                    let why = format!("{}: the value is not UTF-8; only a file can hold that", requested.reference);
+                    violations.push(Violation::new(format!("{}.from", requested.field), InvalidCharacter.because(why)));
                 }
             }
         }
@@ -342,8 +342,8 @@ pub(crate) fn fill(request: &mut RunRequest, asked: &[RequestedValue], values: V
 }
 
 /// Inserts the values into an update, which has only files.
-pub(crate) fn fill_update(request: &mut UpdateFilesRequest, asked: &[RequestedValue], values: Vec<Value>) {
-    fill_files(&mut request.files, &mut asked.iter().zip(values));
+pub(crate) fn fill_update(request: &mut UpdateFilesRequest, requested: &[RequestedValue], values: Vec<Value>) {
+    fill_files(&mut request.files, &mut requested.iter().zip(values));
 }
 
 fn fill_files<'a>(files: &mut [File], pairs: &mut impl Iterator<Item = (&'a RequestedValue, Value)>) {

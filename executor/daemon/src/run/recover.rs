@@ -86,7 +86,7 @@ pub fn recover(node: &Arc<Node>, remembered: Remembered) {
     }
     reserve::restore(node, reservations);
     tracing::info!(completed, open = open.len(), "registered the containers of earlier daemons");
-    tokio::spawn(settle(Arc::clone(node), open));
+    tokio::spawn(wait_until_settled(Arc::clone(node), open));
 }
 
 /// Returns true if a completed container's exit record is gone because it was deleted just before the daemon was
@@ -194,7 +194,7 @@ fn merge(known: &mut BTreeMap<ContainerId, ContainerStatus>, record: ContainerRe
 }
 
 /// Waits until each container is connected or completed.
-async fn settle(node: Arc<Node>, mut open: Vec<Arc<Handle>>) {
+async fn wait_until_settled(node: Arc<Node>, mut open: Vec<Arc<Handle>>) {
     // The time limit starts with the launcher's greeting.
     let _ = node.launcher.watch_greetings().wait_for(|greetings| *greetings > 0).await;
     // By now the launcher has cleaned up the containers that it found, and has forked those that a killed executord
@@ -217,7 +217,7 @@ async fn settle(node: Arc<Node>, mut open: Vec<Arc<Handle>>) {
         );
     }
     node.found.send_replace(true);
-    members::end_abandoned(&node);
+    members::stop_all_orphaned(&node);
     let all = async {
         for handle in &open {
             handle.settled().await;

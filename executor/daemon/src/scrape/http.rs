@@ -126,7 +126,7 @@ async fn serve_one(stream: impl AsyncRead + AsyncWrite + Unpin, scraper: Arc<Scr
     let service = service_fn(|request| {
         let (scraper, place) = (Arc::clone(&scraper), Arc::clone(&place));
         async move {
-            place.asked();
+            place.request_received();
             let response = respond(&scraper, &request).await;
             place.answered(Instant::now());
             Ok::<_, Infallible>(response)

@@ -128,7 +128,7 @@ impl ConnectionSlot {
     }
 
     /// Records that the client has sent its request.
-    pub(super) fn asked(&self) {
+    pub(super) fn request_received(&self) {
         self.change(SlotPhase::Asked);
     }
 
@@ -176,8 +176,8 @@ mod tests {
             (1..MOST as u64).map(|ms| places.enter(A, begun + Duration::from_millis(ms))).collect();
         let now = begun + Duration::from_millis(MOST as u64);
         assert_eq!(places.free_at(now), Some(begun + LIFE_MIN), "all are young");
-        slow[0].asked();
-        slow[1].asked();
+        slow[0].request_received();
+        slow[1].request_received();
         slow[1].answered(begun + Duration::from_millis(2));
         let later = begun + 2 * LIFE_MIN;
         let new = places.enter(B, later);
@@ -196,7 +196,7 @@ mod tests {
     async fn new_client_waits_while_all_are_answered() {
         let places = ConnectionSlots::default();
         let held: Vec<ConnectionSlot> = (0..MOST).map(|_| places.enter(A, Instant::now())).collect();
-        held.iter().for_each(ConnectionSlot::asked);
+        held.iter().for_each(ConnectionSlot::request_received);
         assert_eq!(places.free_at(Instant::now()), None);
         let waiting = tokio::spawn({
             let places = places.clone();

@@ -134,7 +134,7 @@ impl Registry {
 
     /// Reserves an id and capacity for a new container, from the reservation of its id if there is one;
     /// `needs_reservation` is true
-    /// if there must be one. `taken` is called with a reservation that is used up.
+    /// if there must be one. `matches` is called with a reservation that is used up.
     ///
     /// # Errors
     /// Returns the resource whose capacity does not suffice.
@@ -142,7 +142,7 @@ impl Registry {
         &self,
         facts: ContainerStatus,
         needs_reservation: bool,
-        taken: impl FnOnce(&Reservation),
+        matches: impl FnOnce(&Reservation),
     ) -> Result<Admission, Exhausted> {
         let mut inner = locked(&self.inner);
         let id = facts.plan.id.clone();
@@ -167,7 +167,7 @@ impl Registry {
         }
         inner.account.reserve(&id, amount)?;
         if let Some(reservation) = inner.reserved.take(&id) {
-            taken(&reservation);
+            matches(&reservation);
         }
         let handle = Arc::new(Handle::new(facts));
         inner.containers.insert(id, Arc::clone(&handle));
@@ -202,10 +202,10 @@ impl Registry {
         &self,
         facts: &ContainerStatus,
         needs_reservation: bool,
-        taken: impl Fn(&Reservation),
+        matches: impl Fn(&Reservation),
     ) -> Result<Admission, Exhausted> {
         let amount = amount_of(facts);
-        self.when_removed(&facts.plan.id, amount, || self.admit(facts.clone(), needs_reservation, &taken)).await
+        self.when_removed(&facts.plan.id, amount, || self.admit(facts.clone(), needs_reservation, &matches)).await
     }
 
     /// Reserves capacity for a later container, waiting as [`Self::admit_when_removed`] does. `keep` is called under
@@ -216,11 +216,12 @@ impl Registry {
     /// Returns the resource whose capacity does not suffice.
     pub(crate) async fn reserve(
         &self,
-        asked: Reservation,
+        reservation: Reservation,
         ttl: Duration,
         keep: impl Fn(&Reservation, bool),
     ) -> Result<Reserving, Exhausted> {
-        self.when_removed(&asked.id, asked.amount, || self.try_reserve(asked.clone(), ttl, &keep)).await
+        self.when_removed(&reservation.id, reservation.amount, || self.try_reserve(reservation.clone(), ttl, &keep))
+            .await
     }
 
     fn try_reserve(

@@ -32,7 +32,7 @@ struct Image {
 /// Finds the image in an archive.
 pub(super) fn find(
     source: &mut dyn Source,
-    wanted: Option<&str>,
+    selected: Option<&str>,
     image_bytes_max: u64,
     what: &str,
 ) -> Result<FoundImage, ImageError> {
@@ -43,7 +43,7 @@ pub(super) fn find(
     if images.len() > IMAGES_MAX {
         return Err(malformed(format!("it has {} images; at most {IMAGES_MAX}", images.len())));
     }
-    let image = chosen(images, wanted, what)?;
+    let image = chosen(images, selected, what)?;
     if image.layers.len() > LAYERS_MAX {
         let (what, is) = (what.to_owned(), image.layers.len() as u64);
         return Err(ImageError::TooLarge { what, is, most: LAYERS_MAX as u64, unit: "layers" });

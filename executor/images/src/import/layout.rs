@@ -84,7 +84,7 @@ fn open_without_links(dir: &File, name: &str, flags: OFlags) -> Result<OwnedFd, 
 /// Finds the image in a layout.
 pub(super) fn find(
     source: &mut dyn Source,
-    wanted: Option<&str>,
+    selected: Option<&str>,
     image_bytes_max: u64,
     what: &str,
 ) -> Result<FoundImage, ImageError> {
@@ -92,7 +92,7 @@ pub(super) fn find(
     let Manifest::Index(index) = manifest::parse(&index, "", &format!("{INDEX} of {what}"))? else {
         return Err(ImageError::Malformed { what: what.to_owned(), why: format!("its {INDEX} is not an image index") });
     };
-    let entry = named(&index, wanted, what)?.clone();
+    let entry = named(&index, selected, what)?.clone();
     let names = NAMES.iter().filter_map(|key| entry.annotations().as_ref()?.get(*key));
     // Short names (`latest`) have no meaning outside of the layout.
     let names = names.filter(|name| name.contains('/')).filter_map(|name| {

@@ -98,29 +98,29 @@ impl Registry {
     /// again. `progress` is called for received bytes.
     pub(crate) async fn blob(
         &self,
-        wanted: &BlobRequest,
+        request: &BlobRequest,
         partial: &Arc<Partial>,
         progress: impl Fn(u64),
     ) -> Result<File, ImageError> {
-        let (begun, asked) = (Arc::clone(partial), wanted.clone());
+        let (begun, asked) = (Arc::clone(partial), request.clone());
         let mut writing = blocking(move || Writing::start(&begun, &asked)).await?;
         let mut resumed = writing.written > 0;
         loop {
             progress(writing.written);
             writing = self
-                .fetch_rest(wanted, writing, &progress)
+                .fetch_rest(request, writing, &progress)
                 .await
                 .inspect_err(|error| keep_or_remove(partial, error))?;
-            let (algorithm, done) = (wanted.digest.algorithm(), &mut writing);
+            let (algorithm, done) = (request.digest.algorithm(), &mut writing);
             let got = std::mem::replace(&mut done.hasher, Hasher::new(algorithm)).finish();
-            if got == wanted.digest {
+            if got == request.digest {
                 let io = |error| ImageError::io("read", partial.path(), error);
                 done.file.seek(SeekFrom::Start(0)).map_err(io)?;
                 return Ok(writing.file);
             }
             if !resumed {
                 partial.remove();
-                let (what, declared) = (wanted.what.clone(), wanted.digest.clone());
+                let (what, declared) = (request.what.clone(), request.digest.clone());
                 return Err(ImageError::WrongDigest { what, declared, got });
             }
             // Bytes from an earlier attempt may be wrong, and not the registry.

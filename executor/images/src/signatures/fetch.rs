@@ -170,7 +170,7 @@ impl Search<'_> {
         match serde_json::from_slice::<Document>(&bytes) {
             Ok(document) => Ok(Some(document)),
             Err(error) => {
-                self.note(format!("{what} are malformed: {error}"));
+                self.add_problem(format!("{what} are malformed: {error}"));
                 Ok(None)
             }
         }
@@ -202,14 +202,16 @@ impl Search<'_> {
                 Ok(blob) => bundle::read(&blob, of),
             };
             match signed.map(|signed: Signed| signed.evidence(&self.keys, self.repository)) {
-                Err(why) => self.note(format!("{what}: {why}")),
-                Ok(evidence) if evidence.is_empty() => self.note(format!("no configured key verifies {what}")),
+                Err(why) => self.add_problem(format!("{what}: {why}")),
+                Ok(evidence) if evidence.is_empty() => self.add_problem(format!("no configured key verifies {what}")),
                 Ok(evidence) => {
                     self.found.extend(evidence);
                     if self.is_over() {
                         return Ok(());
                     }
-                    self.note(format!("{what} does not satisfy every rule (its key, or the repository that it names)"));
+                    self.add_problem(format!(
+                        "{what} does not satisfy every rule (its key, or the repository that it names)"
+                    ));
                 }
             }
         }
@@ -232,7 +234,7 @@ impl Search<'_> {
         self.reasons.insert(0, why);
     }
 
-    fn note(&mut self, why: String) {
+    fn add_problem(&mut self, why: String) {
         self.reasons.push(why);
     }
 
@@ -245,7 +247,7 @@ impl Search<'_> {
             | ImageError::TooLarge { .. }
             | ImageError::Malformed { .. }
             | ImageError::Unsupported { .. } => {
-                self.note(error.to_string());
+                self.add_problem(error.to_string());
                 Ok(())
             }
             error => Err(error),

@@ -44,7 +44,11 @@ struct Image {
 }
 
 /// Returns the signature of a layer if it is for this digest.
-pub(super) fn read(payload: Vec<u8>, annotations: &BTreeMap<String, String>, of: &Digest) -> Result<Signed, String> {
+pub(super) fn read(
+    payload: Vec<u8>,
+    annotations: &BTreeMap<String, String>,
+    digest: &Digest,
+) -> Result<Signed, String> {
     let signature = annotations.get(SIGNATURE).ok_or_else(|| format!("it has no annotation {SIGNATURE}"))?;
     let signature = STANDARD.decode(signature).map_err(|error| format!("its signature is not base64: {error}"))?;
     let Payload { critical } =
@@ -52,7 +56,7 @@ pub(super) fn read(payload: Vec<u8>, annotations: &BTreeMap<String, String>, of:
     if critical.r#type != TYPE {
         return Err("its payload is not a signature of an image".into());
     }
-    if critical.image.digest != of.to_string() {
+    if critical.image.digest != digest.to_string() {
         return Err(format!("its payload names another image, \"{}\"", printable(&critical.image.digest, 100)));
     }
     let name = Some(critical.identity.reference).filter(|name| !name.is_empty());

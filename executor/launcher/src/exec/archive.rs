@@ -79,7 +79,7 @@ impl LeftOut {
     }
 
     /// Returns all entries in one line as an error, if there are any.
-    fn end(self) -> Result<(), ArchiveFailure> {
+    fn into_result(self) -> Result<(), ArchiveFailure> {
         let more = self.count - self.reported.len();
         match (self.count, more) {
             (0, _) => Ok(()),

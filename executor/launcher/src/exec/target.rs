@@ -109,13 +109,13 @@ impl ExecTarget {
     ///
     /// # Errors
     /// Returns an error for a capability that this program does not know.
-    pub(crate) fn credentials(user: &ResolvedUser, held: &CapabilitySets) -> std::io::Result<Credentials> {
+    pub(crate) fn credentials(user: &ResolvedUser, sets: &CapabilitySets) -> std::io::Result<Credentials> {
         Ok(Credentials {
             uid: user.uid,
             gid: user.gid,
             groups: user.groups.clone(),
-            capabilities: capabilities::named(held.names.iter().copied())?,
-            ambient: held.ambient,
+            capabilities: capabilities::named(sets.names.iter().copied())?,
+            ambient: sets.ambient,
         })
     }
 

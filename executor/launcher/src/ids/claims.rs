@@ -126,7 +126,7 @@ impl Claims {
     }
 
     /// Gives back all blocks: no container is left.
-    pub(crate) fn end(&self) {
+    pub(crate) fn release_all(&self) {
         if let Err(error) = fs::remove_file(self.path()) {
             log::line(Level::Warning, "", at(&self.path(), &error));
         }
@@ -256,7 +256,7 @@ mod tests {
         fs::remove_dir(a.join("containers/left")).expect("rmdir");
         assert!(second.more(&pool).expect("claims"));
         assert_eq!((second.blocks().len(), second.other_launchers(&pool).len()), (3, 0));
-        second.end();
+        second.release_all();
         assert!(fs::read_dir(&dir).expect("a directory").flatten().all(|entry| entry.file_name() == "lock"));
     }
 

@@ -36,7 +36,7 @@ pub(super) fn make_dir(host: &Host) -> io::Result<()> {
 ///
 /// # Errors
 /// Returns the error of the disk.
-pub(super) fn look_at_ports(host: &Host, own: &Attachment) -> io::Result<Result<File, (String, ContainerId)>> {
+pub(super) fn check_ports(host: &Host, own: &Attachment) -> io::Result<Result<File, (String, ContainerId)>> {
     let lock = File::open(dir(host))?;
     flock(&lock, FlockOperation::LockExclusive)?;
     for id in ids(host).into_iter().filter(|id| *id != own.id) {

@@ -111,7 +111,7 @@ struct When {
 }
 
 /// Compiles a profile. Returns the filter, and the parts of the profile that this machine does not know.
-pub(super) fn compile(text: &str, held: &CapabilitySets) -> Result<(Filter, Vec<String>), ProfileError> {
+pub(super) fn compile(text: &str, capabilities: &CapabilitySets) -> Result<(Filter, Vec<String>), ProfileError> {
     let profile: Profile = serde_json::from_str(text)?;
     let names: usize = profile.syscalls.iter().map(|rule| rule.names.len()).sum();
     let conditions = profile.syscalls.iter().map(Rule::conditions).sum();
@@ -129,7 +129,7 @@ pub(super) fn compile(text: &str, held: &CapabilitySets) -> Result<(Filter, Vec<
     for rule in &profile.syscalls {
         let reported = action(&rule.action, rule.errno_ret)?;
         let alternatives = alternatives(rule.args.as_deref().unwrap_or_default())?;
-        if reported == default || !applies(rule, held) {
+        if reported == default || !applies(rule, capabilities) {
             continue;
         }
         let at = by_action.iter().position(|(action, _)| *action == reported).unwrap_or_else(|| {

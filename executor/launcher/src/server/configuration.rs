@@ -41,7 +41,7 @@ impl Server {
         // Warm containers and signing processes started with the former configuration.
         while self.stop_one_warm() {}
         if has_other_identity {
-            self.end_signers();
+            self.kill_signers();
         }
         Ok(())
     }

@@ -71,7 +71,7 @@ impl Server {
         let invalid = |error: io::Error| Refused::new(Reason::Invalid, error.to_string());
         let payload = MemFile::from_fd_to_wipe(payload, BYTES_MAX as u64).map_err(invalid)?;
         let session = Seqpacket::from_peer(session).map_err(invalid)?;
-        self.look_after_execs();
+        self.reap_execs();
         let in_container = self.execs.iter().filter(|exec| exec.container == id).count();
         if in_container >= EXECS_MAX || self.execs.len() >= EXECS_MAX_IN_ALL {
             let why = format!(
@@ -111,7 +111,7 @@ impl Server {
     }
 
     /// Reaps supervisors that have exited. If one was killed, its process is ended.
-    pub(super) fn look_after_execs(&mut self) {
+    pub(super) fn reap_execs(&mut self) {
         self.execs.retain_mut(|exec| {
             exec.recv();
             if !is_readable(&exec.pidfd) {

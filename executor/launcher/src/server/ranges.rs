@@ -47,8 +47,8 @@ impl Server {
     }
 
     /// Returns the ranges of these shims, and those of containers without one.
-    pub(super) fn ranges(&self, of: impl Fn(&ShimHandle) -> bool) -> BTreeSet<u32> {
-        let shims = self.shims.values().filter(|shim| of(shim));
+    pub(super) fn ranges(&self, range: impl Fn(&ShimHandle) -> bool) -> BTreeSet<u32> {
+        let shims = self.shims.values().filter(|shim| range(shim));
         shims
             .flat_map(|shim| [shim.id_range, shim.pod_range])
             .flatten()

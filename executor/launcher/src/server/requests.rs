@@ -232,7 +232,7 @@ impl Server {
         if launch.fits_warm {
             let fds = [connection.as_fd(), plan.as_fd(), process.as_fd(), files.as_fd()];
             if let Some(warm_pool::PooledContainer { pid, pidfd, lifeline, place, id_range, heartbeat, .. }) =
-                self.warm_pool.hand_over(&launch, &fds)
+                self.warm_pool.send_launch(&launch, &fds)
             {
                 let watched =
                     ShimHandle::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), heartbeat);

@@ -39,7 +39,7 @@ impl Server {
     }
 
     /// Finishes the containers of shims that have exited.
-    pub(super) fn look_after_shims(&mut self, has_ended: impl Fn(&ShimHandle) -> bool) {
+    pub(super) fn reap_shims(&mut self, has_ended: impl Fn(&ShimHandle) -> bool) {
         let ended: Vec<ContainerId> =
             self.shims.values().filter(|shim| has_ended(shim)).map(|shim| shim.id.clone()).collect();
         for id in &ended {

@@ -31,7 +31,7 @@ impl Server {
         };
         let connection = Seqpacket::from_peer(connection)
             .map_err(|error| Refused::new(Reason::Invalid, format!("connection of a signer: {error}")))?;
-        self.look_after_signers();
+        self.reap_signers();
         if self.signers.len() >= SIGNERS_MAX {
             return Err(Refused::new(
                 Reason::Busy,
@@ -57,7 +57,7 @@ impl Server {
     }
 
     /// Reaps signing processes that have exited.
-    pub(super) fn look_after_signers(&mut self) {
+    pub(super) fn reap_signers(&mut self) {
         self.signers.retain(|signer| {
             let ended = is_readable(&signer.pidfd);
             if ended {
@@ -68,7 +68,7 @@ impl Server {
     }
 
     /// Ends all signing processes when the launcher exits.
-    pub(super) fn end_signers(&mut self) {
+    pub(super) fn kill_signers(&mut self) {
         for signer in self.signers.drain(..) {
             let _ = process::pidfd_signal(signer.pidfd.as_fd(), libc::SIGKILL); // it may have just exited
             let _ = process::wait_for(signer.pid);

@@ -78,7 +78,7 @@ impl WarmPool {
 
     /// Sends a launch to a warm container and returns that; `None` if there is none. An unreachable one is about to
     /// exit or is killed: it stays until its exit, when its files on the host are removed.
-    pub(super) fn hand_over(&mut self, launch: &Launch, fds: &[BorrowedFd<'_>]) -> Option<PooledContainer> {
+    pub(super) fn send_launch(&mut self, launch: &Launch, fds: &[BorrowedFd<'_>]) -> Option<PooledContainer> {
         while let Some(index) = self.all.iter().position(|warm| warm.ready && !is_readable(&warm.pidfd)) {
             let warm = &mut self.all[index];
             if warm.lifeline.send(&launch.encode_to_vec(), fds).is_ok() {
@@ -156,7 +156,7 @@ impl Server {
     /// Removes leftovers of a warm container that are not its container's.
     pub(super) fn clear(&self, place: &WarmPaths) {
         if place.is_there() {
-            crate::orphans::end(&self.host.run_dir, &self.children().collect());
+            crate::orphans::kill_all(&self.host.run_dir, &self.children().collect());
             place.clear(&self.host);
         }
     }
@@ -277,11 +277,11 @@ mod tests {
             ready: true,
         };
         let mut warm_pool = WarmPool { all: vec![warm], ..WarmPool::default() };
-        assert!(warm_pool.hand_over(&Launch::default(), &[]).is_none());
+        assert!(warm_pool.send_launch(&Launch::default(), &[]).is_none());
         assert_eq!((warm_pool.used, warm_pool.missed), (0, 1));
         assert_eq!(warm_pool.pids().collect::<Vec<_>>(), [pid]);
         assert!(!child.wait().unwrap().success(), "it is ended");
-        assert!(warm_pool.hand_over(&Launch::default(), &[]).is_none());
+        assert!(warm_pool.send_launch(&Launch::default(), &[]).is_none());
         assert_eq!(warm_pool.pids().count(), 1, "it is there until it is taken");
     }
 }

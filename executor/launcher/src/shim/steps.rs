@@ -164,9 +164,9 @@ impl RunningSteps {
     }
 
     /// Ends the step starter.
-    pub(super) fn end(&mut self) {
+    pub(super) fn kill_starter(&mut self) {
         if let Some(starter) = self.starter.take() {
-            starter.end();
+            starter.kill();
         }
     }
 }
@@ -189,7 +189,7 @@ impl StepProcess {
     }
 
     /// Sends the stop signal and sets the time of SIGKILL, which is now if the grace period is zero.
-    fn end_by(&mut self, signal: i32, grace: Duration) {
+    fn stop_with(&mut self, signal: i32, grace: Duration) {
         self.reported = true;
         if grace.is_zero() {
             self.kill_at = Some(Instant::now());
@@ -211,7 +211,7 @@ struct StepContext<'a> {
 
 impl Ready {
     /// Starts the tree.
-    pub(super) fn begin_steps(&mut self, host: &Host) {
+    pub(super) fn start_steps(&mut self, host: &Host) {
         self.drive(host, |running, _| running.steps.start(now()));
     }
 
@@ -225,7 +225,7 @@ impl Ready {
                 Some(Err(error)) => {
                     let id = self.record.plan.id.as_str();
                     log::line(Level::Error, id, format_args!("{NO_STARTER}: {error}"));
-                    running.end();
+                    running.kill_starter();
                     return self.abandon_steps(host);
                 }
             }
@@ -247,7 +247,7 @@ impl Ready {
         };
         while let Some(transfer) = transfers.clone().find(|index| runs(self, index)) {
             let end = TransferEnd::Failed("the container has ended".into());
-            self.end_transfer(host, transfer, end);
+            self.finish_transfer(host, transfer, end);
         }
     }
 
@@ -294,7 +294,7 @@ impl Ready {
     }
 
     /// Handles the end of a transfer, or its abandonment.
-    pub(super) fn end_transfer(&mut self, host: &Host, transfer: usize, end: TransferEnd) {
+    pub(super) fn finish_transfer(&mut self, host: &Host, transfer: usize, end: TransferEnd) {
         self.drive(host, |running, site| running.transferred(transfer, end, site));
     }
 
@@ -345,7 +345,7 @@ impl RunningSteps {
                 if let Some(process) = self.processes.get_mut(&index) {
                     process.cancelled = true;
                     if process.runs {
-                        process.end_by(self.stop_signal, self.grace);
+                        process.stop_with(self.stop_signal, self.grace);
                     }
                 }
             }
@@ -419,7 +419,7 @@ impl RunningSteps {
                 if let (Some(process), Some(pidfd)) = (self.processes.get_mut(&index), fd) {
                     process.pid = Some((pid, pidfd));
                     if process.cancelled && ends_without_handler(signal) {
-                        process.end_by(signal, grace);
+                        process.stop_with(signal, grace);
                     } else if process.cancelled {
                         // Before its program runs, this signal would be lost. If the next message says that it runs,
                         // the signal is sent after all.
@@ -440,7 +440,7 @@ impl RunningSteps {
                     self.steps.started(index, pid, now());
                     // It was cancelled while it was made.
                     if process.cancelled && !process.reported {
-                        process.end_by(signal, grace);
+                        process.stop_with(signal, grace);
                     }
                 }
                 Vec::new()

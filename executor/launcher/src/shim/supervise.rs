@@ -58,7 +58,7 @@ pub(super) type SupervisionEnd = (Option<Exit>, Option<Failure>);
 
 /// Runs until the container's processes have exited and all their output is read. Returns the exit and, if the
 /// container was stopped, the end of the grace period.
-pub(super) fn until_the_end(
+pub(super) fn run_to_exit(
     host: &Host,
     ready: &mut Ready,
     control: &mut Control,
@@ -68,7 +68,7 @@ pub(super) fn until_the_end(
     let mut stop_at: Option<Instant> = None;
     let mut shrink_at = Some(Instant::now() + SETTLED);
     let (mut ending, mut late, mut reported) = (false, false, (Vec::new(), None));
-    ready.begin_steps(host);
+    ready.start_steps(host);
     loop {
         let events = wait(ready, control, signals, [kill_at, shrink_at]);
         let has = |event| events.contains(&event);
@@ -141,7 +141,7 @@ pub(super) fn until_the_end(
         }
     }
     if let Some(steps) = &mut ready.steps {
-        steps.end();
+        steps.kill_starter();
         ready.abandon_steps(host);
     }
     if ready.record.plan.member_of().is_some() && ready.record.plan.shares_processes() {
@@ -222,17 +222,17 @@ fn execute(
         Command::Attach(asked, fds) => ready.log.take_client(&asked, fds).map(|()| None),
         Command::MakeSocket(asked) => checks::socket(&asked, ready).map(Some),
         Command::ReadTransfer(asked) => transfers::url(&asked, ready).map(|file| Some(AnswerPayload::Secrets(file))),
-        Command::EndTransfer(asked) => transfers::end(host, asked, ready).map(|()| None),
+        Command::EndTransfer(asked) => transfers::finish(host, asked, ready).map(|()| None),
         Command::LimitWorker(worker) => transfers::limit(host, &worker, ready).map(|()| None),
-        Command::NoteHealth(asked) => checks::note(asked, ready).map(|()| None),
+        Command::NoteHealth(asked) => checks::log_health(asked, ready).map(|()| None),
         Command::EndUnhealthy(_) if ready.paused.is_some() => {
             let why = format!("container {} is paused: its checks are suspended", ready.record.plan.id);
             Err(Refused::new(Reason::Precondition, why))
         }
         Command::EndUnhealthy(asked) => {
-            if checks::end(&asked, host, ready)? {
+            if checks::stop_unhealthy(&asked, host, ready)? {
                 let grace = ready.record.plan.grace;
-                end(host, ready, control, (grace, 0), kill_at);
+                terminate(host, ready, control, (grace, 0), kill_at);
             }
             Ok(None)
         }
@@ -300,12 +300,12 @@ fn is_signal(signal: i32) -> Result<(), Refused> {
 /// Stops the container on behalf of a client.
 fn stop(host: &Host, ready: &mut Ready, control: &mut Control, by: (Duration, i32), kill_at: &mut Option<Instant>) {
     ready.record.stopped |= ready.record.state < State::Stopping;
-    end(host, ready, control, by, kill_at);
+    terminate(host, ready, control, by, kill_at);
 }
 
 /// Sends `signal` now, or the container's own stop signal if it is 0, and SIGKILL after the grace period. A second stop
 /// sends no signal and can only shorten the grace period.
-fn end(
+fn terminate(
     host: &Host,
     ready: &mut Ready,
     control: &mut Control,

@@ -42,7 +42,7 @@ use super::init::activation::{ActivateOrder, GROUPS_MAX};
 use super::init::create::{self, Created, Creation};
 use super::init::init_spec::InitSpec;
 use super::init::warm_files::WarmViews;
-use super::{Launch, isolate, settle};
+use super::{Launch, isolate, set_up};
 use crate::cgroup::Devices;
 use crate::cpuset::SHOWN;
 use crate::errors::{failed, failed_by};
@@ -102,7 +102,7 @@ pub(super) struct Activation<'a> {
 pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: WarmInput, lifeline: Seqpacket) -> i32 {
     let WarmInput { place, id_range, launcher, heartbeat } = order;
     host.show_role(&["warm"]);
-    let made = settle(NAME).map_err(|error| failed("shim", &error)).and_then(|signals| {
+    let made = set_up(NAME).map_err(|error| failed("shim", &error)).and_then(|signals| {
         isolate().map_err(|error| failed("mount namespace", &error))?;
         Ok((signals, WarmContainer::make(host, filter, &place, id_range)?))
     });
@@ -123,19 +123,19 @@ pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: WarmInput, lifeline:
                 Ok(launch) => super::live_through(host, filter, launch, lifeline, (Some(warm), signals)),
                 Err(error) => {
                     log::line(Level::Error, "", format_args!("a warm container received no launch: {error}"));
-                    warm.end(host);
+                    warm.discard(host);
                     1
                 }
             }
         }
         // The launcher does not need it any more, or has exited.
         Ok(None) => {
-            warm.end(host);
+            warm.discard(host);
             0
         }
         Err(error) => {
             log::line(Level::Error, "", format_args!("a warm container exits: {error}"));
-            warm.end(host);
+            warm.discard(host);
             1
         }
     }
@@ -262,7 +262,7 @@ impl WarmContainer {
         };
         let mut created = create::create(host, creation)?;
         let released = created.release();
-        let released = released.and_then(|()| inject::begin_network(host, created.pidfd().as_fd()));
+        let released = released.and_then(|()| inject::set_up_network(host, created.pidfd().as_fd()));
         let released = released.and_then(|()| place.empty().map_err(|error| failed("run directory", &error)));
         if let Err(refused) = released {
             created.kill();
@@ -345,7 +345,7 @@ impl WarmContainer {
     }
 
     /// Ends the warm container and removes everything of it.
-    pub(super) fn end(self, host: &Host) {
+    pub(super) fn discard(self, host: &Host) {
         self.created.kill();
         self.place.clear(host);
         if let Err(error) = host.hierarchies.unmount_view(&host.cgroup_view()) {

@@ -112,7 +112,7 @@ impl Vault {
 
     async fn renewed(&self, session: &Session) -> Result<Session, FetchError> {
         let question = VaultRequest::send("/v1/auth/token/renew-self", &serde_json::json!({}));
-        let mut answer = self.ask(&session.client, Some(&session.token), &question).await?;
+        let mut answer = self.send(&session.client, Some(&session.token), &question).await?;
         let login = answer.login().ok_or_else(|| FetchError::unavailable("the answer to a renewal has no token"))?;
         // A token near its maximum lifetime is not extended any more: log in again.
         if login.lease_duration < 10 {
@@ -154,7 +154,7 @@ impl Vault {
             return Err(FetchError::new(ErrorKind::Denied, format!("{shown} is empty")));
         }
         let bare = Session::new(Arc::clone(&client), &token, 0, false)?;
-        let reported = self.ask(&client, Some(&bare.token), &VaultRequest::read(LOOKUP)).await;
+        let reported = self.send(&client, Some(&bare.token), &VaultRequest::read(LOOKUP)).await;
         match reported {
             Ok(answer) => {
                 let (ttl, renewable) = answer.token().unwrap_or_default();
@@ -175,7 +175,7 @@ impl Vault {
         body: Zeroizing<Vec<u8>>,
     ) -> Result<Session, FetchError> {
         let question = VaultRequest { method: hyper::Method::POST, path, body };
-        let mut answer = self.ask(&client, None, &question).await.map_err(|error| match error.kind {
+        let mut answer = self.send(&client, None, &question).await.map_err(|error| match error.kind {
             ErrorKind::Unavailable => error,
             _ => {
                 FetchError::new(ErrorKind::Denied, format!("{} refuses the login at {}", self.origin, self.auth_mount))

@@ -67,7 +67,7 @@ impl Forms {
     }
 
     /// Switches from values to their lines and encodings.
-    pub(super) fn begin_encodings(&mut self) {
+    pub(super) fn start_encodings(&mut self) {
         self.room = ENCODED_MAX;
     }
 

@@ -320,7 +320,7 @@ impl<'a> Rotation<'a> {
     ///
     /// # Errors
     /// None in practice.
-    pub fn settle(self) -> io::Result<Replaced> {
+    pub fn finish(self) -> io::Result<Replaced> {
         let mut replaced = Vec::with_capacity(self.changes.len());
         for (change, before) in self.changes.iter().zip(&self.before) {
             replaced.push(match before {

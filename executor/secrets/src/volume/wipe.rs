@@ -52,9 +52,9 @@ pub struct Receipt {
 
 impl Receipt {
     /// Converts the receipt to a record with the process that wiped, and the time.
-    pub fn record(&self, by: &str, at: Timestamp) -> WipeRecord {
+    pub fn record(&self, program: &str, at: Timestamp) -> WipeRecord {
         // A failed verification is an error of the wipe and gives no receipt.
-        WipeRecord { files: self.files, bytes: self.bytes, verified: true, by: by.to_owned(), at }
+        WipeRecord { files: self.files, bytes: self.bytes, verified: true, by: program.to_owned(), at }
     }
 
     /// Adds two receipts of one container whose files were wiped at different times.

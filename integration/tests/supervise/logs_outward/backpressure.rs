@@ -68,7 +68,7 @@ fn a_receiver_that_does_not_read_stops_no_one_and_drops_are_reported() {
     let mut place = logline::LogPosition::default();
     for text in kept.split(|byte| *byte == b'\n') {
         match logline::parse(text) {
-            Some(Line::Entry(entry)) => place.pass(&entry),
+            Some(Line::Entry(entry)) => place.advance(&entry),
             Some(Line::Place(_, at, _)) => place = at,
             None => {}
         }

@@ -55,7 +55,7 @@ impl Idle {
     ///
     /// # Errors
     /// Returns an error if the worker has exited or no descriptor is left.
-    pub(super) fn give(self, job: &Job, fds: &[BorrowedFd<'_>]) -> io::Result<Worker> {
+    pub(super) fn send(self, job: &Job, fds: &[BorrowedFd<'_>]) -> io::Result<Worker> {
         let Self { child, socket } = self;
         socket.send(&serde_json::to_vec(job)?, fds)?;
         Ok(Worker { child, packets: Packets::new(socket)? })

@@ -127,7 +127,7 @@ impl Assembler {
                 let given = out.len();
                 self.at = *before;
                 self.entry(entry, *before, out);
-                self.at.pass(entry);
+                self.at.advance(entry);
                 // The last message of an entry is after the whole entry.
                 let resume = self.resume();
                 if let Some(last) = out[given..].last_mut() {
@@ -299,7 +299,7 @@ mod tests {
         ];
         for entry in &entries {
             assembler.take(&LogItem::Entry(entry.clone(), place), Timestamp(9), &mut out);
-            place.pass(entry);
+            place.advance(entry);
         }
         let a = "\\xc3\\xa4";
         let parts = ["[7.1]aaaaaaa".to_owned(), format!("[7.2.]{a}bbbb")];
@@ -332,7 +332,7 @@ mod tests {
         let (mut out, mut place) = (Vec::new(), LogPosition::default());
         let mut take = |assembler: &mut Assembler, entry: &Entry<'_>, out: &mut Vec<Message>| {
             assembler.take(&LogItem::Entry(entry.clone(), place), Timestamp(9), out);
-            place.pass(entry);
+            place.advance(entry);
         };
         take(&mut assembler, &entry(Stream::Stdout, "", false, "prompt"), &mut out);
         assembler.flush(false, &mut out);

@@ -59,7 +59,7 @@ impl ShimLink {
         call: ShimCall,
         fds: &[BorrowedFd<'_>],
     ) -> Result<Option<OwnedFd>, Option<Refused>> {
-        match self.ask(call, fds).await? {
+        match self.request(call, fds).await? {
             ShimPayload::Done(fd) => Ok(fd),
             ShimPayload::Usage(_) => Err(Some(unexpected())),
         }
@@ -70,7 +70,7 @@ impl ShimLink {
     /// # Errors
     /// Returns the errors of [`ShimLink::call_with_fds`].
     pub(crate) async fn usage(&self, log_only: bool) -> Result<Usage, Option<Refused>> {
-        match self.ask(ShimCall::ReadUsage(ReadUsage { log_only }), &[]).await? {
+        match self.request(ShimCall::ReadUsage(ReadUsage { log_only }), &[]).await? {
             ShimPayload::Usage(usage) => Ok(usage),
             ShimPayload::Done(_) => Err(Some(unexpected())),
         }
@@ -81,7 +81,7 @@ impl ShimLink {
         *locked(&self.kill_at)
     }
 
-    async fn ask(&self, call: ShimCall, fds: &[BorrowedFd<'_>]) -> Result<ShimPayload, Option<Refused>> {
+    async fn request(&self, call: ShimCall, fds: &[BorrowedFd<'_>]) -> Result<ShimPayload, Option<Refused>> {
         if let ShimCall::Stop(stop) = &call {
             let at = Instant::now() + Duration::from_millis(stop.grace_ms);
             let mut kill_at = locked(&self.kill_at);

@@ -60,10 +60,10 @@ impl LatestReading {
         &self,
         shim: Arc<ShimLink>,
         log_only: bool,
-        by: Instant,
+        deadline: Instant,
         requests: Counter,
     ) -> Option<Usage> {
-        self.read_by(log_only, by, async move {
+        self.read_by(log_only, deadline, async move {
             requests.inc();
             shim.usage(log_only).await.ok()
         })

@@ -10,14 +10,14 @@ use executor_proto::v1::{self, check::Kind};
 use super::duration;
 
 /// Returns the checks, with zeros for defaults. Values that cannot be converted become violations.
-pub(super) fn from_request(asked: &v1::Checks, violations: &mut Vec<Violation>) -> Checks {
+pub(super) fn from_request(checks: &v1::Checks, violations: &mut Vec<Violation>) -> Checks {
     let mut list = |name: &str, of: &[v1::Check]| {
         let one = |(index, check)| one(&format!("checks.{name}[{index}]"), check, violations);
         of.iter().enumerate().map(one).collect()
     };
-    let (startup, liveness) = (list("startup", &asked.startup), list("liveness", &asked.liveness));
-    let readiness = list("readiness", &asked.readiness);
-    let start_timeout = span("checks.start_timeout", asked.start_timeout.as_ref(), violations);
+    let (startup, liveness) = (list("startup", &checks.startup), list("liveness", &checks.liveness));
+    let readiness = list("readiness", &checks.readiness);
+    let start_timeout = span("checks.start_timeout", checks.start_timeout.as_ref(), violations);
     Checks { startup, liveness, readiness, start_timeout, monitor: MonitorForm::None }
 }
 

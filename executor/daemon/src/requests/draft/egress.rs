@@ -10,16 +10,16 @@ use executor_proto::v1::{self, egress_rule};
 
 /// Returns the rules of a request. A rule that cannot be converted becomes a violation and keeps its position, because
 /// later violations refer to indices.
-pub(crate) fn rules(asked: &[v1::EgressRule], violations: &mut Vec<Violation>) -> Vec<EgressRule> {
+pub(crate) fn rules(rules: &[v1::EgressRule], violations: &mut Vec<Violation>) -> Vec<EgressRule> {
     let elements = |rule: &v1::EgressRule| rule.destinations.len().saturating_add(rule.ports.len());
     // Otherwise each element of an overlong list would be a violation.
-    if asked.len() > EGRESS_RULES_MAX || asked.iter().map(elements).any(|count| count > EGRESS_ELEMENTS_MAX) {
+    if rules.len() > EGRESS_RULES_MAX || rules.iter().map(elements).any(|count| count > EGRESS_ELEMENTS_MAX) {
         let why =
-            format!("has {} entries; at most {EGRESS_RULES_MAX}, with {EGRESS_ELEMENTS_MAX} combinations", asked.len());
+            format!("has {} entries; at most {EGRESS_RULES_MAX}, with {EGRESS_ELEMENTS_MAX} combinations", rules.len());
         violations.push(Violation::new("egress_rules", TooMany.because(why)));
         return Vec::new();
     }
-    asked.iter().enumerate().map(|(index, asked)| Rule { index, asked }.translated(violations)).collect()
+    rules.iter().enumerate().map(|(index, rule)| Rule { index, asked: rule }.translated(violations)).collect()
 }
 
 /// A rule with its position.

@@ -43,12 +43,12 @@ fn volume(index: usize, asked: &v1::VolumeMount, violations: &mut Vec<Violation>
 }
 
 /// Converts an empty volume.
-pub(super) fn empty(index: usize, asked: &v1::EmptyVolume, violations: &mut Vec<Violation>) -> EmptyVolume {
-    let medium = medium(asked.medium).unwrap_or_else(|why| {
+pub(super) fn empty(index: usize, volume: &v1::EmptyVolume, violations: &mut Vec<Violation>) -> EmptyVolume {
+    let medium = medium(volume.medium).unwrap_or_else(|why| {
         violations.push(Violation::new(format!("volumes[{index}].empty.medium"), UnknownValue.because(why)));
         Medium::Disk
     });
-    EmptyVolume { medium, bytes: asked.size_bytes, mode: asked.mode.unwrap_or(VOLUME_MODE_DEFAULT), gid: asked.gid }
+    EmptyVolume { medium, bytes: volume.size_bytes, mode: volume.mode.unwrap_or(VOLUME_MODE_DEFAULT), gid: volume.gid }
 }
 
 fn medium(number: i32) -> Result<Medium, String> {

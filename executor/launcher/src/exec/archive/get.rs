@@ -46,26 +46,26 @@ impl<'a> ArchiveSource<'a> {
     ///
     /// # Errors
     /// Returns an error if it does not exist or must not be read.
-    pub(super) fn open(root: BorrowedFd<'_>, asked: &ArchiveRequest, secret_devices: &'a [u64]) -> io::Result<Self> {
-        let at_end = if asked.follow { OFlags::empty() } else { OFlags::NOFOLLOW };
+    pub(super) fn open(root: BorrowedFd<'_>, request: &ArchiveRequest, secret_devices: &'a [u64]) -> io::Result<Self> {
+        let at_end = if request.follow { OFlags::empty() } else { OFlags::NOFOLLOW };
         let open =
-            |flags: OFlags| open_in_root(root, &asked.path, flags | at_end, Mode::empty(), Follow::LinksWithinRoot);
+            |flags: OFlags| open_in_root(root, &request.path, flags | at_end, Mode::empty(), Follow::LinksWithinRoot);
         let place = open(OFlags::PATH)?;
         let stat = fstat(&place)?;
         if secret_devices.contains(&stat.st_dev) {
             return Err(io::Error::other(SECRET));
         }
         let kind = FileType::from_raw_mode(stat.st_mode);
-        if !asked.stat && is_of_the_kernel(place.as_fd())? {
+        if !request.stat && is_of_the_kernel(place.as_fd())? {
             return Err(io::Error::other("is on a pseudo file system of the kernel, which is not copied"));
         }
         let readable = match kind {
             FileType::Directory => Some(OFlags::RDONLY | OFlags::DIRECTORY),
             FileType::RegularFile => Some(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY),
-            FileType::Socket if !asked.stat => return Err(io::Error::other("is a socket, which tar cannot store")),
+            FileType::Socket if !request.stat => return Err(io::Error::other("is a socket, which tar cannot store")),
             _ => None,
         };
-        let content = readable.filter(|_| !asked.stat).map(open).transpose()?;
+        let content = readable.filter(|_| !request.stat).map(open).transpose()?;
         if let Some(content) = &content {
             let now = fstat(content)?;
             if (now.st_dev, now.st_ino) != (stat.st_dev, stat.st_ino) {
@@ -76,13 +76,13 @@ impl<'a> ArchiveSource<'a> {
             FileType::Symlink => readlinkat(&place, c"", Vec::new())?.into_bytes(),
             _ => Vec::new(),
         };
-        let name = asked.path.file_name().map_or(NAMELESS, |name| name.as_encoded_bytes()).to_vec();
+        let name = request.path.file_name().map_or(NAMELESS, |name| name.as_encoded_bytes()).to_vec();
         let place = content.is_none().then_some(place);
         Ok(Self {
             found: InspectedEntry { content, stat, link },
             place,
             name,
-            path: asked.path.clone(),
+            path: request.path.clone(),
             secret_devices,
         })
     }
@@ -109,10 +109,10 @@ impl<'a> ArchiveSource<'a> {
         archive.out.write_all(&head).and_then(|()| archive.out.write_all(&reported)).map_err(failed)?;
         if !stat_only {
             archive.entry(&self.found, &self.name, &self.path, 0)?;
-            archive.end().map_err(failed)?;
+            archive.write_trailer().map_err(failed)?;
         }
         archive.out.flush().map_err(failed)?;
-        archive.left_out.end()
+        archive.left_out.into_result()
     }
 }
 
@@ -216,7 +216,7 @@ impl<'a> Archive<'a> {
         self.out.write_all(&Header { name: &cut(name), link: &cut(link), kind, size, of: Some(stat) }.block())
     }
 
-    fn end(&mut self) -> io::Result<()> {
+    fn write_trailer(&mut self) -> io::Result<()> {
         self.out.write_all(&[0; 2 * BLOCK])
     }
 }
@@ -336,7 +336,7 @@ mod tests {
         let path = Path::new("/top");
         let found = InspectedEntry { content: Some(top), stat, link: Vec::new() };
         archive.entry(&found, b"top", path, 0).ok().unwrap();
-        archive.end().unwrap();
+        archive.write_trailer().unwrap();
         archive.out.flush().unwrap();
         let mut bytes = Vec::new();
         io::Seek::rewind(&mut &out).unwrap();

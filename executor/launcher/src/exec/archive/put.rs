@@ -108,7 +108,7 @@ impl UnpackTarget {
             }
         }
         self.mark_but_above(Path::new(""));
-        self.left_out.end()?;
+        self.left_out.into_result()?;
         let reported = own(rustix::stdio::stdout())
             .and_then(|mut stdout| io::Write::write_all(&mut stdout, &self.done.encode_to_vec()));
         reported.map_err(|error| ArchiveFailure::new(&self.path, error))

@@ -120,7 +120,7 @@ fn attempt(
     let helper = OutputsHelper::fork(&walk, &namespaces).map_err(failed("helper"))?;
     drop(namespaces); // from here on only the helper holds them
     let taken = take_all(&helper, &planned.source, &mut store, attention);
-    helper.end(record.plan.id.as_str());
+    helper.kill(record.plan.id.as_str());
     taken?;
     store.finish()
 }
@@ -208,7 +208,7 @@ impl OutputsHelper {
     }
 
     /// Kills and reaps the helper, so that the namespace is released.
-    fn end(self, id: &str) {
+    fn kill(self, id: &str) {
         let Ok(pidfd) = process::pidfd(self.pid) else { return };
         let _ = process::pidfd_signal(pidfd.as_fd(), libc::SIGKILL);
         if readable_by(&pidfd, Instant::now() + HELPER_PATIENCE).unwrap_or(false) {

@@ -55,8 +55,8 @@ pub(crate) struct Injection<'a> {
     pub(crate) cgroup: &'a Path,
     /// pidfd of init.
     pub(crate) init: BorrowedFd<'a>,
-    /// True if [`begin_network`] was already called, as for a warm container.
-    pub(crate) network_begun: bool,
+    /// True if [`set_up_network`] was already called, as for a warm container.
+    pub(crate) network_is_set_up: bool,
     /// User and file targets of the container.
     pub(crate) prepared: &'a PreparedContainer,
     /// Maps the container's users and groups to the host's.
@@ -106,7 +106,7 @@ pub(crate) fn with_contents(
 }
 
 /// Sets up the network namespace of a container, which `init` is in.
-pub(crate) fn begin_network(host: &Host, init: BorrowedFd<'_>) -> Result<(), Refused> {
+pub(crate) fn set_up_network(host: &Host, init: BorrowedFd<'_>) -> Result<(), Refused> {
     let start = || {
         executor_sys::netif::loopback_up()?;
         sysctls::open_ports(host.proc.as_fd())
@@ -118,8 +118,8 @@ impl Injection<'_> {
     /// Sets up the network and does the rest in a helper. Returns the digest of the runtime token, if there is one.
     pub(crate) fn execute(&self) -> Result<Option<TokenDigest>, Refused> {
         let plan = self.plan;
-        if plan.makes_network() && !self.network_begun {
-            begin_network(self.host, self.init)?;
+        if plan.makes_network() && !self.network_is_set_up {
+            set_up_network(self.host, self.init)?;
         }
         let placed = !self.devices.is_empty() || self.message.is_some() || self.shm.is_some();
         let nothing = !plan.terminal && plan.surroundings.sysctls.is_empty() && !placed;

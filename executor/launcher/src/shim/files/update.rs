@@ -294,7 +294,7 @@ fn replace(host: &Host, ready: &mut Ready, judged: &Judged, contents: &MemFile) 
         }
         return Err(refused);
     }
-    match rotation.settle() {
+    match rotation.finish() {
         Ok(replaced) => {
             let due = Instant::now() + LINGER;
             ready.generations.0.push(Lingering { replaced, bytes: old, due });

@@ -63,11 +63,11 @@ impl ActivateOrder {
         part: InitSpec,
         host_name: String,
         nofile: u64,
-        held: &CapabilitySets,
+        sets: &CapabilitySets,
         mounts: Vec<MountPoint>,
     ) -> Self {
-        let capabilities = held.names.iter().map(|name| (*name).to_owned()).collect();
-        Self { part, host_name, nofile, capabilities, ambient: held.ambient, mounts, generations: false }
+        let capabilities = sets.names.iter().map(|name| (*name).to_owned()).collect();
+        Self { part, host_name, nofile, capabilities, ambient: sets.ambient, mounts, generations: false }
     }
 
     /// Serializes the order for init, with the container's root file system, standard descriptors and views of secret

@@ -140,10 +140,10 @@ impl Attached {
     ///
     /// # Errors
     /// Returns a refusal if there are too many clients, another client sends input, or the output has no such position.
-    pub(crate) fn take(&mut self, asked: &Attach, fds: Vec<OwnedFd>) -> Result<(), Refused> {
+    pub(crate) fn take(&mut self, request: &Attach, fds: Vec<OwnedFd>) -> Result<(), Refused> {
         let fd = fds.into_iter().next().ok_or_else(|| Refused::new(Reason::Invalid, "an attach needs a descriptor"))?;
         let socket = Seqpacket::from_peer(fd).map_err(|error| Refused::new(Reason::Invalid, error.to_string()))?;
-        if let Some(place) = asked.resume_at.filter(|place| *place > self.window.end()) {
+        if let Some(place) = request.resume_at.filter(|place| *place > self.window.end()) {
             let why = format!("resume_at: is {place}; the process has written {} bytes", self.window.end());
             return Err(Refused::new(Reason::Invalid, why));
         }
@@ -151,8 +151,8 @@ impl Attached {
             let why = format!("{CLIENTS_MAX} clients are attached, which is the maximum");
             return Err(Refused::new(Reason::Exhausted, why));
         }
-        if asked.input && self.clients.iter().any(|client| client.input) {
-            if !asked.take_over {
+        if request.input && self.clients.iter().any(|client| client.input) {
+            if !request.take_over {
                 return Err(Refused::new(Reason::Precondition, "another client sends input: detach it, or take over"));
             }
             self.clients.retain(|client| {
@@ -162,9 +162,9 @@ impl Attached {
                 !client.input
             });
         }
-        let output = !asked.no_output;
-        let lossless = output && (asked.lossless || asked.input);
-        let next = match asked.resume_at {
+        let output = !request.no_output;
+        let lossless = output && (request.lossless || request.input);
+        let next = match request.resume_at {
             Some(place) => place,
             None if self.expected || self.awaited.is_some() => self.window.start(),
             None => self.window.end(),
@@ -175,7 +175,7 @@ impl Attached {
         if lossless {
             self.awaited = None;
         }
-        if let Some(place) = asked.resume_at.filter(|_| lossless) {
+        if let Some(place) = request.resume_at.filter(|_| lossless) {
             // Identify the returning client: of those that were sent this much, the one that was sent least.
             let sent = self.absent.iter().enumerate().filter(|(_, absent)| absent.next >= place);
             if let Some((index, _)) = sent.min_by_key(|(_, absent)| absent.next) {
@@ -184,10 +184,10 @@ impl Attached {
         }
         self.clients.push(AttachedClient {
             socket,
-            input: asked.input,
+            input: request.input,
             output,
             lossless,
-            resumable: lossless && asked.resumable,
+            resumable: lossless && request.resumable,
             next,
             untold: Some(0),
             ended: false,
@@ -311,7 +311,7 @@ impl Attached {
                             self.pending = Zeroizing::new(bytes.to_vec());
                             self.write();
                         }
-                        Some(ToShim::EndOfInput) if client.input => self.end_input(),
+                        Some(ToShim::EndOfInput) if client.input => self.close_input(),
                         Some(ToShim::Window) => self.resize(bytes),
                         Some(ToShim::Leave) => client.left = true,
                         _ => {} // not permitted for it, or from a newer daemon
@@ -345,7 +345,7 @@ impl Attached {
     }
 
     /// Ends the process's input: closes a pipe, or sends the end-of-file character to a terminal.
-    fn end_input(&mut self) {
+    fn close_input(&mut self) {
         self.end_of_input = matches!(self.sink, Sink::Pipe(_));
         self.write();
     }
@@ -358,7 +358,7 @@ impl Attached {
     }
 
     /// Informs every client of the end of the output, after the last of it: the process has exited.
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn finish(&mut self) {
         self.sink = Sink::None;
         self.pending = Zeroizing::default();
         self.over = true;

@@ -210,11 +210,11 @@ impl Log {
     }
 
     /// Accepts a client that reads the process's output or sends its input.
-    pub(crate) fn take_client(&mut self, asked: &Attach, fds: Vec<OwnedFd>) -> Result<(), Refused> {
-        if asked.input && !self.stdin {
+    pub(crate) fn take_client(&mut self, request: &Attach, fds: Vec<OwnedFd>) -> Result<(), Refused> {
+        if request.input && !self.stdin {
             return Err(Refused::new(Reason::Precondition, "the process takes no input: it was not run with `stdin`"));
         }
-        self.attached.take(asked, fds)
+        self.attached.take(request, fds)
     }
 
     /// Sends queued output to clients and reads their input.
@@ -329,12 +329,12 @@ impl Log {
     }
 
     /// Writes held-back output at the end. Returns the clients, which may not have all of it yet, and the counters.
-    pub(crate) fn end(mut self) -> (Attached, LogUsage) {
+    pub(crate) fn finish(mut self) -> (Attached, LogUsage) {
         for mut pipe in std::mem::take(&mut self.pipes) {
             self.flush(&mut pipe);
         }
         self.report_place();
-        self.attached.end();
+        self.attached.finish();
         (self.attached, self.usage)
     }
 
@@ -415,7 +415,7 @@ impl Log {
             let content = words.as_bytes();
             let notice = Entry { time, stream: Stream::Executor, complete: true, source: "", content };
             write(&notice, &mut lines);
-            place.pass(&notice);
+            place.advance(&notice);
             write_place(time, place, Missing::Lost, &mut lines);
             self.untold = false;
         }
@@ -426,7 +426,7 @@ impl Log {
                 write_place(time, *place, Missing::AboveLimits, lines);
             }
             write(entry, lines);
-            place.pass(entry);
+            place.advance(entry);
         };
         for (content, complete) in split(bytes) {
             let entry = Entry { time, stream, complete, source: &source.name, content };
@@ -443,7 +443,7 @@ impl Log {
             } else {
                 self.usage.limited_bytes += entry.output_bytes();
                 self.usage.overages += u64::from(decision != Decision::Drop);
-                place.pass(&entry);
+                place.advance(&entry);
                 self.untold = true;
             }
         }

@@ -17,18 +17,18 @@ use crate::host::Host;
 use crate::shim::Ready;
 
 /// Makes a socket for a check. Refused for a container without checks that connect.
-pub(crate) fn socket(asked: &MakeSocket, ready: &Ready) -> Result<AnswerPayload, Refused> {
+pub(crate) fn socket(request: &MakeSocket, ready: &Ready) -> Result<AnswerPayload, Refused> {
     if !ready.record.plan.checks.as_ref().is_some_and(Checks::connect) {
         return Err(Refused::new(Reason::Denied, "the container has no checks that connect"));
     }
-    let socket = tcp_socket_of(ready.container.pidfd().as_fd(), asked.ipv6);
+    let socket = tcp_socket_of(ready.container.pidfd().as_fd(), request.ipv6);
     socket.map(AnswerPayload::Socket).map_err(|error| failed("socket for a check", &error))
 }
 
 /// Writes the unhealthy reason to the log and the record. Returns `false` for a container that is already ending, or
 /// whose restart policy runs its action again.
-pub(crate) fn end(asked: &EndUnhealthy, host: &Host, ready: &mut Ready) -> Result<bool, Refused> {
-    let EndUnhealthy { reason, outputs, run } = asked;
+pub(crate) fn stop_unhealthy(request: &EndUnhealthy, host: &Host, ready: &mut Ready) -> Result<bool, Refused> {
+    let EndUnhealthy { reason, outputs, run } = request;
     let Some(checks) = &ready.record.plan.checks else {
         return Err(Refused::new(Reason::Denied, "the container has no checks"));
     };
@@ -65,8 +65,8 @@ pub(crate) fn end(asked: &EndUnhealthy, host: &Host, ready: &mut Ready) -> Resul
 }
 
 /// Logs that the checks begin or that the container became healthy, worded as by Diego.
-pub(crate) fn note(asked: NoteHealth, ready: &mut Ready) -> Result<(), Refused> {
-    let NoteHealth { healthy, run } = asked;
+pub(crate) fn log_health(health: NoteHealth, ready: &mut Ready) -> Result<(), Refused> {
+    let NoteHealth { healthy, run } = health;
     if !ready.record.plan.checks.as_ref().is_some_and(Checks::decide_start) {
         return Err(Refused::new(Reason::Denied, "the container has no checks that decide that it has started"));
     }

@@ -219,7 +219,7 @@ impl Control {
     /// Accepts connections and reads pending requests. Never waits.
     pub(crate) fn read(&mut self) -> Vec<PendingCommand> {
         self.accept();
-        self.look_at_lifeline();
+        self.drain_lifeline();
         let mut asked = Vec::new();
         for index in (0..self.connections.len()).filter(|index| !self.connections[*index].gone).collect::<Vec<_>>() {
             for _ in 0..ROUND_MAX {
@@ -277,7 +277,7 @@ impl Control {
     }
 
     /// Drains the lifeline: the launcher only wakes the loop over it.
-    fn look_at_lifeline(&mut self) {
+    fn drain_lifeline(&mut self) {
         let Some(lifeline) = &self.lifeline else { return };
         let mut buffer = [0; 64];
         loop {

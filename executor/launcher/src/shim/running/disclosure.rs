@@ -19,12 +19,12 @@ use executor_sys::memfile::MemFile;
 /// Answers with the container's present inputs: its files are those of the generation in force, but files that its
 /// process may change have their initial contents.
 pub(crate) fn answer(
-    asked: &ReadSecrets,
+    request: &ReadSecrets,
     token: Option<&TokenDigest>,
     record: &ContainerRecord,
     volume: Option<&Volume>,
 ) -> Result<MemFile, Refused> {
-    let presented = TokenDigest::from_bytes(&asked.token_digest);
+    let presented = TokenDigest::from_bytes(&request.token_digest);
     // Both sides are digests and are compared in constant time.
     let (Some(volume), true) = (volume, token.is_some() && presented.as_ref() == token) else {
         return Err(Refused::new(Reason::Denied, "this is not the container's runtime token"));

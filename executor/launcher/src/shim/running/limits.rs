@@ -138,12 +138,12 @@ pub(crate) fn allow_descriptors(files: usize) {
 
 /// Checks capabilities that the shim cannot grant because it lacks them itself, depending on its systemd unit. In its
 /// own user namespace a container has the whole set.
-pub(crate) fn can_be_given(plan: &Plan, held: &CapabilitySets) -> Result<(), Refused> {
+pub(crate) fn can_be_given(plan: &Plan, capabilities: &CapabilitySets) -> Result<(), Refused> {
     if plan.isolation.user_namespace == UserNamespace::Own {
         return Ok(());
     }
     let can_give = |name: &str| name.parse().is_ok_and(is_in_bounding_set);
-    let lacking: Vec<&str> = held.names.iter().copied().filter(|name| !can_give(name)).collect();
+    let lacking: Vec<&str> = capabilities.names.iter().copied().filter(|name| !can_give(name)).collect();
     if lacking.is_empty() {
         return Ok(());
     }

@@ -37,8 +37,8 @@ fn running(transfer: u32, ready: &Ready) -> Result<(usize, Timestamp), Refused> 
 ///
 /// # Errors
 /// Returns a refusal if the transfer does not run or no memory is left.
-pub(crate) fn url(asked: &ReadTransfer, ready: &Ready) -> Result<MemFile, Refused> {
-    let (transfer, _) = running(asked.transfer, ready)?;
+pub(crate) fn url(request: &ReadTransfer, ready: &Ready) -> Result<MemFile, Refused> {
+    let (transfer, _) = running(request.transfer, ready)?;
     let number = ready.record.plan.processes.len() + transfer;
     let copy = || -> io::Result<MemFile> {
         let volume = ready.remains.volumes.first().ok_or(io::ErrorKind::NotFound)?;
@@ -88,17 +88,18 @@ fn is_of_user(status: &str, uid: u32) -> bool {
 ///
 /// # Errors
 /// Returns a refusal if the transfer does not run or the reason is too long.
-pub(crate) fn end(host: &Host, asked: EndTransfer, ready: &mut Ready) -> Result<(), Refused> {
-    let (transfer, began) = running(asked.transfer, ready)?;
-    if began.0 != asked.began {
+pub(crate) fn finish(host: &Host, request: EndTransfer, ready: &mut Ready) -> Result<(), Refused> {
+    let (transfer, began) = running(request.transfer, ready)?;
+    if began.0 != request.began {
         return Err(Refused::new(Reason::Stale, format!("transfer {transfer} has begun again")));
     }
-    if asked.error.len() > TRANSFER_REASON_MAX || asked.error.chars().any(executor_core::text::is_harmful) {
-        let why = format!("the reason has {} bytes; at most {TRANSFER_REASON_MAX} on one line", asked.error.len());
+    if request.error.len() > TRANSFER_REASON_MAX || request.error.chars().any(executor_core::text::is_harmful) {
+        let why = format!("the reason has {} bytes; at most {TRANSFER_REASON_MAX} on one line", request.error.len());
         return Err(Refused::new(Reason::Invalid, why));
     }
-    let end = if asked.error.is_empty() { TransferEnd::Done(asked.bytes) } else { TransferEnd::Failed(asked.error) };
-    ready.end_transfer(host, transfer, end);
+    let end =
+        if request.error.is_empty() { TransferEnd::Done(request.bytes) } else { TransferEnd::Failed(request.error) };
+    ready.finish_transfer(host, transfer, end);
     host.hierarchies.remove_idle_workers(&ready.record.cgroup);
     Ok(())
 }

@@ -94,7 +94,7 @@ impl Starter {
             Fork::Child => {
                 drop(socket);
                 host.show_role(&["steps", record.plan.id.as_str()]);
-                let served = settle(host, parent, &theirs, init.as_fd()).and_then(|signals| {
+                let served = set_up(host, parent, &theirs, init.as_fd()).and_then(|signals| {
                     let target = ExecTarget::new(record.clone(), prepared.clone(), init)?;
                     Service { host, filter, target, socket: &theirs, running: BTreeMap::new() }.run(&signals)
                 });
@@ -153,7 +153,7 @@ impl Starter {
     }
 
     /// Kills the step starter, and with it the processes that it started.
-    pub(crate) fn end(self) {
+    pub(crate) fn kill(self) {
         if !self.is_taken {
             crate::shim::init::create::kill(self.pid);
         }
@@ -166,7 +166,7 @@ impl Starter {
 }
 
 /// Sets up the process: closes all descriptors but its socket, init's pidfd, and the cgroups that its children join.
-fn settle(host: &Host, parent: u32, socket: &Seqpacket, init: BorrowedFd<'_>) -> io::Result<SignalEvents> {
+fn set_up(host: &Host, parent: u32, socket: &Seqpacket, init: BorrowedFd<'_>) -> io::Result<SignalEvents> {
     process::die_with(parent)?;
     let kept = [socket.as_fd(), init].into_iter().chain(host.cpusets.as_ref().map(AsFd::as_fd));
     process::close_all_but(&kept.collect::<Vec<_>>())?;

@@ -98,7 +98,7 @@ fn a_generation_replaces_another_and_the_old_one_is_wiped() {
     assert_eq!(names(&volume, "0"), ["db", "token"], "and nothing of it shows");
     rotation.swap().unwrap();
     assert_eq!(names(&volume, "0"), ["db", "new", "token"], "all of both, for a moment");
-    let replaced = rotation.settle().unwrap();
+    let replaced = rotation.finish().unwrap();
 
     for (path, content) in
         [("0/db/user", "user1"), ("0/db/password", "password2"), ("0/new/deep/x", "new2"), ("1", "one2")]
@@ -181,7 +181,7 @@ fn rotation_moves_links_in_visible_directories() {
         assert_eq!(read(&volume, "0/db/password"), Some(content));
         let (password, user) = (link("0/db/password"), link("0/db/user"));
         assert!(password != before.0 && user == before.1, "readers that compare inodes");
-        volume.wipe_replaced(&rotation.settle().unwrap()).unwrap();
+        volume.wipe_replaced(&rotation.finish().unwrap()).unwrap();
         assert_eq!(events(), []);
         assert_eq!(names(&volume, "."), ["0", "1", "files"]);
         assert_eq!(names(&volume, "0"), ["db", "token"]);
@@ -242,7 +242,7 @@ fn all_files_may_go_and_come_again() {
         let rotation = Rotation::start(&volume, number, &mounts, &changes).unwrap();
         rotation.write(&[b"again"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
         rotation.swap().unwrap();
-        volume.wipe_replaced(&rotation.settle().unwrap()).unwrap();
+        volume.wipe_replaced(&rotation.finish().unwrap()).unwrap();
         assert_eq!(names(&volume, "0"), if number == 2 { vec![] } else { vec!["a"] });
         assert_eq!(names(&volume, "files/0"), ["..data".to_owned(), format!("..gen{number}")]);
     }
@@ -259,7 +259,7 @@ fn the_end_wipes_every_generation() {
         let rotation = Rotation::start(&volume, number, &mounts, &changes).unwrap();
         rotation.write(&[format!("user{number}").as_bytes()], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
         rotation.swap().unwrap();
-        let _ = rotation.settle().unwrap(); // nobody gets to wiping it
+        let _ = rotation.finish().unwrap(); // nobody gets to wiping it
     }
     assert_eq!((names(&volume, "0").len(), names(&volume, "files/0").len()), (2, 1 + 5));
     let receipt = volume.wipe().unwrap();
@@ -326,7 +326,7 @@ fn directories_are_real_and_change_kind() {
         let rotation = Rotation::start(&volume, number, &mounts, &changes).unwrap();
         rotation.write(&[b"one", b"two"], &PRIVATE, OWNER, &mut hold(&volume)).unwrap();
         rotation.swap().unwrap();
-        volume.wipe_replaced(&rotation.settle().unwrap()).unwrap();
+        volume.wipe_replaced(&rotation.finish().unwrap()).unwrap();
         for (path, expected) in expected {
             assert_eq!(kind(&format!("0/{path}")), *expected, "{path}");
         }
@@ -353,7 +353,7 @@ fn a_directory_opens_and_closes_with_its_files() {
         let rotation = Rotation::start(&volume, number, &mounts, &changes).unwrap();
         rotation.write(&[b"x"], &[file], OWNER, &mut hold(&volume)).unwrap();
         rotation.swap().unwrap();
-        volume.wipe_replaced(&rotation.settle().unwrap()).unwrap();
+        volume.wipe_replaced(&rotation.finish().unwrap()).unwrap();
         for path in ["0", "0/db", "files/0/..data/", "files/0/..data/db"] {
             assert_eq!(mode(path), expected, "{path}");
         }

@@ -48,8 +48,8 @@ pub(super) enum OutputMessage {
 }
 
 /// Sends a message. Returns false if the shim has exited or has killed this helper.
-pub(super) fn send(socket: &Seqpacket, found: &OutputMessage, file: Option<&OwnedFd>) -> bool {
-    let Ok(message) = serde_json::to_vec(found) else { return false };
+pub(super) fn send(socket: &Seqpacket, output: &OutputMessage, file: Option<&OwnedFd>) -> bool {
+    let Ok(message) = serde_json::to_vec(output) else { return false };
     let fds: Vec<_> = file.into_iter().map(AsFd::as_fd).collect();
     socket.send(&message, &fds).is_ok()
 }

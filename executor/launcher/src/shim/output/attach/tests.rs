@@ -73,7 +73,7 @@ fn the_first_client_gets_what_was_written_before_and_all_get_what_comes() {
     attached.output(Stream::Executor, b"our own words");
     assert_eq!(heard(&first), (b"oearlyelate".to_vec(), vec![(23, 0)]));
     assert_eq!(heard(&second), (b"elate".to_vec(), vec![(28, 0)]));
-    attached.end();
+    attached.finish();
     assert_eq!(received(&first), b".");
     assert!(attached.is_delivered());
 }
@@ -119,7 +119,7 @@ fn a_client_that_does_not_read_misses_output_or_is_waited_for() {
         written += 10_000;
         assert!(written - from < 2 << 20);
     }
-    attached.end();
+    attached.finish();
     assert!(!attached.is_settled());
     let (got, positions) = drained(&mut attached, &lossless);
     assert!(got == numbered(from..written) && positions == [(from, 0)]);
@@ -157,7 +157,7 @@ fn an_awaited_reader_gets_everything_from_the_first_byte() {
     let watcher = client(&mut attached, &WATCH).unwrap();
     assert!(drained(&mut attached, &watcher).0 == numbered(0..written));
     assert!(attached.holds_up() && attached.due().is_some(), "one that only watches is not it");
-    attached.end();
+    attached.finish();
     assert!(!attached.is_settled());
     let reader = client(&mut attached, &LOSSLESS).unwrap();
     assert!(drained(&mut attached, &reader).0 == numbered(0..written) && !attached.holds_up());
@@ -190,7 +190,7 @@ fn a_client_goes_on_where_it_was() {
         attached.output(Stream::Stderr, &numbered(written..written + 30_000));
         written += 30_000;
     }
-    attached.end();
+    attached.finish();
     assert!(!attached.is_settled() && attached.due().is_some());
     let beyond = client(&mut attached, &Attach { resume_at: Some(written + 1), ..RESUMABLE }).unwrap_err();
     assert!(beyond.message.contains("resume_at"), "{beyond:?}");

@@ -35,7 +35,7 @@ pub(super) struct Admitted {
 pub(super) fn admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>) -> Result<Admitted, Refused> {
     let admitted = try_to_admit(host, request, warm)?;
     if let Some(unused) = warm.take() {
-        unused.end(host);
+        unused.discard(host);
     }
     Ok(admitted)
 }

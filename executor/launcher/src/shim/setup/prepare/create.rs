@@ -103,7 +103,7 @@ impl Assembled {
             warm => (warm, None),
         };
         if let Some(unused) = unused {
-            unused.end(host);
+            unused.discard(host);
             site.init = None;
         }
         let container = match warm {

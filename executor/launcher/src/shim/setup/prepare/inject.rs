@@ -63,7 +63,7 @@ impl WaitingInit {
             plan: &self.record.plan,
             cgroup: &self.record.cgroup,
             init: self.container.pidfd().as_fd(),
-            network_begun: self.container.was_warm(),
+            network_is_set_up: self.container.was_warm(),
             prepared: &self.prepared,
             id_map: self.id_map,
             volume: site.remains.volumes.first(),
