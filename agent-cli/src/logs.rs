@@ -33,8 +33,7 @@ pub struct Printer {
     gaps: u64,
     /// Set if lines are prefixed with timestamps.
     stamps: Option<Stamps>,
-    /// Retained output of the process, and its maximum size in bytes.
-    kept: Option<(Vec<u8>, usize)>,
+    kept: Option<Kept>,
 }
 
 impl Printer {
@@ -44,30 +43,19 @@ impl Printer {
 
     /// Also retains the first `bytes_max` bytes of the process's output.
     pub fn keeping(mut self, bytes_max: usize) -> Self {
-        self.kept = Some((Vec::new(), bytes_max));
+        self.kept = Some(Kept { bytes: Vec::new(), bytes_max, truncated: false });
         self
     }
 
     /// Returns the retained output. If it was truncated, a note is appended.
     pub fn into_kept(self) -> Vec<u8> {
-        self.kept.map(|(kept, _)| kept).unwrap_or_default()
+        self.kept.map(Kept::into_bytes).unwrap_or_default()
     }
 
     /// Prefixes lines with timestamps.
     pub fn with_times(mut self) -> Self {
         self.stamps = Some(Stamps::default());
         self
-    }
-
-    fn push(&mut self, data: &[u8]) {
-        let Some((kept, bytes_max)) = &mut self.kept else { return };
-        let room = bytes_max.saturating_sub(kept.len());
-        if room > 0 {
-            kept.extend_from_slice(&data[..data.len().min(room)]);
-            if data.len() >= room {
-                kept.extend_from_slice(b"\n[the rest was not kept]\n");
-            }
-        }
     }
 
     async fn print(&mut self, entry: StreamLogsResponse) {
@@ -97,7 +85,9 @@ impl Printer {
 
     /// Prints output of the process.
     pub async fn bytes(&mut self, stream: Stream, bytes: Vec<u8>) {
-        self.push(&bytes);
+        if let Some(kept) = &mut self.kept {
+            kept.push(&bytes);
+        }
         match self.form {
             Form::Silent => {}
             Form::AsItWas => self.output.bytes(stream, bytes).await,
@@ -123,6 +113,29 @@ impl Printer {
         if self.gaps > 1 {
             self.output.note(format!("{} dropped in all, in {} places", of_output(self.dropped), grouped(self.gaps)));
         }
+    }
+}
+
+/// The first bytes of a process's output.
+struct Kept {
+    bytes: Vec<u8>,
+    bytes_max: usize,
+    /// True if output was not retained.
+    truncated: bool,
+}
+
+impl Kept {
+    fn push(&mut self, data: &[u8]) {
+        let room = self.bytes_max.saturating_sub(self.bytes.len());
+        self.bytes.extend_from_slice(&data[..data.len().min(room)]);
+        self.truncated |= data.len() > room;
+    }
+
+    fn into_bytes(mut self) -> Vec<u8> {
+        if self.truncated {
+            self.bytes.extend_from_slice(b"\n[the rest was not kept]\n");
+        }
+        self.bytes
     }
 }
 
@@ -183,6 +196,22 @@ pub async fn follow(client: &Client, request: StreamLogsRequest, printer: &mut P
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kept_output_notes_truncation_once() {
+        let table: [(&[&str], &str); 5] = [
+            (&["abc"], "abc"),
+            (&["ab", "cd"], "abcd"),
+            (&["abcd", ""], "abcd"),
+            (&["abcd", "e", "f"], "abcd\n[the rest was not kept]\n"),
+            (&["abcde"], "abcd\n[the rest was not kept]\n"),
+        ];
+        for (pushed, expected) in table {
+            let mut kept = Kept { bytes: Vec::new(), bytes_max: 4, truncated: false };
+            pushed.iter().for_each(|data| kept.push(data.as_bytes()));
+            assert_eq!(String::from_utf8_lossy(&kept.into_bytes()), expected, "{pushed:?}");
+        }
+    }
 
     #[test]
     fn numbers_are_grouped() {
