@@ -71,6 +71,9 @@ fn failure_named(named: &Named, error: Error) -> Failure {
     }
 }
 
+/// Text of every gRPC library about a message that is larger than its limit.
+const LARGER_THAN_MAX: &str = "received message larger than max";
+
 fn explain(named: &Named, refusal: &Refusal) -> String {
     let doing = &*named.doing;
     let line = |violation: &executor_client::Violation| {
@@ -104,6 +107,9 @@ fn explain(named: &Named, refusal: &Refusal) -> String {
             refusal.at,
             rustix::process::geteuid().as_raw()
         ),
+        Code::ResourceExhausted if reason.contains(LARGER_THAN_MAX) => {
+            format!("{doing}: {reason}; the operator sets the limit with `server.message_bytes_max`")
+        }
         Code::ResourceExhausted => format!("{doing}: {reason}; `agent-cli info` shows the free capacity"),
         Code::Unavailable => format!("{doing}: executord is unavailable: {reason}"),
         Code::Unimplemented => {
@@ -179,6 +185,8 @@ mod tests {
             let text = reported(refusal(code, "because", &[]));
             assert!(text.contains(expected) && text.starts_with("run web-1: "), "{text}");
         }
+        let large = reported(refusal(Code::ResourceExhausted, "grpc: received message larger than max (9 vs. 5)", &[]));
+        assert!(large.ends_with("(9 vs. 5); the operator sets the limit with `server.message_bytes_max`"), "{large}");
         assert!(reported(refusal(Code::PermissionDenied, "uid 7 is not served", &[])).contains("--allow-group"));
         assert_eq!(
             reported(refusal(Code::NotFound, "no container \u{1b}[31mx", &[])),

@@ -45,7 +45,11 @@ async fn every_violation_is_reported_and_no_value() {
     let mut large = request("large");
     large.volume_mounted_files = vec![v1::File { path: "a".into(), content: vec![0; 3 << 20], ..v1::File::default() }];
     let status = client.run(large).await.unwrap_err();
-    assert!(matches!(status.code(), Code::OutOfRange | Code::ResourceExhausted), "{status:?}");
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
+    let size = status.message().strip_prefix("grpc: received message larger than max (").unwrap_or_default();
+    let (size, limit) = size.split_once(" vs. ").unwrap_or_default();
+    assert!((3 << 20..(3 << 20) + 1024).contains(&size.parse().unwrap_or(0)), "{status:?}");
+    assert_eq!(limit, format!("{})", 2 << 20), "{status:?}");
 }
 
 /// Strings that are not UTF-8, as clients in other languages can encode them.

@@ -220,7 +220,12 @@ impl RequestBody {
                     let prefix = *prefix;
                     let [flag, length @ ..] = prefix;
                     let length = u32::from_be_bytes(length) as usize;
-                    if flag != 0 || length > self.most {
+                    if flag == 0 && length > self.most {
+                        // Code and text are those of the other gRPC libraries.
+                        let why = format!("grpc: received message larger than max ({length} vs. {})", self.most);
+                        return Err(Status::resource_exhausted(why));
+                    }
+                    if flag != 0 {
                         // The gRPC library rejects it with the reason.
                         self.ready.push_back(prefix.to_vec().into());
                         self.parser = Parser::Over;
