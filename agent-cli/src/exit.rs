@@ -27,8 +27,8 @@ pub const TABLE: [(&str, &str); 7] = [
     ("0-255", "run, wait, exec, attach: that of the process; external program: its own; other commands: 0 on success"),
     ("1", "audit: a canary was left or at an unexpected place, or the search was incomplete; health: unhealthy"),
     ("125", "an error of agent-cli or executord, bad usage, a lost container, incomplete output of run or attach"),
-    ("126", "run, wait, exec, external program: the program could not be executed"),
-    ("127", "run, wait, exec: the program was not found"),
+    ("126", "run, wait, exec, external program: the program (of a tree: the first that failed) could not be executed"),
+    ("127", "run, wait, exec: the program (of a tree: the first that failed) was not found"),
     ("128+N", "run, wait, exec, attach: signal N killed the process; others: signal N ended agent-cli"),
     ("141", "the output was closed by its reader (| head); run stops the container"),
 ];
@@ -56,6 +56,10 @@ impl Outcome {
             (Some(exit_status::Status::Code(code)), _) => Self::Exited(code),
             (Some(exit_status::Status::Signal(signal)), _) => Self::Signaled(signal),
             (None, Some(failure)) if failure.kind() == failure::Kind::Exec => Self::NotExecuted(failure.errno),
+            // The first failure in a tree of actions.
+            (None, Some(failure)) if failure.kind() == failure::Kind::Action && failure.errno != 0 => {
+                Self::NotExecuted(failure.errno)
+            }
             (None, Some(failure)) => Self::Failed(failure.kind()),
             (None, None) => Self::Unknown,
         }
@@ -113,6 +117,9 @@ mod tests {
             (failure(failure::Kind::Exec, 13), 126),
             (failure(failure::Kind::Exec, 8), 126),
             (failure(failure::Kind::Exec, 0), 126),
+            (failure(failure::Kind::Action, 2), 127),
+            (failure(failure::Kind::Action, 13), 126),
+            (failure(failure::Kind::Action, 0), 125),
             (failure(failure::Kind::Prepare, 2), 125),
             (failure(failure::Kind::SupervisorLost, 0), 125),
             (failure(failure::Kind::HostStopped, 0), 125),

@@ -27,15 +27,20 @@ use std::time::Duration;
 use crate::plan::{Action, Actions, Direction, Messages, PlannedProcess, PlannedTransfer};
 use crate::record::{Exit, StepRecord, StepState};
 use crate::time::Timestamp;
-use error::{StepError, Why, several};
+use error::{Cause, StepError, Why, several};
 pub use restart::AskedAgain;
 use restart::Restarts;
 
 /// Result of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RunEnd {
-    /// The process was not started; holds the reason, on one line.
-    NotStarted(String),
+    /// The process was not started.
+    NotStarted {
+        /// Reason, on one line.
+        why: String,
+        /// Error number; 0 if the program was not the reason.
+        errno: i32,
+    },
     /// The process exited.
     Exited {
         /// Exit status.
@@ -95,10 +100,12 @@ pub struct Timer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conclusion {
     /// Exit status for the container: 0 after success, otherwise that of the process whose failure became the tree's.
-    /// If the tree was cancelled, that of a process ended by the cancellation. Unset if no process ran.
+    /// If the tree was cancelled, that of a process ended by the cancellation. Unset if no process ran, and with `errno`.
     pub exit: Option<Exit>,
     /// Error of the tree; unset after success, and if it was only cancelled.
     pub failure: Option<String>,
+    /// Error number if the error of the tree is that a program could not be executed; otherwise 0.
+    pub errno: i32,
 }
 
 /// Role of a step for the steps below it.
@@ -260,10 +267,11 @@ impl Steps {
             None => Some(Exit::Code(0)),
             // The main action and its sidecars only cancelled one another.
             Some(error) if error.is_cancellation() && !root.cancelled => Some(Exit::Code(0)),
-            Some(error) => error.exit,
+            Some(error) => error.exit(),
         };
-        let failure = root.error.as_ref().filter(|error| !error.is_cancellation()).map(ToString::to_string);
-        Some(Conclusion { exit, failure })
+        let failed = root.error.as_ref().filter(|error| !error.is_cancellation());
+        let errno = failed.map_or(0, StepError::errno);
+        Some(Conclusion { exit, failure: failed.map(ToString::to_string), errno })
     }
 
     /// Returns the state of each action of the request, in the order of [`Actions::visit`].
@@ -392,18 +400,20 @@ impl Steps {
         let Step { record, cancelled, .. } = &mut self.steps[index];
         record.pid = 0;
         let (exit, out_of_memory, killed) = match end {
-            RunEnd::NotStarted(why) => {
-                return Some(StepError::from_why(if *cancelled { Why::Cancelled } else { Why::Plain(why) }));
+            RunEnd::NotStarted { .. } if *cancelled => return Some(StepError::from_why(Why::Cancelled)),
+            RunEnd::NotStarted { why, errno } => {
+                let cause = (errno != 0).then_some(Cause::NotExecuted(errno));
+                return Some(StepError { why: Why::Plain(why), cause });
             }
             RunEnd::Exited { exit, out_of_memory, killed } => (exit, out_of_memory, killed),
         };
         record.exit = Some(exit);
         if *cancelled {
             let why = if killed { Why::GraceExceeded } else { Why::Cancelled };
-            return Some(StepError { why, exit: Some(exit) });
+            return Some(StepError { why, cause: Some(Cause::Exit(exit)) });
         }
         let why = Why::Message(exit_failure(&record.log_source, exit, out_of_memory)?);
-        Some(StepError { why, exit: Some(exit) })
+        Some(StepError { why, cause: Some(Cause::Exit(exit)) })
     }
 
     /// Returns the error of a transfer that has ended. Its result is logged in the wording of Cloud Foundry's executor.
@@ -479,8 +489,8 @@ impl Steps {
             Role::Timeout { after, expired: true } => {
                 let also = error.as_ref().and_then(StepError::reported).map(|reported| format!("; {reported}"));
                 let text = format!("exceeded {} timeout{}", go_duration(*after), also.unwrap_or_default());
-                let exit = error.and_then(|error| error.exit);
-                self.finish(index, Some(StepError { why: Why::Message(text), exit }), now);
+                let cause = error.and_then(|error| error.cause);
+                self.finish(index, Some(StepError { why: Why::Message(text), cause }), now);
             }
             Role::Timeout { expired: false, .. } => self.finish(index, error, now),
             Role::Progress(messages) => {

@@ -186,6 +186,7 @@ fn failures_are_reported_as_diego_does() {
         let failure = ending(&container).failure.clone().unwrap();
         assert_eq!(failure.kind(), failure::Kind::Action, "{id}");
         assert!(failure.message.starts_with(message), "{id}: {failure:?}");
+        assert_eq!(failure.errno, if id == "absent" { 2 } else { 0 }, "{id}");
         match status {
             0 => assert!(ending(&container).exit.is_none(), "{id}: {container:#?}"),
             code @ 1.. => assert_eq!(exit(&container), Ok(code), "{id}"),
@@ -193,6 +194,9 @@ fn failures_are_reported_as_diego_does() {
         }
         assert!(!daemon.api.output(id).text().contains("never"));
     }
+    assert_eq!(cli::run(&daemon.socket(), &["wait", "absent"]).status, 127);
+    let restart = ["run", "--restart", "on-failure:1", "--", "/etc/passwd"];
+    assert_eq!(cli::run(&daemon.socket(), &restart).status, 126);
     let reported = daemon.api.run_to_end(tree("told", attempt(progress(sh("exit 9")))));
     assert_eq!((exit(&reported), ending(&reported).failure.is_none()), (Ok(0), true));
     assert_eq!(lines(&daemon, "told"), ["STG out begins", "STG err has failed: Exited with status 9"]);

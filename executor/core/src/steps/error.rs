@@ -2,11 +2,19 @@
 
 use crate::record::Exit;
 
-/// Error of a step, with the exit status of the process that caused it.
+/// Error of a step, with the end of the process that caused it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StepError {
     pub(super) why: Why,
-    pub(super) exit: Option<Exit>,
+    pub(super) cause: Option<Cause>,
+}
+
+/// End of a process that caused an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    Exit(Exit),
+    /// The program could not be executed; holds the error number, which is not 0.
+    NotExecuted(i32),
 }
 
 /// Reason why a step failed.
@@ -40,7 +48,17 @@ impl std::fmt::Display for StepError {
 impl StepError {
     /// Creates an error that was not caused by a process.
     pub(super) fn from_why(why: Why) -> Self {
-        Self { why, exit: None }
+        Self { why, cause: None }
+    }
+
+    /// Returns the exit status of the process that caused the error.
+    pub(super) fn exit(&self) -> Option<Exit> {
+        if let Some(Cause::Exit(exit)) = self.cause { Some(exit) } else { None }
+    }
+
+    /// Returns the error number of the program that could not be executed, or 0.
+    pub(super) fn errno(&self) -> i32 {
+        if let Some(Cause::NotExecuted(errno)) = self.cause { errno } else { 0 }
     }
 
     /// Returns true if the step was cancelled and did not fail.
@@ -58,10 +76,10 @@ impl StepError {
     }
 }
 
-/// Joins several errors. The exit status is that of the first error that was not a cancellation, otherwise that of the
-/// first error.
+/// Joins several errors. The cause is that of the first error that was not a cancellation, otherwise that of the first
+/// error.
 pub(super) fn several(errors: Vec<StepError>) -> Option<StepError> {
-    let by_itself = errors.iter().filter(|error| !error.is_cancellation()).find_map(|error| error.exit);
-    let exit = by_itself.or_else(|| errors.iter().find_map(|error| error.exit));
-    (!errors.is_empty()).then_some(StepError { why: Why::Several(errors), exit })
+    let by_itself = errors.iter().filter(|error| !error.is_cancellation()).find_map(|error| error.cause);
+    let cause = by_itself.or_else(|| errors.iter().find_map(|error| error.cause));
+    (!errors.is_empty()).then_some(StepError { why: Why::Several(errors), cause })
 }

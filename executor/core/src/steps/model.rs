@@ -108,10 +108,14 @@ impl Reference<'_> {
                     () if code != 0 => Some(Why::Message(format!("Exited with status {code}"))),
                     () => None,
                 };
-                let exit = (is_run && starts).then_some(Exit::Code(code));
+                let cause = match () {
+                    () if !is_run => None,
+                    () if starts => Some(Cause::Exit(Exit::Code(code))),
+                    () => (!cancelled_by(at)).then_some(Cause::NotExecuted(2)),
+                };
                 SubtreeEnd {
                     at,
-                    error: error.map(|why| StepError { why, exit }),
+                    error: error.map(|why| StepError { why, cause }),
                     ran: BTreeMap::from([((*index, run), (start, at))]),
                 }
             }
@@ -142,8 +146,8 @@ impl Reference<'_> {
                 let end = self.eval(action, start, Some(cancel.map_or(due, |cancel| cancel.min(due))));
                 let also = end.error.as_ref().and_then(StepError::reported).map(|reported| format!("; {reported}"));
                 let text = format!("exceeded {} timeout{}", go_duration(*after), also.unwrap_or_default());
-                let exit = end.error.as_ref().and_then(|error| error.exit);
-                SubtreeEnd { error: Some(StepError { why: Why::Message(text), exit }), ..end }
+                let cause = end.error.as_ref().and_then(|error| error.cause);
+                SubtreeEnd { error: Some(StepError { why: Why::Message(text), cause }), ..end }
             }
             Action::EmitProgress { action, .. } => self.eval(action, start, cancel),
         }
@@ -196,12 +200,9 @@ impl Reference<'_> {
             let (Some(policy), true, false) = (&actions.restart, again, cancelled(end.at)) else { return end };
             let pause = earlier.after(policy, end.at - started, end.at);
             if cancelled(end.at + pause) {
-                let exit = if failed { end.error.and_then(|error| error.exit) } else { Some(Exit::Code(0)) };
-                return SubtreeEnd {
-                    at: cancel.unwrap(),
-                    error: Some(StepError { why: Why::Cancelled, exit }),
-                    ran: end.ran,
-                };
+                let exit = if failed { end.error.and_then(|error| error.exit()) } else { Some(Exit::Code(0)) };
+                let error = StepError { why: Why::Cancelled, cause: exit.map(Cause::Exit) };
+                return SubtreeEnd { at: cancel.unwrap(), error: Some(error), ran: end.ran };
             }
             end.at += pause;
             self.run.set(self.run.get() + 1);
@@ -303,7 +304,7 @@ fn execute(steps: &mut Steps, behaviours: &Behaviours, cancel: Option<u64>) -> R
             DueEvent::Ended(process) => {
                 let Behaviour { code, starts, .. } = behaviours[process][run_of(steps, process) % 4];
                 let exited = RunEnd::Exited { exit: Exit::Code(code), out_of_memory: false, killed: false };
-                let end = if starts { exited } else { RunEnd::NotStarted("exec".into()) };
+                let end = if starts { exited } else { RunEnd::NotStarted { why: "exec".into(), errno: 2 } };
                 let lost = if starts && code == 0 { TransferEnd::Done(1) } else { TransferEnd::Failed("lost".into()) };
                 match steps.transfer_began(process).is_some() {
                     true => steps.transferred(process, lost, self::at(now)),

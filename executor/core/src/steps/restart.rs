@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use super::pace::RestartPacer;
-use super::{Role, StepError, StepOrder, StepState, Steps, Timer, Why, go_duration};
+use super::{Cause, Role, StepError, StepOrder, StepState, Steps, Timer, Why, go_duration};
 use crate::backoff::Backoff;
 use crate::plan::RestartPolicy;
 use crate::record::{Exit, LastEnd, RestartRecord, StepRecord};
@@ -176,7 +176,7 @@ impl Steps {
         let Role::Restart(restarts) = &mut step.role else { return };
         let error = match restarts.asked.take() {
             Some(_) if step.cancelled => error,
-            Some(reason) => Some(StepError { why: Why::Message(reason), exit: error.and_then(|error| error.exit) }),
+            Some(reason) => Some(StepError { why: Why::Message(reason), cause: error.and_then(|error| error.cause) }),
             None => error,
         };
         let failed = error.as_ref().filter(|error| !error.is_cancellation());
@@ -185,7 +185,7 @@ impl Steps {
         if !again {
             return self.finish(index, error, now);
         }
-        let exit = failed.map_or(Some(Exit::Code(0)), |error| error.exit);
+        let exit = failed.map_or(Some(Exit::Code(0)), StepError::exit);
         let reason = failed.map_or_else(|| "Exited with status 0".to_owned(), ToString::to_string);
         let pause = restarts.pause(self.uptime);
         let words = if pause.is_zero() { "now".to_owned() } else { format!("in {}", go_duration(pause)) };
@@ -226,8 +226,8 @@ impl Steps {
     pub(super) fn cancel_wait(&mut self, index: usize, now: Timestamp) {
         let Role::Restart(restarts) = &mut self.steps[index].role else { return };
         restarts.record.next_at = None;
-        let exit = restarts.record.last.as_ref().and_then(|last| last.exit);
-        self.finish(index, Some(StepError { why: Why::Cancelled, exit }), now);
+        let cause = restarts.record.last.as_ref().and_then(|last| last.exit).map(Cause::Exit);
+        self.finish(index, Some(StepError { why: Why::Cancelled, cause }), now);
     }
 
     /// Resets a step and all below it to the initial state.

@@ -29,7 +29,7 @@ fn exited(code: i32) -> RunEnd {
 const NOW: Timestamp = Timestamp(1);
 
 fn conclusion(exit: Option<i32>, failure: Option<&str>) -> Option<Conclusion> {
-    Some(Conclusion { exit: exit.map(Exit::Code), failure: failure.map(str::to_owned) })
+    Some(Conclusion { exit: exit.map(Exit::Code), failure: failure.map(str::to_owned), errno: 0 })
 }
 
 #[test]
@@ -93,13 +93,43 @@ fn messages_follow_what_happens() {
     assert_eq!(failing.ended(0, exited(1), NOW), [message(true, "Staging failed: APP: Exited with status 1")]);
     let mut absent = steps(action.clone(), 1);
     absent.start(NOW);
-    let not_started = RunEnd::NotStarted("exec /nope: No such file or directory".into());
+    let not_started = RunEnd::NotStarted { why: "exec /nope: No such file or directory".into(), errno: 0 };
     assert_eq!(absent.ended(0, not_started, NOW), [message(true, "Staging failed")]);
     assert_eq!(absent.conclusion(), conclusion(None, Some("exec /nope: No such file or directory")));
     let mut well = steps(action, 1);
     well.start(NOW);
     assert_eq!(well.ended(0, exited(0), NOW), [message(false, "Staged")]);
     assert_eq!(well.conclusion(), conclusion(Some(0), None));
+}
+
+/// The first failure decides: a program that was not found, or the exit status of a process.
+#[test]
+fn first_failure_gives_error_number() {
+    let absent = || RunEnd::NotStarted { why: "exec /nope: No such file or directory".into(), errno: 2 };
+    let runs = || vec![Action::Run(0), Action::Run(1)];
+    let timeout = Action::Timeout { action: Box::new(Action::Parallel(runs())), after: Duration::from_secs(30) };
+    let table = [
+        (Action::Serial(runs()), [absent(), exited(3)], (None, 2)),
+        (Action::Serial(runs()), [exited(0), absent()], (None, 2)),
+        (Action::Parallel(runs()), [absent(), exited(3)], (None, 2)),
+        (Action::Parallel(runs()), [exited(3), absent()], (Some(Exit::Code(3)), 0)),
+        (Action::Parallel(runs()), [absent(), exited(0)], (None, 2)),
+        (Action::Codependent(runs()), [absent(), exited(143)], (None, 2)),
+        (Action::Codependent(runs()), [exited(3), absent()], (Some(Exit::Code(3)), 0)),
+        (Action::Try(Box::new(Action::Parallel(runs()))), [absent(), exited(3)], (Some(Exit::Code(0)), 0)),
+        (timeout, [absent(), exited(0)], (None, 2)),
+    ];
+    for (action, ends, expected) in table {
+        let mut steps = steps(action.clone(), 2);
+        steps.start(NOW);
+        for (process, end) in ends.clone().into_iter().enumerate() {
+            if steps.conclusion().is_none() {
+                steps.ended(process, end, NOW);
+            }
+        }
+        let conclusion = steps.conclusion().unwrap();
+        assert_eq!((conclusion.exit, conclusion.errno), expected, "{action:?} {ends:?}");
+    }
 }
 
 #[test]
@@ -235,7 +265,8 @@ fn pauses_grow_with_ends_in_a_row_and_are_forgotten() {
 fn failures_are_restarted_as_often_as_the_policy_says() {
     let mut steps = restarting(RestartMode::OnFailure(Some(1)), Action::Run(0), 1);
     steps.start(at(0));
-    let (_, timer, _) = pause(&steps.ended(0, RunEnd::NotStarted("exec /nope: No such file".into()), at(1)));
+    let (_, timer, _) =
+        pause(&steps.ended(0, RunEnd::NotStarted { why: "exec /nope: No such file".into(), errno: 2 }, at(1)));
     let last = steps.restarts().unwrap().last.clone().unwrap();
     assert_eq!((last.exit, &*last.reason, last.finished_at), (None, "exec /nope: No such file", at(1)));
     steps.expired(timer, at(1));

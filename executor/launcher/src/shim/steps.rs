@@ -159,7 +159,7 @@ impl RunningSteps {
     /// Returns the result of the tree once it has ended: the exit status of the container, and the failure.
     pub(super) fn conclusion(&self) -> Option<(Option<Exit>, Option<Failure>)> {
         let conclusion = self.steps.conclusion().filter(|_| self.processes.is_empty())?;
-        let failure = |message| Failure { kind: FailureKind::Action, message, errno: 0 };
+        let failure = |message| Failure { kind: FailureKind::Action, message, errno: conclusion.errno };
         Some((conclusion.exit, conclusion.failure.map(failure)))
     }
 
@@ -339,7 +339,7 @@ impl RunningSteps {
                     };
                     self.processes.insert(index, process);
                 }
-                Err(error) => return self.not_started(index, &plain(&error), site),
+                Err(error) => return self.not_started(index, &plain(&error), 0, site),
             },
             StepOrder::Cancel(index) => {
                 if let Some(process) = self.processes.get_mut(&index) {
@@ -445,7 +445,7 @@ impl RunningSteps {
                 }
                 Vec::new()
             }
-            StarterEvent::NotStarted { process, why } => self.not_started(process, &why, site),
+            StarterEvent::NotStarted { process, why, errno } => self.not_started(process, &why, errno, site),
             StarterEvent::Ended { process, exit } => self.ended(process, exit, site),
         }
     }
@@ -468,13 +468,13 @@ impl RunningSteps {
         self.steps.ended(index, RunEnd::Exited { exit, out_of_memory, killed }, now())
     }
 
-    fn not_started(&mut self, index: usize, why: &str, site: &mut StepContext<'_>) -> Vec<StepOrder> {
+    fn not_started(&mut self, index: usize, why: &str, errno: i32, site: &mut StepContext<'_>) -> Vec<StepOrder> {
         self.forget_copy(index, site);
         self.processes.remove(&index);
         self.ended.insert(index);
         site.log.own_words(why);
         let why = site.log.masked(why);
-        self.steps.ended(index, RunEnd::NotStarted(why), now())
+        self.steps.ended(index, RunEnd::NotStarted { why, errno }, now())
     }
 
     /// Wipes the secrets of processes that will not run again.

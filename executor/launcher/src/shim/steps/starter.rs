@@ -57,10 +57,23 @@ pub(crate) enum StarterEvent {
     Made { process: usize, pid: i32 },
     /// The process has executed its program.
     Started { process: usize },
-    /// The process has not executed its program.
-    NotStarted { process: usize, why: String },
+    /// The process has not executed its program. `errno` is 0 if the program was not the reason.
+    NotStarted { process: usize, why: String, errno: i32 },
     /// The process has exited.
     Ended { process: usize, exit: Exit },
+}
+
+/// Reason for not executing a program.
+struct NotExecuted {
+    why: String,
+    /// Error number; 0 if the program was not the reason.
+    errno: i32,
+}
+
+impl<T: Into<String>> From<T> for NotExecuted {
+    fn from(why: T) -> Self {
+        Self { why: why.into(), errno: 0 }
+    }
 }
 
 /// The step starter as the shim sees it.
@@ -242,11 +255,11 @@ impl Service<'_> {
                 self.running.insert(pid, process);
                 self.send(&StarterEvent::Started { process }, &[])
             }
-            Err(why) => self.send(&StarterEvent::NotStarted { process, why }, &[]),
+            Err(NotExecuted { why, errno }) => self.send(&StarterEvent::NotStarted { process, why, errno }, &[]),
         }
     }
 
-    fn try_to_start(&self, process: usize, fds: Vec<OwnedFd>, views: &[OwnedFd]) -> Result<i32, String> {
+    fn try_to_start(&self, process: usize, fds: Vec<OwnedFd>, views: &[OwnedFd]) -> Result<i32, NotExecuted> {
         let reported = |what: &'static str| move |error: io::Error| format!("{what}: {}", crate::errors::plain(&error));
         let Ok([payload, stdin, stdout, stderr]) = <[OwnedFd; ORDER_FDS]>::try_from(fds) else {
             return Err("an order without its descriptors".into());
@@ -297,7 +310,7 @@ impl Service<'_> {
             None if ended == ChildExit::Signal(libc::SIGKILL) => {
                 return Err("the container has no memory left for another process".into());
             }
-            None => return Err(format!("a helper process exited unexpectedly ({ended:?})")),
+            None => return Err(format!("a helper process exited unexpectedly ({ended:?})").into()),
         };
         let pidfd = process::pidfd(pid).map_err(reported("process"))?;
         self.send(&StarterEvent::Made { process, pid }, &[pidfd.as_fd()]).map_err(reported("shim"))?;
@@ -316,12 +329,13 @@ impl Service<'_> {
                 }
                 Ok(Some(word)) => {
                     let _ = process::wait_for(pid);
-                    Err(StartFailure::decode(&word).1)
+                    let (errno, why) = StartFailure::decode(&word);
+                    Err(NotExecuted { why, errno })
                 }
                 Err(late) => {
                     process::kill(pid);
                     let _ = process::wait_for(pid);
-                    Err(late)
+                    Err(late.into())
                 }
             };
         }
