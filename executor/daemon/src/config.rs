@@ -3,6 +3,7 @@
 //! Every value is checked here, once; an error names the file, the key and the value.
 
 pub mod cli;
+mod document;
 mod faults;
 mod identity;
 mod images;
@@ -32,6 +33,7 @@ use executor_core::validate::{
 };
 use serde::Deserialize;
 
+use self::document::Document;
 use self::faults::Faults;
 use crate::access::rules::RuleSet;
 use crate::config::cli::{Args, CONFIG_DEFAULT, LogFormat, LogLevel};
@@ -97,7 +99,8 @@ impl ConfigError {
 }
 
 fn lines(faults: &[ConfigError]) -> String {
-    faults.iter().map(ConfigError::to_string).collect::<Vec<_>>().join("\n")
+    // The TOML library's errors end with a newline.
+    faults.iter().map(|fault| fault.to_string().trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
 /// The configuration file.
@@ -255,9 +258,14 @@ impl Config {
     }
 
     fn from_text(args: &Args, path: &Path, text: &str) -> Result<Self, ConfigError> {
-        let located = |error: ConfigError| error.located(text);
-        let file = parse(path, text).map_err(located)?;
-        resolve(args, file, Some(path.to_owned()), text.to_owned()).map_err(located)
+        let (document, file, mut faults) = Document::read(path, text)?;
+        match resolve(args, file, Some(path.to_owned()), text.to_owned()) {
+            Ok(config) => ConfigError::all(faults).map(|()| config),
+            Err(error) => {
+                faults.extend(error.located(&document));
+                Err(ConfigError::Several(faults))
+            }
+        }
     }
 
     /// Returns the line that `executord --check-config` prints about a valid configuration.
@@ -316,10 +324,6 @@ impl Config {
 
 fn read(path: &Path) -> Result<String, ConfigError> {
     std::fs::read_to_string(path).map_err(|error| ConfigError::Read(path.to_owned(), error))
-}
-
-fn parse(path: &Path, text: &str) -> Result<File, ConfigError> {
-    toml::from_str(text).map_err(|error| ConfigError::Form(path.to_owned(), Box::new(error)))
 }
 
 fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> Result<Config, ConfigError> {

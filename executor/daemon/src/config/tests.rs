@@ -81,6 +81,38 @@ fn every_fault_is_reported_with_line() {
     assert!(typo.starts_with("FILE:3: "), "{typo}");
 }
 
+/// Entries of the wrong form, unknown keys and values out of range are reported together.
+#[test]
+fn form_and_range_are_reported_together() {
+    let text = "user = 5\n[capacity]\npids = 0\ncontainers = 'many'\ncontainer = 1\n[server]\nconnections = 0\n\
+                [[volumes]]\nname = 5\npath = '/v'\n[[volumes]]\nname = 'w'\npath = 'w'\n[policy]\n\
+                rootfs_dirs = [1, 'b', '/a']\n";
+    let error = load(text, &[]).unwrap_err();
+    let mut lines: Vec<&str> = error.lines().filter(|line| line.starts_with("FILE:")).collect();
+    lines.sort_by_key(|line| line.split(':').nth(1).unwrap().parse::<usize>().unwrap());
+    let lines: Vec<&str> = lines.into_iter().map(|line| line.split(" = ").next().unwrap()).collect();
+    let form = |line: usize, column: usize| format!("FILE:{line}: TOML parse error at line {line}, column {column}");
+    let forms = [form(1, 8), form(4, 14), form(5, 1), form(9, 8), form(15, 16)];
+    let expected = [
+        &forms[0],
+        "FILE:3: capacity.pids",
+        &forms[1],
+        &forms[2],
+        "FILE:7: server.connections",
+        &forms[3],
+        "FILE:11: volumes[1]",
+        &forms[4],
+        "FILE:15: policy.rootfs_dirs[1]",
+    ];
+    assert_eq!(lines, expected, "{error}");
+    assert!(!error.contains("missing field") && !error.contains("\n\n"), "{error}");
+    // Nothing can be removed so that the rest is readable.
+    let error = load("[shells]\nready = 2\n[warm_pool]\nsize = 2\n[capacity]\npids = 'x'\n", &[]).unwrap_err();
+    assert!(error.contains("duplicate field"), "{error}");
+    let error = load("[capacity]\npids = 0\n[capacity\n", &[]).unwrap_err();
+    assert!(error.starts_with("FILE:3: ") && !error.contains("capacity.pids"), "{error}");
+}
+
 #[test]
 fn an_empty_file_is_the_defaults() {
     let config = load("", &[]).unwrap();
@@ -119,7 +151,7 @@ fn images_run_by_the_files_policy() {
     }
     // The default file belongs to the host-wide daemon.
     let args = Args::try_parse_from(["executord", "--ephemeral"]).unwrap();
-    let file = parse(Path::new("/etc/executor/executor.toml"), closed).unwrap();
+    let (_, file, _) = Document::read(Path::new("/etc/executor/executor.toml"), closed).unwrap();
     let private = resolve(&args, file, None, String::new()).unwrap();
     assert!(private.policy.images.is_open() && private.images.policy.is_open() && private.policy.images.is_set());
 }

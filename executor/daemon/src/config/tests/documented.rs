@@ -10,7 +10,8 @@ use serde::de::value::{Error, MapDeserializer};
 use serde::de::{Deserializer, Error as _, IntoDeserializer, Visitor};
 use serde::{Deserialize as _, forward_to_deserialize_any};
 
-use super::super::{Config, File, parse};
+use super::super::document::Document;
+use super::super::{Config, ConfigError, File};
 use super::load;
 
 /// Deserializer that follows a path of keys into a structure, and collects the field names found there.
@@ -111,7 +112,9 @@ fn file(key: &str, value: &str) -> String {
 
 /// Loads a configuration file.
 fn outcome(text: &str) -> Result<String, String> {
-    let launcher = parse("x".as_ref(), text).map_err(|error| error.to_string())?.launcher;
+    let read = Document::read("x".as_ref(), text);
+    let file = read.and_then(|(_, file, errors)| ConfigError::all(errors).map(|()| file));
+    let launcher = file.map_err(|error| error.to_string())?.launcher;
     load(text, &[]).map(|config| {
         format!(
             "{:?} {launcher:?}",
