@@ -32,10 +32,10 @@ pub struct ResolvedUser {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownPrincipal {
     /// The passwd file has no such user.
-    #[error("user `{0}` not found in the rootfs' /etc/passwd")]
+    #[error("user `{0}` not found in the rootfs' /etc/passwd: use a name in that file, or a number")]
     User(String),
     /// The group file has no such group.
-    #[error("group `{0}` not found in the rootfs' /etc/group")]
+    #[error("group `{0}` not found in the rootfs' /etc/group: use a name in that file, or a number")]
     Group(String),
 }
 

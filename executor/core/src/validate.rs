@@ -309,6 +309,9 @@ fn check_path(path: &str) -> Result<(), FieldFault> {
     Ok(())
 }
 
+/// Accepted forms of a user, for messages.
+const USER_FORMS: &str = "`user`, `uid`, `user:group` or `uid:gid`";
+
 /// Parses `user`, `uid`, `user:group`, ...; root when empty.
 fn parse_user(text: &str) -> Result<UserRef, FieldFault> {
     if text.is_empty() {
@@ -317,6 +320,11 @@ fn parse_user(text: &str) -> Result<UserRef, FieldFault> {
     match text.split_once(':') {
         None => Ok(UserRef { user: parse_principal(text, "user")?, group: None }),
         Some((user, group)) => {
+            if let Some((_, what)) = [(user, "user"), (group, "group")].iter().find(|(part, _)| part.is_empty()) {
+                return Err(
+                    InvalidFormat.because(format!("the {what} in `{}` is empty: use {USER_FORMS}", shorten(text)))
+                );
+            }
             Ok(UserRef { user: parse_principal(user, "user")?, group: Some(parse_principal(group, "group")?) })
         }
     }

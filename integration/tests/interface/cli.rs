@@ -41,7 +41,12 @@ fn exit_statuses_are_the_process_s() {
         assert!(ran.stderr.contains(stderr) && ran.stderr.is_empty() == stderr.is_empty(), "{program:?}: {ran:?}");
     }
     for (options, words) in [
-        (&["--user", "nobodyx"][..], "--user: user `nobodyx` not found"),
+        (
+            &["--user", "nobodyx"][..],
+            "--user: user `nobodyx` not found in the rootfs' /etc/passwd: use a name in that file, or a number",
+        ),
+        (&["--user", "root:nogroupx"], "--user: group `nogroupx` not found in the rootfs' /etc/group: use a name"),
+        (&["--user", "root:"], "--user: the group in `root:` is empty: use `user`, `uid`, `user:group` or `uid:gid`"),
         (&["--rootfs", "dir:/no/such"], "--rootfs: `dir:/no/such`: No such file or directory"),
         (&["--file", "../x=@env:HOME"], "--file (number 1): `../x` contains `..`"),
         (&["--file", "a=@/no/such/file"], "/no/such/file"),

@@ -165,6 +165,10 @@ fn users() {
     for bad in ["4294967295", ":", "a:", ":b", "a b", "-x", "a/b", "a:b:c", "a:b:c d", "99999999999999999999"] {
         assert!(parse(bad).is_err(), "{bad}");
     }
+    let forms = "is empty: use `user`, `uid`, `user:group` or `uid:gid`";
+    for (text, part) in [("bob:", "group"), (":bob", "user"), (":", "user")] {
+        assert_eq!(parse(text).unwrap_err().description, format!("the {part} in `{text}` {forms}"));
+    }
 }
 
 #[test]
