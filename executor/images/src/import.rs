@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use executor_core::image::{DOCUMENT_MAX, Digest};
+use executor_core::text::printable;
 use executor_sys::holes;
 
 use crate::blocking::blocking;
@@ -131,6 +132,22 @@ fn form_of(source: &mut dyn Source, declared: ImportFormat, what: &str) -> Resul
     }
 }
 
+/// Returns the error for a source with several images of which none is chosen. `names` are the images' names.
+fn several(count: usize, names: &[&str], form: ImportFormat, what: &str) -> ImageError {
+    const SHOWN_MAX: usize = 5;
+    let mut shown: Vec<String> =
+        names.iter().take(SHOWN_MAX).map(|name| format!("`{}`", printable(name, 100))).collect();
+    if names.len() > shown.len() {
+        shown.push(format!("{} more names", names.len() - shown.len()));
+    }
+    let names = if shown.is_empty() { "without names".to_owned() } else { shown.join(", ") };
+    let alone = if form == ImportFormat::DockerArchive { ", or save it alone with `docker save NAME`" } else { "" };
+    let scheme = form.scheme();
+    let why =
+        format!("it contains {count} images ({names}); one is expected: choose one as `{scheme}:PATH:NAME`{alone}");
+    ImageError::Unsupported { what: what.to_owned(), why }
+}
+
 /// Documents of an image, and for each layer the name of its file.
 struct FoundImage {
     documents: Documents,
@@ -192,8 +209,8 @@ fn find(
     };
     let found = match form_of(&mut *source, form, &what)? {
         ImportFormat::DockerArchive => docker::find(&mut *source, inner, most, &what)?,
-        ImportFormat::Layout | ImportFormat::OciArchive | ImportFormat::Archive => {
-            layout::find(&mut *source, inner, most, &what)?
+        form @ (ImportFormat::Layout | ImportFormat::OciArchive | ImportFormat::Archive) => {
+            layout::find(&mut *source, form, inner, most, &what)?
         }
     };
     Ok((source, found))

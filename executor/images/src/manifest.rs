@@ -84,6 +84,19 @@ pub(crate) fn digest_and_size(descriptor: &Descriptor, what: &str) -> Result<(Di
     Ok((digest, descriptor.size()))
 }
 
+/// Checks the number of layers.
+pub(crate) fn check_layer_count(count: usize, what: &str) -> Result<(), ImageError> {
+    let why = match count {
+        0 => "it has no layers".to_owned(),
+        1..=LAYERS_MAX => return Ok(()),
+        _ => format!(
+            "it has {count} layers; at most {LAYERS_MAX} are supported: build it with fewer, as with `podman build \
+             --squash-all`"
+        ),
+    };
+    Err(ImageError::Unsupported { what: what.to_owned(), why })
+}
+
 /// Returns the layers of a manifest, within limits, each with its diff id.
 pub(crate) fn layers(
     manifest: &ImageManifest,
@@ -97,13 +110,7 @@ pub(crate) fn layers(
         let (layers, diff_ids) = (layers.len(), diff_ids.len());
         return Err(malformed(format!("it has {layers} layers, but its configuration lists {diff_ids}")));
     }
-    if layers.is_empty() {
-        return Err(ImageError::Unsupported { what: what.to_owned(), why: "it has no layers".into() });
-    }
-    if layers.len() > LAYERS_MAX {
-        let (what, is) = (what.to_owned(), layers.len() as u64);
-        return Err(ImageError::TooLarge { what, is, most: LAYERS_MAX as u64, unit: "layers" });
-    }
+    check_layer_count(layers.len(), what)?;
     let mut total = 0u64;
     let mut records = Vec::with_capacity(layers.len());
     for (descriptor, diff_id) in layers.iter().zip(diff_ids) {
@@ -263,6 +270,7 @@ mod tests {
         assert!(matches!(taken(&[], 0), Err(ImageError::Unsupported { .. })));
         assert!(matches!(taken(&[descriptor(unknown, 1)], 1), Err(ImageError::Unsupported { .. })));
         let many = vec![descriptor(TAR, 1); LAYERS_MAX + 1];
-        assert!(matches!(taken(&many, LAYERS_MAX + 1), Err(ImageError::TooLarge { is: 128, .. })));
+        let error = taken(&many, LAYERS_MAX + 1).unwrap_err();
+        assert!(error.to_string().contains("it has 128 layers; at most 127 are supported"), "{error}");
     }
 }

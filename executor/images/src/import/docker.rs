@@ -5,10 +5,10 @@
 
 use std::io::Read as _;
 
-use executor_core::image::{Algorithm, Digest, ImageReference, LAYERS_MAX};
+use executor_core::image::{Algorithm, Digest, ImageReference};
 use serde::Deserialize;
 
-use super::{FoundImage, Section, Source, required};
+use super::{FoundImage, ImportFormat, Section, Source, required, several};
 use crate::documents::Documents;
 use crate::error::ImageError;
 use crate::hash::{self, Hasher};
@@ -44,10 +44,7 @@ pub(super) fn find(
         return Err(malformed(format!("it has {} images; at most {IMAGES_MAX}", images.len())));
     }
     let image = chosen(images, selected, what)?;
-    if image.layers.len() > LAYERS_MAX {
-        let (what, is) = (what.to_owned(), image.layers.len() as u64);
-        return Err(ImageError::TooLarge { what, is, most: LAYERS_MAX as u64, unit: "layers" });
-    }
+    manifest::check_layer_count(image.layers.len(), what)?;
     let config = required(source, &image.config, what)?;
     let config_digest = hash::digest(Algorithm::Sha256, &config);
     let mut descriptors = Vec::with_capacity(image.layers.len());
@@ -90,12 +87,14 @@ fn chosen(mut images: Vec<Image>, wanted: Option<&str>, what: &str) -> Result<Im
         let called = |name: &String| name == wanted || (long(wanted).is_some() && long(name) == long(wanted));
         images.retain(|image| image.repo_tags.iter().flatten().any(called));
     }
-    match (images.len(), images.pop(), wanted) {
-        (1, Some(image), _) => Ok(image),
-        (_, None, Some(name)) => Err(ImageError::NotFound { what: format!("image {name:?} in {what}") }),
-        (count, ..) => {
-            let why = format!("it contains {count} images: name one of them");
-            Err(ImageError::Unsupported { what: what.to_owned(), why })
+    match (images.len(), wanted) {
+        (1, _) => Ok(images.remove(0)),
+        (0, Some(name)) => Err(ImageError::NotFound { what: format!("image {name:?} in {what}") }),
+        (0, None) => Err(ImageError::Unsupported { what: what.to_owned(), why: "it contains no image".into() }),
+        (count, _) => {
+            let names: Vec<&str> =
+                images.iter().flat_map(|image| &image.repo_tags).flatten().map(|name| &**name).collect();
+            Err(several(count, &names, ImportFormat::DockerArchive, what))
         }
     }
 }

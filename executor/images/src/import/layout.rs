@@ -10,7 +10,7 @@ use oci_spec::image::{Descriptor, ImageIndex};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
-use super::{FoundImage, Section, Source, required};
+use super::{FoundImage, ImportFormat, Section, Source, required, several};
 use crate::choice::{self, Candidate, Chain, Search};
 use crate::documents::Documents;
 use crate::error::ImageError;
@@ -84,6 +84,7 @@ fn open_without_links(dir: &File, name: &str, flags: OFlags) -> Result<OwnedFd, 
 /// Finds the image in a layout.
 pub(super) fn find(
     source: &mut dyn Source,
+    form: ImportFormat,
     selected: Option<&str>,
     image_bytes_max: u64,
     what: &str,
@@ -92,7 +93,7 @@ pub(super) fn find(
     let Manifest::Index(index) = manifest::parse(&index, "", &format!("{INDEX} of {what}"))? else {
         return Err(ImageError::Malformed { what: what.to_owned(), why: format!("its {INDEX} is not an image index") });
     };
-    let entry = named(&index, selected, what)?.clone();
+    let entry = named(&index, form, selected, what)?.clone();
     let names = NAMES.iter().filter_map(|key| entry.annotations().as_ref()?.get(*key));
     // Short names (`latest`) have no meaning outside of the layout.
     let names = names.filter(|name| name.contains('/')).filter_map(|name| {
@@ -130,7 +131,12 @@ pub(super) fn find(
 }
 
 /// Returns the entry with a name; without a name, the only entry or the one for this host.
-fn named<'a>(index: &'a ImageIndex, wanted: Option<&str>, what: &str) -> Result<&'a Descriptor, ImageError> {
+fn named<'a>(
+    index: &'a ImageIndex,
+    form: ImportFormat,
+    wanted: Option<&str>,
+    what: &str,
+) -> Result<&'a Descriptor, ImageError> {
     let called = |descriptor: &&Descriptor, name: &str| {
         NAMES
             .iter()
@@ -148,7 +154,14 @@ fn named<'a>(index: &'a ImageIndex, wanted: Option<&str>, what: &str) -> Result<
         (many, None) if many.iter().all(|descriptor| descriptor.platform().is_some()) => {
             choice::by_platform(many, &Host::here(), what)
         }
-        (many, _) => Err(unsupported(format!("it contains {} images: name one of them", many.len()))),
+        (many, _) => {
+            let names = |descriptor: &&'a Descriptor| {
+                let all = descriptor.annotations().as_ref();
+                NAMES.iter().find_map(|key| all?.get(*key)).map(|name| &**name)
+            };
+            let named: Vec<&str> = many.iter().filter_map(names).collect();
+            Err(several(many.len(), &named, form, what))
+        }
     }
 }
 

@@ -151,6 +151,29 @@ async fn what_an_archive_says_is_not_believed() {
 }
 
 #[tokio::test]
+async fn archive_errors_name_count_and_limit() {
+    let image = |name: &str| json!({"Config": "c.json", "RepoTags": [name], "Layers": ["a.tar"]});
+    let (two, many) = (json!([image("team/a:1"), image("team/b:2")]), saved("c.json", &["a.tar"; 201]));
+    let entry = json!({"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": sha256(b""), "size": 0});
+    let index = json!({"schemaVersion": 2, "manifests": [entry, entry]});
+    let names = "it contains 2 images (`team/a:1`, `team/b:2`); one is expected: choose one as";
+    let table = [
+        ("manifest.json", two.to_string(), format!("{names} `docker-archive:PATH:NAME`, or save it alone with")),
+        ("manifest.json", many, "it has 201 layers; at most 127 are supported: build it with fewer".to_owned()),
+        (
+            "index.json",
+            index.to_string(),
+            "2 images (without names); one is expected: choose one as `oci-arch".to_owned(),
+        ),
+    ];
+    for (name, content, expected) in table {
+        let archive = tar(&[(name, TestEntry::File(content.as_bytes()))]);
+        let error = import(&TestStore::new(), &archive, ImportFormat::Archive, None).await.unwrap_err().to_string();
+        assert!(error.contains(&expected), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn an_archive_that_is_too_large_or_cut() {
     let config = config(&[b"lower"], arch());
     let manifest = saved("c.json", &["a.tar"]);
@@ -337,7 +360,7 @@ async fn an_archive_of_the_other_form_is_reported() {
 #[tokio::test]
 async fn the_form_of_an_archive_is_found() {
     let place = TestStore::new();
-    for (name, why) in [("manifest.json", "contains 0 images"), ("index.json", "index.json"), ("x", "neither")] {
+    for (name, why) in [("manifest.json", "contains no image"), ("index.json", "index.json"), ("x", "neither")] {
         let reported =
             import(&place, &tar(&[(name, TestEntry::File(b"[]"))]), ImportFormat::Archive, None).await.unwrap_err();
         assert!(reported.to_string().contains(why), "{name}: {reported}");
