@@ -130,6 +130,8 @@ fn docker_word(kind: ErrorKind, word: &str) -> Option<clap::Error> {
 fn docker_argument(line: &[OsString], error: clap::Error) -> clap::Error {
     let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return error };
     let word = match argument.split('=').next() {
+        // `stats -a` and `images -a` have another meaning.
+        Some("-a") if !line.iter().any(|word| word == "run") => return error,
         Some(flag) if flag.starts_with('-') => flag,
         _ if line.iter().any(|word| word == "top") => "top ID",
         _ => return error,

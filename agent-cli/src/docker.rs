@@ -1,7 +1,7 @@
 //! Docker commands and flags that agent-cli does not have, each with its equivalent or the reason, for usage errors.
 
 /// Docker's commands and flags, in docker's spelling, each with advice.
-const TABLE: [(&str, &str); 85] = [
+const TABLE: [(&str, &str); 100] = [
     ("import", "use `agent-cli image import`, which reads archives of `docker save` and OCI layouts"),
     ("save", "images are not exported; copy them between registries with skopeo"),
     ("build", "images are not built here; build with buildah or docker and use `agent-cli image import`"),
@@ -30,10 +30,17 @@ const TABLE: [(&str, &str); 85] = [
     ("trust", "the operator requires signatures: `images.signed` in executord's configuration"),
     ("buildx", "images are not built here; build with buildah or docker and use `agent-cli image import`"),
     ("builder", "images are not built here; build with buildah or docker and use `agent-cli image import`"),
+    ("bake", "images are not built here; build with buildah or docker and use `agent-cli image import`"),
     ("checkpoint", "processes are not saved; `agent-cli pause` suspends them in memory"),
     ("node", "executord runs one node; a control plane schedules"),
     ("secret", "use `run --file NAME=@FILE` and `agent-cli rotate`"),
     ("config", "use `run --public-file`, or `agent-cli kube` with a ConfigMap"),
+    ("system prune", "use `agent-cli container prune` and `agent-cli image prune`"),
+    ("init", "write Kubernetes objects for `agent-cli kube`, or a file for `run --action`"),
+    ("debug", "use `agent-cli exec`; files of the host are copied into a container with `agent-cli cp`"),
+    ("scout", "images are not scanned; the operator requires signatures: `images.signed` in executord's configuration"),
+    ("sbom", "images are not scanned; use syft or trivy"),
+    ("model", "models are not run; put one into an image or a volume"),
     ("manifest", "indexes are not edited; use skopeo or buildah"),
     ("top ID", "use `agent-cli exec ID ps` for the processes of a container; `agent-cli top` shows all containers"),
     ("--link", "containers of one pod share a network; see `agent-cli pod` and `--pod`"),
@@ -79,6 +86,14 @@ const TABLE: [(&str, &str); 85] = [
     ("--network-alias", "use `--add-host`, or `--pod` for containers that reach one another at localhost"),
     ("--no-healthcheck", "health checks of images are not run; use `--health-cmd`"),
     ("--oom-kill-disable", "use `--oom-score-adj`"),
+    ("--all-tags", "name each image"),
+    ("--digests", "`agent-cli images` shows digests"),
+    ("--host", "use `--socket`, or `--address` for executord on another machine"),
+    ("--last", "use `agent-cli ps --all`"),
+    ("--latest", "use `agent-cli ps --all`"),
+    ("--no-trunc", "ids and commands are whole in `--json` and `--format`"),
+    ("--size", "use `agent-cli system df`"),
+    ("--type", "`agent-cli inspect` shows containers; use `agent-cli image inspect` for images"),
     ("--quiet", "progress goes to standard error: `2>/dev/null`"),
     ("--runtime", "executord has one runtime"),
     ("--sig-proxy", "signals are always forwarded, except with `--detach`"),
@@ -89,9 +104,22 @@ const TABLE: [(&str, &str); 85] = [
     ("--volumes-from", "name each volume with `--volume`; containers of one pod share the pod's volumes"),
 ];
 
+/// Short forms and other names of flags, with those of the table.
+const ALIASES: [(&str, &str); 9] = [
+    ("-P", "--publish-all"),
+    ("-H", "--host"),
+    ("-a", "--attach"),
+    ("-c", "--cpu-shares"),
+    ("-n", "--last"),
+    ("-q", "--quiet"),
+    ("-s", "--size"),
+    ("--net-alias", "--network-alias"),
+    ("prune", "system prune"),
+];
+
 /// Returns advice for a docker command or flag.
 pub(crate) fn advice(word: &str) -> Option<&'static str> {
-    let word = if word == "-P" { "--publish-all" } else { word };
+    let word = ALIASES.iter().find(|(alias, _)| *alias == word).map_or(word, |(_, name)| *name);
     TABLE.iter().find(|(name, _)| *name == word).map(|(_, advice)| *advice)
 }
 

@@ -211,6 +211,13 @@ fn docker_words_give_their_equivalent() {
         (&["agent-cli", "history", "i"], "image inspect"),
         (&["agent-cli", "run", "--volumes-from=a", "i"], "--volume"),
         (&["agent-cli", "system", "info"], "`agent-cli info`"),
+        (&["agent-cli", "system", "prune"], "`agent-cli image prune`"),
+        (&["agent-cli", "image", "prune", "--size"], "`agent-cli system df`"),
+        (&["agent-cli", "bake"], "buildah"),
+        (&["agent-cli", "run", "-a", "stdout", "i"], "without `--detach`"),
+        (&["agent-cli", "run", "-c", "512", "i"], "`--cpu-weight`"),
+        (&["agent-cli", "run", "-q", "i"], "2>/dev/null"),
+        (&["agent-cli", "run", "--net-alias=a", "i"], "`--add-host`"),
         (&["agent-cli", "top", "a"], "`agent-cli exec ID ps`"),
     ] {
         let line: Vec<OsString> = line.iter().map(Into::into).collect();
