@@ -74,8 +74,10 @@ pub(crate) fn build_tested(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 fn build_daemons(workspace: &Workspace, programs: &[&str]) -> anyhow::Result<()> {
     needs::require(&needs::BUILD)?;
     step(&format!("Building executord, executor-launcher (static), {}", programs.join(", ")));
-    let packages: Vec<&str> = [DAEMON, LAUNCHER].iter().chain(programs).flat_map(|name| ["-p", *name]).collect();
-    cargo(workspace, &packages)?;
+    // All packages, so that the tests and the package share dependencies: cargo unites the features of those it builds.
+    let packages = PROGRAMS.iter().flat_map(|name| ["-p", *name]);
+    let binaries = [DAEMON, LAUNCHER].iter().chain(programs).flat_map(|name| ["--bin", *name]);
+    cargo(workspace, &packages.chain(binaries).collect::<Vec<_>>())?;
     elf::require_static(&built(workspace, LAUNCHER))
 }
 

@@ -41,6 +41,7 @@ impl Workspace {
     pub(crate) fn cargo<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
         let mut command = Command::new(&self.cargo);
         command.args(args).current_dir(&self.root);
+        forget_package(&mut command);
         command
     }
 
@@ -49,12 +50,26 @@ impl Workspace {
     pub(crate) fn cargo_with_ctrl_c<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
         let mut command = Command::new("env");
         command.arg("--default-signal=INT,QUIT").arg(&self.cargo).args(args).current_dir(&self.root);
+        forget_package(&mut command);
         command
     }
 
     /// Output directory of [`crate::dist::build`].
     pub(crate) fn dist(&self) -> PathBuf {
         self.target.join("dist")
+    }
+}
+
+/// Removes the variables by which `cargo run` describes the package of this program. Build scripts see them, and that of
+/// `ring` depends on them: a build by `cargo xtask` would compile `ring` and all that depends on it again after a build
+/// without xtask, and the other way round.
+fn forget_package(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let prefixes = ["CARGO_PKG_", "CARGO_MANIFEST_"];
+        let text = name.to_string_lossy();
+        if prefixes.iter().any(|prefix| text.starts_with(prefix)) || text == "OUT_DIR" {
+            command.env_remove(&name);
+        }
     }
 }
 
@@ -96,4 +111,22 @@ fn line(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<_> = words.map(OsStr::to_string_lossy).collect();
     format!("`{}`", words.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `cargo test` sets the same variables as `cargo run`.
+    #[test]
+    fn cargo_runs_without_variables_of_xtask() {
+        let mut command = Command::new("cargo");
+        forget_package(&mut command);
+        let removed: Vec<&OsStr> =
+            command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
+        for name in ["CARGO_PKG_NAME", "CARGO_PKG_VERSION_MAJOR", "CARGO_MANIFEST_DIR"] {
+            assert!(removed.contains(&OsStr::new(name)), "{name}: {removed:?}");
+        }
+        assert!(!removed.contains(&OsStr::new("CARGO_HOME")) && !removed.contains(&OsStr::new("CARGO_TARGET_DIR")));
+    }
 }
