@@ -10,6 +10,7 @@ mod programs;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::bail;
 
@@ -46,6 +47,9 @@ pub(crate) struct Options {
     /// Number of warm containers of the tests' daemons (`[warm_pool] size`)
     #[arg(long, value_name = "N")]
     warm_pool: Option<u32>,
+    /// End a test program after this many minutes, and fail
+    #[arg(long, value_name = "MINUTES", default_value_t = 30)]
+    limit: u64,
 }
 
 /// Sets up and runs the tests. Fails if a test fails, or if the root tests could not run and `--no-root` was not given.
@@ -80,7 +84,8 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         programs.retain(|program| program.package != "integration");
     }
     step(if with_root { "Running all tests" } else { "Running the tests that need no root" });
-    passed &= programs::run(&jobs(&programs, options, with_root)?, &environment)?;
+    let limit = Duration::from_secs(options.limit * 60);
+    passed &= programs::run(&jobs(&programs, options, with_root)?, &environment, limit)?;
     passed &= programs::run_examples(workspace, options.filter.as_deref())?;
     if !with_root {
         eprintln!(

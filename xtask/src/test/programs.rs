@@ -1,13 +1,16 @@
 //! The test programs: cargo builds them, and [`LANES`] run concurrently, because most of them wait most of the time.
 //! Their tests share no names, directories, addresses and ports, and each run has its own mount namespace. The large
-//! programs run once per module, so that no run is much longer than the others.
+//! programs run once per module, so that no run is much longer than the others. A run that hangs is ended with its
+//! processes.
+
+mod processes;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use std::{ffi::OsString, fs, io, io::Write as _, thread};
 
 use anyhow::{Context as _, ensure};
@@ -66,7 +69,12 @@ impl<'a> Job<'a> {
     ) -> Option<Self> {
         let flags = ["--include-ignored", "--exact"].map(str::to_owned);
         let title = format!("{} {title}", program.name);
-        (!tests.is_empty()).then(|| Self { program, title, arguments: flags.into_iter().chain(tests).collect(), warm_pool })
+        (!tests.is_empty()).then(|| Self {
+            program,
+            title,
+            arguments: flags.into_iter().chain(tests).collect(),
+            warm_pool,
+        })
     }
 }
 
@@ -94,9 +102,9 @@ pub(super) fn build(workspace: &Workspace) -> anyhow::Result<Vec<Program>> {
     Ok(programs)
 }
 
-/// Performs all runs, [`LANES`] concurrently. Prints a line for each that passed and the whole output of each that failed.
-/// Returns whether all passed.
-pub(super) fn run(jobs: &[Job<'_>], environment: &[(&str, OsString)]) -> anyhow::Result<bool> {
+/// Performs all runs, [`LANES`] concurrently, each for at most `limit`. Prints a line for each that passed and the whole
+/// output of each that failed. Returns whether all passed.
+pub(super) fn run(jobs: &[Job<'_>], environment: &[(&str, OsString)], limit: Duration) -> anyhow::Result<bool> {
     let mut order: Vec<&Job<'_>> = jobs.iter().filter(|job| job.program.name != ALONE).collect();
     let rank = |job: &Job<'_>| LONGEST.iter().position(|name| *name == job.program.name).unwrap_or(LONGEST.len());
     order.sort_by_key(|job| rank(job));
@@ -109,7 +117,7 @@ pub(super) fn run(jobs: &[Job<'_>], environment: &[(&str, OsString)]) -> anyhow:
                 scope.spawn(|| {
                     while let Some(job) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
                         let began = Instant::now();
-                        let result = execute(job, environment);
+                        let result = execute(job, environment, limit);
                         let mut outcome = outcome.lock().expect("no thread panics while it holds this lock");
                         outcome.add(job, result, began.elapsed().as_secs());
                     }
@@ -156,8 +164,29 @@ fn passed(output: &str) -> u64 {
     numbers.sum()
 }
 
+/// Names of the tests that have begun and not ended, by the output of the harness.
+fn running(output: &str) -> Vec<&str> {
+    let mut running: Vec<&str> = Vec::new();
+    let is_result = |text: &str| ["ok", "FAILED", "ignored"].iter().any(|result| text.starts_with(result));
+    for line in output.lines() {
+        let named = line.strip_prefix("test ");
+        if let Some((name, rest)) = named.and_then(|line| line.split_once(" ... ")) {
+            running.retain(|other| *other != name);
+            if !is_result(rest) {
+                running.push(name);
+            }
+        } else if let Some((name, _)) = named.and_then(|line| line.split_once(" has been running for over ")) {
+            running.push(name);
+        } else if is_result(line) {
+            // With one thread the result follows the name, and output of the test may be between them.
+            running.pop();
+        }
+    }
+    running
+}
+
 /// Runs a program, and returns whether it succeeded and what it printed.
-fn execute(job: &Job<'_>, environment: &[(&str, OsString)]) -> io::Result<(bool, String)> {
+fn execute(job: &Job<'_>, environment: &[(&str, OsString)], limit: Duration) -> io::Result<(bool, String)> {
     // A file, because a leftover process of a failed test would keep a pipe open.
     let output = tempfile::NamedTempFile::new()?;
     let mut command = Command::new("env");
@@ -172,8 +201,15 @@ fn execute(job: &Job<'_>, environment: &[(&str, OsString)]) -> io::Result<(bool,
     command.envs(environment.iter().map(|(name, value)| (name, value)));
     command.envs(job.warm_pool.map(|warm_pool| ("EXECUTOR_WARM_POOL", warm_pool)));
     let file = output.as_file();
-    let status = command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?).status()?;
-    Ok((status.success(), String::from_utf8_lossy(&fs::read(output.path())?).into_owned()))
+    let mut child = command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file.try_clone()?).spawn()?;
+    let status = processes::wait_or_end(&mut child, limit)?;
+    let mut output = String::from_utf8_lossy(&fs::read(output.path())?).into_owned();
+    if status.is_none() {
+        let names = running(&output).join(", ");
+        let names = if names.is_empty() { "unknown".to_owned() } else { names };
+        output = format!("{output}\nended after the limit of {} s; tests still running: {names}", limit.as_secs());
+    }
+    Ok((status.is_some_and(|status| status.success()), output))
 }
 
 /// Runs the examples in doc comments.
@@ -193,5 +229,17 @@ mod tests {
                       test result: FAILED. 13 passed; 1 failed; 0 ignored\n";
         assert_eq!(passed(output), 15);
         assert_eq!(passed("running 0 tests\n"), 0);
+    }
+
+    #[test]
+    fn running_tests_are_named() {
+        let several = "running 3 tests\ntest a::b ... ok\ntest c has been running for over 60 seconds\n\
+                       test d has been running for over 60 seconds\ntest c ... FAILED\n";
+        assert_eq!(running(several), ["d"]);
+        let single = "test a ... ok\ntest b ... test b has been running for over 60 seconds\nok\ntest c ... ignored\n\
+                      test d ... a message\n";
+        assert_eq!(running(single), ["d"]);
+        assert_eq!(running("test a ... "), ["a"]);
+        assert!(running("running 0 tests\n").is_empty());
     }
 }
