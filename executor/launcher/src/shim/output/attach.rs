@@ -344,7 +344,12 @@ impl Attached {
         }
     }
 
-    /// Ends the process's input: closes a pipe, or sends the end-of-file character to a terminal.
+    /// Ends the process's input, if it is a pipe.
+    ///
+    /// A terminal gets no end-of-file character. A client that closes its input there only detaches, as in Docker
+    /// (`attachStreams` closes the input unless there is a terminal) and in containerd's CRI (`StdinOnce && !Tty`). The
+    /// character would also be wrong for a program in raw mode, and for one that has set another VEOF. A client that
+    /// wants to end the input sends the character itself.
     fn close_input(&mut self) {
         self.end_of_input = matches!(self.sink, Sink::Pipe(_));
         self.write();

@@ -257,3 +257,22 @@ fn input_waits_for_the_process() {
     }
     assert_eq!(read, sent);
 }
+
+#[test]
+fn end_of_input_closes_pipes_only() {
+    let ended = |sink: fn(OwnedFd) -> Sink| {
+        let (process, terminal) = pipe();
+        let mut attached = Attached::default();
+        attached.expect(sink(terminal));
+        let typist = client(&mut attached, &INPUT).unwrap();
+        typist.send(b"ia", &[]).unwrap();
+        typist.send(&[ToShim::EndOfInput as u8], &[]).unwrap();
+        typist.send(b"ib", &[]).unwrap();
+        attached.poll_clients();
+        let mut buffer = [0; 8];
+        let length = rustix::io::read(&process, &mut buffer).unwrap();
+        (buffer[..length].to_vec(), rustix::io::read(&process, &mut buffer))
+    };
+    assert_eq!(ended(Sink::Pipe), (b"a".to_vec(), Ok(0)));
+    assert_eq!(ended(Sink::Terminal), (b"ab".to_vec(), Err(rustix::io::Errno::AGAIN)));
+}
