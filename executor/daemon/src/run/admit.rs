@@ -23,6 +23,7 @@ use executor_core::plan::{Plan, PlannedImage, VolumeImage};
 use executor_core::validate::ViolationReason;
 use executor_images::{Credentials, Policy as PullPolicy, Resolved as ResolvedImage};
 use executor_proto::v1;
+use executor_secrets::TagKey;
 
 use super::launch::{RequestOrigin, fill_in_id, launch, same_container, tag_key};
 use super::payload;
@@ -78,11 +79,12 @@ async fn admit(received: Received<'_>, client: Option<&Client>) -> Result<(Arc<H
     let node = received.node;
     let mut validated = received.validate(client)?;
     let used = node.registry.get(&validated.checked.plan.id);
-    let request_digest = validated.digest().await?;
+    let key = tag_key(node).await?;
+    let request_digest = validated.digest(&key);
     if let Some(handle) = used {
         return same_container(handle, &request_digest);
     }
-    validated.resolve().await?.fill().await?.load()?.launch(&request_digest).await
+    validated.resolve().await?.fill(&key).await?.load()?.launch(&request_digest).await
 }
 
 /// A decoded request.
@@ -118,13 +120,12 @@ struct Validated<'a> {
 
 impl<'a> Validated<'a> {
     /// Returns the keyed digest of the request as it was received.
-    async fn digest(&mut self) -> Result<String, ApiError> {
-        let key = tag_key(self.received.node).await?;
+    fn digest(&mut self, key: &TagKey) -> String {
         let request = &mut self.received.request.0;
-        Ok(match &self.checked.identity {
-            None => digest::request_digest(&key, request),
-            Some(identity) => identity.as_it_came(request, |request| digest::request_digest(&key, request)),
-        })
+        match &self.checked.identity {
+            None => digest::request_digest(key, request),
+            Some(identity) => identity.as_it_came(request, |request| digest::request_digest(key, request)),
+        }
     }
 
     /// Fetches and unpacks the image of the root file system and those of volumes.
@@ -176,13 +177,13 @@ struct Resolved<'a> {
 impl<'a> Resolved<'a> {
     /// Fetches the secrets that the request refers to, and then certifies its identity, so that nothing is signed for a
     /// container whose other inputs are missing.
-    async fn fill(self) -> Result<Filled<'a>, ApiError> {
+    async fn fill(self, key: &TagKey) -> Result<Filled<'a>, ApiError> {
         let Self { mut received, pod, mut plan, referred, identity, leases } = self;
         let node = received.node;
         let has_references = !referred.asked.is_empty();
         let mut sources = Vec::new();
         if has_references {
-            let fetched = references::fetch(node, &referred, &tag_key(node).await?).await?;
+            let fetched = references::fetch(node, &referred, key).await?;
             references::fill(&mut received.request.0, &referred.asked, fetched.values)?;
             sources = fetched.records;
         }
