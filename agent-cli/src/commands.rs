@@ -82,10 +82,10 @@ use self::wait::WaitArgs;
 pub(crate) enum Command {
     /// Run a program in a new container
     ///
-    /// Standard output and standard error of the process are written to those of agent-cli, byte for byte. Ctrl-C
-    /// (SIGINT, also SIGTERM and SIGHUP) stops the container, a second one kills it, a third one exits at once;
-    /// SIGTERMs, or SIGHUPs, within half a second count as one. The container is deleted when it has completed, unless
-    /// --keep or --detach is given, or it already existed under the same --id.
+    /// Standard output and standard error of the process are written to those of agent-cli, byte for byte. Ctrl-C stops
+    /// the container; a second one kills it, and a third one exits at once. SIGTERM and SIGHUP do the same; several of
+    /// them within half a second count as one. The container is deleted when it has completed, unless --keep or
+    /// --detach is given, or it already existed under the same --id.
     ///
     /// If the reader of the output closes it (`| head`), the container is stopped with a grace period of at most one
     /// second.
@@ -97,10 +97,10 @@ pub(crate) enum Command {
     Direct(Direct),
     /// Replace, add and remove secret files of a running container, all at once
     ///
-    /// Prints the new generation of the files. A program sees either all old or all new files if it resolves the
-    /// directory of one of them (realpath) once and reads through it; a single path is always consistent. Files can be
-    /// added where a directory of secret files is mounted (see `agent-cli inspect`). A file that is mounted by itself
-    /// can be replaced, but not removed.
+    /// Prints the new generation of the files. A single file is always consistent. A program sees either all old or all
+    /// new files if it resolves the directory of the files once (realpath) and opens them below the resolved path.
+    /// Files can be added where a directory of secret files is mounted (see `agent-cli inspect`). A file that is
+    /// mounted by itself can be replaced, but not removed.
     ///
     /// Old contents stay readable through open descriptors for half a second; then they are overwritten with zeros.
     Rotate(RotateArgs),
@@ -122,27 +122,31 @@ pub(crate) enum Command {
     ///
     /// Runs a container with random text (canaries) in every kind of input that can be secret: files, a file that is
     /// rotated while the container runs, variables, arguments, the runtime token. The container prints its secrets.
-    /// While the container runs, and one second after its exit, this searches all memory of executord, its launcher and
-    /// its shims, files that only their descriptors refer to, their environment, command lines and mount tables, and
-    /// every file below the run and the state directory. Any 31 bytes of a canary count as found, also in base64 and
-    /// hexadecimal.
+    ///
+    /// Searches while the container runs, and again one second after its exit: all memory of executord, its launcher
+    /// and its shims; files that only their descriptors refer to; their environment, command lines and mount tables;
+    /// and every file below the run and the state directory. Any 31 bytes of a canary count as found, also in base64
+    /// and hexadecimal.
     ///
     /// A table shows each canary and where it was found. Canaries found in the running container show that the search
     /// works. The shim also holds them, because it masks secrets in the log.
     ///
     /// Not searched: agent-cli itself, which makes the canaries; other programs; disks outside those directories. Free
-    /// memory belongs to no process: it is searched only with --kernel-memory, and holds copies (of this very
-    /// command's, of socket buffers) until it is reused, unless the kernel runs with init_on_free=1.
+    /// memory belongs to no process and is searched only with --kernel-memory. Unless the kernel runs with
+    /// init_on_free=1, free memory holds copies, such as those of socket buffers and of this command's own memory,
+    /// until it is reused.
     Audit(AuditArgs),
     /// Check trees of actions for `run --action`; needs no executord
     #[command(subcommand)]
     Action(ActionCommand),
-    /// Show, check and write service bindings from VCAP_SERVICES or a directory; needs no executord
+    /// Show, check and write service bindings; needs no executord
     ///
-    /// `run` and `rotate` deliver bindings by the same flags.
+    /// Bindings come from VCAP_SERVICES or a directory. `run` and `rotate` deliver bindings by the same flags.
     #[command(subcommand)]
     Bindings(BindingsCommand),
-    /// List, select, add and remove contexts: names for executords on this machine and on others
+    /// List, select, add and remove contexts, which are names for executords
+    ///
+    /// A context names an executord on this machine or on another one.
     #[command(subcommand)]
     Context(ContextCommand),
     /// Write the manual or shell completions
@@ -202,15 +206,17 @@ pub(crate) enum Direct {
     /// Execute a program in a running container
     ///
     /// The process has the container's namespaces, limits, capabilities and system call filter. Its variables are PATH,
-    /// HOME and those of --env; it gets the container's only with --container-env. The process ends with this command,
-    /// unless detached (--detach, --detach-keys): if this command is interrupted, the process gets SIGHUP, and SIGKILL
-    /// two seconds later. Its output is neither masked nor logged.
-    Exec(ExecArgs),
-    /// Attach to a container's process: show its new output, and send input if it was run with -i
+    /// HOME and those of --env; --container-env adds the container's variables. Its output is neither masked nor
+    /// logged.
     ///
-    /// With a terminal (run -it), the keys of --detach-keys detach. Exits like the process. While this command sends
-    /// input but does not read output, the process blocks, for at most ten seconds. A command that only reads output
-    /// and falls behind is disconnected.
+    /// The process ends with this command, unless detached (--detach, --detach-keys): if this command is interrupted,
+    /// the process gets SIGHUP, and SIGKILL two seconds later.
+    Exec(ExecArgs),
+    /// Attach to a container's process: show its output and send input
+    ///
+    /// Shows new output, and sends input if the container was run with -i. With a terminal (run -it), the keys of
+    /// --detach-keys detach. Exits like the process. While this command sends input but does not read output, the
+    /// process blocks, for at most ten seconds. A command that only reads output and falls behind is disconnected.
     Attach(AttachArgs),
     /// Send a signal to a container's process
     Signal(SignalArgs),
@@ -235,9 +241,9 @@ pub(crate) enum Direct {
     Container(ContainerCommand),
     /// Print secrets of the container that this command runs in
     ///
-    /// For use in a container that was started with --runtime-token. Prints a single value, byte for byte; all values
-    /// with --json or --reveal. Here --socket defaults to /run/executor/runtime.sock. Secrets are no longer available
-    /// after the container's process has exited.
+    /// The container must have been started with --runtime-token. Prints a single value, byte for byte; with --json or
+    /// --reveal, prints all values. --socket defaults to /run/executor/runtime.sock here. Secrets are no longer
+    /// available after the container's process has exited.
     Secrets(SecretsArgs),
     /// Follow the events of containers
     ///

@@ -47,8 +47,8 @@ pub(crate) struct DeliveryArgs {
     pub(crate) binding_root: Option<String>,
     /// Permission bits of the bindings' files [default: 0600]
     ///
-    /// For an image that starts as root and then switches to another user. Without this option, `rotate` adds files
-    /// with mode 0600.
+    /// 0640 with --binding-group, for example, lets an image that starts as root and then switches to another user read
+    /// the files. Without this option, `rotate` adds files with mode 0600.
     #[arg(long, value_name = "MODE", value_parser = mode, requires = "bindings")]
     pub(crate) binding_mode: Option<u32>,
     /// Group of the bindings' files, as for --file [default: the process's group]

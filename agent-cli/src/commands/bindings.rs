@@ -29,7 +29,7 @@ pub(crate) enum BindingsCommand {
     /// Write bindings into a directory: files 0600, all or none
     ///
     /// DIR is replaced atomically. It may be missing, empty, or written by this command; anything else is left
-    /// unchanged. For programs outside of containers, and for `--bind`.
+    /// unchanged. Programs outside of containers can read the files there, and `--bind` accepts the directory.
     Write(WriteArgs),
 }
 

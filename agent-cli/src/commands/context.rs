@@ -18,7 +18,9 @@ pub(crate) enum ContextCommand {
     /// List the contexts; `*` marks the current one
     #[command(visible_alias = "ls")]
     List,
-    /// Set the current context, for commands that name no other executord
+    /// Set the current context
+    ///
+    /// Commands that name no other executord use it.
     Use(Name),
     /// Show a context, by default the current one
     Show(ShowArgs),

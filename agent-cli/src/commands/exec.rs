@@ -25,7 +25,9 @@ pub(crate) struct ExecArgs {
     /// Give the process a terminal; with -i, this terminal
     #[arg(long, short)]
     pub(crate) tty: bool,
-    /// Detach as soon as the process runs: its output is dropped, and it ends with its container, or with executord
+    /// Detach as soon as the process runs
+    ///
+    /// Its output is dropped. The process ends with its container, or with executord.
     #[arg(long, short, conflicts_with = "interactive")]
     pub(crate) detach: bool,
     /// Keys that detach from the process, with -it

@@ -37,7 +37,9 @@ pub(crate) enum ImageCommand {
 /// Commands about images that need only their flags.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Direct {
-    /// Import an image from an archive: of `docker save`, or an OCI layout in a tar file
+    /// Import an image from an archive
+    ///
+    /// The archive is one of `docker save`, or an OCI layout in a tar file.
     #[command(visible_alias = "load")]
     Import(ImportArgs),
     /// List images

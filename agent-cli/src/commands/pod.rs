@@ -23,7 +23,7 @@ pub(crate) struct PodArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PodCommand {
-    /// Create a pod, for `run --pod`
+    /// Create a pod; `run --pod` starts its members
     ///
     /// Prints its id. The members of a pod share its network, IPC, /dev/shm, host name, hosts and name servers, and
     /// with --share-processes their processes. The pod exists until it is stopped, regardless of its members.
@@ -59,8 +59,7 @@ pub(crate) struct CreateArgs {
     /// Size of the members' /dev/shm [default: 64M]
     #[arg(long, value_name = "SIZE", value_parser = units::size)]
     shm_size: Option<u64>,
-    /// User ids of the members on the host: a range used by no other pod or container, or the host's own ids if
-    /// executord's configuration allows that
+    /// User ids of the members on the host
     #[arg(long, value_enum, default_value_t = UsernsArg::Own)]
     userns: UsernsArg,
     /// Kernel parameter of the pod's namespaces: net.*, kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.*; can be
@@ -80,7 +79,7 @@ enum UsernsArg {
     /// A range of ids used by no other pod or container
     #[default]
     Own,
-    /// The host's ids
+    /// The host's ids, if executord's configuration allows that
     Host,
 }
 

@@ -42,8 +42,8 @@ pub(crate) struct PsArgs {
     /// Print one line per container with this template: '{{.ID}} {{.Ports}}'; `table ...` with a heading, `json`
     ///
     /// Fields: .ID, .Names (the same), .Image (its root file system), .Command, .CreatedAt, .RunningFor, .State,
-    /// .Status, .Exit, .Ports, .Addresses, .Networks, .Pod, .Labels, .User, .Label \"NAME\", and each key of --json,
-    /// such as .spec.limits.memory_bytes; {{json .FIELD}} prints a field as JSON. \\t and \\n are a tab and a newline.
+    /// .Status, .Exit, .Ports, .Addresses, .Networks, .Pod, .Labels, .User, .Label "NAME", and each key of --json,
+    /// such as .spec.limits.memory_bytes; {{json .FIELD}} prints a field as JSON. \t and \n are a tab and a newline.
     #[arg(long, value_name = "TEMPLATE", value_parser = Template::parse::<Container>, conflicts_with_all = ["json", "quiet"])]
     pub(crate) format: Option<Template>,
 }

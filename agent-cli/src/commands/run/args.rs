@@ -27,12 +27,15 @@ use crate::units;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Program")]
 pub(crate) struct RunArgs {
-    /// Image to run, and arguments for its entrypoint instead of the image's command. After `--`, or with --rootfs: a
-    /// program (an absolute path, or a name to look up in PATH of --env) and its arguments
+    /// Image to run, and arguments instead of the image's command; after `--` or with --rootfs, a program and its
+    /// arguments
     ///
     /// Images: debian:12, registry.example:5000/team/app@sha256:..., oci:/dir:name, oci-archive:/file.tar,
     /// docker-archive:/file.tar; or `host`, or dir:/path. A name without a scheme refers to a registry, by default
-    /// docker.io. Options must precede the image: all later words are arguments of the program.
+    /// docker.io. The arguments are passed to the image's entrypoint. Options must precede the image: all later words
+    /// are arguments.
+    ///
+    /// A program is an absolute path, or a name to look up in PATH of --env.
     #[arg(trailing_var_arg = true, value_names = ["IMAGE", "CMD"], num_args = 0..)]
     pub(crate) command: Vec<String>,
     /// Root file system: `host` (a read-only view of this machine's), `dir:/absolute/path`, or an image with its scheme:
@@ -56,10 +59,9 @@ pub(crate) struct RunArgs {
     /// Environment variable of the process; NAME alone copies this command's value; the last occurrence of a name wins
     #[arg(long, short, value_name = "NAME=VALUE")]
     pub(crate) env: Vec<String>,
-    /// File with variables: one NAME=VALUE per line, or NAME for this command's value; lines that begin with # are
-    /// ignored
+    /// File with variables: one NAME=VALUE per line, or NAME for this command's value; can be repeated
     ///
-    /// For secrets use --secret-env. --env takes precedence. Can be repeated.
+    /// Lines that begin with # are ignored. --env takes precedence. Use --secret-env for secrets.
     #[arg(long, value_name = "FILE")]
     pub(crate) env_file: Vec<PathBuf>,
     /// Name of a new container, which becomes its id; rejected if a container with this name exists
@@ -74,7 +76,7 @@ pub(crate) struct RunArgs {
     /// shown.
     #[arg(long, help_heading = "Container")]
     pub(crate) id: Option<String>,
-    /// Reservation to run the container with (`agent-cli reserve`), which also sets its id; rejected if it has expired
+    /// Id of a reservation (`agent-cli reserve`), which becomes the container's id; rejected if it has expired
     #[arg(long, value_name = "ID", conflicts_with = "id", help_heading = "Container")]
     pub(crate) reservation: Option<String>,
     /// Have executord validate the request, and start nothing
@@ -86,7 +88,9 @@ pub(crate) struct RunArgs {
     /// Print the id and leave the container running
     #[arg(long, short, help_heading = "Container")]
     pub(crate) detach: bool,
-    /// Remove the container when it has completed: the default without --keep; with --detach, executord removes it
+    /// Remove the completed container, also with --detach
+    ///
+    /// Without --detach and --keep this is the default.
     #[arg(long, conflicts_with = "keep", help_heading = "Container")]
     pub(crate) rm: bool,
     /// Do not delete the container when it has completed
@@ -116,9 +120,8 @@ pub(crate) struct RunArgs {
     ///
     /// A relative PATH is below executord's root for such files (/etc/cf-service-bindings by default). The content
     /// cannot be given here, where every user of the machine could read it. Write a file called `-` or `env:x` as @./-
-    /// or @./env:x. The file has mode 0600 and belongs to the process's user. For an image that switches its user
-    /// itself, append `,mode=0640` and `,group=GROUP` to the source; GROUP is a number or a name in the container's
-    /// /etc/group.
+    /// or @./env:x. The file has mode 0600 and belongs to the process's user. If the image switches its user itself,
+    /// append `,mode=0640` and `,group=GROUP` to the source; GROUP is a number or a name in the container's /etc/group.
     ///
     /// A reference names a secret of a provider in executord's configuration (see `agent-cli info`). executord fetches
     /// the secret at the start and again when it changes: db/password=vault:kv/db#password, with a version
@@ -150,12 +153,12 @@ pub(crate) struct RunArgs {
     /// process's environment (/proc/PID/environ): prefer --file.
     #[arg(help_heading = "Secrets", long = "secret-env", value_name = "NAME=SOURCE")]
     pub(crate) secret_env: Vec<String>,
-    /// Secret argument: INDEX=@FILE, INDEX=@- or INDEX=@env:VARIABLE, INDEX counted from 0 without CMD (with an IMAGE and
-    /// without --entrypoint: with CMD)
+    /// Secret argument: INDEX=@FILE, INDEX=@- or INDEX=@env:VARIABLE; INDEX 0 is the first argument
     ///
-    /// The value replaces an ARG written as '', or is appended if INDEX is the number of ARGs: `--secret-arg 1=@pw --
-    /// mysql -p` results in `mysql -p PW`. One newline at the end of FILE or of standard input is removed. Every
-    /// process of the host can read arguments (/proc/PID/cmdline): prefer --file.
+    /// The value replaces an argument written as '', or is appended if INDEX is the number of arguments: `--secret-arg
+    /// 1=@pw -- mysql -p` results in `mysql -p PW`. CMD is the program and has no index, except after an IMAGE without
+    /// --entrypoint: there CMD is the first argument. One newline at the end of FILE or of standard input is removed.
+    /// Every process of the host can read arguments (/proc/PID/cmdline): prefer --file.
     #[arg(help_heading = "Secrets", long = "secret-arg", value_name = "INDEX=SOURCE")]
     pub(crate) secret_args: Vec<String>,
     /// Keep the process's initial environment in memory until the container ends, for `exec --container-env`

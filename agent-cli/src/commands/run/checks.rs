@@ -12,14 +12,15 @@ use crate::units;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Health")]
 pub(crate) struct CheckArgs {
-    /// Check that must pass within --health-start-period, or the container ends: http:8080/health, tcp:5432,
-    /// exec:COMMAND; can be repeated
+    /// Check without which the container ends: http:8080/health, tcp:5432, exec:COMMAND; can be repeated
     ///
-    /// An HTTP check passes with a status of 200 to 399, a TCP check if the port accepts a connection, and COMMAND, run
-    /// by /bin/sh in the container, if it exits with 0. Append options to an HTTP or TCP check: `,interval=10s`,
-    /// `,timeout=3s`, `,delay=5s` (before the first check), `,healthy=2` and `,unhealthy=5` (required consecutive
-    /// successes and failures); to an HTTP check also `,status=204` and `,header=NAME:VALUE`, each as often as needed.
-    /// `inspect` shows checks, so do not put secrets into them.
+    /// The check must pass within --health-start-period. An HTTP check passes with a status of 200 to 399, a TCP check
+    /// if the port accepts a connection, and COMMAND, run by /bin/sh in the container, if it exits with 0.
+    ///
+    /// Append options to an HTTP or TCP check: `,interval=10s`, `,timeout=3s`, `,delay=5s` (before the first check),
+    /// `,healthy=2` and `,unhealthy=5` (required consecutive successes and failures); to an HTTP check also
+    /// `,status=204` and `,header=NAME:VALUE`, each as often as needed. `inspect` shows checks, so do not put secrets
+    /// into them.
     #[arg(long, value_name = "CHECK", value_parser = check)]
     startup: Vec<Check>,
     /// Check that ends the container if it fails; without --startup it must also pass within --health-start-period
@@ -28,7 +29,9 @@ pub(crate) struct CheckArgs {
     /// Check that must pass for the container to be ready; a failure does not end the container
     #[arg(long, value_name = "CHECK", value_parser = check)]
     readiness: Vec<Check>,
-    /// Same as --readiness exec:COMMAND: as in docker, a failure is shown, but does not end the container
+    /// Same as --readiness exec:COMMAND
+    ///
+    /// As in docker, a failure is shown, but does not end the container.
     #[arg(long, value_name = "COMMAND")]
     health_cmd: Option<String>,
     /// Give check programs the environment of the container's process, including secret variables; implies --keep-env

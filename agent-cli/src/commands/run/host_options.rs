@@ -38,8 +38,10 @@ pub(crate) struct HostArgs {
         help_heading = "Limits"
     )]
     oom_score_adj: Option<i32>,
-    /// Device of executord's configuration, by its name or host path: fuse, /dev/fuse:/dev/fuse:rw; or a CDI device by
-    /// its qualified name: vendor.com/class=name; can be repeated
+    /// Device to add: fuse, /dev/fuse:/dev/fuse:rw, vendor.com/class=name; can be repeated
+    ///
+    /// NAME is the name or the host path of a device in executord's configuration, or the qualified name of a CDI
+    /// device.
     #[arg(long, value_name = "NAME[:PATH][:rwm]", value_parser = device, help_heading = "Isolation")]
     device: Vec<DeviceMount>,
     /// NVIDIA GPUs by CDI: all, a number, or device=NAME,...; same as --device nvidia.com/gpu=NAME for each
@@ -80,8 +82,10 @@ impl MemorySwap {
 /// Additional memory limits, shared by `run` and `update`.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct MemoryArgs {
-    /// Limit of memory and swap together, with --memory: equal to --memory for no swap, -1 for unlimited swap; needs
-    /// permission in executord's configuration (swap_bytes_max)
+    /// Limit of memory and swap together, at least --memory; -1 for unlimited swap
+    ///
+    /// The same value as --memory permits no swap. Needs --memory, and permission in executord's configuration
+    /// (swap_bytes_max).
     #[arg(
         long,
         value_name = "SIZE",

@@ -22,8 +22,7 @@ pub(crate) struct IsolationArgs {
     /// Capability to remove before others are added; can be repeated
     #[arg(long = "cap-drop", value_name = "CAPABILITY", value_delimiter = ',')]
     cap_drop: Vec<String>,
-    /// User ids of the container on the host: a range used by no other container, or the host's own ids if executord's
-    /// configuration allows that
+    /// User ids of the container on the host
     #[arg(long, value_enum, default_value_t = UsernsArg::Own)]
     userns: UsernsArg,
     /// Supplementary group of every process: a number, or a name in the container's /etc/group; can be repeated
@@ -53,7 +52,7 @@ enum UsernsArg {
     /// A range of ids used by no other container
     #[default]
     Own,
-    /// The host's ids
+    /// The host's ids, if executord's configuration allows that
     Host,
 }
 
@@ -63,7 +62,9 @@ pub(crate) struct WeightArgs {
     /// Share of busy processors: 1 to 10000; the default weight is 100
     #[arg(help_heading = "Limits", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     cpu_weight: Option<u32>,
-    /// Share of busy disks, likewise (cgroup v2 with the io controller)
+    /// Share of busy disks: 1 to 10000; the default weight is 100
+    ///
+    /// Needs cgroup v2 with the io controller.
     #[arg(help_heading = "Limits", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     io_weight: Option<u32>,
 }

@@ -19,7 +19,9 @@ pub(crate) struct LoggingArgs {
     /// without --detach, get all output.
     #[arg(long, value_name = "SIZE", value_parser = units::rate, allow_hyphen_values = true)]
     log_rate: Option<i64>,
-    /// Maximum logged output in lines per second, likewise
+    /// Maximum logged output in lines per second, `none` for no limit, 0 for nothing [default: executord's]
+    ///
+    /// Works like --log-rate.
     #[arg(long, value_name = "N", value_parser = units::line_rate, allow_hyphen_values = true)]
     log_lines: Option<i64>,
     /// Tag of the container's log, for log sinks; can be repeated

@@ -8,8 +8,7 @@ use crate::failure::Failure;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Container")]
 pub(crate) struct MessageArgs {
-    /// File in which the process can leave a termination message, which `inspect` shows: /dev/termination-log without
-    /// PATH
+    /// File for the process's termination message, which `inspect` shows [default PATH: /dev/termination-log]
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true)]
     termination_message: Option<Option<String>>,
     /// Maximum size of the message in bytes; its end is kept: 1 to 16384 [default: 4096]

@@ -17,9 +17,11 @@ use crate::network::Chosen;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Network")]
 pub(crate) struct NetworkArgs {
-    /// Network: none (loopback only), host (this machine's, if executord's configuration allows it), cni (the first
-    /// configured CNI network), the name of a CNI network, also as cni:NAME, or ns:/PATH (an existing network
-    /// namespace, if executord's configuration allows it)
+    /// Network: none, host, cni, the name of a CNI network, or ns:/PATH
+    ///
+    /// `none` has only loopback. `host` is this machine's network, and ns:/PATH an existing network namespace, if
+    /// executord's configuration allows them. `cni` is the first configured CNI network. Write cni:NAME for a CNI
+    /// network that is called `none`, `host` or `cni`.
     #[arg(long, visible_alias = "net", value_name = "NETWORK", default_value = "none", value_parser = Chosen::from_str)]
     network: Chosen,
     /// Port of this machine to forward to the container; can be repeated
@@ -30,12 +32,12 @@ pub(crate) struct NetworkArgs {
     /// Allow connections beyond the container's own network, if executord's configuration allows it
     #[arg(long)]
     egress: bool,
-    /// Allow only these destinations beyond the container's own network: a JSON file in the format of Cloud Foundry's
-    /// application security groups; implies --egress
+    /// Allow only the destinations in this JSON file; implies --egress
     ///
-    /// [{"protocol": "tcp", "destination": "192.0.2.0/24,198.51.100.1-198.51.100.9", "ports": "443,8000-8100"}], with the
-    /// protocols tcp, udp, icmp (with type and code), icmpv6 and all. `agent-cli egress` replaces the rules of a
-    /// running container. Name servers outside of the network also need a rule.
+    /// The file has the format of Cloud Foundry's application security groups: [{"protocol": "tcp", "destination":
+    /// "192.0.2.0/24,198.51.100.1-198.51.100.9", "ports": "443,8000-8100"}], with the protocols tcp, udp, icmp (with
+    /// type and code), icmpv6 and all. The container's own network needs no rule; name servers outside of it do.
+    /// `agent-cli egress` replaces the rules of a running container.
     #[arg(long, value_name = "FILE")]
     egress_rules: Option<PathBuf>,
     /// Host name of the container [default: its id]

@@ -10,10 +10,10 @@ use crate::units;
 
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct SurroundingsArgs {
-    /// Empty file system in memory, counted towards the container's memory: /run,
-    /// /scratch:size=64m,mode=700,uid=1000,exec; can be repeated
+    /// Empty file system in memory: /run, /scratch:size=64m,mode=700,uid=1000,exec; can be repeated
     ///
-    /// By default size is limited by --memory, mode is 1777, and programs on it cannot be executed (without exec).
+    /// It counts towards the container's memory, and --memory limits its size by default. The default mode is 1777.
+    /// Without `exec`, programs on it cannot be executed.
     #[arg(long, value_name = "PATH[:OPTIONS]", value_parser = tmpfs, help_heading = "Container")]
     tmpfs: Vec<Tmpfs>,
     /// Size of /dev/shm [default: 64M]

@@ -23,9 +23,10 @@ use crate::units;
 
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct VolumeArgs {
-    /// Volume of executord's configuration, by its name or directory: cache:/var/cache, /srv/certs:/certs:ro; or a path
-    /// below its policy.host_paths; PATH alone creates an empty volume that is removed with the container; can be
-    /// repeated
+    /// Volume to mount: cache:/var/cache, /srv/certs:/certs:ro; can be repeated
+    ///
+    /// NAME is the name or the directory of a volume in executord's configuration, or a path below its
+    /// policy.host_paths. PATH alone creates an empty volume, which is removed with the container.
     #[arg(long, short, value_name = "[NAME:]PATH[:ro]", value_parser = volume, help_heading = "Container")]
     volume: Vec<VolumeMount>,
     /// Volume in docker's long form: type=volume,source=cache,target=/cache,readonly; can be repeated
