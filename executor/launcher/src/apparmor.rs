@@ -12,7 +12,8 @@ use std::path::Path;
 use executor_core::validate::FieldFault;
 use executor_core::validate::ViolationReason::{NotFound, Unsupported};
 use executor_sys::mount::open_dir;
-use rustix::fs::{Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstatfs, openat2};
+use executor_sys::open::open_resolved;
+use rustix::fs::{Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstatfs};
 
 /// Contains `Y` if AppArmor is in force.
 const ENABLED: &str = "/sys/module/apparmor/parameters/enabled";
@@ -55,7 +56,7 @@ pub(crate) fn set_on_exec(profile: &str) -> io::Result<()> {
 fn write(proc: BorrowedFd<'_>, profile: &str) -> io::Result<()> {
     // `self` is a link within this file system.
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
-    let file = openat2(proc, ON_EXEC, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty(), resolve)?;
+    let file = open_resolved(proc, ON_EXEC, OFlags::WRONLY, Mode::empty(), resolve)?;
     std::fs::File::from(file).write_all(format!("exec {profile}").as_bytes())
 }
 

@@ -17,10 +17,11 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
+use executor_sys::open::open_resolved;
 use executor_sys::tree::remove;
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, UTIME_OMIT, XattrFlags, fstat, futimens,
-    lsetxattr, mkdirat, openat, openat2, statat,
+    lsetxattr, mkdirat, openat, statat,
 };
 use rustix::io::Errno;
 
@@ -152,12 +153,7 @@ impl Tree {
 /// Opens a path beneath a directory, without `..`, symbolic links and magic links.
 pub(crate) fn open_beneath(root: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    loop {
-        match openat2(root, path, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty(), resolve) {
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            result => return result,
-        }
-    }
+    open_resolved(root, path, flags | OFlags::NOFOLLOW, Mode::empty(), resolve)
 }
 
 /// Opens a directory by its name in another.

@@ -5,13 +5,14 @@
 //! read, and never the files with executord's own credentials for a provider.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use executor_core::reference::REFERENCE_VALUE_MAX;
-use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat, openat2};
+use executor_sys::open::{Links, open_beneath};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 
 use crate::config::ProviderConfig;
@@ -135,35 +136,15 @@ fn lexical(path: &Path) -> PathBuf {
 impl Covered<'_> {
     /// Opens the file. The rule's directory is opened by its own name, without following links.
     fn open(&self, provider: &OwnedFd) -> Result<OwnedFd, Errno> {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let (path, links) = (Path::new(self.path), if self.links { Links::Beneath } else { Links::Refused });
         if self.dir.is_empty() {
-            return open_beneath(provider, self.path, flags, self.links);
+            return open_beneath(provider.as_fd(), path, flags, links);
         }
-        let dir = open_beneath(provider, self.dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, false)?;
-        open_beneath(&dir, self.path, flags, self.links)
+        let dir_flags = OFlags::PATH | OFlags::DIRECTORY;
+        let dir = open_beneath(provider.as_fd(), Path::new(self.dir), dir_flags, Links::Refused)?;
+        open_beneath(dir.as_fd(), path, flags, links)
     }
-}
-
-/// Opens a path beneath a directory.
-fn open_beneath(dir: &OwnedFd, path: &str, flags: OFlags, links: bool) -> Result<OwnedFd, Errno> {
-    let followed = if links { ResolveFlags::NO_MAGICLINKS } else { ResolveFlags::NO_SYMLINKS };
-    match openat2(dir, path, flags, Mode::empty(), ResolveFlags::BENEATH | followed) {
-        // As in the sandbox of the daemon's unit, whose filter cannot inspect the arguments of openat2 (systemd's
-        // RestrictSUIDSGID).
-        Err(Errno::NOSYS) => open_without_links(dir, path, flags),
-        opened => opened,
-    }
-}
-
-/// Opens a file component by component, without following any link.
-fn open_without_links(dir: &OwnedFd, path: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let (above, last) = path.rsplit_once('/').map_or((None, path), |(above, last)| (Some(above), last));
-    let mut at = dir.try_clone().map_err(|_| Errno::MFILE)?;
-    for name in above.into_iter().flat_map(|above| above.split('/')) {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        at = openat(&at, name, flags, Mode::empty())?;
-    }
-    openat(&at, last, flags | OFlags::NOFOLLOW, Mode::empty())
 }
 
 #[cfg(test)]
@@ -200,10 +181,6 @@ mod tests {
         for (path, kind) in table {
             assert_eq!(of(path).unwrap_err().kind, kind, "{path}");
         }
-        let dir = open(&dir, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        assert!(open_without_links(&dir, "a/b", flags).is_ok());
-        assert!(open_without_links(&dir, "within", flags).is_err());
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod mount;
 pub mod mountinfo;
 pub mod netif;
 pub mod netsocket;
+pub mod open;
 pub mod overlay;
 pub mod peer;
 pub mod privileges;

@@ -11,6 +11,8 @@ use rustix::mount::{
     fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, fspick, move_mount, open_tree,
 };
 
+use crate::open::open_resolved;
+
 /// Settable attributes of a mount.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attributes {
@@ -215,13 +217,7 @@ pub fn open_in_root(
     }
     let path = path.strip_prefix("/").unwrap_or(path);
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    loop {
-        // The kernel asks for a retry if a rename raced with the lookup.
-        match rustix::fs::openat2(root, path, flags | OFlags::CLOEXEC, mode, resolve) {
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-            result => return Ok(result?),
-        }
-    }
+    Ok(open_resolved(root, path, flags, mode, resolve)?)
 }
 
 /// Opens a directory below another one, without following symbolic links, leaving `root` or crossing mounts.
@@ -229,7 +225,7 @@ pub fn open_in_root(
 /// # Errors
 /// `ELOOP` if the path has a symbolic link, `EXDEV` if it leads out or into another mount; else as open.
 pub fn open_dir_beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
-    open_beneath(root, path, OFlags::DIRECTORY)
+    open_in_mount(root, path, OFlags::DIRECTORY)
 }
 
 /// Opens a directory or a regular file, as [`open_dir_beneath`] does.
@@ -237,25 +233,18 @@ pub fn open_dir_beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd
 /// # Errors
 /// As [`open_dir_beneath`]; `InvalidInput` for a file of another type.
 pub fn open_dir_or_file_beneath(root: BorrowedFd<'_>, path: &Path) -> io::Result<OwnedFd> {
-    let opened = open_beneath(root, path, OFlags::empty())?;
+    let opened = open_in_mount(root, path, OFlags::empty())?;
     match FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode) {
         FileType::Directory | FileType::RegularFile => Ok(opened),
         _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a directory nor a regular file")),
     }
 }
 
-fn open_beneath(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+fn open_in_mount(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     let resolve =
         ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let flags = OFlags::PATH | OFlags::CLOEXEC | flags;
-    loop {
-        // The kernel asks for a retry if a rename raced with the lookup.
-        match rustix::fs::openat2(root, path, flags, Mode::empty(), resolve) {
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
-            result => return Ok(result?),
-        }
-    }
+    Ok(open_resolved(root, path, OFlags::PATH | flags, Mode::empty(), resolve)?)
 }
 
 /// Opens a directory for use as a root or as a mount target.

@@ -9,8 +9,10 @@ use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, ResolveFlags, StatxFlags, openat2, statx, unlinkat};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, ResolveFlags, StatxFlags, statx, unlinkat};
 use rustix::io::Errno;
+
+use crate::open::open_resolved;
 
 /// Most walks from the top, if directories are moved meanwhile.
 const WALKS_MAX: usize = 100;
@@ -166,15 +168,8 @@ fn open_below(dir: BorrowedFd<'_>, name: &CStr) -> io::Result<Option<OwnedFd>> {
 
 /// Opens a single name. Without `BENEATH`: a directory moved away at that moment would be refused like a mount.
 fn open(dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
-    loop {
-        // The kernel asks for a retry if a rename raced with the lookup.
-        match openat2(dir, name, flags, Mode::empty(), resolve) {
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            opened => return opened,
-        }
-    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+    open_resolved(dir, name, flags, Mode::empty(), ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use executor_core::payload;
 use executor_core::placement::{Content, IN_FORCE, MountPoint};
 use executor_core::plan::{FILE_MODE, Layout};
 use executor_sys::mount::{clone_tree, set_attributes};
+use executor_sys::open::open_resolved;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
 use super::{Access, DIRECTORY as PRIVATE, READ_ONLY, ROOT, Volume, generations, make_dir, write_file};
@@ -95,10 +96,10 @@ impl Volume {
     }
 
     pub(super) fn open(&self, path: &Path) -> io::Result<Stored> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         // Follow the layout's links; none leads out of the volume.
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let file = File::from(rustix::fs::openat2(self.handle(), path, flags, Mode::empty(), resolve)?);
+        let file = File::from(open_resolved(self.handle(), path, flags, Mode::empty(), resolve)?);
         let length = usize::try_from(file.metadata()?.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
         Ok(Stored { file, length })
     }
