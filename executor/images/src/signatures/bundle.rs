@@ -16,8 +16,9 @@ use crate::hash;
 pub(super) const MEDIA_TYPE: &str = "application/vnd.dev.sigstore.bundle";
 /// Payload type of an envelope (in-toto attestation framework).
 const STATEMENT: &str = "application/vnd.in-toto+json";
-/// Predicate type of a plain signature; other predicates describe how an image was built, or scan results.
-const SIGNS: &str = "https://sigstore.dev/cosign/sign/v1";
+/// Predicate type of a plain signature; other predicates describe how an image was built, or scan results. Some tools
+/// also use it as the artifact type of a bundle with a signature.
+pub(super) const SIGNS: &str = "https://sigstore.dev/cosign/sign/v1";
 /// Most signatures of an envelope, and subjects of a statement.
 const SIGNATURES_MAX: usize = 16;
 const SUBJECTS_MAX: usize = 64;

@@ -18,8 +18,6 @@ use crate::registry::Registry;
 
 /// Artifact type of cosign signatures that are stored as referrers of an image.
 const COSIGN: &str = "application/vnd.dev.cosign.artifact.sig.v1+json";
-/// Artifact type that other tools assign to bundles with a signature.
-const SIGNS: &str = "https://sigstore.dev/cosign/sign/v1";
 /// Most signature documents that are read per image, and layers per document.
 const DOCUMENTS_MAX: usize = 32;
 const LAYERS_MAX: usize = 64;
@@ -134,7 +132,7 @@ impl Search<'_> {
             }
         };
         let mut entries = list.map(|list| list.manifests).unwrap_or_default();
-        let may_be = |kind: &str| kind.starts_with(bundle::MEDIA_TYPE) || kind == COSIGN || kind == SIGNS;
+        let may_be = |kind: &str| kind.starts_with(bundle::MEDIA_TYPE) || kind == COSIGN || kind == bundle::SIGNS;
         entries.retain(|entry| entry.artifact_type.as_deref().is_none_or(may_be));
         Ok(entries)
     }
