@@ -18,7 +18,7 @@
 //! | `kube` | the author of a file of Kubernetes objects | YAML, objects, lowering to requests |
 //! | `wire` | a caller on the network | frames, blocks of header fields, the cost of messages |
 //! | `catalog` | the author of a catalog of operators | splitting, YAML and JSON, objects |
-//! | `range` | the author of a catalog of operators | versions, ranges of versions, references |
+//! | `range` | the author of a catalog of operators | versions, ranges of versions |
 
 #![forbid(unsafe_code)]
 

@@ -12,7 +12,6 @@ pub mod fault;
 pub mod installation;
 pub mod manifest;
 pub mod range;
-pub mod reference;
 pub mod resolve;
 pub mod source;
 mod text;

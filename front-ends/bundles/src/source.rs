@@ -13,6 +13,7 @@ use std::fs;
 use std::io::{self, Read, Write as _};
 use std::path::{Component, Path, PathBuf};
 
+use executor_core::image::ImageReference;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
@@ -89,8 +90,8 @@ impl Source {
     /// Returns an error if the text is not a source or the path does not exist.
     pub fn parse(text: &str) -> Result<Self, SourceError> {
         if let Some(reference) = text.strip_prefix("docker://") {
-            crate::reference::check(reference)
-                .map_err(|why| SourceError::Wrong(format!("the image {reference:?} {why}")))?;
+            ImageReference::parse_registry(reference)
+                .map_err(|bad| SourceError::Wrong(format!("the image {reference:?}: {bad}")))?;
             return Ok(Self::Image { reference: reference.to_owned() });
         }
         if let Some(rest) = text.strip_prefix("git:") {

@@ -8,7 +8,8 @@
 //! ```
 //! The grammar of the first is the distribution project's, with Docker's short names: `debian` is
 //! `docker.io/library/debian:latest`. References are always printed in the long form, which parses to the same
-//! reference.
+//! reference. The parser of `oci-spec` is not used, because it accepts names that no registry has and refuses IPv6
+//! addresses (ADR 51).
 
 use crate::text::printable;
 use std::fmt;
@@ -74,6 +75,9 @@ pub enum Fault {
     /// The reference is too long.
     #[error("has {0} bytes; at most {REFERENCE_MAX}")]
     Length(usize),
+    /// The name is the id of an image.
+    #[error("is 64 hexadecimal digits, which is the id of an image and not a name")]
+    Id,
     /// The reference has no repository.
     #[error("has no repository, as in docker://REGISTRY/REPOSITORY")]
     NoRepository,
@@ -182,8 +186,16 @@ impl ImageReference {
     pub fn parse_short(text: &str) -> Result<Self, BadReference> {
         match scheme(text) {
             Some(_) => text.parse(),
-            None => registry(text),
+            None => Self::parse_registry(text),
         }
+    }
+
+    /// Parses the reference of an image in a registry, without a scheme.
+    ///
+    /// # Errors
+    /// Returns every fault.
+    pub fn parse_registry(text: &str) -> Result<Self, BadReference> {
+        registry(text)
     }
 
     /// Returns true if a string refers to an image and not to `host` or `dir:`.
@@ -283,6 +295,9 @@ impl fmt::Display for ImageReference {
 fn registry(text: &str) -> Result<ImageReference, BadReference> {
     if text.len() > REFERENCE_MAX {
         return Err(BadReference(vec![Fault::Length(text.len())]));
+    }
+    if text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+        return Err(BadReference(vec![Fault::Id]));
     }
     let mut faults = Vec::new();
     let (rest, digest) = match text.split_once('@') {

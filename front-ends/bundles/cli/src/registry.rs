@@ -47,9 +47,7 @@ impl LayerStore for Kept {
 /// Fetches the files of an image.
 pub(crate) fn fetch(reference: &str, args: &RegistryArgs, to: Option<&Path>) -> Result<Files, SourceError> {
     let wrong = |why: String| SourceError::Image(format!("docker://{reference}: {why}"));
-    let parsed: ImageReference = format!("docker://{reference}")
-        .parse()
-        .map_err(|error: executor_core::image::BadReference| wrong(error.to_string()))?;
+    let parsed = ImageReference::parse_registry(reference).map_err(|bad| wrong(bad.to_string()))?;
     // In memory if possible: layers of bundles may hold Secrets.
     let shared = Path::new("/dev/shm");
     let dir = if shared.is_dir() { tempfile::tempdir_in(shared) } else { tempfile::tempdir() };

@@ -4,6 +4,7 @@
 
 use std::fmt;
 
+use executor_core::image::ImageReference;
 use memchr::memmem;
 use semver::Version;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
@@ -12,7 +13,6 @@ use serde_json::Value;
 
 use super::form::Form;
 use crate::range;
-use crate::reference;
 use crate::text::{AnyBool, AnyList, AnyText, AnyTexts, AnyWhole, Base64, Key, object};
 
 /// Schema of packages.
@@ -303,12 +303,11 @@ impl From<BundleFields> for BundleBlob {
             }
             other => faults.push(("C6", format!("has {} olm.package properties; one is needed", other.len()))),
         }
-        if let (false, Err(why)) = (bundle.image.is_empty(), reference::check(&bundle.image)) {
-            faults.push(("C6", format!("image {:?} {why}", bundle.image)));
-        }
-        for (index, related) in fields.related.iter().enumerate() {
-            if let (false, Err(why)) = (related.image.is_empty(), reference::check(&related.image)) {
-                faults.push(("C6", format!("relatedImages[{index}].image {:?} {why}", related.image)));
+        let related = fields.related.iter().enumerate();
+        let related = related.map(|(index, related)| (format!("relatedImages[{index}].image"), &related.image));
+        for (field, image) in std::iter::once(("image".to_owned(), &bundle.image)).chain(related) {
+            if let (false, Err(bad)) = (image.is_empty(), ImageReference::parse_registry(image)) {
+                faults.push(("C6", format!("{field} {image:?}: {bad}")));
             }
         }
         if bundle.image.is_empty() && objects == 0 {

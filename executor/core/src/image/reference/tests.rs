@@ -37,6 +37,53 @@ fn short_names_are_dockers() {
     assert_eq!(selector.wanted(), format!("sha256:{HEX}"));
 }
 
+/// Inputs on which parsers differ. Expected: the long form without `docker://`, or words of the fault. ADR 51 compares
+/// these with the parser of `oci-spec`.
+#[test]
+fn inputs_that_parsers_disagree_on() {
+    let (upper, sha384) = (HEX.to_uppercase(), format!("{HEX}{}", &HEX[..32]));
+    let part = |length: usize| "a".repeat(length);
+    let table: [(String, Result<String, &str>); 30] = [
+        ("Debian".into(), Err("component `Debian`")),
+        ("LocalHost/x".into(), Ok("localhost/x:latest".into())),
+        ("LOCAL/x".into(), Err("component `LOCAL`")),
+        ("Example.COM/x".into(), Ok("example.com/x:latest".into())),
+        ("Docker.IO/x".into(), Ok("docker.io/library/x:latest".into())),
+        ("x_y.example/a".into(), Err("registry `x_y.example`")),
+        ("r.example:5000/a".into(), Ok("r.example:5000/a:latest".into())),
+        ("r.example:0/a".into(), Err("registry `r.example:0`")),
+        ("r.example:99999/a".into(), Err("registry `r.example:99999`")),
+        ("r.example:/a".into(), Err("registry `r.example:`")),
+        ("r.example:5000".into(), Ok("docker.io/library/r.example:5000".into())),
+        ("[::1]:5000/x".into(), Ok("[::1]:5000/x:latest".into())),
+        ("[::1]/x".into(), Ok("[::1]/x:latest".into())),
+        ("[x]/x".into(), Err("registry `[x]`")),
+        (format!("a:1@sha256:{HEX}"), Ok(format!("docker.io/library/a:1@sha256:{HEX}"))),
+        (format!("a@sha512:{HEX}{HEX}"), Ok(format!("docker.io/library/a@sha512:{HEX}{HEX}"))),
+        (format!("a@sha256:{upper}"), Err("0-9 and a-f")),
+        (format!("a@sha384:{sha384}"), Err("`sha256:` or `sha512:`")),
+        (HEX.into(), Err("id of an image")),
+        (format!("r.example/{}", part(245)), Ok(format!("r.example/{}:latest", part(245)))),
+        (format!("r.example/{}", part(246)), Err("have 256 bytes; at most 255")),
+        ("a/".into(), Err("component ``")),
+        ("/a".into(), Err("component ``")),
+        ("a_b/a__b/a---b".into(), Ok("docker.io/a_b/a__b/a---b:latest".into())),
+        ("a___b".into(), Err("component `a___b`")),
+        ("a_-b".into(), Err("component `a_-b`")),
+        ("a-".into(), Err("component `a-`")),
+        ("a:\u{e9}".into(), Err("tag")),
+        (format!("a:{}", part(129)), Err("tag")),
+        ("a\n".into(), Err("component")),
+    ];
+    for (text, expected) in table {
+        match (ImageReference::parse_registry(&text), expected) {
+            (Ok(reference), Ok(long)) => assert_eq!(reference.to_string(), format!("docker://{long}"), "{text}"),
+            (Err(bad), Err(words)) => assert!(bad.to_string().contains(words), "{text}: {bad}"),
+            (other, expected) => panic!("{text}: {other:?}; expected {expected:?}"),
+        }
+    }
+}
+
 #[test]
 fn everything_wrong_is_reported_at_once() {
     let bad = "docker://-host:99999/UPPER/ok/a..b:.tag@sha256:12".parse::<ImageReference>().unwrap_err();
