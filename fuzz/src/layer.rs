@@ -1,18 +1,57 @@
-//! An uncompressed layer of an image: a tar archive from an untrusted source.
+//! A tar archive from an untrusted source: a layer or an archive of an image, a download, a copy, a bundle.
 //!
 //! Entries are returned within the limits, their contents in order and inside their files. That they are written only
 //! beneath their root is a matter of system calls, and of `executor-layers`' own tests.
 
-use executor_layers::Limits;
-use executor_layers::archive::{Entry, Kind, Reader};
+use std::io::{Cursor, Read as _};
+
+use executor_tar::{Entry, Kind, Limits, Reader};
 
 /// Low enough to be reached by an input of a few kilobytes.
 fn limits() -> Limits {
-    Limits { path: 300, name: 100, link: 200, xattr: 64, xattrs: 3, description: 700, pieces: 40, ..Limits::default() }
+    Limits {
+        bytes: 40 << 10,
+        file_bytes: 1 << 20,
+        entries: 20,
+        path: 300,
+        name: 100,
+        link: 200,
+        xattr: 64,
+        xattrs: 3,
+        description: 700,
+        pieces: 40,
+    }
 }
 
 /// Runs the target of this module.
 pub fn run(data: &[u8]) {
+    read_pieces(data);
+    seek(data);
+}
+
+/// A reader that seeks finds the same entries, at the positions of their contents.
+fn seek(data: &[u8]) {
+    let mut reading = Reader::new(data, limits());
+    let mut seeking = Reader::seeking(Cursor::new(data), limits());
+    loop {
+        let (one, other) = (reading.next_entry(), seeking.next_entry());
+        let (Ok(Some(one)), Ok(Some(other))) = (&one, &other) else {
+            assert!(one.is_err() == other.is_err() && !matches!((one, other), (Ok(Some(_)), _) | (_, Ok(Some(_)))));
+            return;
+        };
+        let position = seeking.position();
+        assert_eq!((&one.path, one.kind, reading.position()), (&other.path, other.kind, position));
+        assert!(position <= limits().bytes, "more bytes than allowed");
+        let mut content = Vec::new();
+        if one.is_plain_file() && seeking.plain_content().read_to_end(&mut content).is_ok() {
+            let at = position as usize;
+            assert_eq!(content, data[at..at + content.len()], "content from another position");
+            assert_eq!(content.len() as u64, one.size);
+        }
+    }
+}
+
+fn read_pieces(data: &[u8]) {
     let limits = limits();
     let mut reader = Reader::new(data, limits);
     let mut buffer = [0; 700];
@@ -21,6 +60,7 @@ pub fn run(data: &[u8]) {
     while let Ok(Some(entry)) = reader.next_entry() {
         entries += 1;
         assert!(entries <= data.len() / 512, "more entries than headers");
+        assert!(entries as u64 <= limits.entries, "more entries than allowed");
         evaluate(&entry, &limits);
         if entries % 3 == 0 {
             continue;

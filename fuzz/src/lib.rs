@@ -13,7 +13,7 @@
 //! | `protocol` | a compromised daemon | messages, plan, payloads, records |
 //! | `logline` | a process in a container | log files |
 //! | `redactor` | a process in a container | masking of secrets |
-//! | `layer` | the author of an image | tar archives: headers, pax records, sparse files |
+//! | `layer` | the author of an image, a download or a bundle | tar archives: headers, pax records, sparse files |
 //! | `image` | a caller, and a registry | references, digests, configurations of images |
 //! | `kube` | the author of a file of Kubernetes objects | YAML, objects, lowering to requests |
 //! | `wire` | a caller on the network | frames, blocks of header fields, the cost of messages |

@@ -19,7 +19,8 @@ use crate::needs;
 use crate::workspace::{self, Workspace, step};
 
 /// Packages with unsafe code, and those that decode untrusted bytes: `executor-fuzz` replays every stored input.
-const PACKAGES: [&str; 5] = ["executor-sys", "executor-secrets", "executor-core", "executor-layers", "executor-fuzz"];
+const PACKAGES: [&str; 6] =
+    ["executor-sys", "executor-secrets", "executor-core", "executor-tar", "executor-layers", "executor-fuzz"];
 /// Tests that deliberately do what the runtime reports as a fault, or that need what the runtime cannot provide.
 const NOT_RUN: [(&str, &str); 3] = [
     (

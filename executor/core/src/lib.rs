@@ -9,7 +9,6 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
-pub mod archive;
 pub mod backoff;
 pub mod capacity;
 pub mod cdi;

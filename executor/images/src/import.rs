@@ -16,6 +16,7 @@ use std::sync::Arc;
 use executor_core::image::{DOCUMENT_MAX, Digest};
 use executor_core::text::printable;
 use executor_sys::holes;
+use executor_tar::{FREE, RATIO_MAX};
 
 use crate::blocking::blocking;
 use crate::documents::Documents;
@@ -25,12 +26,6 @@ use crate::intake::Intake;
 use crate::layers::LayerStore;
 use crate::record::{ImageRecord, Provenance};
 use crate::store::ingest::Upload;
-
-/// Most bytes of a layer per stored byte, beyond [`BYTES_FREE`]: the rest are holes, which cost as much to read. The
-/// same ratio as for compression (`executor_layers::Limits`).
-const BYTES_PER_STORED: u64 = 100;
-/// Bytes of a layer that may be holes regardless of the ratio.
-const BYTES_FREE: u64 = 256 << 20;
 
 /// Format of an image outside of a registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +75,7 @@ impl Section {
     /// Refuses a part that is mostly holes, before it is read.
     fn is_stored(&self, what: &str) -> Result<(), ImageError> {
         let part = self.at..self.at.saturating_add(self.size);
-        let most = holes::excess(&self.file, part, BYTES_PER_STORED, BYTES_FREE);
+        let most = holes::excess(&self.file, part, RATIO_MAX, FREE);
         match most.map_err(|error| ImageError::io("read", what, error))? {
             None => Ok(()),
             Some(most) => {

@@ -1,7 +1,9 @@
 //! Errors of unpacking a layer.
 
-use executor_core::text::printable;
 use std::io;
+
+use executor_core::text::printable;
+use executor_tar::TarError;
 
 use crate::DiffId;
 
@@ -11,26 +13,9 @@ pub enum UnpackError {
     /// The media type of the blob is not supported.
     #[error("media type {0:?} is not a layer's; supported are tar, tar+gzip and tar+zstd")]
     MediaType(String),
-    #[error("{}{what}: {found}; at most {limit}", at(.entry))]
-    Limit {
-        /// Path of the entry; empty if it concerns the whole layer.
-        entry: String,
-        /// Limited quantity.
-        what: &'static str,
-        /// Actual amount, or a lower bound of it.
-        found: u64,
-        limit: u64,
-    },
-    /// The blob is not a complete archive.
-    #[error("{}the archive is damaged: {why}", at(.entry))]
-    Archive {
-        /// Path of the entry; empty if unknown.
-        entry: String,
-        why: String,
-    },
-    /// The entry is not allowed.
-    #[error("`{entry}` {why}")]
-    Entry { entry: String, why: String },
+    /// The archive is malformed, exceeds a limit, or has an entry that is not allowed.
+    #[error(transparent)]
+    Archive(TarError),
     /// The entry is a device that the layer may not contain.
     #[error("`{entry}` is a device: {why}")]
     Device { entry: String, why: &'static str },
@@ -57,18 +42,14 @@ pub enum UnpackError {
 /// Longest name in a message, in bytes.
 const NAME_MAX: usize = 200;
 
-fn at(entry: &str) -> String {
-    if entry.is_empty() { String::new() } else { format!("`{entry}`: ") }
-}
-
 impl UnpackError {
     /// Creates the error of an exceeded limit.
-    pub(crate) fn limit(entry: &[u8], what: &'static str, value: u64, limit: u64) -> Self {
-        Self::Limit { entry: shown(entry), what, found: value, limit }
+    pub(crate) fn limit(entry: &[u8], what: &'static str, found: u64, limit: u64) -> Self {
+        Self::Archive(TarError::limit(entry, what, found, limit))
     }
 
     pub(crate) fn archive(entry: &[u8], why: impl Into<String>) -> Self {
-        Self::Archive { entry: shown(entry), why: why.into() }
+        Self::Archive(TarError::damaged(entry, why))
     }
 
     pub(crate) fn device(entry: &[u8], why: &'static str) -> Self {
@@ -76,7 +57,19 @@ impl UnpackError {
     }
 
     pub(crate) fn entry(entry: &[u8], why: impl Into<String>) -> Self {
-        Self::Entry { entry: shown(entry), why: why.into() }
+        Self::Archive(TarError::entry(entry, why))
+    }
+}
+
+/// The source of an archive may be a blob's stream, whose errors are those of this crate.
+impl From<TarError> for UnpackError {
+    fn from(error: TarError) -> Self {
+        match error {
+            TarError::Read(error) => {
+                error.downcast::<Self>().unwrap_or_else(|error| Self::Host { about: "the archive".into(), error })
+            }
+            fault => Self::Archive(fault),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! Input: an untrusted blob that another process fetched; output: a directory in the store, or an error and no trace.
 //! The blob is not trusted:
 //!
-//! - it is read within [`Limits`] ([`stream`], [`archive`]): bytes, entries, ratio, lengths;
+//! - it is read within [`Limits`] ([`stream`], and the crate `executor-tar`): bytes, entries, ratio, lengths;
 //! - every name in it is opened beneath the layer's own root, with openat2 and no symbolic link ([`tree`]);
 //! - the result becomes a layer of the store only if its SHA-256 is the requested diffID, atomically, by a rename ([`store`]).
 //!
@@ -12,7 +12,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod archive;
 mod error;
 mod left_out;
 mod limits;

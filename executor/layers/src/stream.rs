@@ -98,9 +98,11 @@ impl Archive {
         }
         let length = meta.len();
         let (what, most) = match compression {
-            Compression::None => ("bytes of the uncompressed archive", limits.bytes),
+            Compression::None => ("bytes of the uncompressed archive", limits.archive.bytes),
             // Incompressible data becomes slightly longer.
-            Compression::Gzip | Compression::Zstd => ("bytes of the blob", limits.bytes.saturating_add(limits.free)),
+            Compression::Gzip | Compression::Zstd => {
+                ("bytes of the blob", limits.archive.bytes.saturating_add(limits.free))
+            }
         };
         if length > most {
             return Err(UnpackError::limit(b"", what, length, most));
@@ -117,7 +119,7 @@ impl Archive {
             Compression::Gzip => Decoder::Gzip(Box::new(MultiGzDecoder::new(blob))),
             Compression::Zstd => Decoder::Zstd(Box::new(Frames::new(blob))),
         };
-        Ok(Self { decoder, hasher: Sha256::new(), bytes: 0, most: limits.bytes, most_by_ratio })
+        Ok(Self { decoder, hasher: Sha256::new(), bytes: 0, most: limits.archive.bytes, most_by_ratio })
     }
 
     /// Reads up to `buffer.len()` bytes. 0 means end of file.
@@ -156,6 +158,13 @@ impl Archive {
         let mut buffer = vec![0; BLOCK];
         while self.read(&mut buffer)? > 0 {}
         Ok(DiffId::from_bytes(self.hasher.finalize().into()))
+    }
+}
+
+/// The reader of the archive converts the error back ([`UnpackError::from`]).
+impl Read for Archive {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Self::read(self, buffer).map_err(io::Error::other)
     }
 }
 
@@ -241,7 +250,8 @@ mod tests {
     /// content. The controls: stored data, and a hole below the limit, are read.
     #[test]
     fn a_blob_that_is_mostly_holes_is_refused_before_it_is_read() {
-        let limits = Limits { bytes: 1 << 40, ..Limits::default() };
+        let mut limits = Limits::default();
+        limits.archive.bytes = 1 << 40;
         let sparse = |length| {
             let file = tempfile::tempfile().unwrap();
             file.set_len(length).unwrap();

@@ -19,6 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use executor_sys::open::open_resolved;
 use executor_sys::tree::remove;
+use executor_tar::Xattrs;
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, UTIME_OMIT, XattrFlags, fstat, futimens,
     lsetxattr, mkdirat, openat, statat,
@@ -26,7 +27,6 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use crate::UnpackError;
-use crate::archive::Xattrs;
 use crate::error::Context;
 use crate::error::shown;
 pub use parents::Parents;

@@ -1,11 +1,12 @@
 //! Unpacks a blob into a layer of the store.
 
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::AsFd;
 
+use executor_tar::{Entry, Kind, Reader, components};
 use rustix::fs::FileType;
 
-use crate::archive::{Entry, Kind, Reader, Source};
 use crate::left_out::LeftOut;
 use crate::store::{Ingest, list_digest};
 use crate::stream::{Archive, Compression};
@@ -80,8 +81,8 @@ impl PreparedUnpack {
         let Self { diff_id, parents, limits, devices, archive, below, ingest } = self;
         let unpacked = (|| {
             let mut tree = Tree::new(ingest.root(), below)?;
-            let mut reader = Reader::new(archive, limits);
-            let left_out = apply(&mut reader, &mut tree, &limits, devices)?;
+            let mut reader = Reader::new(archive, limits.archive);
+            let left_out = apply(&mut reader, &mut tree, limits.archive.name, devices)?;
             let found = reader.into_source().finish()?;
             if found != diff_id {
                 return Err(UnpackError::DiffId { expected: diff_id, found });
@@ -98,28 +99,20 @@ impl PreparedUnpack {
     }
 }
 
-/// Unpacks an archive into a tree. Returns the skipped devices: those in `/dev`, which containers mount over.
+/// Unpacks an archive into a tree. Components of its paths have at most `name_max` bytes. Returns the skipped devices: those in `/dev`, which containers mount over.
 ///
 /// # Errors
 /// Fails if the archive is invalid, or with I/O errors.
-pub fn apply<S: Source>(
-    reader: &mut Reader<S>,
+pub fn apply<R: Read>(
+    reader: &mut Reader<R>,
     tree: &mut Tree,
-    limits: &Limits,
+    name_max: u64,
     devices: bool,
 ) -> Result<LeftOut, UnpackError> {
     let mut left_out = LeftOut::default();
     let mut buffer = vec![0; BLOCK];
-    let (mut entries, mut bytes) = (0, 0_u64);
     while let Some(entry) = reader.next_entry()? {
-        entries += 1;
-        bytes = bytes.saturating_add(entry.size);
-        for (what, found, limit) in [("entries", entries, limits.entries), ("bytes of files", bytes, limits.bytes)] {
-            if found > limit {
-                return Err(UnpackError::limit(&entry.path, what, found, limit));
-            }
-        }
-        let path = names(&entry.path, &entry.path, limits)?;
+        let path = names(&entry.path, &entry.path, name_max)?;
         let marks = Marks {
             mode: entry.mode,
             uid: entry.uid,
@@ -144,7 +137,7 @@ pub fn apply<S: Source>(
                 }
                 Kind::Symlink => tree.symlink(&path, &entry.link, &marks)?,
                 Kind::HardLink => {
-                    let target = names(&entry.link, &entry.path, limits)?;
+                    let target = names(&entry.link, &entry.path, name_max)?;
                     match (left_out.has(&target), LeftOut::covers(&path)) {
                         (true, true) => {
                             left_out.add(&path);
@@ -153,7 +146,8 @@ pub fn apply<S: Source>(
                         (true, false) => return Err(UnpackError::device(&entry.path, DEVICES)),
                         (false, _) => {}
                     }
-                    bytes += tree.hard_link(&path, &target, limits.bytes - bytes)?;
+                    let copied = tree.hard_link(&path, &target, reader.file_bytes_left())?;
+                    reader.charge(&entry.path, copied)?;
                 }
                 Kind::Fifo => tree.node(&path, FileType::Fifo, (0, 0), &marks)?,
                 Kind::CharDevice(..) | Kind::BlockDevice(..) if !devices => {
@@ -184,24 +178,11 @@ fn whiteout(tree: &mut Tree, entry: &Entry, name: &[u8], dirs: &[&[u8]]) -> Resu
     tree.hide(&path)
 }
 
-/// Splits a path into components like umoci: relative to the root, with or without a leading `/`, and without `.` and
-/// `..`. A path that leads above the root is refused.
-fn names<'a>(path: &'a [u8], entry: &[u8], limits: &Limits) -> Result<Vec<&'a [u8]>, UnpackError> {
-    let mut names = Vec::new();
-    for name in path.split(|byte| *byte == b'/') {
-        match name {
-            b"" | b"." => {}
-            b".." => {
-                names.pop().ok_or_else(|| UnpackError::entry(entry, "leads out of the layer"))?;
-            }
-            name => {
-                if name.len() as u64 > limits.name {
-                    let what = "bytes of one of its names";
-                    return Err(UnpackError::limit(entry, what, name.len() as u64, limits.name));
-                }
-                names.push(name);
-            }
-        }
+/// Splits a path like umoci, and checks the length of its components.
+fn names<'a>(path: &'a [u8], entry: &[u8], name_max: u64) -> Result<Vec<&'a [u8]>, UnpackError> {
+    let names = components(path).ok_or_else(|| UnpackError::entry(entry, "leads out of the layer"))?;
+    match names.iter().map(|name| name.len() as u64).find(|length| *length > name_max) {
+        Some(length) => Err(UnpackError::limit(entry, "bytes of one of its names", length, name_max)),
+        None => Ok(names),
     }
-    Ok(names)
 }

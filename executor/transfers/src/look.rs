@@ -4,8 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek as _, SeekFrom};
 
 use executor_core::plan::{Checksum, ChecksumAlgorithm};
-use executor_layers::archive::{Entry, Kind, Reader, Source};
-use executor_layers::{Limits, UnpackError};
+use executor_tar::{Entry, FREE, Kind, Limits, RATIO_MAX, Reader, TarError, is_tar};
 use flate2::read::MultiGzDecoder;
 
 use crate::job::{Failure, FileFormat, InspectJob, Report};
@@ -38,8 +37,7 @@ pub(crate) fn inspect(look: &InspectJob, file: &File) -> Result<Report, Failure>
 
 /// Returns the uncompressed size limit of an archive, including a share for its headers.
 pub(crate) fn room(bytes: u64, look: &InspectJob) -> u64 {
-    let Limits { ratio, free, .. } = Limits::default();
-    bytes.saturating_mul(ratio).max(free).min(look.unpacked_bytes_max.saturating_mul(2).saturating_add(1 << 20))
+    bytes.saturating_mul(RATIO_MAX).max(FREE).min(look.unpacked_bytes_max.saturating_mul(2).saturating_add(1 << 20))
 }
 
 pub(crate) fn unreadable(error: &io::Error) -> Failure {
@@ -96,20 +94,6 @@ fn form(file: &File) -> io::Result<FileFormat> {
     Ok(if is_tar(&head) { FileFormat::Tar } else { FileFormat::File })
 }
 
-/// Returns true if a block is a tar header, by its checksum, or the end of an empty archive.
-fn is_tar(block: &[u8]) -> bool {
-    let Ok(block) = <&[u8; BLOCK]>::try_from(block) else { return false };
-    if block.iter().all(|byte| *byte == 0) {
-        return true;
-    }
-    let field = block[148..156].iter().copied().skip_while(|byte| *byte == b' ');
-    let digits: Vec<u8> = field.take_while(|byte| (b'0'..=b'7').contains(byte)).collect();
-    let reported = std::str::from_utf8(&digits).ok().and_then(|digits| u32::from_str_radix(digits, 8).ok());
-    let sum: u32 =
-        block.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { 32 } else { u32::from(*byte) }).sum();
-    reported == Some(sum)
-}
-
 /// A reader that fails beyond a number of bytes.
 pub(crate) struct Bounded<R> {
     pub(crate) inner: R,
@@ -128,24 +112,12 @@ impl<R: Read> Read for Bounded<R> {
     }
 }
 
-/// A reader as a source of an archive.
-struct Input<R>(R);
-
-impl<R: Read> Source for Input<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, UnpackError> {
-        loop {
-            match self.0.read(buffer) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                read => return read.map_err(|error| UnpackError::Host { about: "the archive".into(), error }),
-            }
-        }
-    }
-}
-
 /// Checks every entry of a tar archive.
 fn entries(archive: impl Read, bytes_max: u64) -> Result<(), Failure> {
-    let damaged = |error: UnpackError| Failure::last(plain(&error.to_string()).to_owned());
-    let mut reader = Reader::new(Input(archive), Limits::default().within(bytes_max));
+    let damaged = |error: TarError| Failure::last(plain(&error.to_string()).to_owned());
+    // The archive with its headers is bounded by its source.
+    let limits = Limits { bytes: u64::MAX, ..Limits::default().within(bytes_max) };
+    let mut reader = Reader::new(archive, limits);
     let mut piece = vec![0; PIECE];
     while let Some(entry) = reader.next_entry().map_err(damaged)? {
         check(&entry)?;

@@ -1,10 +1,8 @@
 //! Forwards bytes from a pipe to a request body while an archive reader consumes them.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io::{self, Read};
 
-use executor_layers::UnpackError;
-use executor_layers::archive::Source;
 use hyper::body::Bytes;
 use tokio::sync::mpsc;
 
@@ -25,29 +23,21 @@ impl Passing {
     }
 
     /// Reads the rest of the pipe.
-    pub(crate) fn rest(&mut self) -> Result<(), UnpackError> {
-        let mut buffer = vec![0; 16 << 10];
-        while self.read(&mut buffer)? > 0 {}
-        Ok(())
+    pub(crate) fn rest(&mut self) -> io::Result<()> {
+        io::copy(self, &mut io::sink()).map(drop)
     }
 }
 
-impl Source for Passing {
-    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, UnpackError> {
-        let failed = |error| UnpackError::Host { about: "the files".into(), error };
-        let length = loop {
-            match self.pipe.read(buffer) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                read => break read.map_err(failed)?,
-            }
-        };
+impl Read for Passing {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let length = self.pipe.read(buffer)?;
         self.left = self
             .left
             .checked_sub(length as u64)
-            .ok_or_else(|| failed(io::Error::other("they are larger than allowed (transfers.bytes_max)")))?;
+            .ok_or_else(|| io::Error::other("the files are larger than allowed (transfers.bytes_max)"))?;
         if let Some(body) = self.body.as_ref().filter(|_| length > 0) {
             let piece = Bytes::copy_from_slice(&buffer[..length]);
-            body.blocking_send(Ok(piece)).map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))?;
+            body.blocking_send(Ok(piece)).map_err(|_| io::ErrorKind::BrokenPipe)?;
         }
         Ok(length)
     }

@@ -5,8 +5,7 @@ use std::io::{self, Read as _};
 
 use executor_core::protocol::ArchiveStat;
 use executor_http::{Destinations, HttpRequest, RequestBody};
-use executor_layers::archive::{Kind, Reader};
-use executor_layers::{Limits, UnpackError};
+use executor_tar::{Limits, Reader, TarError};
 use hyper::Method;
 use hyper::body::Bytes;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
@@ -78,8 +77,8 @@ pub(crate) fn send(send: &Send, url: &Url, mut pipe: File) -> Result<Report, Fai
 }
 
 /// Returns true if the connection stopped accepting data.
-fn is_broken(error: &UnpackError) -> bool {
-    matches!(error, UnpackError::Host { error, .. } if error.kind() == io::ErrorKind::BrokenPipe)
+fn is_broken(error: &TarError) -> bool {
+    matches!(error, TarError::Read(error) if error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// Reads the status record of the path.
@@ -94,15 +93,14 @@ fn stat(pipe: &mut File) -> Result<ArchiveStat, Failure> {
 }
 
 /// Sends the content of the archive's single file.
-fn content(pipe: File, pieces: &Pieces, size: u64) -> Result<(), UnpackError> {
-    let failed = |error| UnpackError::Host { about: "the file".into(), error };
-    let mut reader = Reader::new(Passing::new(pipe, None, u64::MAX), Limits::default());
-    let entry = reader.next_entry()?.filter(|entry| entry.kind == Kind::File && entry.size == size);
-    entry.ok_or_else(|| failed(io::Error::other("changed while it was opened")))?;
+fn content(pipe: File, pieces: &Pieces, size: u64) -> Result<(), TarError> {
+    let mut reader = Reader::new(Passing::new(pipe, None, u64::MAX), Limits::default().without_total());
+    let entry = reader.next_entry()?.filter(|entry| entry.is_plain_file() && entry.size == size);
+    entry.ok_or_else(|| TarError::Read(io::Error::other("changed while it was opened")))?;
     let mut buffer = vec![0; PIECE];
     while let Some((_, length)) = reader.content(&mut buffer)? {
         let piece = Bytes::copy_from_slice(&buffer[..length]);
-        pieces.blocking_send(Ok(piece)).map_err(|_| failed(io::ErrorKind::BrokenPipe.into()))?;
+        pieces.blocking_send(Ok(piece)).map_err(|_| TarError::Read(io::ErrorKind::BrokenPipe.into()))?;
     }
     // Read to the end, so that the process in the container gets no EPIPE.
     while reader.next_entry()?.is_some() {}
@@ -110,13 +108,13 @@ fn content(pipe: File, pieces: &Pieces, size: u64) -> Result<(), UnpackError> {
 }
 
 /// Forwards an archive, and checks that it is complete.
-fn archive(pipe: File, pieces: &Pieces, most: u64) -> Result<(), UnpackError> {
+fn archive(pipe: File, pieces: &Pieces, most: u64) -> Result<(), TarError> {
     let mut passing = Passing::new(pipe, Some(pieces.clone()), most);
-    let mut reader = Reader::new(&mut passing, Limits::default());
+    let mut reader = Reader::new(&mut passing, Limits::default().without_total());
     let mut buffer = vec![0; PIECE];
     while reader.next_entry()?.is_some() {
         while reader.content(&mut buffer)?.is_some() {}
     }
     drop(reader);
-    passing.rest()
+    passing.rest().map_err(TarError::Read)
 }

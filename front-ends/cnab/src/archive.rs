@@ -5,23 +5,22 @@
 //! devices and names that lead outside are refused, not skipped, and so are two names that a file system could treat as
 //! equal: all accepted names are ASCII, so that other spellings can differ only in case, not in Unicode form.
 
-use executor_core::text::printable;
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
 
-use executor_core::archive::Allowed;
-use executor_core::text::is_harmful;
+use executor_core::text::{is_harmful, printable};
+use executor_tar::{Entry, Kind, Limits, Reader};
 use flate2::read::GzDecoder;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tar::{Archive, Builder, Entry, EntryType, Header};
+use tar::{Builder, EntryType, Header};
 
 use crate::bundle::BUNDLE_MAX;
 
 /// Maximum size of an unpacked archive, in bytes.
 pub const UNPACKED_MAX: u64 = 64 << 30;
 /// Maximum number of entries.
-pub const ENTRIES_MAX: usize = 100_000;
+pub const ENTRIES_MAX: u64 = 100_000;
 /// Maximum length of an entry's name in bytes: the limit of a path on Linux.
 pub const NAME_MAX: usize = 4096;
 /// Maximum number of characters of a name in an error.
@@ -50,10 +49,6 @@ pub enum ArchiveError {
     Twice(String),
     #[error("the thick bundle has {0:?}, which {1}")]
     Entry(String, &'static str),
-    #[error("the thick bundle has a name of {bytes} bytes, {shown:?}; at most {NAME_MAX} are allowed")]
-    Name { bytes: usize, shown: String },
-    #[error("the thick bundle has more than {ENTRIES_MAX} entries or {UNPACKED_MAX} bytes")]
-    TooLarge,
 }
 
 /// Returns true if a file with this beginning is a thick bundle: a gzip stream.
@@ -67,14 +62,12 @@ pub fn is_thick(beginning: &[u8]) -> bool {
 /// Returns an error if the archive has no bundle.json or is broken.
 pub fn bundle(stream: impl Read) -> Result<Vec<u8>, ArchiveError> {
     let mut found = None;
-    each(stream, |name, entry| {
+    each(stream, |name, size, content| {
         if name == "bundle.json" {
-            if entry.size() > BUNDLE_MAX as u64 {
-                return Err(ArchiveError::BundleTooLarge(entry.size()));
+            if size > BUNDLE_MAX as u64 {
+                return Err(ArchiveError::BundleTooLarge(size));
             }
-            let mut bytes = Vec::new();
-            entry.read_to_end(&mut bytes).map_err(ArchiveError::Read)?;
-            found = Some(bytes);
+            found = Some(document(content)?);
         }
         Ok(())
     })?;
@@ -100,26 +93,30 @@ pub struct Wanted<'a> {
 pub fn layout<W: Write>(stream: impl Read, to: W, wanted: Wanted<'_>) -> Result<W, ArchiveError> {
     let mut tar = Builder::new(to);
     let mut found = false;
-    each(stream, |name, entry| {
+    each(stream, |name, size, content| {
         let Some(name) = name.strip_prefix(LAYOUT).filter(|name| !name.is_empty()) else { return Ok(()) };
         if name == "index.json" {
-            if entry.size() > BUNDLE_MAX as u64 {
+            if size > BUNDLE_MAX as u64 {
                 return Err(ArchiveError::Index("it is too large".into()));
             }
-            let mut bytes = Vec::new();
-            entry.read_to_end(&mut bytes).map_err(ArchiveError::Read)?;
-            let index = one(&bytes, wanted)?;
+            let index = one(&document(content)?, wanted)?;
             found = true;
             return append(&mut tar, name, index.len() as u64, &*index);
         }
         // Read and write errors look the same here, so the writer marks its own.
-        let size = entry.size();
-        append(&mut tar, name, size, entry)
+        append(&mut tar, name, size, content)
     })?;
     if !found {
         return Err(ArchiveError::NoLayout);
     }
     tar.into_inner().map_err(ArchiveError::Write)
+}
+
+/// Reads a file whose size was checked.
+fn document(content: &mut dyn Read) -> Result<Vec<u8>, ArchiveError> {
+    let mut bytes = Vec::new();
+    content.read_to_end(&mut bytes).map_err(ArchiveError::Read)?;
+    Ok(bytes)
 }
 
 fn append<W: Write>(tar: &mut Builder<W>, name: &str, size: u64, content: impl Read) -> Result<(), ArchiveError> {
@@ -156,34 +153,30 @@ fn one(index: &[u8], wanted: Wanted<'_>) -> Result<Vec<u8>, ArchiveError> {
     serde_json::to_vec(&index).map_err(|_| broken("it cannot be written"))
 }
 
-/// Calls `visit` for each file, with its name without a leading `./`. Refuses duplicate names.
-fn each<R: Read>(
-    stream: R,
-    mut visit: impl FnMut(&str, &mut Entry<'_, Allowed<io::Take<GzDecoder<R>>>>) -> Result<(), ArchiveError>,
+/// Calls `visit` for each file, with its name without a leading `./`, its size and its content. Refuses duplicate names.
+fn each(
+    stream: impl Read,
+    mut visit: impl FnMut(&str, u64, &mut dyn Read) -> Result<(), ArchiveError>,
 ) -> Result<(), ArchiveError> {
-    let (reader, allowance) = Allowed::new(GzDecoder::new(stream).take(UNPACKED_MAX));
-    let mut archive = Archive::new(reader);
-    let mut bytes = 0u64;
+    let limits = Limits {
+        bytes: UNPACKED_MAX,
+        file_bytes: UNPACKED_MAX,
+        entries: ENTRIES_MAX,
+        path: NAME_MAX as u64,
+        ..Limits::default()
+    };
+    let mut archive = Reader::new(GzDecoder::new(stream), limits);
     // Stored as digests: the names of an archive can take hundreds of megabytes.
     let mut seen: HashSet<[u8; 32]> = HashSet::new();
-    for (count, entry) in archive.entries().map_err(ArchiveError::Read)?.enumerate() {
-        let mut entry = entry.map_err(ArchiveError::Read)?;
-        // A sparse file, whose size differs from the bytes read, is refused below.
-        allowance.renew(entry.size());
-        bytes = bytes.saturating_add(entry.size());
-        if count >= ENTRIES_MAX || bytes > UNPACKED_MAX {
-            return Err(ArchiveError::TooLarge);
-        }
-        let path = entry.path_bytes().into_owned();
-        let kind = entry.header().entry_type();
-        let name = checked_name(&path, kind)?;
-        if !matches!(kind, EntryType::Regular | EntryType::Continuous) {
+    while let Some(entry) = archive.next_entry().map_err(|error| ArchiveError::Read(error.into()))? {
+        let name = checked_name(&entry)?;
+        if entry.kind != Kind::File {
             continue;
         }
         if !seen.insert(Sha256::digest(name.to_lowercase()).into()) {
-            return Err(ArchiveError::Twice(printable(&path, SHOWN_MAX)));
+            return Err(ArchiveError::Twice(printable(&entry.path, SHOWN_MAX)));
         }
-        visit(name, &mut entry)?;
+        visit(name, entry.size, &mut archive.plain_content())?;
     }
     Ok(())
 }
@@ -191,16 +184,14 @@ fn each<R: Read>(
 /// Returns the name of an entry in canonical form.
 ///
 /// # Errors
-/// Returns an error if the name is too long, leads out of the archive or is ambiguous, or if the entry is neither a
-/// file nor a directory.
-fn checked_name(path: &[u8], kind: EntryType) -> Result<&str, ArchiveError> {
-    if path.len() > NAME_MAX {
-        return Err(ArchiveError::Name { bytes: path.len(), shown: printable(path, SHOWN_MAX) });
-    }
+/// Returns an error if the name leads out of the archive or is ambiguous, or if the entry is neither a file nor a
+/// directory.
+fn checked_name(entry: &Entry) -> Result<&str, ArchiveError> {
+    let path = &*entry.path;
     let refused = |why| Err(ArchiveError::Entry(printable(path, SHOWN_MAX), why));
     let Ok(name) = std::str::from_utf8(path) else { return refused("is not UTF-8") };
     let name = name.strip_prefix("./").unwrap_or(name);
-    let name = if kind == EntryType::Directory { name.strip_suffix('/').unwrap_or(name) } else { name };
+    let name = if entry.kind == Kind::Directory { name.strip_suffix('/').unwrap_or(name) } else { name };
     if name.starts_with('/') || name.split('/').any(|part| part == "..") {
         return refused("leads out of the archive");
     }
@@ -211,8 +202,9 @@ fn checked_name(path: &[u8], kind: EntryType) -> Result<&str, ArchiveError> {
     if name.contains(is_harmful) {
         return refused("has control characters or bidirectional marks in its name");
     }
-    match kind {
-        EntryType::Directory | EntryType::Regular | EntryType::Continuous | EntryType::XGlobalHeader => Ok(name),
-        _ => refused("is neither a file nor a directory"),
+    if entry.kind == Kind::Directory || entry.is_plain_file() {
+        Ok(name)
+    } else {
+        refused("is neither a file nor a directory")
     }
 }

@@ -5,6 +5,7 @@ use std::io::Read;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use executor_core::image::Digest;
+use executor_tar::{Limits, Reader, TarError};
 use flate2::read::MultiGzDecoder;
 use ruzstd::decoding::StreamingDecoder;
 use serde::Deserialize;
@@ -17,7 +18,7 @@ pub const LAYER_MAX: u64 = 32 << 20;
 /// Maximum total size of an image's bills, and of the unpacked layer, in bytes.
 pub const BYTES_MAX: u64 = 32 << 20;
 /// Maximum number of bills of an image, and of entries of the layer.
-pub const BOMS_MAX: usize = 1000;
+pub const BOMS_MAX: u64 = 1000;
 /// Label with the layer's diffID, and the metadata label that has it as well.
 const LABEL: &str = "io.buildpacks.app.sbom";
 const METADATA: &str = "io.buildpacks.lifecycle.metadata";
@@ -70,42 +71,18 @@ pub fn read(layer: &[u8]) -> Result<Vec<Bom>, String> {
         }
         plain => Box::new(plain),
     };
-    let wrong = |error: std::io::Error| format!("its layer with SBOMs cannot be read: {error}");
-    let too_large = || format!("its SBOMs have more than {BYTES_MAX} bytes");
-    let mut archive = tar::Archive::new(Bounded { reader, left: BYTES_MAX });
+    let wrong = |error: TarError| format!("its layer with SBOMs cannot be read: {error}");
+    let limits = Limits { bytes: BYTES_MAX, file_bytes: BYTES_MAX, entries: BOMS_MAX, ..Limits::default() };
+    let mut archive = Reader::new(reader, limits);
     let mut boms = Vec::new();
-    for (index, entry) in archive.entries().map_err(wrong)?.enumerate() {
-        if index >= BOMS_MAX {
-            return Err(format!("its layer with SBOMs has more than {BOMS_MAX} entries"));
-        }
-        let mut entry = entry.map_err(wrong)?;
-        if !entry.header().entry_type().is_file() {
+    while let Some(entry) = archive.next_entry().map_err(wrong)? {
+        if !entry.is_plain_file() {
             continue;
         }
-        if entry.size() > BYTES_MAX {
-            return Err(too_large());
-        }
-        let path = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        let path = String::from_utf8_lossy(&entry.path);
         let mut raw = Vec::new();
-        entry.read_to_end(&mut raw).map_err(wrong)?;
+        archive.plain_content().read_to_end(&mut raw).map_err(|error| wrong(TarError::Read(error)))?;
         boms.push(Bom { name: format!("{PREFIX}:{path}"), raw: STANDARD.encode(raw) });
     }
     Ok(boms)
-}
-
-/// A reader that fails beyond a number of bytes.
-struct Bounded<R> {
-    reader: R,
-    left: u64,
-}
-
-impl<R: Read> Read for Bounded<R> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let read = self.reader.read(buffer)?;
-        self.left = self
-            .left
-            .checked_sub(read as u64)
-            .ok_or_else(|| std::io::Error::other(format!("it has more than {BYTES_MAX} bytes unpacked")))?;
-        Ok(read)
-    }
 }

@@ -10,7 +10,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use tar::{Builder, EntryType, Header};
+use executor_tar::{Entry, Kind, Limits, Reader, TarError};
+use tar::{Builder, Header};
 use tokio::sync::mpsc;
 
 use crate::destination::{Place, Tree, WriteError};
@@ -35,6 +36,8 @@ pub(crate) struct Tally {
 const LEFT_OUT_MAX: usize = 1000;
 /// Reason for skipping an entry that is not a file, directory or link.
 const NO_FILE: &str = "a device, a pipe or a socket";
+/// Reason for skipping a sparse file: its holes cost an archive nothing, and the local disk all of their bytes.
+const SPARSE: &str = "a sparse file";
 
 impl Tally {
     fn leave_out(&mut self, path: &Path, why: impl std::fmt::Display) {
@@ -91,23 +94,22 @@ impl Write for Queue {
 
 /// Unpacks an archive. The first component of each entry's path is replaced by the place's name, or removed.
 pub(crate) fn unpack(archive: impl Read, place: &Place) -> Result<Tally, Failure> {
-    let damaged = |error: io::Error| Failure::Archive { path: place.directory.clone(), source: error };
+    let damaged = |error: TarError| damaged(place, error);
     let tree = Tree::open(place)?;
-    let mut archive = tar::Archive::new(archive);
+    // The size is that of the copied tree: only the disk bounds it.
+    let mut archive = Reader::new(archive, Limits::default().without_total());
     let (mut tally, mut directories) = (Tally::default(), Vec::new());
-    for entry in archive.entries().map_err(damaged)? {
-        let mut entry = entry.map_err(damaged)?;
-        let path = local(&entry.path_bytes(), place)?;
-        match unpack_one(&mut entry, &tree, &path, place) {
-            Ok(Some(bytes)) => {
+    while let Some(entry) = archive.next_entry().map_err(damaged)? {
+        let path = local(&entry.path, place)?;
+        match unpack_one(&entry, &mut archive, &tree, &path, place) {
+            Ok(true) => {
                 tally.entries += 1;
-                tally.bytes += bytes;
-                if entry.header().entry_type() == EntryType::Directory {
-                    let header = entry.header();
-                    directories.push((path, header.mode().map_err(damaged)?, header.mtime().map_err(damaged)?));
+                tally.bytes += entry.size;
+                if entry.kind == Kind::Directory {
+                    directories.push((path, entry.mode, seconds(&entry)));
                 }
             }
-            Ok(None) => tally.leave_out(&path, NO_FILE),
+            Ok(false) => tally.leave_out(&path, if entry.sparse { SPARSE } else { NO_FILE }),
             // An obstacle to this entry does not affect the others.
             Err(failure) => match failure.wrapped::<WriteError>() {
                 Some(error) if !error.is_of_all() => tally.leave_out(&path, error.why()),
@@ -124,44 +126,41 @@ pub(crate) fn unpack(archive: impl Read, place: &Place) -> Result<Tally, Failure
     Ok(tally)
 }
 
-/// Creates the file, directory or link of an entry and returns its size; `None` for any other type.
+fn damaged(place: &Place, error: TarError) -> Failure {
+    Failure::Archive { path: place.directory.clone(), source: error.into() }
+}
+
+/// Returns the modification time in seconds; 0 for a time before the epoch.
+fn seconds(entry: &Entry) -> u64 {
+    u64::try_from(entry.mtime.seconds).unwrap_or(0)
+}
+
+/// Creates the file, directory or link of an entry. Returns false for any other type.
 fn unpack_one(
-    entry: &mut tar::Entry<'_, impl Read>,
+    entry: &Entry,
+    archive: &mut Reader<impl Read>,
     tree: &Tree,
     path: &Path,
     place: &Place,
-) -> Result<Option<u64>, Failure> {
-    let damaged = |error: io::Error| Failure::Archive { path: place.directory.clone(), source: error };
-    let (mode, mtime) = (entry.header().mode().map_err(damaged)?, entry.header().mtime().map_err(damaged)?);
-    match entry.header().entry_type() {
-        EntryType::Directory => {
+) -> Result<bool, Failure> {
+    match entry.kind {
+        Kind::Directory => {
             tree.directory(path)?;
         }
-        EntryType::Regular => {
-            let mut partial = tree.file(path, mode & 0o700)?;
+        Kind::File if entry.is_plain_file() => {
+            let mut partial = tree.file(path, entry.mode & 0o700)?;
             let mut buffer = vec![0; PIECE];
-            let size = entry.size();
-            let mut left = size;
-            while left > 0 {
-                let length = entry.read(&mut buffer).map_err(damaged)?;
-                if length == 0 {
-                    return Err(damaged(io::ErrorKind::UnexpectedEof.into()));
-                }
+            while let Some((_, length)) = archive.content(&mut buffer).map_err(|error| damaged(place, error))? {
                 partial.write(&buffer[..length])?;
-                left -= length as u64;
             }
-            partial.mark(mode, mtime)?;
+            partial.mark(entry.mode, seconds(entry))?;
             partial.finish()?;
-            return Ok(Some(size));
         }
-        EntryType::Symlink => tree.symlink(path, &linked(&entry.link_name_bytes())?)?,
-        EntryType::Link => {
-            let of = linked(&entry.link_name_bytes())?;
-            tree.hard_link(path, &local(of.as_os_str().as_bytes(), place)?)?;
-        }
-        _ => return Ok(None),
+        Kind::Symlink => tree.symlink(path, Path::new(OsStr::from_bytes(&entry.link)))?,
+        Kind::HardLink => tree.hard_link(path, &local(&entry.link, place)?)?,
+        _ => return Ok(false),
     }
-    Ok(Some(0))
+    Ok(true)
 }
 
 /// Returns the path of an entry below the place's directory.
@@ -180,11 +179,6 @@ fn local(path: &[u8], place: &Place) -> Result<PathBuf, Failure> {
         }
     }
     Ok(local)
-}
-
-fn linked(link: &Option<std::borrow::Cow<'_, [u8]>>) -> Result<PathBuf, Failure> {
-    let link = link.as_ref().ok_or_else(|| Failure::Unasked { path: String::new() })?;
-    Ok(OsStr::from_bytes(link).into())
 }
 
 /// Packs a file, or a directory recursively. `name` is its name in the archive; without a name only the contents of the
@@ -307,6 +301,8 @@ pub(crate) fn pass_on(mut from: impl Read, queue: &mpsc::Sender<Vec<u8>>) -> Res
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use tar::EntryType;
 
     use super::*;
 

@@ -3,12 +3,12 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use executor_sys::overlay::overlay;
+use executor_tar::Xattrs;
 use rustix::fs::{AtFlags, FileType, OFlags, Stat, openat, readlinkat, statat};
 use rustix::io::Errno;
 
 use super::{Marks, OVERLAY, XATTR_MAX, held, marks_of, open_beneath, xattr_names};
 use crate::UnpackError;
-use crate::archive::Xattrs;
 use crate::error::Context;
 
 /// The layers below.

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use executor_layers::stream::Compression;
 use executor_layers::{Limits, UnpackError};
+use executor_tar::TarError;
 use flate2::write::GzEncoder;
 use tar::EntryType;
 
@@ -22,15 +23,15 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Refused at this limit with this message; the control: accepted with a limit of `needed` plus one.
-fn bounded(what: &str, needed: u64, archive: &[u8], set: impl Fn(&mut Limits, u64)) {
+fn bounded(what: &str, needed: u64, archive: &[u8], set: impl Fn(&mut executor_tar::Limits, u64)) {
     for (limit, fits) in [(needed, true), (needed - 1, false)] {
         let mut limits = Limits::default();
-        set(&mut limits, limit);
+        set(&mut limits.archive, limit);
         let sandbox = sandbox(limits);
         let before = sandbox.surroundings();
         match sandbox.unpack(&[], archive) {
             Ok(_) if fits => continue,
-            Err(UnpackError::Limit { what: reported, found, limit: at, .. }) if !fits => {
+            Err(UnpackError::Archive(TarError::Limit { what: reported, found, limit: at, .. })) if !fits => {
                 assert_eq!((reported, at), (what, limit));
                 assert!(found > limit);
             }
@@ -71,7 +72,7 @@ fn holes_count() {
     sparse.as_mut_bytes()[0] = b's';
     sparse.set_cksum();
     let archive = Layer::new().header(&sparse, b"").bytes();
-    bounded("bytes of files", 1 << 30, &archive, |limits, most| limits.bytes = most);
+    bounded("bytes of files", 1 << 30, &archive, |limits, most| limits.file_bytes = most);
 }
 
 #[test]
@@ -94,7 +95,7 @@ fn a_blob_does_not_grow_without_bound() {
     let behind = [Layer::new().file("f", "x").bytes(), vec![0; 4 << 20]].concat();
     let sandbox = sandbox(Limits { ratio: 100, free: 1 << 20, ..Limits::default() });
     let result = sandbox.unpack_blob(&[], diff_id(&behind), Compression::Gzip, &gzip(&behind));
-    assert!(matches!(result, Err(UnpackError::Limit { .. })), "{result:?}");
+    assert!(matches!(result, Err(UnpackError::Archive(TarError::Limit { .. }))), "{result:?}");
 }
 
 /// Extension headers without an entry.

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use executor_layers::UnpackError;
+use executor_tar::TarError;
 
 use crate::harness::{Layer, Sandbox, attack, diff_id};
 
@@ -13,7 +14,7 @@ fn inside(sandbox_path: &Path) -> PathBuf {
 
 fn refused(result: &Result<(), UnpackError>, why: &str) {
     match result {
-        Err(error @ UnpackError::Entry { .. }) if error.to_string().contains(why) => {}
+        Err(error @ UnpackError::Archive(TarError::Entry { .. })) if error.to_string().contains(why) => {}
         other => panic!("{other:?} is no refusal that says {why:?}"),
     }
 }

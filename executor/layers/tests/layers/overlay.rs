@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use executor_layers::{DiffId, UnpackError};
+use executor_tar::TarError;
 use tar::EntryType;
 
 use crate::harness::{Layer, Sandbox, TreeEntry, header};
@@ -177,7 +178,7 @@ fn hard_links_hold_within_a_layer_and_to_those_below() {
         Layer::new().file("d", "x").hard_link("x", "d/file"),
     ] {
         let refused = sandbox.unpack(&layers, &gone.bytes());
-        assert!(matches!(refused, Err(UnpackError::Entry { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(UnpackError::Archive(TarError::Entry { .. }))), "{refused:?}");
     }
 }
 

@@ -1,12 +1,11 @@
 //! Tar archives, optionally compressed with gzip.
 
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{self, BufReader, Read, Seek as _};
 use std::path::Path;
 
-use executor_core::archive::Allowed;
+use executor_tar::{Entry, Kind, Limits, Reader, is_tar};
 use flate2::read::MultiGzDecoder;
-use tar::{Archive, Entry, EntryType};
 
 use super::{DIRECTORY_MAX, FILES_MAX, Sink, SourceError, name_within};
 
@@ -32,16 +31,11 @@ pub fn visit(path: &Path) -> Result<ArchiveVisitor, SourceError> {
     let failed = |error| SourceError::Read(path.to_owned(), error);
     let mut head = Vec::new();
     File::open(path).and_then(|file| file.take(512).read_to_end(&mut head)).map_err(failed)?;
-    let is_tar = head.get(257..262) == Some(b"ustar");
-    if !head.starts_with(&GZIP) && !is_tar {
+    if !head.starts_with(&GZIP) && !is_tar(&head) {
         return Ok(ArchiveVisitor::Plain);
     }
-    let (bounded, allowance) = Allowed::new(reader(path)?);
-    let mut archive = Archive::new(bounded);
-    for entry in archive.entries().map_err(failed)?.take(FILES_MAX) {
-        let entry = entry.map_err(failed)?;
-        allowance.renew(stored(&entry));
-        let name = name_within(&entry.path_bytes())?;
+    let mut archive = open(path)?;
+    while let Some((name, _)) = next(&mut archive, path)? {
         if matches!(&*name, "oci-layout" | "manifest.json") {
             return Ok(ArchiveVisitor::Image);
         }
@@ -49,71 +43,47 @@ pub fn visit(path: &Path) -> Result<ArchiveVisitor, SourceError> {
     Ok(ArchiveVisitor::Files)
 }
 
-/// Returns the tar stream of a file, within the size limit of a source.
-pub(crate) fn reader(path: &Path) -> Result<Box<dyn Read>, SourceError> {
+/// An archive, decompressed if needed.
+pub(super) type Archive = Reader<Box<dyn Read>>;
+
+/// Opens the archive in a file.
+pub(super) fn open(path: &Path) -> Result<Archive, SourceError> {
     let failed = |error| SourceError::Read(path.to_owned(), error);
-    let mut head = [0; 2];
-    let count = File::open(path).and_then(|mut file| file.read(&mut head)).map_err(failed)?;
-    let file = BufReader::new(File::open(path).map_err(failed)?);
-    Ok(unzipped(file, head[..count] == GZIP))
+    from_file(File::open(path).map_err(failed)?).map_err(failed)
 }
 
-/// Returns a stream with a size limit, decompressed if needed.
-pub(crate) fn unzipped(from: impl Read + 'static, compressed: bool) -> Box<dyn Read> {
-    if compressed {
-        Box::new(MultiGzDecoder::new(from).take(2 * DIRECTORY_MAX))
-    } else {
-        Box::new(from.take(2 * DIRECTORY_MAX))
-    }
+/// Reads a file from its start as an archive, within the limits of a source.
+pub(super) fn from_file(mut file: File) -> io::Result<Archive> {
+    let mut head = [0; 2];
+    file.rewind()?;
+    let count = file.read(&mut head)?;
+    file.rewind()?;
+    let file = BufReader::new(file);
+    let stream: Box<dyn Read> =
+        if head[..count] == GZIP { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
+    // The sink bounds the files that are kept; these limits include skipped files, headers and padding.
+    let limits = Limits { entries: FILES_MAX as u64, ..Limits::default() }.within(2 * DIRECTORY_MAX);
+    Ok(Reader::new(stream, limits))
+}
+
+/// Returns the next entry with its name.
+pub(super) fn next(archive: &mut Archive, path: &Path) -> Result<Option<(String, Entry)>, SourceError> {
+    let entry = archive.next_entry().map_err(|error| SourceError::Read(path.to_owned(), error.into()))?;
+    entry.map(|entry| Ok((name_within(&entry.path)?, entry))).transpose()
 }
 
 /// Reads the files and directories of an archive. Other entries are refused.
 pub(super) fn files(path: &Path, sink: &mut Sink) -> Result<(), SourceError> {
-    let failed = |error| SourceError::Read(path.to_owned(), error);
-    let (bounded, allowance) = Allowed::new(reader(path)?);
-    let mut archive = Archive::new(bounded);
-    for (count, entry) in archive.entries().map_err(failed)?.enumerate() {
-        let mut entry = entry.map_err(failed)?;
-        allowance.renew(stored(&entry));
-        if count >= FILES_MAX {
-            return Err(SourceError::TooLarge(DIRECTORY_MAX));
-        }
-        let name = name_within(&entry.path_bytes())?;
-        match entry.header().entry_type() {
-            EntryType::Directory if !name.is_empty() => sink.directory_entry(&name)?,
-            EntryType::Directory | EntryType::XGlobalHeader => {}
-            EntryType::Regular | EntryType::Continuous if !name.is_empty() => sink.file(&name, &mut entry)?,
+    let mut archive = open(path)?;
+    while let Some((name, entry)) = next(&mut archive, path)? {
+        match entry.kind {
+            Kind::Directory if name.is_empty() => {}
+            Kind::Directory => sink.directory_entry(&name)?,
+            Kind::File if entry.is_plain_file() && !name.is_empty() => {
+                sink.file(&name, &mut archive.plain_content())?;
+            }
             _ => return Err(SourceError::Entry(name, "is neither a file nor a directory")),
         }
     }
     Ok(())
-}
-
-/// Visits each regular file of an archive; links and devices are skipped.
-pub(crate) fn each_lenient(
-    path: &Path,
-    from: impl Read,
-    mut take: impl FnMut(&str, &mut dyn Read) -> Result<(), SourceError>,
-) -> Result<(), SourceError> {
-    let failed = |error| SourceError::Read(path.to_owned(), error);
-    let (bounded, allowance) = Allowed::new(from);
-    let mut archive = Archive::new(bounded);
-    for (count, entry) in archive.entries().map_err(failed)?.enumerate() {
-        let mut entry = entry.map_err(failed)?;
-        allowance.renew(stored(&entry));
-        if count >= FILES_MAX {
-            return Err(SourceError::TooLarge(DIRECTORY_MAX));
-        }
-        let name = name_within(&entry.path_bytes())?;
-        if matches!(entry.header().entry_type(), EntryType::Regular | EntryType::Continuous) && !name.is_empty() {
-            take(&name, &mut entry)?;
-        }
-    }
-    Ok(())
-}
-
-/// Returns the number of stored bytes of an entry; the size of a sparse file includes its holes.
-pub(super) fn stored<R: Read>(entry: &Entry<'_, R>) -> u64 {
-    let header = entry.header();
-    if header.entry_type().is_gnu_sparse() { header.entry_size().unwrap_or(0) } else { entry.size() }
 }

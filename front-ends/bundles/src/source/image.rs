@@ -6,16 +6,15 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek as _, SeekFrom};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use executor_core::archive::Allowed;
+use executor_tar::Kind;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
-use tar::{Archive, EntryType};
 
-use super::archive::unzipped;
-use super::{DIRECTORY_MAX, FILES_MAX, Files, Sink, SourceError, archive, name_within};
+use super::archive::Archive;
+use super::{DIRECTORY_MAX, Files, Sink, SourceError, archive, name_within};
 
 /// Maximum size of a manifest, index or configuration, in bytes.
 const DOCUMENT_MAX: u64 = 4 << 20;
@@ -88,14 +87,21 @@ fn spread(path: &Path) -> Result<tempfile::TempDir, SourceError> {
     let dir = if shared.is_dir() { tempfile::tempdir_in(shared) } else { tempfile::tempdir() };
     let dir = dir.map_err(|error| SourceError::Write("/dev/shm".into(), error))?;
     let mut bytes = 0;
-    archive::each_lenient(path, archive::reader(path)?, |name, entry| {
+    let mut entries = archive::open(path)?;
+    while let Some((name, entry)) = archive::next(&mut entries, path)? {
+        if !entry.is_plain_file() || name.is_empty() {
+            continue;
+        }
         let to = dir.path().join(name);
         let failed = |error| SourceError::Write(to.clone(), error);
         std::fs::create_dir_all(to.parent().unwrap_or(dir.path())).map_err(failed)?;
         let mut file = File::create(&to).map_err(failed)?;
-        bytes += io::copy(&mut entry.take(DIRECTORY_MAX + 1 - bytes), &mut file).map_err(failed)?;
-        if bytes > DIRECTORY_MAX { Err(SourceError::TooLarge(DIRECTORY_MAX)) } else { Ok(()) }
-    })?;
+        let content = &mut entries.plain_content().take(DIRECTORY_MAX + 1 - bytes);
+        bytes += io::copy(content, &mut file).map_err(failed)?;
+        if bytes > DIRECTORY_MAX {
+            return Err(SourceError::TooLarge(DIRECTORY_MAX));
+        }
+    }
     Ok(dir)
 }
 
@@ -222,29 +228,20 @@ fn saved(root: &Path, name: Option<&str>, sink: &mut Sink) -> Result<Files, Sour
 
 /// Applies a layer.
 fn apply(path: &Path, sink: &mut Sink) -> Result<(), SourceError> {
-    apply_stream(path, archive::reader(path)?, sink)
+    apply_archive(path, archive::open(path)?, sink)
 }
 
-fn apply_stream(path: &Path, from: impl Read, sink: &mut Sink) -> Result<(), SourceError> {
-    let failed = |error| SourceError::Read(path.to_owned(), error);
-    let (bounded, allowance) = Allowed::new(from);
-    let mut archive = Archive::new(bounded);
-    for (count, entry) in archive.entries().map_err(failed)?.enumerate() {
-        let mut entry = entry.map_err(failed)?;
-        allowance.renew(archive::stored(&entry));
-        if count >= FILES_MAX {
-            return Err(SourceError::TooLarge(DIRECTORY_MAX));
-        }
-        let name = name_within(&entry.path_bytes())?;
+fn apply_archive(path: &Path, mut layer: Archive, sink: &mut Sink) -> Result<(), SourceError> {
+    while let Some((name, entry)) = archive::next(&mut layer, path)? {
         let (directory, leaf) = name.rsplit_once('/').unwrap_or(("", &name));
         if leaf == ".wh..wh..opq" {
             sink.remove(directory, true)?;
         } else if let Some(removed) = leaf.strip_prefix(".wh.") {
             let removed = if directory.is_empty() { removed.to_owned() } else { format!("{directory}/{removed}") };
             sink.remove(&removed, false)?;
-        } else if matches!(entry.header().entry_type(), EntryType::Regular | EntryType::Continuous) {
-            sink.file(&name, &mut entry)?;
-        } else if entry.header().entry_type().is_dir() && !name.is_empty() {
+        } else if entry.is_plain_file() {
+            sink.file(&name, &mut layer.plain_content())?;
+        } else if entry.kind == Kind::Directory && !name.is_empty() {
             sink.directory_entry(&name)?;
         }
     }
@@ -271,13 +268,10 @@ impl<R: Read> Read for Hashed<R> {
 /// Returns an error if a layer is broken, too large, or has an unsupported compression.
 pub fn from_layers(layers: Vec<File>, to: Option<&Path>) -> Result<Files, SourceError> {
     let mut sink = to.map_or_else(Sink::memory, Sink::directory);
-    for mut layer in layers {
-        let failed = |error| SourceError::Read("a layer".into(), error);
-        let mut head = [0; 2];
-        layer.seek(SeekFrom::Start(0)).map_err(failed)?;
-        let count = layer.read(&mut head).map_err(failed)?;
-        layer.seek(SeekFrom::Start(0)).map_err(failed)?;
-        apply_stream(Path::new("a layer"), unzipped(BufReader::new(layer), head[..count] == [0x1f, 0x8b]), &mut sink)?;
+    let path = Path::new("a layer");
+    for layer in layers {
+        let layer = archive::from_file(layer).map_err(|error| SourceError::Read(path.to_owned(), error))?;
+        apply_archive(path, layer, &mut sink)?;
     }
     Ok(sink.into_files(Files::default()))
 }

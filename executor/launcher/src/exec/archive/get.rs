@@ -317,8 +317,7 @@ fn number(field: &mut [u8], value: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use executor_layers::Limits;
-    use executor_layers::archive::{Kind, Reader};
+    use executor_tar::{Kind, Limits, Reader};
 
     /// Written archives are read back by a strict reader.
     #[test]

@@ -5,16 +5,15 @@
 //! entry is replaced by a new entry that is not a directory.
 
 use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use executor_core::protocol::ArchiveDone;
-use executor_layers::archive::{Entry, Kind, Reader, Time};
-use executor_layers::{Limits, UnpackError};
 use executor_sys::mount::{Follow, open_in_root};
+use executor_tar::{Entry, Kind, Limits, Reader, TarError, Time};
 use prost::Message as _;
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, chmodat, fchmod, futimens, linkat, makedev, mkdirat,
@@ -50,20 +49,6 @@ impl AsFd for UnpackTarget {
     }
 }
 
-/// Standard input as a source of an archive.
-struct Input(File);
-
-impl executor_layers::archive::Source for Input {
-    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, UnpackError> {
-        loop {
-            match self.0.read(buffer) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                read => return read.map_err(|error| UnpackError::Host { about: "the archive".into(), error }),
-            }
-        }
-    }
-}
-
 impl UnpackTarget {
     /// Opens the directory. For a download a missing one is made.
     ///
@@ -92,8 +77,8 @@ impl UnpackTarget {
     /// Unpacks standard input and reports its size.
     pub(super) fn unpack(mut self) -> Result<(), ArchiveFailure> {
         let input = own(rustix::stdio::stdin()).map_err(|error| ArchiveFailure::new(&self.path, error))?;
-        let mut reader = Reader::new(Input(input), Limits::default());
-        let damaged = |error: UnpackError| ArchiveFailure(error.to_string());
+        let mut reader = Reader::new(input, Limits::default().without_total());
+        let damaged = |error: TarError| ArchiveFailure(error.to_string());
         while let Some(entry) = reader.next_entry().map_err(damaged)? {
             let path = names(&entry.path).ok_or_else(|| outside(&entry.path))?;
             self.mark_but_above(&path);
@@ -119,8 +104,8 @@ impl UnpackTarget {
         &mut self,
         path: &Path,
         entry: &Entry,
-        reader: &mut Reader<Input>,
-    ) -> Result<(), Result<io::Error, UnpackError>> {
+        reader: &mut Reader<File>,
+    ) -> Result<(), Result<io::Error, TarError>> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) }; // the directory itself
         let parent = self.parent(parent).map_err(Ok)?;
         if entry.kind != Kind::Directory {
@@ -174,8 +159,8 @@ impl UnpackTarget {
         parent: &OwnedFd,
         name: &Path,
         entry: &Entry,
-        reader: &mut Reader<Input>,
-    ) -> Result<(), Result<io::Error, UnpackError>> {
+        reader: &mut Reader<File>,
+    ) -> Result<(), Result<io::Error, TarError>> {
         let partial = format!("{PARTIAL}{}", std::process::id());
         let _ = unlinkat(parent, &*partial, AtFlags::empty()); // leftover of a killed process
         let made = self.make(parent, &partial, entry, reader).and_then(|()| {
@@ -196,8 +181,8 @@ impl UnpackTarget {
         parent: &OwnedFd,
         name: &str,
         entry: &Entry,
-        reader: &mut Reader<Input>,
-    ) -> Result<(), Result<io::Error, UnpackError>> {
+        reader: &mut Reader<File>,
+    ) -> Result<(), Result<io::Error, TarError>> {
         let failed = |error: Errno| Ok(error.into());
         let mode = Mode::from_raw_mode(entry.mode);
         match entry.kind {
@@ -227,8 +212,7 @@ impl UnpackTarget {
                 return linkat(&above, of, parent, name, AtFlags::empty()).map_err(failed);
             }
             Kind::CharDevice(..) | Kind::BlockDevice(..) if self.download => {
-                let entry = shown(Path::new(std::ffi::OsStr::from_bytes(&entry.path)));
-                return Err(Err(UnpackError::Device { entry, why: "a download may not have one" }));
+                return Err(Err(TarError::entry(&entry.path, "is a device: a download may not have one")));
             }
             Kind::Symlink => symlinkat(entry.link.as_slice(), parent, name).map_err(failed)?,
             Kind::Fifo => mknodat(parent, name, FileType::Fifo, mode, 0).map_err(failed)?,

@@ -136,8 +136,9 @@ fn rule_42_thick_bundle_long_name_refused() {
     for pax in [false, true] {
         with(archive::NAME_MAX, pax).unwrap();
         let refused = with(archive::NAME_MAX + 4, pax).unwrap_err();
-        assert!(matches!(refused, ArchiveError::Name { bytes: 4099, .. }), "{refused:?}");
-        assert!(refused.to_string().len() < 400, "{refused}");
+        let ArchiveError::Read(why) = &refused else { panic!("{refused:?}") };
+        assert!(why.to_string().ends_with("bytes of its name: 4099; at most 4096"), "{why}");
+        assert!(why.to_string().len() < 400, "{why}");
     }
 }
 
@@ -151,7 +152,8 @@ fn rule_42_thick_bundle_name_record_refused() {
         tar.append_pax_extensions([("path", name)]).unwrap();
         tar.append_data(&mut header, "x", &b""[..]).unwrap();
         let refused = archive::bundle(&*tar.into_inner().unwrap().finish().unwrap());
-        assert!(matches!(refused, Err(ArchiveError::Entry(..) | ArchiveError::NoBundle)), "{name:?}: {refused:?}");
+        let expected = matches!(refused, Err(ArchiveError::Entry(..) | ArchiveError::NoBundle | ArchiveError::Read(_)));
+        assert!(expected, "{name:?}: {refused:?}");
     }
 }
 
@@ -171,6 +173,6 @@ fn rule_42_thick_bundle_endless_name_refused() {
         };
         let refused = archive::bundle(&*long(64 << 20)).unwrap_err();
         let ArchiveError::Read(why) = &refused else { panic!("{kind:?}: {refused:?}") };
-        assert!(why.to_string().contains("more than 1048576 bytes"), "{kind:?}: {why}");
+        assert!(why.to_string().ends_with("67108864; at most 1048576"), "{kind:?}: {why}");
     }
 }

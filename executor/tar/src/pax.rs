@@ -1,41 +1,40 @@
 //! pax records: `LENGTH KEY=VALUE\n`, where the length counts the whole record and a value may contain any byte.
 
-use super::{Time, Xattrs};
-use crate::{Limits, UnpackError};
+use crate::{Limits, TarError, Time, Xattrs};
 
 /// Supported records of an entry.
 #[derive(Default)]
-pub(super) struct Records {
-    pub(super) path: Option<Vec<u8>>,
-    pub(super) link: Option<Vec<u8>>,
-    pub(super) size: Option<u64>,
-    pub(super) uid: Option<u64>,
-    pub(super) gid: Option<u64>,
-    pub(super) mtime: Option<Time>,
-    pub(super) xattrs: Xattrs,
-    pub(super) sparse: Sparse,
+pub(crate) struct Records {
+    pub(crate) path: Option<Vec<u8>>,
+    pub(crate) link: Option<Vec<u8>>,
+    pub(crate) size: Option<u64>,
+    pub(crate) uid: Option<u64>,
+    pub(crate) gid: Option<u64>,
+    pub(crate) mtime: Option<Time>,
+    pub(crate) xattrs: Xattrs,
+    pub(crate) sparse: Sparse,
     any: bool,
 }
 
 /// Sparse file in GNU's formats 0.0, 0.1 and 1.0.
 #[derive(Default)]
-pub(super) struct Sparse {
-    pub(super) name: Option<Vec<u8>>,
+pub(crate) struct Sparse {
+    pub(crate) name: Option<Vec<u8>>,
     /// Size in bytes, holes included.
-    pub(super) size: Option<u64>,
+    pub(crate) size: Option<u64>,
     /// Alternating offsets and lengths.
-    pub(super) map: Vec<u64>,
+    pub(crate) map: Vec<u64>,
     /// True if the map is at the beginning of the content.
-    pub(super) in_content: bool,
+    pub(crate) in_content: bool,
 }
 
 impl Records {
     /// Returns true if there are no records.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         !self.any
     }
 
-    pub(super) fn parse(mut bytes: &[u8], limits: &Limits) -> Result<Self, UnpackError> {
+    pub(crate) fn parse(mut bytes: &[u8], limits: &Limits) -> Result<Self, TarError> {
         let mut records = Self { any: true, ..Self::default() };
         while !bytes.is_empty() {
             let (key, value, rest) = split(bytes).ok_or_else(|| damaged("a record without length, key or end"))?;
@@ -45,7 +44,7 @@ impl Records {
         Ok(records)
     }
 
-    fn take(&mut self, key: &[u8], value: &[u8], limits: &Limits) -> Result<(), UnpackError> {
+    fn take(&mut self, key: &[u8], value: &[u8], limits: &Limits) -> Result<(), TarError> {
         if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
             return self.take_xattr(name, value, limits);
         }
@@ -72,7 +71,7 @@ impl Records {
         Ok(())
     }
 
-    fn take_xattr(&mut self, name: &[u8], value: &[u8], limits: &Limits) -> Result<(), UnpackError> {
+    fn take_xattr(&mut self, name: &[u8], value: &[u8], limits: &Limits) -> Result<(), TarError> {
         if name.is_empty() || name.contains(&0) {
             return Err(damaged("an extended attribute without a name"));
         }
@@ -82,7 +81,7 @@ impl Records {
             ("extended attributes", self.xattrs.len() as u64 + 1, limits.xattrs),
         ] {
             if found > limit {
-                return Err(UnpackError::limit(name, what, found, limit));
+                return Err(TarError::limit(name, what, found, limit));
             }
         }
         self.xattrs.push((name.to_vec(), value.to_vec()));
@@ -90,8 +89,8 @@ impl Records {
     }
 }
 
-fn damaged(why: &str) -> UnpackError {
-    UnpackError::archive(b"", why)
+fn damaged(why: &str) -> TarError {
+    TarError::damaged(b"", why)
 }
 
 /// Returns the key, the value, and the bytes after the record.
@@ -108,7 +107,7 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     (!key.is_empty()).then_some((key, value, rest))
 }
 
-pub(super) fn decimal(text: &[u8]) -> Option<u64> {
+pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
     let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     std::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()
 }

@@ -1,16 +1,15 @@
 //! The header block of 512 bytes before each entry.
 
-use super::{Time, until_nul};
-use crate::UnpackError;
+use crate::{TarError, Time};
 
-pub(super) const BLOCK: usize = 512;
+pub(crate) const BLOCK: usize = 512;
 
 /// A v7, ustar or GNU header.
-pub(super) struct Header<'a>(pub(super) &'a [u8; BLOCK]);
+pub(crate) struct Header<'a>(pub(crate) &'a [u8; BLOCK]);
 
 impl Header<'_> {
     /// Verifies the checksum: the sum of all bytes, with the checksum field blank. Old programs summed them as signed bytes.
-    pub(super) fn check(&self) -> Result<(), UnpackError> {
+    pub(crate) fn check(&self) -> Result<(), TarError> {
         let stored = number(&self.0[148..156]);
         let bytes = || self.0.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { b' ' } else { *byte });
         let unsigned: i64 = bytes().map(i64::from).sum();
@@ -18,14 +17,14 @@ impl Header<'_> {
         if stored == Some(unsigned) || stored == Some(signed) {
             return Ok(());
         }
-        Err(UnpackError::archive(b"", "a header has a wrong checksum: not a tar archive"))
+        Err(TarError::damaged(b"", "a header has a wrong checksum: not a tar archive"))
     }
 
-    pub(super) fn kind(&self) -> u8 {
+    pub(crate) fn kind(&self) -> u8 {
         self.0[156]
     }
 
-    pub(super) fn path(&self) -> Vec<u8> {
+    pub(crate) fn path(&self) -> Vec<u8> {
         let name = until_nul(&self.0[..100]);
         let prefix = until_nul(&self.0[345..500]);
         // In GNU's format this range holds other fields.
@@ -35,66 +34,66 @@ impl Header<'_> {
         name.to_vec()
     }
 
-    pub(super) fn link(&self) -> Vec<u8> {
+    pub(crate) fn link(&self) -> Vec<u8> {
         until_nul(&self.0[157..257]).to_vec()
     }
 
-    pub(super) fn mode(&self) -> Result<u32, UnpackError> {
+    pub(crate) fn mode(&self) -> Result<u32, TarError> {
         // Some programs store the file type above the permissions.
         self.positive(100..108, "mode").map(|mode| (mode & 0o7777) as u32)
     }
 
-    pub(super) fn uid(&self) -> Result<u64, UnpackError> {
+    pub(crate) fn uid(&self) -> Result<u64, TarError> {
         self.positive(108..116, "owner")
     }
 
-    pub(super) fn gid(&self) -> Result<u64, UnpackError> {
+    pub(crate) fn gid(&self) -> Result<u64, TarError> {
         self.positive(116..124, "group")
     }
 
-    pub(super) fn size(&self) -> Result<u64, UnpackError> {
+    pub(crate) fn size(&self) -> Result<u64, TarError> {
         self.positive(124..136, "size")
     }
 
-    pub(super) fn mtime(&self) -> Result<Time, UnpackError> {
+    pub(crate) fn mtime(&self) -> Result<Time, TarError> {
         let seconds = number(&self.0[136..148]).ok_or_else(|| self.damaged("time"))?;
         Ok(Time { seconds, nanoseconds: 0 })
     }
 
-    pub(super) fn device_major(&self) -> Result<u32, UnpackError> {
+    pub(crate) fn device_major(&self) -> Result<u32, TarError> {
         self.device(329..337)
     }
 
-    pub(super) fn device_minor(&self) -> Result<u32, UnpackError> {
+    pub(crate) fn device_minor(&self) -> Result<u32, TarError> {
         self.device(337..345)
     }
 
     /// Returns GNU's sparse list, and whether extension blocks follow.
-    pub(super) fn gnu_pieces(&self) -> (&[u8], bool) {
+    pub(crate) fn gnu_pieces(&self) -> (&[u8], bool) {
         (&self.0[386..482], self.0[482] != 0)
     }
 
     /// Returns the size of a GNU sparse file, including holes.
-    pub(super) fn gnu_size(&self) -> Result<u64, UnpackError> {
+    pub(crate) fn gnu_size(&self) -> Result<u64, TarError> {
         self.positive(483..495, "size")
     }
 
-    fn device(&self, field: std::ops::Range<usize>) -> Result<u32, UnpackError> {
+    fn device(&self, field: std::ops::Range<usize>) -> Result<u32, TarError> {
         let number = self.positive(field, "device number")?;
         u32::try_from(number).map_err(|_| self.damaged("device number"))
     }
 
-    fn positive(&self, field: std::ops::Range<usize>, what: &str) -> Result<u64, UnpackError> {
+    fn positive(&self, field: std::ops::Range<usize>, what: &str) -> Result<u64, TarError> {
         number(&self.0[field]).and_then(|number| u64::try_from(number).ok()).ok_or_else(|| self.damaged(what))
     }
 
-    fn damaged(&self, what: &str) -> UnpackError {
-        UnpackError::archive(&self.path(), format!("its {what} is not a number"))
+    fn damaged(&self, what: &str) -> TarError {
+        TarError::damaged(&self.path(), format!("its {what} is not a number"))
     }
 }
 
 /// Parses a number: octal digits, or base 256 if the highest bit is set. An empty field is 0.
-pub(super) fn number(field: &[u8]) -> Option<i64> {
+pub(crate) fn number(field: &[u8]) -> Option<i64> {
     let (first, rest) = field.split_first()?;
     if first & 0x80 != 0 {
         let negative = first & 0x40 != 0;
@@ -107,4 +106,15 @@ pub(super) fn number(field: &[u8]) -> Option<i64> {
         return Some(0);
     }
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| i64::from_str_radix(digits, 8).ok())?
+}
+
+/// Returns the bytes before the first NUL.
+pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+/// Returns true if a file with this beginning, of at least 512 bytes, is a tar archive: if the first block is a header by
+/// its checksum, or the end of an empty archive.
+pub fn is_tar(beginning: &[u8]) -> bool {
+    beginning.first_chunk().is_some_and(|block| *block == [0; BLOCK] || Header(block).check().is_ok())
 }

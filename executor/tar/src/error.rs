@@ -1,0 +1,67 @@
+//! Errors of reading an archive.
+
+use std::io;
+
+use executor_core::text::printable;
+
+/// Longest name in a message, in bytes.
+const NAME_MAX: usize = 200;
+
+/// Error of reading an archive: a fault of the archive or of its source.
+#[derive(Debug, thiserror::Error)]
+pub enum TarError {
+    #[error("{}{what}: {found}; at most {limit}", at(.entry))]
+    Limit {
+        /// Path of the entry; empty if it concerns the whole archive.
+        entry: String,
+        /// Limited quantity.
+        what: &'static str,
+        /// Actual amount, or a lower bound of it.
+        found: u64,
+        limit: u64,
+    },
+    /// The archive is malformed or truncated.
+    #[error("{}the archive is damaged: {why}", at(.entry))]
+    Damaged {
+        /// Path of the entry; empty if unknown.
+        entry: String,
+        why: String,
+    },
+    /// The entry is not allowed.
+    #[error("`{entry}` {why}")]
+    Entry { entry: String, why: String },
+    /// The source failed.
+    #[error("the archive: {0}")]
+    Read(io::Error),
+}
+
+fn at(entry: &str) -> String {
+    if entry.is_empty() { String::new() } else { format!("`{entry}`: ") }
+}
+
+impl TarError {
+    /// Creates the error of an exceeded limit.
+    pub fn limit(entry: &[u8], what: &'static str, found: u64, limit: u64) -> Self {
+        Self::Limit { entry: printable(entry, NAME_MAX), what, found, limit }
+    }
+
+    /// Creates the error of a malformed archive.
+    pub fn damaged(entry: &[u8], why: impl Into<String>) -> Self {
+        Self::Damaged { entry: printable(entry, NAME_MAX), why: why.into() }
+    }
+
+    /// Creates the error of an entry that is not allowed.
+    pub fn entry(entry: &[u8], why: impl Into<String>) -> Self {
+        Self::Entry { entry: printable(entry, NAME_MAX), why: why.into() }
+    }
+}
+
+/// For callers whose errors hold one of the system, and for [`crate::Content`].
+impl From<TarError> for io::Error {
+    fn from(error: TarError) -> Self {
+        match error {
+            TarError::Read(error) => error,
+            fault => Self::new(io::ErrorKind::InvalidData, fault),
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Reads tar archives entry by entry: layers of images, archives of images, downloads, copies, and bundles.
+//!
+//! Input: the bytes of an untrusted archive; output: entries whose names, numbers and lengths are within [`Limits`], and
+//! the pieces of their contents. This crate looks up no path and creates no file: what an entry may be, and where it
+//! goes, is the caller's policy.
+//!
+//! The reader accepts what Go's `archive/tar` accepts, which writes most layers: v7, ustar, GNU with its long names,
+//! base-256 numbers and sparse files, pax with its records and its three forms of sparse files. The crate `tar` is not
+//! sufficient: its records end at the first newline, so that a `security.capability` containing a byte 10 is an error
+//! or lost, its long names and records are limited only by memory, and it does not support pax's sparse files and
+//! negative times. Archives are still written with it.
+
+#![forbid(unsafe_code)]
+
+mod entry;
+mod error;
+mod header;
+mod limits;
+mod pax;
+mod reader;
+mod sparse;
+
+pub use entry::{Entry, Kind, Time, Xattrs, components};
+pub use error::TarError;
+pub use header::is_tar;
+pub use limits::{FREE, Limits, RATIO_MAX};
+pub use reader::{Content, Reader};

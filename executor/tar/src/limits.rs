@@ -1,0 +1,66 @@
+//! Limits on an archive.
+
+/// Most bytes of an uncompressed archive per byte of its compressed or stored form, beyond [`FREE`]. The reader does
+/// not see that form: the caller that decompresses enforces the ratio.
+pub const RATIO_MAX: u64 = 100;
+/// Bytes of an uncompressed archive that are exempt from the ratio, so that small archives may compress well.
+pub const FREE: u64 = 256 << 20;
+
+/// Limits on one archive.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Most bytes of the uncompressed archive.
+    pub bytes: u64,
+    /// Most bytes of the files in it, including holes.
+    pub file_bytes: u64,
+    /// Most entries.
+    pub entries: u64,
+    /// Longest path in bytes: the kernel's limit.
+    pub path: u64,
+    /// Longest path component, and longest name of an extended attribute, in bytes: the kernel's limit. The reader does
+    /// not split paths: the caller that does enforces it for components.
+    pub name: u64,
+    /// Longest target of a link in bytes.
+    pub link: u64,
+    /// Longest value of an extended attribute in bytes: the kernel's limit.
+    pub xattr: u64,
+    /// Most extended attributes per entry.
+    pub xattrs: u64,
+    /// Most bytes of an extension header: a long name, a long link, pax records.
+    pub description: u64,
+    /// Most pieces of a sparse file.
+    pub pieces: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            bytes: 64 << 30,
+            file_bytes: 64 << 30,
+            entries: 1_000_000,
+            path: 4095,
+            name: 255,
+            link: 4095,
+            xattr: 64 << 10,
+            xattrs: 256,
+            description: 1 << 20,
+            pieces: 256 << 10,
+        }
+    }
+}
+
+impl Limits {
+    /// Lowers both limits on bytes to `bytes`; 0 changes nothing.
+    pub fn within(self, bytes: u64) -> Self {
+        if bytes == 0 {
+            return self;
+        }
+        Self { bytes: self.bytes.min(bytes), file_bytes: self.file_bytes.min(bytes), ..self }
+    }
+
+    /// Removes the limits on bytes and entries. For archives that another limit bounds: that of a file system or of a
+    /// pipe.
+    pub fn without_total(self) -> Self {
+        Self { bytes: u64::MAX, file_bytes: u64::MAX, entries: u64::MAX, ..self }
+    }
+}
