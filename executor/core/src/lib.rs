@@ -17,6 +17,7 @@ pub mod checks;
 pub mod cni;
 pub mod cpulist;
 pub mod disclosure;
+pub mod errors;
 pub mod ident;
 pub mod identity;
 pub mod idmap;

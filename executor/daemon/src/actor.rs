@@ -420,7 +420,7 @@ impl Actor {
                 true
             }
             Err(error) => {
-                let reported = crate::chain(&error);
+                let reported = executor_core::errors::chain(&error);
                 tracing::error!(container = %self.handle.id(), error = reported, "cannot use the container's exit record");
                 self.conclude_without_record(
                     FailureKind::SupervisorLost,

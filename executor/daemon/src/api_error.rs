@@ -104,7 +104,7 @@ impl ApiError {
     /// error. `about`
     /// names the subject of the error.
     pub fn from_system(about: &str, error: &(dyn std::error::Error + 'static)) -> Self {
-        let reported = format!("{about}: {}", crate::chain(error));
+        let reported = format!("{about}: {}", executor_core::errors::chain(error));
         match shortage::find(error) {
             Some(what @ (Shortage::Descriptors | Shortage::HostDescriptors | Shortage::Processes)) => {
                 Self::new(Kind::Exhausted, format!("executord: {what}: {reported}"))

@@ -186,7 +186,9 @@ pub(crate) fn keep_to_budget(node: &Arc<Node>) {
                 );
             }
             Ok(_) => {}
-            Err(error) => tracing::warn!("cannot remove images beyond the budget: {}", crate::chain(&error)),
+            Err(error) => {
+                tracing::warn!("cannot remove images beyond the budget: {}", executor_core::errors::chain(&error))
+            }
         }
     });
 }

@@ -15,10 +15,10 @@ use std::time::Duration;
 use executor_core::protocol::{ConfigurationDigests, Hello, LauncherAnswer, LauncherCall, Remove, Shutdown, VERSION};
 use executor_core::settings::SectionDigests;
 use executor_secrets::TagKey;
+use executor_sys::mutex::locked;
 use tokio::sync::watch;
 
 use crate::api_error::{ApiError, Kind};
-use crate::locked;
 pub use layers::LauncherLayers;
 pub(crate) use session::{CallError, Session};
 pub use signer::Signer;

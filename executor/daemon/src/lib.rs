@@ -48,7 +48,6 @@ pub mod store;
 pub mod telemetry;
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use executor_core::time::Timestamp;
@@ -65,31 +64,4 @@ pub(crate) fn now() -> Timestamp {
 pub(crate) fn with_jitter(pause: Duration) -> Duration {
     let random = RandomState::new().build_hasher().finish() % (2 * JITTER * 10 + 1);
     pause.mul_f64(1.0 + (random as f64 / 10.0 - JITTER as f64) / 100.0)
-}
-
-/// Locks a mutex. A panic aborts the process ([`executor_sys::startup::abort_on_panic`]), so that no lock is poisoned
-/// outside of tests.
-pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Formats an error and its causes in one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut reported = plain(error);
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        reported.push_str(": ");
-        reported.push_str(&plain(error));
-        cause = error.source();
-    }
-    reported
-}
-
-/// Formats an error without its causes, and without the number that Rust appends to system errors.
-pub(crate) fn plain(error: &dyn std::error::Error) -> String {
-    let mut reported = error.to_string();
-    if let Some(at) = reported.rfind(" (os error ").filter(|_| reported.ends_with(')')) {
-        reported.truncate(at);
-    }
-    reported
 }

@@ -7,13 +7,16 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use executor_sys::mutex::locked;
+
 use crate::boot::{self, Booted, StartedLauncher};
 use crate::config::Config;
 use crate::config::cli::Args;
+use crate::daemon;
 use crate::telemetry::log;
-use crate::{chain, daemon, locked};
 use anyhow::Context as _;
 use clap::Parser as _;
+use executor_core::errors::chain;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 

@@ -19,11 +19,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use executor_core::lifecycle::State;
+use executor_sys::mutex::locked;
 use prometheus_client::encoding::text::encode_registry;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use crate::locked;
 use crate::model::cell::CellState;
 use crate::model::quarantine::Phase;
 use crate::model::sources::any_stale;

@@ -1,9 +1,10 @@
 //! Progress of a pull for its subscribers.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use executor_core::image::Digest;
+use executor_sys::mutex::locked;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -88,7 +89,7 @@ impl Reporter {
 
     pub(crate) fn bytes(&self, index: usize, done: u64) {
         let now = Instant::now();
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = locked(&self.last);
         let reported = last.is_none_or(|last| now - last >= EVERY);
         if reported {
             *last = Some(now);

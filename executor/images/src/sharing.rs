@@ -4,10 +4,11 @@
 //! the fetched data. Two calls share a pull only if they name the same image with the same credentials, so that no
 //! client gets an image through another client's password.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use executor_core::image::ImageReference;
 use executor_registry_auth::Credentials;
+use executor_sys::mutex::locked;
 use tokio::sync::watch;
 
 use crate::progress::{PullResult, State};
@@ -49,7 +50,7 @@ impl Pulls {
         reference: &ImageReference,
         credentials: Option<Credentials>,
     ) -> (Watcher, Option<Arc<Pull>>) {
-        let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = locked(&self.0);
         running.retain(|pull| pull.strong_count() > 0);
         let same =
             |pull: &Arc<Pull>| pull.reference == *reference && pull.credentials.as_deref() == credentials.as_ref();

@@ -14,9 +14,10 @@ pub(crate) mod ingest;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use executor_core::image::{DOCUMENT_MAX, Digest};
+use executor_sys::mutex::locked;
 
 use crate::error::ImageError;
 use crate::hash;
@@ -65,10 +66,6 @@ impl Drop for StoreHold {
             }
         }
     }
-}
-
-fn locked(inner: &Mutex<StoreState>) -> MutexGuard<'_, StoreState> {
-    inner.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Store {

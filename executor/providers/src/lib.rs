@@ -21,10 +21,11 @@ mod vault_path;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use executor_core::reference::{REFERENCE_VALUE_MAX, SecretReference};
+use executor_sys::mutex::locked;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use zeroize::Zeroizing;
@@ -209,7 +210,7 @@ impl Providers {
             name: provider.config.name.clone(),
             kind: provider.config.kind().name(),
             poll: provider.config.poll(),
-            problem: provider.problem.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            problem: locked(&provider.problem).clone(),
         };
         self.by_name.values().map(status).collect()
     }
@@ -289,7 +290,7 @@ impl Provider {
             Err(error) if error.kind == ErrorKind::Unavailable => error.why.clone(),
             _ => String::new(),
         };
-        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+        *locked(&self.problem) = problem;
         fetched
     }
 }

@@ -18,6 +18,7 @@ pub mod loopdev;
 pub mod memfile;
 pub mod mount;
 pub mod mountinfo;
+pub mod mutex;
 pub mod netif;
 pub mod netsocket;
 pub mod open;

@@ -27,7 +27,7 @@ impl Actor {
         let (limits, paused) = (self.facts.limits_generation, self.facts.paused);
         // No record means that the container has exited: the exit record follows.
         if let Err(error) = records::progress(&self.node.config.paths, &mut self.facts) {
-            let (id, error) = (self.handle.id(), crate::chain(&error));
+            let (id, error) = (self.handle.id(), executor_core::errors::chain(&error));
             tracing::error!(container = %id, error, "cannot use the container's record");
         }
         self.advance(reported);

@@ -138,7 +138,7 @@ impl From<WorkerRecvError> for Missed {
 
 impl From<io::Error> for Missed {
     fn from(error: io::Error) -> Self {
-        Self::Failed(Failure::transient(crate::plain(&error)))
+        Self::Failed(Failure::transient(executor_core::errors::plain(&error)))
     }
 }
 
@@ -212,7 +212,7 @@ impl Transfer {
 
     /// Starts a worker, has the shim limit its CPU time, and sends it a job.
     async fn start(&self, job: &Job, fds: &[BorrowedFd<'_>]) -> Result<Worker, Missed> {
-        let failed = |error: io::Error| Failure::transient(format!("worker: {}", crate::plain(&error)));
+        let failed = |error: io::Error| Failure::transient(format!("worker: {}", executor_core::errors::plain(&error)));
         let idle = Idle::start().map_err(failed)?;
         let pidfd = idle.pidfd().map_err(failed)?;
         let call = ShimCall::LimitWorker(LimitWorker { transfer: self.number() });
@@ -297,7 +297,11 @@ impl Transfer {
         let cached = key.and_then(|key| cache.get(key));
         let url = self.url().await?;
         let mut fresh = cache.staging().map_err(|error| {
-            Failure::last(format!("no space for a download in {}: {}", cache.dir().display(), crate::plain(&error)))
+            Failure::last(format!(
+                "no space for a download in {}: {}",
+                cache.dir().display(),
+                executor_core::errors::plain(&error)
+            ))
         })?;
         let known = cached.as_ref().map(|entry| entry.validators.clone()).unwrap_or_default();
         let job = Job::Fetch(Fetch { rules: self.settings().rules(), known });

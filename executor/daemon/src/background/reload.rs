@@ -120,7 +120,7 @@ impl Reload {
     }
 
     fn report(&mut self, error: &ConfigError) {
-        let error = crate::chain(error);
+        let error = executor_core::errors::chain(error);
         if error != self.error {
             tracing::error!("the current rules of callers and references stay in force: {error}");
             self.error = error;

@@ -341,7 +341,7 @@ mod tests {
         std::fs::remove_file(ledger.join(LOCK)).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, ledger.join(LOCK), Mode::RUSR | Mode::WUSR).unwrap();
         chown(ledger.join(LOCK), Some(4242), Some(4242)).unwrap();
-        assert!(crate::chain(&again().unwrap_err()).contains("not a regular file"));
+        assert!(executor_core::errors::chain(&again().unwrap_err()).contains("not a regular file"));
         std::fs::remove_file(ledger.join(LOCK)).unwrap();
         drop(again().unwrap());
         assert_eq!(ledger.join(LOCK).metadata().unwrap().uid(), 4242);

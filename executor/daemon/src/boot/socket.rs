@@ -83,7 +83,7 @@ pub(super) fn runtime(config: &Config, account: &Account, root: bool) -> Option<
     match listened {
         Ok(listener) => Some(listener),
         Err(error) => {
-            let error = crate::chain(&error);
+            let error = executor_core::errors::chain(&error);
             tracing::warn!(error, "cannot create the runtime socket: containers cannot call GetSecrets");
             None
         }
@@ -191,7 +191,7 @@ mod tests {
         remove_stale(&path).unwrap();
         assert!(!path.exists());
         std::fs::write(&path, "precious").unwrap();
-        assert!(crate::chain(&remove_stale(&path).unwrap_err()).contains("not a socket"));
+        assert!(executor_core::errors::chain(&remove_stale(&path).unwrap_err()).contains("not a socket"));
         assert!(path.exists());
     }
 

@@ -12,7 +12,7 @@ fn load(text: &str, flags: &[&str]) -> Result<Config, String> {
     std::fs::write(&path, text).unwrap();
     let args = ["executord", "--config", path.to_str().unwrap()];
     let args = Args::try_parse_from(args.iter().chain(flags)).unwrap();
-    Config::load(&args).map_err(|error| crate::chain(&error).replace(path.to_str().unwrap(), "FILE"))
+    Config::load(&args).map_err(|error| executor_core::errors::chain(&error).replace(path.to_str().unwrap(), "FILE"))
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn faults_name_file_key_and_value() {
     let long = format!("unix:///{}", "x".repeat(120));
     assert!(load("", &["--listen", &long]).unwrap_err().contains("at most 107"));
     let missing = Args::try_parse_from(["executord", "--config", "/nonexistent/x.toml"]).unwrap();
-    assert!(crate::chain(&Config::load(&missing).unwrap_err()).contains("/nonexistent/x.toml"));
+    assert!(executor_core::errors::chain(&Config::load(&missing).unwrap_err()).contains("/nonexistent/x.toml"));
 }
 
 #[test]

@@ -51,7 +51,7 @@ pub(crate) fn of_image(error: &ImageError) -> ApiError {
         ImageError::Io { .. } => return ApiError::from_system("images", error),
         ImageError::Internal(_) => Kind::Internal,
     };
-    ApiError::new(kind, crate::chain(error))
+    ApiError::new(kind, executor_core::errors::chain(error))
 }
 
 /// Converts an image error to an API error that names the image field, if the caller can correct it.

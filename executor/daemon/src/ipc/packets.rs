@@ -7,13 +7,12 @@ use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 
 use executor_core::protocol::PACKET_MAX;
+use executor_sys::mutex::locked;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
-
-use crate::locked;
 
 thread_local! {
     /// Buffer for received packets: one per runtime thread rather than one per connection, because there are as many

@@ -9,9 +9,9 @@ use std::time::Duration;
 use executor_core::image::Digest;
 use executor_core::protocol::{LauncherAnswer, LauncherCall, Reason, Refused, RemoveLayer, UnpackLayer};
 use executor_images::{LayerNotes, LayerStore, LayerToUnpack, UnpackError};
+use executor_sys::mutex::locked;
 
 use super::Launcher;
-use crate::locked;
 
 /// Time limit for unpacking or removing a layer: the largest layers have gigabytes, and disks are slow.
 const UNPACKING: Duration = Duration::from_secs(3600);

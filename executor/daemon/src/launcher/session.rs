@@ -13,13 +13,13 @@ use executor_core::protocol::{
 use executor_core::settings::{SectionDigests, differing_sections};
 use executor_core::time::Timestamp;
 use executor_secrets::TagKey;
+use executor_sys::mutex::locked;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message as _;
 use tokio::time::timeout;
 
 use super::{Connection, Launcher};
 use crate::ipc::packets::{Packets, PendingCalls};
-use crate::locked;
 
 /// Time limit for a response. The launcher forks and removes, which is fast, and the daemon must not hang on it.
 const ANSWER: Duration = Duration::from_secs(60);

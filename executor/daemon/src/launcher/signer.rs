@@ -78,7 +78,10 @@ impl OpenedSigner {
     /// Sends one request. Returns the certificate or its refusal, or the error if the process is gone.
     async fn request(&self, request: &SignRequest) -> Result<Result<Signed, ApiError>, String> {
         let exchange = async {
-            self.packets.send(&request.encode_to_vec(), &[]).await.map_err(|error| crate::plain(&error))?;
+            self.packets
+                .send(&request.encode_to_vec(), &[])
+                .await
+                .map_err(|error| executor_core::errors::plain(&error))?;
             answer(&self.packets).await
         };
         match timeout(ANSWER, exchange).await.map_err(|_| late())?? {
@@ -110,7 +113,7 @@ async fn open(launcher: &Launcher) -> Result<OpenedSigner, ApiError> {
 }
 
 async fn answer(packets: &Packets) -> Result<SignerAnswer, String> {
-    let reply = packets.recv::<SignerReply>().await.map_err(|error| crate::plain(&error))?;
+    let reply = packets.recv::<SignerReply>().await.map_err(|error| executor_core::errors::plain(&error))?;
     reply.and_then(|reply| reply.answer).ok_or_else(|| "it has ended".to_owned())
 }
 

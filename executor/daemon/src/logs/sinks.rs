@@ -28,11 +28,11 @@ use executor_core::ident::ContainerId;
 use executor_core::logline::{LogPosition, Stream};
 use executor_core::plan::{Plan, Rootfs};
 use executor_core::time::Timestamp;
+use executor_sys::mutex::locked;
 use tokio::sync::MutexGuard;
 use tokio::time::Instant;
 
 use crate::config::{LogSettings, SyslogSettings};
-use crate::locked;
 use crate::logs::reader::{LogFiles, LogReader};
 use crate::telemetry::metrics::{Metrics, SinkMetrics};
 pub(crate) use message::Dropped;

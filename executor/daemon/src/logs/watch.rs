@@ -9,13 +9,13 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use executor_sys::mutex::locked;
 use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
 use crate::ipc::packets::watched;
-use crate::locked;
 
 /// Events that count as a change: data written, files created or renamed, the directory removed.
 const CHANGES: WatchMask =

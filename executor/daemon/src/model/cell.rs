@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use executor_core::ident::ContainerId;
 use executor_core::time::Timestamp;
+use executor_sys::mutex::locked;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{MutexGuard, watch};
-
-use crate::locked;
 
 /// State of the cell.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

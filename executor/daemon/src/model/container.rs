@@ -18,11 +18,11 @@ use std::time::Duration;
 
 use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
+use executor_sys::mutex::locked;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::timeout;
 
 use crate::api_error::{ApiError, Kind};
-use crate::locked;
 use crate::model::sources::{SourceChange, SourceNews};
 use crate::model::status::ContainerStatus;
 use link::{ShimLink, shim_is_gone};

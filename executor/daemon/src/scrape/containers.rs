@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use executor_core::lifecycle::State;
 use executor_core::usage::Usage;
+use executor_sys::mutex::locked;
 use tokio::time::Instant;
 
 use super::families::{Families, Kind, Label};
 use crate::config::label_name;
-use crate::locked;
 use crate::model::container::Handle;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;

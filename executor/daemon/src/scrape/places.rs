@@ -8,10 +8,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use executor_sys::mutex::locked;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
-
-use crate::locked;
 
 /// Maximum number of connections.
 const MOST: usize = 64;

@@ -7,9 +7,9 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use executor_core::idmap::Pool;
+use executor_sys::mutex::locked;
 use tokio::sync::Notify;
 
-use crate::locked;
 use crate::server::wire::Calls;
 
 /// Owner of a connection.

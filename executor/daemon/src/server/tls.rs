@@ -24,6 +24,7 @@ use std::net::{SocketAddr, TcpListener as StdTcpListener, TcpStream as StdTcpStr
 use std::sync::Arc;
 use std::time::Duration;
 
+use executor_sys::mutex::locked;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -31,7 +32,6 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::access::rules::Caller;
 use crate::config::TcpSettings;
-use crate::locked;
 use crate::telemetry::metrics::Metrics;
 
 pub(super) use admission::Admission;

@@ -14,9 +14,9 @@ use std::sync::{Arc, Mutex};
 use executor_core::ident::ContainerId;
 use executor_core::record::{RestartRecord, StepRecord};
 use executor_core::time::Timestamp;
+use executor_sys::mutex::locked;
 use tokio::sync::watch;
 
-use crate::locked;
 use crate::model::events::{Event, EventKind, KeptEvents};
 use crate::model::status::ContainerResult;
 use crate::store::ledger::{CURSORS_RESERVED_AT_ONCE, Ledger};

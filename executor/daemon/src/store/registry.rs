@@ -12,10 +12,10 @@ use executor_core::ident::ContainerId;
 use executor_core::lifecycle::State;
 use executor_core::plan::Limits;
 use executor_core::time::Timestamp;
+use executor_sys::mutex::locked;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
-use crate::locked;
 use crate::model::container::Handle;
 use crate::model::reservation::Reservation;
 use crate::model::status::ContainerStatus;

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use executor_core::record::{Exit, FailureKind};
 use executor_core::usage::LogUsage;
+use executor_sys::mutex::locked;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -271,7 +272,7 @@ impl Metrics {
 
     /// Starts counting for an admitted container.
     pub(crate) fn admitted(&self, facts: &ContainerStatus) {
-        crate::locked(&self.logs).read(&facts.plan.id, LogUsage::default(), false);
+        locked(&self.logs).read(&facts.plan.id, LogUsage::default(), false);
     }
 
     /// Records the start duration of a running container.
@@ -310,7 +311,7 @@ impl Metrics {
         if facts.started_at.is_some() && end.exit.is_some() {
             self.phase(Phase::Finish, end.timings.finish);
         }
-        crate::locked(&self.logs).ended(&facts.plan.id, end.usage.as_ref().and_then(|usage| usage.log));
+        locked(&self.logs).ended(&facts.plan.id, end.usage.as_ref().and_then(|usage| usage.log));
     }
 
     pub(crate) fn restarted(&self, times: u64) {

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
 use executor_core::image::Digest;
+use executor_sys::mutex::locked;
 use rustix::fs::OFlags;
 use tokio::sync::OwnedMutexGuard;
 
@@ -58,7 +59,7 @@ impl Ingest {
     pub(crate) async fn partial(&self, digest: &Digest, size: u64) -> Partial {
         let path = self.dir.join(format!("{}-{}-{size}{PARTIAL}", digest.algorithm().name(), digest.hex()));
         let lock = {
-            let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut locks = locked(&self.locks);
             locks.retain(|_, lock| lock.strong_count() > 0);
             let there = locks.get(&path).and_then(Weak::upgrade);
             there.unwrap_or_else(|| {
@@ -101,7 +102,7 @@ impl Ingest {
                 old.push((path, metadata.len()));
             }
         }
-        let locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let locks = locked(&self.locks);
         old.retain(|(path, _)| locks.get(path).is_none_or(|lock| lock.strong_count() == 0));
         Ok(old)
     }

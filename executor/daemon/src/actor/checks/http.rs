@@ -25,7 +25,7 @@ const READ_MAX: usize = 64 << 10;
 /// # Errors
 /// Returns a short reason, without text from the peer.
 pub(super) async fn check(stream: TcpStream, to: SocketAddr, probe: &HttpProbe) -> Result<(), String> {
-    let failed = |error: &(dyn error::Error + 'static)| crate::chain(error);
+    let failed = |error: &(dyn error::Error + 'static)| executor_core::errors::chain(error);
     let mut request = Request::get(&*probe.path);
     if !probe.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host")) {
         request = request.header(HOST, to.to_string());

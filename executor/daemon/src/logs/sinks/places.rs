@@ -12,9 +12,8 @@ use std::sync::Mutex;
 use executor_core::ident::ContainerId;
 use executor_core::logline::LogPosition;
 use executor_core::time::Timestamp;
+use executor_sys::mutex::locked;
 use serde::{Deserialize, Serialize};
-
-use crate::locked;
 
 /// Maximum size of the file in bytes, enough for several hundred thousand containers.
 const FILE_MAX: u64 = 64 << 20;
@@ -50,7 +49,7 @@ impl SinkPositions {
             Ok(containers) => (false, containers),
             Err(error) if error.kind() == io::ErrorKind::NotFound => (true, BTreeMap::new()),
             Err(error) => {
-                let why = crate::plain(&error);
+                let why = executor_core::errors::plain(&error);
                 tracing::warn!(path = %path.display(), why, "cannot read the positions of sent logs: logs are sent again");
                 (false, BTreeMap::new())
             }

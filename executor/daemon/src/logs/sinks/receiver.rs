@@ -108,7 +108,7 @@ impl Receiver {
                 }
                 Err(error) => {
                     self.failed = true;
-                    let why = crate::plain(&error);
+                    let why = executor_core::errors::plain(&error);
                     // Log each reason once: the failure may last for hours.
                     if self.reported.as_ref() != Some(&why) {
                         tracing::warn!(receiver = %self.address, why, "cannot connect to the log receiver: logs wait");
@@ -127,7 +127,7 @@ impl Receiver {
             self.connect().await;
             let Some(connection) = &mut self.connection else { continue };
             let Err(error) = connection.channel.send(batch, sent).await else { continue };
-            let why = crate::plain(&error);
+            let why = executor_core::errors::plain(&error);
             tracing::warn!(
                 receiver = %self.address, why,
                 "the connection to the log receiver broke: lines that it had not read may be missing there"

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use executor_core::protocol::{ReadUsage, Refused, ShimCall, ShimNews, ShimReport, ShimRequest};
 use executor_core::usage::Usage;
+use executor_sys::mutex::locked;
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message as _;
 use tokio::time::Instant;
 
 use crate::api_error::{ApiError, Kind};
 use crate::ipc::packets::{Packets, PendingCalls};
-use crate::locked;
 
 /// A connection to a shim.
 #[derive(Debug)]

@@ -139,7 +139,7 @@ fn parse<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T, RecordErro
 fn parse_whole<T: DeserializeOwned>(path: &Path, id: &ContainerId, bytes: &[u8]) -> Result<Option<T>, RecordError> {
     match parse(path, bytes) {
         Err(error @ RecordError::Form(..)) => {
-            let error = crate::chain(&error);
+            let error = executor_core::errors::chain(&error);
             tracing::error!(container = %id, error, "ignoring the exit record");
             Ok(None)
         }

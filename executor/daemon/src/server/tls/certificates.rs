@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use executor_sys::mutex::locked;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject as _;
@@ -25,7 +26,6 @@ use super::session::Session;
 use crate::access::callers::Identity;
 use crate::access::rules::{Caller, Rules};
 use crate::config::TlsFiles;
-use crate::locked;
 
 /// Maximum file size, in bytes.
 const FILE_MAX: u64 = 1 << 20;
@@ -84,7 +84,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Certificate
 
 /// Loads a file of limited size. A file with a secret must not be accessible to other users.
 fn read(path: &Path, secret: bool) -> Result<Zeroizing<Vec<u8>>, CertificateError> {
-    let failed = |error: std::io::Error| fault(path, crate::plain(&error));
+    let failed = |error: std::io::Error| fault(path, executor_core::errors::plain(&error));
     let file = std::fs::File::open(path).map_err(failed)?;
     let meta = file.metadata().map_err(failed)?;
     if !meta.is_file() {

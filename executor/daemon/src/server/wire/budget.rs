@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use executor_sys::mutex::locked;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::access;
-use crate::locked;
 
 /// Maximum size of one connection's unread responses, in bytes.
 const CONNECTION: usize = 16 << 20;

@@ -8,6 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use executor_sys::mutex::locked;
 use hyper::body::Bytes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -15,7 +16,6 @@ use tonic::codegen::http::{HeaderMap, Method};
 
 use super::budget::{AnswerPermit, PROGRESS};
 use super::hpack;
-use crate::locked;
 
 /// Maximum number of unanswered PINGs of a client.
 const PINGS_MAX: usize = 1024;

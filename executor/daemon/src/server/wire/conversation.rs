@@ -11,12 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
+use executor_sys::mutex::locked;
 use hyper::body::Bytes;
 use prost::Message;
 use tokio::sync::{Notify, mpsc};
 use tonic::{Extensions, Status, Streaming};
-
-use crate::locked;
 
 /// Maximum size of a stream's queued responses in bytes, except for one larger message.
 const WAITING_MAX: usize = 32 << 10;

@@ -16,12 +16,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
+use executor_sys::mutex::locked;
 use executor_transfers::job::Validators;
 use executor_transfers::key_digest;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
-
-use crate::locked;
 
 const PART: &str = "part";
 const MARK: &str = "json";

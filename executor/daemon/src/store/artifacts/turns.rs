@@ -8,9 +8,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use executor_core::ident::ContainerId;
+use executor_sys::mutex::locked;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use crate::locked;
 
 /// Transfer slots.
 #[derive(Debug)]

@@ -38,7 +38,7 @@ const CACHE: usize = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// A system error.
-    #[error("{}", crate::plain(.0))]
+    #[error("{}", executor_core::errors::plain(.0))]
     Io(io::Error),
     /// A redb error.
     #[error(transparent)]

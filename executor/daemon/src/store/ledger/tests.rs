@@ -78,7 +78,7 @@ fn the_last_boot_is_kept() {
 fn a_second_daemon_cannot_open_it() {
     let dir = tempfile::tempdir().unwrap();
     let _first = Ledger::open(dir.path()).unwrap();
-    assert!(crate::chain(&Ledger::open(dir.path()).unwrap_err()).contains("already open"));
+    assert!(executor_core::errors::chain(&Ledger::open(dir.path()).unwrap_err()).contains("already open"));
 }
 
 #[test]

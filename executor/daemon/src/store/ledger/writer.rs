@@ -7,10 +7,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use executor_core::backoff::Backoff;
+use executor_sys::mutex::locked;
 
 use super::LedgerBatch;
 use super::store::{FirstWrite, Store, StoreError};
-use crate::locked;
 
 /// Time for which a batch collects changes: an fsync costs milliseconds on a disk that containers use.
 const GATHER: Duration = Duration::from_millis(100);

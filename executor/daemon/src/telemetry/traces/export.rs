@@ -140,7 +140,7 @@ impl Export {
                     self.spans.exported.inc_by(count as u64);
                     return;
                 }
-                Ok(Err(error)) => crate::chain(&error),
+                Ok(Err(error)) => executor_core::errors::chain(&error),
                 Err(_) => format!("it did not answer within {} s", PATIENCE.as_secs()),
             };
             tracing::debug!(attempt, "the trace collector did not accept {count} spans: {why}");
