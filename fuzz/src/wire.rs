@@ -1,6 +1,7 @@
 //! Target: a client's bytes on a connection, and its requests in messages.
 
-use executord::server::wire::{check_message, shadow};
+use executor_transport::wire::shadow;
+use executord::server::weight::check_message;
 
 /// The HTTP/2 connection preface.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

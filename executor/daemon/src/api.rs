@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use executor_proto::v1;
 use executor_proto::v1::executor_server::{Executor, ExecutorServer};
+use executor_transport::wire::conversation::{Answers, Conversation, Requests};
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -34,7 +35,6 @@ use crate::operations::pause;
 use crate::operations::rotate;
 use crate::run::{admit, dry_run};
 use crate::server::RUNTIME_MESSAGE_MAX;
-use crate::server::wire::conversation::{Answers, Conversation, Requests};
 use crate::telemetry::traces::TraceParent;
 
 /// Time limit for the first message of a client-streaming call, which names the container.

@@ -1,6 +1,6 @@
 //! Errors for API clients: a kind, a one-line message, and the invalid fields.
 //!
-//! An error becomes a gRPC status only at the edge (`wire::status`); other modules do not depend on gRPC. Errors
+//! An error becomes a gRPC status only at the edge (`server::status`); other modules do not depend on gRPC. Errors
 //! contain no secrets: descriptions come from validation, which does not repeat secrets, and from the launcher, whose
 //! messages have none.
 

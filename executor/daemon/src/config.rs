@@ -41,7 +41,7 @@ use crate::model::quarantine::PhaseLimits;
 use crate::paths::Paths;
 pub use self_test::SelfTestSettings;
 
-pub use listen::{TcpSettings, TlsFiles};
+pub use listen::TcpSettings;
 pub(crate) use logs::journal_field;
 pub use logs::{LogSettings, SyslogAddress, SyslogSettings};
 pub(crate) use metrics::label_name;

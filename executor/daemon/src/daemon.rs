@@ -6,6 +6,7 @@ use std::time::Duration;
 use executor_core::ident::ContainerId;
 use executor_core::time::Timestamp;
 use executor_sys::seqpacket::Seqpacket;
+use executor_transport::tls::{CertificateError, Certificates};
 use tokio::time::timeout;
 
 use crate::access::Access;
@@ -24,7 +25,7 @@ use crate::node::{Node, NodeError};
 use crate::operations::reserve;
 use crate::run::recover;
 use crate::scrape::Scraper;
-use crate::server::{self, CertificateError, Certificates, Endpoint, Listeners};
+use crate::server::{self, Endpoint, Listeners};
 use crate::{api, scrape};
 
 /// Time limit for calls in progress when the daemon stops.
@@ -73,7 +74,7 @@ pub async fn serve(
     let rules = Arc::new(Rules::new(config.rules()));
     // Read as the serving user, because certificates are reloaded later.
     let certificates = match &config.tcp {
-        Some(tcp) => Some(Arc::new(Certificates::load(tcp.files.clone(), Arc::clone(&rules))?)),
+        Some(tcp) => Some(Arc::new(Certificates::load(tcp.files.clone(), "listen.tcp.client_ca", Arc::clone(&rules))?)),
         None => None,
     };
     let (node, remembered) = Node::open(Arc::clone(&config), rules)?;

@@ -1,7 +1,7 @@
 //! executord: receives requests over gRPC, validates them, and has the launcher create containers.
 //!
 //! ```text
-//!  server ──> server::wire                                connections, HTTP/2, who may call
+//!  server ──> executor_transport                          connections, HTTP/2, who may call
 //!     │
 //!    api ──> run::admit ──> requests, store::registry        new containers
 //!     │        └─────> actor ──> launcher, shims             their lifecycle

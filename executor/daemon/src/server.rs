@@ -1,19 +1,16 @@
 //! The server: accepts connections, determines their owners, dispatches their calls, and closes them.
 //!
 //! tonic's own server is not used, because no content of a connection may stay in memory, so no content passes through
-//! the HTTP/2 library (see the module `wire`). A connection ends when its client closes it, gracefully when the daemon
+//! the HTTP/2 library (see [`executor_transport::wire`]). A connection ends when its client closes it, gracefully when the daemon
 //! stops, when others need its slot or the memory of its responses, and when its caller loses its permission.
 //!
 //! There are two sockets: the control plane's, and the one that containers see. Connections to the latter have separate
-//! limits in total, per container, and in time. If configured, there is also TCP with mutual TLS (the module `tls`),
+//! limits in total, per container, and in time. If configured, there is also TCP with mutual TLS ([`executor_transport::tls`]),
 //! with the control plane's services.
 
-mod client;
-mod linger;
-mod rates;
-mod slots;
-mod tls;
-pub mod wire;
+mod methods;
+mod status;
+pub mod weight;
 
 use std::convert::Infallible;
 use std::net::TcpListener as StdTcpListener;
@@ -24,6 +21,14 @@ use std::time::Duration;
 
 use executor_core::idmap::Pool;
 use executor_sys::peer::{self, Peer};
+use executor_transport::client_socket::ClientSocket;
+use executor_transport::linger::LingeringSocket;
+use executor_transport::rates::{Rate, Rates};
+use executor_transport::slots::{Limits, Owner, Slot, Slots};
+use executor_transport::tls::{self, AcceptedStream, Admission, TlsStream};
+use executor_transport::wire::body::{Call, ResponseBody};
+use executor_transport::wire::budget::{AnswerBudget, AnswerKind, ConnectionBudget, Shares};
+use executor_transport::wire::{Calls, FIELDS_MAX, Wire};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -36,21 +41,15 @@ use tonic::Status;
 use tonic::codegen::{Service as _, http};
 use tonic::service::Routes;
 
+use crate::access::rules::Rules;
 use crate::access::{self, Access, Client, GET_SECRETS, Socket};
 use crate::api_error::ApiError;
 use crate::config::{Bounds, TcpSettings};
 use crate::scrape::http::Listener;
-use crate::server::wire::body::{Call, ResponseBody};
-use crate::server::wire::budget::{AnswerBudget, ConnectionBudget, Shares};
-use crate::server::wire::{Calls, FIELDS_MAX, Wire};
 use crate::telemetry::metrics::Metrics;
-use client::ClientSocket;
-use linger::LingeringSocket;
-use rates::{Rate, Rates};
-use slots::{Limits, Owner, Slot, Slots};
-use tls::{AcceptedStream, Admission, TlsStream};
-
-pub use tls::{CertificateError, Certificates};
+use crate::telemetry::metrics::calls::CallTimer;
+pub(crate) use methods::OTHER_MESSAGE_MAX;
+use weight::Weigher;
 
 /// Maximum size of buffered responses of a stream whose client does not read, in bytes.
 const SEND_BUFFER: usize = 32 << 10;
@@ -72,10 +71,6 @@ const ANSWER: Duration = Duration::from_secs(10);
 const REVOKED: Duration = Duration::from_secs(1);
 /// Idle time after which a closing connection is closed: a call may still arrive.
 const QUIET: Duration = Duration::from_millis(200);
-/// Prefix of the methods with a configured message size limit.
-const EXECUTOR: &str = "/executor.v1.Executor/";
-/// Maximum message size of all other services, in bytes.
-pub(crate) const OTHER_MESSAGE_MAX: usize = 4 << 20;
 /// Maximum message size on the containers' socket in bytes: an id.
 pub(crate) const RUNTIME_MESSAGE_MAX: usize = 4096;
 /// Minimum interval between two log entries about refused connections.
@@ -173,8 +168,8 @@ fn limits_of_operators(Bounds { connections: all, .. }: Bounds) -> Limits {
 pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool>) {
     let routes = endpoint.routes.clone().prepare();
     let shares = match endpoint.socket {
-        Socket::Main(_) => Shares::LOCAL,
-        Socket::Runtime => Shares::RUNTIME,
+        Socket::Main(_) => Shares::WITH_ROOT,
+        Socket::Runtime => Shares::ONE_CONNECTION,
     };
     let (slots, budget) = (Slots::new(endpoint.limits), AnswerBudget::new(shares));
     let (alive, mut ended) = mpsc::channel::<Infallible>(1);
@@ -273,17 +268,19 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
 pub(crate) fn serve_tcp(
     listener: StdTcpListener,
     settings: &TcpSettings,
-    certificates: Arc<Certificates>,
+    certificates: Arc<tls::Certificates<Rules>>,
     routes: Routes,
     bounds: Bounds,
     metrics: Arc<Metrics>,
     stopping: watch::Receiver<bool>,
 ) -> std::io::Result<impl Future<Output = ()> + use<>> {
-    let mut guests = tls::open(listener, settings, certificates, Arc::clone(&metrics), stopping.clone())?;
+    let counted = Arc::clone(&metrics);
+    let mut guests =
+        tls::open(listener, settings.limits, certificates, move || counted.stranger_refused(), stopping.clone())?;
     let routes = routes.prepare();
     Ok(async move {
         let limits = limits_of_operators(bounds);
-        let (slots, budget) = (Slots::new(limits), AnswerBudget::new(Shares::REMOTE));
+        let (slots, budget) = (Slots::new(limits), AnswerBudget::new(Shares::WITHOUT_ROOT));
         let (alive, mut ended) = mpsc::channel::<Infallible>(1);
         let mut refusals = Refusals::default();
         while let Some(AcceptedStream { caller, stream, session, admission, place }) = guests.recv().await {
@@ -358,7 +355,7 @@ struct Connection {
     /// Error for every call, if none can be executed.
     shortage: Option<ApiError>,
     /// Admission of a caller over TCP.
-    admission: Option<Admission>,
+    admission: Option<Admission<Rules>>,
     stopping: watch::Receiver<bool>,
     metrics: Arc<Metrics>,
     _alive: mpsc::Sender<Infallible>,
@@ -396,9 +393,11 @@ impl Connection {
             }
         };
         let revoked = async {
-            match admission {
-                Some(admission) => admission.revoked().await,
-                None => std::future::pending().await,
+            match (admission, &client) {
+                (Some(admission), Client::Remote(caller)) => {
+                    admission.revoked(caller.subscribe(), || caller.check_permission()).await
+                }
+                _ => std::future::pending().await,
             }
         };
         let mut patience = ANSWER;
@@ -485,7 +484,7 @@ fn call(
     (check, client): (&CallCheck<'_>, &Client),
     (calls, budget, metrics): (&Calls, &ConnectionBudget, &Arc<Metrics>),
     shadow: http::Request<Incoming>,
-) -> impl Future<Output = Result<http::Response<ResponseBody>, Status>> + use<> {
+) -> impl Future<Output = Result<http::Response<ResponseBody<CallTimer>>, Status>> + use<> {
     let call = Call::new(calls, shadow);
     let checked = call.as_ref().map(|call| check(&call.request.path));
     let timer = call.as_ref().map(|call| metrics.call(&call.request.path));
@@ -509,24 +508,25 @@ fn call(
             }
             return Ok(call.refuse().answer(Status::from(problem).into_http(), None, false, timer));
         }
-        let is_strict = match call.is_strict() {
+        let is_strict = match methods::is_strict(&call.request.fields) {
             Ok(is_strict) => is_strict,
             Err(problem) => return Ok(call.refuse().answer(Status::from(problem).into_http(), None, false, timer)),
         };
-        let permit = match budget.reserve(&call.request.path).await {
+        let kind = methods::answer_kind(&call.request.path);
+        let permit = match budget.reserve(kind).await {
             Ok(permit) => permit,
             Err(why) => {
                 return Ok(call.refuse().answer(Status::resource_exhausted(why).into_http(), None, false, timer));
             }
         };
         let secrets = call.request.path == GET_SECRETS;
-        let is_stream = access::is_stream(&call.request.path);
-        let of_executor = call.request.path.starts_with(EXECUTOR);
-        let (mut request, answering) =
-            call.open(if of_executor { bounds.message_bytes } else { OTHER_MESSAGE_MAX }, is_strict);
+        let most = methods::message_max(&call.request.path, bounds.message_bytes);
+        let streams_requests = methods::streams_requests(&call.request.path);
+        let weigher = Weigher::from_method(&call.request.path).strict(is_strict);
+        let (mut request, answering) = call.open(most, streams_requests, weigher);
         request.extensions_mut().insert(client);
         let Ok(response) = routes.call(request).await;
-        Ok(match is_stream {
+        Ok(match kind == AnswerKind::Stream {
             true => answering.answer(response, Some(permit), secrets, timer),
             false => answering.answer_whole(response, permit, secrets, timer).await,
         })

@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use executor_providers::Grant;
+use executor_transport::tls::CertificatePolicy;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -75,9 +76,20 @@ impl Rules {
     }
 }
 
+impl CertificatePolicy for Rules {
+    type Caller = Caller;
+
+    fn identify(self: &Arc<Self>, certificate: &[u8]) -> Result<Caller, String> {
+        let identity = Identity::from_certificate(certificate)
+            .map_err(|error| format!("its certificate is malformed: {error}"))?;
+        let shown = identity.to_string();
+        Caller::new(identity, self).ok_or_else(|| format!("no entry of [[callers]] matches its certificate ({shown})"))
+    }
+}
+
 /// A caller over TCP, checked against the rules in force at each call.
 #[derive(Clone, Debug)]
-pub(crate) struct Caller {
+pub struct Caller {
     identity: Arc<Identity>,
     /// Hash of the identity. Connections with the same number share one caller's limits.
     pub(crate) number: u32,

@@ -12,6 +12,7 @@ use executor_proto::v1;
 use executor_proto::v1::get_archive_response::Part as Out;
 use executor_proto::v1::path_stat::Kind as PathKind;
 use executor_proto::v1::put_archive_request::Part as In;
+use executor_transport::wire::conversation::{Answers, Conversation, Outlet, Requests};
 use prost::Message as _;
 use rustix::fs::FileType;
 use rustix::io::Errno;
@@ -24,7 +25,6 @@ use crate::api_error::{ApiError, Kind};
 use crate::node::Node;
 use crate::operations::copy::{REPORT_MAX, all, failure, fill, succeeded};
 use crate::operations::exec::{self, CopyDirection, ExecOutcome, ExecSession, Stdio, StdioFd};
-use crate::server::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
 /// Chunk size of an archive, in bytes.
 const CHUNK: usize = 16 << 10;

@@ -13,6 +13,7 @@ use executor_proto::v1::attach_request::Part as In;
 use executor_proto::v1::attach_response::Part as Out;
 use executor_proto::v1::{self, AttachRequest, AttachResponse};
 use executor_sys::seqpacket::Seqpacket;
+use executor_transport::wire::conversation::{Answers, Conversation, Outlet, Requests};
 use tonic::{Status, Streaming};
 use zeroize::{Zeroize as _, Zeroizing};
 
@@ -23,7 +24,6 @@ use crate::ipc::packets::Packets;
 use crate::model::container::Handle;
 use crate::model::container::link::shim_is_gone;
 use crate::node::Node;
-use crate::server::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
 /// Time limit for sending the shim the message that the client leaves.
 const LEAVE: Duration = Duration::from_secs(1);

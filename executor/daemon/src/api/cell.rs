@@ -7,6 +7,7 @@ use executor_core::validate::Violation;
 use executor_core::validate::ViolationReason::{InvalidFormat, OutOfRange, Required, TooLong};
 use executor_proto::v1;
 use executor_proto::v1::cell_server::{Cell, CellServer};
+use executor_transport::wire::conversation::{Answers, Conversation, Outlet};
 use tonic::{Request, Response, Status};
 
 use super::{convert, info};
@@ -17,7 +18,6 @@ use crate::node::Node;
 use crate::operations::reserve;
 use crate::requests::draft;
 use crate::server::OTHER_MESSAGE_MAX;
-use crate::server::wire::conversation::{Answers, Conversation, Outlet};
 
 /// Drain deadline if the request has none.
 const DEADLINE_DEFAULT: Duration = Duration::from_secs(600);

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use executor_core::ident::ContainerId;
 use executor_core::validate::ViolationReason;
 use executor_proto::v1;
+use executor_transport::wire::conversation::{Answers, Conversation, Outlet};
 
 use super::convert;
 use crate::api_error::{ApiError, Kind};
 use crate::node::Node;
-use crate::server::wire::conversation::{Answers, Conversation, Outlet};
 use crate::store::event_log::Position;
 
 /// Maximum number of events that a stream reads from the log at a time and buffers for its client. The log does not

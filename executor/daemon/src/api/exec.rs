@@ -10,6 +10,7 @@ use executor_proto::v1::exec_request::Part as In;
 use executor_proto::v1::exec_response::Part as Out;
 use executor_proto::v1::{self, ExecRequest, ExecResponse, ExitStatus, exit_status};
 use executor_sys::pty::{self, Window};
+use executor_transport::wire::conversation::{Answers, Conversation, Outlet, Requests};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tonic::{Status, Streaming};
@@ -19,7 +20,6 @@ use super::first_message;
 use crate::api_error::{ApiError, Kind};
 use crate::node::Node;
 use crate::operations::exec::{self, ExecOutcome, ExecSession, Start, Stdio, StdioFd};
-use crate::server::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
 /// Maximum output in a message, in bytes.
 const CHUNK: usize = 16 << 10;

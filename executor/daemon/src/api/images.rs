@@ -12,6 +12,7 @@ use executor_proto::v1;
 use executor_proto::v1::images_server::{Images, ImagesServer};
 use executor_proto::v1::import_image_request::Part;
 use executor_proto::v1::pull_image_response::News;
+use executor_transport::wire::conversation::{Answers, Conversation, Outlet, Requests};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::convert;
@@ -20,7 +21,6 @@ use crate::images::{self, of_image, of_image_in};
 use crate::node::Node;
 use crate::requests::draft;
 use crate::server::OTHER_MESSAGE_MAX;
-use crate::server::wire::conversation::{Answers, Conversation, Outlet, Requests};
 
 /// Minimum interval between two progress messages of a pull.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);

@@ -10,6 +10,7 @@ use executor_core::logline::Entry;
 use executor_core::time::Timestamp;
 use executor_core::validate::{Violation, ViolationReason};
 use executor_proto::v1;
+use executor_transport::wire::conversation::{Answers, Conversation, Outlet};
 
 use super::{StreamError, convert};
 use crate::api_error::{ApiError, Kind};
@@ -18,7 +19,6 @@ use crate::logs::tail::Tail;
 use crate::logs::watch::Subscription;
 use crate::model::container::{Handle, Presence};
 use crate::node::Node;
-use crate::server::wire::conversation::{Answers, Conversation, Outlet};
 
 /// Maximum interval between two reads of the clock.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(1);

@@ -10,6 +10,7 @@ use executor_core::plan::OutputSource;
 use executor_core::validate::{FieldFault, ViolationReason};
 use executor_proto::v1;
 use executor_proto::v1::get_outputs_response::Part;
+use executor_transport::wire::conversation::{Answers, Conversation, Outlet};
 use tokio::task::spawn_blocking;
 
 use super::StreamError;
@@ -17,7 +18,6 @@ use crate::api_error::{ApiError, Kind};
 use crate::model::container::Handle;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;
-use crate::server::wire::conversation::{Answers, Conversation, Outlet};
 use crate::store::outputs::{OpenOutput, Outputs, OutputsError};
 
 /// Content of a message, in bytes.

@@ -8,6 +8,7 @@ use executor_core::ident::ContainerId;
 use executor_core::validate::Violation;
 use executor_core::validate::ViolationReason::{InvalidFormat, OutOfRange, TooMany};
 use executor_proto::v1;
+use executor_transport::wire::conversation::{Answers, Conversation, Outlet};
 use tokio::time::Instant;
 
 use super::convert;
@@ -16,7 +17,6 @@ use crate::model::status::ContainerStatus;
 use crate::node::Node;
 use crate::operations::stats::{self, ContainerSelection, UsageReading};
 use crate::requests::draft;
-use crate::server::wire::conversation::{Answers, Conversation, Outlet};
 
 /// Maximum number of ids in a request, and of containers on a page.
 const MOST: usize = 1000;

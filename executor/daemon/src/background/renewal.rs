@@ -9,12 +9,13 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use executor_transport::tls::Certificates;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use crate::access::rules::Rules;
 use crate::node::Node;
-use crate::server::Certificates;
 
 /// Delay after a change before the files are read, because several files are often written in sequence.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -46,7 +47,11 @@ pub(crate) fn watch<'a>(node: &Node, files: impl IntoIterator<Item = &'a Path>, 
 }
 
 /// Keeps the certificates current until the daemon stops.
-pub(crate) async fn run_certificate_reload(node: Arc<Node>, certificates: Arc<Certificates>, mut hangup: Signal) {
+pub(crate) async fn run_certificate_reload(
+    node: Arc<Node>,
+    certificates: Arc<Certificates<Rules>>,
+    mut hangup: Signal,
+) {
     let mut expired = certificates.expires_in().is_none();
     loop {
         let mut changes = watch(&node, certificates.files(), "certificates");

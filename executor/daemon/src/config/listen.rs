@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use executor_transport::tls::{HandshakeLimits, TlsFiles};
 use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
@@ -108,25 +109,10 @@ pub struct TcpSettings {
     pub address: SocketAddr,
     /// Certificate and key files.
     pub files: TlsFiles,
-    /// Maximum number of concurrent handshakes.
-    pub handshakes: usize,
-    /// Time limit for a handshake.
-    pub handshake_time: Duration,
-    /// Maximum number of connections per address, including those in the handshake.
-    pub each: usize,
+    /// Limits before a client's certificate is verified.
+    pub limits: HandshakeLimits,
     /// Callers and their allowed methods.
     pub callers: Callers,
-}
-
-/// Files of the TCP listener.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// Certificate chain (PEM).
-    pub certificate: PathBuf,
-    /// Private key of the certificate (PEM).
-    pub key: PathBuf,
-    /// CA certificates for client certificates (PEM).
-    pub client_ca: PathBuf,
 }
 
 impl Tcp {
@@ -185,9 +171,7 @@ impl Tcp {
         Ok(Some(TcpSettings {
             address,
             files,
-            handshakes,
-            handshake_time: Duration::from_secs(self.handshake_seconds),
-            each,
+            limits: HandshakeLimits { handshakes, time: Duration::from_secs(self.handshake_seconds), each },
             callers: Callers(callers),
         }))
     }

@@ -311,7 +311,7 @@ fn a_listener_over_tcp_has_its_files_and_callers() {
     assert_eq!(config.listen, Path::new("/s"));
     let tcp = config.tcp.unwrap();
     assert_eq!((tcp.address.to_string().as_str(), &*tcp.files.key), ("127.0.0.1:7443", Path::new("/k")));
-    assert_eq!((tcp.handshakes, tcp.each, tcp.callers.0.len()), (512, 128, 1));
+    assert_eq!((tcp.limits.handshakes, tcp.limits.each, tcp.callers.0.len()), (512, 128, 1));
     assert_eq!(load("listen = 'unix:///t'", &[]).unwrap().listen, Path::new("/t"));
     let reported = load(&format!("[listen.tcp]\n{TCP}"), &[]).unwrap_err();
     assert!(reported.contains("callers = []: no client may call over TCP"), "{reported}");

@@ -3,12 +3,13 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 
 use executor_core::protocol::PACKET_MAX;
 use executor_sys::mutex::locked;
 use executor_sys::seqpacket::Seqpacket;
+use executor_transport::registration::watched_for;
 use prost::Message;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -62,21 +63,6 @@ impl Packets {
     ) -> io::Result<Option<(M, io::Result<Vec<OwnedFd>>)>> {
         self.0.async_io(Interest::READABLE, |socket| BUFFER.with_borrow_mut(|b| receive(socket, b))).await
     }
-}
-
-/// Registers a descriptor with the runtime, for reading and writing. The owner must keep its descriptor unchanged until
-/// it is dropped.
-pub(crate) fn watched<T: AsRawFd>(owner: T) -> io::Result<AsyncFd<T>> {
-    watched_for(owner, Interest::READABLE | Interest::WRITABLE)
-}
-
-/// Registers a descriptor with the runtime for one interest. The owner has the same obligation as in [`watched`].
-pub(crate) fn watched_for<T: AsRawFd>(owner: T, interest: Interest) -> io::Result<AsyncFd<T>> {
-    // Deprecated in favour of an unsafe variant, because a safe type could close or replace its descriptor while it is
-    // registered. The types that are registered here (Seqpacket, UnixStream, OwnedFd, Inotify, and the one of StdioFd)
-    // cannot.
-    #[allow(deprecated)]
-    AsyncFd::with_interest(owner, interest)
 }
 
 fn receive<M: Message + Default>(

@@ -10,12 +10,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use executor_sys::mutex::locked;
+use executor_transport::registration::watched;
 use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
-
-use crate::ipc::packets::watched;
 
 /// Events that count as a change: data written, files created or renamed, the directory removed.
 const CHANGES: WatchMask =

@@ -20,13 +20,14 @@ use executor_core::validate::{ExecDraft, Violation, ViolationReason, validate_ex
 use executor_proto::v1;
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::Seqpacket;
+use executor_transport::registration::watched;
 use prost::Message as _;
 use tokio::io::unix::AsyncFd;
 use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::api_error::{ApiError, Kind};
 use crate::ipc::memfiles::{self, WipedPayload};
-use crate::ipc::packets::{Packets, watched};
+use crate::ipc::packets::Packets;
 use crate::model::container::Handle;
 use crate::model::status::ContainerStatus;
 use crate::node::Node;

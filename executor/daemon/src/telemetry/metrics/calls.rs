@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use executor_transport::wire::body::CallObserver;
 use hyper::HeaderMap;
 
 use super::Metrics;
@@ -45,9 +46,10 @@ impl CallTimer {
         metrics.in_progress.inc();
         Self { metrics, method: access::method(path), began: Instant::now(), code: 1 }
     }
+}
 
-    /// Reads the status from the headers or trailers of a response.
-    pub(crate) fn take_status(&mut self, fields: &HeaderMap) {
+impl CallObserver for CallTimer {
+    fn response_fields(&mut self, fields: &HeaderMap) {
         if let Some(status) = fields.get("grpc-status") {
             let number = status.to_str().ok().and_then(|text| text.parse::<usize>().ok());
             self.code = number.filter(|number| *number < CODES.len()).unwrap_or(2);
@@ -80,7 +82,7 @@ mod tests {
             let mut timer = metrics.call(path);
             let mut fields = HeaderMap::new();
             status.into_iter().for_each(|status| drop(fields.insert("grpc-status", status.parse().unwrap())));
-            timer.take_status(&fields);
+            timer.response_fields(&fields);
         };
         for (path, status) in [
             ("/executor.v1.Executor/Get", Some("0")),

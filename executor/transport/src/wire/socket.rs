@@ -21,7 +21,7 @@ const PIECES: usize = 64;
 
 /// A connection's stream.
 #[derive(Debug)]
-pub(crate) struct Wire<S> {
+pub struct Wire<S> {
     stream: S,
     inbound: Inbound,
     outbound: Outbound,
@@ -33,7 +33,7 @@ pub(crate) struct Wire<S> {
 
 impl<S> Wire<S> {
     /// Creates the stream of a connection with these calls.
-    pub(crate) fn new(stream: S, calls: &Calls) -> Self {
+    pub fn new(stream: S, calls: &Calls) -> Self {
         let (inbound, outbound) = (Inbound::new(calls.clone()), Outbound::new(calls.clone()));
         Self { stream, inbound, outbound, buffer: vec![0; READ], unseen: 0..0 }
     }

@@ -1,15 +1,15 @@
 //! The TLS acceptor: TCP with mutual TLS.
 //!
 //! ```text
-//!  thread `tls`                                                      the runtime
-//!  accept ──> limiter ──> handshake ──> certificate, entry ──queue──>  slots, wire, services
+//!  thread `tls`                                                       the runtime
+//!  accept ──> limiter ──> handshake ──> certificate, caller ──queue──>  slots, wire, services
 //!               │            │               │
 //!            refused      too slow        refused with an alert
 //! ```
 //! Anyone can connect, so everything before the verified certificate is bounded: concurrent handshakes, their time and
 //! bytes, and connections per address. Handshakes run on a separate thread, so that those of unauthenticated clients do
-//! not delay calls. A client receives no HTTP/2 data until its certificate is verified and an entry of `[[callers]]`
-//! matches.
+//! not delay calls. A client receives no HTTP/2 data until its certificate is verified and identifies a caller
+//! ([`CertificatePolicy`]).
 //!
 //! Decrypted data is only in the session's own buffers, which are overwritten ([`session`]).
 
@@ -24,21 +24,17 @@ use std::net::{SocketAddr, TcpListener as StdTcpListener, TcpStream as StdTcpStr
 use std::sync::Arc;
 use std::time::Duration;
 
-use executor_sys::mutex::locked;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::access::rules::Caller;
-use crate::config::TcpSettings;
-use crate::telemetry::metrics::Metrics;
-
-pub(super) use admission::Admission;
-pub use certificates::{CertificateError, Certificates};
-use handshakes::{HandshakeLimiter, Place};
-use session::Session;
-pub(super) use stream::TlsStream;
+pub use admission::Admission;
+pub use certificates::{CertificateError, CertificatePolicy, Certificates, TlsFiles};
+use handshakes::HandshakeLimiter;
+pub use handshakes::Place;
+pub use session::Session;
+pub use stream::TlsStream;
 
 /// Maximum number of callers that wait for the runtime. The thread blocks beyond that.
 const QUEUE: usize = 32;
@@ -55,36 +51,52 @@ const LOGGED: u32 = 20;
 /// Stack size of the thread, in bytes.
 const STACK: usize = 512 << 10;
 
-/// A caller whose certificate was accepted.
-#[derive(Debug)]
-pub(super) struct AcceptedStream {
-    pub(super) caller: Caller,
-    pub(super) stream: StdTcpStream,
-    pub(super) session: Session,
-    pub(super) admission: Admission,
-    /// Counts the connection towards its address.
-    pub(super) place: Place,
+/// Limits before a client's certificate is verified.
+#[derive(Clone, Copy, Debug)]
+pub struct HandshakeLimits {
+    /// Maximum number of concurrent handshakes.
+    pub handshakes: usize,
+    /// Time limit for a handshake.
+    pub time: Duration,
+    /// Maximum number of connections per address, including those in the handshake.
+    pub each: usize,
 }
 
-/// Starts the thread that accepts connections. It ends when the daemon stops or the receiver of its callers is dropped.
+/// A caller whose certificate was accepted.
+#[derive(Debug)]
+pub struct AcceptedStream<R: CertificatePolicy> {
+    /// The caller that the certificate identifies.
+    pub caller: R::Caller,
+    /// The connected socket, which is non-blocking.
+    pub stream: StdTcpStream,
+    /// The session after its handshake.
+    pub session: Session,
+    /// Verifies the certificate during the connection.
+    pub admission: Admission<R>,
+    /// Counts the connection towards its address.
+    pub place: Place,
+}
+
+/// Starts the thread that accepts connections. It ends when `stopping` becomes true or the receiver of its callers is
+/// dropped. `refused` is called for each client that is refused.
 ///
 /// # Errors
 /// Returns an error if the thread cannot be created.
-pub(super) fn open(
+pub fn open<R: CertificatePolicy>(
     listener: StdTcpListener,
-    settings: &TcpSettings,
-    certificates: Arc<Certificates>,
-    metrics: Arc<Metrics>,
+    limits: HandshakeLimits,
+    certificates: Arc<Certificates<R>>,
+    refused: impl Fn() + Send + 'static,
     stopping: watch::Receiver<bool>,
-) -> io::Result<mpsc::Receiver<AcceptedStream>> {
+) -> io::Result<mpsc::Receiver<AcceptedStream<R>>> {
     let (sender, receiver) = mpsc::channel(QUEUE);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let door = TlsAcceptor {
-        crowd: HandshakeLimiter::new(settings.handshakes, settings.each),
-        time: settings.handshake_time,
+        crowd: HandshakeLimiter::new(limits.handshakes, limits.each),
+        time: limits.time,
         certificates,
         guests: sender,
-        metrics,
+        refused,
     };
     std::thread::Builder::new().name("tls".to_owned()).stack_size(STACK).spawn(move || {
         let tasks = tokio::task::LocalSet::new();
@@ -93,15 +105,16 @@ pub(super) fn open(
     Ok(receiver)
 }
 
-struct TlsAcceptor {
+struct TlsAcceptor<R: CertificatePolicy, F> {
     crowd: HandshakeLimiter,
     time: Duration,
-    certificates: Arc<Certificates>,
-    guests: mpsc::Sender<AcceptedStream>,
-    metrics: Arc<Metrics>,
+    certificates: Arc<Certificates<R>>,
+    guests: mpsc::Sender<AcceptedStream<R>>,
+    /// Called for each refused client.
+    refused: F,
 }
 
-impl TlsAcceptor {
+impl<R: CertificatePolicy, F: Fn() + 'static> TlsAcceptor<R, F> {
     async fn run(self, listener: StdTcpListener, mut stopping: watch::Receiver<bool>) {
         let listener = match TcpListener::from_std(listener) {
             Ok(listener) => listener,
@@ -123,14 +136,14 @@ impl TlsAcceptor {
                 }
             };
             let Some(place) = door.crowd.enter(address.ip(), Instant::now().into_std()) else {
-                door.metrics.stranger_refused();
+                (door.refused)();
                 log.borrow_mut().refused(Some(address), "too many handshakes at once, or connections of this address");
                 continue;
             };
             let (door, log) = (std::rc::Rc::clone(&door), std::rc::Rc::clone(&log));
             tokio::task::spawn_local(async move {
                 if let Err(why) = door.welcome(stream, place).await {
-                    door.metrics.stranger_refused();
+                    (door.refused)();
                     log.borrow_mut().refused(Some(address), &why);
                 }
             });
@@ -158,7 +171,7 @@ impl TlsAcceptor {
                     place.settle(Instant::now().into_std());
                     session.settle();
                     let chain = session.certificates().to_vec();
-                    let admission = Admission::new(Arc::clone(&self.certificates), caller.clone(), chain);
+                    let admission = Admission::new(Arc::clone(&self.certificates), chain);
                     tracing::debug!(%caller, "a caller connected");
                     let stream = stream.into_std().map_err(|error| error.to_string())?;
                     // Sending fails only if the daemon is stopping.

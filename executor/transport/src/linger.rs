@@ -15,20 +15,20 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// A second descriptor of a connection's socket, which keeps the socket open.
 #[derive(Debug)]
-pub(super) struct LingeringSocket(OwnedFd);
+pub struct LingeringSocket(OwnedFd);
 
 impl LingeringSocket {
     /// Duplicates the descriptor.
     ///
     /// # Errors
     /// Returns an error if no descriptor is left.
-    pub(super) fn from_stream(stream: &impl AsFd) -> io::Result<Self> {
+    pub fn from_stream(stream: &impl AsFd) -> io::Result<Self> {
         Ok(Self(stream.as_fd().try_clone_to_owned()?))
     }
 
     /// Shuts down the write side. Resolves when the client has read everything or is gone, at the latest at the
     /// deadline.
-    pub(super) async fn until_read(self, deadline: Instant) {
+    pub async fn until_read(self, deadline: Instant) {
         let _ = rustix::net::shutdown(&self.0, rustix::net::Shutdown::Write); // fails if the client is gone
         let read = async {
             while unread(&self.0).is_ok_and(|bytes| bytes > 0) {

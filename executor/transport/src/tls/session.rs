@@ -27,7 +27,7 @@ const PLAIN_MAX: usize = 16 << 10;
 const OVERHEAD: usize = 64;
 
 /// A server-side session.
-pub(in super::super) struct Session {
+pub struct Session {
     connection: UnbufferedServerConnection,
     /// Received encrypted bytes, followed by zeros.
     incoming: Vec<u8>,

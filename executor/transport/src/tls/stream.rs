@@ -7,12 +7,12 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::super::client::ClientSocket;
 use super::session::Session;
+use crate::client_socket::ClientSocket;
 
 /// A caller's decrypted stream.
 #[derive(Debug)]
-pub(in super::super) struct TlsStream {
+pub struct TlsStream {
     socket: ClientSocket<TcpStream>,
     session: Session,
     /// Bytes that are encrypted but not completely in the socket yet; they are reported as written once they are.
@@ -21,7 +21,7 @@ pub(in super::super) struct TlsStream {
 }
 
 impl TlsStream {
-    pub(in super::super) fn new(socket: ClientSocket<TcpStream>, session: Session) -> Self {
+    pub fn new(socket: ClientSocket<TcpStream>, session: Session) -> Self {
         Self { socket, session, accepted: 0, closing: false }
     }
 
@@ -71,8 +71,7 @@ impl AsyncWrite for TlsStream {
     }
 
     /// Reports bytes as written only when all of them are in the socket, so that the writer's unread count is accurate.
-    /// A writer that
-    /// has to wait calls again with the same bytes, and perhaps more.
+    /// A writer that has to wait calls again with the same bytes, and perhaps more.
     fn poll_write_vectored(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,

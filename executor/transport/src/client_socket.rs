@@ -12,11 +12,11 @@ use rustix::net::Shutdown;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 
-use crate::ipc::packets::watched_for;
+use crate::registration::watched_for;
 
 /// A client's socket: a unix or TCP socket.
 #[derive(Debug)]
-pub(super) struct ClientSocket<T: AsRawFd> {
+pub struct ClientSocket<T: AsRawFd> {
     /// Unset while the socket is re-registered, and permanently if that failed.
     socket: Option<AsyncFd<T>>,
     /// True if the socket is also registered for writing.
@@ -30,7 +30,7 @@ impl<T: AsRawFd> ClientSocket<T> {
     ///
     /// # Errors
     /// Returns an error if the runtime cannot register it.
-    pub(super) fn new(stream: T) -> io::Result<Self> {
+    pub fn new(stream: T) -> io::Result<Self> {
         let socket = watched_for(stream, Interest::READABLE)?;
         Ok(Self { socket: Some(socket), writing: false, reader: None })
     }

@@ -3,35 +3,35 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::slots::Owner;
+use crate::slots::Owner;
 
 /// Maximum number of remembered owners. Owners with a full allowance are forgotten first.
 const OWNERS_MAX: usize = 4096;
 
 /// Connection rate of one owner.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rate {
+pub struct Rate {
     /// Number of connections that are accepted at once after a pause.
-    pub(super) burst: u32,
+    pub burst: u32,
     /// Interval between further connections.
-    pub(super) interval: Duration,
+    pub interval: Duration,
 }
 
 /// Used allowance of each owner.
 #[derive(Debug)]
-pub(super) struct Rates {
+pub struct Rates {
     rate: Rate,
     /// Time at which an owner's allowance is full again.
     whole_at: HashMap<u64, Instant>,
 }
 
 impl Rates {
-    pub(super) fn new(rate: Rate) -> Self {
+    pub fn new(rate: Rate) -> Self {
         Self { rate, whole_at: HashMap::new() }
     }
 
     /// Admits a connection of this owner now; returns `false` if it exceeds the rate.
-    pub(super) fn admit(&mut self, owner: Owner, now: Instant) -> bool {
+    pub fn admit(&mut self, owner: Owner, now: Instant) -> bool {
         let Rate { burst, interval } = self.rate;
         let whole_at = self.whole_at.get(&owner.number()).copied().unwrap_or(now).max(now);
         if whole_at.duration_since(now) > interval * burst.saturating_sub(1) {

@@ -29,18 +29,18 @@ const UNREAD_MAX: usize = (1 << 20) + (64 << 10);
 
 /// Request head.
 #[derive(Debug, Default)]
-pub(crate) struct Request {
-    pub(crate) method: Method,
+pub struct Request {
+    pub method: Method,
     /// Path; empty if malformed.
-    pub(crate) path: String,
-    pub(crate) fields: HeaderMap,
+    pub path: String,
+    pub fields: HeaderMap,
     /// Size of the fields as defined in RFC 9113.
-    pub(crate) size: usize,
+    pub size: usize,
 }
 
 /// Calls of a connection, shared by its reader, its writer and the calls themselves.
 #[derive(Clone, Debug)]
-pub(crate) struct Calls(Arc<Shared>);
+pub struct Calls(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -102,7 +102,7 @@ struct Stream {
 
 impl Calls {
     /// Creates the calls of a connection with at most this many concurrent streams.
-    pub(crate) fn new(streams: u32) -> Self {
+    pub fn new(streams: u32) -> Self {
         let state = State {
             streams: HashMap::new(),
             newest: 0,
@@ -127,28 +127,28 @@ impl Calls {
     }
 
     /// Returns true if no call is in progress.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.state().streams.is_empty()
     }
 
     /// Returns true if the client has sent its preface and acknowledged the settings.
-    pub(crate) fn is_settled(&self) -> bool {
+    pub fn is_settled(&self) -> bool {
         self.state().settled
     }
 
     /// Returns true if the client has made a call, even if it is over.
-    pub(crate) fn has_called(&self) -> bool {
+    pub fn has_called(&self) -> bool {
         self.state().newest > 0
     }
 
     /// Returns the bytes of responses that are not written to the socket, and the time of the client's last progress.
-    pub(crate) fn unwritten(&self) -> (usize, Instant) {
+    pub fn unwritten(&self) -> (usize, Instant) {
         let state = self.state();
         (state.unwritten, state.progress)
     }
 
     /// Resolves if a response with secrets was not read within this time.
-    pub(crate) async fn secrets_not_taken(&self, within: std::time::Duration) {
+    pub async fn secrets_not_taken(&self, within: std::time::Duration) {
         loop {
             let begun = self.0.secrets.notified();
             let oldest = self.state().secrets;
@@ -230,7 +230,7 @@ impl Calls {
 /// Methods for the calls.
 impl Calls {
     /// Takes the head of a stream's request; `None` if the stream is gone.
-    pub(crate) fn start(&self, id: u32) -> Option<Request> {
+    pub fn start(&self, id: u32) -> Option<Request> {
         self.state().streams.get_mut(&id)?.request.take()
     }
 

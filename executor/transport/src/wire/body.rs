@@ -18,56 +18,57 @@ use super::budget::AnswerPermit;
 use super::calls::{Calls, Request};
 use super::conversation::Conversation;
 use super::hpack;
-use super::weight::Weigher;
-use crate::api_error::{ApiError, Kind};
-use crate::telemetry::metrics::calls::CallTimer;
 
 /// Zeros for the library in place of a response.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Size of gRPC's message prefix: a flag byte and a four-byte length.
 const PREFIX: usize = 5;
-/// Metadata key with which a client requests rejection of unknown fields.
-const STRICT_FIELDS: &str = "executor-strict-fields";
 /// A message without content.
 const EMPTY: Bytes = Bytes::from_static(&[0; PREFIX]);
 
+/// Checks the complete messages of a request before they are decoded.
+pub trait MessageCheck: Send + Unpin + 'static {
+    /// Checks one message, without gRPC's prefix.
+    ///
+    /// # Errors
+    /// Returns the status with which the call ends if the message must not be decoded.
+    fn check(&self, message: &[u8]) -> Result<(), Status>;
+}
+
+/// Observes a call until its response is written or abandoned, which drops the observer.
+pub trait CallObserver: Send + Unpin + 'static {
+    /// Receives the fields of the response's head, and later those of its trailers. One of them has `grpc-status`.
+    fn response_fields(&mut self, fields: &HeaderMap);
+}
+
 /// A call with its own request.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub struct Call {
     calls: Calls,
     id: u32,
-    pub(crate) request: Request,
+    /// Head of the request.
+    pub request: Request,
     body: Incoming,
 }
 
 impl Call {
     /// Returns the call of the library's request; `None` if its stream is gone, or exceeded the limit.
-    pub(crate) fn new(calls: &Calls, shadow: http::Request<Incoming>) -> Option<Self> {
+    pub fn new(calls: &Calls, shadow: http::Request<Incoming>) -> Option<Self> {
         let id = shadow.uri().path().strip_prefix('/')?.parse().ok()?;
         let request = calls.start(id)?;
         Some(Self { calls: calls.clone(), id, request, body: shadow.into_body() })
     }
 
-    /// Returns true if the client requests rejection of unknown fields.
-    ///
-    /// # Errors
-    /// Returns an error if the value is neither `true` nor `false`.
-    pub(crate) fn is_strict(&self) -> Result<bool, ApiError> {
-        let mut values = self.request.fields.get_all(STRICT_FIELDS).iter();
-        match (values.next().map(|value| value.as_bytes()), values.next()) {
-            (None | Some(b"false"), None) => Ok(false),
-            (Some(b"true"), None) => Ok(true),
-            _ => {
-                Err(ApiError::new(Kind::Invalid, format!("metadata {STRICT_FIELDS}: must be `true` or `false`, once")))
-            }
-        }
-    }
-
-    /// Returns the request, whose messages have at most `most` bytes, and the responder.
-    pub(crate) fn open(self, most: usize, is_strict: bool) -> (http::Request<RequestBody>, Responder) {
+    /// Returns the request, whose messages have at most `most` bytes and pass `check`, and the responder. A stream of
+    /// requests goes through the [`Conversation`] in the request's extensions if `streams_requests` is true.
+    pub fn open<C: MessageCheck>(
+        self,
+        most: usize,
+        streams_requests: bool,
+        check: C,
+    ) -> (http::Request<RequestBody<C>>, Responder) {
         let Self { calls, id, request: Request { method, path, fields, .. }, body } = self;
-        let conversation = Conversation::new(&path);
-        let weigher = Weigher::from_method(&path).strict(is_strict);
+        let conversation = Conversation::new(streams_requests);
         let body = RequestBody {
             body,
             calls: calls.clone(),
@@ -76,7 +77,7 @@ impl Call {
             parser: Parser::Prefix([0; PREFIX], 0),
             ready: VecDeque::new(),
             most,
-            weigher,
+            check,
             conversation: conversation.clone(),
         };
         let mut request = http::Request::new(body);
@@ -89,16 +90,16 @@ impl Call {
     }
 
     /// Returns the responder of a call that is not executed.
-    pub(crate) fn refuse(self) -> Responder {
+    pub fn refuse(self) -> Responder {
         self.calls.drop_body(self.id);
-        let conversation = Conversation::new("");
+        let conversation = Conversation::new(false);
         Responder { calls: self.calls, id: self.id, conversation }
     }
 }
 
 /// Responder of a call.
 #[derive(Debug)]
-pub(crate) struct Responder {
+pub struct Responder {
     calls: Calls,
     id: u32,
     conversation: Conversation,
@@ -106,15 +107,14 @@ pub(crate) struct Responder {
 
 impl Responder {
     /// Responds with one message, which is encoded at once, so that it occupies only its own size while the client
-    /// reads slowly. If
-    /// there is no space for it, the call is refused.
-    pub(crate) async fn answer_whole(
+    /// reads slowly. If there is no space for it, the call is refused.
+    pub async fn answer_whole<O: CallObserver>(
         self,
         answer: http::Response<Body>,
         mut permit: AnswerPermit,
         secrets: bool,
-        timer: CallTimer,
-    ) -> http::Response<ResponseBody> {
+        observer: O,
+    ) -> http::Response<ResponseBody<O>> {
         let (head, mut body) = answer.into_parts();
         let (mut parts, mut trailers) = (Vec::new(), None);
         let mut failure = None;
@@ -133,10 +133,10 @@ impl Responder {
         };
         if let Err(status) = room {
             drop(parts);
-            return self.answer(status.into_http(), Some(permit), false, timer);
+            return self.answer(status.into_http(), Some(permit), false, observer);
         }
         let (calls, id) = (self.calls.clone(), self.id);
-        let mut shadow = self.answer(http::Response::from_parts(head, Body::empty()), Some(permit), secrets, timer);
+        let mut shadow = self.answer(http::Response::from_parts(head, Body::empty()), Some(permit), secrets, observer);
         let body = shadow.body_mut();
         for part in parts {
             body.owed += part.len();
@@ -150,24 +150,23 @@ impl Responder {
     }
 
     /// Responds. Returns the response that the library gets. `secrets` is true if the response holds secrets; the
-    /// permit is released
-    /// when the response is written.
-    pub(crate) fn answer(
+    /// permit is released when the response is written.
+    pub fn answer<O: CallObserver>(
         self,
         answer: http::Response<Body>,
         permit: Option<AnswerPermit>,
         secrets: bool,
-        mut timer: CallTimer,
-    ) -> http::Response<ResponseBody> {
+        mut observer: O,
+    ) -> http::Response<ResponseBody<O>> {
         let Self { calls, id, conversation } = self;
         let (head, body) = answer.into_parts();
         let mut block = Vec::new();
         hpack::put_status(&mut block, head.status.as_u16());
         put_fields(&mut block, &head.headers);
-        timer.take_status(&head.headers);
+        observer.response_fields(&head.headers);
         calls.answer(id, block, permit, secrets);
         let mut shadow =
-            http::Response::new(ResponseBody { body, calls, id, owed: 0, trailers: false, conversation, timer });
+            http::Response::new(ResponseBody { body, calls, id, owed: 0, trailers: false, conversation, observer });
         *shadow.status_mut() = head.status;
         shadow
     }
@@ -181,7 +180,7 @@ fn put_fields(block: &mut Vec<u8>, fields: &HeaderMap) {
 
 /// Body of a request.
 #[derive(Debug)]
-pub(crate) struct RequestBody {
+pub struct RequestBody<C> {
     body: Incoming,
     calls: Calls,
     id: u32,
@@ -190,7 +189,7 @@ pub(crate) struct RequestBody {
     parser: Parser,
     ready: VecDeque<Bytes>,
     most: usize,
-    weigher: Weigher,
+    check: C,
     conversation: Conversation,
 }
 
@@ -204,7 +203,7 @@ enum Parser {
     Over,
 }
 
-impl RequestBody {
+impl<C: MessageCheck> RequestBody<C> {
     /// Parses bytes from the client.
     fn feed(&mut self, mut bytes: &[u8]) -> Result<(), Status> {
         while !bytes.is_empty() {
@@ -258,7 +257,7 @@ impl RequestBody {
         let Parser::Message(message, 0) = &mut self.parser else { return Ok(()) };
         let message = std::mem::take(message);
         self.parser = Parser::Prefix([0; PREFIX], 0);
-        self.weigher.check(&message[PREFIX..])?;
+        self.check.check(&message[PREFIX..])?;
         let message = Bytes::from(message);
         if self.conversation.streams_requests() {
             self.conversation.push_request(message.slice(PREFIX..));
@@ -279,7 +278,7 @@ impl RequestBody {
     }
 }
 
-impl hyper::body::Body for RequestBody {
+impl<C: MessageCheck> hyper::body::Body for RequestBody<C> {
     type Data = Bytes;
     type Error = Status;
 
@@ -321,7 +320,7 @@ impl hyper::body::Body for RequestBody {
     }
 }
 
-impl Drop for RequestBody {
+impl<C> Drop for RequestBody<C> {
     fn drop(&mut self) {
         self.calls.drop_body(self.id);
     }
@@ -329,7 +328,7 @@ impl Drop for RequestBody {
 
 /// Response body, as the library gets it.
 #[derive(Debug)]
-pub(crate) struct ResponseBody {
+pub struct ResponseBody<O> {
     body: Body,
     calls: Calls,
     id: u32,
@@ -338,19 +337,19 @@ pub(crate) struct ResponseBody {
     /// True if the trailers are ready and the library has not received its own yet.
     trailers: bool,
     conversation: Conversation,
-    timer: CallTimer,
+    observer: O,
 }
 
-impl ResponseBody {
+impl<O: CallObserver> ResponseBody<O> {
     fn finish(&mut self, trailers: &HeaderMap) {
         let mut block = Vec::new();
         put_fields(&mut block, trailers);
-        self.timer.take_status(trailers);
+        self.observer.response_fields(trailers);
         self.calls.finish(self.id, block);
     }
 }
 
-impl hyper::body::Body for ResponseBody {
+impl<O: CallObserver> hyper::body::Body for ResponseBody<O> {
     type Data = Bytes;
     type Error = Status;
 

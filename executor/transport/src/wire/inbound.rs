@@ -14,7 +14,7 @@ use super::frame::{self, HEADER, Head, PAYLOAD_MAX, PREFACE, code, flag, kind};
 use super::hpack::{self, Decoder, ENTRY_OVERHEAD};
 
 /// Maximum size of a request's header list in bytes; many times the tokens and trace contexts of a gRPC call.
-pub(crate) const FIELDS_MAX: usize = 16 << 10;
+pub const FIELDS_MAX: usize = 16 << 10;
 /// Maximum size of a header block that is decoded, even if only to be refused, in bytes.
 const BLOCK_MAX: usize = 256 << 10;
 /// Maximum number of frames of a header block.

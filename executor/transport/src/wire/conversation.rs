@@ -21,17 +21,10 @@ use tonic::{Extensions, Status, Streaming};
 const WAITING_MAX: usize = 32 << 10;
 /// Maximum number of a stream's queued responses.
 const DEPTH: usize = 32;
-/// Methods with request streams.
-const REQUEST_STREAMS: [&str; 4] = [
-    "/executor.v1.Executor/Exec",
-    "/executor.v1.Executor/Attach",
-    "/executor.v1.Executor/PutArchive",
-    "/executor.v1.Images/Import",
-];
 
 /// Messages of a call, shared by its handler and its bodies.
 #[derive(Clone, Debug)]
-pub(crate) struct Conversation(Arc<Shared>);
+pub struct Conversation(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -72,10 +65,10 @@ fn encoded(message: &impl Message) -> Bytes {
 }
 
 impl Conversation {
-    /// Creates the conversation of a call of this method.
-    pub(super) fn new(method: &str) -> Self {
+    /// Creates the conversation of a call. `streams_requests` is true if requests arrive as empty messages.
+    pub(super) fn new(streams_requests: bool) -> Self {
         Self(Arc::new(Shared {
-            streams_requests: REQUEST_STREAMS.contains(&method),
+            streams_requests,
             streams_answers: AtomicBool::new(false),
             incoming: Mutex::default(),
             outgoing: Mutex::default(),
@@ -87,7 +80,7 @@ impl Conversation {
     ///
     /// # Errors
     /// Returns an internal error if the request did not come through a connection.
-    pub(crate) fn from_extensions(extensions: &Extensions) -> Result<Self, Status> {
+    pub fn from_extensions(extensions: &Extensions) -> Result<Self, Status> {
         extensions.get::<Self>().cloned().ok_or_else(|| Status::internal("the call has no connection"))
     }
 
@@ -117,21 +110,21 @@ impl Conversation {
     }
 
     /// Returns the outlet for a handler's responses, and the stream that the handler returns.
-    pub(crate) fn answers<T: Message + Default>(&self) -> (Outlet<T>, Answers<T>) {
+    pub fn answers<T: Message + Default>(&self) -> (Outlet<T>, Answers<T>) {
         self.0.streams_answers.store(true, Ordering::Release);
         let (sender, marks) = mpsc::channel(DEPTH);
         (Outlet { sender, conversation: self.clone(), of: PhantomData }, Answers { marks, of: PhantomData })
     }
 
     /// Returns the stream of requests.
-    pub(crate) fn requests<T: Message + Default>(&self, stream: Streaming<T>) -> Requests<T> {
+    pub fn requests<T: Message + Default>(&self, stream: Streaming<T>) -> Requests<T> {
         Requests { stream, conversation: self.clone() }
     }
 }
 
 /// Stream of empty messages that a handler returns.
 #[derive(Debug)]
-pub(crate) struct Answers<T> {
+pub struct Answers<T> {
     /// One item per response whose message is in the conversation, and an error at the end.
     marks: mpsc::Receiver<Option<Box<Status>>>,
     of: PhantomData<fn() -> T>,
@@ -148,11 +141,11 @@ impl<T: Default> tokio_stream::Stream for Answers<T> {
 
 /// The client no longer reads the responses.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ClientGone;
+pub struct ClientGone;
 
 /// Sender of a handler's responses.
 #[derive(Debug)]
-pub(crate) struct Outlet<T> {
+pub struct Outlet<T> {
     sender: mpsc::Sender<Option<Box<Status>>>,
     conversation: Conversation,
     of: PhantomData<fn(T)>,
@@ -169,7 +162,7 @@ impl<T: Message + Default> Outlet<T> {
     ///
     /// # Errors
     /// Returns an error if the client no longer reads.
-    pub(crate) async fn send(&self, answer: Result<T, Status>) -> Result<(), ClientGone> {
+    pub async fn send(&self, answer: Result<T, Status>) -> Result<(), ClientGone> {
         let mark = match answer {
             Ok(message) => {
                 let bytes = encoded(&message);
@@ -183,7 +176,7 @@ impl<T: Message + Default> Outlet<T> {
     }
 
     /// Sends if there is space now; otherwise returns `false`.
-    pub(crate) fn try_send(&self, message: &T) -> bool {
+    pub fn try_send(&self, message: &T) -> bool {
         let Ok(permit) = self.sender.try_reserve() else { return false };
         let fits = locked(&self.conversation.0.outgoing).push(encoded(message)).is_ok();
         if fits {
@@ -209,7 +202,7 @@ impl<T: Message + Default> Outlet<T> {
     }
 
     /// Resolves when the connection has consumed all responses, or the client no longer reads.
-    pub(crate) async fn taken(&self) {
+    pub async fn taken(&self) {
         loop {
             let taken = self.conversation.0.room.notified();
             tokio::pin!(taken);
@@ -225,14 +218,14 @@ impl<T: Message + Default> Outlet<T> {
     }
 
     /// Resolves when the client no longer reads.
-    pub(crate) async fn closed(&self) {
+    pub async fn closed(&self) {
         self.sender.closed().await;
     }
 }
 
 /// Requests of a call.
 #[derive(Debug)]
-pub(crate) struct Requests<T> {
+pub struct Requests<T> {
     stream: Streaming<T>,
     conversation: Conversation,
 }
@@ -242,7 +235,7 @@ impl<T: Message + Default> Requests<T> {
     ///
     /// # Errors
     /// Returns an error if the request is malformed, or the stream was aborted.
-    pub(crate) async fn next(&mut self) -> Result<Option<T>, Status> {
+    pub async fn next(&mut self) -> Result<Option<T>, Status> {
         if self.stream.message().await?.is_none() {
             return Ok(None);
         }

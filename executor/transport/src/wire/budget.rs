@@ -18,8 +18,6 @@ use executor_sys::mutex::locked;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::access;
-
 /// Maximum size of one connection's unread responses, in bytes.
 const CONNECTION: usize = 16 << 20;
 /// Maximum size of unread responses of all connections of a socket, in bytes.
@@ -39,17 +37,16 @@ pub(super) const PROGRESS: usize = 160 << 10;
 /// Interval of checks for stalled clients.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Unary methods whose response can be large.
-const LARGE_ANSWERS: [&str; 8] = [
-    "/executor.v1.Executor/List",
-    "/executor.v1.Executor/Get",
-    "/executor.v1.Executor/Stats",
-    "/executor.v1.Executor/GetSecrets",
-    "/executor.v1.Images/List",
-    "/executor.v1.Images/Inspect",
-    "/executor.v1.Pods/GetPod",
-    "/executor.v1.Pods/ListPods",
-];
+/// How much space the responses of a call take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerKind {
+    /// One small response, which takes its own size once it exists.
+    Small,
+    /// One response that can be large: space is reserved before it is created.
+    Large,
+    /// A stream of responses.
+    Stream,
+}
 
 /// Amount of memory or streams.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,7 +65,7 @@ const POOL: Amount = Amount { bytes: ALL, streams: STREAMS };
 
 /// How a socket's pool is divided.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shares {
+pub struct Shares {
     /// Maximum of one owner; does not apply to root.
     each: Amount,
     /// Part reserved for root.
@@ -76,17 +73,17 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// Shares of the control plane's socket, on which root may call.
-    pub(crate) const LOCAL: Self = Self { each: POOL.part(PART), kept: POOL.part(PART) };
-    /// Shares of TCP, where no caller is root.
-    pub(crate) const REMOTE: Self = Self { kept: Amount { bytes: 0, streams: 0 }, ..Self::LOCAL };
-    /// Shares of the containers' socket: all connections of a container share the space of one.
-    pub(crate) const RUNTIME: Self = Self { each: Amount { bytes: CONNECTION, streams: 0 }, ..Self::REMOTE };
+    /// For a socket on which root of the host may call: each owner has a part, and root a reserved one.
+    pub const WITH_ROOT: Self = Self { each: POOL.part(PART), kept: POOL.part(PART) };
+    /// For a socket on which no owner is root.
+    pub const WITHOUT_ROOT: Self = Self { kept: Amount { bytes: 0, streams: 0 }, ..Self::WITH_ROOT };
+    /// Likewise, and all connections of an owner share the space of one, without response streams.
+    pub const ONE_CONNECTION: Self = Self { each: Amount { bytes: CONNECTION, streams: 0 }, ..Self::WITHOUT_ROOT };
 }
 
 /// Budget of a socket's connections.
 #[derive(Clone, Debug)]
-pub(crate) struct AnswerBudget(Arc<Shared>);
+pub struct AnswerBudget(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -146,7 +143,7 @@ enum Full {
 
 /// Budget of one connection.
 #[derive(Clone, Debug)]
-pub(crate) struct ConnectionBudget {
+pub struct ConnectionBudget {
     all: AnswerBudget,
     owner: Arc<OwnerShare>,
     own: Arc<InUse>,
@@ -154,13 +151,13 @@ pub(crate) struct ConnectionBudget {
 
 /// Space for one response or stream, released on drop.
 #[derive(Debug)]
-pub(crate) struct AnswerPermit {
+pub struct AnswerPermit {
     budget: ConnectionBudget,
     amount: Amount,
 }
 
 impl AnswerBudget {
-    pub(crate) fn new(shares: Shares) -> Self {
+    pub fn new(shares: Shares) -> Self {
         Self(Arc::new(Shared {
             shares,
             owners: Mutex::default(),
@@ -172,7 +169,7 @@ impl AnswerBudget {
     }
 
     /// Returns the budget of a new connection of an owner. Container users never share root's budget.
-    pub(crate) fn connection(&self, owner: u64, is_root: bool) -> ConnectionBudget {
+    pub fn connection(&self, owner: u64, is_root: bool) -> ConnectionBudget {
         let mut owners = locked(&self.0.owners);
         let share = owners.get(&owner).and_then(Weak::upgrade);
         let share =
@@ -261,34 +258,37 @@ impl ConnectionBudget {
         }
     }
 
-    /// Waits until there is space to create the response of a method.
+    /// Waits until there is space to create the response of a call.
     ///
     /// # Errors
     /// Returns a message for the client if there was no space in time, or the owner has too many streams.
-    pub(crate) async fn reserve(&self, method: &str) -> Result<AnswerPermit, String> {
+    pub async fn reserve(&self, kind: AnswerKind) -> Result<AnswerPermit, String> {
         let mut amount = Amount::default();
-        if access::is_stream(method) {
-            amount.streams = 1;
-            self.take(amount).map_err(|full| match full {
-                Full::Owner | Full::Connection => format!(
-                    "this caller has {} calls with response streams open, which is the limit: end some of them",
-                    self.all.0.shares.each.streams
-                ),
-                Full::All => format!(
-                    "{STREAMS} calls with response streams are open, which is the limit of all callers: try again later"
-                ),
-            })?;
-        } else if LARGE_ANSWERS.contains(&method) {
-            amount.bytes = LARGE;
-            self.take_in_time(LARGE).await?;
+        match kind {
+            AnswerKind::Small => {}
+            AnswerKind::Large => {
+                amount.bytes = LARGE;
+                self.take_in_time(LARGE).await?;
+            }
+            AnswerKind::Stream => {
+                amount.streams = 1;
+                self.take(amount).map_err(|full| match full {
+                    Full::Owner | Full::Connection => format!(
+                        "this caller has {} calls with response streams open, which is the limit: end some of them",
+                        self.all.0.shares.each.streams
+                    ),
+                    Full::All => format!(
+                        "{STREAMS} calls with response streams are open, which is the limit of all callers: try again later"
+                    ),
+                })?;
+            }
         }
         Ok(AnswerPermit { budget: self.clone(), amount })
     }
 
     /// Resolves with the number of unread bytes if others wait for space and this connection's client is stalled.
-    /// `unread` returns
-    /// the unread bytes and the time of the last progress.
-    pub(crate) async fn stalled(&self, unread: impl Fn() -> (usize, Instant)) -> usize {
+    /// `unread` returns the unread bytes and the time of the last progress.
+    pub async fn stalled(&self, unread: impl Fn() -> (usize, Instant)) -> usize {
         loop {
             tokio::select! {
                 () = self.all.0.pressed.notified() => {}
@@ -307,7 +307,7 @@ impl AnswerPermit {
     ///
     /// # Errors
     /// Returns a message for the client if the response is larger than its reservation, and there was no space in time.
-    pub(crate) async fn resize(&mut self, bytes: usize) -> Result<(), String> {
+    pub async fn resize(&mut self, bytes: usize) -> Result<(), String> {
         if let Some(less) = self.amount.bytes.checked_sub(bytes) {
             self.budget.give_back(Amount { bytes: less, streams: 0 });
         } else {
@@ -328,16 +328,13 @@ impl Drop for AnswerPermit {
 mod tests {
     use super::*;
 
-    const LIST: &str = "/executor.v1.Executor/List";
-    const LOGS: &str = "/executor.v1.Executor/StreamLogs";
-
     /// Fills an owner's space with unread large responses, on as many connections as needed.
     async fn fill(budget: &AnswerBudget, owner: u64, bytes: usize) -> Vec<AnswerPermit> {
         let mut held = Vec::new();
         while held.len() * LARGE < bytes {
             let room = budget.connection(owner, owner == 0);
             for _ in 0..(CONNECTION / LARGE).min(bytes / LARGE - held.len()) {
-                held.push(room.reserve(LIST).await.unwrap());
+                held.push(room.reserve(AnswerKind::Large).await.unwrap());
             }
         }
         held
@@ -345,54 +342,57 @@ mod tests {
 
     #[tokio::test]
     async fn streams_of_one_owner_leave_places() {
-        let budget = AnswerBudget::new(Shares::LOCAL);
+        let budget = AnswerBudget::new(Shares::WITH_ROOT);
         let mut held = Vec::new();
         for owner in [7, 8, 9] {
             for _ in 0..STREAMS / PART {
-                held.push(budget.connection(owner, false).reserve(LOGS).await.unwrap());
+                held.push(budget.connection(owner, false).reserve(AnswerKind::Stream).await.unwrap());
             }
-            let refused = budget.connection(owner, false).reserve(LOGS).await.unwrap_err();
+            let refused = budget.connection(owner, false).reserve(AnswerKind::Stream).await.unwrap_err();
             assert!(refused.contains("has 1024 calls"), "{refused}");
         }
-        let refused = budget.connection(10, false).reserve(LOGS).await.unwrap_err();
+        let refused = budget.connection(10, false).reserve(AnswerKind::Stream).await.unwrap_err();
         assert!(refused.contains("4096"), "{refused}");
         for _ in 0..STREAMS / PART {
-            held.push(budget.connection(0, true).reserve(LOGS).await.unwrap());
+            held.push(budget.connection(0, true).reserve(AnswerKind::Stream).await.unwrap());
         }
-        assert!(budget.connection(0, true).reserve(LOGS).await.is_err(), "root has what is left, and no more");
+        assert!(
+            budget.connection(0, true).reserve(AnswerKind::Stream).await.is_err(),
+            "root has what is left, and no more"
+        );
         held.truncate(STREAMS / PART - 1);
-        assert!(budget.connection(7, false).reserve(LOGS).await.is_ok());
+        assert!(budget.connection(7, false).reserve(AnswerKind::Stream).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn unread_answers_of_an_owner_leave_room() {
-        let budget = AnswerBudget::new(Shares::LOCAL);
+        let budget = AnswerBudget::new(Shares::WITH_ROOT);
         let mut held = fill(&budget, 7, ALL / PART).await;
-        let refused = budget.connection(7, false).reserve(LIST).await.unwrap_err();
+        let refused = budget.connection(7, false).reserve(AnswerKind::Large).await.unwrap_err();
         assert!(refused.contains("this caller") && refused.contains("16 MiB"), "{refused}");
         for owner in [8, 9] {
             held.extend(fill(&budget, owner, ALL / PART).await);
         }
-        assert!(budget.connection(10, false).reserve(LIST).await.is_err(), "the rest is root's");
+        assert!(budget.connection(10, false).reserve(AnswerKind::Large).await.is_err(), "the rest is root's");
         held.extend(fill(&budget, 0, ALL / PART).await);
-        assert!(budget.connection(0, true).reserve(LIST).await.is_err());
+        assert!(budget.connection(0, true).reserve(AnswerKind::Large).await.is_err());
         held.truncate(ALL / PART / LARGE - 1);
-        assert!(budget.connection(7, false).reserve(LIST).await.is_ok());
-        assert!(budget.connection(10, false).reserve(LIST).await.is_ok());
+        assert!(budget.connection(7, false).reserve(AnswerKind::Large).await.is_ok());
+        assert!(budget.connection(10, false).reserve(AnswerKind::Large).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn answer_takes_its_own_size() {
-        let budget = AnswerBudget::new(Shares::REMOTE);
+        let budget = AnswerBudget::new(Shares::WITHOUT_ROOT);
         let room = budget.connection(7, false);
         let mut held = Vec::new();
         for _ in 0..1000 {
-            let mut permit = room.reserve(LIST).await.unwrap();
+            let mut permit = room.reserve(AnswerKind::Large).await.unwrap();
             permit.resize(1000).await.unwrap();
             held.push(permit);
         }
         assert_eq!(budget.0.all.bytes.load(Ordering::Relaxed), 1_000_000);
-        let mut waited = room.reserve("/executor.v1.Executor/Wait").await.unwrap();
+        let mut waited = room.reserve(AnswerKind::Small).await.unwrap();
         waited.resize(CONNECTION - 1_000_000).await.unwrap();
         assert!(waited.resize(CONNECTION).await.unwrap_err().contains("16 MiB"));
         held.clear();
@@ -403,12 +403,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn connections_of_one_container_have_one_room() {
-        let budget = AnswerBudget::new(Shares::RUNTIME);
+        let budget = AnswerBudget::new(Shares::ONE_CONNECTION);
         let mut held = fill(&budget, 7, CONNECTION).await;
-        assert!(budget.connection(7, false).reserve(LIST).await.is_err());
-        assert!(budget.connection(8, false).reserve(LIST).await.is_ok());
+        assert!(budget.connection(7, false).reserve(AnswerKind::Large).await.is_err());
+        assert!(budget.connection(8, false).reserve(AnswerKind::Large).await.is_ok());
         held.clear();
-        assert!(budget.connection(7, false).reserve(LIST).await.is_ok());
+        assert!(budget.connection(7, false).reserve(AnswerKind::Large).await.is_ok());
         let _other = budget.connection(9, false);
         assert_eq!(locked(&budget.0.owners).len(), 1, "nothing is kept of owners without connections");
     }
@@ -417,7 +417,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn stalled_connection_is_closed_under_pressure() {
         for waiting in [7, 11] {
-            let budget = AnswerBudget::new(Shares::REMOTE);
+            let budget = AnswerBudget::new(Shares::WITHOUT_ROOT);
             let mut held = fill(&budget, 7, ALL / PART).await;
             let others = if waiting == 7 { vec![] } else { vec![8, 9, 10] };
             for owner in others {
@@ -427,7 +427,7 @@ mod tests {
             let begun = Instant::now();
             let late = budget.connection(waiting, false);
             let served = async {
-                late.reserve(LIST).await.unwrap();
+                late.reserve(AnswerKind::Large).await.unwrap();
             };
             let watching = async {
                 assert_eq!(stalled.stalled(|| (7, begun)).await, 7);

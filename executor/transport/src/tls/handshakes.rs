@@ -11,9 +11,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use executor_sys::mutex::locked;
 use tokio::sync::Notify;
-
-use super::locked;
 
 /// Minimum lifetime of a handshake: several round trips around the world.
 const LIFE_MIN: Duration = Duration::from_millis(500);
@@ -97,7 +96,7 @@ impl State {
 
 /// A connection's slot, released on drop.
 #[derive(Debug)]
-pub(in super::super) struct Place {
+pub struct Place {
     crowd: HandshakeLimiter,
     address: IpAddr,
     leave: Arc<Notify>,

@@ -1,47 +1,46 @@
-//! Admission of a connected caller: its certificates and the rules are verified again during the connection.
+//! Admission of a connected caller: its certificates and its permission are verified again during the connection.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustls::pki_types::CertificateDer;
+use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::certificates::{Certificates, Validity};
-use crate::access::rules::Caller;
+use super::certificates::{CertificatePolicy, Certificates, Validity};
 
 /// Maximum interval between two reads of the system clock, which can be set, and which continues while the host is
 /// suspended.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Data that a caller's admission was based on.
+/// Certificates that a caller's admission was based on.
 #[derive(Debug)]
-pub(in super::super) struct Admission {
-    certificates: Arc<Certificates>,
-    caller: Caller,
+pub struct Admission<R> {
+    certificates: Arc<Certificates<R>>,
     chain: Vec<CertificateDer<'static>>,
     /// Earliest expiry of a certificate of the chain, in seconds since 1970.
     until: i64,
 }
 
-impl Admission {
-    pub(super) fn new(certificates: Arc<Certificates>, caller: Caller, chain: Vec<CertificateDer<'static>>) -> Self {
+impl<R: CertificatePolicy> Admission<R> {
+    pub(super) fn new(certificates: Arc<Certificates<R>>, chain: Vec<CertificateDer<'static>>) -> Self {
         let ends = chain.iter().map(|one| Validity::from_der(one).map_or(0, |validity| validity.until));
         let until = ends.min().unwrap_or_default();
-        Self { certificates, caller, chain, until }
+        Self { certificates, chain, until }
     }
 
-    fn check(&self) -> Result<(), String> {
-        self.certificates.verify(&self.chain)?;
-        self.caller.check_permission()
-    }
-
-    /// Resolves with the reason if a new connection with the same certificates would be refused, or would allow fewer
-    /// methods.
-    pub(in super::super) async fn revoked(self) -> String {
-        let (mut rules, mut files) = (self.caller.subscribe(), self.certificates.subscribe());
+    /// Resolves with the reason if a new connection with the same certificates would be refused, or `permission`
+    /// returns one. Both are checked at the start, after each change of the files, and after each change that `rules`
+    /// reports.
+    pub async fn revoked<T>(
+        self,
+        mut rules: watch::Receiver<T>,
+        permission: impl Fn() -> Result<(), String>,
+    ) -> String {
+        let mut files = self.certificates.subscribe();
         let mut is_due = true;
         loop {
-            if is_due && let Err(why) = self.check() {
+            if is_due && let Err(why) = self.certificates.verify(&self.chain).and_then(|()| permission()) {
                 return why;
             }
             let pause = time_left(self.until, now()).unwrap_or(INTERVAL).min(INTERVAL);

@@ -20,24 +20,23 @@
 //! is freed with the stream, and freed memory is overwritten (`executor_secrets::ZeroOnFree`).
 //!
 //! The input is a socket and a service; the output is requests with their own fields and bodies. All byte limits of a
-//! connection are enforced here: header blocks, messages (`weight`), unread responses (`budget`).
+//! connection are enforced here: header blocks, messages (`body`), unread responses (`budget`). What a message may hold
+//! is decided by the service ([`body::MessageCheck`]).
 
-pub(crate) mod body;
-pub(crate) mod budget;
-pub(crate) mod calls;
-pub(crate) mod conversation;
+pub mod body;
+pub mod budget;
+mod calls;
+pub mod conversation;
 mod frame;
 mod hpack;
 mod huffman;
 mod inbound;
 mod outbound;
 mod socket;
-mod status;
-mod weight;
 
-pub(crate) use calls::Calls;
-pub(crate) use inbound::FIELDS_MAX;
-pub(crate) use socket::Wire;
+pub use calls::Calls;
+pub use inbound::FIELDS_MAX;
+pub use socket::Wire;
 
 /// Returns the bytes that the HTTP/2 library gets for a client's bytes, fed in pieces of `piece` bytes. Stops if the
 /// client violates HTTP/2.
@@ -59,12 +58,4 @@ pub fn shadow(bytes: &[u8], piece: usize) -> Vec<u8> {
         }
     }
     reported
-}
-
-/// Checks that a method's request is cheap enough to decode.
-///
-/// # Errors
-/// Returns an error if the request would take too much memory, or has strings that are not UTF-8.
-pub fn check_message(method: &str, message: &[u8]) -> Result<(), tonic::Status> {
-    weight::Weigher::from_method(method).check(message)
 }

@@ -1,4 +1,4 @@
-//! Certificates and key of the TCP listener, loaded from files and reloaded while the daemon serves.
+//! Certificates and key of a TLS listener, loaded from files and reloaded while it serves.
 
 use std::fmt;
 use std::io::Read as _;
@@ -23,12 +23,32 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 use zeroize::Zeroizing;
 
 use super::session::Session;
-use crate::access::callers::Identity;
-use crate::access::rules::{Caller, Rules};
-use crate::config::TlsFiles;
 
 /// Maximum file size, in bytes.
 const FILE_MAX: u64 = 1 << 20;
+
+/// Files of a TLS listener.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Certificate chain (PEM).
+    pub certificate: PathBuf,
+    /// Private key of the certificate (PEM).
+    pub key: PathBuf,
+    /// CA certificates for client certificates (PEM).
+    pub client_ca: PathBuf,
+}
+
+/// Decides which verified certificates identify a caller, and which one.
+pub trait CertificatePolicy: fmt::Debug + Send + Sync + 'static {
+    /// A caller. Its display is for the log.
+    type Caller: fmt::Debug + fmt::Display + Send + 'static;
+
+    /// Returns the caller of a DER certificate whose chain is verified.
+    ///
+    /// # Errors
+    /// Returns a message for the log if the certificate identifies no caller.
+    fn identify(self: &Arc<Self>, certificate: &[u8]) -> Result<Self::Caller, String>;
+}
 
 /// Why certificates cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -135,9 +155,11 @@ impl Validity {
 }
 
 /// Data for handshakes. After a change the certificates of connected callers are verified again.
-pub struct Certificates {
+pub struct Certificates<R> {
     files: TlsFiles,
-    rules: Arc<Rules>,
+    /// Name of the setting of [`TlsFiles::client_ca`], for messages.
+    ca_setting: &'static str,
+    rules: Arc<R>,
     provider: Arc<CryptoProvider>,
     current: Mutex<Current>,
     /// Reason for which the verifier refused the last certificate. Handshakes run on one thread, one step at a time.
@@ -155,18 +177,19 @@ struct Current {
     validity: Validity,
 }
 
-impl fmt::Debug for Certificates {
+impl<R> fmt::Debug for Certificates<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Certificates").field("files", &self.files).finish_non_exhaustive()
     }
 }
 
-impl Certificates {
-    /// Loads the files. An expired certificate is used with a warning, until it is replaced.
+impl<R: CertificatePolicy> Certificates<R> {
+    /// Loads the files. An expired certificate is used with a warning, until it is replaced. `ca_setting` is the name of
+    /// the setting of the CA certificates, with which messages name them.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read, is malformed, or does not match the others.
-    pub fn load(files: TlsFiles, rules: Arc<Rules>) -> Result<Self, CertificateError> {
+    pub fn load(files: TlsFiles, ca_setting: &'static str, rules: Arc<R>) -> Result<Self, CertificateError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let refused = Arc::new(Mutex::new(None));
         let contents = Contents::read(&files)?;
@@ -175,7 +198,7 @@ impl Certificates {
             tracing::error!("{}: {trouble}: clients will refuse it", files.certificate.display());
         }
         let current = Mutex::new(current);
-        Ok(Self { files, rules, provider, current, refused, replaced: watch::Sender::new(()) })
+        Ok(Self { files, ca_setting, rules, provider, current, refused, replaced: watch::Sender::new(()) })
     }
 
     /// Returns the paths of the files.
@@ -233,9 +256,9 @@ impl Certificates {
     /// Returns the caller of a session after its handshake.
     ///
     /// # Errors
-    /// Returns a message if no entry matches.
-    pub(super) fn caller(&self, session: &Session) -> Result<Caller, String> {
-        identify_caller(session.certificates().first().map(AsRef::as_ref).unwrap_or_default(), &self.rules)
+    /// Returns a message if the certificate identifies none.
+    pub(super) fn caller(&self, session: &Session) -> Result<R::Caller, String> {
+        self.rules.identify(session.certificates().first().map(AsRef::as_ref).unwrap_or_default())
     }
 
     /// Verifies the chain of a connected caller again.
@@ -245,7 +268,10 @@ impl Certificates {
     pub(super) fn verify(&self, chain: &[CertificateDer<'_>]) -> Result<(), String> {
         let chains = Arc::clone(&locked(&self.current).chains);
         let (certificate, rest) = chain.split_first().ok_or("it has no certificate")?;
-        chains.verify_client_cert(certificate, rest, UnixTime::now()).map(drop).map_err(|error| describe(&error))
+        chains
+            .verify_client_cert(certificate, rest, UnixTime::now())
+            .map(drop)
+            .map_err(|error| describe(&error, self.ca_setting))
     }
 
     /// Subscribes to later replacements of the files.
@@ -255,15 +281,15 @@ impl Certificates {
 
     /// Returns the reason why a handshake failed.
     pub(super) fn reason(&self, error: &rustls::Error) -> String {
-        locked(&self.refused).take().unwrap_or_else(|| describe(error))
+        locked(&self.refused).take().unwrap_or_else(|| describe(error, self.ca_setting))
     }
 }
 
 /// Describes why a certificate was rejected.
-fn describe(error: &rustls::Error) -> String {
+fn describe(error: &rustls::Error, ca_setting: &str) -> String {
     match error {
         rustls::Error::InvalidCertificate(why) => match why {
-            Refused::UnknownIssuer => "its certificate is not signed by a CA of listen.tcp.client_ca".to_owned(),
+            Refused::UnknownIssuer => format!("its certificate is not signed by a CA of {ca_setting}"),
             Refused::Expired | Refused::ExpiredContext { .. } => "its certificate is expired".to_owned(),
             Refused::NotValidYet | Refused::NotValidYetContext { .. } => "its certificate is not valid yet".to_owned(),
             Refused::Other(why) if why.to_string() == "CaUsedAsEndEntity" => {
@@ -276,22 +302,11 @@ fn describe(error: &rustls::Error) -> String {
     }
 }
 
-/// Returns the caller that a verified certificate identifies.
-///
-/// # Errors
-/// Returns a message if the certificate is malformed or no entry of `[[callers]]` matches.
-fn identify_caller(certificate: &[u8], rules: &Arc<Rules>) -> Result<Caller, String> {
-    let identity =
-        Identity::from_certificate(certificate).map_err(|error| format!("its certificate is malformed: {error}"))?;
-    let shown = identity.to_string();
-    Caller::new(identity, rules).ok_or_else(|| format!("no entry of [[callers]] matches its certificate ({shown})"))
-}
-
-fn configuration(
+fn configuration<R: CertificatePolicy>(
     files: &TlsFiles,
     contents: Contents,
     provider: &Arc<CryptoProvider>,
-    rules: &Arc<Rules>,
+    rules: &Arc<R>,
     refused: &Arc<Mutex<Option<String>>>,
 ) -> Result<Current, CertificateError> {
     let mut roots = RootCertStore::empty();
@@ -322,15 +337,15 @@ fn configuration(
     Ok(Current { contents, chains, config: Arc::new(config), reported: None, validity })
 }
 
-/// Verifies the chain of a client's certificate, then that it matches a caller.
+/// Verifies the chain of a client's certificate, then that it identifies a caller.
 #[derive(Debug)]
-struct Verifier {
+struct Verifier<R> {
     chains: Arc<dyn ClientCertVerifier>,
-    rules: Arc<Rules>,
+    rules: Arc<R>,
     refused: Arc<Mutex<Option<String>>>,
 }
 
-impl ClientCertVerifier for Verifier {
+impl<R: CertificatePolicy> ClientCertVerifier for Verifier<R> {
     /// Unauthenticated clients must not learn which CAs are accepted.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
@@ -343,7 +358,7 @@ impl ClientCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified = self.chains.verify_client_cert(certificate, chain, now)?;
-        match identify_caller(certificate, &self.rules) {
+        match self.rules.identify(certificate) {
             Ok(_) => Ok(verified),
             Err(why) => {
                 *locked(&self.refused) = Some(why);

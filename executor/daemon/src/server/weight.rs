@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
 use executor_core::validate::{Violation, ViolationReason};
+use executor_transport::wire::body::MessageCheck;
 use prost::Message as _;
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FileDescriptorSet};
@@ -87,13 +88,15 @@ impl Weigher {
     pub(super) fn strict(self, is_strict: bool) -> Self {
         Self { is_strict, ..self }
     }
+}
 
+impl MessageCheck for Weigher {
     /// Checks a message.
     ///
     /// # Errors
-    /// Returns an error if the message would take too much memory, has strings that are not UTF-8, or has unknown fields and the
-    /// weigher is strict.
-    pub(super) fn check(self, message: &[u8]) -> Result<(), Status> {
+    /// Returns an error if the message would take too much memory, has strings that are not UTF-8, or has unknown
+    /// fields and the weigher is strict.
+    fn check(&self, message: &[u8]) -> Result<(), Status> {
         let Some(root) = self.root else { return Ok(()) };
         let most = message.len().saturating_mul(4).saturating_add(DECODED_MAX);
         let mut cost = SHAPES.types[root].size;
@@ -151,6 +154,14 @@ impl Weigher {
         // The interface has no groups: strings in them belong to no field.
         if found.is_empty() { Ok(()) } else { Err(ApiError::invalid(found).into()) }
     }
+}
+
+/// Checks that a method's request is cheap enough to decode.
+///
+/// # Errors
+/// Returns an error if the request would take too much memory, or has strings that are not UTF-8.
+pub fn check_message(method: &str, message: &[u8]) -> Result<(), Status> {
+    Weigher::from_method(method).check(message)
 }
 
 /// Returns true if the message has a field with this number. The interface has no groups.

@@ -10,11 +10,11 @@ use executor_core::idmap::Pool;
 use executor_sys::mutex::locked;
 use tokio::sync::Notify;
 
-use crate::server::wire::Calls;
+use crate::wire::Calls;
 
 /// Owner of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
+pub enum Owner {
     /// A user of the host.
     User(u32),
     /// A container with its own user namespace, by its host id range: its processes can have any of these ids.
@@ -25,12 +25,12 @@ pub(super) enum Owner {
 
 impl Owner {
     /// Returns true for root of the host.
-    pub(super) fn is_root(self) -> bool {
+    pub fn is_root(self) -> bool {
         self == Self::User(0)
     }
 
     /// Returns a unique number.
-    pub(super) fn number(self) -> u64 {
+    pub fn number(self) -> u64 {
         match self {
             Self::User(uid) => u64::from(uid),
             Self::Container(range) => 1 << 32 | u64::from(range),
@@ -39,31 +39,31 @@ impl Owner {
     }
 
     /// Returns the owner for a host uid. The pool holds the host ids of containers.
-    pub(super) fn new(uid: u32, pool: Option<&Pool>) -> Self {
+    pub fn new(uid: u32, pool: Option<&Pool>) -> Self {
         pool.and_then(|pool| pool.range_of(uid)).map_or(Self::User(uid), Self::Container)
     }
 }
 
 /// Connection limits of a socket.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub struct Limits {
     /// Maximum number of connections.
-    pub(super) all: usize,
+    pub all: usize,
     /// Maximum number of connections of one owner.
-    pub(super) each: usize,
+    pub each: usize,
     /// Maximum number of connections of all host users together.
-    pub(super) users: usize,
+    pub users: usize,
     /// Number of slots beyond `all`, for owners with fewer than `few` connections.
-    pub(super) spare: usize,
+    pub spare: usize,
     /// Number of connections at which an owner gets no spare slot.
-    pub(super) few: usize,
+    pub few: usize,
     /// Number of connections at which root of the host gets no spare slot.
-    pub(super) few_of_root: usize,
+    pub few_of_root: usize,
 }
 
 /// Connection slots of one socket.
 #[derive(Clone, Debug)]
-pub(super) struct Slots {
+pub struct Slots {
     limits: Limits,
     occupied: Arc<Mutex<Vec<Occupied>>>,
 }
@@ -89,14 +89,14 @@ impl Occupied {
 
 /// A connection's slot, released on drop.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub struct Slot {
     slots: Slots,
     leave: Arc<Notify>,
 }
 
 impl Slot {
     /// Resolves when another connection has claimed the slot.
-    pub(super) async fn lost(&self) {
+    pub async fn lost(&self) {
         self.leave.notified().await;
     }
 }
@@ -108,7 +108,7 @@ impl Drop for Slot {
 }
 
 impl Slots {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub fn new(limits: Limits) -> Self {
         Self { limits, occupied: Arc::default() }
     }
 
@@ -117,7 +117,7 @@ impl Slots {
     }
 
     /// Claims a slot for a connection with these calls; `None` if there is none.
-    pub(super) fn take(&self, owner: Owner, calls: &Calls) -> Option<Slot> {
+    pub fn take(&self, owner: Owner, calls: &Calls) -> Option<Slot> {
         let Limits { all, each, users, spare, few, few_of_root } = self.limits;
         let mut taken = self.occupied();
         let of = |taken: &[Occupied], owner| taken.iter().filter(|one| one.owner == owner).count();
