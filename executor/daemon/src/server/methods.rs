@@ -54,7 +54,7 @@ pub(super) fn message_max(method: &str, configured: usize) -> usize {
     if method.starts_with(EXECUTOR) { configured } else { OTHER_MESSAGE_MAX }
 }
 
-/// Returns true if the metadata of a request ask for rejection of unknown fields.
+/// Returns true if the metadata of a request demands rejection of unknown fields.
 ///
 /// # Errors
 /// Returns an error if the value is neither `true` nor `false`.
