@@ -8,7 +8,7 @@
 use std::io::{self, Cursor, Read as _};
 
 use executor_tar::{Entry, Kind, Limits, Reader, TarError, components};
-use tar::{Builder, EntryType, Header};
+use tar::{Builder, Header};
 
 const BLOCK: usize = 512;
 /// Blocks of zeros that end an archive.
@@ -17,10 +17,10 @@ const END: [u8; 2 * BLOCK] = [0; 2 * BLOCK];
 /// Builds a header block with unmodified names; `change` edits it before the checksum is computed.
 fn header(kind: u8, path: &str, link: &str, size: u64, change: impl FnOnce(&mut [u8; BLOCK])) -> Vec<u8> {
     let mut header = Header::new_gnu();
-    header.set_entry_type(EntryType::new(kind));
     header.set_mode(0o644);
     header.set_size(size);
     let bytes = header.as_mut_bytes();
+    bytes[156] = kind;
     bytes[..path.len()].copy_from_slice(path.as_bytes());
     bytes[157..157 + link.len()].copy_from_slice(link.as_bytes());
     change(bytes);

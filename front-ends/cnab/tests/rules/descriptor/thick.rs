@@ -15,6 +15,7 @@ fn tgz(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let mut tar = tar::Builder::new(flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast()));
     for (name, content) in entries {
         let mut header = tar::Header::new_ustar();
+        header.set_entry_type(tar::EntryType::Regular);
         header.set_size(content.len() as u64);
         header.set_mode(0o644);
         // `append_data` would not accept an invalid name.
