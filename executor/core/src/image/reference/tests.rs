@@ -57,7 +57,7 @@ fn inputs_that_parsers_disagree_on() {
         ("r.example:5000".into(), Ok("docker.io/library/r.example:5000".into())),
         ("[::1]:5000/x".into(), Ok("[::1]:5000/x:latest".into())),
         ("[::1]/x".into(), Ok("[::1]/x:latest".into())),
-        ("[x]/x".into(), Err("registry `[x]`")),
+        ("[::x]/x".into(), Err("registry `[::x]`")),
         (format!("a:1@sha256:{HEX}"), Ok(format!("docker.io/library/a:1@sha256:{HEX}"))),
         (format!("a@sha512:{HEX}{HEX}"), Ok(format!("docker.io/library/a@sha512:{HEX}{HEX}"))),
         (format!("a@sha256:{upper}"), Err("0-9 and a-f")),
