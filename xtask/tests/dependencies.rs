@@ -1,10 +1,11 @@
 //! Each declared dependency is used: by the package that declares it, or by some package if the workspace declares it.
+//! Front ends are leaves: the product does not depend on them.
 //!
 //! As in cargo-machete, a package uses a dependency if its sources name the crate. Dependencies that only generated
 //! code names, or whose crate has another name, are listed in the manifest, where cargo-machete also looks for them
 //! (`package.metadata.cargo-machete.ignored`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use proc_macro2::{TokenStream, TokenTree};
@@ -68,13 +69,19 @@ fn unused(directory: &Path) -> Vec<String> {
     names.filter(|name| !used.contains(&name.replace('-', "_")) && !ignored.contains(name)).map(str::to_owned).collect()
 }
 
-#[test]
-fn every_dependency_is_used() {
+/// Returns the workspace's manifest and the directories of its packages.
+fn workspace() -> (Table, Vec<PathBuf>) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
     let workspace = manifest(root);
     let members = workspace["workspace"]["members"].as_array().expect("a list");
     let members: Vec<PathBuf> = members.iter().map(|member| root.join(member.as_str().expect("a path"))).collect();
     assert!(members.len() > 10, "the packages are found");
+    (workspace, members)
+}
+
+#[test]
+fn every_dependency_is_used() {
+    let (workspace, members) = workspace();
     let mut inherited = BTreeSet::new();
     let mut found = Vec::new();
     for member in &members {
@@ -87,6 +94,53 @@ fn every_dependency_is_used() {
     found
         .extend(of_workspace.keys().filter(|name| !inherited.contains(*name)).map(|name| format!("workspace: {name}")));
     assert!(found.is_empty(), "declared and not used:\n{}", found.join("\n"));
+}
+
+/// Directory of the front ends, and the directories whose packages may depend on them.
+const FRONT_ENDS: &str = "front-ends";
+const MAY_USE_FRONT_ENDS: [&str; 4] = [FRONT_ENDS, "fuzz", "integration", "xtask"];
+
+/// Returns the dependencies on front ends that a package must not have. `paths` has the paths of the workspace's
+/// dependencies from its root; `member` is the package's path from there.
+fn forbidden(member: &Path, manifest: &Table, paths: &BTreeMap<&str, &str>) -> Vec<String> {
+    if MAY_USE_FRONT_ENDS.iter().any(|directory| member.starts_with(directory)) {
+        return Vec::new();
+    }
+    let is_front_end = |name: &&str| paths.get(name).is_some_and(|path| Path::new(path).starts_with(FRONT_ENDS));
+    let names = declared(manifest).into_iter().map(|(name, _)| name);
+    names.filter(is_front_end).map(|name| format!("{}: {name}", member.display())).collect()
+}
+
+/// Returns the path of each dependency that is a package of the workspace.
+fn paths(workspace: &Table) -> BTreeMap<&str, &str> {
+    let dependencies = workspace["workspace"]["dependencies"].as_table().expect("a table");
+    dependencies.iter().filter_map(|(name, entry)| Some((name.as_str(), entry.get("path")?.as_str()?))).collect()
+}
+
+#[test]
+fn product_depends_on_no_front_end() {
+    let (workspace, members) = workspace();
+    let paths = paths(&workspace);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+    let mut front_ends = 0;
+    let mut found = Vec::new();
+    for directory in &members {
+        let member = directory.strip_prefix(root).expect("a path below the workspace");
+        front_ends += usize::from(member.starts_with(FRONT_ENDS));
+        found.extend(forbidden(member, &manifest(directory), &paths));
+    }
+    assert!(front_ends > 4, "the control: {front_ends} packages of front ends");
+    assert!(found.is_empty(), "dependencies on front ends:\n{}", found.join("\n"));
+}
+
+/// The control.
+#[test]
+fn a_dependency_on_a_front_end_is_found() {
+    let workspace = "[workspace.dependencies]\na = { path = \"front-ends/a\" }\nb = { path = \"b\" }\nc = \"1\"\n";
+    let workspace = workspace.parse().unwrap();
+    let manifest = "[dependencies]\nb = \"1\"\nc = \"1\"\n[dev-dependencies]\na.workspace = true\n".parse().unwrap();
+    assert_eq!(forbidden(Path::new("b"), &manifest, &paths(&workspace)), ["b: a"]);
+    assert_eq!(forbidden(Path::new("front-ends/a/cli"), &manifest, &paths(&workspace)), [""; 0]);
 }
 
 /// The control.
