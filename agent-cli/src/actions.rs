@@ -8,15 +8,14 @@
 use std::io::Read as _;
 use std::path::Path;
 
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::text::plain;
 use executor_client::v1::{Action, RunAction, RunRequest};
 use executor_client::{FILE_DESCRIPTOR_SET, Wiped};
 use executor_core::limits::ACTION_DEPTH_MAX;
 use executor_yaml::{Limits, Node, Place, Value as Yaml, parse as parse_yaml};
 use prost_reflect::{DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, SerializeOptions};
 use serde_json::{Value, json};
-
-use crate::failure::Failure;
-use crate::text::plain;
 
 /// Maximum file size, in bytes.
 const BYTES_MAX: u64 = 16 << 20;

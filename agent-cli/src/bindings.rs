@@ -12,12 +12,11 @@ use std::ffi::OsString;
 use std::io::Read;
 
 use executor_bindings::{Bindings, Builder, DEFAULT_ROOT, Layout, ONE_FILE, Profile, Refused, VCAP_SERVICES};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::request::Request;
+use executor_cli_kit::source::{self, Argument, Flag, Source, SourceError};
+use executor_cli_kit::text::plain;
 use executor_client::v1::{self, EnvironmentVariable};
-
-use crate::failure::Failure;
-use crate::request::Request;
-use crate::source::{self, Argument, Flag, Source, SourceError};
-use crate::text::plain;
 
 pub(crate) use args::{BindingArgs, DeliveryArgs};
 pub(crate) use tree::TreeError;
@@ -51,7 +50,7 @@ pub(crate) enum BindingsError {
 
 impl From<BindingsError> for Failure {
     fn from(error: BindingsError) -> Self {
-        Self::wrap(error, crate::exit::OURS)
+        Self::wrap(error, executor_cli_kit::exit::OURS)
     }
 }
 

@@ -8,16 +8,31 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::generate::Documented;
+use executor_cli_kit::global::Global;
+use executor_cli_kit::report::{report, usage};
+use executor_cli_kit::work;
 
 use crate::commands::{Command, Next};
-use crate::failure::Failure;
-use crate::generate::Documented;
-use crate::global::Global;
+use crate::docker;
 use crate::programs::{self, Call, PROGRAM};
-use crate::report::{report, usage};
-use crate::{docker, exit, work};
 
 const HELP: &str = "help";
+
+/// Commands whose exit status means more than success or failure.
+const WITH_STATUSES: [&str; 6] = ["run", "wait", "exec", "attach", "audit", "health"];
+
+/// The meaning of each exit status, for `--help` and the manual.
+const STATUSES: [(&str, &str); 7] = [
+    ("0-255", "run, wait, exec, attach: that of the process; external program: its own; other commands: 0 on success"),
+    ("1", "audit: a canary was left or at an unexpected place, or the search was incomplete; health: unhealthy"),
+    ("125", "an error of agent-cli or executord, bad usage, a lost container, incomplete output of run or attach"),
+    ("126", "run, wait, exec, external program: the program (of a tree: the first that failed) could not be executed"),
+    ("127", "run, wait, exec: the program (of a tree: the first that failed) was not found"),
+    ("128+N", "run, wait, exec, attach: signal N killed the process; others: signal N ended agent-cli"),
+    ("141", "the output was closed by its reader (| head); run stops the container"),
+];
 
 /// Run and manage containers with secret files on this machine, through executord.
 ///
@@ -46,7 +61,7 @@ enum ParsedLine {
 }
 
 /// Entry point of agent-cli.
-pub fn main() -> ExitCode {
+pub(crate) fn main() -> ExitCode {
     let line = std::env::args_os().collect::<Vec<_>>();
     match read(&line) {
         Err(error) => usage(&error),
@@ -60,8 +75,8 @@ fn documented() -> Documented {
     Documented {
         name: PROGRAM,
         command: Cli::command(),
-        statuses: &exit::TABLE,
-        with_statuses: &exit::WITH_STATUSES,
+        statuses: &STATUSES,
+        with_statuses: &WITH_STATUSES,
         programs: Vec::new(),
     }
 }

@@ -35,17 +35,17 @@ mod update;
 mod wait;
 
 use clap::Subcommand;
+use executor_cli_kit::connect::DEFAULT_SOCKET;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::generate::{Documented, GenerateArgs};
+use executor_cli_kit::global::Global;
+use executor_cli_kit::interrupt::Interrupts;
+use executor_cli_kit::request::forbid_dumps;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::work::{Interruption, Work};
 
-use crate::connect::DEFAULT_SOCKET;
-use crate::failure::Failure;
-use crate::generate::{Documented, GenerateArgs};
-use crate::global::Global;
 use crate::ids;
-use crate::interrupt::Interrupts;
 use crate::programs::PROGRAM;
-use crate::request::forbid_dumps;
-use crate::session::Session;
-use crate::work::{Interruption, Work};
 
 use self::action::ActionCommand;
 use self::attach::AttachArgs;

@@ -6,11 +6,10 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
+use executor_cli_kit::failure::Failure;
 use executor_client::v1::egress_rule::Protocol;
 use executor_client::v1::{EgressRule, PortRange};
 use serde::Deserialize;
-
-use crate::failure::Failure;
 
 /// Maximum file size, in bytes.
 const FILE_MAX: u64 = 4 << 20;

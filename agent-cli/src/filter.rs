@@ -4,10 +4,11 @@
 
 use std::time::SystemTime;
 
+use executor_cli_kit::exit::Outcome;
+use executor_cli_kit::units;
+use executor_cli_kit::view::quantity;
 use executor_client::v1::{Container, Event, State, event};
 
-use crate::exit::Outcome;
-use crate::units;
 use crate::view::human;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +93,7 @@ impl ContainerFilter {
             Self::Status(Status::State(state)) => container.state() == *state && !container.paused,
             Self::Status(Status::Paused) => container.paused,
             Self::Until(time) => {
-                let finished = container.finished_at.as_ref().and_then(human::system_time);
+                let finished = container.finished_at.as_ref().and_then(quantity::system_time);
                 container.state() == State::Completed && finished.is_some_and(|finished| finished < *time)
             }
         }

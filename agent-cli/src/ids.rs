@@ -3,11 +3,10 @@
 //! A complete id takes precedence over longer ids that begin with it. Only an id that executord does not know is looked
 //! up, so that commands with complete ids are a single call, as scripts expect.
 
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::text::plain;
 use executor_client::{Client, Code, Match};
-
-use crate::failure::Failure;
-use crate::status::ErrorContext as _;
-use crate::text::plain;
 
 /// Maximum number of candidate ids in the error for an ambiguous prefix.
 const REPORTED_MAX: u32 = 10;

@@ -12,17 +12,15 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
+use executor_cli_kit::contexts::{Server, name_server};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::global::{Global, JSON};
+use executor_cli_kit::interrupt::Interrupts;
+use executor_cli_kit::output::Output;
+use executor_cli_kit::work::with_private_daemon;
+use executor_cli_kit::{executables, exit};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Child;
-
-use crate::contexts::{Server, name_server};
-use crate::executables;
-use crate::exit;
-use crate::failure::Failure;
-use crate::global::{Global, JSON};
-use crate::interrupt::Interrupts;
-use crate::output::Output;
-use crate::work::with_private_daemon;
 
 pub(crate) const PROGRAM: &str = "agent-cli";
 const PREFIX: &str = "agent-cli-";
@@ -71,7 +69,7 @@ impl Call {
         let result = runtime.block_on(async {
             let output = Output::start(PROGRAM).map_err(Failure::System)?;
             let mut interrupts = Interrupts::install().map_err(Failure::System)?;
-            let work = async |client: crate::connect::Client, interrupts: &mut Interrupts| {
+            let work = async |client: executor_cli_kit::connect::Client, interrupts: &mut Interrupts| {
                 name_server(&mut command, &Server::Socket(client.address().socket().unwrap_or(Path::new("")).into()));
                 let child = tokio::process::Command::from(command).kill_on_drop(true).spawn().map_err(failed)?;
                 Ok(status(ended(child, interrupts).await.map_err(Failure::System)?))

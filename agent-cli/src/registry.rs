@@ -5,13 +5,12 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::source::{self, Argument, Flag};
+use executor_cli_kit::text::plain;
 use executor_client::v1::RegistryCredentials;
 use executor_registry_auth::{Credentials, FILE_MAX, from_docker_config};
 use zeroize::Zeroizing;
-
-use crate::failure::Failure;
-use crate::source::{self, Argument, Flag};
-use crate::text::plain;
 
 /// Schemes of image references.
 const SCHEMES: [&str; 4] = ["docker://", "oci:", "oci-archive:", "docker-archive:"];

@@ -10,10 +10,9 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use executor_cli_kit::failure::Failure;
 use executor_client::v1::EnvironmentVariable;
 use zeroize::{Zeroize as _, Zeroizing};
-
-use crate::failure::Failure;
 
 /// Maximum file size in bytes: the limit of a process's arguments and variables.
 const FILE_MAX: u64 = 2_000_000;

@@ -1,16 +1,14 @@
 //! Formats results: JSON for programs, aligned text for people.
 //!
 //! All code here is pure: API messages go in, text comes out. Text chosen by a container or a caller (labels, paths,
-//! messages) is untrusted and reaches a terminal only through [`crate::text::plain`].
+//! messages) is untrusted and reaches a terminal only through [`executor_cli_kit::text::plain`].
 
 pub(crate) mod disk;
 pub(crate) mod format;
 pub(crate) mod human;
 pub(crate) mod images;
 pub(crate) mod inspect;
-pub mod json;
+pub(crate) mod json;
 pub(crate) mod pods;
 pub(crate) mod stats;
 pub(crate) mod steps;
-pub mod style;
-pub mod table;

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args, ValueEnum};
 use executor_bindings::Profile;
-
-use crate::source::mode;
+use executor_cli_kit::source::mode;
 
 /// Sources of bindings, and the profile of their translation.
 #[derive(Debug, Default, Args)]

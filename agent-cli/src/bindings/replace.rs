@@ -5,12 +5,12 @@
 //! meantime.
 
 use executor_bindings::{Layout, Present, SERVICE_BINDING_ROOT, VCAP_SERVICES_FILE_PATH, obsolete};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::text::plain;
 use executor_client::v1::{Container, File, UpdateFilesRequest};
 use zeroize::Zeroize as _;
 
 use super::{Delivery, known};
-use crate::failure::Failure;
-use crate::text::plain;
 
 /// An update that wipes itself on drop.
 pub(crate) struct Update(UpdateFilesRequest);

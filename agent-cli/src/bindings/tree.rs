@@ -18,12 +18,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use executor_bindings::{INPUT_MAX, METADATA};
+use executor_cli_kit::source::bounded;
+use executor_cli_kit::text::plain;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, statat};
 use rustix::io::Errno;
 use zeroize::Zeroizing;
-
-use crate::source::bounded;
-use crate::text::plain;
 
 /// Link to the current generation, in a directory that is replaced atomically.
 const IN_FORCE: &str = "..data";

@@ -14,10 +14,9 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 
 use executor_bindings::{BindingFile, Bindings, ONE_FILE};
+use executor_cli_kit::text::plain;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
-
-use crate::text::plain;
 
 /// Mode of directories.
 const DIRECTORY: u32 = 0o700;

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::output::print;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::json::to_document;
 use executor_client::v1::RunRequest;
 
 use crate::actions::{self, Visit};
-use crate::failure::Failure;
-use crate::output::print;
-use crate::text::plain;
-use crate::view::json;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ActionCommand {
@@ -30,7 +30,7 @@ pub(crate) struct ActionFile {
 pub(super) fn local(command: ActionCommand, as_json: bool) -> Result<u8, Failure> {
     let ActionCommand::Check(ActionFile { file }) = command;
     let request = actions::read(&file)?;
-    let text = if as_json { json::document(&actions::to_json(&request)) } else { tree(&request) };
+    let text = if as_json { to_document(&actions::to_json(&request)) } else { tree(&request) };
     print(&text)?;
     Ok(0)
 }

@@ -1,16 +1,17 @@
 //! `attach ID`: connects to the streams of a container's process.
 
 use clap::Args;
+use executor_cli_kit::attach::{Left, Wanted, stream};
+use executor_cli_kit::container::completed;
+use executor_cli_kit::exit::Outcome;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::logs::{Form, Printer, follow};
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::terminal::{self, DetachKeys};
 use executor_client::rest_of_log;
 
-use crate::attach::{Left, Wanted, stream};
-use crate::container::completed;
-use crate::exit::Outcome;
-use crate::failure::Failure;
-use crate::logs::{Form, Printer, follow};
-use crate::session::Session;
-use crate::status::ErrorContext as _;
-use crate::terminal::{self, DetachKeys};
+use crate::batch;
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AttachArgs {
@@ -48,7 +49,7 @@ pub(super) async fn attach(session: &Session, args: AttachArgs) -> Result<u8, Fa
         Left::Behind(offset) => follow(&session.client, rest_of_log(&id, offset), &mut printer).await?,
     }
     let container = completed(&session.client, &id).await?;
-    session.explain_end(&container, &printer.messages);
+    batch::explain_end(session, &container, &printer.messages);
     if printer.dropped > 0 && !lossy {
         return Err(Failure::LogLost { id });
     }

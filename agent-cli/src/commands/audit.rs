@@ -16,6 +16,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use executor_cli_kit::container::{ask_to_stop, completed};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::interrupt::Interrupts;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::{self, ErrorContext as _};
+use executor_cli_kit::text::plain;
+use executor_cli_kit::units;
 use executor_client::{Code, Logs, Run, Wiped, rest_of_log};
 use executor_residue::{Needles, Report};
 
@@ -23,14 +30,9 @@ use self::findings::Findings;
 use self::inputs::{AGAIN, Inputs, Kind, READY, SIZES, add_token, mounts, taken};
 use self::scene::{SearchHits, SearchScope, holds};
 use self::view::{About, Json, human};
-use crate::container::{ask_to_stop, completed};
-use crate::exit;
-use crate::failure::Failure;
-use crate::interrupt::Interrupts;
-use crate::session::Session;
-use crate::status::{self, ErrorContext as _};
-use crate::text::plain;
-use crate::units;
+
+/// Exit status if a secret was found, or if the search was incomplete.
+const RESIDUE: u8 = 1;
 
 #[derive(Debug, Args)]
 pub(crate) struct AuditArgs {
@@ -94,7 +96,7 @@ pub(super) async fn audit(session: &Session, args: AuditArgs, interrupts: &mut I
     };
     delete(session, &id).await;
     let findings = result?;
-    let status = if findings.is_clean() { 0 } else { exit::RESIDUE };
+    let status = if findings.is_clean() { 0 } else { RESIDUE };
     let text = human(&findings, &about, session.style);
     session.print(&Json::new(&findings, about), || text).await;
     Ok(status)

@@ -5,20 +5,22 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use executor_bindings::{BYTES_MAX, Bindings, Layout};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::interrupt::Interrupts;
+use executor_cli_kit::output::print;
+use executor_cli_kit::request::Request;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::source::Flag;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::view::json::to_document;
+use executor_cli_kit::view::quantity;
+use executor_cli_kit::view::style::{Role, Style};
+use executor_cli_kit::view::table::Table;
 use executor_client::v1::{UpdateFilesRequest, UpdateFilesResponse};
 use executor_client::{Code, Error, Wiped};
 
 use crate::bindings::{self, BindingArgs, BindingsError, Delivery, DeliveryArgs};
-use crate::failure::Failure;
-use crate::interrupt::Interrupts;
-use crate::output::print;
-use crate::request::Request;
-use crate::session::Session;
-use crate::source::Flag;
-use crate::status::ErrorContext as _;
-use crate::view::style::{Role, Style};
-use crate::view::table::Table;
-use crate::view::{human, json};
+use crate::view::json;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BindingsCommand {
@@ -69,7 +71,7 @@ pub(super) fn local(command: BindingsCommand, as_json: bool) -> Result<u8, Failu
         BindingsCommand::Show(ShowArgs { of, reveal }) => {
             let bindings = read("show", "a directory, --vcap-services or --bind", &from(of))?;
             let text = if as_json {
-                json::document(&json::ShownBindings::new(&bindings, reveal))
+                to_document(&json::ShownBindings::new(&bindings, reveal))
             } else {
                 table(&bindings, reveal)
             };
@@ -79,7 +81,7 @@ pub(super) fn local(command: BindingsCommand, as_json: bool) -> Result<u8, Failu
             let result = read("check", "a directory, --vcap-services or --bind", &from(args));
             if as_json {
                 if let Some(checked) = checked(&result) {
-                    print(&json::document(&checked))?;
+                    print(&to_document(&checked))?;
                 }
             } else if let Ok(bindings) = &result {
                 print(&format!("{}\n", summary(bindings)))?;
@@ -90,7 +92,7 @@ pub(super) fn local(command: BindingsCommand, as_json: bool) -> Result<u8, Failu
             let bindings = read("write", "--vcap-services or --bind, in addition to the directory to write to", &from)?;
             bindings::write(&bindings, &dir).map_err(BindingsError::from)?;
             if as_json {
-                print(&json::document(&json::CheckedBindings::fine(&bindings)))?;
+                print(&to_document(&json::CheckedBindings::fine(&bindings)))?;
             }
         }
     }
@@ -140,7 +142,7 @@ fn table(bindings: &Bindings, reveal: bool) -> String {
     for file in bindings.files() {
         let masked = if file.public { ("no".to_owned(), Role::Faint) } else { ("yes".to_owned(), Role::Plain) };
         let mut row =
-            vec![(file.path.clone(), Role::Plain), (human::bytes(file.content.len() as u64), Role::Plain), masked];
+            vec![(file.path.clone(), Role::Plain), (quantity::bytes(file.content.len() as u64), Role::Plain), masked];
         if reveal {
             row.push(match std::str::from_utf8(&file.content) {
                 Ok(text) => (text.to_owned(), Role::Plain),

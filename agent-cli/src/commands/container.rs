@@ -1,14 +1,15 @@
 //! `container prune`: removes completed containers.
 
 use clap::{Args, Subcommand};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::text::plain;
 use executor_client::ListFilter;
 use executor_client::v1::State;
 
-use crate::failure::Failure;
+use crate::batch;
 use crate::filter::{self, ContainerFilter};
-use crate::session::Session;
-use crate::status::ErrorContext as _;
-use crate::text::plain;
 use crate::view::json;
 
 #[derive(Debug, Subcommand)]
@@ -60,5 +61,5 @@ pub(super) async fn container(session: &Session, command: ContainerCommand) -> R
             }
         }
     }
-    session.tried(&done, failures).await
+    batch::finish(session, &done, failures).await
 }

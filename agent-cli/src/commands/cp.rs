@@ -7,16 +7,17 @@ mod outputs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::units;
+use executor_cli_kit::view::json::to_document;
 use executor_client::Code;
 use executor_client::v1::{Outputs, State};
 
 use self::live::Source;
-use crate::failure::Failure;
 use crate::ids;
-use crate::session::Session;
-use crate::status::ErrorContext as _;
-use crate::text::plain;
-use crate::units;
 use crate::view::json;
 
 pub(super) use outputs::{To, Wanted, check_destination, fetch};
@@ -139,7 +140,7 @@ async fn copy(session: &Session, source: Source, destination: &Path) -> Result<u
     if session.json {
         session
             .output
-            .text(json::document(&json::Cp::from(json::Copied::new(&source.id, &fetched.files, &fetched.skipped))))
+            .text(to_document(&json::Cp::from(json::Copied::new(&source.id, &fetched.files, &fetched.skipped))))
             .await;
     }
     fetched.warn(session);

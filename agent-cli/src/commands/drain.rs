@@ -5,17 +5,18 @@ use std::pin::pin;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::interrupt::Interrupts;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::json::to_line;
+use executor_cli_kit::view::quantity;
+use executor_cli_kit::{exit, units};
 use executor_client::Drain;
 use executor_client::v1::DrainResponse;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::exit;
-use crate::failure::Failure;
-use crate::interrupt::Interrupts;
-use crate::session::Session;
-use crate::status::ErrorContext as _;
-use crate::text::plain;
-use crate::units;
 use crate::view::{human, json};
 
 #[derive(Debug, Args)]
@@ -40,6 +41,9 @@ pub(crate) struct HealthArgs {
     #[arg(long)]
     healthy: bool,
 }
+
+/// Exit status of `health` if executord is unhealthy.
+const UNHEALTHY: u8 = 1;
 
 const DOING: &str = "drain";
 
@@ -114,7 +118,7 @@ impl Shown {
     /// Draws the bar, if there is one.
     fn draw(&self, progress: &DrainResponse) {
         let Some(bar) = self.bar.as_ref().filter(|_| progress.deadline_at.is_some()) else { return };
-        let left = human::left(progress.deadline_at.as_ref(), SystemTime::now());
+        let left = quantity::left(progress.deadline_at.as_ref(), SystemTime::now());
         bar.set_length(progress.total.into());
         bar.set_position(progress.ended.into());
         let killed = progress.killed.len();
@@ -126,10 +130,11 @@ impl Shown {
         if self.bar.is_some() {
             self.draw(progress);
         } else if session.json {
-            session.output.text(json::line(&json::Drain::from(progress))).await;
+            session.output.text(to_line(&json::Drain::from(progress))).await;
         } else if !progress.done {
             let DrainResponse { ended, total, stopping, .. } = progress;
-            let (killed, left) = (progress.killed.len(), human::left(progress.deadline_at.as_ref(), SystemTime::now()));
+            let (killed, left) =
+                (progress.killed.len(), quantity::left(progress.deadline_at.as_ref(), SystemTime::now()));
             let line = format!("{ended} of {total} ended, {stopping} stopping, {killed} killed; deadline {left}\n");
             session.output.text(line).await;
         }
@@ -154,7 +159,7 @@ pub(super) async fn health(session: &Session, args: HealthArgs) -> Result<u8, Fa
         (None, false) => session.client.info().await.doing(doing)?.health.unwrap_or_default(),
     };
     session.print(&json::Health::from(&health), || human::health_line(&health) + "\n").await;
-    Ok(if is_query && !health.healthy { exit::UNHEALTHY } else { 0 })
+    Ok(if is_query && !health.healthy { UNHEALTHY } else { 0 })
 }
 
 #[cfg(test)]

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::text::plain;
 use executor_client::v1::{Container, EgressRule, UpdateEgressRequest};
 
 use crate::egress;
-use crate::failure::Failure;
 use crate::ids;
-use crate::session::Session;
-use crate::status::ErrorContext as _;
-use crate::text::plain;
 use crate::view::json;
 
 #[derive(Debug, Args)]

@@ -5,14 +5,16 @@
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::units;
+use executor_cli_kit::view::json::to_line;
+use executor_cli_kit::view::quantity;
 use executor_client::v1::WatchEventsResponse;
 
-use crate::failure::Failure;
 use crate::filter::{self, EventFilter};
 use crate::ids;
-use crate::session::Session;
-use crate::status::ErrorContext as _;
-use crate::units;
 use crate::view::{human, json};
 
 #[derive(Debug, Args)]
@@ -69,7 +71,7 @@ pub(super) async fn events(session: &Session, args: EventsArgs) -> Result<u8, Fa
             show(session, &response).await;
             continue;
         };
-        let time = event.time.as_ref().and_then(human::system_time);
+        let time = event.time.as_ref().and_then(quantity::system_time);
         let is_within = time.is_none_or(|time| {
             args.since.is_none_or(|since| since <= time) && args.until.is_none_or(|until| time <= until)
         });
@@ -99,7 +101,7 @@ async fn passed(until: Option<SystemTime>) {
 
 async fn show(session: &Session, response: &WatchEventsResponse) {
     if session.json {
-        session.output.text(json::line(&json::Event::from(response))).await;
+        session.output.text(to_line(&json::Event::from(response))).await;
         return;
     }
     if response.gap {

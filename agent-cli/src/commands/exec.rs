@@ -3,17 +3,17 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use executor_cli_kit::exit::Outcome;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::feed::feed;
+use executor_cli_kit::output::Stream;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::terminal::{self, DetachKeys, Keyboard, Raw};
+use executor_cli_kit::text::plain;
 use executor_client::Executed;
 use executor_client::v1::ExecStart;
 
-use crate::exit::Outcome;
-use crate::failure::Failure;
-use crate::feed::feed;
-use crate::output::Stream;
-use crate::session::Session;
-use crate::status::ErrorContext as _;
-use crate::terminal::{self, DetachKeys, Keyboard, Raw};
-use crate::text::plain;
 use crate::variables::environment;
 use crate::view::json;
 

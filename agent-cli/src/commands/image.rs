@@ -5,16 +5,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::images::{Pull, fetch_or_send, upload, warn};
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::units;
 use executor_client::Error;
 use executor_client::v1::{self, ImportHeader, PruneImagesRequest, PullImageRequest};
 
-use crate::failure::Failure;
-use crate::images::{Pull, fetch_or_send, upload, warn};
+use crate::batch;
 use crate::registry::{RegistryArgs, from_here};
-use crate::session::Session;
-use crate::status::ErrorContext as _;
-use crate::text::plain;
-use crate::units;
 use crate::view::images as view;
 
 #[derive(Debug, Args)]
@@ -243,7 +244,7 @@ async fn rm(session: &Session, args: &ImageRmArgs) -> Result<u8, Failure> {
         done.push(view::Removed { image: image.clone(), removed: None, error: Some(error.describe()) });
         failures.push(error);
     }
-    session.tried(&done, failures).await
+    batch::finish(session, &done, failures).await
 }
 
 async fn prune(session: &Session, args: &PruneArgs) -> Result<u8, Failure> {

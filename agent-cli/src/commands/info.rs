@@ -2,9 +2,10 @@
 
 use std::time::SystemTime;
 
-use crate::failure::Failure;
-use crate::session::Session;
-use crate::status::ErrorContext as _;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+
 use crate::view::{human, json};
 
 pub(super) async fn info(session: &Session) -> Result<u8, Failure> {

@@ -3,11 +3,12 @@
 use std::time::SystemTime;
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
 use executor_client::v1::Container;
 
-use crate::failure::Failure;
-use crate::session::Session;
-use crate::status::ErrorContext as _;
+use crate::batch;
 use crate::view::format::Template;
 use crate::view::inspect;
 
@@ -24,7 +25,12 @@ pub(crate) struct InspectArgs {
 }
 
 pub(super) async fn inspect(session: &Session, args: InspectArgs) -> Result<u8, Failure> {
-    let got = session.each(args.ids, |client, id| async move { client.get(&id).await.doing(&format!("inspect {id}")) });
+    let got =
+        batch::each(
+            session,
+            args.ids,
+            |client, id| async move { client.get(&id).await.doing(&format!("inspect {id}")) },
+        );
     let got = got.await;
     let found: Vec<Container> = got.iter().filter_map(|(_, got)| got.as_ref().ok().cloned()).collect();
     let (now, style) = (SystemTime::now(), session.style);
@@ -34,5 +40,5 @@ pub(super) async fn inspect(session: &Session, args: InspectArgs) -> Result<u8, 
         let texts = found.iter().map(|container| inspect::container(container, now, style));
         session.output.text(texts.collect::<Vec<_>>().join("\n")).await;
     }
-    session.report(got).await.map(|_| 0)
+    batch::report(session, got).await.map(|_| 0)
 }

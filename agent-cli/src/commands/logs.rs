@@ -3,13 +3,12 @@
 use std::time::SystemTime;
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::logs::{Form, Printer, follow};
+use executor_cli_kit::session::Session;
+use executor_cli_kit::units;
 use executor_client::v1::StreamLogsRequest;
 use prost_types::Timestamp;
-
-use crate::failure::Failure;
-use crate::logs::{Form, Printer, follow};
-use crate::session::Session;
-use crate::units;
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LogsArgs {

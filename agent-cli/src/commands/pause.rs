@@ -1,10 +1,11 @@
 //! `pause ID...` and `unpause ID...`: suspends and resumes containers.
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
 
-use crate::failure::Failure;
-use crate::session::Session;
-use crate::status::ErrorContext as _;
+use crate::batch;
 use crate::view::json;
 
 #[derive(Clone, Debug, Args)]
@@ -28,5 +29,5 @@ pub(super) async fn pause(session: &Session, args: PauseArgs, paused: bool) -> R
         paused: error.is_none().then_some(paused),
         ..json::Done::new(id, error)
     };
-    session.in_turn(args.ids, change, done).await
+    batch::in_turn(session, args.ids, change, done).await
 }

@@ -3,15 +3,16 @@
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand, ValueEnum};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::units;
 use executor_client::PodFilter;
 use executor_client::v1::{self, CreatePodRequest, EmptyVolume, ExtraHost, PodVolume, RunRequest, empty_volume};
 
 use super::run::{NetworkArgs, host, pairs, sysctl};
-use crate::failure::Failure;
-use crate::session::Session;
-use crate::status::ErrorContext as _;
-use crate::text::plain;
-use crate::units;
+use crate::batch;
 use crate::view::json;
 use crate::view::pods as view;
 
@@ -233,7 +234,7 @@ pub(super) async fn pod(session: &Session, prepared: Prepared) -> Result<u8, Fai
                 let (stopped, id) = call.await.map_err(|error| Failure::System(std::io::Error::other(error)))?;
                 report(session, id, stopped.err(), None, &mut done, &mut failures).await;
             }
-            return session.tried(&done, failures).await;
+            return batch::finish(session, &done, failures).await;
         }
         Prepared::Rm(RmArgs { force, ids }) => {
             let (mut done, mut failures) = (Vec::new(), Vec::new());
@@ -241,7 +242,7 @@ pub(super) async fn pod(session: &Session, prepared: Prepared) -> Result<u8, Fai
                 let deleted = pods.delete(&id, force).await.doing(&format!("pod rm {id}"));
                 report(session, id, deleted.err(), Some(()), &mut done, &mut failures).await;
             }
-            return session.tried(&done, failures).await;
+            return batch::finish(session, &done, failures).await;
         }
     }
     Ok(0)

@@ -3,16 +3,15 @@
 use std::time::SystemTime;
 
 use clap::{Args, ValueEnum};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::{terminal, units};
 use executor_client::ListFilter;
 use executor_client::v1::{Container, State};
 
-use crate::failure::Failure;
 use crate::filter::{self, ContainerFilter};
-use crate::session::Session;
-use crate::status::ErrorContext as _;
-use crate::terminal;
-use crate::text::plain;
-use crate::units;
 use crate::view::format::Template;
 use crate::view::{human, json};
 

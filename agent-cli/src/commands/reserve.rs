@@ -3,14 +3,16 @@
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::units;
+use executor_cli_kit::view::quantity;
 use executor_client::v1::Resources;
 
-use crate::failure::Failure;
-use crate::session::Session;
-use crate::status::ErrorContext as _;
-use crate::text::plain;
-use crate::units;
-use crate::view::{human, json};
+use crate::batch;
+use crate::view::json;
 
 #[derive(Debug, Args)]
 pub(crate) struct ReserveArgs {
@@ -46,7 +48,7 @@ pub(super) async fn reserve(session: &Session, args: ReserveArgs) -> Result<u8, 
     let id = id.unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
     let (reservation, created) = session.client.cell().reserve(&id, resources, ttl).await.doing("reserve")?;
     if !created && !session.json {
-        let left = human::left(reservation.expires_at.as_ref(), SystemTime::now());
+        let left = quantity::left(reservation.expires_at.as_ref(), SystemTime::now());
         session.output.note(format!("{} was already reserved; it now expires in {left}", plain(&reservation.id)));
     }
     let document = json::Reservation::from(&reservation);
@@ -65,5 +67,5 @@ pub(super) async fn release(session: &Session, args: ReleaseArgs) -> Result<u8, 
         done.push(json::Released { id, released: error.is_none(), error });
         failures.extend(released.err());
     }
-    session.tried(&done, failures).await
+    batch::finish(session, &done, failures).await
 }

@@ -1,10 +1,11 @@
 //! `rm [-f] ID...`: removes containers; reports failures and continues with the rest.
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
 
-use crate::failure::Failure;
-use crate::session::Session;
-use crate::status::ErrorContext as _;
+use crate::batch;
 use crate::view::json;
 
 #[derive(Debug, Args)]
@@ -25,5 +26,5 @@ pub(super) async fn rm(session: &Session, args: RmArgs) -> Result<u8, Failure> {
     let delete =
         |id: String| async move { client.delete(&id, force).await.doing(&format!("remove {id}")).map(|()| id) };
     let done = |id, error: Option<String>| json::Done { deleted: Some(error.is_none()), ..json::Done::new(id, error) };
-    session.in_turn(args.ids, delete, done).await
+    batch::in_turn(session, args.ids, delete, done).await
 }

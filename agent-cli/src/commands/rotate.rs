@@ -6,17 +6,17 @@ use std::ffi::OsString;
 use std::io::Read;
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::signals;
+use executor_cli_kit::source::{self, Argument, Content, Flag};
+use executor_cli_kit::status::{self, ErrorContext as _};
 use executor_client::v1::UpdateFilesRequest;
 use executor_client::{Code, Error, Wiped};
 
 use super::bindings;
 use crate::bindings::{Delivery, DeliveryArgs};
-use crate::failure::Failure;
 use crate::ids;
-use crate::session::Session;
-use crate::signals;
-use crate::source::{self, Argument, Content, Flag};
-use crate::status::{self, ErrorContext as _};
 use crate::view::json;
 
 #[derive(Debug, Args)]

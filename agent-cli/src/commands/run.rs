@@ -29,25 +29,27 @@ mod volumes;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use executor_cli_kit::container::completed;
+use executor_cli_kit::exit::{OURS, Outcome};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::fields;
+use executor_cli_kit::images::{fetch_first, send_first};
+use executor_cli_kit::interrupt::Interrupts;
+use executor_cli_kit::logs::{Form, Printer};
+use executor_cli_kit::request::Request;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::source::Flag;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::stay::{Attached, GRACE_WITHOUT_READER, Pressed, Streams, create, left_behind};
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::json::to_document;
 use executor_client::Code;
 use executor_client::v1::{Container, Result as Ending};
 
 use super::bindings;
 use super::cp::{self, To, Wanted};
+use crate::batch;
 use crate::bindings::Delivery;
-use crate::container::completed;
-use crate::exit::{OURS, Outcome};
-use crate::failure::Failure;
-use crate::fields;
-use crate::images::{fetch_first, send_first};
-use crate::interrupt::Interrupts;
-use crate::logs::{Form, Printer};
-use crate::request::Request;
-use crate::session::Session;
-use crate::source::Flag;
-use crate::status::ErrorContext as _;
-use crate::stay::{Attached, GRACE_WITHOUT_READER, Pressed, Streams, create, left_behind};
-use crate::text::plain;
 use crate::view::json;
 
 pub(crate) use args::RunArgs;
@@ -229,13 +231,13 @@ async fn end(mut attached: Attached<'_>, interrupts: &mut Interrupts, ending: At
     fetched?;
     if attached.session.json {
         let document = json::Container::from(&container).with_dropped_output(printer.dropped);
-        let document = json::document(&document);
+        let document = to_document(&document);
         tokio::select! {
             () = attached.session.output.text(document) => {}
             signal = interrupts.next() => return Err(Failure::Interrupted(signal)),
         }
     }
-    attached.session.explain_end(&container, &printer.messages);
+    batch::explain_end(attached.session, &container, &printer.messages);
     if printer.dropped > 0 {
         return Err(Failure::LogLost { id: attached.id.to_owned() });
     }
@@ -280,7 +282,7 @@ async fn fetch(
 /// Prints the id, or the document. A program that could not be executed is reported as without --detach.
 async fn detached(session: &Session, container: &Container) -> Result<u8, Failure> {
     session.print(&json::Container::from(container), || format!("{}\n", container.id)).await;
-    session.explain_end(container, &[]);
+    batch::explain_end(session, container, &[]);
     match Outcome::new(container.result.as_ref()) {
         outcome @ (Outcome::NotExecuted(_) | Outcome::Failed(_)) => Ok(outcome.status()),
         _ => Ok(0),

@@ -7,14 +7,15 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::output::Stream;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::json::to_document;
 use executor_client::v1::{File, GetSecretsResponse};
 use executor_client::{Code, Error, Secret};
 
-use crate::failure::Failure;
-use crate::output::Stream;
-use crate::session::Session;
-use crate::status;
-use crate::text::plain;
 use crate::view::json;
 
 #[derive(Debug, Args)]
@@ -70,7 +71,7 @@ pub(super) async fn secrets(session: &Session, args: SecretsArgs) -> Result<u8, 
         return Ok(0);
     }
     if session.json {
-        session.output.text(json::document(&json::Secrets::from(std::mem::take(&mut *answer)))).await;
+        session.output.text(to_document(&json::Secrets::from(std::mem::take(&mut *answer)))).await;
     } else {
         session.output.text(revealed(&answer)).await;
     }

@@ -1,11 +1,13 @@
 //! `signal ID SIGNAL` and `kill ID...`: sends signals to containers.
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::signals;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::view::json::to_document;
 
-use crate::failure::Failure;
-use crate::session::Session;
-use crate::signals;
-use crate::status::ErrorContext as _;
+use crate::batch;
 use crate::view::json;
 
 #[derive(Clone, Debug, Args)]
@@ -34,7 +36,7 @@ pub(super) async fn kill(session: &Session, args: KillArgs) -> Result<u8, Failur
         signal: error.is_none().then_some(signal),
         ..json::Done::new(id, error)
     };
-    session.in_turn(args.ids, |id| send(session, id, signal), done).await
+    batch::in_turn(session, args.ids, |id| send(session, id, signal), done).await
 }
 
 /// Sends a signal; returns the id.
@@ -49,7 +51,7 @@ pub(super) async fn signal(session: &Session, args: SignalArgs) -> Result<u8, Fa
     let id = send(session, id, signal).await?;
     if session.json {
         let done = json::Done { signal: Some(signal), ..json::Done::new(id, None) };
-        session.output.text(json::document(&done)).await;
+        session.output.text(to_document(&done)).await;
     }
     Ok(0)
 }

@@ -4,14 +4,15 @@ use std::io::IsTerminal as _;
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::request::to_proto;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::units;
+use executor_cli_kit::view::json::to_line;
 use executor_client::v1::{StatsRequest, WatchStatsRequest};
 
-use crate::failure::Failure;
 use crate::ids;
-use crate::request::to_proto;
-use crate::session::Session;
-use crate::status::ErrorContext as _;
-use crate::units;
 use crate::view::format::Template;
 use crate::view::stats::Reading;
 use crate::view::{json, stats};
@@ -67,7 +68,7 @@ pub(super) async fn stats(session: &Session, args: StatsArgs) -> Result<u8, Fail
     while let Some(readings) = watch.next().await.doing(DOING)? {
         if session.json {
             for one in &readings {
-                session.output.text(json::line(&json::ContainerStats::from(one))).await;
+                session.output.text(to_line(&json::ContainerStats::from(one))).await;
             }
         } else {
             let screen = if std::io::stdout().is_terminal() { CLEAR } else { "" };

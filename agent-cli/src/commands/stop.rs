@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use clap::Args;
+use executor_cli_kit::container::completed;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::{signals, units};
 
-use crate::container::completed;
-use crate::failure::Failure;
-use crate::session::Session;
-use crate::signals;
-use crate::status::ErrorContext as _;
-use crate::units;
+use crate::batch;
 
 #[derive(Debug, Args)]
 pub(crate) struct StopArgs {
@@ -29,9 +29,9 @@ pub(crate) struct StopArgs {
 
 pub(super) async fn stop(session: &Session, args: StopArgs) -> Result<u8, Failure> {
     let StopArgs { grace, signal, no_wait, ids } = args;
-    let stopped = session.each(ids, move |client, id| async move {
+    let stopped = batch::each(session, ids, move |client, id| async move {
         let stopping = client.stop_with(&id, grace, signal.unwrap_or(0)).await.doing(&format!("stop {id}"))?;
         if no_wait { Ok(stopping) } else { completed(&client, &id).await }
     });
-    session.report(stopped.await).await.map(|_| 0)
+    batch::report(session, stopped.await).await.map(|_| 0)
 }

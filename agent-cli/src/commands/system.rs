@@ -1,11 +1,11 @@
 //! `system df`: shows the disk usage of images and completed containers.
 
 use clap::Subcommand;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
 use executor_client::ListFilter;
 
-use crate::failure::Failure;
-use crate::session::Session;
-use crate::status::ErrorContext as _;
 use crate::view::disk::DiskOverview;
 
 #[derive(Debug, Subcommand)]

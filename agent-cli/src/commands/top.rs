@@ -9,18 +9,19 @@ use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use executor_cli_kit::connect::Client;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::request::to_proto;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::terminal::{self, Keyboard, Raw, Typed};
+use executor_cli_kit::units;
+use executor_cli_kit::view::json::to_line;
 use executor_client::v1::{ContainerStats, InfoResponse, WatchStatsRequest};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
 use self::screen::{Pressed, Screen, Sort};
-use crate::connect::Client;
-use crate::failure::Failure;
-use crate::request::to_proto;
-use crate::session::Session;
-use crate::status::ErrorContext as _;
-use crate::terminal::{self, Keyboard, Raw, Typed};
-use crate::units;
 use crate::view::{json, stats};
 
 #[derive(Clone, Debug, Args)]
@@ -87,7 +88,7 @@ async fn batch(session: &Session, args: &TopArgs, request: WatchStatsRequest) ->
         let (shown, before) = screen.shown();
         if session.json {
             for one in &shown {
-                session.output.text(json::line(&json::ContainerStats::from(one))).await;
+                session.output.text(to_line(&json::ContainerStats::from(one))).await;
             }
         } else {
             session.output.text(format!("{}\n", stats::table(&shown, before, session.style))).await;

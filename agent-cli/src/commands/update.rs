@@ -1,14 +1,15 @@
 //! `update ID...`: changes limits of running containers.
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::limits::LimitArgs;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
 use executor_client::v1::{Limits, UpdateLimitsRequest};
 
 use super::run::host_options::MemoryArgs;
 use super::run::isolation::WeightArgs;
-use crate::failure::Failure;
-use crate::limits::LimitArgs;
-use crate::session::Session;
-use crate::status::ErrorContext as _;
+use crate::batch;
 use crate::view::json;
 
 #[derive(Clone, Debug, Args)]
@@ -52,5 +53,5 @@ pub(super) async fn update(session: &Session, args: UpdateArgs) -> Result<u8, Fa
             Ok(id)
         }
     };
-    session.in_turn(args.ids, replace, done).await
+    batch::in_turn(session, args.ids, replace, done).await
 }

@@ -2,12 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use executor_cli_kit::view::quantity::bytes;
+use executor_cli_kit::view::style::{Role, Style};
+use executor_cli_kit::view::table::Table;
 use executor_client::v1::{Container, Image, InfoResponse, State};
 use serde::Serialize;
-
-use super::human::bytes;
-use super::style::{Role, Style};
-use super::table::Table;
 
 /// Disk usage, as JSON.
 #[derive(Serialize)]

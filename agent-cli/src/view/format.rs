@@ -4,13 +4,12 @@ mod container;
 
 use std::time::SystemTime;
 
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::json::to_line;
+use executor_cli_kit::view::style::{Role, Style};
+use executor_cli_kit::view::table::Table;
 use serde_json::Value;
-
-use super::json;
-use super::style::{Role, Style};
-use super::table::Table;
-use crate::failure::Failure;
-use crate::text::plain;
 
 /// An item that a template can format.
 pub(crate) trait Listed {
@@ -87,7 +86,7 @@ impl Template {
     /// Returns an error if the document of an item lacks a key.
     pub(crate) fn render<T: Listed>(&self, items: &[T], now: SystemTime, style: Style) -> Result<String, Failure> {
         let (parts, is_table) = match self {
-            Self::Json => return Ok(items.iter().map(|item| json::line(&item.document())).collect()),
+            Self::Json => return Ok(items.iter().map(|item| to_line(&item.document())).collect()),
             Self::Parts { parts, table } => (parts, *table),
         };
         let lines = items.iter().map(|item| parts.iter().map(|part| part.render(item, now)).collect());
@@ -147,7 +146,7 @@ impl Part {
         Ok(match value {
             Value::String(text) if !json => plain(&text),
             Value::Null if !json => String::new(),
-            value => json::line(&value).trim_end().to_owned(),
+            value => to_line(&value).trim_end().to_owned(),
         })
     }
 

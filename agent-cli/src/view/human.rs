@@ -1,82 +1,22 @@
-//! Texts for people: sizes, times, states, results of containers; the tables of `ps`, `info` and `events`.
+//! Texts for people: states and results of containers; the tables of `ps`, `info` and `events`.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
+use executor_cli_kit::exit::Outcome;
+use executor_cli_kit::signals;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::quantity::{age, bytes, left, time, wire_span};
+use executor_cli_kit::view::style::{Role, Style};
+use executor_cli_kit::view::table::{Fit, Table};
 use executor_client::v1::{
     self, Container, Event, InfoResponse, MountKind, Network, OutputsSummary, State, Step, event, exit_status, failure,
     step,
 };
-use prost_types::Timestamp;
-
-use super::style::{Role, Style};
-use super::table::{Fit, Table};
-use crate::exit::Outcome;
-use crate::signals;
-use crate::text::plain;
 
 pub(crate) const OUTPUT_INCOMPLETE: &str = "the last output may be missing";
 
 /// Placeholder for an empty value.
 const NOTHING: &str = "-";
-
-/// `64 MiB`, `1.5 GiB`, `1 byte`.
-pub(crate) fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-    if bytes < 1024 {
-        return if bytes == 1 { "1 byte".into() } else { format!("{bytes} bytes") };
-    }
-    let mut unit = 0;
-    while unit + 1 < UNITS.len() && bytes >> (10 * (unit + 2)) > 0 {
-        unit += 1;
-    }
-    let shift = 10 * (unit + 1);
-    // Tenths, rounded down, so that no more is shown as free than is free.
-    let tenths = (u128::from(bytes) * 10) >> shift;
-    match tenths % 10 {
-        0 => format!("{} {}", tenths / 10, UNITS[unit]),
-        tenth => format!("{}.{tenth} {}", tenths / 10, UNITS[unit]),
-    }
-}
-
-/// `0.87 ms`, `12.3 ms`, `1.23 s`, `10 s`, `2m 5s`, `3h 10m`.
-pub(crate) fn span(duration: Duration) -> String {
-    let seconds = duration.as_secs_f64();
-    match duration.as_secs() {
-        0 if seconds < 0.01 => format!("{:.2} ms", seconds * 1e3),
-        0 => format!("{:.1} ms", seconds * 1e3),
-        whole @ 1..60 if duration.subsec_nanos() == 0 => format!("{whole} s"),
-        1..60 => format!("{seconds:.2} s"),
-        whole => two_units(whole),
-    }
-}
-
-fn two_units(seconds: u64) -> String {
-    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "m"), (1, "s")];
-    let first = UNITS.iter().position(|(unit, _)| seconds >= *unit).unwrap_or(UNITS.len() - 1);
-    let (unit, name) = UNITS[first];
-    let rest = UNITS.get(first + 1).map(|(unit, name)| (seconds % UNITS[first].0 / unit, name));
-    match rest {
-        Some((count, rest_name)) if count > 0 => format!("{}{name} {count}{rest_name}", seconds / unit),
-        _ => format!("{}{name}", seconds / unit),
-    }
-}
-
-/// Formats a protobuf duration like [`span`].
-pub(crate) fn wire_span(duration: prost_types::Duration) -> String {
-    Duration::try_from(duration).map_or_else(|_| NOTHING.into(), span)
-}
-
-/// Time since `then`, in one unit: `5s`, `3m`, `2h`, `4d`.
-pub(crate) fn age(then: Option<&Timestamp>, now: SystemTime) -> String {
-    let Some(then) = then.and_then(system_time) else { return NOTHING.into() };
-    let seconds = now.duration_since(then).unwrap_or_default().as_secs();
-    match seconds {
-        0..60 => format!("{seconds}s"),
-        60..3600 => format!("{}m", seconds / 60),
-        3600..86_400 => format!("{}h", seconds / 3600),
-        _ => format!("{}d", seconds / 86_400),
-    }
-}
 
 /// The lifecycle phase that does not end in time, as one word.
 pub(crate) fn phase(phase: i32) -> String {
@@ -87,28 +27,6 @@ pub(crate) fn phase(phase: i32) -> String {
 /// Formats the health of an executord on one line.
 pub(crate) fn health_line(health: &v1::Health) -> String {
     if health.healthy { "healthy".into() } else { plain(&format!("NOT healthy: {}", health.reasons.join("; "))) }
-}
-
-/// Time until `then`, like [`age`]; `now` if it has passed.
-pub(crate) fn left(then: Option<&Timestamp>, now: SystemTime) -> String {
-    let Some(then) = then.and_then(system_time) else { return NOTHING.into() };
-    match then.duration_since(now).unwrap_or_default().as_secs() {
-        0 => "now".into(),
-        seconds => format!("in {}", two_units(seconds)),
-    }
-}
-
-/// Formats `2026-01-31T12:00:00.123Z`.
-pub(crate) fn time(timestamp: Option<&Timestamp>) -> String {
-    timestamp
-        .and_then(system_time)
-        .map_or_else(|| NOTHING.into(), |time| humantime::format_rfc3339_millis(time).to_string())
-}
-
-/// Converts a timestamp; `None` if it is before 1970 or after the year 9999, where RFC 3339 ends.
-pub(crate) fn system_time(timestamp: &Timestamp) -> Option<SystemTime> {
-    let writable = (0..253_402_300_800).contains(&timestamp.seconds) && (0..1_000_000_000).contains(&timestamp.nanos);
-    if writable { SystemTime::try_from(*timestamp).ok() } else { None }
 }
 
 /// Converts an enum name of the API to a word: `STATE_RUNNING` with the prefix `STATE_` becomes `running`.
@@ -213,7 +131,7 @@ pub(crate) fn labels(labels: &std::collections::HashMap<String, String>) -> Stri
 /// Formats the published ports of a container like docker: `8080->80/tcp`.
 pub(crate) fn ports(container: &Container) -> String {
     let ports = container.network_status.iter().flat_map(|on| &on.ports);
-    ports.map(crate::network::leads_to).collect::<Vec<_>>().join(", ")
+    ports.map(executor_cli_kit::network::leads_to).collect::<Vec<_>>().join(", ")
 }
 
 /// Formats the addresses of a container, without prefix lengths.

@@ -1,22 +1,14 @@
-//! Images: the table of `image ls`, `image inspect`, and the progress of a pull.
+//! Images: the table of `image ls`, `image inspect`, and the results of removals.
 
-use std::collections::{HashMap, HashSet};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use executor_client::v1::pull_progress::Stage;
-use executor_client::v1::{Image, ImageConfig, PruneImagesResponse, PullProgress};
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use executor_cli_kit::images::short_digest;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::quantity::{age, bytes, time};
+use executor_cli_kit::view::style::{Role, Style};
+use executor_cli_kit::view::table::Table;
+use executor_client::v1::{Image, ImageConfig, PruneImagesResponse};
 use serde::Serialize;
-
-use super::human::{age, bytes, time};
-use super::style::{Role, Style};
-use super::table::Table;
-use crate::text::plain;
-
-/// Number of digest digits that are shown.
-const SHORT: usize = 12;
-/// Redraw interval of an idle progress bar.
-const TICK: Duration = Duration::from_millis(120);
 
 /// An image as JSON.
 #[derive(Serialize)]
@@ -133,10 +125,6 @@ impl From<&PruneImagesResponse> for Pruned {
     }
 }
 
-fn short(digest: &str) -> String {
-    digest.split(':').next_back().unwrap_or(digest).chars().take(SHORT).collect()
-}
-
 /// Returns a reference without `docker://`.
 fn name(reference: &str) -> &str {
     reference.strip_prefix("docker://").unwrap_or(reference)
@@ -152,7 +140,7 @@ pub(crate) fn table(images: &[Image], now: SystemTime, style: Style) -> String {
             let shown = if reference.is_empty() { "-" } else { name(reference) };
             table.row([
                 (shown.to_owned(), Role::Plain),
-                (short(&image.digest), Role::Plain),
+                (short_digest(&image.digest), Role::Plain),
                 (bytes(image.size), Role::Plain),
                 (image.layers.len().to_string(), Role::Plain),
                 (age(image.pulled_at.as_ref(), now), Role::Plain),
@@ -201,7 +189,7 @@ pub(crate) fn pruned(pruned: &PruneImagesResponse, dry_run: bool) -> String {
     let mut text = String::new();
     for image in &pruned.images {
         let names = image.references.iter().map(|reference| name(reference)).collect::<Vec<_>>().join(" ");
-        text.push_str(&format!("{} {}\n", short(&image.digest), plain(&names)));
+        text.push_str(&format!("{} {}\n", short_digest(&image.digest), plain(&names)));
     }
     let verb = if dry_run { "would be removed" } else { "removed" };
     let partial = match pruned.partial_bytes {
@@ -216,96 +204,9 @@ pub(crate) fn pruned(pruned: &PruneImagesResponse, dry_run: bool) -> String {
     text
 }
 
-/// Progress of a pull: bars on a terminal, otherwise one line per change.
-pub(crate) struct Bars {
-    bars: Option<MultiProgress>,
-    layers: HashMap<String, (Option<ProgressBar>, i32)>,
-}
-
-impl Bars {
-    pub(crate) fn new(terminal: bool) -> Self {
-        let bars = terminal.then(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr_with_hz(10)));
-        Self { bars, layers: HashMap::new() }
-    }
-
-    /// Shows changes of the progress. Returns the lines to print if there is no terminal.
-    pub(crate) fn show(&mut self, progress: &PullProgress) -> Vec<String> {
-        let mut lines = Vec::new();
-        let mut shown = HashSet::new();
-        // A layer that occurs several times is fetched once; its lowest occurrence shows the progress.
-        for layer in progress.layers.iter().filter(|layer| shown.insert(&layer.digest)) {
-            let id = plain(&short(&layer.digest));
-            let bars = self.bars.as_ref();
-            let (bar, before) = self
-                .layers
-                .entry(layer.digest.clone())
-                .or_insert_with(|| (bars.map(|bars| bars.add(new_bar(&id, layer.size))), Stage::Waiting.into()));
-            if let Some(bar) = bar {
-                bar.set_position(layer.done.min(layer.size));
-            }
-            if *before == layer.stage {
-                continue;
-            }
-            *before = layer.stage;
-            let word = word(layer.stage());
-            match bar {
-                Some(bar) if matches!(layer.stage(), Stage::Done | Stage::Present) => bar.finish_with_message(word),
-                Some(bar) => bar.set_message(word),
-                None => lines.push(format!("{id}: {word} ({})", bytes(layer.size))),
-            }
-        }
-        lines
-    }
-}
-
-fn new_bar(id: &str, size: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{prefix} {bar:28} {bytes:>10}/{total_bytes:<10} {msg}");
-    let bar = ProgressBar::new(size).with_prefix(id.to_owned()).with_message(word(Stage::Waiting));
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("━╸ "));
-    bar.enable_steady_tick(TICK);
-    bar
-}
-
-fn word(stage: Stage) -> &'static str {
-    match stage {
-        Stage::Unspecified | Stage::Waiting => "waiting",
-        Stage::Fetching => "fetching",
-        Stage::Fetched => "fetched",
-        Stage::Unpacking => "unpacking",
-        Stage::Done => "done",
-        Stage::Present => "already there",
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use executor_client::v1::pull_progress::Layer;
-
     use super::*;
-
-    #[test]
-    fn without_a_terminal_each_change_is_a_line() {
-        let at = |stage: Stage, done| PullProgress {
-            digest: String::new(),
-            layers: vec![Layer { digest: "sha256:0123456789abcdef".into(), size: 2048, done, stage: stage.into() }],
-        };
-        let mut bars = Bars::new(false);
-        assert_eq!(bars.show(&at(Stage::Waiting, 0)), Vec::<String>::new());
-        assert_eq!(bars.show(&at(Stage::Fetching, 5)), ["0123456789ab: fetching (2 KiB)"]);
-        assert_eq!(bars.show(&at(Stage::Fetching, 50)), Vec::<String>::new());
-        assert_eq!(bars.show(&at(Stage::Done, 2048)), ["0123456789ab: done (2 KiB)"]);
-    }
-
-    #[test]
-    fn repeated_layer_has_one_line_per_stage() {
-        let layer =
-            |stage: Stage| Layer { digest: "sha256:0123456789abcdef".into(), size: 1, done: 0, stage: stage.into() };
-        let layers = vec![layer(Stage::Fetching), layer(Stage::Waiting)];
-        let progress = PullProgress { digest: String::new(), layers };
-        let mut bars = Bars::new(false);
-        assert_eq!(bars.show(&progress), ["0123456789ab: fetching (1 byte)"]);
-        assert_eq!(bars.show(&progress), Vec::<String>::new());
-    }
 
     #[test]
     fn every_name_has_a_row_and_none_upsets_the_terminal() {

@@ -9,19 +9,20 @@ mod sources;
 
 use std::time::SystemTime;
 
+use executor_cli_kit::exit::Outcome;
+use executor_cli_kit::signals;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::quantity::{age, bytes, time, wire_span};
+use executor_cli_kit::view::style::{Role, Style};
+use executor_cli_kit::view::table::Table;
 use executor_client::v1::restart_policy::Mode;
 use executor_client::v1::{
     self, Container, ContainerSpec, MountKind, Redaction, Result as Ending, SecretFile, WipeReceipt,
 };
 
-use super::human::{self, age, bytes, ending, time, wire_span};
+use super::human::{self, ending};
 use super::stats::seconds;
 use super::steps;
-use super::style::{Role, Style};
-use super::table::Table;
-use crate::exit::Outcome;
-use crate::signals;
-use crate::text::plain;
 
 /// Number of ids of a user namespace.
 const ID_RANGE: u32 = 65_536;

@@ -2,13 +2,14 @@
 
 use std::time::SystemTime;
 
+use executor_cli_kit::network::written;
+use executor_cli_kit::view::quantity::{age, bytes, time};
+use executor_cli_kit::view::style::{Role, Style};
+use executor_cli_kit::view::table::Table;
 use executor_client::v1::{Pod, empty_volume, pod};
 
-use super::human::{age, bytes, network, state, time, word};
-use super::style::{Role, Style};
-use super::table::Table;
+use super::human::{network, state, word};
 use crate::egress;
-use crate::network::written;
 
 /// Placeholder for an empty value.
 const NOTHING: &str = "-";

@@ -2,14 +2,15 @@
 
 use std::time::SystemTime;
 
+use executor_cli_kit::view::quantity::bytes;
+use executor_cli_kit::view::style::{Role, Style};
+use executor_cli_kit::view::table::Table;
 use executor_client::v1::{ContainerStats, State, Usage};
 use serde_json::Value;
 
 use super::format::Listed;
-use super::human::{bytes, state};
+use super::human::state;
 use super::json;
-use super::style::{Role, Style};
-use super::table::Table;
 
 const NOTHING: &str = "-";
 

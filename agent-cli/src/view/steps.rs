@@ -2,12 +2,13 @@
 
 use std::time::{Duration, SystemTime};
 
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::quantity;
+use executor_cli_kit::view::style::Role;
+use executor_cli_kit::view::table::Table;
 use executor_client::v1::Step;
 
-use super::human::{self, step_ending, step_role};
-use super::style::Role;
-use super::table::Table;
-use crate::text::plain;
+use super::human::{step_ending, step_role};
 
 pub(crate) fn table(steps: &[Step], now: SystemTime) -> Table {
     let mut table = Table::bare(2);
@@ -55,7 +56,7 @@ fn lasted(step: &Step, now: SystemTime) -> String {
     let Some(started) = at(step.started_at) else { return String::new() };
     let ended = at(step.finished_at).unwrap_or(now);
     let span = ended.duration_since(started).unwrap_or(Duration::ZERO);
-    human::span(span)
+    quantity::span(span)
 }
 
 #[cfg(test)]

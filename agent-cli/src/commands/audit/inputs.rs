@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::signals;
 use executor_client::v1::{
     Action, Container, EnvironmentVariable, File, RunAction, RunRequest, SecretArgument, UpdateFilesRequest,
 };
 use executor_residue::{Canary, Needles};
 
 use super::AuditArgs;
-use crate::failure::Failure;
-use crate::signals;
 
 /// Kind of input of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

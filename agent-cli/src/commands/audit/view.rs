@@ -1,14 +1,14 @@
 //! Formats the result of an audit, for people and for scripts.
 
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::quantity::bytes;
+use executor_cli_kit::view::style::{Role, Style};
+use executor_cli_kit::view::table::Table;
 use executor_residue::Hit;
 use serde::Serialize;
 
 use super::findings::{Findings, Row, Seen};
 use super::inputs::Kind;
-use crate::text::plain;
-use crate::view::human::bytes;
-use crate::view::style::{Role, Style};
-use crate::view::table::Table;
 
 /// Maximum number of hits that are listed individually for people.
 const REPORTED: usize = 20;

@@ -10,13 +10,12 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
+use executor_cli_kit::destination::{Place, Tree, WriteError};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::text::plain;
 use executor_tar::{Entry, Kind, Limits, Reader, TarError};
 use tar::{Builder, Header};
 use tokio::sync::mpsc;
-
-use crate::destination::{Place, Tree, WriteError};
-use crate::failure::Failure;
-use crate::text::plain;
 
 /// Size of a piece, in bytes.
 const PIECE: usize = 32 << 10;

@@ -4,19 +4,20 @@ use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use executor_cli_kit::destination::{self, at, place};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::output::Stream;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::json::to_document;
 use executor_client::v1::PathStat;
 use executor_client::v1::path_stat::Kind;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::archive::{self, Pieces, Tally};
-use crate::destination::{self, at, place};
-use crate::failure::Failure;
 use crate::ids;
-use crate::output::Stream;
-use crate::session::Session;
-use crate::status::ErrorContext as _;
-use crate::text::plain;
 use crate::view::json;
 
 /// Maximum number of queued pieces.
@@ -142,7 +143,7 @@ fn note(session: &Session, tally: &Tally) {
 async fn print_result(session: &Session, id: &str, path: &str, tally: &Tally) -> Result<u8, Failure> {
     if session.json {
         let copied = json::Archived { id: id.into(), path: path.into(), entries: tally.entries, bytes: tally.bytes };
-        session.output.text(json::document(&json::Cp::Archive(copied))).await;
+        session.output.text(to_document(&json::Cp::Archive(copied))).await;
     }
     note(session, tally);
     match tally.left_out.len() + usize::try_from(tally.more).unwrap_or(usize::MAX) {

@@ -6,17 +6,16 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use executor_cli_kit::destination::{Partial, Place, Source, Tree, at, below, place};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::output::Stream;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::{self, ErrorContext as _};
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::quantity;
 use executor_client::v1::{OutputFile, Outputs, SkippedOutput};
 use executor_client::{Error, Output};
 use tokio::time::Instant;
-
-use crate::destination::{Partial, Place, Source, Tree, at, below, place};
-use crate::failure::Failure;
-use crate::output::Stream;
-use crate::session::Session;
-use crate::status::{self, ErrorContext as _};
-use crate::text::plain;
-use crate::view::human;
 
 /// Delay before the first progress message, and interval of further ones.
 const PROGRESS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
@@ -259,6 +258,6 @@ impl Progress {
         }
         self.next = Instant::now() + PROGRESS.1;
         let bytes: u64 = fetched.files.iter().map(|(file, _)| file.size).sum();
-        session.output.note(format!("fetching: {} files, {} so far", fetched.files.len(), human::bytes(bytes)));
+        session.output.note(format!("fetching: {} files, {} so far", fetched.files.len(), quantity::bytes(bytes)));
     }
 }

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use executor_cli_kit::limits::LimitArgs;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::units;
 
 use super::checks::CheckArgs;
 use super::host_options::HostArgs;
@@ -19,9 +22,6 @@ use super::streams::StreamArgs;
 use super::surroundings::SurroundingsArgs;
 use super::volumes::VolumeArgs;
 use crate::bindings::DeliveryArgs;
-use crate::limits::LimitArgs;
-use crate::text::plain;
-use crate::units;
 
 /// Flags of `run`, in the groups of its help.
 #[derive(Debug, Args)]

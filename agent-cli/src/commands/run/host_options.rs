@@ -4,14 +4,13 @@
 //! that list before the request is sent.
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::request::Request;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::units;
 use executor_client::v1::{self, DeviceMount, Limits, RunRequest};
-
-use crate::failure::Failure;
-use crate::request::Request;
-use crate::session::Session;
-use crate::status::ErrorContext as _;
-use crate::text::plain;
-use crate::units;
 
 /// CDI kind of NVIDIA's devices.
 const GPU_KIND: &str = "nvidia.com/gpu";

@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::units;
 use executor_client::v1::{Capabilities, Limits, RunRequest, UserNamespace};
-
-use crate::failure::Failure;
-use crate::units;
 
 /// Maximum size of a seccomp profile, in bytes: the API's limit.
 const PROFILE_MAX: u64 = 256 << 10;

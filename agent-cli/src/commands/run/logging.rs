@@ -5,10 +5,9 @@
 use std::collections::HashMap;
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::units;
 use executor_client::v1::{LogLimits, RunRequest};
-
-use crate::failure::Failure;
-use crate::units;
 
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Container")]

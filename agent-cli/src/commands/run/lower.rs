@@ -4,6 +4,12 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::Read;
 
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::request::{Request, to_proto};
+use executor_cli_kit::source::{self, Argument, Content, Flag, Source};
+use executor_cli_kit::status::Named;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::units::Ulimit;
 use executor_client::Wiped;
 use executor_client::v1::{
     self, Action, EnvironmentVariable, Redaction, ResourceLimits, RunAction, RunRequest, SecretArgument,
@@ -13,12 +19,6 @@ use super::args::{RedactArg, RunArgs};
 use super::logging::pairs;
 use super::program::Program;
 use crate::actions;
-use crate::failure::Failure;
-use crate::request::{Request, to_proto};
-use crate::source::{self, Argument, Content, Flag, Source};
-use crate::status::Named;
-use crate::text::plain;
-use crate::units::Ulimit;
 use crate::variables::environment;
 
 /// Reads the sources of files and variables and builds the request. The id is generated here instead of by executord,

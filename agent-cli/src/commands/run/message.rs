@@ -1,9 +1,8 @@
 //! Options of `run` for the termination message of a process.
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
 use executor_client::v1::{RunRequest, TerminationMessage};
-
-use crate::failure::Failure;
 
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Container")]

@@ -4,12 +4,13 @@
 
 use std::time::SystemTime;
 
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::view::quantity;
 use executor_client::Code;
 use executor_client::v1::{Container, State};
 
-use crate::failure::Failure;
-use crate::session::Session;
-use crate::status::ErrorContext as _;
 use crate::view::human;
 
 /// Ensures that no container has the name. With `replace`, removes an existing one, even if it is running.
@@ -37,7 +38,7 @@ fn in_use(name: &str, earlier: &Container, now: SystemTime) -> String {
         State::Completed => {
             let ending = human::ending(earlier);
             let status = if ending.starts_with(|c: char| c.is_ascii_digit()) { "exit status " } else { "" };
-            format!("completed {} ago with {status}{ending}", human::age(earlier.finished_at.as_ref(), now))
+            format!("completed {} ago with {status}{ending}", quantity::age(earlier.finished_at.as_ref(), now))
         }
         state => format!("is {}", human::state(state.into())),
     };

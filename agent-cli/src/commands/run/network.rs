@@ -7,12 +7,12 @@ use std::path::PathBuf;
 use std::str::FromStr as _;
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::network::Chosen;
 use executor_client::v1::port_mapping::Protocol;
 use executor_client::v1::{Dns, PortMapping, RunRequest};
 
 use crate::egress;
-use crate::failure::Failure;
-use crate::network::Chosen;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Network")]
@@ -109,7 +109,7 @@ impl NetworkArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::written;
+    use executor_cli_kit::network::written;
 
     #[test]
     fn ports() {

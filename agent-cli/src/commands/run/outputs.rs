@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-
-use crate::failure::Failure;
-use crate::units;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::units;
 
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Outputs")]

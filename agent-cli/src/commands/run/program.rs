@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::io::Read;
 
 use clap::{Args, ValueEnum};
+use executor_cli_kit::failure::Failure;
 use executor_client::v1::{PullPolicy, RunRequest};
 
-use crate::failure::Failure;
 use crate::registry::{RegistryArgs, from_here, is_image, long};
 
 /// Options of `run` for the image.
@@ -89,7 +89,7 @@ impl ImageOfRun {
     /// Returns an error if a program is given.
     pub(crate) fn rootfs(&mut self, rootfs: Option<String>, command: &[String]) -> Result<String, Failure> {
         if let Some(word) = command.first() {
-            let why = format!("`{}`: with --action the programs are in the file", crate::text::plain(word));
+            let why = format!("`{}`: with --action the programs are in the file", executor_cli_kit::text::plain(word));
             return Err(Failure::Usage(why));
         }
         Ok(match (self.image.take(), rootfs) {

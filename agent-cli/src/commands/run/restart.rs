@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::request::to_proto;
+use executor_cli_kit::units;
 use executor_client::v1::{RestartPolicy, RunRequest, restart_policy::Mode};
-
-use crate::failure::Failure;
-use crate::request::to_proto;
-use crate::units;
 
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Health")]

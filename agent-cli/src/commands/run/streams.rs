@@ -1,11 +1,10 @@
 //! Flags of `run` for the streams of the process.
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::stay::Streams;
+use executor_cli_kit::terminal::{self, DetachKeys};
 use executor_client::v1::RunRequest;
-
-use crate::failure::Failure;
-use crate::stay::Streams;
-use crate::terminal::{self, DetachKeys};
 
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Container")]
@@ -20,7 +19,7 @@ pub(crate) struct StreamArgs {
     #[arg(long, value_name = "KEYS", default_value = "ctrl-p,ctrl-q", value_parser = DetachKeys::parse)]
     pub(crate) detach_keys: DetachKeys,
     /// Signal that stops the process: INT, QUIT, 10 [default: the image's, else TERM]
-    #[arg(long, value_name = "NAME", value_parser = crate::signals::parse)]
+    #[arg(long, value_name = "NAME", value_parser = executor_cli_kit::signals::parse)]
     pub(crate) stop_signal: Option<u32>,
 }
 

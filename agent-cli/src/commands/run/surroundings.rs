@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use clap::Args;
+use executor_cli_kit::units;
 use executor_client::v1::{ExtraHost, RunRequest, Tmpfs};
-
-use crate::units;
 
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct SurroundingsArgs {

@@ -6,20 +6,20 @@
 use std::path::Path;
 
 use clap::Args;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::images::{Pull, fetch_first, fetch_or_send};
+use executor_cli_kit::request::Request;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::units;
 use executor_client::v1::volume_mount::Source;
 use executor_client::v1::{
     EmptyVolume, HostPath, HostVolume, ImageVolume, InfoResponse, NamedVolume, PodVolumeName, RunRequest, Tmpfs,
     VolumeMount, empty_volume,
 };
 
-use crate::failure::Failure;
-use crate::images::{Pull, fetch_first, fetch_or_send};
 use crate::registry::{from_here, is_image, long};
-use crate::request::Request;
-use crate::session::Session;
-use crate::status::ErrorContext as _;
-use crate::text::plain;
-use crate::units;
 
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct VolumeArgs {

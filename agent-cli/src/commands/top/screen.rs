@@ -3,12 +3,12 @@
 use std::cmp::Ordering;
 
 use clap::ValueEnum;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::quantity::bytes;
+use executor_cli_kit::view::style::{Role, Style};
 use executor_client::v1::{ContainerStats, InfoResponse, Usage};
 
-use crate::text::plain;
-use crate::view::human::bytes;
 use crate::view::stats;
-use crate::view::style::{Role, Style};
 
 /// Lines other than containers: the node, the keys or the filter, the heading, and a message.
 const LINES: usize = 4;

@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use executor_cli_kit::view::quantity;
 use executor_client::v1::{Container, State};
 use serde_json::Value;
 
@@ -34,16 +35,16 @@ impl Listed for Container {
             "ID" | "Names" => self.id.clone(),
             "Image" => spec.rootfs.clone(),
             "Command" => spec.path.clone(),
-            "CreatedAt" => human::time(self.created_at.as_ref()),
-            "RunningFor" => format!("{} ago", human::age(self.created_at.as_ref(), now)),
+            "CreatedAt" => quantity::time(self.created_at.as_ref()),
+            "RunningFor" => format!("{} ago", quantity::age(self.created_at.as_ref(), now)),
             "State" => human::state(self.state),
             "Status" => match self.state() {
                 State::Running => {
                     let health = human::health(self).map_or(String::new(), |health| format!(" ({health})"));
-                    format!("Up {}{health}", human::age(self.started_at.as_ref(), now))
+                    format!("Up {}{health}", quantity::age(self.started_at.as_ref(), now))
                 }
                 State::Completed => {
-                    let ago = human::age(self.finished_at.as_ref(), now);
+                    let ago = quantity::age(self.finished_at.as_ref(), now);
                     format!("Exited ({}) {ago} ago", human::ending(self))
                 }
                 _ => human::state(self.state),

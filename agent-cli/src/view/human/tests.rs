@@ -1,5 +1,8 @@
+use std::time::Duration;
+
 use super::*;
 use executor_client::v1::{Capacity, ContainerSpec, ExitStatus, Failure, Result as Ending, exit_status};
+use prost_types::Timestamp;
 
 fn at(seconds: i64) -> Option<Timestamp> {
     Some(Timestamp { seconds, nanos: 0 })
@@ -7,54 +10,6 @@ fn at(seconds: i64) -> Option<Timestamp> {
 
 fn now() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000)
-}
-
-#[test]
-fn sizes() {
-    let table = [
-        (0, "0 bytes"),
-        (1, "1 byte"),
-        (1023, "1023 bytes"),
-        (1024, "1 KiB"),
-        (64 << 20, "64 MiB"),
-        (3 << 29, "1.5 GiB"),
-        ((1 << 30) - 1, "1023.9 MiB"),
-        (1 << 50, "1 PiB"),
-        (u64::MAX, "16383.9 PiB"),
-    ];
-    for (size, text) in table {
-        assert_eq!(bytes(size), text);
-    }
-}
-
-#[test]
-fn spans_and_ages() {
-    let table = [
-        (Duration::from_micros(870), "0.87 ms"),
-        (Duration::from_micros(12_340), "12.3 ms"),
-        (Duration::from_millis(1234), "1.23 s"),
-        (Duration::from_secs(60), "1m"),
-        (Duration::from_secs(125), "2m 5s"),
-        (Duration::from_secs(11_400), "3h 10m"),
-        (Duration::from_secs(86_400 * 3), "3d"),
-    ];
-    for (duration, text) in table {
-        assert_eq!(span(duration), text);
-    }
-    for (seconds, text) in [(999_995, "5s"), (999_800, "3m"), (990_000, "2h"), (600_000, "4d"), (1_000_009, "0s")] {
-        assert_eq!(age(at(seconds).as_ref(), now()), text);
-    }
-    assert_eq!(age(None, now()), "-");
-}
-
-/// A daemon may send any time; one that RFC 3339 cannot represent must not panic.
-#[test]
-fn impossible_times_are_dashes() {
-    assert_eq!(time(at(0).as_ref()), "1970-01-01T00:00:00.000Z");
-    for seconds in [i64::MIN, -1, 253_402_300_800, i64::MAX] {
-        assert_eq!(time(at(seconds).as_ref()), "-");
-    }
-    assert_eq!(time(Some(&Timestamp { seconds: 0, nanos: -1 })), "-");
 }
 
 fn ended(result: Ending) -> Container {

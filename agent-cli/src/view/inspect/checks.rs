@@ -2,11 +2,10 @@
 
 use std::time::SystemTime;
 
+use executor_cli_kit::view::quantity::{age, wire_span};
+use executor_cli_kit::view::style::Role;
+use executor_cli_kit::view::table::Table;
 use executor_client::v1::{Check, CheckPurpose, Container, check::Kind};
-
-use super::super::human::{age, wire_span};
-use super::super::style::Role;
-use super::super::table::Table;
 
 /// Formats one line per check; empty without checks.
 pub(super) fn table(container: &Container, now: SystemTime) -> Table {

@@ -2,12 +2,11 @@
 
 use std::time::SystemTime;
 
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::quantity::{age, time};
+use executor_cli_kit::view::style::Role;
+use executor_cli_kit::view::table::Table;
 use executor_client::v1::InstanceIdentity;
-
-use crate::text::plain;
-use crate::view::human::{age, time};
-use crate::view::style::Role;
-use crate::view::table::Table;
 
 pub(super) fn table(identity: &InstanceIdentity, now: SystemTime) -> Table {
     let mut table = Table::bare(2);

@@ -1,11 +1,10 @@
 //! Settings of a container's isolation that differ from the defaults.
 
+use executor_cli_kit::view::quantity::bytes;
+use executor_cli_kit::view::table::Table;
 use executor_client::v1::empty_volume::Medium;
 use executor_client::v1::volume_mount::Source;
 use executor_client::v1::{ContainerSpec, UserNamespace, VolumeMount};
-
-use crate::view::human::bytes;
-use crate::view::table::Table;
 
 pub(super) fn table(spec: &ContainerSpec) -> Table {
     let mut table = Table::bare(2);

@@ -1,11 +1,11 @@
 //! A container's network, ports and addresses.
 
+use executor_cli_kit::network::written;
+use executor_cli_kit::view::table::Table;
 use executor_client::v1::{Container, ContainerSpec, Network};
 
 use crate::egress;
-use crate::network::written;
 use crate::view::human;
-use crate::view::table::Table;
 
 /// Describes the kind of network on one line.
 pub(super) fn kind(container: &Container, spec: &ContainerSpec) -> String {

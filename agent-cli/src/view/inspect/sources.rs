@@ -2,13 +2,12 @@
 
 use std::time::SystemTime;
 
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::quantity::age;
+use executor_cli_kit::view::style::Role;
+use executor_cli_kit::view::table::Table;
 use executor_client::v1::SecretSource;
 use executor_client::v1::secret_source::Target;
-
-use crate::text::plain;
-use crate::view::human::age;
-use crate::view::style::Role;
-use crate::view::table::Table;
 
 /// Formats the name of a reference: `vault:kv/db#password@3`.
 pub(crate) fn name(source: &SecretSource) -> String {

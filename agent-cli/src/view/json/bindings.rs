@@ -1,9 +1,8 @@
 //! Bindings as JSON: the documents of `bindings show` and `bindings check`.
 
 use executor_bindings::{BYTES_MAX, BindingFile, Bindings, Layout, Refused};
+use executor_cli_kit::view::json::encoded;
 use serde::Serialize;
-
-use super::encoded;
 
 /// `bindings show --json`.
 #[derive(Serialize)]

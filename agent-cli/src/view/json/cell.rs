@@ -1,9 +1,10 @@
 //! The cell: reservations, drain, health, quarantine.
 
+use executor_cli_kit::view::json::time;
 use executor_client::v1;
 use serde::Serialize;
 
-use super::{seconds, time};
+use super::seconds;
 use crate::view::human::phase;
 
 /// The document of `reserve`.

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use executor_cli_kit::view::json::time;
 use executor_client::v1::{self, check::Kind};
 use serde::Serialize;
 
-use super::{seconds, time};
+use super::seconds;
 use crate::view::human::word;
 
 #[derive(Serialize)]

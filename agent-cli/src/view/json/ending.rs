@@ -1,12 +1,13 @@
 //! The result of a container.
 
+use executor_cli_kit::exit::Outcome;
+use executor_cli_kit::signals;
+use executor_cli_kit::view::json::time;
 use executor_client::v1::{self, exit_status};
 use serde::Serialize;
 
 use super::usage::Usage;
-use super::{outputs, seconds, time};
-use crate::exit::Outcome;
-use crate::signals;
+use super::{outputs, seconds};
 use crate::view::human::word;
 
 #[derive(Serialize)]

@@ -1,9 +1,8 @@
 //! The certificate of a container.
 
+use executor_cli_kit::view::json::time;
 use executor_client::v1;
 use serde::Serialize;
-
-use super::time;
 
 /// A container's certificate, without its key.
 #[derive(Serialize)]

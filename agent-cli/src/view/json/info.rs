@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use executor_cli_kit::view::json::time;
 use executor_client::v1;
 use serde::Serialize;
 
+use super::sorted;
 use super::sources::SecretProvider;
-use super::{sorted, time};
 use crate::view::human::mount_kind;
 
 #[derive(Serialize)]

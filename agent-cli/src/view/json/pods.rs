@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use executor_cli_kit::view::json::time;
 use executor_client::v1::{Pod, PodSpec, PodVolume};
 use serde::Serialize;
 
-use super::{ending, networks, sorted, surroundings, time};
+use super::{ending, networks, sorted, surroundings};
 use crate::view::human::{network, state, word};
 use crate::view::pods::stage;
 

@@ -1,10 +1,11 @@
 //! A container's restart policy and its state.
 
+use executor_cli_kit::view::json::time;
 use executor_client::v1;
 use serde::Serialize;
 
 use super::ending::Exit;
-use super::{seconds, time};
+use super::seconds;
 use crate::view::human::word;
 
 #[derive(Serialize)]

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use executor_cli_kit::view::json::{LogEntry, Refusal, to_document};
 use prost::Message as _;
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
@@ -14,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     CheckedBindings, Container, ContainerStats, Cp, Done, Drain, Egress, Ending, Event, Executed, Health, Info,
-    LogEntry, PodDocument, Released, Reservation, Rotated, Secrets, ShownBindings,
+    PodDocument, Released, Reservation, Rotated, Secrets, ShownBindings,
 };
 use crate::commands::audit::view as audit;
 use crate::commands::context::ShownContext;
@@ -73,7 +74,7 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("context list", "one document", |g| g.subschema_for::<Vec<ShownContext>>()),
         ("context show", "one document", |g| g.subschema_for::<ShownContext>()),
         ("audit", "one document", |g| g.subschema_for::<audit::Json>()),
-        ("COMMAND", "if executord refused it, and nothing else was printed", |g| g.subschema_for::<super::Refusal>()),
+        ("COMMAND", "if executord refused it, and nothing else was printed", |g| g.subschema_for::<Refusal>()),
     ]
 }
 
@@ -100,7 +101,7 @@ fn schema() -> Value {
 #[test]
 fn the_schema_in_docs_is_that_of_the_types() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/agent-cli.schema.json");
-    let generated = super::document(&schema());
+    let generated = to_document(&schema());
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&path, &generated).unwrap();
     }

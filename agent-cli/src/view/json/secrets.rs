@@ -1,9 +1,8 @@
 //! The document of `secrets --json`: the only document with values of secrets.
 
+use executor_cli_kit::view::json::encoded;
 use executor_client::v1;
 use serde::Serialize;
-
-use super::encoded;
 
 /// The document of `secrets`.
 #[derive(Serialize)]

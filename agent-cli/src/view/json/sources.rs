@@ -1,10 +1,11 @@
 //! Inputs given by reference, and providers of secrets.
 
+use executor_cli_kit::view::json::time;
 use executor_client::v1;
 use executor_client::v1::secret_source::Target;
 use serde::Serialize;
 
-use super::{seconds, time};
+use super::seconds;
 
 /// An input of a container, without its value.
 #[derive(Serialize)]

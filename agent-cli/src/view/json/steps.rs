@@ -1,10 +1,10 @@
 //! Steps of a tree of actions.
 
+use executor_cli_kit::view::json::time;
 use executor_client::v1;
 use serde::Serialize;
 
 use super::ending::{Exit, Wipe};
-use super::time;
 use crate::view::human::word;
 
 #[derive(Serialize)]

@@ -1,9 +1,9 @@
 //! Counters of a container, and its limits.
 
+use executor_cli_kit::view::json::time;
 use executor_client::v1;
 use serde::Serialize;
 
-use super::time;
 use crate::view::human::state;
 
 /// A document of `stats`.

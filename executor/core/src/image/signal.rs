@@ -1,5 +1,5 @@
-//! Signals as named in image configurations. The names are nix's. `agent_cli::signals` has the same rules but does not
-//! depend on the executor's crates.
+//! Signals as named in image configurations. The names are those of nix. `executor_cli_kit::signals` has the same rules
+//! but does not depend on the crates of the executor.
 
 use nix::sys::signal::Signal;
 

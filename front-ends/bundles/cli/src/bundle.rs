@@ -3,18 +3,18 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use agent_cli::failure::Failure;
-use agent_cli::generate::{Documented, GenerateArgs};
-use agent_cli::global::Global;
-use agent_cli::report::{report, usage};
-use agent_cli::request::forbid_dumps;
-use agent_cli::text::plain;
-use agent_cli::view::style::{Role, Style};
-use agent_cli::view::table::Table;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use executor_bundles::bundle::{self, Bundle, Format};
 use executor_bundles::fault::Faults;
 use executor_bundles::source::{Files, Source};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::generate::{Documented, GenerateArgs};
+use executor_cli_kit::global::Global;
+use executor_cli_kit::report::{report, usage};
+use executor_cli_kit::request::forbid_dumps;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::style::{Role, Style};
+use executor_cli_kit::view::table::Table;
 use serde_json::json;
 
 use crate::common::{BundleError, NOTES, files, print};

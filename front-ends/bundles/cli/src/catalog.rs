@@ -2,16 +2,16 @@
 
 use std::process::ExitCode;
 
-use agent_cli::failure::Failure;
-use agent_cli::generate::{Documented, GenerateArgs};
-use agent_cli::global::Global;
-use agent_cli::report::{report, usage};
-use agent_cli::text::plain;
-use agent_cli::view::style::{Role, Style};
-use agent_cli::view::table::Table;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use executor_bundles::catalog::diff::diff;
 use executor_bundles::catalog::{Catalog, Package, mermaid};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::generate::{Documented, GenerateArgs};
+use executor_cli_kit::global::Global;
+use executor_cli_kit::report::{report, usage};
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::style::{Role, Style};
+use executor_cli_kit::view::table::Table;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -324,10 +324,12 @@ fn render(global: &Global, args: &RenderArgs) -> Result<u8, Failure> {
             continue;
         }
         found = true;
-        let content =
-            opened.objects.content(&object.place).map_err(|error| Failure::wrap(error, agent_cli::exit::OURS))?;
+        let content = opened
+            .objects
+            .content(&object.place)
+            .map_err(|error| Failure::wrap(error, executor_cli_kit::exit::OURS))?;
         let text = match args.output {
-            _ if global.json => agent_cli::view::json::document(&content),
+            _ if global.json => executor_cli_kit::view::json::to_document(&content),
             Form::Json => serde_json::to_string_pretty(&content).unwrap_or_default() + "\n",
             Form::Yaml => format!("---\n{}", executor_bundles::yaml::write(&content)),
         };

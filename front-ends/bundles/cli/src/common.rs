@@ -3,13 +3,13 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use agent_cli::failure::Failure;
-use agent_cli::global::Global;
-use agent_cli::view::json;
 use executor_bundles::catalog::{Catalog, LoadError, Objects, load};
 use executor_bundles::fault::Faults;
 use executor_bundles::resolve::ResolveError;
 use executor_bundles::source::{self, Files, Source, SourceError};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::global::Global;
+use executor_cli_kit::view::json;
 use serde::Serialize;
 
 use crate::registry::{RegistryArgs, fetch};
@@ -36,7 +36,7 @@ pub(crate) enum BundleError {
 
 impl From<BundleError> for Failure {
     fn from(error: BundleError) -> Self {
-        let status = if matches!(error, BundleError::Refused { .. }) { 1 } else { agent_cli::exit::OURS };
+        let status = if matches!(error, BundleError::Refused { .. }) { 1 } else { executor_cli_kit::exit::OURS };
         Self::wrap(error, status)
     }
 }
@@ -47,7 +47,7 @@ fn count(faults: usize) -> String {
 
 /// Prints the JSON document or the text, as requested.
 pub(crate) fn print(global: &Global, document: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
-    let text = if global.json { json::document(document) } else { text() };
+    let text = if global.json { json::to_document(document) } else { text() };
     write(text.as_bytes())
 }
 

@@ -10,11 +10,11 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use agent_cli::failure::Failure;
-use agent_cli::global::Global;
-use agent_cli::text::plain;
 use clap::Args;
 use executor_bundles::installation::{Event, Store, StoreError, check_name};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::global::Global;
+use executor_cli_kit::text::plain;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 use serde_json::{Value, json};

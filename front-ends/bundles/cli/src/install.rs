@@ -6,11 +6,6 @@ mod status;
 
 use std::time::Duration;
 
-use agent_cli::exit::OURS;
-use agent_cli::failure::Failure;
-use agent_cli::global::Global;
-use agent_cli::interrupt::Interrupts;
-use agent_cli::text::plain;
 use executor_bundles::bundle::{self, Bundle};
 use executor_bundles::installation::{
     Follows, Installation, Locked, Options, Phase, State, Store, StoreError, check_name,
@@ -19,6 +14,11 @@ use executor_bundles::manifest::{self, ManifestError};
 use executor_bundles::range::version;
 use executor_bundles::resolve::{self, Installed, Query, Step};
 use executor_bundles::source::{Files, Source};
+use executor_cli_kit::exit::OURS;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::global::Global;
+use executor_cli_kit::interrupt::Interrupts;
+use executor_cli_kit::text::plain;
 use serde_json::json;
 
 use self::args::options;

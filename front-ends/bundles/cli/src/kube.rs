@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use agent_cli::global::{Global, JSON};
-use agent_cli::interrupt::Interrupts;
-use agent_cli::text::plain;
 use executor_bundles::installation::Options;
+use executor_cli_kit::global::{Global, JSON};
+use executor_cli_kit::interrupt::Interrupts;
+use executor_cli_kit::text::plain;
 use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use zeroize::Zeroizing;

@@ -10,10 +10,10 @@
 
 use std::path::PathBuf;
 
-use agent_cli::failure::Failure;
-use agent_cli::global::Global;
-use agent_cli::interrupt::Interrupts;
-use agent_cli::session::Session;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::global::Global;
+use executor_cli_kit::interrupt::Interrupts;
+use executor_cli_kit::session::Session;
 use executor_cnab::action::{INSTALL, UNINSTALL, UPGRADE};
 use executor_cnab::store::Store;
 
@@ -78,7 +78,7 @@ pub(crate) async fn perform(session: &Session, work: Planned, interrupts: &mut I
     let store = Store::new(directory);
     let locked = store.lock(&name).map_err(CnabError::from)?.ok_or_else(|| CnabError::Busy(name.clone()))?;
     store.forget(&locked).map_err(CnabError::from)?;
-    session.output.note(format!("{}: forgotten", agent_cli::text::plain(&name)));
+    session.output.note(format!("{}: forgotten", executor_cli_kit::text::plain(&name)));
     Ok(0)
 }
 

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::str::FromStr as _;
 
-use agent_cli::limits::LimitArgs;
-use agent_cli::network::Chosen;
-use agent_cli::units;
 use clap::{Args, Subcommand};
+use executor_cli_kit::limits::LimitArgs;
+use executor_cli_kit::network::Chosen;
+use executor_cli_kit::units;
 
 /// Location of the records.
 #[derive(Debug, Args)]

@@ -12,21 +12,21 @@
 use std::process::ExitCode;
 use std::str::FromStr as _;
 
-use agent_cli::connect::{DEFAULT_SOCKET, connect};
-use agent_cli::container::completed;
-use agent_cli::destination::{Place, Tree, below};
-use agent_cli::exit::{OURS, Outcome};
-use agent_cli::failure::Failure;
-use agent_cli::global::Global;
-use agent_cli::interrupt::Interrupts;
-use agent_cli::logs::{Form, Printer};
-use agent_cli::network::Chosen;
-use agent_cli::output::Output;
-use agent_cli::request::forbid_dumps;
-use agent_cli::session::Session;
-use agent_cli::stay;
-use agent_cli::text::plain;
-use agent_cli::view::style::Style;
+use executor_cli_kit::connect::{DEFAULT_SOCKET, connect};
+use executor_cli_kit::container::completed;
+use executor_cli_kit::destination::{Place, Tree, below};
+use executor_cli_kit::exit::{OURS, Outcome};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::global::Global;
+use executor_cli_kit::interrupt::Interrupts;
+use executor_cli_kit::logs::{Form, Printer};
+use executor_cli_kit::network::Chosen;
+use executor_cli_kit::output::Output;
+use executor_cli_kit::request::forbid_dumps;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::stay;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::style::Style;
 use executor_cnab::claim::Status;
 use executor_cnab::paths::OUTPUTS;
 

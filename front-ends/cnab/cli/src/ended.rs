@@ -1,10 +1,10 @@
 //! Results of an exited container for its installation: status, message, outputs and log, stored with the claim.
 
-use agent_cli::exit::{OURS, Outcome};
-use agent_cli::failure::Failure;
-use agent_cli::session::Session;
-use agent_cli::status::ErrorContext as _;
-use agent_cli::text::plain;
+use executor_cli_kit::exit::{OURS, Outcome};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::text::plain;
 use executor_client::v1::{Container, failure};
 use executor_client::{Code, Error, Output};
 use std::collections::BTreeMap;
@@ -76,7 +76,7 @@ pub(crate) fn evaluate(container: &Container) -> (Status, String) {
         Outcome::Exited(_) | Outcome::Signaled(_) if stopped => (Status::Canceled, "it was stopped".into()),
         Outcome::Exited(code) => (Status::Failed, format!("the run tool exited with {code}")),
         Outcome::Signaled(signal) => {
-            (Status::Failed, format!("the run tool was killed by {}", agent_cli::signals::name(signal)))
+            (Status::Failed, format!("the run tool was killed by {}", executor_cli_kit::signals::name(signal)))
         }
         Outcome::NotExecuted(_) => (Status::Failed, said),
         Outcome::Failed(failure::Kind::Prepare) => (Status::Failed, said),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use agent_cli::failure::Failure;
+use executor_cli_kit::failure::Failure;
 use executor_cnab::archive::ArchiveError;
 use executor_cnab::id::NoRandomness;
 use executor_cnab::store::StoreError;
@@ -52,7 +52,7 @@ impl From<CnabError> for Failure {
     fn from(error: CnabError) -> Self {
         let status = match &error {
             CnabError::Ended { exit, .. } => *exit,
-            _ => agent_cli::exit::OURS,
+            _ => executor_cli_kit::exit::OURS,
         };
         Self::wrap(error, status)
     }

@@ -4,10 +4,10 @@
 //! archive is imported first, and compared by the digest that executord reports; then it is run by that digest. Images
 //! of a thick bundle are sent along. An image without a digest, such as a directory, is run only if the user allows it.
 
-use agent_cli::failure::Failure;
-use agent_cli::images::{self, Pieces};
-use agent_cli::session::Session;
-use agent_cli::status;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::images::{self, Pieces};
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status;
 use executor_client::v1::{Image, ImportHeader, PullImageRequest, PullPolicy, import_header};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};

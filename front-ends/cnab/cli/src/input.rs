@@ -8,8 +8,8 @@ use std::fs::File;
 use std::io::{Read, Seek as _};
 use std::path::{Path, PathBuf};
 
-use agent_cli::failure::Failure;
-use agent_cli::source::{self, Argument, Flag};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::source::{self, Argument, Flag};
 use executor_cnab::archive;
 use executor_cnab::bundle::{BUNDLE_MAX, Bundle};
 use executor_cnab::credentials::{CredentialSet, SET_MAX, Source as CredentialSource, merge};

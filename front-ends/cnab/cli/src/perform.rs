@@ -2,15 +2,15 @@
 
 use std::time::SystemTime;
 
-use agent_cli::container::completed;
-use agent_cli::failure::Failure;
-use agent_cli::interrupt::Interrupts;
-use agent_cli::logs::{Form, Printer};
-use agent_cli::session::Session;
-use agent_cli::status::ErrorContext as _;
-use agent_cli::stay;
-use agent_cli::text::plain;
-use agent_cli::view::json;
+use executor_cli_kit::container::completed;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::interrupt::Interrupts;
+use executor_cli_kit::logs::{Form, Printer};
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::stay;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::json;
 use executor_client::v1::Container;
 use executor_client::{Code, Error};
 use executor_cnab::action::INSTALL;
@@ -103,7 +103,7 @@ pub(crate) async fn run_invocation(
     let result = if recorded { Some(record(store, claim, last.as_ref(), &ended, &log)?) } else { None };
     delete(session, &id).await;
     if session.json {
-        session.output.text(json::document(&view::Done::new(&step, result.as_ref(), &ended))).await;
+        session.output.text(json::to_document(&view::Done::new(&step, result.as_ref(), &ended))).await;
     }
     if let Some(failure) = failure {
         return Err(failure);

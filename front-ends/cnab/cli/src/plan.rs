@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use agent_cli::failure::Failure;
+use executor_cli_kit::failure::Failure;
 use executor_cnab::action::{Action, INSTALL, UNINSTALL, UPGRADE};
 use executor_cnab::bundle::Bundle;
 use executor_cnab::claim::Status;

@@ -3,14 +3,14 @@
 
 use std::io::Write as _;
 
-use agent_cli::connect::{DEFAULT_SOCKET, connect};
-use agent_cli::failure::Failure;
-use agent_cli::global::Global;
-use agent_cli::output::Output;
-use agent_cli::session::Session;
-use agent_cli::text::plain;
-use agent_cli::view::json;
-use agent_cli::view::style::Style;
+use executor_cli_kit::connect::{DEFAULT_SOCKET, connect};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::global::Global;
+use executor_cli_kit::output::Output;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::json;
+use executor_cli_kit::view::style::Style;
 use executor_cnab::action::{Action, BUILT_IN};
 use executor_cnab::outputs::LOGS;
 use executor_cnab::store::{Record, Store, StoreError};
@@ -228,7 +228,7 @@ fn refresh(global: &Global, store: &Store, names: &[String]) -> Result<bool, Fai
 }
 
 fn print(global: &Global, document: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
-    let text = if global.json { json::document(document) } else { text() };
+    let text = if global.json { json::to_document(document) } else { text() };
     write(text.as_bytes())
 }
 

@@ -7,12 +7,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use agent_cli::failure::Failure;
-use agent_cli::limits::LimitArgs;
-use agent_cli::network::Chosen;
-use agent_cli::request::{Request, to_proto};
-use agent_cli::session::Session;
-use agent_cli::status::ErrorContext as _;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::limits::LimitArgs;
+use executor_cli_kit::network::Chosen;
+use executor_cli_kit::request::{Request, to_proto};
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
 use executor_client::v1::{
     Action, EnvironmentVariable, File, MountKind, Outputs, PullPolicy, Redaction, RunAction, RunRequest, UserNamespace,
     WritableFiles,

@@ -4,13 +4,13 @@
 //! result. The caller holds the installation's lock, so no other process works on it. Unfinished actions of other tools
 //! are left to those tools.
 
-use agent_cli::failure::Failure;
-use agent_cli::interrupt::Interrupts;
-use agent_cli::logs::{Form, Printer, follow};
-use agent_cli::session::Session;
-use agent_cli::status::ErrorContext as _;
-use agent_cli::stay;
-use agent_cli::text::plain;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::interrupt::Interrupts;
+use executor_cli_kit::logs::{Form, Printer, follow};
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::stay;
+use executor_cli_kit::text::plain;
 use executor_client::Code;
 use std::collections::BTreeMap;
 use std::time::SystemTime;

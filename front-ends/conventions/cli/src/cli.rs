@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use agent_cli::failure::Failure;
-use agent_cli::generate::{Documented, GenerateArgs};
-use agent_cli::global::Global;
-use agent_cli::report::{report, usage};
-use agent_cli::request::forbid_dumps;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::generate::{Documented, GenerateArgs};
+use executor_cli_kit::global::Global;
+use executor_cli_kit::report::{report, usage};
+use executor_cli_kit::request::forbid_dumps;
 
 use crate::args::{ConfigArgs, FilesArgs, NOTES};
 use crate::work;

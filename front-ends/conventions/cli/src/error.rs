@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use agent_cli::failure::Failure;
-use agent_cli::text::plain;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::text::plain;
 use executor_conventions::violation::Violations;
 
 /// Reason why a command failed.
@@ -35,6 +35,6 @@ fn indented(violations: &Violations) -> String {
 
 impl From<ConventionError> for Failure {
     fn from(error: ConventionError) -> Self {
-        Self::wrap(error, agent_cli::exit::OURS)
+        Self::wrap(error, executor_cli_kit::exit::OURS)
     }
 }

@@ -1,8 +1,8 @@
 //! Output of registrations and changes, as text and as JSON.
 
-use agent_cli::text::plain;
-use agent_cli::view::style::{Role, Style};
-use agent_cli::view::table::Table;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::style::{Role, Style};
+use executor_cli_kit::view::table::Table;
 use executor_conventions::change::Change;
 use executor_conventions::config::Configuration;
 use executor_conventions::grant::Grant;

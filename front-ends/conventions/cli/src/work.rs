@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 
-use agent_cli::failure::Failure;
-use agent_cli::global::Global;
-use agent_cli::text::plain;
-use agent_cli::view::json;
-use agent_cli::view::style::Style;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::global::Global;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::json;
+use executor_cli_kit::view::style::Style;
 use executor_conventions::secrets::SecretValues;
 use executor_conventions::template::{self, Place};
 use executor_conventions::violation::Violations;
@@ -121,7 +121,7 @@ fn yaml(objects: &[&Value]) -> Result<String, ConventionError> {
 }
 
 fn print(global: &Global, document: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
-    let text = if global.json { json::document(document) } else { text() };
+    let text = if global.json { json::to_document(document) } else { text() };
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure::ClosedPipe),

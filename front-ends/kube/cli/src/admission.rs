@@ -1,8 +1,8 @@
 //! Validates a plan with executord's `Validate`, which has no effect, before anything is changed (P1).
 
-use agent_cli::failure::Failure;
-use agent_cli::session::Session;
-use agent_cli::status::ErrorContext as _;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
 use executor_client::v1::{InfoResponse, RunRequest, ValidateRequest};
 use executor_client::{Error, Wiped};
 use executor_kube::plan::{Member, Plan, PodPlan};

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::str::FromStr as _;
 use std::time::Duration;
 
-use agent_cli::generate::GenerateArgs;
-use agent_cli::network::Chosen;
-use agent_cli::units;
 use clap::{Args, Subcommand, ValueEnum};
+use executor_cli_kit::generate::GenerateArgs;
+use executor_cli_kit::network::Chosen;
+use executor_cli_kit::units;
 
 /// The commands, in the order of the help.
 #[derive(Debug, Subcommand)]
@@ -147,7 +147,7 @@ pub(crate) struct OutArgs {
 
 impl OwnCommand {
     pub(crate) fn args(self) -> GenerateArgs {
-        use agent_cli::generate::Generated;
+        use executor_cli_kit::generate::Generated;
         let (what, OutArgs { out }) = match self {
             Self::Man(args) => (Generated::Man, args),
             Self::Completions(args) => (Generated::Completions, args),

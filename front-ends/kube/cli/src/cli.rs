@@ -2,16 +2,16 @@
 
 use std::process::ExitCode;
 
-use agent_cli::connect::DEFAULT_SOCKET;
-use agent_cli::failure::Failure;
-use agent_cli::generate::Documented;
-use agent_cli::global::Global;
-use agent_cli::interrupt::Interrupts;
-use agent_cli::report::{report, usage};
-use agent_cli::request::forbid_dumps;
-use agent_cli::session::Session;
-use agent_cli::work::{self, Interruption, Work};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser};
+use executor_cli_kit::connect::DEFAULT_SOCKET;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::generate::Documented;
+use executor_cli_kit::global::Global;
+use executor_cli_kit::interrupt::Interrupts;
+use executor_cli_kit::report::{report, usage};
+use executor_cli_kit::request::forbid_dumps;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::work::{self, Interruption, Work};
 
 use crate::args::{DownArgs, KubeCommand, LogsArgs, MakeCommand, PlayArgs, PsArgs};
 use crate::input::Input;

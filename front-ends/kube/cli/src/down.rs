@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use agent_cli::failure::Failure;
-use agent_cli::session::Session;
-use agent_cli::view::json;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::view::json;
 
 use crate::args::{DownArgs, play_name};
 use crate::error::KubeError;
@@ -61,7 +61,7 @@ pub(crate) async fn down(session: &Session, args: &DownArgs) -> Result<u8, Failu
         memory.store(&[])?;
     }
     if session.json {
-        session.output.text(json::document(&done)).await;
+        session.output.text(json::to_document(&done)).await;
     }
     Ok(0)
 }

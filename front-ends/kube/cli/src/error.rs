@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use agent_cli::failure::Failure;
+use executor_cli_kit::failure::Failure;
 use executor_kube::report::Violations;
 
 /// Reason why a command failed.
@@ -50,6 +50,6 @@ fn counted(violations: &Violations) -> String {
 
 impl From<KubeError> for Failure {
     fn from(error: KubeError) -> Self {
-        Self::wrap(error, agent_cli::exit::OURS)
+        Self::wrap(error, executor_cli_kit::exit::OURS)
     }
 }

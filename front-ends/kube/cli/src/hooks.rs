@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use agent_cli::failure::Failure;
-use agent_cli::status::ErrorContext as _;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::status::ErrorContext as _;
 use executor_client::v1::{ExecStart, exit_status};
 use executor_client::{Client, Executed};
 use executor_kube::plan::Hook;

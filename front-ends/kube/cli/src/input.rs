@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use agent_cli::network::Chosen;
+use executor_cli_kit::network::Chosen;
 use executor_client::v1::InfoResponse;
 use executor_kube::config::Config;
 use executor_kube::lower::lower;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use agent_cli::failure::Failure;
+use executor_cli_kit::failure::Failure;
 use executor_kube::plan::{Plan, PodPlan};
 use tokio::task::JoinSet;
 use tokio::time::sleep;

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use agent_cli::exit::{Outcome, after_signal};
-use agent_cli::failure::Failure;
-use agent_cli::output::Output;
-use agent_cli::status::ErrorContext as _;
+use executor_cli_kit::exit::{Outcome, after_signal};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::output::Output;
+use executor_cli_kit::status::ErrorContext as _;
 use executor_client::v1::{Container, Pod, State, exit_status, failure, pod};
 use executor_client::{Client, ListFilter, PodFilter};
 use executor_kube::plan::{CONTAINER, INDEX, NAMESPACE, PLAY, POD, ROLE, SPEC, WORKLOAD};

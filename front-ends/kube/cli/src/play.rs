@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use agent_cli::failure::Failure;
-use agent_cli::session::Session;
-use agent_cli::status::ErrorContext as _;
-use agent_cli::text::plain;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::text::plain;
 use executor_client::v1::InfoResponse;
 use executor_kube::config::Config;
 use executor_kube::plan::{Plan, PodPlan};
@@ -83,7 +83,7 @@ pub(crate) async fn play(session: &Session, args: &PlayArgs, input: &Input) -> R
     if session.json {
         done.extend(removed);
         let document = view::Play::new(&input.play, done, &warnings);
-        session.output.text(agent_cli::view::json::document(&document)).await;
+        session.output.text(executor_cli_kit::view::json::to_document(&document)).await;
     } else if removed.is_empty() && changes.iter().all(|change| !change.is_something()) {
         session.output.note(format!("{}: nothing has changed", input.play));
     }

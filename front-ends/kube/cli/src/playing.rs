@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use agent_cli::failure::Failure;
-use agent_cli::status::ErrorContext as _;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::status::ErrorContext as _;
 use executor_client::v1::{Container, State, UpdateFilesRequest};
 use executor_client::{Code, Run, Wiped};
 use executor_kube::plan::{Member, Plan, PodPlan};

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use agent_cli::failure::Failure;
-use agent_cli::images;
-use agent_cli::session::Session;
-use agent_cli::status::ErrorContext as _;
-use agent_cli::text::plain;
-use agent_cli::view::style::Style;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::images;
+use executor_cli_kit::session::Session;
+use executor_cli_kit::status::ErrorContext as _;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::style::Style;
 use executor_client::v1::{Container, PullImageRequest, PullPolicy, State};
 use executor_client::{Code, Run};
 use executor_kube::plan::{Hook, Member, PodPlan, Role};

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use agent_cli::failure::Failure;
-use agent_cli::logs::{Form, Printer, follow};
-use agent_cli::session::Session;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::logs::{Form, Printer, follow};
+use executor_cli_kit::session::Session;
 use executor_client::v1::StreamLogsRequest;
 
 use crate::args::{LogsArgs, PsArgs};

@@ -5,8 +5,8 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use agent_cli::failure::Failure;
-use agent_cli::network::Chosen;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::network::Chosen;
 use executor_kube::plan::CronPlan;
 
 use crate::args::{FilesArgs, UnitArgs, ValidateArg};
@@ -17,7 +17,7 @@ pub(crate) fn generate(args: &UnitArgs) -> Result<u8, Failure> {
     let input = Input::read(&args.files)?;
     let (plan, warnings) = input.plan(None)?;
     for warning in &warnings {
-        eprintln!("agent-cli: warning: {}", agent_cli::text::plain(&warning.to_string()));
+        eprintln!("agent-cli: warning: {}", executor_cli_kit::text::plain(&warning.to_string()));
     }
     let options = options(&args.files, &input.play)?;
     let mut units = vec![(format!("executor-kube-{}.service", input.play), service(&input.play, &options))];

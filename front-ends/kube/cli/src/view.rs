@@ -1,7 +1,7 @@
 //! Output: JSON documents and tables. It contains no value of a Secret.
 
-use agent_cli::view::style::{Role, Style};
-use agent_cli::view::table::Table;
+use executor_cli_kit::view::style::{Role, Style};
+use executor_cli_kit::view::table::Table;
 use executor_client::v1::State;
 use executor_kube::plan::PodPlan;
 use executor_kube::report::Violation;
@@ -187,7 +187,7 @@ pub(crate) fn table(pods: &[Pod], style: Style) -> String {
 mod tests {
     #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 
-    use agent_cli::view::style::Style;
+    use executor_cli_kit::view::style::Style;
     use executor_client::v1::{self, Container, ContainerSpec, ExitStatus, RestartStatus, State, exit_status, pod};
     use executor_kube::plan::ROLE;
 

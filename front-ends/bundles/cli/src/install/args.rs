@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use agent_cli::failure::Failure;
-use agent_cli::units;
 use clap::Args;
 use executor_bundles::installation::{Options, Store};
 use executor_bundles::range::Range;
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::units;
 
 use crate::registry::RegistryArgs;
 

@@ -1,11 +1,11 @@
 //! Explains a command without running it (`--dry-run`).
 
-use agent_cli::failure::Failure;
-use agent_cli::text::plain;
-use agent_cli::view::style::{Role, Style};
-use agent_cli::view::table::Table;
 use executor_bundles::manifest;
 use executor_bundles::resolve::{Candidate, Deprecation, Edge, Step, Verdict};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::style::{Role, Style};
+use executor_cli_kit::view::table::Table;
 use serde_json::json;
 
 use super::{Work, wanted};

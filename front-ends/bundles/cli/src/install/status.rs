@@ -1,9 +1,9 @@
 //! Shows installations: `status` and `list`.
 
-use agent_cli::failure::Failure;
-use agent_cli::view::style::{Role, Style};
-use agent_cli::view::table::Table;
 use executor_bundles::installation::{Condition, ConditionKind, Installation, Phase, StoreError};
+use executor_cli_kit::failure::Failure;
+use executor_cli_kit::view::style::{Role, Style};
+use executor_cli_kit::view::table::Table;
 use serde_json::json;
 
 use super::{InstallError, NameArg, Work};

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::SystemTime;
 
-use agent_cli::failure::Failure;
+use executor_cli_kit::failure::Failure;
 use executor_cnab::action::Action;
 use executor_cnab::bundle::{Bundle, applies};
 use executor_cnab::claim::{Claim, New};

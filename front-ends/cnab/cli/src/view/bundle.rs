@@ -1,8 +1,8 @@
 //! Output of `validate` and `explain`.
 
-use agent_cli::text::plain;
-use agent_cli::view::style::{Role, Style};
-use agent_cli::view::table::Table;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::style::{Role, Style};
+use executor_cli_kit::view::table::Table;
 use executor_cnab::action::Action;
 use executor_cnab::bundle::{Bundle, Destination, applies};
 use executor_cnab::definition::text;

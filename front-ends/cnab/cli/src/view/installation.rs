@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use agent_cli::text::plain;
-use agent_cli::view::style::{Role, Style};
-use agent_cli::view::table::Table;
+use executor_cli_kit::text::plain;
+use executor_cli_kit::view::style::{Role, Style};
+use executor_cli_kit::view::table::Table;
 use executor_cnab::claim::{Claim, ClaimResult};
 use executor_cnab::outputs::LOGS;
 use executor_cnab::store::{Record, Store, StoreError};

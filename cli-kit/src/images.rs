@@ -1,5 +1,6 @@
 //! Sends images to executord: pulled from a registry, or uploaded from this machine's disk.
 
+mod progress;
 mod send;
 
 use std::io::IsTerminal as _;
@@ -11,8 +12,9 @@ use crate::failure::Failure;
 use crate::session::Session;
 use crate::status::ErrorContext as _;
 use crate::text::plain;
-use crate::view::images::Bars;
 
+use progress::Bars;
+pub use progress::short_digest;
 pub use send::{OnDisk, Pieces, upload};
 
 /// A pull request that wipes its credentials on drop.

@@ -6,12 +6,12 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 /// Finds a program next to this one, else in PATH.
-pub(crate) fn find(name: &str) -> Option<PathBuf> {
+pub fn find(name: &str) -> Option<PathBuf> {
     directories().into_iter().map(|directory| directory.join(name)).find(|program| is_executable(program))
 }
 
 /// Lists the programs whose names begin with `prefix`, without the prefix.
-pub(crate) fn list(prefix: &str) -> BTreeSet<String> {
+pub fn list(prefix: &str) -> BTreeSet<String> {
     let entries =
         directories().into_iter().filter_map(|directory| std::fs::read_dir(directory).ok()).flatten().flatten();
     let named = entries.filter_map(|entry| Some((entry.file_name().to_str()?.strip_prefix(prefix)?.to_owned(), entry)));

@@ -24,7 +24,7 @@ pub fn report(program: &str, json: bool, result: Result<u8, Failure>) -> ExitCod
     };
     // Standard output carries one document; a document that was already printed contains the failure.
     if let (true, false, Some(document)) = (json, has_written(), json::Refusal::new(&failure)) {
-        let _ = std::io::stdout().write_all(json::document(&document).as_bytes());
+        let _ = std::io::stdout().write_all(json::to_document(&document).as_bytes());
     }
     if !failure.is_quiet() {
         let _ = writeln!(std::io::stderr(), "{program}: {}", failure.describe());

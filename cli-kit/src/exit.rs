@@ -1,4 +1,4 @@
-//! Exit statuses: a single table for the program, `--help` and the manual.
+//! Exit statuses of the programs.
 //!
 //! The statuses are those of `env`, `timeout` and Docker, so that a script can treat `agent-cli run -- CMD` like `CMD`.
 //! A process may itself exit with 125, 126 or 127; `--json` distinguishes the two.
@@ -13,25 +13,6 @@ pub const NOT_EXECUTABLE: u8 = 126;
 pub const NOT_FOUND: u8 = 127;
 /// Added to the number of the signal that killed a process.
 pub const SIGNAL_BASE: u8 = 128;
-
-/// An audit found a secret, or could not search everywhere.
-pub const RESIDUE: u8 = 1;
-
-pub const UNHEALTHY: u8 = 1;
-
-/// Commands whose exit status means more than success or failure.
-pub const WITH_STATUSES: [&str; 6] = ["run", "wait", "exec", "attach", "audit", "health"];
-
-/// The meaning of each status, as shown in the manual.
-pub const TABLE: [(&str, &str); 7] = [
-    ("0-255", "run, wait, exec, attach: that of the process; external program: its own; other commands: 0 on success"),
-    ("1", "audit: a canary was left or at an unexpected place, or the search was incomplete; health: unhealthy"),
-    ("125", "an error of agent-cli or executord, bad usage, a lost container, incomplete output of run or attach"),
-    ("126", "run, wait, exec, external program: the program (of a tree: the first that failed) could not be executed"),
-    ("127", "run, wait, exec: the program (of a tree: the first that failed) was not found"),
-    ("128+N", "run, wait, exec, attach: signal N killed the process; others: signal N ended agent-cli"),
-    ("141", "the output was closed by its reader (| head); run stops the container"),
-];
 
 const ENOENT: i32 = 2;
 

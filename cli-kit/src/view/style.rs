@@ -43,6 +43,11 @@ pub struct Style {
 }
 
 impl Style {
+    /// Text without colours.
+    pub const PLAIN: Self = Self { colour: false };
+    /// Text with colours.
+    pub const COLOURED: Self = Self { colour: true };
+
     /// Detects the style that standard output supports.
     pub fn detect() -> Self {
         let (no_color, term) = (std::env::var_os("NO_COLOR"), std::env::var_os("TERM"));
@@ -75,12 +80,6 @@ impl Style {
 /// no-color.org: NO_COLOR applies if it is set and not empty.
 fn wanted(terminal: bool, no_color: Option<&OsStr>, term: Option<&OsStr>) -> bool {
     terminal && no_color.is_none_or(OsStr::is_empty) && term.is_none_or(|term| term != "dumb")
-}
-
-#[cfg(test)]
-impl Style {
-    pub const PLAIN: Self = Self { colour: false };
-    pub const COLOURED: Self = Self { colour: true };
 }
 
 #[cfg(test)]

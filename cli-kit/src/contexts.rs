@@ -54,19 +54,19 @@ impl fmt::Display for Server {
 /// A context in the file: a socket, or an address with its TLS files.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Context {
+pub struct Context {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) socket: Option<PathBuf>,
+    pub socket: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) address: Option<String>,
+    pub address: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tls_cert: Option<PathBuf>,
+    pub tls_cert: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tls_key: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tls_ca: Option<PathBuf>,
+    pub tls_ca: Option<PathBuf>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tls_server_name: Option<String>,
+    pub tls_server_name: Option<String>,
 }
 
 impl Context {
@@ -74,7 +74,7 @@ impl Context {
     ///
     /// # Errors
     /// Returns an error if fields are missing or exclude each other.
-    pub(crate) fn server(&self, said: impl Fn(&str) -> String) -> Result<Server, Failure> {
+    pub fn server(&self, said: impl Fn(&str) -> String) -> Result<Server, Failure> {
         let Self { socket, address, tls_cert, tls_key, tls_ca, tls_server_name } = self;
         let files = [("tls_cert", tls_cert), ("tls_key", tls_key), ("tls_ca", tls_ca)];
         let usage = |why: String| Err(Failure::Usage(why));
@@ -105,7 +105,7 @@ impl Context {
         Ok(Server::Tcp(address.clone(), tls))
     }
 
-    pub(crate) fn from_server(server: &Server) -> Self {
+    pub fn from_server(server: &Server) -> Self {
         match server.clone() {
             Server::Socket(path) => Self { socket: Some(path), ..Self::default() },
             Server::Tcp(address, tls) => Self {
@@ -120,7 +120,7 @@ impl Context {
     }
 
     /// Makes all paths absolute, so that the context works in any directory.
-    pub(crate) fn absolute(mut self) -> Self {
+    pub fn absolute(mut self) -> Self {
         let paths = [&mut self.socket, &mut self.tls_cert, &mut self.tls_key, &mut self.tls_ca];
         for path in
             paths.into_iter().flatten().filter(|path| !path.as_os_str().as_encoded_bytes().starts_with(b"unix:"))
@@ -136,15 +136,15 @@ impl Context {
 /// The file of contexts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Contexts {
+pub struct Contexts {
     /// Name of the default context.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) current: Option<String>,
-    pub(crate) contexts: BTreeMap<String, Context>,
+    pub current: Option<String>,
+    pub contexts: BTreeMap<String, Context>,
 }
 
 /// Path of the file; `None` without a home directory.
-pub(crate) fn path() -> Option<PathBuf> {
+pub fn path() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     variable(CONTEXTS).or_else(|| {
         let config = variable("XDG_CONFIG_HOME").filter(|dir| dir.is_absolute());
@@ -162,7 +162,7 @@ impl Contexts {
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or is malformed.
-    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
+    pub fn read(path: &Path) -> Result<Self, Failure> {
         let mut text = String::new();
         let read = std::fs::File::open(path).and_then(|file| file.take(FILE_MAX + 1).read_to_string(&mut text));
         match read {
@@ -191,7 +191,7 @@ impl Contexts {
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
-    pub(crate) fn write(&self, path: &Path) -> Result<(), Failure> {
+    pub fn write(&self, path: &Path) -> Result<(), Failure> {
         let text = toml::to_string(self).map_err(|error| fault(path, error))?;
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let written = std::fs::create_dir_all(dir).and_then(|()| {
@@ -207,7 +207,7 @@ impl Contexts {
     ///
     /// # Errors
     /// Returns an error if there is no such context.
-    pub(crate) fn get(&self, name: &str, path: &Path) -> Result<&Context, Failure> {
+    pub fn get(&self, name: &str, path: &Path) -> Result<&Context, Failure> {
         self.contexts.get(name).ok_or_else(|| {
             let names: Vec<&str> = self.contexts.keys().map(String::as_str).take(20).collect();
             let there = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
@@ -220,7 +220,7 @@ impl Contexts {
 ///
 /// # Errors
 /// Returns an error if there is no such context, or if it is incomplete.
-pub(crate) fn for_context(name: &str) -> Result<Server, Failure> {
+pub fn for_context(name: &str) -> Result<Server, Failure> {
     let path = path().ok_or_else(|| Failure::Usage(format!("context {name}: neither HOME nor {CONTEXTS} is set")))?;
     let contexts = Contexts::read(&path)?;
     contexts.get(name, &path)?.server(|field| format!("{}: contexts.{name}.{field}", path.display()))
@@ -230,7 +230,7 @@ pub(crate) fn for_context(name: &str) -> Result<Server, Failure> {
 ///
 /// # Errors
 /// Returns an error if the file cannot be read or is malformed.
-pub(crate) fn current() -> Result<Option<String>, Failure> {
+pub fn current() -> Result<Option<String>, Failure> {
     let Some(path) = path() else { return Ok(None) };
     Ok(Contexts::read(&path)?.current)
 }
@@ -239,7 +239,7 @@ pub(crate) fn current() -> Result<Option<String>, Failure> {
 ///
 /// # Errors
 /// Returns the reason if the name is invalid.
-pub(crate) fn check_name(name: &str) -> Result<(), String> {
+pub fn check_name(name: &str) -> Result<(), String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let fits = (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(plain);
     fits.then_some(()).ok_or_else(|| {
@@ -264,7 +264,7 @@ fn environment(server: &Server) -> Vec<(&'static str, Option<OsString>)> {
 }
 
 /// Sets exactly this executord in the environment of a program.
-pub(crate) fn name_server(command: &mut std::process::Command, server: &Server) {
+pub fn name_server(command: &mut std::process::Command, server: &Server) {
     for (name, value) in environment(server) {
         match value {
             Some(value) => command.env(name, value),

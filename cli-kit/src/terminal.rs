@@ -24,11 +24,11 @@ const WAITING_MAX: usize = 4;
 static SAVED: Mutex<Option<Termios>> = Mutex::new(None);
 
 /// Guard that keeps the terminal raw.
-pub(crate) struct Raw(());
+pub struct Raw(());
 
 impl Raw {
     /// Enters raw mode.
-    pub(crate) fn enter() -> Result<Self, Failure> {
+    pub fn enter() -> Result<Self, Failure> {
         let failed = |error: rustix::io::Errno| Failure::System(error.into());
         let stdin = io::stdin();
         let before = tcgetattr(&stdin).map_err(failed)?;
@@ -59,7 +59,7 @@ fn restore() {
 }
 
 /// Returns an error for `-t` without a terminal.
-pub(crate) fn require(input: bool) -> Result<(), Failure> {
+pub fn require(input: bool) -> Result<(), Failure> {
     let missing = match (input && !isatty(io::stdin()), isatty(io::stdout())) {
         (true, _) => "standard input",
         (false, false) => "standard output",
@@ -74,14 +74,14 @@ pub fn columns() -> Option<usize> {
 }
 
 /// Returns the size of the terminal's window; `None` if the terminal does not report one.
-pub(crate) fn window() -> Option<WindowSize> {
+pub fn window() -> Option<WindowSize> {
     let size = tcgetwinsize(io::stdout()).ok().filter(|size| size.ws_row > 0 && size.ws_col > 0)?;
     Some(WindowSize { rows: size.ws_row.into(), columns: size.ws_col.into() })
 }
 
 /// Input from standard input.
 #[derive(Debug)]
-pub(crate) enum Typed {
+pub enum Typed {
     Bytes(Zeroizing<Vec<u8>>),
     End,
     /// The detach keys were pressed.
@@ -89,11 +89,11 @@ pub(crate) enum Typed {
 }
 
 /// Standard input, read by a separate thread because a blocking read cannot be cancelled.
-pub(crate) struct Keyboard(mpsc::Receiver<Typed>);
+pub struct Keyboard(mpsc::Receiver<Typed>);
 
 impl Keyboard {
     /// Starts reading. The thread runs until this program exits.
-    pub(crate) fn start(keys: Option<DetachKeys>) -> Result<Self, Failure> {
+    pub fn start(keys: Option<DetachKeys>) -> Result<Self, Failure> {
         let stdin = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(Failure::System)?);
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
         let read = move || read_all(stdin, keys, &sender);
@@ -101,7 +101,7 @@ impl Keyboard {
         Ok(Self(receiver))
     }
 
-    pub(crate) async fn next(&mut self) -> Typed {
+    pub async fn next(&mut self) -> Typed {
         match self.0.recv().await {
             Some(typed) => typed,
             None => std::future::pending().await, // the end was returned already
@@ -146,7 +146,7 @@ impl DetachKeys {
     ///
     /// # Errors
     /// Returns an error if the text is not such a list.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, String> {
         let key = |word: &str| match word.as_bytes() {
             &[one] if one.is_ascii() => Some(one),
             [b'c', b't', b'r', b'l', b'-', one @ (b'a'..=b'z' | b'@' | b'[' | b'\\' | b']' | b'^' | b'_')] => {
@@ -163,7 +163,7 @@ impl DetachKeys {
 
     /// Returns the bytes to pass on, and whether the sequence is complete. Bytes that may begin the sequence are held
     /// back until the next key.
-    pub(crate) fn feed(&mut self, bytes: &[u8]) -> (Vec<u8>, bool) {
+    pub fn feed(&mut self, bytes: &[u8]) -> (Vec<u8>, bool) {
         let mut through = Vec::with_capacity(bytes.len());
         for byte in bytes {
             loop {

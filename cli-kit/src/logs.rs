@@ -65,7 +65,7 @@ impl Printer {
             None => {}
         }
         if self.form == Form::Json {
-            return self.output.text(json::line(&json::LogEntry::from(entry))).await;
+            return self.output.text(json::to_line(&json::LogEntry::from(entry))).await;
         }
         let mut entry = entry;
         if let Some(stamps) = &mut self.stamps {
@@ -173,7 +173,8 @@ impl Stamps {
             LogStream::Executor | LogStream::Unspecified => false,
         };
         if !within {
-            let stamp = format!("{} ", json::stamp(entry.time.as_ref()));
+            let time = json::time(entry.time.as_ref());
+            let stamp = format!("{} ", time.as_deref().unwrap_or("-"));
             entry.data.splice(0..0, stamp.into_bytes());
         }
     }

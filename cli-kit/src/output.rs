@@ -28,7 +28,7 @@ pub fn has_written() -> bool {
 ///
 /// # Errors
 /// Returns an error if the reader closed the output, or if the write failed.
-pub(crate) fn print(text: &str) -> Result<(), Failure> {
+pub fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|source| match source.kind() {
         io::ErrorKind::BrokenPipe => Failure::ClosedPipe,

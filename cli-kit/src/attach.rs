@@ -14,22 +14,22 @@ use crate::status::ErrorContext as _;
 use crate::terminal::{self, DetachKeys, Keyboard, Raw};
 
 /// Options for attaching to a process.
-pub(crate) struct Wanted {
-    pub(crate) input: bool,
-    pub(crate) output: bool,
+pub struct Wanted {
+    pub input: bool,
+    pub output: bool,
     /// True if the process has a terminal.
-    pub(crate) terminal: bool,
-    pub(crate) take_over: bool,
-    pub(crate) keys: DetachKeys,
+    pub terminal: bool,
+    pub take_over: bool,
+    pub keys: DetachKeys,
     /// True if the process blocks while its output is not read.
-    pub(crate) lossless: bool,
+    pub lossless: bool,
     /// Output offset in bytes to begin at, kept output included. None begins with new output.
-    pub(crate) from: Option<u64>,
+    pub from: Option<u64>,
 }
 
 /// Reason why an attachment ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
+pub enum Left {
     /// The process closed its output.
     Ended,
     /// The detach keys were pressed; the process keeps running.
@@ -40,12 +40,7 @@ pub(crate) enum Left {
 
 /// Stays attached until the process closes its output or the detach keys are pressed, also across restarts of
 /// executord.
-pub(crate) async fn stream(
-    session: &Session,
-    id: &str,
-    wanted: Wanted,
-    printer: &mut Printer,
-) -> Result<Left, Failure> {
+pub async fn stream(session: &Session, id: &str, wanted: Wanted, printer: &mut Printer) -> Result<Left, Failure> {
     let doing = format!("attach to {id}");
     let Wanted { input, output, terminal, take_over, keys, lossless, from } = wanted;
     let _raw = (terminal && input).then(Raw::enter).transpose()?;

@@ -1,7 +1,7 @@
 //! Maps an API field that a violation names to the flag that set it.
 
 /// `action.run.volume_mounted_files[1].path` -> `--file (number 2)`. A field without a flag stays unchanged.
-pub(crate) fn flag(field: &str, doing: &str) -> String {
+pub fn flag(field: &str, doing: &str) -> String {
     let inner = field.strip_prefix("action.run.").or_else(|| field.strip_prefix("start.")).unwrap_or(field);
     let (list, index) = element(inner);
     let flag = match list {

@@ -8,13 +8,13 @@ use crate::text::plain;
 
 /// The document of a command that executord rejected.
 #[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct Refusal {
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Refusal {
     error: RefusalError,
 }
 
 #[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct RefusalError {
     /// The gRPC code in gRPC's spelling: `INVALID_ARGUMENT`.
     code: &'static str,
@@ -25,7 +25,7 @@ struct RefusalError {
 
 /// An invalid field of the request.
 #[derive(Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 struct RefusedField {
     /// Path of the field in the API: `action.run.env[3].value`.
     field: String,
@@ -36,7 +36,7 @@ struct RefusedField {
 
 impl Refusal {
     /// Returns the document if executord returned the error.
-    pub(crate) fn new(failure: &Failure) -> Option<Self> {
+    pub fn new(failure: &Failure) -> Option<Self> {
         let code = name(failure.code()?);
         let violations = failure.violations().iter().map(|violation| RefusedField {
             field: plain(&violation.field),

@@ -79,12 +79,12 @@ impl Table {
     }
 
     /// Returns the number of columns.
-    pub(crate) fn columns(&self) -> usize {
+    pub fn columns(&self) -> usize {
         self.rows.iter().map(Vec::len).max().unwrap_or(0)
     }
 
     /// Returns the width of the longest line.
-    pub(crate) fn width(&self) -> usize {
+    pub fn width(&self) -> usize {
         self.total(&self.widths())
     }
 

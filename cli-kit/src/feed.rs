@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::terminal::{self, Keyboard, Typed};
 
 /// Sends input; returns only when the detach keys are pressed.
-pub(crate) async fn feed(keyboard: &mut Option<Keyboard>, window: bool, input: &Input) -> Result<(), Failure> {
+pub async fn feed(keyboard: &mut Option<Keyboard>, window: bool, input: &Input) -> Result<(), Failure> {
     let mut changes = signal(SignalKind::window_change()).map_err(Failure::System)?;
     let mut ended = false;
     loop {

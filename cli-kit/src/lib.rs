@@ -1,0 +1,42 @@
+//! The common parts of the executor's command line programs: agent-cli, and the front ends that it runs as
+//! `agent-cli NAME`.
+//!
+//! Modules: `global` has the flags of every program, `connect` and `contexts` find executord, and `local` starts the
+//! private executord of `--local`. `work` executes a command in a `session`. `source` and `request` handle the inputs of
+//! a container, `images` sends its image, `stay`, `attach` and `logs` handle its streams, `destination` writes files that
+//! it sends. `view` formats results; `status`, `failure`, `report` and `exit` are errors and exit statuses; `generate`
+//! writes manuals and completions.
+
+#![forbid(unsafe_code)]
+
+pub mod attach;
+pub mod connect;
+pub mod container;
+pub mod contexts;
+pub mod destination;
+pub mod executables;
+pub mod exit;
+pub mod failure;
+pub mod feed;
+pub mod fields;
+pub mod generate;
+pub mod global;
+pub mod images;
+pub mod interrupt;
+pub mod limits;
+mod local;
+pub mod logs;
+pub mod network;
+pub mod output;
+pub mod report;
+pub mod request;
+pub mod session;
+pub mod signals;
+pub mod source;
+pub mod status;
+pub mod stay;
+pub mod terminal;
+pub mod text;
+pub mod units;
+pub mod view;
+pub mod work;
