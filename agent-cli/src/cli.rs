@@ -7,32 +7,19 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, FromArgMatches, Parser};
+use clap::{FromArgMatches, Parser};
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::generate::Documented;
 use executor_cli_kit::global::Global;
-use executor_cli_kit::report::{report, usage};
+use executor_cli_kit::program::{Program, run};
+use executor_cli_kit::report::{PROGRAM, report, usage};
 use executor_cli_kit::work;
 
 use crate::commands::{Command, Next};
 use crate::docker;
-use crate::programs::{self, Call, PROGRAM};
+use crate::programs::{self, Call};
 
 const HELP: &str = "help";
-
-/// Commands whose exit status means more than success or failure.
-const WITH_STATUSES: [&str; 6] = ["run", "wait", "exec", "attach", "audit", "health"];
-
-/// The meaning of each exit status, for `--help` and the manual.
-const STATUSES: [(&str, &str); 7] = [
-    ("0-255", "run, wait, exec, attach: that of the process; external program: its own; other commands: 0 on success"),
-    ("1", "audit: a canary was left or at an unexpected place, or the search was incomplete; health: unhealthy"),
-    ("125", "an error of agent-cli or executord, bad usage, a lost container, incomplete output of run or attach"),
-    ("126", "run, wait, exec, external program: the program (of a tree: the first that failed) could not be executed"),
-    ("127", "run, wait, exec: the program (of a tree: the first that failed) was not found"),
-    ("128+N", "run, wait, exec, attach: signal N killed the process; others: signal N ended agent-cli"),
-    ("141", "the output was closed by its reader (| head); run stops the container"),
-];
 
 /// Run and manage containers with secret files on this machine, through executord.
 ///
@@ -65,37 +52,26 @@ pub(crate) fn main() -> ExitCode {
     let line = std::env::args_os().collect::<Vec<_>>();
     match read(&line) {
         Err(error) => usage(&error),
-        Ok(ParsedLine::Command(cli)) => report(PROGRAM, cli.global.json, cli.execute()),
+        Ok(ParsedLine::Command(cli)) => run(*cli),
         Ok(ParsedLine::Program(global, call)) => report(PROGRAM, global.json, call.run(&global)),
-    }
-}
-
-/// Returns the definitions, without external programs.
-fn documented() -> Documented {
-    Documented {
-        name: PROGRAM,
-        command: Cli::command(),
-        statuses: &STATUSES,
-        with_statuses: &WITH_STATUSES,
-        programs: Vec::new(),
     }
 }
 
 /// Returns the definitions, with external programs.
 fn documented_with_programs() -> Documented {
-    let documented = documented();
+    let documented = Cli::documented();
     let is_command = |name: &str| name == HELP || documented.command.find_subcommand(name).is_some();
     let programs = programs::names().filter(|name| !is_command(name)).collect();
     Documented { programs, ..documented }
 }
 
 fn command() -> clap::Command {
-    documented().with_help()
+    Cli::documented().with_help()
 }
 
 /// Parses a command line; the first word is the program's name. The error formats itself.
 fn read(line: &[OsString]) -> Result<ParsedLine, clap::Error> {
-    let error = match Cli::read(line) {
+    let error = match Cli::parse_line(line) {
         Ok(cli) => return Ok(ParsedLine::Command(Box::new(cli))),
         Err(error) => error,
     };
@@ -192,9 +168,26 @@ fn not_utf8(line: &[OsString]) -> clap::Error {
     command().error(ErrorKind::InvalidUtf8, why)
 }
 
-impl Cli {
-    /// Executes the command; returns the exit status.
-    pub(crate) fn execute(self) -> Result<u8, Failure> {
+impl Program for Cli {
+    const STATUSES: &'static [(&'static str, &'static str)] = &[
+        (
+            "0-255",
+            "run, wait, exec, attach: that of the process; external program: its own; other commands: 0 on success",
+        ),
+        ("1", "audit: a canary was left or at an unexpected place, or the search was incomplete; health: unhealthy"),
+        ("125", "an error of agent-cli or executord, bad usage, a lost container, incomplete output of run or attach"),
+        ("126", "run, wait, exec, external program: the program (of a tree: the first that failed) could not be executed"),
+        ("127", "run, wait, exec: the program (of a tree: the first that failed) was not found"),
+        ("128+N", "run, wait, exec, attach: signal N killed the process; others: signal N ended agent-cli"),
+        ("141", "the output was closed by its reader (| head); run stops the container"),
+    ];
+    const WITH_STATUSES: &'static [&'static str] = &["run", "wait", "exec", "attach", "audit", "health"];
+
+    fn global(&mut self) -> &mut Global {
+        &mut self.global
+    }
+
+    fn execute(self) -> Result<u8, Failure> {
         let Self { global, command: given } = self;
         given.check(&global)?;
         match given.prepare(&global, documented_with_programs)? {
@@ -202,11 +195,12 @@ impl Cli {
             Next::CarryOut(prepared) => work::perform(&global, prepared),
         }
     }
+}
 
-    /// Parses a command line; the first word is the program's name.
-    pub(crate) fn read(line: &[OsString]) -> Result<Self, clap::Error> {
-        let mut cli = Self::from_arg_matches(&command().try_get_matches_from(line)?)?;
-        cli.global.complete();
+impl Cli {
+    /// Parses a command line like [`Program::read`], and decides which word of `run` is the image.
+    pub(crate) fn parse_line(line: &[OsString]) -> Result<Self, clap::Error> {
+        let mut cli = Self::read(line)?;
         if let Command::Run(run) = &mut cli.command {
             // The command ends the line. Its first word is the image, unless `--` precedes it.
             let before = line.len().checked_sub(run.command.len() + 1);

@@ -45,7 +45,6 @@ use executor_cli_kit::session::Session;
 use executor_cli_kit::work::{Interruption, Work};
 
 use crate::ids;
-use crate::programs::PROGRAM;
 
 use self::action::ActionCommand;
 use self::attach::AttachArgs;
@@ -296,7 +295,6 @@ pub(crate) enum Next {
 impl Command {
     /// Checks for conflicting flags that the definitions cannot express.
     pub(crate) fn check(&self, global: &Global) -> Result<(), Failure> {
-        global.check()?;
         match self {
             Self::Run(run) => run.check(global.local),
             Self::Direct(Direct::Secrets(secrets)) => secrets.check(global.local, global.json),
@@ -347,10 +345,6 @@ impl Prepared {
 }
 
 impl Work for Prepared {
-    fn program(&self) -> &'static str {
-        PROGRAM
-    }
-
     fn default_socket(&self) -> &'static str {
         if matches!(self, Self::Direct(Direct::Secrets(_))) { secrets::SOCKET } else { DEFAULT_SOCKET }
     }

@@ -17,12 +17,12 @@ use executor_cli_kit::failure::Failure;
 use executor_cli_kit::global::{Global, JSON};
 use executor_cli_kit::interrupt::Interrupts;
 use executor_cli_kit::output::Output;
-use executor_cli_kit::work::with_private_daemon;
+use executor_cli_kit::report::PROGRAM;
+use executor_cli_kit::work::{block_on, with_private_daemon};
 use executor_cli_kit::{executables, exit};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Child;
 
-pub(crate) const PROGRAM: &str = "agent-cli";
 const PREFIX: &str = "agent-cli-";
 
 /// A program could not be executed.
@@ -64,9 +64,7 @@ impl Call {
         if !global.local {
             return Err(failed(command.exec()));
         }
-        // Single-threaded: a private executord gets a signal when the thread that started it exits.
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
-        let result = runtime.block_on(async {
+        block_on(async {
             let output = Output::start(PROGRAM).map_err(Failure::System)?;
             let mut interrupts = Interrupts::install().map_err(Failure::System)?;
             let work = async |client: executor_cli_kit::connect::Client, interrupts: &mut Interrupts| {
@@ -75,9 +73,7 @@ impl Call {
                 Ok(status(ended(child, interrupts).await.map_err(Failure::System)?))
             };
             with_private_daemon(&output, &mut interrupts, work).await
-        });
-        runtime.shutdown_background();
-        result
+        })
     }
 }
 

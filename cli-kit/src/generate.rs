@@ -46,8 +46,6 @@ const PAGE_WIDTH: usize = 100;
 
 /// A program's definitions, and additional text for its manual.
 pub struct Documented {
-    /// File name of the program.
-    pub name: &'static str,
     pub command: clap::Command,
     /// Exit statuses and their meanings.
     pub statuses: &'static [(&'static str, &'static str)],
@@ -67,7 +65,7 @@ impl Documented {
         let width = self.programs.iter().map(String::len).max().unwrap_or_default();
         let mut programs = String::new();
         for name in &self.programs {
-            programs.push_str(&format!("  {name:<width$}   {}-{name}\n", self.name));
+            programs.push_str(&format!("  {name:<width$}   {}-{name}\n", self.command.get_name()));
         }
         if !programs.is_empty() {
             programs = format!("Programs:\n{programs}\n");
@@ -159,7 +157,7 @@ fn page(out: &Path, program: clap::Command, statuses: &[(&str, &str)]) -> io::Re
 
 /// Writes a page with the help of the program and of each visible command.
 fn markdown(documented: Documented, out: &Path) -> io::Result<()> {
-    let name = documented.name;
+    let name = documented.command.get_name().to_owned();
     let mut program = Documented { programs: Vec::new(), ..documented }.with_help().disable_help_subcommand(true);
     program.build();
     let mut text = format!("# Commands of {name}\n\nThis page is generated from the definitions of `{name} --help`.\n");
@@ -185,14 +183,15 @@ fn section(text: &mut String, command: &mut clap::Command, level: usize) {
 /// Writes completions, under the file names that the shells expect.
 fn completions(program: Documented, out: &Path, shells: &[ShellArg]) -> io::Result<()> {
     let mut command = program.command;
+    let program_name = command.get_name().to_owned();
     for name in &program.programs {
-        command = command.subcommand(clap::Command::new(name.clone()).about(format!("Runs {}-{name}", program.name)));
+        command = command.subcommand(clap::Command::new(name.clone()).about(format!("Runs {program_name}-{name}")));
     }
     for (shell, generator) in
         [(ShellArg::Bash, Shell::Bash), (ShellArg::Zsh, Shell::Zsh), (ShellArg::Fish, Shell::Fish)]
     {
         if shells.is_empty() || shells.contains(&shell) {
-            clap_complete::generate_to(generator, &mut command, program.name, out)?;
+            clap_complete::generate_to(generator, &mut command, &*program_name, out)?;
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! The common parts of the executor's command line programs: agent-cli, and the front ends that it runs as
 //! `agent-cli NAME`.
 //!
-//! Modules: `global` has the flags of every program, `connect` and `contexts` find executord, and `local` starts the
+//! Modules: `program` is the entry point, `global` the flags of every program, `connect` and `contexts` find executord, and `local` starts the
 //! private executord of `--local`. `work` executes a command in a `session`. `source` and `request` handle the inputs of
 //! a container, `images` sends its image, `stay`, `attach` and `logs` handle its streams, `destination` writes files that
 //! it sends. `view` formats results; `status`, `failure`, `report` and `exit` are errors and exit statuses; `generate`
@@ -28,6 +28,7 @@ mod local;
 pub mod logs;
 pub mod network;
 pub mod output;
+pub mod program;
 pub mod report;
 pub mod request;
 pub mod session;

@@ -24,13 +24,13 @@ pub fn has_written() -> bool {
     WRITTEN.load(Ordering::Relaxed)
 }
 
-/// Prints the result of a command that needs no executord, and waits until it is written.
+/// Prints the result of a command that has no [`Output`], and waits until it is written.
 ///
 /// # Errors
 /// Returns an error if the reader closed the output, or if the write failed.
-pub fn print(text: &str) -> Result<(), Failure> {
+pub fn print(text: impl AsRef<[u8]>) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|source| match source.kind() {
+    out.write_all(text.as_ref()).and_then(|()| out.flush()).map_err(|source| match source.kind() {
         io::ErrorKind::BrokenPipe => Failure::ClosedPipe,
         _ => Failure::Output { stream: "standard output", source },
     })

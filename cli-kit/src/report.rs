@@ -1,12 +1,33 @@
-//! Reports a failure at the end of a program, and converts it to the exit status.
+//! Reports results and failures, and converts a failure to the exit status.
 
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use serde::Serialize;
+
 use crate::exit;
 use crate::failure::Failure;
-use crate::output::has_written;
+use crate::global::Global;
+use crate::output::{has_written, print};
+use crate::text::plain;
 use crate::view::json;
+
+/// Name that precedes messages. It is the same for the programs that agent-cli runs.
+pub const PROGRAM: &str = "agent-cli";
+
+/// Prints the result of a command that has no session: the document with `--json`, else the text.
+///
+/// # Errors
+/// Returns an error if the reader closed the output, or if the write failed.
+pub fn print_result(global: &Global, document: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
+    print(if global.json { json::to_document(document) } else { text() })
+}
+
+/// Prints a note to standard error, for commands that have no session.
+pub fn note(text: &str) {
+    // Best effort: without a working output there is no place to report an error.
+    let _ = writeln!(std::io::stderr(), "{PROGRAM}: {}", plain(text));
+}
 
 /// Prints help, version or a usage error.
 pub fn usage(error: &clap::Error) -> ExitCode {

@@ -1,11 +1,12 @@
 //! Executes a command: a connection, or a private executord that is stopped afterwards; signals; flushing the output.
 
-use crate::connect::{Client, connect};
+use crate::connect::{Client, DEFAULT_SOCKET, connect};
 use crate::failure::Failure;
 use crate::global::Global;
 use crate::interrupt::Interrupts;
 use crate::local::PrivateDaemon;
 use crate::output::Output;
+use crate::report::PROGRAM;
 use crate::session::Session;
 use crate::view::style::Style;
 
@@ -22,11 +23,10 @@ pub enum Interruption {
 
 /// A command that is ready to be executed.
 pub trait Work {
-    /// Name of the program, the prefix of its messages.
-    fn program(&self) -> &'static str;
-
     /// Default socket of executord.
-    fn default_socket(&self) -> &'static str;
+    fn default_socket(&self) -> &'static str {
+        DEFAULT_SOCKET
+    }
 
     fn interruption(&self) -> Interruption;
 
@@ -37,9 +37,14 @@ pub trait Work {
 
 /// Executes a command; returns the exit status.
 pub fn perform(global: &Global, work: impl Work) -> Result<u8, Failure> {
+    block_on(with_daemon(global, work))
+}
+
+/// Runs asynchronous work to its end.
+pub fn block_on<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     // Single-threaded: a private executord gets a signal when the thread that started it exits.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
-    let result = runtime.block_on(with_daemon(global, work));
+    let result = runtime.block_on(work);
     // Do not wait for tasks that are blocked on a daemon that does not answer.
     runtime.shutdown_background();
     result
@@ -47,7 +52,7 @@ pub fn perform(global: &Global, work: impl Work) -> Result<u8, Failure> {
 
 /// Connects, or starts a private executord and stops it afterwards.
 async fn with_daemon(global: &Global, work: impl Work) -> Result<u8, Failure> {
-    let output = Output::start(work.program()).map_err(Failure::System)?;
+    let output = Output::start(PROGRAM).map_err(Failure::System)?;
     let session = |client| Session { client, output: output.clone(), style: Style::detect(), json: global.json };
     if !global.local {
         let client = connect(&global.server(work.default_socket())?).await?;

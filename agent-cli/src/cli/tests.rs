@@ -2,7 +2,7 @@ use super::*;
 
 fn parsed(line: &str) -> Result<Cli, clap::Error> {
     let line: Vec<_> = std::iter::once("agent-cli").chain(line.split_whitespace()).map(OsString::from).collect();
-    Cli::read(&line)
+    Cli::parse_line(&line)
 }
 
 #[test]

@@ -6,8 +6,7 @@ use clap::{Args, Subcommand};
 use executor_cli_kit::contexts::{self, CONTEXTS, Context, Contexts};
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::global::Global;
-use executor_cli_kit::output::print;
-use executor_cli_kit::view::json::to_document;
+use executor_cli_kit::report::print_result;
 use executor_cli_kit::view::style::{Role, Style};
 use executor_cli_kit::view::table::Table;
 use serde::Serialize;
@@ -94,14 +93,14 @@ pub(super) fn local(command: ContextCommand, global: &Global) -> Result<u8, Fail
     match command {
         ContextCommand::List => {
             let shown: Vec<_> = known.contexts.iter().map(|(name, one)| ShownContext::new(name, one, &known)).collect();
-            print(&if global.json { to_document(&shown) } else { list(&shown) })?;
+            print_result(global, &shown, || list(&shown))?;
         }
         ContextCommand::Show(ShowArgs { name }) => {
             let name = name.or_else(|| known.current.clone()).ok_or_else(|| {
                 Failure::Usage("there is no current context: name one, or run `agent-cli context use NAME`".to_owned())
             })?;
             let shown = ShownContext::new(&name, known.get(&name, &path)?, &known);
-            print(&if global.json { to_document(&shown) } else { table(&shown) })?;
+            print_result(global, &shown, || table(&shown))?;
         }
         ContextCommand::Use(Name { name }) => {
             known.get(&name, &path)?;

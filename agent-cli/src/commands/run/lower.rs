@@ -209,7 +209,7 @@ mod tests {
 
     fn build(line: &[&str]) -> Result<Request, Failure> {
         let line: Vec<_> = [&["agent-cli", "run"], line].concat().into_iter().map(OsString::from).collect();
-        let cli = crate::cli::Cli::read(&line).unwrap();
+        let cli = crate::cli::Cli::parse_line(&line).unwrap();
         let crate::commands::Command::Run(args) = cli.command else { panic!("not run") };
         let variable = |name: &str| (name == "TOKEN").then(|| OsString::from("canary-0b2f"));
         lower(*args, &mut "from stdin".as_bytes(), &variable)
@@ -356,7 +356,7 @@ mod tests {
     fn action_behind_image_is_refused() {
         let read = |line: &[&str]| {
             let line: Vec<_> = [&["agent-cli", "run"], line].concat().into_iter().map(OsString::from).collect();
-            crate::cli::Cli::read(&line).map(drop).map_err(|error| error.to_string())
+            crate::cli::Cli::parse_line(&line).map(drop).map_err(|error| error.to_string())
         };
         for line in [&["debian", "--action", "tree.yaml"][..], &["debian", "--action=tree.yaml"]] {
             let refused = read(line).unwrap_err();

@@ -3,35 +3,26 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use executor_bundles::bundle::{self, Bundle, Format};
 use executor_bundles::fault::Faults;
 use executor_bundles::source::{Files, Source};
 use executor_cli_kit::failure::Failure;
-use executor_cli_kit::generate::{Documented, GenerateArgs};
+use executor_cli_kit::generate::GenerateArgs;
 use executor_cli_kit::global::Global;
-use executor_cli_kit::report::{report, usage};
+use executor_cli_kit::program::{self, Program};
+use executor_cli_kit::report::print_result;
 use executor_cli_kit::request::forbid_dumps;
 use executor_cli_kit::text::plain;
 use executor_cli_kit::view::style::{Role, Style};
 use executor_cli_kit::view::table::Table;
 use serde_json::json;
 
-use crate::common::{BundleError, NOTES, files, print};
+use crate::common::{BundleError, files};
 use crate::events::{EventsArgs, events};
 use crate::install::{InstallArgs, NameArg, RollbackArgs, StoreArgs, UpgradeArgs, Work};
 use crate::kube;
 use crate::registry::RegistryArgs;
-
-pub(crate) const PROGRAM: &str = "agent-cli-bundle";
-
-/// Description of each exit status for the manual.
-const STATUSES: [(&str, &str); 4] = [
-    ("0", "done; validate: the bundle is valid"),
-    ("1", "the bundle or its catalog is refused"),
-    ("125", "an error of agent-cli or executord, or bad usage"),
-    ("141", "the reader of the output went away (| head)"),
-];
 
 /// Check, show and install bundles of operators (registry+v1) and of Kubernetes objects (plain+v0)
 ///
@@ -117,30 +108,27 @@ pub(crate) fn main() -> ExitCode {
     if args.next().is_some_and(|first| first == kube::BOUND) {
         return kube::run_bound(args);
     }
-    let matches = match documented().with_help().try_get_matches() {
-        Ok(matches) => matches,
-        Err(error) => return usage(&error),
-    };
-    let mut cli = match Cli::from_arg_matches(&matches) {
-        Ok(cli) => cli,
-        Err(error) => return usage(&error),
-    };
-    cli.global.complete();
-    report(NOTES, cli.global.json, cli.execute())
+    program::main::<Cli>()
 }
 
 fn with<'a>(global: &'a Global, store: &StoreArgs) -> Result<Work<'a>, Failure> {
     Work::new(global, store)
 }
 
-fn documented() -> Documented {
-    Documented { name: PROGRAM, command: Cli::command(), statuses: &STATUSES, with_statuses: &[], programs: Vec::new() }
-}
+impl Program for Cli {
+    const STATUSES: &'static [(&'static str, &'static str)] = &[
+        ("0", "done; validate: the bundle is valid"),
+        ("1", "the bundle or its catalog is refused"),
+        ("125", "an error of agent-cli or executord, or bad usage"),
+        ("141", "the reader of the output went away (| head)"),
+    ];
 
-impl Cli {
+    fn global(&mut self) -> &mut Global {
+        &mut self.global
+    }
+
     fn execute(self) -> Result<u8, Failure> {
         let Self { global, store, command } = self;
-        global.check()?;
         // Bundles may hold Secrets.
         forbid_dumps();
         match command {
@@ -154,7 +142,7 @@ impl Cli {
             Command::Events(args) => events(&global, &store, &args),
             Command::List => with(&global, &store)?.list(),
             Command::Uninstall(args) => with(&global, &store)?.uninstall(&args),
-            Command::Generate(args) => args.generate(documented()).map(|()| 0),
+            Command::Generate(args) => args.generate(Self::documented()).map(|()| 0),
         }
     }
 }
@@ -174,13 +162,13 @@ fn validate(global: &Global, args: &SourceArgs) -> Result<u8, Failure> {
         Ok(it) => it,
         Err(error) => {
             if let (true, BundleError::Refused { faults, .. }) = (global.json, &error) {
-                print(global, &refused(faults), String::new)?;
+                print_result(global, &refused(faults), String::new)?;
             }
             return Err(error.into());
         }
     };
     let document = json!({"valid": true, "format": bundle.format, "name": bundle.name, "pin": files.pinned(), "warnings": bundle.warnings});
-    print(global, &document, || {
+    print_result(global, &document, || {
         let mut text = format!(
             "valid: {} with {} objects\n",
             bundle.format,
@@ -209,7 +197,7 @@ fn inspect(global: &Global, args: &SourceArgs) -> Result<u8, Failure> {
         "serviceAccounts": bundle.csv.as_ref().map(|csv| &csv.service_accounts), "objects": objects, "notProvided": not_provided,
         "warnings": bundle.warnings,
     });
-    print(global, &document, || {
+    print_result(global, &document, || {
         let mut table = Table::bare(0);
         let mut pair = |name: &str, value: String| {
             if !value.is_empty() {
@@ -272,7 +260,7 @@ fn unpack(global: &Global, args: &UnpackArgs) -> Result<u8, Failure> {
     std::fs::rename(dir.path(), to).map_err(failed)?;
     let _ = dir.keep(); // the directory was renamed
     let document = json!({"pin": files.pinned(), "directory": to, "written": written, "leftOut": left_out});
-    print(global, &document, || {
+    print_result(global, &document, || {
         let mut text = format!("{} files of {} in {}\n", written.len(), files.pinned(), to.display());
         for path in &left_out {
             text += &format!("skipped, because it holds a Secret: {}\n", plain(path));

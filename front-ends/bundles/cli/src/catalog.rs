@@ -1,32 +1,24 @@
 //! `agent-cli catalog`: file-based catalogs, without an executord.
 
-use std::process::ExitCode;
-
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use executor_bundles::catalog::diff::diff;
 use executor_bundles::catalog::{Catalog, Package, mermaid};
 use executor_cli_kit::failure::Failure;
-use executor_cli_kit::generate::{Documented, GenerateArgs};
+use executor_cli_kit::generate::GenerateArgs;
 use executor_cli_kit::global::Global;
-use executor_cli_kit::report::{report, usage};
+use executor_cli_kit::output::print;
+use executor_cli_kit::program::Program;
+use executor_cli_kit::report::print_result;
 use executor_cli_kit::text::plain;
 use executor_cli_kit::view::style::{Role, Style};
 use executor_cli_kit::view::table::Table;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::common::{NOTES, catalog, objects, print, write};
+use crate::common::{catalog, objects};
 use crate::registry::RegistryArgs;
 
 pub(crate) const PROGRAM: &str = "agent-cli-catalog";
-
-/// Description of each exit status for the manual.
-const STATUSES: [(&str, &str); 4] = [
-    ("0", "done; validate: the catalog is valid; diff: there is no difference"),
-    ("1", "the catalog is refused; diff: there are differences"),
-    ("125", "an error, or bad usage"),
-    ("141", "the reader of the output went away (| head)"),
-];
 
 /// Check and show file-based catalogs of operators (OLM)
 ///
@@ -35,14 +27,14 @@ const STATUSES: [(&str, &str); 4] = [
 /// alone), or a git commit (git:REPOSITORY@COMMIT[#DIRECTORY]).
 #[derive(Debug, Parser)]
 #[command(
-    name = "agent-cli-catalog",
+    name = PROGRAM,
     bin_name = "agent-cli catalog",
     version,
     propagate_version = true,
     subcommand_required = true,
     arg_required_else_help = true
 )]
-struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
     global: Global,
     #[command(subcommand)]
@@ -127,28 +119,20 @@ struct MermaidArgs {
     package: Option<String>,
 }
 
-/// Entry point of the program.
-pub(crate) fn main() -> ExitCode {
-    let matches = match documented().with_help().try_get_matches() {
-        Ok(matches) => matches,
-        Err(error) => return usage(&error),
-    };
-    let mut cli = match Cli::from_arg_matches(&matches) {
-        Ok(cli) => cli,
-        Err(error) => return usage(&error),
-    };
-    cli.global.complete();
-    report(NOTES, cli.global.json, cli.execute())
-}
+impl Program for Cli {
+    const STATUSES: &'static [(&'static str, &'static str)] = &[
+        ("0", "done; validate: the catalog is valid; diff: there is no difference"),
+        ("1", "the catalog is refused; diff: there are differences"),
+        ("125", "an error, or bad usage"),
+        ("141", "the reader of the output went away (| head)"),
+    ];
 
-fn documented() -> Documented {
-    Documented { name: PROGRAM, command: Cli::command(), statuses: &STATUSES, with_statuses: &[], programs: Vec::new() }
-}
+    fn global(&mut self) -> &mut Global {
+        &mut self.global
+    }
 
-impl Cli {
     fn execute(self) -> Result<u8, Failure> {
         let Self { global, command } = self;
-        global.check()?;
         match command {
             Command::Validate(args) => validate(&global, &args),
             Command::List(args) => list(&global, &args),
@@ -160,9 +144,9 @@ impl Cli {
                 if let Some(name) = &args.package {
                     package(&catalog, name)?;
                 }
-                write(mermaid::draw(&catalog, args.package.as_deref()).as_bytes()).map(|()| 0)
+                print(mermaid::draw(&catalog, args.package.as_deref())).map(|()| 0)
             }
-            Command::Generate(args) => args.generate(documented()).map(|()| 0),
+            Command::Generate(args) => args.generate(Self::documented()).map(|()| 0),
         }
     }
 }
@@ -173,7 +157,7 @@ fn validate(global: &Global, args: &CatalogArg) -> Result<u8, Failure> {
         Ok(it) => it,
         Err(error) => {
             if let (true, crate::common::BundleError::Refused { faults, .. }) = (global.json, &error) {
-                print(global, &refused(faults), String::new)?;
+                print_result(global, &refused(faults), String::new)?;
             }
             return Err(error.into());
         }
@@ -184,7 +168,7 @@ fn validate(global: &Global, args: &CatalogArg) -> Result<u8, Failure> {
         "valid": true, "packages": catalog.packages.len(), "channels": channels, "bundles": bundles,
         "schemas": catalog.schemas, "bytes": opened.objects.bytes, "warnings": catalog.warnings,
     });
-    print(global, &document, || {
+    print_result(global, &document, || {
         let mut text = format!("valid: {} packages, {channels} channels, {bundles} bundles\n", catalog.packages.len());
         for warning in &catalog.warnings {
             text += &format!("warning: {}\n", plain(warning));
@@ -225,7 +209,7 @@ impl<'a> Listed<'a> {
 fn list(global: &Global, args: &CatalogArg) -> Result<u8, Failure> {
     let (_, catalog) = catalog(&args.catalog, false, &args.registry)?;
     let packages: Vec<_> = catalog.packages.values().map(Listed::new).collect();
-    print(global, &packages, || {
+    print_result(global, &packages, || {
         let mut table =
             Table::with_heading(0, &["PACKAGE", "DEFAULT CHANNEL", "HEAD", "CHANNELS", "BUNDLES", "DEPRECATED"]);
         for it in &packages {
@@ -278,7 +262,7 @@ fn show(global: &Global, args: &ShowArgs) -> Result<u8, Failure> {
             "name": channel.name, "head": channel.head, "deprecated": channel.deprecation, "entries": entries(channel),
         })).collect::<Vec<_>>(),
     });
-    print(global, &document, || {
+    print_result(global, &document, || {
         let style = Style::detect();
         let mut text = format!("{}\n", style.paint(Role::Heading, &plain(&package.name)));
         if let Some(message) = &package.deprecation {
@@ -333,7 +317,7 @@ fn render(global: &Global, args: &RenderArgs) -> Result<u8, Failure> {
             Form::Json => serde_json::to_string_pretty(&content).unwrap_or_default() + "\n",
             Form::Yaml => format!("---\n{}", executor_bundles::yaml::write(&content)),
         };
-        write(text.as_bytes())?;
+        print(text)?;
     }
     match &args.package {
         Some(name) if !found => Err(Failure::Usage(format!("the catalog has no package {name:?}"))),
@@ -344,7 +328,7 @@ fn render(global: &Global, args: &RenderArgs) -> Result<u8, Failure> {
 fn differences(global: &Global, args: &DiffArgs) -> Result<u8, Failure> {
     let (old, new) = (catalog(&args.old, true, &args.registry)?, catalog(&args.new, true, &args.registry)?);
     let changes = diff((&old.0.objects, &old.1), (&new.0.objects, &new.1));
-    print(global, &changes, || {
+    print_result(global, &changes, || {
         let mut table = Table::bare(0);
         for change in &changes {
             let role = match change.how {

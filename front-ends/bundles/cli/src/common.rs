@@ -1,6 +1,5 @@
 //! Common parts of both command lines: sources, output, errors.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use executor_bundles::catalog::{Catalog, LoadError, Objects, load};
@@ -8,14 +7,9 @@ use executor_bundles::fault::Faults;
 use executor_bundles::resolve::ResolveError;
 use executor_bundles::source::{self, Files, Source, SourceError};
 use executor_cli_kit::failure::Failure;
-use executor_cli_kit::global::Global;
-use executor_cli_kit::view::json;
-use serde::Serialize;
 
 use crate::registry::{RegistryArgs, fetch};
 
-/// Name that precedes messages: the program that runs this one.
-pub(crate) const NOTES: &str = "agent-cli";
 /// Image label with the directory of a catalog's files.
 const CONFIGS_LABEL: &str = "operators.operatorframework.io.index.configs.v1";
 /// Default directory of a catalog's files.
@@ -43,21 +37,6 @@ impl From<BundleError> for Failure {
 
 fn count(faults: usize) -> String {
     if faults == 1 { "1 fault".to_owned() } else { format!("{faults} faults") }
-}
-
-/// Prints the JSON document or the text, as requested.
-pub(crate) fn print(global: &Global, document: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
-    let text = if global.json { json::to_document(document) } else { text() };
-    write(text.as_bytes())
-}
-
-/// Writes to standard output.
-pub(crate) fn write(bytes: &[u8]) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure::ClosedPipe),
-        other => other.map_err(|source| Failure::Output { stream: "standard output", source }),
-    }
 }
 
 /// A catalog's objects, and the temporary directory that holds them.

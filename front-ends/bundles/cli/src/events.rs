@@ -14,12 +14,12 @@ use clap::Args;
 use executor_bundles::installation::{Event, Store, StoreError, check_name};
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::global::Global;
+use executor_cli_kit::output::print;
 use executor_cli_kit::text::plain;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use crate::common::write;
 use crate::install::{InstallError, StoreArgs};
 
 /// The last second that RFC 3339 can represent.
@@ -56,7 +56,7 @@ pub(crate) fn events(global: &Global, store: &StoreArgs, args: &EventsArgs) -> R
             }
         }
         if !text.is_empty() {
-            write(text.as_bytes())?;
+            print(text)?;
         }
         let Some(changes) = &changes else { return Ok(0) };
         changes.wait().map_err(Failure::System)?;

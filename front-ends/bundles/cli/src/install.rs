@@ -18,13 +18,15 @@ use executor_cli_kit::exit::OURS;
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::global::Global;
 use executor_cli_kit::interrupt::Interrupts;
+use executor_cli_kit::report::{note, print_result};
 use executor_cli_kit::text::plain;
+use executor_cli_kit::work::block_on;
 use serde_json::json;
 
 use self::args::options;
 pub(crate) use self::args::{InstallArgs, NameArg, RollbackArgs, StoreArgs, UpgradeArgs};
 use self::explain::warn;
-use crate::common::{BundleError, catalog, files, print};
+use crate::common::{BundleError, catalog, files};
 use crate::kube::{PlayError, Player};
 use crate::registry::RegistryArgs;
 
@@ -108,8 +110,7 @@ impl<'a> Work<'a> {
 
     /// Runs work with plays in a single-threaded runtime: the plays end with it.
     fn with_player(&self, work: impl AsyncFnOnce(&mut Player<'a>) -> Result<u8, Failure>) -> Result<u8, Failure> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
-        runtime.block_on(async {
+        block_on(async {
             let interrupts = Interrupts::install().map_err(Failure::System)?;
             work(&mut Player { global: self.global, interrupts }).await
         })
@@ -127,7 +128,7 @@ impl<'a> Work<'a> {
         if it.phase == Phase::Uninstalling {
             return Ok(());
         }
-        eprintln!("agent-cli: {}: cleaned up after an interrupted command", it.name);
+        note(&format!("{}: cleaned up after an interrupted command", it.name));
         it.repaired();
         Ok(self.store.write(locked, it).map_err(InstallError::from)?)
     }
@@ -352,7 +353,7 @@ impl<'a> Work<'a> {
             self.store.write(&locked, &it).map_err(InstallError::from)?;
             self.repair(player, &locked, &mut it).await?;
             self.store.forget(&locked).map_err(InstallError::from)?;
-            print(self.global, &json!({"name": it.name, "uninstalled": true}), || {
+            print_result(self.global, &json!({"name": it.name, "uninstalled": true}), || {
                 format!("{} is uninstalled\n", it.name)
             })?;
             Ok(0)
@@ -362,7 +363,7 @@ impl<'a> Work<'a> {
     /// Prints the new revisions.
     fn done(&self, it: &Installation, numbers: &[u32]) -> Result<u8, Failure> {
         let revisions: Vec<_> = numbers.iter().filter_map(|number| it.revision(*number)).collect();
-        print(self.global, it, || {
+        print_result(self.global, it, || {
             let mut text = String::new();
             for revision in revisions {
                 let what = revision.bundle.clone().unwrap_or_else(|| revision.source.text());

@@ -5,7 +5,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use executor_bundles::installation::Options;
 use executor_cli_kit::global::{Global, JSON};
 use executor_cli_kit::interrupt::Interrupts;
 use executor_cli_kit::text::plain;
+use executor_cli_kit::{executables, report};
 use rustix::process::{Pid, Signal, getppid, kill_process, set_parent_process_death_signal};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use zeroize::Zeroizing;
@@ -89,7 +89,7 @@ impl Player<'_> {
 
     /// Runs the program until it exits. Its messages go to standard error; the last one is the reason of a failure.
     async fn run(&mut self, args: &[OsString], input: Option<&Zeroizing<String>>) -> Result<Vec<u8>, PlayError> {
-        let program = find(PROGRAM).ok_or(PlayError::NoProgram)?;
+        let program = executables::find(PROGRAM).ok_or(PlayError::NoProgram)?;
         let own = std::env::current_exe().map_err(PlayError::Run)?;
         let mut command = tokio::process::Command::new(own);
         command.arg(BOUND).arg(rustix::process::getpid().as_raw_nonzero().to_string()).arg(program).args(args);
@@ -150,18 +150,11 @@ impl Player<'_> {
         if status.success() {
             return Ok(answer);
         }
-        let own = |line: &&String| line.starts_with("agent-cli: ");
+        let prefix = format!("{}: ", report::PROGRAM);
+        let own = |line: &&String| line.starts_with(&prefix);
         let why = said.iter().rev().find(own).or(said.last()).map_or_else(|| status.to_string(), |line| plain(line));
-        Err(PlayError::Failed(why.strip_prefix("agent-cli: ").unwrap_or(&why).to_owned()))
+        Err(PlayError::Failed(why.strip_prefix(&prefix).unwrap_or(&why).to_owned()))
     }
-}
-
-/// Finds a program next to this one, else in the absolute directories of PATH.
-fn find(name: &str) -> Option<PathBuf> {
-    let own = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.to_owned()));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let all = own.into_iter().chain(std::env::split_paths(&path).filter(|directory| directory.is_absolute()));
-    all.map(|directory| directory.join(name)).find(|program| program.is_file())
 }
 
 /// The hidden command: `run-bound PARENT PROGRAM ARGUMENTS...`. Returns only if the program cannot be run.
@@ -174,6 +167,6 @@ pub(crate) fn run_bound(mut args: impl Iterator<Item = OsString>) -> std::proces
         return 125.into();
     }
     let error = Command::new(&program).args(args).exec();
-    eprintln!("agent-cli: cannot run {}: {error}", program.display());
+    report::note(&format!("cannot run {}: {error}", program.display()));
     126.into()
 }

@@ -18,8 +18,10 @@ mod registry;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use executor_cli_kit::program;
+
 fn main() -> ExitCode {
     let called = std::env::args_os().next().map(PathBuf::from);
     let name = called.as_deref().and_then(Path::file_name);
-    if name.is_some_and(|name| name == catalog::PROGRAM) { catalog::main() } else { bundle::main() }
+    if name.is_some_and(|name| name == catalog::PROGRAM) { program::main::<catalog::Cli>() } else { bundle::main() }
 }

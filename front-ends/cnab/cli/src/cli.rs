@@ -1,33 +1,17 @@
 //! The command line: help, manual and completions come from these definitions.
 
-use std::process::ExitCode;
-
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use executor_cli_kit::connect::DEFAULT_SOCKET;
+use clap::{Parser, Subcommand};
 use executor_cli_kit::failure::Failure;
-use executor_cli_kit::generate::{Documented, GenerateArgs};
+use executor_cli_kit::generate::GenerateArgs;
 use executor_cli_kit::global::Global;
 use executor_cli_kit::interrupt::Interrupts;
-use executor_cli_kit::report::{report, usage};
+use executor_cli_kit::program::Program;
 use executor_cli_kit::request::forbid_dumps;
 use executor_cli_kit::session::Session;
 use executor_cli_kit::work::{self, Interruption, Work};
 
 use crate::actions::{self, Begun, Planned};
 use crate::args::{ClaimsArgs, CnabCommand};
-
-const PROGRAM: &str = "agent-cli-cnab";
-/// Name that precedes the messages of this program: the program that runs it.
-const NOTES: &str = "agent-cli";
-
-/// Description of each exit status for the manual.
-const STATUSES: [(&str, &str); 5] = [
-    ("0-255", "install, upgrade, uninstall, invoke: as the run tool; other commands: 0 when done"),
-    ("1", "validate: the bundle is not valid"),
-    ("125", "an error of agent-cli or executord, bad usage, a lost container"),
-    ("128+N", "signal N ended the run tool, or this program"),
-    ("141", "the reader of the output went away (| head)"),
-];
 
 /// Install, upgrade and uninstall Cloud Native Application Bundles (CNAB), through executord.
 #[derive(Debug, Parser)]
@@ -39,7 +23,7 @@ const STATUSES: [(&str, &str); 5] = [
     subcommand_required = true,
     arg_required_else_help = true
 )]
-struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
     global: Global,
     #[command(flatten)]
@@ -56,30 +40,23 @@ enum Command {
     Generate(GenerateArgs),
 }
 
-/// Entry point of the program.
-pub(crate) fn main() -> ExitCode {
-    let matches = match documented().with_help().try_get_matches() {
-        Ok(matches) => matches,
-        Err(error) => return usage(&error),
-    };
-    let mut cli = match Cli::from_arg_matches(&matches) {
-        Ok(cli) => cli,
-        Err(error) => return usage(&error),
-    };
-    cli.global.complete();
-    report(NOTES, cli.global.json, cli.execute())
-}
+impl Program for Cli {
+    const STATUSES: &'static [(&'static str, &'static str)] = &[
+        ("0-255", "install, upgrade, uninstall, invoke: as the run tool; other commands: 0 when done"),
+        ("1", "validate: the bundle is not valid"),
+        ("125", "an error of agent-cli or executord, bad usage, a lost container"),
+        ("128+N", "signal N ended the run tool, or this program"),
+        ("141", "the reader of the output went away (| head)"),
+    ];
 
-fn documented() -> Documented {
-    Documented { name: PROGRAM, command: Cli::command(), statuses: &STATUSES, with_statuses: &[], programs: Vec::new() }
-}
+    fn global(&mut self) -> &mut Global {
+        &mut self.global
+    }
 
-impl Cli {
     fn execute(self) -> Result<u8, Failure> {
         let Self { global, claims, command } = self;
-        global.check()?;
         match command {
-            Command::Generate(args) => args.generate(documented()).map(|()| 0),
+            Command::Generate(args) => args.generate(Self::documented()).map(|()| 0),
             Command::Cnab(command) => match actions::start(&global, claims, &command)? {
                 Begun::Done(status) => Ok(status),
                 Begun::Planned(planned) => {
@@ -92,14 +69,6 @@ impl Cli {
 }
 
 impl Work for Planned {
-    fn program(&self) -> &'static str {
-        NOTES
-    }
-
-    fn default_socket(&self) -> &'static str {
-        DEFAULT_SOCKET
-    }
-
     fn interruption(&self) -> Interruption {
         Interruption::Heeded
     }

@@ -22,11 +22,13 @@ use executor_cli_kit::interrupt::Interrupts;
 use executor_cli_kit::logs::{Form, Printer};
 use executor_cli_kit::network::Chosen;
 use executor_cli_kit::output::Output;
+use executor_cli_kit::report::report;
 use executor_cli_kit::request::forbid_dumps;
 use executor_cli_kit::session::Session;
 use executor_cli_kit::stay;
 use executor_cli_kit::text::plain;
 use executor_cli_kit::view::style::Style;
+use executor_cli_kit::work::block_on;
 use executor_cnab::claim::Status;
 use executor_cnab::paths::OUTPUTS;
 
@@ -37,6 +39,8 @@ use crate::operation::{HANDLES, Operation};
 use crate::plan::Wanted;
 use crate::request::{self, Options};
 
+/// Name that precedes messages.
+const PROGRAM: &str = "cnab-executor";
 const USAGE: &str = "cnab-executor is a command driver for cnab-go and Porter: `cnab-executor --handles` prints the types of \
                      images that it runs, and without arguments it reads an operation from standard input";
 
@@ -51,15 +55,7 @@ pub(crate) fn drive() -> ExitCode {
         Some(_) => Err(Failure::Usage(USAGE.into())),
         None => operate(),
     };
-    match result {
-        Ok(status) => ExitCode::from(status),
-        Err(failure) => {
-            if !failure.is_quiet() {
-                eprintln!("cnab-executor: {}", failure.describe());
-            }
-            ExitCode::from(failure.exit_status())
-        }
-    }
+    report(PROGRAM, false, result)
 }
 
 fn operate() -> Result<u8, Failure> {
@@ -77,18 +73,15 @@ fn operate() -> Result<u8, Failure> {
         ..Wanted::default()
     };
     let server = Global::default().server(DEFAULT_SOCKET)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
-    let result = runtime.block_on(async {
+    block_on(async {
         let mut interrupts = Interrupts::install().map_err(Failure::System)?;
-        let output = Output::start("cnab-executor").map_err(Failure::System)?;
+        let output = Output::start(PROGRAM).map_err(Failure::System)?;
         let client = connect(&server).await?;
         let session = Session { client, output, style: Style::detect(), json: false };
         let result = perform(&session, &operation, &options, &image, &mut interrupts).await;
         let written = session.output.finish().await;
         result.and_then(|status| written.map(|()| status))
-    });
-    runtime.shutdown_background();
-    result
+    })
 }
 
 /// Parses the value of an on/off variable.

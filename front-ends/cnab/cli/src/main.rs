@@ -27,6 +27,8 @@ mod view;
 
 use std::process::ExitCode;
 
+use executor_cli_kit::program;
+
 fn main() -> ExitCode {
-    if operation::is_called() { drive::drive() } else { cli::main() }
+    if operation::is_called() { drive::drive() } else { program::main::<cli::Cli>() }
 }

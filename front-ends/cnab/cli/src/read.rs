@@ -1,20 +1,17 @@
 //! Commands that need no container: `validate`, `explain`, and commands that show records on disk. For an unfinished
 //! action, executord is asked for the state, if it can be reached.
 
-use std::io::Write as _;
-
 use executor_cli_kit::connect::{DEFAULT_SOCKET, connect};
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::global::Global;
-use executor_cli_kit::output::Output;
+use executor_cli_kit::output::{Output, print};
+use executor_cli_kit::report::{PROGRAM, note, print_result};
 use executor_cli_kit::session::Session;
-use executor_cli_kit::text::plain;
-use executor_cli_kit::view::json;
 use executor_cli_kit::view::style::Style;
+use executor_cli_kit::work::block_on;
 use executor_cnab::action::{Action, BUILT_IN};
 use executor_cnab::outputs::LOGS;
 use executor_cnab::store::{Record, Store, StoreError};
-use serde::Serialize;
 
 use crate::args::{BundleArg, CnabCommand, ExplainArgs, OfClaimArgs, OutputsArgs};
 use crate::error::CnabError;
@@ -34,7 +31,7 @@ pub(crate) fn validate(global: &Global, args: &BundleArg) -> Result<u8, Failure>
     };
     let document = view::Validated::new(bundle.as_ref(), violations.as_ref(), &warnings);
     let status = if document.valid { 0 } else { INVALID };
-    print(global, &document, || document.text(&args.bundle.display().to_string()))?;
+    print_result(global, &document, || document.text(&args.bundle.display().to_string()))?;
     Ok(status)
 }
 
@@ -48,7 +45,7 @@ pub(crate) fn explain(global: &Global, args: &ExplainArgs) -> Result<u8, Failure
         None => BUILT_IN.into_iter().chain(bundle.actions.keys().map(String::as_str)).collect(),
     };
     let document = view::Explained::new(&bundle, &actions);
-    print(global, &document, || document.text(Style::detect()))?;
+    print_result(global, &document, || document.text(Style::detect()))?;
     Ok(0)
 }
 
@@ -76,7 +73,7 @@ pub(crate) fn known(global: &Global, store: &Store, command: &CnabCommand) -> Re
         };
         let shown = |it: &InstallationRecords| view::Installation::new(&it.name, &it.records, it.broken, false, asked);
         let installations: Vec<_> = known.iter().filter(matters).map(shown).collect();
-        print(global, &installations, || view::list(&installations, style))?;
+        print_result(global, &installations, || view::list(&installations, style))?;
     } else if let Some(InstallationRecords { name, records, broken }) = known.first() {
         unreadable += one(global, store, command, (name, records), *broken, asked, style)?;
     }
@@ -113,7 +110,7 @@ fn survey(store: &Store, names: Vec<String>, all: bool) -> Result<(Vec<Installat
 
 /// Reports an error that does not stop the command.
 fn print_failure(failure: impl Into<Failure>) {
-    eprintln!("agent-cli: {}", plain(&failure.into().describe()));
+    note(&failure.into().describe());
 }
 
 /// Prints the result of `show`, `claims`, `logs` or `outputs` for an installation. Returns the number of unreadable
@@ -130,11 +127,11 @@ fn one(
     match command {
         CnabCommand::Show(_) => {
             let document = view::Installation::new(name, records, broken, true, asked);
-            print(global, &document, || document.text(style))?;
+            print_result(global, &document, || document.text(style))?;
         }
         CnabCommand::Claims(_) => {
             let document = view::claims(records);
-            print(global, &document, || view::claims_text(&document, style))?;
+            print_result(global, &document, || view::claims_text(&document, style))?;
         }
         CnabCommand::Logs(args) => {
             let Some(record) = record(records, args)? else { return Ok(0) };
@@ -143,9 +140,9 @@ fn one(
                 None => Vec::new(),
             };
             if global.json {
-                print(global, &view::Log::new(record, &log), String::new)?;
+                print_result(global, &view::Log::new(record, &log), String::new)?;
             } else {
-                write(&log)?;
+                print(&log)?;
             }
         }
         CnabCommand::Outputs(args) => return outputs(global, store, records, args, style),
@@ -166,7 +163,7 @@ fn outputs(
     errors.into_iter().for_each(|error| print_failure(CnabError::from(error)));
     let Some(name) = &args.output else {
         let shown: Vec<_> = found.into_iter().map(|output| output.shown(args.reveal)).collect();
-        print(global, &shown, || view::outputs_text(&shown, style))?;
+        print_result(global, &shown, || view::outputs_text(&shown, style))?;
         return Ok(unreadable);
     };
     let output = found
@@ -177,9 +174,9 @@ fn outputs(
         return Err(Failure::Usage(format!("{name} is writeOnly: use --reveal to print it")));
     }
     if global.json {
-        print(global, &output.shown(true), String::new)?;
+        print_result(global, &output.shown(true), String::new)?;
     } else {
-        write(&output.content)?;
+        print(&output.content)?;
     }
     Ok(unreadable)
 }
@@ -203,11 +200,10 @@ fn refresh(global: &Global, store: &Store, names: &[String]) -> Result<bool, Fai
     if unfinished.is_empty() {
         return Ok(true);
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::System)?;
-    runtime.block_on(async {
+    block_on(async {
         let server = global.server(DEFAULT_SOCKET)?;
         let Ok(client) = connect(&server).await else { return Ok(false) };
-        let output = Output::start("agent-cli").map_err(Failure::System)?;
+        let output = Output::start(PROGRAM).map_err(Failure::System)?;
         let session = Session { client, output, style: Style::detect(), json: global.json };
         let mut asked = true;
         for name in unfinished {
@@ -225,17 +221,4 @@ fn refresh(global: &Global, store: &Store, names: &[String]) -> Result<bool, Fai
         session.output.finish().await?;
         Ok(asked)
     })
-}
-
-fn print(global: &Global, document: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
-    let text = if global.json { json::to_document(document) } else { text() };
-    write(text.as_bytes())
-}
-
-fn write(bytes: &[u8]) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure::ClosedPipe),
-        other => other.map_err(|source| Failure::Output { stream: "standard output", source }),
-    }
 }

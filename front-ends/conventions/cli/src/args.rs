@@ -4,9 +4,6 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-/// Name that precedes the messages of this program: the program that runs it.
-pub(crate) const NOTES: &str = "agent-cli";
-
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {
     /// File of registrations (TOML)

@@ -1,25 +1,14 @@
 //! The command line: help, manual and completions come from these definitions.
 
-use std::process::ExitCode;
-
-use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use executor_cli_kit::failure::Failure;
-use executor_cli_kit::generate::{Documented, GenerateArgs};
+use executor_cli_kit::generate::GenerateArgs;
 use executor_cli_kit::global::Global;
-use executor_cli_kit::report::{report, usage};
+use executor_cli_kit::program::Program;
 use executor_cli_kit::request::forbid_dumps;
 
-use crate::args::{ConfigArgs, FilesArgs, NOTES};
+use crate::args::{ConfigArgs, FilesArgs};
 use crate::work;
-
-const PROGRAM: &str = "agent-cli-convention";
-/// Description of each exit status for the manual.
-const STATUSES: [(&str, &str); 4] = [
-    ("0", "done"),
-    ("125", "a file, a registration, an image or a convention is at fault; nothing was decorated in part"),
-    ("128+N", "signal N ended the program"),
-    ("141", "the reader of the output went away (| head)"),
-];
 
 /// Decorate pod templates of Kubernetes objects by conventions: HTTPS servers that the operator registers.
 ///
@@ -34,7 +23,7 @@ const STATUSES: [(&str, &str); 4] = [
     subcommand_required = true,
     arg_required_else_help = true
 )]
-struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
     global: Global,
     #[command(flatten)]
@@ -61,30 +50,22 @@ enum Command {
     Generate(GenerateArgs),
 }
 
-/// Entry point of the program.
-pub(crate) fn main() -> ExitCode {
-    let matches = match documented().with_help().try_get_matches() {
-        Ok(matches) => matches,
-        Err(error) => return usage(&error),
-    };
-    let mut cli = match Cli::from_arg_matches(&matches) {
-        Ok(cli) => cli,
-        Err(error) => return usage(&error),
-    };
-    cli.global.complete();
-    report(NOTES, cli.global.json, cli.execute())
-}
+impl Program for Cli {
+    const STATUSES: &'static [(&'static str, &'static str)] = &[
+        ("0", "done"),
+        ("125", "a file, a registration, an image or a convention is at fault; nothing was decorated in part"),
+        ("128+N", "signal N ended the program"),
+        ("141", "the reader of the output went away (| head)"),
+    ];
 
-fn documented() -> Documented {
-    Documented { name: PROGRAM, command: Cli::command(), statuses: &STATUSES, with_statuses: &[], programs: Vec::new() }
-}
+    fn global(&mut self) -> &mut Global {
+        &mut self.global
+    }
 
-impl Cli {
     fn execute(self) -> Result<u8, Failure> {
         let Self { global, config, command } = self;
-        global.check()?;
         match command {
-            Command::Generate(args) => args.generate(documented())?,
+            Command::Generate(args) => args.generate(Self::documented())?,
             Command::List => work::list(&global, &config)?,
             Command::Explain(args) => {
                 forbid_dumps();

@@ -15,6 +15,8 @@ mod work;
 
 use std::process::ExitCode;
 
+use executor_cli_kit::program;
+
 fn main() -> ExitCode {
-    cli::main()
+    program::main::<cli::Cli>()
 }

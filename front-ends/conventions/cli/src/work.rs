@@ -1,21 +1,18 @@
 //! The commands.
 
 use std::collections::BTreeMap;
-use std::io::Write as _;
 
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::global::Global;
-use executor_cli_kit::text::plain;
-use executor_cli_kit::view::json;
+use executor_cli_kit::report::{note, print_result};
 use executor_cli_kit::view::style::Style;
 use executor_conventions::secrets::SecretValues;
 use executor_conventions::template::{self, Place};
 use executor_conventions::violation::Violations;
 use executor_conventions::{Conventions, Decorated, Intent, config, intent};
-use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::args::{ConfigArgs, FilesArgs, NOTES};
+use crate::args::{ConfigArgs, FilesArgs};
 use crate::error::ConventionError;
 use crate::objects::{self, Document, Location};
 use crate::view;
@@ -24,7 +21,7 @@ use crate::view;
 pub(crate) fn list(global: &Global, config: &ConfigArgs) -> Result<(), Failure> {
     let configuration = config::load(config.config.as_deref()).map_err(ConventionError::Registrations)?;
     let document = view::Listed::new(&configuration);
-    print(global, &document, || document.text(Style::detect()))
+    print_result(global, &document, || document.text(Style::detect()))
 }
 
 /// Runs `explain`.
@@ -34,7 +31,7 @@ pub(crate) fn explain(global: &Global, config: &ConfigArgs, args: &FilesArgs) ->
         Ok(decorated) => explained.push(view::Explained::new(document, object, &decorated)),
         Err(violations) => failed.push(reported(document, object, &violations)),
     })?;
-    print(global, &explained, || view::explained(&explained, Style::detect()))?;
+    print_result(global, &explained, || view::explained(&explained, Style::detect()))?;
     if failed.is_empty() { Ok(()) } else { Err(ConventionError::Objects(failed).into()) }
 }
 
@@ -45,8 +42,7 @@ pub(crate) fn apply(global: &Global, config: &ConfigArgs, args: &FilesArgs) -> R
         Ok(decorated) => {
             for step in decorated.steps.iter().filter(|step| !step.ignored.is_empty()) {
                 let (convention, fields) = (&step.convention, step.ignored.join(", "));
-                let text = format!("convention {convention}: unknown fields were dropped: {fields}");
-                eprintln!("{NOTES}: warning: {}", plain(&text));
+                note(&format!("warning: convention {convention}: unknown fields were dropped: {fields}"));
             }
             let done = Ok(template::document(&decorated.template));
             if !intent::settle(object, done)
@@ -65,7 +61,7 @@ pub(crate) fn apply(global: &Global, config: &ConfigArgs, args: &FilesArgs) -> R
     if failed.len() == intents {
         let objects: Vec<&Value> = documents.iter().map(|document| &document.object).collect();
         let text = yaml(&objects)?;
-        print(global, &json!({"apiVersion": "v1", "kind": "List", "items": objects}), || text)?;
+        print_result(global, &json!({"apiVersion": "v1", "kind": "List", "items": objects}), || text)?;
     }
     if failed.is_empty() { Ok(()) } else { Err(ConventionError::Objects(failed).into()) }
 }
@@ -118,15 +114,6 @@ fn yaml(objects: &[&Value]) -> Result<String, ConventionError> {
     let documents: Vec<String> =
         documents.collect::<Result<_, _>>().map_err(|error| ConventionError::Write(error.to_string()))?;
     Ok(documents.join("---\n"))
-}
-
-fn print(global: &Global, document: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
-    let text = if global.json { json::to_document(document) } else { text() };
-    let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure::ClosedPipe),
-        other => other.map_err(|source| Failure::Output { stream: "standard output", source }),
-    }
 }
 
 #[cfg(test)]

@@ -1,14 +1,10 @@
 //! The command line: help, manual and completions come from these definitions.
 
-use std::process::ExitCode;
-
-use clap::{CommandFactory as _, FromArgMatches as _, Parser};
-use executor_cli_kit::connect::DEFAULT_SOCKET;
+use clap::Parser;
 use executor_cli_kit::failure::Failure;
-use executor_cli_kit::generate::Documented;
 use executor_cli_kit::global::Global;
 use executor_cli_kit::interrupt::Interrupts;
-use executor_cli_kit::report::{report, usage};
+use executor_cli_kit::program::Program;
 use executor_cli_kit::request::forbid_dumps;
 use executor_cli_kit::session::Session;
 use executor_cli_kit::work::{self, Interruption, Work};
@@ -16,19 +12,6 @@ use executor_cli_kit::work::{self, Interruption, Work};
 use crate::args::{DownArgs, KubeCommand, LogsArgs, MakeCommand, PlayArgs, PsArgs};
 use crate::input::Input;
 use crate::{down, play, read, units};
-
-const PROGRAM: &str = "agent-cli-kube";
-/// Name that precedes the messages of this program: the program that runs it.
-const NOTES: &str = "agent-cli";
-
-/// Description of each exit status for the manual.
-const STATUSES: [(&str, &str); 5] = [
-    ("0", "done"),
-    ("1", "diff: play would change something"),
-    ("125", "an error of agent-cli or executord, bad usage, a file that is not valid, a pod or a job that failed"),
-    ("128+N", "signal N ended this program"),
-    ("141", "the reader of the output went away (| head)"),
-];
 
 /// Run Kubernetes objects on this host, through executord, without a cluster.
 #[derive(Debug, Parser)]
@@ -40,7 +23,7 @@ const STATUSES: [(&str, &str); 5] = [
     subcommand_required = true,
     arg_required_else_help = true
 )]
-struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
     global: Global,
     #[command(subcommand)]
@@ -56,33 +39,26 @@ enum Prepared {
     Diff(Box<Input>),
 }
 
-/// Entry point of the program.
-pub(crate) fn main() -> ExitCode {
-    let matches = match documented().with_help().try_get_matches() {
-        Ok(matches) => matches,
-        Err(error) => return usage(&error),
-    };
-    let mut cli = match Cli::from_arg_matches(&matches) {
-        Ok(cli) => cli,
-        Err(error) => return usage(&error),
-    };
-    cli.global.complete();
-    report(NOTES, cli.global.json, cli.execute())
-}
+impl Program for Cli {
+    const STATUSES: &'static [(&'static str, &'static str)] = &[
+        ("0", "done"),
+        ("1", "diff: play would change something"),
+        ("125", "an error of agent-cli or executord, bad usage, a file that is not valid, a pod or a job that failed"),
+        ("128+N", "signal N ended this program"),
+        ("141", "the reader of the output went away (| head)"),
+    ];
 
-fn documented() -> Documented {
-    Documented { name: PROGRAM, command: Cli::command(), statuses: &STATUSES, with_statuses: &[], programs: Vec::new() }
-}
+    fn global(&mut self) -> &mut Global {
+        &mut self.global
+    }
 
-impl Cli {
     fn execute(self) -> Result<u8, Failure> {
         let Self { global, command } = self;
-        global.check()?;
         // From here on the process holds Secrets.
         forbid_dumps();
         let prepared = match command {
             KubeCommand::Generate(make) => match make.what {
-                MakeCommand::Own(own) => return own.args().generate(documented()).map(|()| 0),
+                MakeCommand::Own(own) => return own.args().generate(Self::documented()).map(|()| 0),
                 MakeCommand::Unit(args) => return units::generate(&args),
             },
             KubeCommand::Play(args) => {
@@ -99,14 +75,6 @@ impl Cli {
 }
 
 impl Work for Prepared {
-    fn program(&self) -> &'static str {
-        NOTES
-    }
-
-    fn default_socket(&self) -> &'static str {
-        DEFAULT_SOCKET
-    }
-
     fn interruption(&self) -> Interruption {
         match self {
             // An interrupted change is completed by the next play, or removed by `down`.

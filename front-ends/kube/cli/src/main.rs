@@ -28,6 +28,8 @@ mod view;
 
 use std::process::ExitCode;
 
+use executor_cli_kit::program;
+
 fn main() -> ExitCode {
-    cli::main()
+    program::main::<cli::Cli>()
 }

@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::network::Chosen;
+use executor_cli_kit::output::print;
+use executor_cli_kit::report::note;
 use executor_kube::plan::CronPlan;
 
 use crate::args::{FilesArgs, UnitArgs, ValidateArg};
@@ -17,7 +18,7 @@ pub(crate) fn generate(args: &UnitArgs) -> Result<u8, Failure> {
     let input = Input::read(&args.files)?;
     let (plan, warnings) = input.plan(None)?;
     for warning in &warnings {
-        eprintln!("agent-cli: warning: {}", executor_cli_kit::text::plain(&warning.to_string()));
+        note(&format!("warning: {warning}"));
     }
     let options = options(&args.files, &input.play)?;
     let mut units = vec![(format!("executor-kube-{}.service", input.play), service(&input.play, &options))];
@@ -35,10 +36,7 @@ pub(crate) fn generate(args: &UnitArgs) -> Result<u8, Failure> {
         for (index, (name, unit)) in units.iter().enumerate() {
             let _ = write!(text, "{}# {name}\n{unit}", if index > 0 { "\n" } else { "" });
         }
-        return match std::io::stdout().lock().write_all(text.as_bytes()) {
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Err(Failure::ClosedPipe),
-            result => result.map(|()| 0).map_err(|source| Failure::Output { stream: "standard output", source }),
-        };
+        return print(text).map(|()| 0);
     };
     fs::create_dir_all(out).map_err(|source| KubeError::Write { path: out.clone(), source })?;
     for (name, unit) in units {

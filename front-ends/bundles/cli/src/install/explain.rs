@@ -3,13 +3,13 @@
 use executor_bundles::manifest;
 use executor_bundles::resolve::{Candidate, Deprecation, Edge, Step, Verdict};
 use executor_cli_kit::failure::Failure;
+use executor_cli_kit::report::{note, print_result};
 use executor_cli_kit::text::plain;
 use executor_cli_kit::view::style::{Role, Style};
 use executor_cli_kit::view::table::Table;
 use serde_json::json;
 
 use super::{Work, wanted};
-use crate::common::{NOTES, print};
 use crate::registry::RegistryArgs;
 
 impl Work<'_> {
@@ -32,7 +32,7 @@ impl Work<'_> {
             "source": wanted.source, "pin": wanted.files.pinned(), "format": wanted.bundle.format, "name": wanted.bundle.name,
             "notProvided": wanted.bundle.not_provided(), "refused": refused,
         })).collect();
-        print(self.global, &json!({"steps": steps, "bundles": described}), || {
+        print_result(self.global, &json!({"steps": steps, "bundles": described}), || {
             let style = Style::detect();
             let mut text = String::new();
             for step in steps {
@@ -95,6 +95,6 @@ fn decision(candidate: &Candidate) -> (String, Role) {
 /// Warns about deprecations of the last step.
 pub(super) fn warn(steps: &[Step]) {
     for Deprecation { of, name, message } in steps.last().map_or(&[][..], |step| &step.deprecations) {
-        eprintln!("{NOTES}: {of} {} is deprecated: {}", plain(name), plain(message));
+        note(&format!("{of} {name} is deprecated: {message}"));
     }
 }

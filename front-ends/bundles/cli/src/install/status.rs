@@ -2,12 +2,12 @@
 
 use executor_bundles::installation::{Condition, ConditionKind, Installation, Phase, StoreError};
 use executor_cli_kit::failure::Failure;
+use executor_cli_kit::report::print_result;
 use executor_cli_kit::view::style::{Role, Style};
 use executor_cli_kit::view::table::Table;
 use serde_json::json;
 
 use super::{InstallError, NameArg, Work};
-use crate::common::print;
 
 impl Work<'_> {
     /// Runs `status`: prints the record and the existing pods.
@@ -31,7 +31,7 @@ impl Work<'_> {
                 it.events.truncate(reported); // a query records no event
             }
             let document = json!({"installation": it, "pods": pods, "unfinished": it.phase != Phase::Settled});
-            print(self.global, &document, || status_text(&it))?;
+            print_result(self.global, &document, || status_text(&it))?;
             Ok(0)
         })
     }
@@ -42,7 +42,7 @@ impl Work<'_> {
         for name in self.store.names().map_err(InstallError::from)? {
             all.extend(self.store.read(&name).map_err(InstallError::from)?);
         }
-        print(self.global, &all, || {
+        print_result(self.global, &all, || {
             let mut table = Table::with_heading(0, &["NAME", "REVISION", "BUNDLE", "VERSION", "INSTALLED", "FOLLOWS"]);
             for it in &all {
                 let current = it.current();
