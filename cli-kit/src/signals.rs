@@ -1,13 +1,10 @@
 //! Linux signals: conversion between names and numbers.
 //!
-//! Names are those of nix, and for real-time signals those of glibc, with the rules by which executord parses the
-//! StopSignal of an image (`executor_core::image::parse_signal`). This crate does not depend on the executor's crates,
-//! so the rules are duplicated.
+//! Names are those of nix, and for real-time signals those of glibc. Names are parsed like the StopSignal of an image.
 
+use executor_core::image::parse_signal;
 use nix::sys::signal::Signal;
 
-/// Aliases of signals, without `SIG`.
-const ALIASES: [(&str, Signal); 3] = [("IOT", Signal::SIGABRT), ("CLD", Signal::SIGCHLD), ("POLL", Signal::SIGIO)];
 /// First and last real-time signal, as numbered by libc.
 const RTMIN: u32 = 34;
 const RTMAX: u32 = 64;
@@ -17,33 +14,9 @@ pub const PIPE: u32 = 13;
 
 /// Parses `TERM`, `SIGTERM`, `sigterm`, `15`, `RTMIN+2` or `RTMAX-1`.
 pub fn parse(text: &str) -> Result<u32, String> {
-    number(text).ok_or_else(|| {
+    parse_signal(text).and_then(|number| u32::try_from(number).ok()).ok_or_else(|| {
         "is not a signal: use a number from 1 to 64 or a name such as TERM, KILL, USR1, RTMIN+1".to_owned()
     })
-}
-
-fn number(text: &str) -> Option<u32> {
-    if text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return text.parse().ok().filter(|number| (1..=RTMAX).contains(number));
-    }
-    let upper = text.to_ascii_uppercase();
-    let name = upper.strip_prefix("SIG").unwrap_or(&upper);
-    let offset = |rest: &str, sign: char| match rest {
-        "" => Some(0),
-        rest => {
-            let digits = rest.strip_prefix(sign).filter(|n| n.len() <= 2 && n.bytes().all(|b| b.is_ascii_digit()))?;
-            digits.parse().ok()
-        }
-    };
-    let number = match (name.strip_prefix("RTMIN"), name.strip_prefix("RTMAX")) {
-        (Some(rest), _) => RTMIN + offset(rest, '+')?,
-        (_, Some(rest)) => RTMAX.checked_sub(offset(rest, '-')?)?,
-        _ => {
-            let alias = ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, signal)| *signal);
-            return alias.or_else(|| format!("SIG{name}").parse().ok()).map(|signal| signal as u32);
-        }
-    };
-    (RTMIN..=RTMAX).contains(&number).then_some(number)
 }
 
 /// `SIGTERM` for 15, `SIGRTMIN+1` for 35, `signal 33` for a number without a name.

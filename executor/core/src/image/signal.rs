@@ -1,5 +1,4 @@
-//! Signals as named in image configurations. The names are those of nix. `executor_cli_kit::signals` has the same rules
-//! but does not depend on the crates of the executor.
+//! Signals as named in image configurations and on command lines. The names are those of nix.
 
 use nix::sys::signal::Signal;
 
