@@ -1,11 +1,11 @@
 //! The common parts of the executor's command line programs: agent-cli, and the front ends that it runs as
 //! `agent-cli NAME`.
 //!
-//! Modules: `program` is the entry point, `global` the flags of every program, `connect` and `contexts` find executord, and `local` starts the
-//! private executord of `--local`. `work` executes a command in a `session`. `source` and `request` handle the inputs of
-//! a container, `images` sends its image, `stay`, `attach` and `logs` handle its streams, `destination` writes files that
-//! it sends. `view` formats results; `status`, `failure`, `report` and `exit` are errors and exit statuses; `generate`
-//! writes manuals and completions.
+//! Modules: `program` is the entry point of a program, and `global` has the flags of all programs. `contexts` and
+//! `connect` find executord, and `local` starts the private executord of `--local`. `work` executes a command in a
+//! `session`. `source`, `request` and `images` are the inputs of a container, `stay`, `attach` and `logs` handle its
+//! streams, and `destination` writes files that a container sends. `view` formats results; `status`, `failure`, `report`
+//! and `exit` are errors and exit statuses; `generate` writes manuals and completions.
 
 #![forbid(unsafe_code)]
 
