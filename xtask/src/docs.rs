@@ -49,3 +49,9 @@ pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     workspace::run(mdbook.arg("build").arg(&source).arg("--dest-dir").arg(&book))?;
     Ok(book)
 }
+
+/// Every Markdown file of the repository, by its path.
+#[cfg(test)]
+pub(crate) fn pages(root: &std::path::Path) -> anyhow::Result<std::collections::BTreeMap<PathBuf, String>> {
+    stage::documents(root)
+}

@@ -1,4 +1,5 @@
-//! The documents are consistent: links have targets, and each decision has a unique number. This reads text only.
+//! The documents are consistent: source files that they name exist, and each decision has a unique number. This reads text
+//! only. Links are checked where `cargo xtask docs` checks them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,92 +29,6 @@ fn files(dir: &Path, kind: &str, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns lines outside of fenced blocks, without text in backticks.
-fn prose(text: &str) -> Vec<String> {
-    let mut inside = false;
-    let lines = text.lines().filter(|line| {
-        let fence = line.starts_with("```");
-        inside ^= fence;
-        !inside && !fence
-    });
-    lines.map(|line| line.split('`').step_by(2).collect()).collect()
-}
-
-/// Returns the text and the target of each link.
-fn links(text: &str) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    for line in prose(text) {
-        let mut rest = &*line;
-        while let Some((before, after)) = rest.split_once("](") {
-            let label = before.rsplit('[').next().unwrap_or_default().to_owned();
-            let Some((target, more)) = after.split_once(')') else { break };
-            found.push((label, target.to_owned()));
-            rest = more;
-        }
-    }
-    found
-}
-
-/// Converts a heading to its anchor.
-fn anchor(heading: &str) -> String {
-    let kept = heading.trim_start_matches('#').trim().chars();
-    let kept = kept.filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
-    kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
-}
-
-/// Returns the errors of a document's links.
-fn broken(document: &Path, text: &str) -> Vec<String> {
-    let mut wrong = Vec::new();
-    for (label, target) in links(text) {
-        if target.contains("://") || target.starts_with("mailto:") {
-            continue;
-        }
-        let (file, section) = target.split_once('#').unwrap_or((&target, ""));
-        let path = if file.is_empty() { document.to_owned() } else { document.with_file_name(file) };
-        let tell = |why: &str| format!("{}: [{label}]({target}) {why}", document.display());
-        if !path.exists() {
-            wrong.push(tell("leads nowhere"));
-        } else if !section.is_empty() {
-            let there = fs::read_to_string(&path).unwrap_or_default();
-            if !there.lines().any(|line| line.starts_with('#') && anchor(line) == section) {
-                wrong.push(tell("names a section that is not there"));
-            }
-        }
-        let number = label.strip_prefix("ADR ").and_then(|number| number.parse::<u32>().ok());
-        if number.is_some_and(|number| {
-            !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&format!("{number:04}-")))
-        }) {
-            wrong.push(tell("is another decision"));
-        }
-    }
-    wrong
-}
-
-#[test]
-fn every_link_leads_somewhere() {
-    let found = documents();
-    let mut count = 0;
-    let mut wrong = Vec::new();
-    for document in &found {
-        let text = fs::read_to_string(document).expect("a document");
-        count += links(&text).len();
-        wrong.extend(broken(document, &text));
-    }
-    assert!(count > 50, "the control: {count} links in {} documents", found.len());
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-/// The control: errors in links are found.
-#[test]
-fn a_link_that_leads_nowhere_is_found() {
-    let document = root().join("README.md");
-    let reported = |text: &str| broken(&document, text).join("; ");
-    assert_eq!(reported("[a](docs/operations.md) [b](https://example.org/x) `[c](d.md)`\n```\n[e](f.md)\n```\n"), "");
-    assert!(reported("[a](docs/no-such.md)").contains("leads nowhere"));
-    assert!(reported("[a](docs/operations.md#no-such)").contains("names a section"));
-    assert!(reported("[ADR 2](docs/adr/0001-spec-is-built-by-the-shim.md)").contains("another decision"));
-}
-
 /// Source files that a document names exist; a name matches the end of a path, as in `shim/update.rs`.
 #[test]
 fn every_source_that_is_named_is_there() {
@@ -132,6 +47,20 @@ fn every_source_that_is_named_is_there() {
         missing.extend(words.filter(|word| !is_there(word)).map(|word| format!("{}: `{word}`", document.display())));
     }
     assert!(missing.is_empty(), "{}", missing.join("\n"));
+}
+
+/// Every fenced block has a language, so that it is highlighted as what it is and not by a guess.
+#[test]
+fn fenced_blocks_have_a_language() {
+    let without = |text: &str| {
+        let fences = text.lines().filter(|line| line.trim_start().starts_with("```"));
+        fences.step_by(2).filter(|line| line.trim() == "```").count()
+    };
+    assert_eq!(without("```\nx\n```\n```sh\n```\n"), 1, "the control");
+    for document in documents() {
+        let text = fs::read_to_string(&document).expect("a document");
+        assert_eq!(without(&text), 0, "{}", document.display());
+    }
 }
 
 /// Files of decisions are named `NNNN-title.md`, begin with their number, and are numbered without a gap.

@@ -21,27 +21,45 @@ const PROJECT: [(&str, &str); 7] = [
 /// Pages that are part of a directory of their own in the book.
 const PAGES: &str = "docs";
 const SUMMARY: &str = "SUMMARY.md";
+/// mdBook's settings, and the style sheet that they name.
+const SETTINGS: [&str; 2] = ["book.toml", "book.css"];
 
-/// A page, by its path in the repository.
-type Pages = BTreeMap<PathBuf, String>;
+/// Pages by their paths in the repository.
+pub(super) type Pages = BTreeMap<PathBuf, String>;
 
-/// Checks all links. Returns their number.
+/// Checks the links of every Markdown file of the repository. Returns their number.
 pub(super) fn check(root: &Path) -> anyhow::Result<usize> {
-    let pages = read(root)?;
+    let documents = documents(root)?;
     let mut count = 0;
     let mut faults = Vec::new();
-    for (path, text) in &pages {
+    for (path, text) in &documents {
         for link in links(text) {
             count += 1;
-            if let Err(why) = target(root, &pages, path, link.path, link.heading) {
+            let found = target(root, &documents, path, link.path, link.heading);
+            if let Err(why) = found.and_then(|found| same_decision(link.text, found.as_deref())) {
                 faults.push(format!("{}: [{}]({}): {why}", path.display(), link.text, link.path));
             }
         }
     }
     if !faults.is_empty() {
-        bail!("{} links lead nowhere:\n{}", faults.len(), faults.join("\n"));
+        bail!("{} links are wrong:\n{}", faults.len(), faults.join("\n"));
     }
     Ok(count)
+}
+
+/// Returns every Markdown file of the repository.
+pub(super) fn documents(root: &Path) -> anyhow::Result<Pages> {
+    let mut documents = Pages::new();
+    below(root, Path::new(""), &mut documents)?;
+    Ok(documents)
+}
+
+/// Checks that a link with the text `ADR 2` leads to the decision of that number.
+fn same_decision(text: &str, found: Option<&Path>) -> Result<(), String> {
+    let Some(number) = text.strip_prefix("ADR ").and_then(|number| number.parse::<u32>().ok()) else { return Ok(()) };
+    let name = found.and_then(|path| path.file_name()?.to_str()).unwrap_or_default();
+    let is_same = name.starts_with(&format!("{number:04}-"));
+    if is_same { Ok(()) } else { Err("is another decision".to_owned()) }
 }
 
 /// Writes the book's source. Returns the number of its links.
@@ -66,12 +84,16 @@ pub(super) fn write(root: &Path, to: &Path) -> anyhow::Result<usize> {
         put(&to.join(path), &page)?;
     }
     for file in copied {
-        let content = fs::read_to_string(root.join(&file)).with_context(|| file.display().to_string())?;
-        put(&to.join(file), &content)?;
+        let copy = to.join(&file);
+        copy.parent()
+            .map_or(Ok(()), fs::create_dir_all)
+            .and_then(|()| fs::copy(root.join(&file), &copy))
+            .with_context(|| file.display().to_string())?;
     }
     put(&to.join(SUMMARY), &summary(&fs::read_to_string(root.join(PAGES).join(SUMMARY))?))?;
-    let settings = fs::read_to_string(root.join(PAGES).join("book.toml"))?;
-    put(&to.join("book.toml"), &settings)?;
+    for name in SETTINGS {
+        put(&to.join(name), &fs::read_to_string(root.join(PAGES).join(name)).with_context(|| name.to_owned())?)?;
+    }
     Ok(count)
 }
 
@@ -99,9 +121,12 @@ fn read(root: &Path) -> anyhow::Result<Pages> {
 fn below(root: &Path, dir: &Path, pages: &mut Pages) -> anyhow::Result<()> {
     for entry in fs::read_dir(root.join(dir)).with_context(|| dir.display().to_string())? {
         let entry = entry?;
-        let path = dir.join(entry.file_name());
+        let (name, path) = (entry.file_name(), dir.join(entry.file_name()));
         if entry.file_type()?.is_dir() {
-            below(root, &path, pages)?;
+            // What is built or fetched has pages that are not ours.
+            if name != "target" && name != "node_modules" && !name.to_string_lossy().starts_with('.') {
+                below(root, &path, pages)?;
+            }
         } else if path.extension().is_some_and(|extension| extension == "md") {
             pages.insert(path, fs::read_to_string(entry.path())?);
         }
@@ -160,19 +185,34 @@ mod tests {
             put(&root.join(path), "# Title\n").unwrap();
         }
         put(&root.join("docs/SUMMARY.md"), "- [A](a.md)\n").unwrap();
-        put(&root.join("docs/book.toml"), "").unwrap();
+        for name in SETTINGS {
+            put(&root.join("docs").join(name), "").unwrap();
+        }
         put(&root.join("docs/a.md"), "# A\n[here](#a) [up](../README.md#title) [dir](../docs) [file](book.toml)\n")
             .unwrap();
-        assert_eq!(check(root).unwrap(), 4);
-        let staged = dir.path().join("out");
+        put(&root.join("docs/adr/0002-b.md"), "# 2. B\n").unwrap();
+        assert_eq!(check(root).unwrap(), 5);
+        let out = tempfile::tempdir().unwrap();
+        let staged = out.path().join("book");
         write(root, &staged).unwrap();
         let page = fs::read_to_string(staged.join("docs/a.md")).unwrap();
         assert_eq!(page, "# A\n[here](#a) [up](../README.md#title) dir [file](book.toml)\n");
         assert!(staged.join("docs/book.toml").exists());
         assert!(fs::read_to_string(staged.join(SUMMARY)).unwrap().starts_with("- [A](docs/a.md)\n"));
 
-        put(&root.join("docs/a.md"), "# A\n[x](b.md) [y](#b) [z](../README.md#none) [w](../../c)\n").unwrap();
+        put(
+            &root.join("b/c.md"),
+            "[x](b.md) [y](#b) [z](../README.md#none) [w](../../c) [ADR 1](../docs/adr/0002-b.md)",
+        )
+        .unwrap();
         let faults = check(root).unwrap_err().to_string();
-        assert!(faults.starts_with("4 links lead nowhere"), "{faults}");
+        assert!(faults.starts_with("5 links are wrong"), "{faults}");
+    }
+
+    #[test]
+    fn repository_links_are_valid() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let count = check(root).unwrap();
+        assert!(count > 500, "{count} links");
     }
 }
