@@ -126,3 +126,49 @@ fn architecture_names_folders_that_exist() {
     let missing: Vec<_> = named.into_iter().filter(|name| !exists(name)).collect();
     assert!(missing.is_empty(), "ARCHITECTURE.md: {missing:?}");
 }
+
+/// Steps of the two paths in ARCHITECTURE.md: a file below `executor/` or the root, and a function.
+fn steps(page: &str) -> Vec<(&str, &str)> {
+    let is_step = |line: &&str| line.split_once(". `").is_some_and(|(number, _)| number.parse::<u32>().is_ok());
+    let steps = page.lines().filter(is_step).map(|line| {
+        let mut words = line.split('`').skip(1).step_by(2);
+        (words.next().unwrap_or_default(), words.next().unwrap_or_default())
+    });
+    steps.collect()
+}
+
+/// Steps whose file does not exist or has no such function.
+fn missing_steps(page: &str) -> Vec<String> {
+    let root = docs().parent().expect("the workspace").to_owned();
+    let exists = |(file, function): &(&str, &str)| {
+        let texts = [root.join("executor").join(file), root.join(file)].map(|path| fs::read_to_string(path).ok());
+        let source = texts.into_iter().flatten().next().unwrap_or_default();
+        [format!("fn {function}("), format!("fn {function}<")].iter().any(|name| source.contains(name))
+    };
+    let missing = steps(page).into_iter().filter(|step| !exists(step));
+    missing.map(|(file, function)| format!("{file}: {function}")).collect()
+}
+
+#[test]
+fn architecture_paths_name_functions_that_exist() {
+    let page = fs::read_to_string(docs().with_file_name("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    assert!(steps(&page).len() > 20, "the control: {:?}", steps(&page));
+    assert_eq!(missing_steps(&page), [""; 0]);
+    let wrong =
+        "1. `daemon/src/no-such.rs` `run`: x\n2. `daemon/src/api.rs` `no_such`: y\n3. `daemon/src/api.rs` `run`: z\n";
+    assert_eq!(missing_steps(wrong), ["daemon/src/no-such.rs: run", "daemon/src/api.rs: no_such"], "the control");
+}
+
+/// ARCHITECTURE.md has a row for each crate of the workspace.
+#[test]
+fn architecture_has_every_crate() {
+    let root = docs().parent().expect("the workspace").to_owned();
+    let manifest = fs::read_to_string(root.join("Cargo.toml")).expect("Cargo.toml");
+    let (_, members) = manifest.split_once("members = [").expect("members");
+    let (members, _) = members.split_once(']').expect("the end of the list");
+    let page = fs::read_to_string(root.join("ARCHITECTURE.md")).expect("ARCHITECTURE.md");
+    let members: Vec<_> = members.split('"').skip(1).step_by(2).collect();
+    assert!(members.len() > 20, "the control: {members:?}");
+    let missing: Vec<_> = members.iter().filter(|member| !page.contains(&format!("| `{member}` |"))).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md: {missing:?}");
+}
