@@ -1,7 +1,7 @@
 //! `cargo xtask deb`: the Debian package, `target/deb/executor_VERSION_ARCH.deb`.
 //!
 //! Inputs are the dist binaries, their generated manual pages and completions, `systemd/`, `packaging/debian/` and the
-//! documentation. The build is reproducible: the same binaries and commit give the same file. It uses dpkg-deb, which
+//! documentation as a book. The build is reproducible: the same binaries and commit give the same file. It uses dpkg-deb, which
 //! every Debian has, instead of debhelper; `packaging/debian/` has the few files that debhelper would generate.
 //!
 //! Limits: Debian's architectures amd64 and arm64. The package depends on the C library that the binaries were linked
@@ -16,7 +16,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context as _, bail};
 
 use crate::workspace::{Workspace, output, run, step};
-use crate::{dist, needs};
+use crate::{dist, docs, needs};
 
 const CONTROL_FILES: [(&str, u32); 3] = [("postinst", 0o755), ("prerm", 0o755), ("postrm", 0o755)];
 
@@ -44,11 +44,12 @@ pub(crate) fn run_command(workspace: &Workspace, options: &Options) -> anyhow::R
 /// Builds the package from the binaries in `target/dist/`.
 pub(crate) fn build(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     needs::require(&needs::DEB)?;
+    let book = docs::build(workspace)?;
     step("Making the Debian package");
     let out = workspace.target.join("deb");
     std::fs::create_dir_all(&out)?;
     let tree = tempfile::tempdir_in(&out)?;
-    layout::Tree::new(tree.path(), workspace).fill()?;
+    layout::Tree::new(tree.path(), workspace, &book).fill()?;
     let (version, architecture) = (env!("CARGO_PKG_VERSION"), architecture(workspace)?);
     control(workspace, tree.path(), version, architecture)?;
 

@@ -43,8 +43,12 @@ impl Tool {
         step(&format!("Building {name} {version} into {} (some minutes, once)", root.display()));
         let mut cargo = workspace.cargo(["install", "--locked", "--force", name, "--version"]);
         cargo.arg(format!("={version}")).arg("--root").arg(&root).arg("--target-dir").arg(root.join("build"));
-        workspace::run(&mut cargo)
-            .with_context(|| format!("{name} is not installed, and building it needs crates.io"))?;
+        workspace::run(&mut cargo).with_context(|| {
+            format!(
+                "{name} is not installed, and building it needs crates.io: where that can be reached, run `cargo install \
+                 --locked {name} --version ={version}`, and put the program into a directory of PATH here"
+            )
+        })?;
         // Only the program is needed now.
         let _ = std::fs::remove_dir_all(root.join("build"));
         Ok(self.command(workspace, self.path(workspace)))

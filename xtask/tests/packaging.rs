@@ -60,6 +60,27 @@ fn the_package_knows_every_unit() {
     }
 }
 
+/// The entry of the book names the page that the book begins with, in the directory that the package installs it in.
+#[test]
+fn doc_base_names_the_book() {
+    let entry = text("packaging/debian/doc-base");
+    let field = |name: &str| entry.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
+    for name in ["Document:", "Title:", "Section:", "Format:"] {
+        assert_ne!(field(name), "", "{name}");
+    }
+    let html = "/usr/share/doc/executor/html/";
+    let layout = text("xtask/src/deb/layout.rs");
+    assert!(layout.contains("\"usr/share/doc/executor\"") && layout.contains("join(\"html\")"), "the control");
+    let index = field("Index:").strip_prefix(html).expect("below the book's directory");
+    let page = index.replace("index.html", "README.md");
+    assert!(root().join(&page).exists(), "{index} is made of {page}, which does not exist");
+    assert!(field("Files:").split(' ').all(|files| files.starts_with(html)));
+    assert!(
+        text("integration/vm/checks/00-install.sh").contains(&format!("{html}{index}")),
+        "the installed file is checked"
+    );
+}
+
 /// Each check describes itself in its first line, and has a number that determines its order.
 #[test]
 fn checks_say_what_they_are_about() {

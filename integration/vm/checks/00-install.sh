@@ -14,4 +14,5 @@ same 644 "$(stat -c %a /etc/executor/executor.toml)" 'the configuration'
 # (Documentation is left out in this machine, by a setting of its dpkg.)
 foreign=$(dpkg -L executor | grep -v -e ^/usr/share/doc -e ^/usr/share/man | xargs stat -c '%u:%g %n' | grep -v '^0:0 ' || true)
 same '' "$foreign" "files that are not root's"
+dpkg -L executor | grep -qx /usr/share/doc/executor/html/docs/index.html || fail 'the package has no book'
 note "$(dpkg -s executor | grep -E '^(Version|Installed-Size)' | tr '\n' ' ')"

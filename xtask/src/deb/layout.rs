@@ -16,38 +16,17 @@ use crate::{dist, generate};
 
 const UNITS: [&str; 4] =
     ["executord.service", "executord.socket", "executor-launcher.service", "executor-drain.service"];
-const DOCUMENTS: [&str; 30] = [
+/// Pages of the book that are also there as text, for a terminal.
+const DOCUMENTS: [&str; 6] = [
     "README.md",
     "CHANGELOG.md",
     "SECURITY.md",
-    "docs/security-claims.md",
-    "docs/security-limits.md",
-    "docs/root-paths.md",
-    "docs/guides/first-steps.md",
-    "docs/guides/client.md",
-    "docs/guides/cnab.md",
-    "docs/guides/identity.md",
-    "docs/guides/logs.md",
-    "docs/guides/references.md",
-    "docs/guides/conventions.md",
-    "docs/guides/bundles.md",
-    "docs/guides/catalogs.md",
-    "docs/guides/kube.md",
-    "docs/guides/kube-rules.md",
-    "docs/guides/first-call.md",
-    "docs/api-stability.md",
-    "docs/glossary.md",
     "docs/operations.md",
     "docs/troubleshooting.md",
     "docs/configuration.md",
-    "docs/limits.md",
-    "docs/networks.md",
-    "docs/actions.md",
-    "docs/diego.md",
-    "docs/volumes.md",
-    "docs/host-options.md",
-    "systemd/README.md",
 ];
+/// Directory of the documentation.
+const DOC: &str = "usr/share/doc/executor";
 /// Findings of lintian that are intended.
 const OVERRIDES: &str = "usr/share/lintian/overrides/executor";
 
@@ -55,11 +34,13 @@ const OVERRIDES: &str = "usr/share/lintian/overrides/executor";
 pub(super) struct Tree<'a> {
     root: &'a Path,
     workspace: &'a Workspace,
+    /// Directory of the book's HTML.
+    book: &'a Path,
 }
 
 impl<'a> Tree<'a> {
-    pub(super) fn new(root: &'a Path, workspace: &'a Workspace) -> Self {
-        Self { root, workspace }
+    pub(super) fn new(root: &'a Path, workspace: &'a Workspace, book: &'a Path) -> Self {
+        Self { root, workspace, book }
     }
 
     /// Adds all files except the control files.
@@ -104,19 +85,29 @@ impl<'a> Tree<'a> {
     }
 
     fn documents(&self) -> anyhow::Result<()> {
-        let doc = "usr/share/doc/executor";
-        self.from("packaging/debian/copyright", &format!("{doc}/copyright"))?;
-        self.from("packaging/debian/README.Debian", &format!("{doc}/README.Debian"))?;
+        self.from("packaging/debian/copyright", &format!("{DOC}/copyright"))?;
+        self.from("packaging/debian/README.Debian", &format!("{DOC}/README.Debian"))?;
         for document in DOCUMENTS {
-            let name = if document == "systemd/README.md" { "units.md" } else { &*leaf(document) };
-            gzip(&fs::read(self.workspace.root.join(document))?, &self.at(&format!("{doc}/{name}.gz")))?;
+            let name = leaf(document);
+            gzip(&fs::read(self.workspace.root.join(document))?, &self.at(&format!("{DOC}/{name}.gz")))?;
         }
-        gzip(&self.changelog()?, &self.at(&format!("{doc}/changelog.gz")))?;
-        gzip(third_party::notice(self.workspace)?.as_bytes(), &self.at(&format!("{doc}/THIRD-PARTY.gz")))?;
-        self.from("docs/executor.toml", &format!("{doc}/examples/executor.toml"))?;
+        gzip(&self.changelog()?, &self.at(&format!("{DOC}/changelog.gz")))?;
+        gzip(third_party::notice(self.workspace)?.as_bytes(), &self.at(&format!("{DOC}/THIRD-PARTY.gz")))?;
+        self.from("docs/executor.toml", &format!("{DOC}/examples/executor.toml"))?;
         // The comments in the configuration refer to this path.
-        symlink("../configuration.md.gz", self.at(&format!("{doc}/examples/configuration.md.gz")))?;
-        Ok(())
+        symlink("../configuration.md.gz", self.at(&format!("{DOC}/examples/configuration.md.gz")))?;
+        self.book()
+    }
+
+    /// Adds the book, and its entry in Debian's list of documents.
+    fn book(&self) -> anyhow::Result<()> {
+        let mut pages = Vec::new();
+        list(self.book, &mut pages)?;
+        for page in pages {
+            let name = page.strip_prefix(self.book)?;
+            install(&page, &self.at(DOC).join("html").join(name), 0o644)?;
+        }
+        self.from("packaging/debian/doc-base", "usr/share/doc-base/executor.executor")
     }
 
     /// Returns a changelog in Debian's format, with a single entry that refers to the project's changelog.
