@@ -7,6 +7,7 @@
 mod container;
 mod daemon;
 mod host;
+mod readme;
 mod screen;
 mod secret;
 
@@ -41,11 +42,20 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     } else {
         dist::build_quickly(workspace)?
     };
-    show(&programs)
+    Ok(show(&programs)?.verdict())
+}
+
+/// Runs the demo with the programs in a directory, and checks its claims and the output that the README shows.
+pub(crate) fn test(workspace: &Workspace, programs: &Path) -> anyhow::Result<ExitCode> {
+    let mut screen = show(programs)?;
+    let readme = std::fs::read_to_string(workspace.root.join("README.md")).context("README.md")?;
+    let verdict = screen.verdict();
+    readme::check(&readme, screen.lines())?;
+    Ok(verdict)
 }
 
 /// Runs the demo with the programs in a directory.
-pub(crate) fn show(programs: &Path) -> anyhow::Result<ExitCode> {
+fn show(programs: &Path) -> anyhow::Result<Screen> {
     let mut screen = Screen::new();
     screen.title("A secret file in a container, and what is left of it");
 
@@ -64,7 +74,7 @@ pub(crate) fn show(programs: &Path) -> anyhow::Result<ExitCode> {
     daemon.agent(&["rm", ID])?;
     an_audit(&mut screen, &daemon)?;
     after_the_daemon(&mut screen, daemon, &secret, &cgroup)?;
-    Ok(screen.verdict())
+    Ok(screen)
 }
 
 fn what_it_saw(screen: &mut Screen, container: &Container, secret: &Secret) -> anyhow::Result<()> {

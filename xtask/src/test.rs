@@ -68,7 +68,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         environment.push(("EXECUTOR_CONTROL_DIST", dist::build_control(workspace)?.into()));
         if options.filter.is_none() {
             step("Showing the demo");
-            passed = demo::show(&tested)? == ExitCode::SUCCESS;
+            passed = demo::test(workspace, &tested)? == ExitCode::SUCCESS;
         }
         environment.push(("EXECUTOR_DIST", tested.into()));
         // Tests of a program run sequentially, because root tests compare the host's resources of their program before

@@ -5,6 +5,7 @@
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
+const PLAIN: &str = "";
 const BOLD: &str = "1";
 const DIM: &str = "2";
 const GREEN: &str = "32";
@@ -16,34 +17,45 @@ pub(super) struct Screen {
     colour: bool,
     held: u32,
     failed: Vec<String>,
+    /// All printed lines, without colours.
+    lines: Vec<String>,
 }
 
 impl Screen {
     pub(super) fn new() -> Self {
         let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Self { colour: wanted && std::io::stdout().is_terminal(), held: 0, failed: Vec::new() }
+        let colour = wanted && std::io::stdout().is_terminal();
+        Self { colour, held: 0, failed: Vec::new(), lines: Vec::new() }
     }
 
-    pub(super) fn title(&self, text: &str) {
-        println!("\n  {}\n  {}", self.paint(BOLD, text), self.paint(DIM, &"\u{2500}".repeat(text.chars().count())));
+    /// Returns all printed lines, without colours.
+    pub(super) fn lines(&self) -> &[String] {
+        &self.lines
     }
 
-    pub(super) fn heading(&self, text: &str) {
-        println!("\n  {}", self.paint(CYAN, text));
+    pub(super) fn title(&mut self, text: &str) {
+        self.print(&[]);
+        self.print(&[(PLAIN, "  "), (BOLD, text)]);
+        self.print(&[(PLAIN, "  "), (DIM, &"\u{2500}".repeat(text.chars().count()))]);
+    }
+
+    pub(super) fn heading(&mut self, text: &str) {
+        self.print(&[]);
+        self.print(&[(PLAIN, "  "), (CYAN, text)]);
     }
 
     /// Prints the output of another program.
-    pub(super) fn quote(&self, lines: &[String]) {
+    pub(super) fn quote(&mut self, lines: &[String]) {
         for line in lines {
-            println!("    {} {line}", self.paint(DIM, "\u{2502}"));
+            self.print(&[(PLAIN, "    "), (DIM, "\u{2502} "), (PLAIN, line)]);
         }
     }
 
     /// Prints names and values, in two columns.
-    pub(super) fn facts(&self, facts: &[(String, String)]) {
+    pub(super) fn facts(&mut self, facts: &[(String, String)]) {
         let width = facts.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
         for (name, value) in facts {
-            println!("    {} {} {value}", self.paint(DIM, "\u{2502}"), self.paint(DIM, &format!("{name:<width$} ")));
+            self.print(&[(PLAIN, "    "), (DIM, &format!("\u{2502} {name:<width$}  ")), (PLAIN, value)]);
         }
     }
 
@@ -60,31 +72,37 @@ impl Screen {
     fn tick(&mut self, kind: &str, text: &str, holds: bool) {
         if holds {
             self.held += 1;
-            println!("  {} {}{text}", self.paint(GREEN, "\u{2714}"), self.paint(DIM, kind));
+            self.print(&[(PLAIN, "  "), (GREEN, "\u{2714} "), (DIM, kind), (PLAIN, text)]);
         } else {
             self.failed.push(format!("{kind}{text}"));
-            println!("  {} {}", self.paint(RED, "\u{2718}"), self.paint(RED, &format!("{kind}{text}")));
+            self.print(&[(PLAIN, "  "), (RED, &format!("\u{2718} {kind}{text}"))]);
         }
     }
 
     /// Prints the last lines, and returns the exit status.
-    pub(super) fn verdict(&self) -> ExitCode {
+    pub(super) fn verdict(&mut self) -> ExitCode {
+        self.print(&[]);
         if self.failed.is_empty() {
-            println!("\n  {}\n", self.paint(GREEN, &format!("All {} hold.", self.held)));
+            self.print(&[(PLAIN, "  "), (GREEN, &format!("All {} hold.", self.held))]);
+            self.print(&[]);
             return ExitCode::SUCCESS;
         }
-        println!(
-            "\n  {}",
-            self.paint(RED, &format!("{} of {} failed:", self.failed.len(), self.failed.len() + self.held as usize))
-        );
-        for claim in &self.failed {
-            println!("    {claim}");
+        let total = self.failed.len() + self.held as usize;
+        self.print(&[(PLAIN, "  "), (RED, &format!("{} of {total} failed:", self.failed.len()))]);
+        for claim in self.failed.clone() {
+            self.print(&[(PLAIN, "    "), (PLAIN, &claim)]);
         }
-        println!();
+        self.print(&[]);
         ExitCode::FAILURE
     }
 
-    fn paint(&self, code: &str, text: &str) -> String {
-        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    /// Prints a line of parts, each with its colour.
+    fn print(&mut self, parts: &[(&str, &str)]) {
+        let paint = |(code, text): &(&str, &str)| match self.colour && !code.is_empty() {
+            true => format!("\x1b[{code}m{text}\x1b[0m"),
+            false => (*text).to_owned(),
+        };
+        println!("{}", parts.iter().map(paint).collect::<String>());
+        self.lines.push(parts.iter().map(|(_, text)| *text).collect());
     }
 }
