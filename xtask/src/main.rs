@@ -113,3 +113,48 @@ fn run(cli: &Cli) -> anyhow::Result<ExitCode> {
         Command::Deny(options) => deny::run(&workspace, options),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    /// Returns the words after each `cargo xtask` of a page, up to the end of the command.
+    fn commands(page: &str) -> Vec<Vec<&str>> {
+        let ends = ['\n', '`', '#', ';', '(', '"', '\''];
+        let after = page.split("cargo xtask ").skip(1);
+        after.map(|text| text.split(ends).next().unwrap_or_default().split_whitespace().collect()).collect()
+    }
+
+    /// Returns why a command does not exist.
+    fn fault(words: &[&str]) -> Option<String> {
+        let (name, arguments) = words.split_first()?;
+        let cli = Cli::command();
+        let Some(command) = cli.find_subcommand(name) else { return Some(format!("no command {name}")) };
+        let flags = arguments.iter().filter_map(|word| word.strip_prefix("--")).filter(|flag| !flag.is_empty());
+        let mut unknown = flags.filter(|flag| {
+            let flag = flag.split(['=', ',', '.', ':', ')']).next();
+            *flag.unwrap_or_default() != *"help" && !command.get_arguments().any(|known| known.get_long() == flag)
+        });
+        unknown.next().map(|flag| format!("{name} has no --{flag}"))
+    }
+
+    #[test]
+    fn commands_that_pages_show_exist() {
+        let root = Workspace::find().unwrap().root;
+        let mut pages = docs::pages(&root).unwrap();
+        pages.insert(".ci/run".into(), std::fs::read_to_string(root.join(".ci/run")).unwrap());
+        let shown: Vec<_> =
+            pages.iter().flat_map(|(path, page)| commands(page).into_iter().map(move |words| (path, words))).collect();
+        assert!(shown.len() > 50, "{} commands", shown.len());
+        let faults: Vec<_> = shown
+            .into_iter()
+            .filter_map(|(path, words)| Some(format!("{}: {}", path.display(), fault(&words)?)))
+            .collect();
+        assert!(faults.is_empty(), "{}", faults.join("\n"));
+        for (text, why) in [("x", "no command x"), ("deb --fast", "deb has no --fast")] {
+            assert_eq!(fault(&commands(&format!("`cargo xtask {text}`"))[0]).unwrap(), why);
+        }
+    }
+}
