@@ -1,7 +1,7 @@
 //! `cargo xtask adversary`: attacks the release binaries from six positions, and fails if an attack succeeds.
 //!
 //! `executor-adversary` (in `integration/`) implements the attacks; it gets the location of the binaries.
-//! docs/adversary.md has the claims, and the figures of a complete run.
+//! docs/adversary.md has the claims.
 
 use std::process::{Command, ExitCode};
 

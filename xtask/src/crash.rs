@@ -2,7 +2,7 @@
 //! lifecycle, and fails on leaked resources.
 //!
 //! `executor-crash` (in `integration/`) does the killing; it gets the location of the binaries. docs/crash.md has the
-//! assertions, and the figures of a complete run.
+//! assertions.
 
 use std::process::{Command, ExitCode};
 
