@@ -14,7 +14,7 @@ use crate::{dist, needs};
 /// The processes to kill, and the calls at which to kill them.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Kill only these: executord, launcher, shim, inject, cloner, namespace, everything, orphan; with `--shells` also
+    /// Kill only these: executord, launcher, shim, inject, cloner, namespace, everything, orphan; with `--warm-pool` also
     /// shell
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "all")]
     target: Vec<String>,

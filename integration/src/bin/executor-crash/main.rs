@@ -105,7 +105,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
         return Run::over(Renewals::new()?).all(&options.renewals, options);
     }
     let lacking = options.target.contains(&Target::Warm) && !options.warm_pool;
-    ensure!(!lacking, "--target shell: requires --shells");
+    ensure!(!lacking, "--target warm: requires --warm-pool");
     let targets = if options.target.is_empty() { Target::all(options.warm_pool) } else { options.target.clone() };
     let lives = Lives { tree: options.tree, warm_pool: options.warm_pool, references: options.references };
     Run::over(TestNode::new(lives)?).all(&targets, options)
