@@ -176,7 +176,10 @@ impl Program for Cli {
         ),
         ("1", "audit: a canary was left or at an unexpected place, or the search was incomplete; health: unhealthy"),
         ("125", "an error of agent-cli or executord, bad usage, a lost container, incomplete output of run or attach"),
-        ("126", "run, wait, exec, external program: the program (of a tree: the first that failed) could not be executed"),
+        (
+            "126",
+            "run, wait, exec, external program: the program (of a tree: the first that failed) could not be executed",
+        ),
         ("127", "run, wait, exec: the program (of a tree: the first that failed) was not found"),
         ("128+N", "run, wait, exec, attach: signal N killed the process; others: signal N ended agent-cli"),
         ("141", "the output was closed by its reader (| head); run stops the container"),
