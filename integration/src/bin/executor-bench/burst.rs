@@ -59,7 +59,7 @@ impl Contestant<'_> {
 
 /// Measures the programs and the executor, in turn in each round.
 pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Result<Bursts> {
-    let rest = Rest::measure().await?;
+    let mut rest = Rest::wait().await?;
     let peers = stage.peers.iter().filter(|peer| peer.is_program()).map(Contestant::Peer);
     let contestants: Vec<_> = peers.chain(stage.executors.iter().map(Contestant::Executor)).collect();
     let empty = |contestant: &Contestant<'_>| {
@@ -78,6 +78,7 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
             figures.last.add(exits[exits.len() - 1]);
             figures.used.add(used);
         }
+        rest.look().await?;
     }
     Ok(Bursts { containers: options.burst, all, rest })
 }

@@ -22,10 +22,11 @@ pub(crate) struct Failures {
 /// Runs the containers and counts failures. A failure does not end the measurement.
 pub(crate) async fn measure(executor: &Executor) -> anyhow::Result<Failures> {
     integration::interrupt::go_on()?;
-    let rest = Rest::measure().await?;
+    let mut rest = Rest::wait().await?;
     let meter = Meter::start(rest, Watched::Daemon(&executor.daemon))?;
     let run = for_executor(&executor.client, TRUE_WITH_SECRET, LANES, RUNS, "failures").await;
     let used = meter.stop(RUNS).await?;
+    rest.look().await?;
     let lines = run.failures.iter().map(|failure| format!("{failure:#}")).collect();
     Ok(Failures { name: executor.name.clone(), lines, used, rest })
 }

@@ -13,6 +13,8 @@ use crate::stats::{Sample, Shuffle};
 
 /// Number of rounds that do not count: caches fill, and the daemon fills its warm pool.
 const WARM_UP: u32 = 5;
+/// Number of rounds between two looks at the load of the machine.
+const ROUNDS: u32 = 10;
 /// Number of consecutive containers of a contestant whose processor time is measured together.
 const BLOCK: u32 = 20;
 
@@ -122,7 +124,11 @@ pub(crate) async fn rounds(
     let mut all: Vec<_> = contestants.iter().map(Latency::from_contestant).collect();
     let mut order: Vec<_> = (0..contestants.len()).collect();
     let mut shuffle = Shuffle::default();
+    let mut rest = Rest::wait().await?;
     for round in 0..WARM_UP + options.runs {
+        if round % ROUNDS == ROUNDS - 1 {
+            rest.look().await?;
+        }
         shuffle.shuffle(&mut order);
         for &index in &order {
             integration::interrupt::go_on()?;
@@ -132,7 +138,7 @@ pub(crate) async fn rounds(
             }
         }
     }
-    let rest = Rest::measure().await?;
+    rest.renew().await?;
     for block in 0..options.runs.div_ceil(BLOCK) {
         shuffle.shuffle(&mut order);
         for &index in &order {
@@ -140,6 +146,7 @@ pub(crate) async fn rounds(
             let used = contestants[index].block(rest, &format!("{prefix}-{index}-block-{block}")).await?;
             all[index].used.add(used);
         }
+        rest.look().await?;
     }
     Ok(Latencies { all, rest })
 }

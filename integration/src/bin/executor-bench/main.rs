@@ -51,9 +51,13 @@ use anyhow::{Context as _, ensure};
 use clap::{Parser, ValueEnum};
 
 use crate::host::{Host, RuntimeDirectory};
+use crate::processor::Rest;
 use crate::report::Report;
 use crate::settings::Settings;
 use crate::stage::Stage;
+
+/// Exit status if the machine was not at rest during a part.
+const NOT_AT_REST: u8 = 3;
 
 #[derive(Parser)]
 #[command(about = "Measure the executor in comparison with bubblewrap, crun, runc and the bare system calls")]
@@ -176,7 +180,14 @@ async fn measure(options: &Options, host: &Host) -> anyhow::Result<ExitCode> {
     if let Some(path) = &options.json {
         std::fs::write(path, report.json()).with_context(|| format!("writing {}", path.display()))?;
     }
-    Ok(if report.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    if report.failed() {
+        return Ok(ExitCode::FAILURE);
+    }
+    if report.disturbed().is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("executor-bench: the machine was not at rest in: {}", report.disturbed().join(", "));
+    Ok(ExitCode::from(NOT_AT_REST))
 }
 
 /// Measures the selected parts in order.
@@ -195,8 +206,18 @@ async fn one(options: &Options, stage: &Stage<'_>, part: Part, report: &mut Repo
         Part::Latency => report.latency(&latency::measure(options, stage).await?),
         Part::Throughput => report.throughput(&throughput::measure(options, stage).await?),
         Part::Burst => report.burst(&burst::measure(options, stage).await?),
-        Part::Redaction => report.redaction(&redaction::measure()?),
-        Part::Strangers => report.strangers(&strangers::measure().await?),
+        Part::Redaction => {
+            let mut rest = Rest::wait().await?;
+            let speeds = redaction::measure()?;
+            rest.look().await?;
+            report.redaction(&speeds, rest);
+        }
+        Part::Strangers => {
+            let mut rest = Rest::wait().await?;
+            let strangers = strangers::measure().await?;
+            rest.look().await?;
+            report.strangers(&strangers, rest);
+        }
         Part::Memory => {
             for executor in &stage.executors {
                 report.memory(&memory::measure(executor).await?);

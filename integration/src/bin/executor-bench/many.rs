@@ -87,7 +87,7 @@ pub(crate) async fn measure(options: &Options, executor: &Executor) -> anyhow::R
     // The first container creates directories that are kept.
     executor.client.start("many-first", PAUSE).await?;
     executor.client.delete("many-first", true).await?;
-    let rest = Rest::measure().await?;
+    let mut rest = Rest::wait().await?;
     let before = Left::count(daemon)?;
 
     let (meter, began) = (Meter::start(rest, Watched::Daemon(daemon))?, Instant::now());
@@ -119,6 +119,7 @@ pub(crate) async fn measure(options: &Options, executor: &Executor) -> anyhow::R
     deleted?;
     let delete_used = meter.stop(count).await?;
     let left = left_at_last(daemon, before).await?;
+    rest.look().await?;
     let name = executor.name.clone();
     let containers = count;
     Ok(Many { name, containers, part, start, first, last, start_used, delete_used, delete, memory, left, rest })

@@ -12,6 +12,13 @@ use crate::daemon::Daemon;
 
 /// Duration of the measurement at rest.
 const REST: Duration = Duration::from_secs(2);
+/// Duration of a look between measurements. The kernel counts in steps of 10 ms: [`BUSY`] is five of them.
+const LOOK: Duration = Duration::from_millis(500);
+/// Longest wait for the machine to be at rest.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// Load of the machine above which it is not at rest, in processor seconds per second: the subtracted load is then not
+/// small in comparison with the measured time, and varies from second to second.
+const BUSY: f64 = 0.1;
 /// Delay after the last container for work that follows the answer: the executor's own, and the kernel's removal of
 /// namespaces and cgroups.
 const SETTLE: Duration = Duration::from_millis(300);
@@ -19,9 +26,14 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// Name of this process (the client) in the figures.
 const CLIENT: &str = "client";
 
-/// Load of the machine at rest, in processor seconds per second.
+/// Load of the machine by everything but the benchmark, in processor seconds per second.
 #[derive(Clone, Copy)]
-pub(crate) struct Rest(pub(crate) f64);
+pub(crate) struct Rest {
+    /// Load before the measurement, which is subtracted from processor times.
+    load: f64,
+    /// Highest load that was seen before the measurement or in a pause of it.
+    highest: f64,
+}
 
 /// Processes that are reported separately.
 #[derive(Clone, Copy)]
@@ -52,13 +64,57 @@ pub(crate) struct Used {
 }
 
 impl Rest {
-    /// Measures the load of the machine at rest.
-    pub(crate) async fn measure() -> anyhow::Result<Self> {
-        tokio::time::sleep(SETTLE).await;
-        let (began, before) = (Instant::now(), machine()?);
-        tokio::time::sleep(REST).await;
-        Ok(Self(machine()?.saturating_sub(before).as_secs_f64() / began.elapsed().as_secs_f64()))
+    /// Waits until the machine is at rest, for a minute at most, and measures its load.
+    pub(crate) async fn wait() -> anyhow::Result<Self> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let load = load(REST).await?;
+            if load <= BUSY || Instant::now() >= deadline {
+                return Ok(Self { load, highest: load });
+            }
+            integration::interrupt::go_on()?;
+            eprintln!(
+                "executor-bench: waits for the machine to be at rest: it uses {:.0} ms of processor time a second",
+                load * 1e3
+            );
+        }
     }
+
+    /// Waits and measures again, before a later part of the same measurement.
+    pub(crate) async fn renew(&mut self) -> anyhow::Result<()> {
+        let now = Self::wait().await?;
+        *self = Self { load: now.load, highest: self.highest.max(now.highest) };
+        Ok(())
+    }
+
+    /// Measures the load in a pause of the measurement.
+    pub(crate) async fn look(&mut self) -> anyhow::Result<()> {
+        self.highest = self.highest.max(load(LOOK).await?);
+        Ok(())
+    }
+
+    /// Returns the load that is subtracted from processor times.
+    pub(crate) fn load(self) -> f64 {
+        self.load
+    }
+
+    /// Returns the highest load that was seen.
+    pub(crate) fn highest(self) -> f64 {
+        self.highest
+    }
+
+    /// Returns whether the machine was at rest in every look.
+    pub(crate) fn is_quiet(self) -> bool {
+        self.highest <= BUSY
+    }
+}
+
+/// Measures the load of the machine for this long, after the work of the last container is done.
+async fn load(period: Duration) -> anyhow::Result<f64> {
+    tokio::time::sleep(SETTLE).await;
+    let (began, before) = (Instant::now(), machine()?);
+    tokio::time::sleep(period).await;
+    Ok(machine()?.saturating_sub(before).as_secs_f64() / began.elapsed().as_secs_f64())
 }
 
 impl Watched<'_> {
@@ -86,7 +142,7 @@ impl<'a> Meter<'a> {
     pub(crate) async fn stop(self, lives: u32) -> anyhow::Result<Used> {
         tokio::time::sleep(SETTLE).await;
         let machine = machine()?.saturating_sub(self.machine);
-        let machine = machine.saturating_sub(self.began.elapsed().mul_f64(self.rest.0));
+        let machine = machine.saturating_sub(self.began.elapsed().mul_f64(self.rest.load));
         let now = self.watched.read()?.into_iter().zip(self.processes);
         let processes = now.map(|((name, now), (_, before))| (name, now.saturating_sub(before))).collect();
         Ok(Used { lives, machine, processes })
@@ -172,6 +228,24 @@ mod tests {
         let times: Vec<_> = processes.iter().map(|(_, time)| *time).collect();
         assert_eq!(times, [ms(2), ms(1), ms(10), ms(1), ms(6)]);
         assert_eq!(processes.last().map(|(name, _)| *name), Some("other"));
+    }
+
+    #[test]
+    fn one_busy_look_ends_the_rest() {
+        let quiet = Rest { load: 0.01, highest: BUSY };
+        assert!(quiet.is_quiet());
+        assert!(!Rest { highest: BUSY + 0.01, ..quiet }.is_quiet());
+    }
+
+    #[tokio::test]
+    async fn a_look_sees_a_process_that_computes() {
+        let mut child = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let mut rest = Rest { load: 0.0, highest: 0.0 };
+        let seen = rest.look().await;
+        child.kill().unwrap();
+        child.wait().unwrap();
+        seen.unwrap();
+        assert!(!rest.is_quiet(), "{}", rest.highest);
     }
 
     #[test]

@@ -26,6 +26,8 @@ const METHOD: &str = "interleaved: every contestant once a round, in an order sh
 pub(crate) struct Report {
     json: Value,
     failed: bool,
+    /// Parts during which the machine was not at rest.
+    disturbed: Vec<&'static str>,
 }
 
 impl Report {
@@ -41,7 +43,7 @@ impl Report {
             "full_seccomp_profile": seccomp,
             "recorded_by_perf": stage.profiler.records(),
         });
-        Self { json, failed: false }
+        Self { json, failed: false, disturbed: Vec::new() }
     }
 
     /// Prints the machine and the method.
@@ -61,7 +63,23 @@ impl Report {
         }
     }
 
-    pub(crate) fn redaction(&mut self, speeds: &Speeds) {
+    /// Reports the load of the machine at rest, before the table of a part.
+    fn rest(&mut self, part: &'static str, rest: Rest) {
+        let [load, highest] = [rest.load(), rest.highest()].map(|load| load * 1e3);
+        println!();
+        if !rest.is_quiet() {
+            println!(
+                "{part}: THE MACHINE WAS NOT AT REST: these figures do not count. Repeat the part on an idle machine."
+            );
+            self.disturbed.push(part);
+        }
+        println!(
+            "{part}: at rest the machine used {load:.1} ms of processor time a second; at most {highest:.1} ms between runs"
+        );
+    }
+
+    pub(crate) fn redaction(&mut self, speeds: &Speeds, rest: Rest) {
+        self.rest("redaction", rest);
         println!(
             "\nMasking {} values ({} forms) in output, MB per second of processor time (median)",
             speeds.values, speeds.forms
@@ -81,7 +99,8 @@ impl Report {
         });
     }
 
-    pub(crate) fn strangers(&mut self, strangers: &Strangers) {
+    pub(crate) fn strangers(&mut self, strangers: &Strangers, rest: Rest) {
+        self.rest("strangers", rest);
         let Strangers { quiet, beset, handshakes, over, resident: (before, most) } = strangers;
         let a_minute = *handshakes as f64 / over.as_secs_f64() * 60.0;
         println!("\nCalls of own callers over TLS, in ms, and beside {a_minute:.0} handshakes of strangers a minute");
@@ -122,7 +141,15 @@ impl Report {
 
     /// Returns the whole report as JSON.
     pub(crate) fn json(&self) -> String {
-        format!("{:#}\n", self.json)
+        let mut json = self.json.clone();
+        json["at_rest"] = self.disturbed.is_empty().into();
+        json["parts_not_at_rest"] = json!(self.disturbed);
+        format!("{json:#}\n")
+    }
+
+    /// Returns the parts during which the machine was not at rest.
+    pub(crate) fn disturbed(&self) -> &[&'static str] {
+        &self.disturbed
     }
 
     pub(crate) fn failed(&self) -> bool {
@@ -144,18 +171,6 @@ fn milliseconds(duration: Duration) -> String {
 
 fn ratio(ours: Duration, base: Duration) -> f64 {
     ours.as_secs_f64() / base.as_secs_f64()
-}
-
-/// Load of the machine at rest above which its figures are unreliable, in processor seconds per second: the subtracted
-/// load is then not small in comparison with the measured time, and varies from second to second.
-const BUSY: f64 = 0.1;
-
-/// Prints the load of the machine at rest, in milliseconds per second.
-fn report_rest(rest: Rest) {
-    println!("  (at rest the machine used {:.1} ms of processor time a second)", rest.0 * 1e3);
-    if rest.0 > BUSY {
-        println!("  Something else computes here: processor time of the whole machine is not to be relied on.");
-    }
 }
 
 /// Converts the kernel's kB (1,024 bytes) into millions of bytes.

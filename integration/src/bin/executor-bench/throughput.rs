@@ -43,7 +43,7 @@ impl Throughput {
 
 /// Measures all contestants in turn, for each number of lanes.
 pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Result<Throughputs> {
-    let rest = Rest::measure().await?;
+    let mut rest = Rest::wait().await?;
     let containers = options.lives / LANES[LANES.len() - 1] * LANES[LANES.len() - 1];
     let peers: Vec<_> = stage.peers.iter().filter(|peer| peer.is_program()).collect();
     let ours = stage.ours(options);
@@ -67,6 +67,7 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
             }
             figures.add(containers, run.took, meter.stop(containers).await?);
         }
+        rest.look().await?;
     }
     peer_figures.extend(our_figures);
     Ok(Throughputs { all: peer_figures, containers, rest })

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::lives::processor;
-use super::{Report, megabytes, micros, milliseconds, report_rest, sample};
+use super::{Report, megabytes, micros, milliseconds, sample};
 use crate::burst::{BURSTS, Bursts};
 use crate::failures::{self, Failures};
 use crate::many::{self, Many};
@@ -13,6 +13,7 @@ use crate::processor::Used;
 impl Report {
     pub(crate) fn burst(&mut self, bursts: &Bursts) {
         let count = bursts.containers;
+        self.rest("burst", bursts.rest);
         println!(
             "\n{count} containers asked for at once, {BURSTS} times; ms until an exit is known (p50), and of processor time for each"
         );
@@ -36,12 +37,11 @@ impl Report {
                 "processor": processor(&burst.used),
             }));
         }
-        report_rest(bursts.rest);
         self.json["burst"] = json!({
             "containers": count,
             "bursts": BURSTS,
             "contestants": rows,
-            "processor_at_rest_us_per_second": bursts.rest.0 * 1e6,
+            "processor_at_rest_us_per_second": bursts.rest.load() * 1e6,
         });
     }
 
@@ -72,6 +72,7 @@ impl Report {
 
     pub(crate) fn many(&mut self, many: &Many) {
         let (count, part) = (many.containers, many.part);
+        self.rest("many", many.rest);
         println!("\n{count} containers of {} that sleep at once; {} calls at a time", many.name, many::LANES);
         println!(
             "started in               {:.2} s; {} ms each of the first {part}, {} ms each of the last {part}",
@@ -96,7 +97,6 @@ impl Report {
         println!("executord, resident      {:.1} MB", megabytes(many.memory.executord_rss));
         let left: Vec<_> = many.left.named().iter().map(|(what, count)| format!("{count} {what}")).collect();
         println!("left after the deletion  {}", left.join(", "));
-        report_rest(many.rest);
         self.failed |= !many.left.is_nothing();
         let left: serde_json::Map<_, _> =
             many.left.named().map(|(what, count)| (what.to_owned(), count.into())).into_iter().collect();
@@ -116,12 +116,13 @@ impl Report {
             "executord_resident_mb": megabytes(many.memory.executord_rss),
             "processes": many.memory.processes,
             "left_count": left,
-            "processor_at_rest_us_per_second": many.rest.0 * 1e6,
+            "processor_at_rest_us_per_second": many.rest.load() * 1e6,
         });
         self.add("many", figures);
     }
 
     pub(crate) fn failures(&mut self, failures: &Failures) {
+        self.rest("failures", failures.rest);
         println!(
             "\n{}: {} failures in {} runs, {} at once; {} ms of the machine's processor time each",
             failures.name,
@@ -134,7 +135,6 @@ impl Report {
             println!("  {failure}");
         }
         println!("  by process, in ms: {}", reported(&failures.used));
-        report_rest(failures.rest);
         self.failed |= !failures.lines.is_empty();
         let figures = json!({
             "name": failures.name,
@@ -142,7 +142,7 @@ impl Report {
             "at_once": failures::LANES,
             "failed": failures.lines.len(),
             "processor": processor(&failures.used),
-            "processor_at_rest_us_per_second": failures.rest.0 * 1e6,
+            "processor_at_rest_us_per_second": failures.rest.load() * 1e6,
         });
         self.add("failures", figures);
     }

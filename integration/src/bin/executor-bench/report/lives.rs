@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Report, micros, milliseconds, ratio, report_rest, sample};
+use super::{Report, micros, milliseconds, ratio, sample};
 use crate::latency::{Latencies, Latency};
 use crate::processor::Used;
 use crate::stats::Sample;
@@ -18,6 +18,7 @@ const BASES: [&str; 2] = ["crun", "crun, full seccomp"];
 impl Report {
     pub(crate) fn latency(&mut self, latencies: &Latencies) {
         let all = &latencies.all;
+        self.rest("latency", latencies.rest);
         let bases = BASES.map(|name| all.iter().find(|latency| latency.name == name));
         println!(
             "\nOne /bin/true, {} runs, in ms. Counted: executor to the exit event, others to the end of delete.",
@@ -51,15 +52,15 @@ impl Report {
             row["ratio_to_crun_full_seccomp"] = full.into();
             rows.push(row);
         }
-        report_rest(latencies.rest);
         report_where_time_goes(all);
         self.json["latency"] = rows.into();
-        self.json["latency_processor_at_rest_us_per_second"] = (latencies.rest.0 * 1e6).into();
+        self.json["latency_processor_at_rest_us_per_second"] = (latencies.rest.load() * 1e6).into();
     }
 
     /// Compares each contestant of a daemon with the first contestant.
     pub(crate) fn images(&mut self, name: &str, latencies: &Latencies) {
         let Some(base) = latencies.all.first().map(|latency| latency.exit.median()) else { return };
+        self.rest("images", latencies.rest);
         println!("\nOne /bin/true of {name} to the exit event, {} runs, in ms, by its root", self.json["runs"]);
         println!(
             "{:<40} {:>8} {:>8} {:>8}  {:>7}  {:>9} {:>9}",
@@ -82,13 +83,13 @@ impl Report {
             row["ratio_to_dir"] = ratio(exit.median(), base).into();
             rows.push(row);
         }
-        report_rest(latencies.rest);
         report_where_time_goes(&latencies.all);
-        let rest = latencies.rest.0 * 1e6;
+        let rest = latencies.rest.load() * 1e6;
         self.add("images", json!({"name": name, "roots": rows, "processor_at_rest_us_per_second": rest}));
     }
 
     pub(crate) fn throughput(&mut self, throughputs: &Throughputs) {
+        self.rest("throughput", throughputs.rest);
         println!(
             "\nContainers per second, from begin to delete, {} each, and ms of processor time for each",
             throughputs.containers
@@ -109,12 +110,11 @@ impl Report {
             let used: Vec<_> = one.used.iter().map(processor).collect();
             rows.push(json!({"name": one.name, "per_second": one.rates, "processor": used}));
         }
-        report_rest(throughputs.rest);
         self.json["throughput"] = json!({
             "at_once": throughput::LANES,
             "containers": throughputs.containers,
             "contestants": rows,
-            "processor_at_rest_us_per_second": throughputs.rest.0 * 1e6,
+            "processor_at_rest_us_per_second": throughputs.rest.load() * 1e6,
         });
     }
 }
