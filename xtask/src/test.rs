@@ -21,6 +21,10 @@ use crate::{clients, demo, dist, go, needs, python};
 /// Test that runs only in the virtual machine (`integration/vm/checks/14-quota.sh`).
 const QUOTA_TEST: &str = "where_there_are_project_quotas_they_hold_the_limit";
 
+/// Program of `integration` whose modules do not run concurrently: its tests compare the names of all network
+/// namespaces of the host.
+const WHOLE: &str = "network";
+
 /// Modules of tests that run again without warm containers, unless `--warm-pool` is given, to cover both ways of
 /// creation.
 const BOTH_WAYS: [(&str, &str); 5] = [
@@ -98,25 +102,26 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Returns the runs: every program, those of `integration` by module, and some modules again without warm containers.
+/// Returns the runs: every program, those of `integration` (but [`WHOLE`]) by module, and some modules again without warm containers.
 fn jobs<'a>(programs: &'a [Program], options: &Options, with_root: bool) -> anyhow::Result<Vec<Job<'a>>> {
     let filter = options.filter.as_deref();
     let mut jobs = Vec::new();
     for program in programs {
-        if !with_root || program.package != "integration" {
+        if !with_root || program.package != "integration" || program.name == WHOLE {
             // Tests that need root are marked as ignored, so that a run without root does not report them as passed.
             let root = with_root.then_some("--include-ignored");
             let arguments = filter.into_iter().chain(root).map(str::to_owned).collect();
             jobs.push(Job { program, title: program.name.clone(), arguments, warm_pool: None });
             continue;
         }
-        let is_wanted = |test: &String| test != QUOTA_TEST && filter.is_none_or(|filter| test.contains(filter));
+        let is_wanted =
+            |test: &String| !test.ends_with(QUOTA_TEST) && filter.is_none_or(|filter| test.contains(filter));
         for (module, mut tests) in program.modules()? {
             tests.retain(is_wanted);
-            jobs.extend(Job::from_tests(program, module.clone(), tests.clone(), None));
+            jobs.extend(Job::from_tests(program, &module, tests.clone(), None));
             if filter.is_none() && options.warm_pool.is_none() && BOTH_WAYS.contains(&(&program.name, &module)) {
                 tests.retain(|test| !ONE_WAY.iter().any(|name| test.contains(name)));
-                jobs.extend(Job::from_tests(program, format!("{module} without warm containers"), tests, Some("0")));
+                jobs.extend(Job::from_tests(program, &format!("{module} without warm containers"), tests, Some("0")));
             }
         }
     }

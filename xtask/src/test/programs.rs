@@ -63,7 +63,7 @@ impl<'a> Job<'a> {
     /// A run of the given tests, or `None` if there are none.
     pub(super) fn from_tests(
         program: &'a Program,
-        title: String,
+        title: &str,
         tests: Vec<String>,
         warm_pool: Option<&'static str>,
     ) -> Option<Self> {
