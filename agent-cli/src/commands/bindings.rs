@@ -81,10 +81,10 @@ pub(super) fn local(command: BindingsCommand, as_json: bool) -> Result<u8, Failu
             let result = read("check", "a directory, --vcap-services or --bind", &from(args));
             if as_json {
                 if let Some(checked) = checked(&result) {
-                    print(&to_document(&checked))?;
+                    print(to_document(&checked))?;
                 }
             } else if let Ok(bindings) = &result {
-                print(&format!("{}\n", summary(bindings)))?;
+                print(format!("{}\n", summary(bindings)))?;
             }
             result?;
         }
@@ -92,7 +92,7 @@ pub(super) fn local(command: BindingsCommand, as_json: bool) -> Result<u8, Failu
             let bindings = read("write", "--vcap-services or --bind, in addition to the directory to write to", &from)?;
             bindings::write(&bindings, &dir).map_err(BindingsError::from)?;
             if as_json {
-                print(&to_document(&json::CheckedBindings::fine(&bindings)))?;
+                print(to_document(&json::CheckedBindings::fine(&bindings)))?;
             }
         }
     }

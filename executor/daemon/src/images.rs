@@ -187,7 +187,7 @@ pub(crate) fn keep_to_budget(node: &Arc<Node>) {
             }
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!("cannot remove images beyond the budget: {}", executor_core::errors::chain(&error))
+                tracing::warn!("cannot remove images beyond the budget: {}", executor_core::errors::chain(&error));
             }
         }
     });

@@ -11,7 +11,7 @@
 //! not delay calls. A client receives no HTTP/2 data until its certificate is verified and identifies a caller
 //! ([`CertificatePolicy`]).
 //!
-//! Decrypted data is only in the session's own buffers, which are overwritten ([`session`]).
+//! Decrypted data is only in the session's own buffers, which are overwritten (module `session`).
 
 mod admission;
 mod certificates;

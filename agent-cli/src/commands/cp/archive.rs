@@ -2,7 +2,7 @@
 //!
 //! Both run on a separate thread, because files and archives are read and written with blocking calls. A short queue
 //! connects the thread with the call and provides back-pressure. Nothing is written outside the destination
-//! ([`crate::destination`]), whatever the archive contains.
+//! ([`executor_cli_kit::destination`]), whatever the archive contains.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};

@@ -54,7 +54,7 @@ pub enum LauncherCall {
 /// Introduces the daemon to the launcher.
 #[derive(Clone, PartialEq, Message)]
 pub struct Hello {
-    /// [`VERSION`].
+    /// [`VERSION`](crate::protocol::VERSION).
     #[prost(uint32, tag = "1")]
     pub version: u32,
     /// Key of the request digests that the daemon got from an earlier launcher; empty if it has none.
@@ -104,10 +104,10 @@ pub struct Shutdown {}
 
 /// Unpacks a layer, and replies when the layer is in the store. The blob's descriptor accompanies the request; it is
 /// read from its beginning, regardless of its file offset. Without a descriptor nothing is unpacked: the reply is
-/// [`Done`] if the layer is in the store, [`Reason::NotFound`] if not.
+/// [`Done`] if the layer is in the store, [`Reason::NotFound`](crate::protocol::reply::Reason::NotFound) if not.
 ///
 /// A layer that is already stored is not unpacked again. A layer whose parents are missing is refused
-/// ([`Reason::Precondition`]), so an image is unpacked from the bottom up.
+/// ([`Reason::Precondition`](crate::protocol::reply::Reason::Precondition)), so an image is unpacked from the bottom up.
 #[derive(Clone, PartialEq, Message)]
 pub struct UnpackLayer {
     /// Digest of the uncompressed archive, `sha256:HEX`.
@@ -125,8 +125,8 @@ pub struct UnpackLayer {
     pub parents: Vec<Vec<u8>>,
 }
 
-/// Removes a layer, and replies when its disk space is free. Refused with [`Reason::Busy`] while a container that is
-/// not completed uses it, and with [`Reason::NotFound`] if it does not exist.
+/// Removes a layer, and replies when its disk space is free. Refused with [`Reason::Busy`](crate::protocol::reply::Reason::Busy) while a container that is
+/// not completed uses it, and with [`Reason::NotFound`](crate::protocol::reply::Reason::NotFound) if it does not exist.
 #[derive(Clone, PartialEq, Message)]
 pub struct RemoveLayer {
     /// diffID of the layer, `sha256:HEX`.
@@ -179,7 +179,7 @@ pub struct Unpacked {
 /// Introduces the launcher to the daemon.
 #[derive(Clone, PartialEq, Message)]
 pub struct Welcome {
-    /// [`VERSION`].
+    /// [`VERSION`](crate::protocol::VERSION).
     #[prost(uint32, tag = "1")]
     pub version: u32,
     /// Key of the request digests that is now in force.

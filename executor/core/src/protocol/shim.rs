@@ -123,7 +123,7 @@ pub struct ReadUsage {
 /// Ends a container because its checks failed: its stop signal, then SIGKILL after its own grace period.
 #[derive(Clone, PartialEq, Message)]
 pub struct EndUnhealthy {
-    /// Reason, for the log and the container's result: at most [`UNHEALTHY_REASON_MAX`] bytes on one line.
+    /// Reason, for the log and the container's result: at most [`UNHEALTHY_REASON_MAX`](crate::protocol::UNHEALTHY_REASON_MAX) bytes on one line.
     #[prost(string, tag = "1")]
     pub reason: String,
     /// Last lines of the failed programs, at most one entry per check. They are written only to the log, masked. (Field
@@ -141,7 +141,7 @@ pub struct CheckOutput {
     /// Source of the lines in the log, as the plan's check has it.
     #[prost(string, tag = "1")]
     pub log_source: String,
-    /// The lines: at most [`CHECK_OUTPUT_MAX`] bytes.
+    /// The lines: at most [`CHECK_OUTPUT_MAX`](crate::protocol::CHECK_OUTPUT_MAX) bytes.
     #[prost(string, tag = "2")]
     pub text: String,
 }
@@ -166,7 +166,7 @@ pub struct MakeSocket {
     pub ipv6: bool,
 }
 
-/// Replaces the egress of a running container; see [`EGRESS_FDS`].
+/// Replaces the egress of a running container; see [`EGRESS_FDS`](crate::protocol::EGRESS_FDS).
 #[derive(Clone, PartialEq, Message)]
 pub struct UpdateEgress {}
 
@@ -209,7 +209,7 @@ pub struct Resume {}
 #[derive(Clone, PartialEq, Message)]
 pub struct Ping {}
 
-/// Replaces the secret files of a running container; see [`UPDATE_FDS`].
+/// Replaces the secret files of a running container; see [`UPDATE_FDS`](crate::protocol::UPDATE_FDS).
 #[derive(Clone, PartialEq, Message)]
 pub struct UpdateFiles {
     /// Signal to send to the process `main` afterwards; 0 for none.

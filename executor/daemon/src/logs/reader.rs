@@ -248,7 +248,7 @@ mod tests {
         let mut take = |item: LogItem<'_>| match item {
             LogItem::Entry(entry, _) => texts.push(String::from_utf8_lossy(entry.content).into_owned()),
             LogItem::Gap(from, to, _) => {
-                texts.push(format!("-{} -{}", to.bytes - from.bytes, to.entries - from.entries))
+                texts.push(format!("-{} -{}", to.bytes - from.bytes, to.entries - from.entries));
             }
         };
         while reader.read(&mut take).unwrap() {}

@@ -3,7 +3,7 @@
 //! An empty message has two bytes on the wire and some hundred in memory, and messages are nested: 1.9 MB of empty
 //! actions take 736 MB. Therefore the bytes are walked first, guided by the interface's descriptors, with no allocation
 //! except a stack of positions. The walk also finds strings that are not UTF-8: the decoder would reject the first of
-//! them without its field, as an internal error. With [`Weigher::strict`] it also finds unknown fields, which the
+//! them without its field, as an internal error. With `Weigher::strict` it also finds unknown fields, which the
 //! decoder drops.
 
 use std::collections::{HashMap, HashSet};

@@ -84,7 +84,7 @@ pub fn hold_hangup() -> io::Result<()> {
     Ok(hangup.thread_block()?)
 }
 
-/// Blocks every signal, for [`serve_as_init`].
+/// Blocks every signal, for [`serve_as_init`](crate::process::wait::serve_as_init).
 ///
 /// # Errors
 /// None in practice.

@@ -93,7 +93,7 @@ fn ended(status: WaitStatus) -> Option<(i32, ChildExit)> {
 }
 
 /// Runs as PID 1 of a pid namespace: forwards every signal to `child` and reaps processes until `child` has exited.
-/// Signals must have been blocked ([`hold_signals`]) before the child was created.
+/// Signals must have been blocked ([`hold_signals`](crate::process::signals::hold_signals)) before the child was created.
 ///
 /// # Errors
 /// Fails if a required system call is not allowed.
@@ -102,7 +102,7 @@ pub fn serve_as_init(child: i32) -> io::Result<ChildExit> {
 }
 
 /// Runs as PID 1 of a pid namespace that has no program: reaps processes until it is killed. Signals must be blocked
-/// ([`hold_signals`]).
+/// ([`hold_signals`](crate::process::signals::hold_signals)).
 ///
 /// # Errors
 /// As [`serve_as_init`].
