@@ -139,15 +139,15 @@ fn check_value(node: &Node, field: &FieldDescriptor, path: &str, faults: &mut Ve
         Kind::Message(message) if !field.is_map() && !message.full_name().starts_with("google.protobuf.") => {
             return check(node, &message, path, faults);
         }
-        Kind::Message(_) if field.is_map() => "a mapping of names and texts".to_owned(),
-        Kind::Message(message) => format!("a {} as text, such as \"1.5s\"", message.name().to_lowercase()),
+        Kind::Message(_) if field.is_map() => "a mapping of strings".to_owned(),
+        Kind::Message(message) => format!("a {} string such as \"1.5s\"", message.name().to_lowercase()),
         Kind::Enum(of) => {
             let names: Vec<String> = of.values().map(|value| value.name().to_owned()).collect();
             format!("one of {}", names.join(", "))
         }
         Kind::Bool => "true or false".into(),
-        Kind::String => "text".into(),
-        Kind::Bytes => "text in base64".into(),
+        Kind::String => "a string".into(),
+        Kind::Bytes => "a string in base64".into(),
         Kind::Double | Kind::Float => "a number".into(),
         Kind::Uint32 | Kind::Uint64 | Kind::Fixed32 | Kind::Fixed64 => "a whole number of 0 or more".into(),
         _ => "a whole number".into(),
@@ -163,7 +163,7 @@ fn check_value(node: &Node, field: &FieldDescriptor, path: &str, faults: &mut Ve
 /// Returns the error for a value of the wrong type. The value is not included.
 fn mistyped(node: &Node, path: &str, expected: &str) -> Fault {
     let is_scalar = matches!(node.value, Yaml::Bool(_) | Yaml::Int(_) | Yaml::UInt(_) | Yaml::Float(_));
-    let quote = if is_scalar && expected.starts_with("text") { ": quote it" } else { "" };
+    let quote = if is_scalar && expected.starts_with("a string") { ": quote it" } else { "" };
     let message = format!("is {}; it must be {expected}{quote}", node.value.kind());
     Fault { path: path.to_owned(), place: node.place, message }
 }
@@ -238,7 +238,7 @@ fn shape(request: &RunRequest) -> Vec<(String, String)> {
             several => add("", format!("has {} set; set exactly one action", several.join(", "))),
         }
         if depth == ACTION_DEPTH_MAX {
-            add("", format!("is nested {} deep; at most {ACTION_DEPTH_MAX}", depth + 1));
+            add("", format!("is nested {} levels deep; at most {ACTION_DEPTH_MAX} are allowed", depth + 1));
         }
         if let Some(RunAction { path: program, .. }) = &action.run
             && program.is_empty()
@@ -335,7 +335,7 @@ mod tests {
             ("action: {run: {path: x}}\nid: x", "line 2, column 1: id: unknown field; a document with `action` has"),
             (
                 "run:\n  path: a\n  args: [-c, 5]",
-                "line 3, column 14: action.run.args[1]: is a number; it must be text: quote it",
+                "line 3, column 14: action.run.args[1]: is a number; it must be a string: quote it",
             ),
             ("run: {path: a}\nrun: {path: b}", "line 2, column 1: run: "),
             (
@@ -344,7 +344,7 @@ mod tests {
             ),
             (
                 "run:\n  path: a\n  volume_mounted_files:\n  - {path: b, content: s3cret!}",
-                "line 4, column 24: action.run.volume_mounted_files[0].content: is text; it must be text in base64",
+                "line 4, column 24: action.run.volume_mounted_files[0].content: is a string; it must be a string in base64",
             ),
             (
                 "serial:\n  actions:\n  - run: {path: a}\n  - run: {}",
@@ -370,7 +370,7 @@ mod tests {
         };
         read_text(&nested(ACTION_DEPTH_MAX)).unwrap();
         let deep = read_text(&nested(ACTION_DEPTH_MAX + 1)).unwrap_err();
-        assert!(deep.contains("line 1, column ") && deep.contains("is nested 17 deep; at most 16"), "{deep}");
+        assert!(deep.contains("line 1, column ") && deep.contains("is nested 17 levels deep; at most 16"), "{deep}");
         let deepest = read_text(&nested(10_000)).unwrap_err();
         assert!(deepest.contains("line 1, column "), "{deepest}");
     }

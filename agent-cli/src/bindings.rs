@@ -42,9 +42,11 @@ pub(crate) enum BindingsError {
     Shape,
     #[error("--vcap-services @env:{variable}: the environment has no {variable}")]
     NoVariable { variable: String },
-    #[error("--binding-root {path}: is not an absolute path without `.` and `..`")]
+    #[error("--binding-root {path}: must be an absolute path without `.` and `..`")]
     Root { path: String },
-    #[error("{VCAP_SERVICES} and {variable} exclude each other: programs could not tell which applies; omit {flag}")]
+    #[error(
+        "{VCAP_SERVICES} and {variable} cannot be used together: programs could not tell which one applies; omit {flag}"
+    )]
     Both { variable: &'static str, flag: &'static str },
 }
 

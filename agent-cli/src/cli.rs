@@ -164,7 +164,7 @@ fn not_utf8(line: &[OsString]) -> clap::Error {
         })
         .collect();
     let (word, verb) = if places.len() == 1 { ("argument", "is") } else { ("arguments", "are") };
-    let why = format!("{word} {} {verb} not UTF-8: pass other bytes in a file (--file)", places.join(", "));
+    let why = format!("{word} {} {verb} not UTF-8: pass binary values in a file (--file)", places.join(", "));
     command().error(ErrorKind::InvalidUtf8, why)
 }
 

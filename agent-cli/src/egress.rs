@@ -88,7 +88,7 @@ fn port_ranges(text: &str) -> Result<Vec<PortRange>, String> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         Some(PortRange { first: number(first)?, last: number(last)? })
     };
-    let wrong = || format!("ports {text:?}: use numbers from 1 to 65535, as 80,443 or 1000-2000");
+    let wrong = || format!("ports {text:?}: use numbers from 1 to 65535, such as 80,443 or 1000-2000");
     text.split(',').map(|part| range(part).ok_or_else(wrong)).collect()
 }
 

@@ -37,11 +37,11 @@ fn read(path: &Path, variable: &dyn Fn(&str) -> Option<OsString>) -> Result<Vec<
         }
         let (name, value) = line.split_once('=').map_or((line, None), |(name, value)| (name, Some(value)));
         if name.is_empty() {
-            return Err(at("there is no name before the `=`"));
+            return Err(at("the name before the `=` is missing"));
         }
         // A malformed line may hold a secret, so the error does not repeat it.
         if name.contains(char::is_whitespace) {
-            return Err(at("the name has white space in it; a line is NAME=VALUE, or NAME"));
+            return Err(at("the name contains white space; use NAME=VALUE or NAME"));
         }
         let value = match (value, variable(name)) {
             (Some(value), _) => value.to_owned(),
@@ -78,7 +78,7 @@ pub(crate) fn environment(
         };
         text.zeroize();
         if name.is_empty() {
-            return usage("--env takes NAME=VALUE, or NAME for this command's value of NAME".into());
+            return usage("--env takes NAME=VALUE, or NAME to copy the value from this command's environment".into());
         }
         variables.push(EnvironmentVariable { name, value, ..EnvironmentVariable::default() });
     }
@@ -117,8 +117,8 @@ mod tests {
     #[test]
     fn what_is_wrong_is_reported_by_its_line_and_not_repeated() {
         let table: [(&[u8], &str); 4] = [
-            (b"A=1\nmy hunter2=x", "line 2: the name has white space"),
-            (b"=hunter2", "line 1: there is no name"),
+            (b"A=1\nmy hunter2=x", "line 2: the name contains white space"),
+            (b"=hunter2", "line 1: the name before"),
             (b"A=1\n\nhunter2 x\n", "line 3"),
             (b"A=hunter2\xff", "line 1: is not UTF-8"),
         ];

@@ -88,12 +88,12 @@ impl Context {
             };
         };
         if socket.is_some() {
-            return usage(format!("{} and {} exclude one another", said("socket"), said("address")));
+            return usage(format!("{} and {} cannot be used together", said("socket"), said("address")));
         }
         let missing: Vec<String> =
             files.iter().filter(|(_, file)| file.is_none()).map(|(name, _)| said(name)).collect();
         if !missing.is_empty() {
-            return usage(format!("{} {address} needs {} as well", said("address"), missing.join(", ")));
+            return usage(format!("{} {address} also needs {}", said("address"), missing.join(", ")));
         }
         let file = |file: &Option<PathBuf>| file.clone().unwrap_or_default();
         let tls = Tls {
@@ -243,7 +243,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let fits = (1..=NAME_MAX).contains(&name.len()) && name.bytes().all(plain);
     fits.then_some(()).ok_or_else(|| {
-        format!("{name:?} is not a name of a context: 1 to {NAME_MAX} letters, digits, `.`, `_` and `-`")
+        format!("{name:?} is not a valid context name; use 1 to {NAME_MAX} letters, digits, `.`, `_` and `-`")
     })
 }
 
@@ -297,9 +297,9 @@ mod tests {
         assert_eq!(Context::from_server(&server), tcp);
         for (context, why) in [
             (Context::default(), "--socket or --address is missing"),
-            (Context { tls_key: None, tls_ca: None, ..tcp.clone() }, "--address a:1 needs --tls-key, --tls-ca as well"),
+            (Context { tls_key: None, tls_ca: None, ..tcp.clone() }, "--address a:1 also needs --tls-key, --tls-ca"),
             (Context { address: None, ..tcp.clone() }, "--tls-cert needs --address"),
-            (Context { socket: file("/s"), ..tcp }, "--socket and --address exclude one another"),
+            (Context { socket: file("/s"), ..tcp }, "--socket and --address cannot be used together"),
         ] {
             assert_eq!(context.server(said).unwrap_err().describe(), why);
         }

@@ -75,14 +75,14 @@ impl Global {
         let named: Vec<&str> = named.iter().filter(|(_, given)| *given).map(|(flag, _)| *flag).collect();
         let why = match &named[..] {
             [flag, ..] if self.local => {
-                format!("--local and {flag} exclude one another: --local starts a private executord")
+                format!("--local and {flag} cannot be used together: --local starts a private executord")
             }
-            [one, other, ..] => format!("{one} and {other} exclude one another: each names an executord"),
+            [one, other, ..] => format!("{one} and {other} cannot be used together: each names an executord"),
             [flag] if *flag != "--address" && self.has_tls() => {
-                format!("{flag} and the TLS flags (--tls-...) exclude one another: TLS is for --address")
+                format!("{flag} and the TLS flags (--tls-...) cannot be used together: TLS is only for --address")
             }
             [] if self.local && self.has_tls() => {
-                "--local and the TLS flags (--tls-...) exclude one another: TLS is for --address".to_owned()
+                "--local and the TLS flags (--tls-...) cannot be used together: TLS is only for --address".to_owned()
             }
             _ => return Ok(()),
         };

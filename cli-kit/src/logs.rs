@@ -97,7 +97,7 @@ impl Printer {
 
     /// Warns that output exceeded the limits of the container's log. The printed output is complete.
     fn above_limits(&self, bytes: u64) {
-        self.output.note(format!("{} not kept: above the container's log limits", of_output(bytes)));
+        self.output.note(format!("{} not kept, because the container's log limits were exceeded", of_output(bytes)));
     }
 
     /// Reports missing output at this position.
@@ -111,7 +111,7 @@ impl Printer {
     /// Reports the total of missing output, if there was more than one gap.
     fn sum_up(&self) {
         if self.gaps > 1 {
-            self.output.note(format!("{} dropped in all, in {} places", of_output(self.dropped), grouped(self.gaps)));
+            self.output.note(format!("{} dropped in total, in {} places", of_output(self.dropped), grouped(self.gaps)));
         }
     }
 }

@@ -106,7 +106,7 @@ impl Access {
 pub fn mode(text: &str) -> Result<u32, String> {
     let digits = (1..=5).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
     let mode = digits.then(|| u32::from_str_radix(text, 8).ok()).flatten().filter(|mode| *mode <= 0o777);
-    mode.ok_or_else(|| format!("{text:?} is not 0 to 0777 in octal digits"))
+    mode.ok_or_else(|| format!("invalid mode {text:?}; use octal digits, 0 to 0777"))
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -133,7 +133,7 @@ pub enum SourceError {
          use {flag} @FILE, @- (standard input) or @env:VARIABLE"
     )]
     Bare { flag: Flag },
-    #[error("{flag} {key}: the mode {text:?} is not 0 to 0777 in octal digits")]
+    #[error("{flag} {key}: invalid mode {text:?}; use octal digits, 0 to 0777")]
     Mode { flag: Flag, key: String, text: String },
     #[error("{flag} {key}=@{what}: {what} does not name a {kind}")]
     Empty { flag: Flag, key: String, what: &'static str, kind: &'static str },
@@ -144,11 +144,11 @@ pub enum SourceError {
     #[error("{flag} {key}: cannot read {}", .source_name)]
     Read { flag: Flag, key: String, source_name: String, source: io::Error },
     #[error(
-        "{flag} {key}: {source_name} {size}; all secrets together may have at most {TOTAL_MAX} bytes here, \
-         and executord allows less (1,048,576 by default)"
+        "{flag} {key}: {source_name} {size}; the limit for all secrets together is {TOTAL_MAX} bytes, \
+         and executord's limit is lower (1,048,576 by default)"
     )]
     TooLarge { flag: Flag, key: String, source_name: String, size: String },
-    #[error("{flag} {key}: {source_name} {why}; only a file can hold that")]
+    #[error("{flag} {key}: {source_name} {why}; only a file may contain such bytes")]
     NoText { flag: Flag, key: String, source_name: String, why: &'static str },
 }
 

@@ -24,7 +24,7 @@ pub fn size(text: &str) -> Result<u64, String> {
 
 /// Thousandths of a processor from `2`, `0.5`, `1.25`.
 pub fn cpus(text: &str) -> Result<u64, String> {
-    let millis = scaled(text, 1000).ok_or("processors are a number such as 2, 0.5 or 1.25")?;
+    let millis = scaled(text, 1000).ok_or("must be a number of processors, such as 2, 0.5 or 1.25")?;
     // The daemon's limits, which its own error would give in thousandths.
     if (10..=4_096_000).contains(&millis) { Ok(millis) } else { Err(format!("is {text}; 0.01 to 4096 is allowed")) }
 }
@@ -36,7 +36,7 @@ pub fn count(text: &str) -> Result<u64, String> {
 
 /// A duration: `500ms`, `10s`, `1m30s`.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|bad| format!("{bad}; a duration is written 500ms, 10s or 1m30s"))
+    humantime::parse_duration(text).map_err(|bad| format!("{bad}; use a duration such as 500ms, 10s or 1m30s"))
 }
 
 /// A grace period: a duration, or a number of seconds.

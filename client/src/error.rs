@@ -148,10 +148,10 @@ pub enum ConnectError {
     )]
     Denied(PathBuf),
     /// The path cannot be the path of a unix socket.
-    #[error("{}: not a path of a unix socket: it must be UTF-8, not empty and at most 107 bytes", .0.display())]
+    #[error("{}: not a valid Unix socket path; it must be UTF-8 and 1 to 107 bytes long", .0.display())]
     BadPath(PathBuf),
     /// The address is not a valid TCP address.
-    #[error("{0:?} is not an address: use HOST:PORT, with an IPv6 address in brackets")]
+    #[error("{0:?} is not a valid address: use HOST:PORT, with an IPv6 address in brackets")]
     BadAddress(String),
     /// A certificate of either side is rejected, or a file cannot be used.
     #[error("cannot connect to executord at {address}: {reason}")]

@@ -110,7 +110,7 @@ impl de::Error for Error {
 fn needed(expected: &dyn de::Expected) -> String {
     match &*expected.to_string() {
         QUANTITY => "a quantity such as 500m, 1.5 or 128Mi".to_owned(),
-        "IntOrString" => "a whole number or text".to_owned(),
+        "IntOrString" => "a whole number or a string".to_owned(),
         "Time" | "MicroTime" => "a time such as 2026-01-02T03:04:05Z".to_owned(),
         other => other.to_owned(),
     }
@@ -124,7 +124,7 @@ impl<'a> Reader<'a> {
     fn wrong(&self, expected: &str) -> Error {
         let kind = self.node.value.kind();
         let quote = match (&self.node.value, expected) {
-            (Value::Bool(_) | Value::Int(_) | Value::UInt(_) | Value::Float(_), "text") => ": quote it",
+            (Value::Bool(_) | Value::Int(_) | Value::UInt(_) | Value::Float(_), "a string") => ": quote it",
             (Value::Text(text), "a whole number") if text.parse::<i64>().is_ok() => ": write it without quotes",
             _ => "",
         };
@@ -291,7 +291,7 @@ impl<'a> Deserializer<'a> for Reader<'a> {
             // As in Go.
             Value::Null => visitor.visit_str(""),
             Value::Text(text) => Self::locate(visitor.visit_str(text), here),
-            _ => Err(self.wrong("text")),
+            _ => Err(self.wrong("a string")),
         }
     }
 
@@ -383,7 +383,7 @@ impl<'a> Deserializer<'a> for Reader<'a> {
         let here = self.here();
         match &self.node.value {
             Value::Text(text) => Self::locate(visitor.visit_enum(text.as_str().into_deserializer()), here),
-            _ => Err(self.wrong("text")),
+            _ => Err(self.wrong("a string")),
         }
     }
 

@@ -53,13 +53,13 @@ pub struct Key {
 }
 
 impl Value {
-    /// Returns the kind of the value in words: `text`, `a number`.
+    /// Returns the kind of the value in words: `a string`, `a number`.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Null => "null",
             Self::Bool(_) => "a boolean",
             Self::Int(_) | Self::UInt(_) | Self::Float(_) => "a number",
-            Self::Text(_) => "text",
+            Self::Text(_) => "a string",
             Self::List(_) => "a list",
             Self::Map(_) => "a mapping",
         }

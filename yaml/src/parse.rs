@@ -237,11 +237,11 @@ impl Builder<'_> {
                     let sources = match source.value {
                         Value::Map(_) => vec![source],
                         Value::List(sources) => sources,
-                        _ => return Err("`<<` takes a mapping or a list of mappings".into()),
+                        _ => return Err("`<<` must have a mapping or a list of mappings".into()),
                     };
                     for source in sources {
                         let Value::Map(more) = source.value else {
-                            return Err("`<<` takes a mapping or a list of mappings".into());
+                            return Err("`<<` must have a mapping or a list of mappings".into());
                         };
                         for (key, node) in more {
                             if !index.contains_key(&key.name) {
@@ -331,7 +331,7 @@ fn key_name(node: &Node) -> Result<String, String> {
         Value::Int(number) => number.to_string(),
         Value::UInt(number) => number.to_string(),
         Value::Float(number) => number.to_string(),
-        Value::Null => return Err("a key is null: put it into quotes".into()),
+        Value::Null => return Err("a key is null: quote it".into()),
         Value::List(_) | Value::Map(_) => return Err("a key is not a scalar".into()),
     })
 }
@@ -344,7 +344,7 @@ fn core(tag: Option<&Tag>) -> Result<Option<Cow<'_, str>>, String> {
     }
     tag.suffix_in_namespace("tag:yaml.org,2002:")
         .map(Some)
-        .ok_or_else(|| "has a tag that is not one of YAML's own".to_owned())
+        .ok_or_else(|| "has a tag that is not a standard YAML tag".to_owned())
 }
 
 fn core_tag(tag: Option<&Tag>, expected: &str) -> Result<(), String> {

@@ -81,9 +81,9 @@ fn what_is_no_tree_of_json_is_refused_with_its_place() {
         ("a: *x", "not YAML"),
         ("[a]: 1", "not a scalar"),
         ("a: .inf", "JSON cannot represent"),
-        ("a: !secret x", "a tag that is not one"),
+        ("a: !secret x", "not a standard YAML tag"),
         ("a: !!int x", "does not match its value"),
-        ("<<: 3", "`<<` takes"),
+        ("<<: 3", "`<<` must have"),
         ("a: 1\n...\nb: 2\n", "second document"),
     ] {
         assert!(refused(text).contains(message), "{text}: {}", refused(text));
@@ -116,14 +116,14 @@ fn p3_faults_of_values_and_unknown_fields() {
     assert_eq!(
         reported,
         [
-            "1:name: is a number; it must be text: quote it",
-            "2:size: is text; it must be a whole number: write it without quotes",
-            "3:run: is text; it must be true or false",
-            "5:list[0].name: is a boolean; it must be text: quote it",
+            "1:name: is a number; it must be a string: quote it",
+            "2:size: is a string; it must be a whole number: write it without quotes",
+            "3:run: is a string; it must be true or false",
+            "5:list[0].name: is a boolean; it must be a string: quote it",
             "6:list[0].nam: is an unknown field",
-            "7:list[1]: is text; it must be a mapping",
+            "7:list[1]: is a string; it must be a mapping",
             "8:list[2].size: is not a whole number of 32 bits",
-            "10:map['a.b']: is a number; it must be text: quote it",
+            "10:map['a.b']: is a number; it must be a string: quote it",
             "12:mode: is an unknown field",
         ]
     );

@@ -59,7 +59,7 @@ pub enum Violation {
     #[error("VCAP_SERVICES: the credentials of '{}' are not an object", printable(.0, SHOWN_MAX))]
     NoCredentials(String),
     /// A directory without the entry `type`, which every consumer requires (Service Binding specification 1.1).
-    #[error("Binding without an entry 'type': {}", printable(.0, SHOWN_MAX))]
+    #[error("Binding has no entry 'type': {}", printable(.0, SHOWN_MAX))]
     NoType(String),
 }
 

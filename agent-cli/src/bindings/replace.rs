@@ -63,9 +63,9 @@ fn same_layout(id: &str, has: Option<Layout>, new: Layout, root: &str) -> Result
     let text = match has {
         Some(layout) if layout == new => return Ok(()),
         Some(Layout::Directories) => {
-            format!("rotate {id}: the container has its bindings as directories: leave out --vcap-file")
+            format!("rotate {id}: the container's bindings are directories; omit --vcap-file")
         }
-        Some(Layout::OneFile) => format!("rotate {id}: the container has its bindings as one file: add --vcap-file"),
+        Some(Layout::OneFile) => format!("rotate {id}: the container's bindings are one file; add --vcap-file"),
         None => format!(
             "rotate {id}: the container has no bindings below {root}; deliver them with `run --vcap-services` or \
              `run --bind`, and name their directory with --binding-root"

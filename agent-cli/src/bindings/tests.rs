@@ -179,6 +179,6 @@ fn an_update_keeps_to_the_layout() {
     assert_eq!(update(args("@-"), &directories), Ok(5));
     assert_eq!(update(args("@-"), &emptied), Ok(5));
     assert!(update(args("@-"), &file).unwrap_err().contains("add --vcap-file"));
-    assert!(update(one_file(), &directories).unwrap_err().contains("leave out --vcap-file"));
+    assert!(update(one_file(), &directories).unwrap_err().contains("omit --vcap-file"));
     assert!(update(args("@-"), &container(&[], &[])).unwrap_err().contains("has no bindings below"));
 }

@@ -63,7 +63,10 @@ pub(super) fn read(dir: &Path) -> Result<Vec<(String, Entries)>, TreeError> {
             }
             // Readers disagree about a binding without a type: some ignore it, some fail.
             _ => {
-                return Err(TreeError::Refused { path, why: "is not a directory; only bindings may be here" });
+                return Err(TreeError::Refused {
+                    path,
+                    why: "is not a directory; only binding directories are allowed here",
+                });
             }
         }
     }

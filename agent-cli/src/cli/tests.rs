@@ -215,7 +215,7 @@ fn docker_words_give_their_equivalent() {
         (&["agent-cli", "system", "prune"], "`agent-cli image prune`"),
         (&["agent-cli", "image", "prune", "--size"], "`agent-cli system df`"),
         (&["agent-cli", "bake"], "buildah"),
-        (&["agent-cli", "run", "-a", "stdout", "i"], "without `--detach`"),
+        (&["agent-cli", "run", "-a", "stdout", "i"], "unless `--detach`"),
         (&["agent-cli", "run", "-c", "512", "i"], "`--cpu-weight`"),
         (&["agent-cli", "run", "-q", "i"], "2>/dev/null"),
         (&["agent-cli", "run", "--net-alias=a", "i"], "`--add-host`"),

@@ -107,7 +107,7 @@ fn from(CheckArgs { dir, mut from }: CheckArgs) -> BindingArgs {
 
 fn read(command: &str, wanted: &str, args: &BindingArgs) -> Result<Bindings, Failure> {
     let bindings = bindings::read(args, &[], &mut io::stdin().lock(), &|name| std::env::var_os(name))?;
-    bindings.ok_or_else(|| Failure::Usage(format!("bindings {command}: no source of bindings is given; name {wanted}")))
+    bindings.ok_or_else(|| Failure::Usage(format!("bindings {command}: no bindings are given; use {wanted}")))
 }
 
 /// `2 bindings, 7 files, 312 of 1000000 bytes`.

@@ -60,7 +60,9 @@ impl CpArgs {
         };
         match (inside(source), inside(destination)) {
             (None, None) => usage("name the container and the path: ID:PATH, or ID: for all outputs"),
-            (Some(_), Some(_)) => usage("copies from or to this machine, not between containers"),
+            (Some(_), Some(_)) => {
+                usage("copying between containers is not supported; one path must be on this machine")
+            }
             (Some((_, path)), None) if !path.is_empty() && !path.starts_with('/') => {
                 usage("the path in the container must be absolute")
             }
@@ -123,7 +125,7 @@ async fn is_running(session: &Session, id: &str) -> Result<bool, Failure> {
 async fn copy(session: &Session, source: Source, destination: &Path) -> Result<u8, Failure> {
     let to_stdout = destination.as_os_str() == "-";
     if to_stdout && session.json {
-        return Err(Failure::Usage("--json and `-` exclude one another: both write to standard output".into()));
+        return Err(Failure::Usage("--json and `-` cannot be used together: both write to standard output".into()));
     }
     let wanted = match source.path {
         Some(path) => Wanted::Path(path),

@@ -181,7 +181,9 @@ async fn import(session: &Session, args: &ImportArgs) -> Result<u8, Failure> {
     };
     let reader: Box<dyn Read + Send> = match file {
         None if std::io::stdin().is_terminal() => {
-            return Err(Failure::Usage(format!("{doing}: is a terminal; name a FILE, or send an archive")));
+            return Err(Failure::Usage(format!(
+                "{doing}: is a terminal; name a FILE, or pipe an archive to this command"
+            )));
         }
         None => Box::new(std::io::stdin()),
         Some(file) => Box::new(std::fs::File::open(file).map_err(|error| Failure::Usage(format!("{doing}: {error}")))?),

@@ -47,7 +47,7 @@ impl SecretsArgs {
     pub(super) fn check(&self, local: bool, json: bool) -> Result<(), Failure> {
         let Self { env, arg, file, reveal, .. } = self;
         let refused = if local {
-            "--local cannot be used with secrets, which asks the executord of the container that it runs in"
+            "--local cannot be used with secrets, which connects to the executord of its own container"
         } else if env.is_none() && arg.is_none() && file.is_none() && !reveal && !json {
             "secrets prints one value (--env, --arg, --file); with --json or --reveal it prints all of them"
         } else {

@@ -67,7 +67,7 @@ impl Template {
         };
         let mut parts = Vec::new();
         while let Some((before, inside)) = rest.split_once("{{") {
-            let (inside, after) = inside.split_once("}}").ok_or("there is a {{ without its }}")?;
+            let (inside, after) = inside.split_once("}}").ok_or("`{{` is not closed with `}}`")?;
             parts.push(Part::Text(unescaped(before)));
             parts.push(Part::parse::<T>(inside.trim())?);
             rest = after;
@@ -75,7 +75,7 @@ impl Template {
         parts.push(Part::Text(unescaped(rest)));
         parts.retain(|part| *part != Part::Text(String::new()));
         if parts.is_empty() {
-            return Err("is empty; '{{.ID}}' writes ids".into());
+            return Err("is empty; use '{{.ID}}' to print ids".into());
         }
         Ok(Self::Parts { parts, table })
     }
@@ -116,7 +116,7 @@ impl Part {
             (Some(name), _) => {
                 let name = name.trim();
                 let bare = name.strip_prefix('"').and_then(|name| name.strip_suffix('"'));
-                Field::Label(bare.ok_or("a label is written {{.Label \"NAME\"}}")?.to_owned())
+                Field::Label(bare.ok_or("write a label as {{.Label \"NAME\"}}")?.to_owned())
             }
             (None, Some("")) => Field::Path(Vec::new()),
             (None, Some(path)) if path.starts_with(|first: char| first.is_ascii_lowercase()) => {
@@ -127,7 +127,7 @@ impl Part {
                 let (name, heading) = known.ok_or_else(|| {
                     let names: Vec<String> = T::FIELDS.iter().map(|(name, _)| format!(".{name}")).collect();
                     format!(
-                        "{{{{{inside}}}}} is not a field; there are {}, .Label \"NAME\", and the keys of --json, such as .id",
+                        "{{{{{inside}}}}} is not a field; use {}, .Label \"NAME\", or a key of --json, such as .id",
                         names.join(", ")
                     )
                 })?;
@@ -174,7 +174,7 @@ impl Field {
                         Value::Object(mut object) => object.remove(key).ok_or_else(|| {
                             let names: Vec<&str> = object.keys().map(String::as_str).collect();
                             format!(
-                                "there is no key {} in .{}; there are {}",
+                                "there is no key {} in .{}; its keys are {}",
                                 plain(key),
                                 plain(&keys.join(".")),
                                 names.join(", ")
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn what_is_no_template() {
         for (text, why) in
-            [("", "empty"), ("{{.ID", "without its"), ("{{.Nope}}", ".Addresses"), ("{{.Label x}}", "NAME")]
+            [("", "empty"), ("{{.ID", "is not closed"), ("{{.Nope}}", ".Addresses"), ("{{.Label x}}", "NAME")]
         {
             let error = Template::parse::<Container>(text).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");

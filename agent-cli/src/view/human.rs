@@ -53,7 +53,7 @@ pub(crate) fn state_with_health(container: &Container, now: SystemTime) -> Strin
         return format!("{state} (paused)");
     }
     if let Some(restart) = container.restart.as_ref().filter(|restart| restart.next_start_at.is_some()) {
-        return format!("{state} (restart {} waits)", restart.count + 1);
+        return format!("{state} (restart {} pending)", restart.count + 1);
     }
     let stale = container.state() == State::Running && container.secret_sources.iter().any(|source| source.stale);
     let has_old = container.identity.as_ref().is_some_and(|identity| !identity.problem.is_empty());

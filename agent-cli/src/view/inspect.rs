@@ -98,7 +98,7 @@ fn program(container: &Container, spec: &ContainerSpec, now: SystemTime) -> Tabl
     if let Some(quarantine) = &container.quarantine {
         let since = quarantine.since.as_ref();
         let text = format!(
-            "its {} does not end, since {} ({} ago)",
+            "stuck in phase {} since {} ({} ago)",
             human::phase(quarantine.phase),
             time(since),
             age(since, now)
@@ -224,7 +224,7 @@ fn secrets(table: &mut Table, spec: &ContainerSpec) {
         table.pair("runtime token", spec.runtime_token_path.clone());
     }
     if let Some(writable) = &spec.writable_files {
-        table.pair("secret files", format!("writable, {} more at most", bytes(writable.bytes_max)));
+        table.pair("secret files", format!("writable, at most {} more", bytes(writable.bytes_max)));
     }
     match spec.redaction() {
         Redaction::Auto => {}
@@ -242,7 +242,7 @@ fn limits(spec: &ContainerSpec) -> Table {
         None => {}
         Some(-1) => table.pair("swap", "no limit"),
         Some(0) => table.pair("swap", "none"),
-        Some(swap) => table.pair("swap", format!("{} beyond the memory", bytes(swap.unsigned_abs()))),
+        Some(swap) => table.pair("swap", format!("{} in addition to memory", bytes(swap.unsigned_abs()))),
     }
     if limits.memory_reservation_bytes != 0 {
         table.pair("memory, reserved", bytes(limits.memory_reservation_bytes));

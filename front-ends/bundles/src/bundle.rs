@@ -122,8 +122,8 @@ impl Bundle {
                 "ValidatingWebhookConfiguration" | "MutatingWebhookConfiguration" => {
                     "no API server that calls webhooks"
                 }
-                "Service" | "NetworkPolicy" | "Ingress" => "no network of a cluster",
-                _ => "no API server that has such objects",
+                "Service" | "NetworkPolicy" | "Ingress" => "no cluster network",
+                _ => "no API server that supports such objects",
             };
             found.push(NotProvided { what: format!("{} {}", object.kind, object.name), why });
         }

@@ -314,7 +314,7 @@ impl Installation {
         version: Option<String>,
     ) -> u32 {
         let number = self.revisions.last().map_or(1, |last| last.number + 1);
-        let message = format!("{} is read and pinned", pin);
+        let message = format!("{} was read and pinned", pin);
         self.revisions.push(Revision {
             number,
             state: State::Pending,
@@ -357,13 +357,13 @@ impl Installation {
     pub fn fail(&mut self, number: u32, reason: &str, message: &str) {
         self.set(number, State::Failed);
         let stays = match self.current() {
-            Some(current) => format!("{message}; revision {} stays", current.number),
+            Some(current) => format!("{message}; revision {} remains installed", current.number),
             None => message.to_owned(),
         };
         // Installed is about the last requested bundle, Healthy about the running one.
         self.condition(ConditionKind::Installed, false, reason, &stays, number);
         if self.current().is_none() {
-            self.condition(ConditionKind::Healthy, false, "NotInstalled", "no revision runs", number);
+            self.condition(ConditionKind::Healthy, false, "NotInstalled", "no revision is running", number);
         }
     }
 
@@ -377,7 +377,7 @@ impl Installation {
     /// stays.
     pub fn load_failed(&mut self, why: &str) {
         let number = self.current().map_or(0, |revision| revision.number);
-        let stays = format!("{why}; revision {number} stays");
+        let stays = format!("{why}; revision {number} remains installed");
         self.condition(ConditionKind::Installed, false, "BundleLoadFailed", &stays, number);
     }
 
@@ -414,7 +414,9 @@ pub fn check_name(name: &str) -> Result<(), String> {
     if fits {
         Ok(())
     } else {
-        Err(format!("{name:?} must be 1 to 40 of a-z, 0-9 and `-`, beginning and ending with a letter or digit"))
+        Err(format!(
+            "{name:?} must be 1 to 40 characters of a-z, 0-9 and `-`, beginning and ending with a letter or digit"
+        ))
     }
 }
 

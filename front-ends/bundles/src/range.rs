@@ -36,13 +36,13 @@ pub enum RangeError {
     Empty,
     #[error("begins with `||`")]
     BeginsWithOr,
-    #[error("has `{0}`, which has no version")]
+    #[error("has `{0}` without a version")]
     NoVersion(String),
     #[error("has the unknown operator `{operator}` in `{term}`")]
     Operator { operator: String, term: String },
     #[error("has `{term}`: {source}")]
     Version { term: String, source: VersionError },
-    #[error("has `||` twice, with nothing between")]
+    #[error("has two `||` with no version between them")]
     EmptyTerm,
 }
 
@@ -58,7 +58,7 @@ pub fn version(text: &str) -> Result<Version, VersionError> {
     let version = Version::parse(text).map_err(|error| wrong(error.to_string()))?;
     let is_large = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit()) && part.parse::<u64>().is_err();
     match version.pre.split('.').find(|part| !part.is_empty() && is_large(part)) {
-        Some(part) => Err(wrong(format!("{part} has more than 64 bits"))),
+        Some(part) => Err(wrong(format!("{part} does not fit into 64 bits"))),
         None => Ok(version),
     }
 }

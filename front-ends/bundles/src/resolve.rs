@@ -124,7 +124,7 @@ pub enum ResolveError {
     NoVersion { package: String, channel: String, range: String },
     #[error("{bundle} needs packages or APIs that are not provided here: {}; choose another with --version", .requires.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     Requires { bundle: String, requires: Vec<Requirement> },
-    #[error("{installed} is the newest of channel {channel:?}")]
+    #[error("{installed} is the newest version in channel {channel:?}")]
     UpToDate { installed: String, channel: String },
     #[error(
         "channel {channel:?} has no upgrade from {installed} to a requested version; --force ignores the edges of the graph"

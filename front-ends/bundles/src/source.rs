@@ -222,7 +222,9 @@ fn open(source: &Source, sink: &mut Sink) -> Result<Files, SourceError> {
             git::open(repository, commit, directory, sink)?;
             Ok(Files { pin: Some(commit.clone()), ..Files::default() })
         }
-        Source::Image { reference } => Err(SourceError::Image(format!("docker://{reference} is fetched by executord"))),
+        Source::Image { reference } => {
+            Err(SourceError::Image(format!("docker://{reference} can only be fetched by executord")))
+        }
     }
 }
 
@@ -353,7 +355,7 @@ pub(crate) fn name_within(name: &[u8]) -> Result<String, SourceError> {
         match component {
             Component::Normal(part) => parts.push(part.to_str().unwrap_or_default()),
             Component::CurDir => {}
-            _ => return Err(SourceError::Entry(shown(), "leads out of the source")),
+            _ => return Err(SourceError::Entry(shown(), "points outside the source")),
         }
     }
     let name = parts.join("/");
@@ -391,7 +393,7 @@ fn directory(root: &Path, sink: &mut Sink) -> Result<(), SourceError> {
             let kind = entry.file_type().map_err(read)?;
             if kind.is_dir() {
                 if prefix.matches('/').count() >= 64 {
-                    return Err(SourceError::Entry(name, "is more than 64 directories deep"));
+                    return Err(SourceError::Entry(name, "is nested more than 64 directories deep"));
                 }
                 sink.directory_entry(&name)?;
                 waiting.push((entry.path(), format!("{name}/")));

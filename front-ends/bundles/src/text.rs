@@ -125,7 +125,7 @@ impl<'de> Deserialize<'de> for AnyText {
         impl Visitor<'_> for Text {
             type Value = AnyText;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text")
+                f.write_str("a string")
             }
             fn visit_str<E>(self, _: &str) -> Result<AnyText, E> {
                 Ok(AnyText)
@@ -182,7 +182,7 @@ impl<'de> Deserialize<'de> for AnyTexts {
         impl<'de> Visitor<'de> for Texts {
             type Value = AnyTexts;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of texts")
+                f.write_str("an object of strings")
             }
             fn visit_unit<E>(self) -> Result<AnyTexts, E> {
                 Ok(AnyTexts)
@@ -238,10 +238,10 @@ impl<'de> Deserialize<'de> for Base64 {
         impl Visitor<'_> for Text {
             type Value = Base64;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text in base64")
+                f.write_str("a string in base64")
             }
             fn visit_str<E: Error>(self, text: &str) -> Result<Base64, E> {
-                decode(text).map(Base64).ok_or_else(|| E::invalid_value(Unexpected::Other("another text"), &self))
+                decode(text).map(Base64).ok_or_else(|| E::invalid_value(Unexpected::Other("another string"), &self))
             }
             fn visit_unit<E>(self) -> Result<Base64, E> {
                 Ok(Base64::default())

@@ -193,11 +193,11 @@ fn checked_name(entry: &Entry) -> Result<&str, ArchiveError> {
     let name = name.strip_prefix("./").unwrap_or(name);
     let name = if entry.kind == Kind::Directory { name.strip_suffix('/').unwrap_or(name) } else { name };
     if name.starts_with('/') || name.split('/').any(|part| part == "..") {
-        return refused("leads out of the archive");
+        return refused("points outside the archive");
     }
     // Readers of the layout could treat another spelling of a name as the same file.
     if name.split('/').any(|part| matches!(part, "" | ".")) && !matches!(name, "" | ".") {
-        return refused("has an empty name or a dot in its path");
+        return refused("has an empty or `.` component in its path");
     }
     if name.contains(is_harmful) {
         return refused("has control characters or bidirectional marks in its name");

@@ -86,7 +86,7 @@ impl Dependencies {
                 wrong.add(&at, 48, "is missing from `sequence`");
             }
             if name.is_empty() || name.contains('#') {
-                wrong.add(&at, 48, "is not a valid dependency name: it is empty or has a `#`");
+                wrong.add(&at, 48, "is not a valid dependency name: it is empty or contains `#`");
             }
             for (index, range) in requirement.version.ranges.iter().enumerate() {
                 if Range::parse(range).is_none() {

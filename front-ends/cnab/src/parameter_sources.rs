@@ -69,7 +69,7 @@ impl ParameterSources {
         let entries = match custom.get(EXTENSION) {
             None | Some(Value::Null) => return Ok(Self::default()),
             Some(Value::Object(entries)) => entries,
-            Some(_) => return Err(Violations::one(AT, 49, "is not an object of sources by parameter")),
+            Some(_) => return Err(Violations::one(AT, 49, "is not an object that maps parameters to sources")),
         };
         for (parameter, value) in entries {
             match one(&pointer(AT, parameter), value) {

@@ -153,7 +153,7 @@ impl Candidate<'_> {
             Origin::Supplied => wrong.append(violations),
             Origin::Output => {
                 for violation in violations.iter() {
-                    let message = format!("the output it is taken from does not match: {}", violation.message);
+                    let message = format!("the value comes from an output and does not match: {}", violation.message);
                     wrong.add(&violation.path, 49, message);
                 }
             }

@@ -54,7 +54,7 @@ impl Relocation {
                     wrong.add(
                         pointer("", from),
                         23,
-                        format!("is the same image as {other:?} but is mapped to another place"),
+                        format!("is the same image as {other:?}, but is mapped to a different image"),
                     );
                 }
                 Some(_) => {}

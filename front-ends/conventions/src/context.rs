@@ -126,13 +126,13 @@ pub(crate) fn answer(convention: &str, reply: &Reply) -> Result<Answer, Violatio
     match reply.status {
         200 => {}
         300..=399 => {
-            return Err(wrong("", format!("answers with status {}; redirects are not followed", reply.status)));
+            return Err(wrong("", format!("answered with status {}; redirects are not followed", reply.status)));
         }
-        status => return Err(wrong("", format!("answers with status {status}; 200 is required"))),
+        status => return Err(wrong("", format!("answered with status {status}; it must be 200"))),
     }
     let media_type = reply.content_type.as_deref().map(|text| text.split(';').next().unwrap_or_default().trim());
     if let Some(other) = media_type.filter(|media_type| !media_type.eq_ignore_ascii_case("application/json")) {
-        return Err(wrong("", format!("answers with content type {}; application/json is required", shown(other))));
+        return Err(wrong("", format!("answered with content type {}; it must be application/json", shown(other))));
     }
     // The parser's own messages could repeat a value.
     let document: Value = serde_json::from_slice(&reply.body).map_err(|error| {
@@ -152,7 +152,7 @@ pub(crate) fn answer(convention: &str, reply: &Reply) -> Result<Answer, Violatio
         ("metadata.name", &name, convention),
     ] {
         if let Some(is) = is.as_deref().filter(|is| !is.is_empty() && *is != must) {
-            return Err(wrong(field, format!("is {}; {must} is required", shown(is))));
+            return Err(wrong(field, format!("is {}; it must be {must}", shown(is))));
         }
     }
     let (template, unknown) =

@@ -61,14 +61,14 @@ impl Endpoint {
         let mut faults = Vec::new();
         for (field, name) in [("name", &service.name), ("namespace", &service.namespace)] {
             if !is_subdomain(name) {
-                faults.push((field, format!("{} is not a name of an object", shown(name))));
+                faults.push((field, format!("{} is not a valid object name", shown(name))));
             }
         }
         let path = service.path.as_deref().unwrap_or("/");
         let parts = path.strip_prefix('/').map(|rest| rest.strip_suffix('/').unwrap_or(rest));
         let plain = |rest: &str| rest.is_empty() || rest.split('/').all(is_subdomain);
         if !parts.is_some_and(plain) {
-            faults.push(("path", format!("{} is not a path of names in lower case", shown(path))));
+            faults.push(("path", format!("{} is not a valid path; use DNS subdomains separated by `/`", shown(path))));
         }
         if service.port == Some(0) {
             faults.push(("port", "0 is not a port; use 1 to 65535".to_owned()));

@@ -59,8 +59,8 @@ impl Registries {
             None => Vec::new(),
             Some(diff_id) => {
                 let layer = self.reader.layer(&found, &diff_id, sbom::LAYER_MAX).await.map_err(reported)?;
-                let layer =
-                    layer.ok_or_else(|| format!("it has no layer {diff_id}, which its label names for SBOMs"))?;
+                let layer = layer
+                    .ok_or_else(|| format!("it has no layer {diff_id}, although its label for SBOMs refers to it"))?;
                 sbom::read(&layer)?
             }
         };

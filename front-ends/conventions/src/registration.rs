@@ -204,7 +204,7 @@ fn evaluate(written: Written, field: &str, base: &Path, violations: &mut Violati
     }
     let seconds = written.timeout_seconds.unwrap_or(TIMEOUT.0);
     if !(1..=TIMEOUT.1).contains(&seconds) {
-        faults.push(("timeoutSeconds".into(), 15, format!("{seconds} is not from 1 to {}", TIMEOUT.1)));
+        faults.push(("timeoutSeconds".into(), 15, format!("is {seconds}; it must be 1 to {}", TIMEOUT.1)));
     }
     let faultless = faults.is_empty();
     for (at, rule, why) in faults {

@@ -49,13 +49,13 @@ pub fn layer(configuration: &Value) -> Result<Option<Digest>, String> {
         (Some(diff_id), _) => Some(diff_id.to_owned()),
         (None, Some(metadata)) => {
             let metadata: Metadata = serde_json::from_str(metadata)
-                .map_err(|_| format!("its label {METADATA} is not the JSON of a lifecycle"))?;
+                .map_err(|_| format!("its label {METADATA} is not valid lifecycle metadata in JSON"))?;
             let shas = [metadata.sbom, metadata.bom].into_iter().flatten().map(|layer| layer.sha);
             shas.into_iter().find(|sha| !sha.is_empty())
         }
         (None, None) => None,
     };
-    let parse = |text: String| text.parse().map_err(|bad| format!("the diffID of its layer with SBOMs {bad}"));
+    let parse = |text: String| text.parse().map_err(|bad| format!("the diffID of its SBOM layer {bad}"));
     named.map(parse).transpose()
 }
 
@@ -67,11 +67,11 @@ pub fn read(layer: &[u8]) -> Result<Vec<Bom>, String> {
     let reader: Box<dyn Read + '_> = match layer {
         [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(layer)),
         [0x28, 0xb5, 0x2f, 0xfd, ..] => {
-            Box::new(StreamingDecoder::new(layer).map_err(|error| format!("its layer with SBOMs: {error}"))?)
+            Box::new(StreamingDecoder::new(layer).map_err(|error| format!("its SBOM layer cannot be read: {error}"))?)
         }
         plain => Box::new(plain),
     };
-    let wrong = |error: TarError| format!("its layer with SBOMs cannot be read: {error}");
+    let wrong = |error: TarError| format!("its SBOM layer cannot be read: {error}");
     let limits = Limits { bytes: BYTES_MAX, file_bytes: BYTES_MAX, entries: BOMS_MAX, ..Limits::default() };
     let mut archive = Reader::new(reader, limits);
     let mut boms = Vec::new();

@@ -108,7 +108,7 @@ impl SecretValues {
                         None,
                         field,
                         14,
-                        format!("has the text {PREFIX}, which is reserved for placeholders of secrets"),
+                        format!("contains {PREFIX}, which is reserved for placeholders of secrets"),
                     );
                 } else if let Some(hidden) = self.hidden(text, kind) {
                     *text = hidden;
@@ -123,7 +123,7 @@ impl SecretValues {
                 let map = MAPS.contains(&kind);
                 for (key, value) in fields {
                     if map && self.is_part(key) {
-                        violations.add(None, field, 14, "has a key with a value of a secret");
+                        violations.add(None, field, 14, "has a key that contains the value of a secret");
                     }
                     let kind = if map && kind == "annotations" {
                         "value"
@@ -202,7 +202,7 @@ pub(crate) fn judge_places(convention: &str, before: &Value, after: &Value) -> V
     let (before, after) = (places(before), places(after));
     let mut violations = Violations::default();
     for (field, _) in after.difference(&before) {
-        violations.add(Some(convention), field.clone(), 14, "has the value of a secret, which was in another field");
+        violations.add(Some(convention), field.clone(), 14, "contains the value of a secret from another field");
     }
     violations
 }

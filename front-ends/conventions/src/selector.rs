@@ -63,24 +63,25 @@ impl Selector {
         for (key, value) in self.match_labels.iter().take(REQUIREMENTS_MAX) {
             let field = format!("matchLabels.{key}");
             if !is_key(key) {
-                faults.push((field.clone(), format!("{} is not a label's key", shown(key))));
+                faults.push((field.clone(), format!("{} is not a valid label key", shown(key))));
             }
             if !is_value(value) {
-                faults.push((field, format!("{} is not a label's value", shown(value))));
+                faults.push((field, format!("{} is not a valid label value", shown(value))));
             }
         }
         for (index, requirement) in self.match_expressions.iter().take(REQUIREMENTS_MAX).enumerate() {
             let field = format!("matchExpressions[{index}]");
             if !is_key(&requirement.key) {
-                faults.push((format!("{field}.key"), format!("{} is not a label's key", shown(&requirement.key))));
+                faults.push((format!("{field}.key"), format!("{} is not a valid label key", shown(&requirement.key))));
             }
             let field = format!("{field}.values");
             match (requirement.operator, requirement.values.len()) {
                 (Operator::In | Operator::NotIn, 0) => {
-                    faults.push((field.clone(), format!("is empty; {} needs values", requirement.operator)));
+                    faults
+                        .push((field.clone(), format!("is empty; the operator {} needs values", requirement.operator)));
                 }
                 (Operator::Exists | Operator::DoesNotExist, 1..) => {
-                    faults.push((field.clone(), format!("has values; {} takes none", requirement.operator)));
+                    faults.push((field.clone(), format!("must be empty for the operator {}", requirement.operator)));
                 }
                 (_, count) if count > REQUIREMENTS_MAX => {
                     faults.push((field.clone(), format!("has {count} values; at most {REQUIREMENTS_MAX}")));
@@ -88,7 +89,7 @@ impl Selector {
                 _ => {}
             }
             let wrong = requirement.values.iter().take(REQUIREMENTS_MAX).filter(|value| !is_value(value));
-            faults.extend(wrong.map(|value| (field.clone(), format!("{} is not a label's value", shown(value)))));
+            faults.extend(wrong.map(|value| (field.clone(), format!("{} is not a valid label value", shown(value)))));
         }
         faults
     }

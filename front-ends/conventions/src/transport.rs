@@ -97,7 +97,7 @@ async fn read(mut body: Body, most: usize) -> Result<Vec<u8>, String> {
             Ok(None) => return Ok(bytes),
             Ok(Some(piece)) => bytes.extend_from_slice(&piece),
             Err(BodyError::Ended) => return Err("the connection closed before the answer was complete".to_owned()),
-            Err(BodyError::Slow { .. }) => return Err("sends its answer too slowly".to_owned()),
+            Err(BodyError::Slow { .. }) => return Err("sent its answer too slowly".to_owned()),
         }
         if bytes.len() > most {
             return Err(format!("the answer has more than {most} bytes"));

@@ -185,7 +185,7 @@ fn at(field: &str, key: &str) -> String {
 
 fn check_key(origin: &Origin, field: &str, key: &str, report: &mut Report) {
     if !is_key(key) {
-        let message = "is not a valid key: use 1 to 253 of A-Z, a-z, 0-9, `-`, `_` and `.`, not `.` itself, not beginning with `..`";
+        let message = "is not a valid key: use 1 to 253 characters of A-Z, a-z, 0-9, `-`, `_` and `.`; the key must not be `.` or begin with `..`";
         report.refuse(origin, at(field, key), "P7", message);
     }
 }

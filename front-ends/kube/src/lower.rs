@@ -216,7 +216,8 @@ impl<'a> Lowering<'a> {
         let mut names = BTreeSet::new();
         for (path, container, role) in self.containers() {
             if !is_label(&container.name) {
-                let message = format!("`{}` is not a DNS label: use a-z, 0-9 and `-`, at most 63", container.name);
+                let message =
+                    format!("`{}` is not a DNS label: use at most 63 characters of a-z, 0-9 and `-`", container.name);
                 self.refuse(&format!("{path}.name"), "P6", message);
             }
             if !names.insert(container.name.clone()) {
@@ -242,7 +243,8 @@ impl<'a> Lowering<'a> {
         }
         let longest = members.iter().map(|member| member.request.id.len()).max().unwrap_or(self.id.len());
         if longest > ID_MAX {
-            let message = format!("gets the id NAMESPACE_POD_CONTAINER of {longest} bytes; at most {ID_MAX}");
+            let message =
+                format!("results in an id NAMESPACE_POD_CONTAINER of {longest} bytes; at most {ID_MAX} are allowed");
             self.report.refuse(&self.workload.origin, "metadata.name", "P6", message);
         }
         let digest = plan::digest(&create, &members);
@@ -299,7 +301,7 @@ impl<'a> Lowering<'a> {
             }
         }
         if left_out > 0 {
-            let message = format!("{left_out} of them cannot be labels of executord, and are not set there");
+            let message = format!("labels that are not valid in executord are not set on its containers: {left_out}");
             self.warn("metadata.labels", "P6", message);
         }
         // A value beyond executord's limit would refuse the pod because of an internal label.

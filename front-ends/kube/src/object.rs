@@ -16,8 +16,7 @@ pub const INPUT_MAX: usize = 64 << 20;
 /// Maximum size of the annotations of one object, in bytes (P5).
 const ANNOTATIONS_MAX: usize = 262_144;
 /// Message for an invalid key of a label or an annotation.
-const NOT_QUALIFIED: &str =
-    "is not a key of a label or annotation: [DNS subdomain/]NAME, NAME of 1 to 63 of A-Z, a-z, 0-9, `-`, `_` and `.`";
+const NOT_QUALIFIED: &str = "is not a valid key of a label or annotation: use [DNS subdomain/]NAME, where NAME is 1 to 63 characters of A-Z, a-z, 0-9, `-`, `_` and `.`";
 /// Kinds that have no meaning on one host or are not supported (P63).
 const NOT_RUN: [&str; 27] = [
     "ClusterRole",
@@ -76,7 +75,7 @@ pub fn read<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>, report: &mu
         located.extend(locate(file, text, report));
     }
     if let (true, Some(one)) = (located.len() > OBJECTS_MAX, located.last()) {
-        report.refuse(&one.origin.clone(), "", "P5", format!("is beyond {OBJECTS_MAX} objects"));
+        report.refuse(&one.origin.clone(), "", "P5", format!("exceeds the limit of {OBJECTS_MAX} objects"));
         return Objects::default();
     }
     group(&located, report)
@@ -149,7 +148,7 @@ fn take(object: &Located, objects: &mut Objects, names: &mut Names, report: &mut
                 objects.workloads.push(workload);
             }
             None if NOT_RUN.contains(&kind) => {
-                let message = format!("a {kind} is not supported on one host");
+                let message = format!("a {kind} is not supported on a single host");
                 report.unknown(origin, "kind", "P63", message);
             }
             None => {
@@ -181,13 +180,18 @@ fn check_metadata(object: &Located, report: &mut Report) {
                 origin,
                 "metadata.name",
                 "P6",
-                "is not a DNS subdomain: use a-z, 0-9, `-` and `.`, at most 253",
+                "is not a DNS subdomain: use at most 253 characters of a-z, 0-9, `-` and `.`",
             );
         }
         Some(_) | None => {}
     }
     if text("namespace").is_some_and(|namespace| !namespace.is_empty() && !is_label(namespace)) {
-        report.refuse(origin, "metadata.namespace", "P6", "is not a DNS label: use a-z, 0-9 and `-`, at most 63");
+        report.refuse(
+            origin,
+            "metadata.namespace",
+            "P6",
+            "is not a DNS label: use at most 63 characters of a-z, 0-9 and `-`",
+        );
     }
     let map = |name: &str| match metadata.and_then(|all| all.get(name)).map(|node| &node.value) {
         Some(Value::Map(entries)) => Some(entries),
@@ -264,7 +268,7 @@ pub(crate) fn check_labels<'a>(
             report.refuse(origin, format!("{at}['{}']", shown(key)), "P6", NOT_QUALIFIED);
         }
         if !is_label_value(value) {
-            let message = "is not the value of a label: use at most 63 of A-Z, a-z, 0-9, `-`, `_` and `.`, a letter or digit at both ends";
+            let message = "is not a valid label value: use at most 63 characters of A-Z, a-z, 0-9, `-`, `_` and `.`, with a letter or digit at both ends";
             report.refuse(origin, format!("{at}['{}']", shown(key)), "P6", message);
         }
     }

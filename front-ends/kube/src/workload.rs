@@ -157,7 +157,7 @@ pub(crate) fn read(kind: Kind, object: &Located, report: &mut Report) -> Option<
             workload.update = rollout::strategy(object, spec.strategy.as_ref(), report);
             rollout::unready(object, spec.min_ready_seconds, report);
             if spec.paused == Some(true) {
-                report.warn(&object.origin, "spec.paused", "P61", "is ignored: the pods are played");
+                report.warn(&object.origin, "spec.paused", "P61", "is ignored: the pods are created anyway");
             }
             selector::selected(workload, &spec.selector, report)
         }
@@ -197,7 +197,7 @@ fn stateful_set(object: &Located, report: &mut Report) -> Option<Workload> {
     let StatefulSet { metadata, spec, .. } = object.decode(report)?;
     let spec = spec.unwrap_or_default();
     if spec.volume_claim_templates.as_ref().is_some_and(|claims| !claims.is_empty()) {
-        let message = "claims of volumes are not supported: use an emptyDir, or a hostPath that the operator lends";
+        let message = "volume claims are not supported: use an emptyDir, or a hostPath that the operator lends";
         report.refuse(&object.origin, "spec.volumeClaimTemplates", "P61", message);
     }
     let replicas = replicas(object, spec.replicas, report);

@@ -179,7 +179,7 @@ fn restarts_go_on_without_executord_and_launcher() {
     daemon.start_again();
     assert_eq!(daemon.api.get("alone").unwrap().restart, waiting.restart);
     let shown = cli::run(&daemon.socket(), &["ps"]).stdout;
-    assert!(shown.contains("running (restart 2 waits)"), "{shown}");
+    assert!(shown.contains("running (restart 2 pending)"), "{shown}");
     let stopped = daemon.api.stop("alone", None).unwrap();
     let stopped = if stopped.result.is_some() { stopped } else { daemon.api.wait("alone").unwrap() };
     assert_eq!((exit(&stopped), ending(&stopped).stopped, &ending(&stopped).failure), (Ok(4), true, &None));

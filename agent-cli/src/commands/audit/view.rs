@@ -107,8 +107,10 @@ pub(crate) fn human(findings: &Findings, about: &About, style: Style) -> String 
     text += &statement(findings);
     let (verdict, role) = match findings.is_clean() {
         true => ("Nothing is left.", Role::Good),
-        false if !findings.left.is_empty() => ("Something is left.", Role::Bad),
-        false if !findings.astray.is_empty() => ("Nothing is left, but something was where it must not be.", Role::Bad),
+        false if !findings.left.is_empty() => ("A canary is left.", Role::Bad),
+        false if !findings.astray.is_empty() => {
+            ("Nothing is left, but a canary was found where it must not be.", Role::Bad)
+        }
         false => ("Nothing was found, but the search was incomplete.", Role::Bad),
     };
     text + &style.paint(role, verdict) + "\n"
@@ -125,7 +127,7 @@ fn statement(findings: &Findings) -> String {
     if searched.kernel_bytes > 0 {
         text += &format!(", and {} of the machine's memory", bytes(searched.kernel_bytes));
     }
-    text += "; any 31 bytes of a canary count, also in base64 and hexadecimal.\n";
+    text += "; any 31 bytes of a canary are a match, also in base64 and hexadecimal.\n";
     for one in &findings.unsearched {
         text += &format!("Not searched: {} ({})\n", plain(&one.what), plain(&one.why));
     }

@@ -67,7 +67,9 @@ pub(super) async fn get(session: &Session, source: &Source, to: &Path) -> Result
     let Source { id, live, contents, follow, .. } = source;
     let to_stdout = to.as_os_str() == "-";
     if to_stdout && std::io::stdout().is_terminal() {
-        return Err(Failure::Usage("standard output is a terminal: send the archive to a file or to tar".into()));
+        return Err(Failure::Usage(
+            "standard output is a terminal; redirect the archive to a file, or pipe it to tar".into(),
+        ));
     }
     let doing = format!("cp {id}:{}", plain(live));
     let mut archive = session.client.get_archive(id, live, *follow).await.doing(&doing)?;

@@ -63,8 +63,8 @@ impl CheckArgs {
         if !has_checks {
             let given = self.health_interval.is_some() || self.health_timeout.is_some();
             if given || self.health_retries.is_some() || (self.health_start_period.is_some() && !has_monitor) {
-                let why = "--health-interval, --health-timeout and --health-retries need a check; --health-start-period needs one, \
-                     or a monitor of --action";
+                let why = "--health-interval, --health-timeout and --health-retries need a check; --health-start-period needs a \
+                     check or a monitor of --action";
                 return Err(Failure::Usage(why.into()));
             }
         }

@@ -71,8 +71,8 @@ impl MemorySwap {
     pub(crate) fn beyond(self, memory: u64) -> Result<i64, Failure> {
         let Self::Total(total) = self else { return Ok(-1) };
         let beyond = total.checked_sub(memory).ok_or_else(|| {
-            let why = "is memory and swap together; give as much as --memory for no swap";
-            Failure::Usage(format!("--memory-swap {total}: less than --memory {memory}; it {why}"))
+            let why = "it is the sum of memory and swap; use the value of --memory to disable swap";
+            Failure::Usage(format!("--memory-swap {total} is less than --memory {memory}: {why}"))
         })?;
         Ok(i64::try_from(beyond).unwrap_or(i64::MAX))
     }
@@ -145,9 +145,9 @@ fn by_name(device: &mut DeviceMount, known: &[v1::HostDevice]) -> Result<(), Str
     }
     let Some(found) = known.iter().find(|known| known.path == device.name) else {
         let list: Vec<String> = known.iter().map(|known| format!("{} ({})", known.name, known.path)).collect();
-        let list = if list.is_empty() { "it has none".to_owned() } else { format!("it has {}", list.join(", ")) };
+        let list = if list.is_empty() { "it has no devices".to_owned() } else { format!("it has {}", list.join(", ")) };
         return Err(plain(&format!(
-            "--device {}: not a device of executord's configuration; {list}. The operator adds one with [[devices]]",
+            "--device {}: not a device in executord's configuration; {list}. The operator adds devices with [[devices]]",
             device.name
         )));
     };
@@ -159,7 +159,7 @@ fn by_name(device: &mut DeviceMount, known: &[v1::HostDevice]) -> Result<(), Str
 /// name of a CDI device, in which colons have no meaning.
 fn device(text: &str) -> Result<DeviceMount, String> {
     let how =
-        "a device is NAME, NAME:PATH or NAME:PATH:rwm, such as fuse:/dev/fuse:rw; or of CDI, vendor.com/class=name";
+        "a device is NAME, NAME:PATH or NAME:PATH:rwm, such as fuse:/dev/fuse:rw; or a CDI name, vendor.com/class=name";
     if text.contains('=') && !text.starts_with('/') {
         return Ok(DeviceMount { name: text.to_owned(), ..DeviceMount::default() });
     }
@@ -180,7 +180,7 @@ fn device(text: &str) -> Result<DeviceMount, String> {
 
 /// Parses `all`, a number, or `device=NAME,...`, which docker users write in quotes.
 fn gpus(text: &str) -> Result<Gpus, String> {
-    let how = || format!("GPUs are all, a number from 1 to {GPUS_MAX}, or device=NAME,..., such as device=0,1");
+    let how = || format!("use `all`, a number from 1 to {GPUS_MAX}, or device=NAME,..., such as device=0,1");
     let bare = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
     if bare == "all" {
         return Ok(Gpus(vec!["all".to_owned()]));
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!((&*asked.name, &*asked.path), ("fuse", "/dev/x"));
         let reported = by_name(&mut device("/dev/mem").unwrap(), &known).unwrap_err();
         assert!(reported.contains("--device /dev/mem") && reported.contains("fuse (/dev/fuse)"), "{reported}");
-        assert!(by_name(&mut device("/dev/mem").unwrap(), &[]).unwrap_err().contains("it has none"));
+        assert!(by_name(&mut device("/dev/mem").unwrap(), &[]).unwrap_err().contains("it has no devices"));
         by_name(&mut device("other").unwrap(), &known).unwrap();
     }
 

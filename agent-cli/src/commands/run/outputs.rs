@@ -47,11 +47,11 @@ impl OutputArgs {
         let declared = !self.output.is_empty() || self.output_dir.is_some();
         match (&self.output_to, declared) {
             (Some(_), false) => usage("--output-to needs --output or --output-dir, which name the files to fetch"),
-            (Some(to), true) if to.as_os_str() == "-" => {
-                usage("--output-to is a directory; --keep and `agent-cli cp ID:PATH -` write a file to standard output")
-            }
+            (Some(to), true) if to.as_os_str() == "-" => usage(
+                "--output-to must be a directory; to write a file to standard output, use --keep and `agent-cli cp ID:PATH -`",
+            ),
             (Some(_), true) if detach => {
-                usage("--output-to and --detach exclude one another: `agent-cli cp` fetches outputs later")
+                usage("--output-to and --detach cannot be used together; fetch the outputs later with `agent-cli cp`")
             }
             (None, true) if !detach && !keep => usage(
                 "--output and --output-dir need --output-to DEST (or --keep, or --detach): outputs are deleted with \

@@ -69,7 +69,7 @@ impl ImageOfRun {
             })?,
             (Some(_), false) => {
                 return Err(Failure::Usage(
-                    "--entrypoint needs an image; without one the program is the first word".into(),
+                    "--entrypoint needs an image; without an image, the first word is the program".into(),
                 ));
             }
             (Some(program), true) => program,
@@ -89,7 +89,10 @@ impl ImageOfRun {
     /// Returns an error if a program is given.
     pub(crate) fn rootfs(&mut self, rootfs: Option<String>, command: &[String]) -> Result<String, Failure> {
         if let Some(word) = command.first() {
-            let why = format!("`{}`: with --action the programs are in the file", executor_cli_kit::text::plain(word));
+            let why = format!(
+                "`{}`: a program cannot be given with --action; the file of --action names the programs",
+                executor_cli_kit::text::plain(word)
+            );
             return Err(Failure::Usage(why));
         }
         Ok(match (self.image.take(), rootfs) {

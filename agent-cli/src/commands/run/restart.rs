@@ -34,7 +34,7 @@ impl RestartArgs {
             request.restart_policy = None;
             return match self.restart_delay.or(self.restart_delay_max) {
                 Some(_) => Err(Failure::Usage(
-                    "--restart-delay and --restart-delay-max need a restart: --restart always".into(),
+                    "--restart-delay and --restart-delay-max need a restart policy, such as --restart always".into(),
                 )),
                 None => Ok(()),
             };
@@ -58,7 +58,12 @@ fn policy(text: &str) -> Result<RestartPolicy, String> {
         ("on-failure", None) => (Mode::OnFailure, 0),
         ("on-failure", Some(retries)) => {
             let many = retries.parse().ok().filter(|many| *many > 0);
-            (Mode::OnFailure, many.ok_or_else(|| format!("{retries:?} is not a number of restarts; use on-failure:3"))?)
+            (
+                Mode::OnFailure,
+                many.ok_or_else(|| {
+                    format!("{retries:?} is not a number of restarts; use a form such as on-failure:3")
+                })?,
+            )
         }
         ("unless-stopped", _) => {
             return Err(

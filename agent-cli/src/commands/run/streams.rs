@@ -27,7 +27,7 @@ impl StreamArgs {
     /// Checks for conflicting flags. `sources` are the values of flags that may read standard input.
     pub(crate) fn check<'a>(&self, detach: bool, mut sources: impl Iterator<Item = &'a String>) -> Result<(), Failure> {
         if self.interactive && sources.any(|source| source.ends_with("=@-")) {
-            let why = "--interactive and a value of @- exclude one another: both read standard input";
+            let why = "--interactive and a value of @- cannot be used together: both read standard input";
             return Err(Failure::Usage(why.to_owned()));
         }
         if self.tty && !detach { terminal::require(self.interactive) } else { Ok(()) }

@@ -167,7 +167,7 @@ fn mount(text: &str) -> Result<Mounted, String> {
                 mode = Some(octal.ok_or_else(|| format!("{part} is not an octal mode such as 1777"))?);
             }
             ("gid", Some(value)) => {
-                gid = Some(value.parse().map_err(|_| format!("{part} is not the number of a group such as 1000"))?);
+                gid = Some(value.parse().map_err(|_| format!("{part} is not a numeric group id such as 1000"))?);
             }
             ("medium", Some("disk")) => medium = Some(empty_volume::Medium::Disk),
             ("medium", Some("memory")) => medium = Some(empty_volume::Medium::Memory),
@@ -177,7 +177,7 @@ fn mount(text: &str) -> Result<Mounted, String> {
             }
         }
     }
-    let path = target(path.ok_or("target is missing: target=/path")?)?;
+    let path = target(path.ok_or("target is missing; use target=/path")?)?;
     let is_empty = kind == "empty" || (kind == "volume" && from.is_none());
     if !is_empty && (medium.is_some() || gid.is_some())
         || !is_empty && kind != "tmpfs" && (size_bytes.is_some() || mode.is_some())
@@ -189,7 +189,7 @@ fn mount(text: &str) -> Result<Mounted, String> {
             let size_bytes = size_bytes.unwrap_or(0);
             return Ok(Mounted::Tmpfs(Tmpfs { path, size_bytes, mode, ..Tmpfs::default() }));
         }
-        ("tmpfs", _) => return Err("a tmpfs has no source, no subpath, and is not readonly".into()),
+        ("tmpfs", _) => return Err("type=tmpfs cannot be used with source, subpath or readonly".into()),
         ("empty" | "volume", None) => Source::Empty(EmptyVolume {
             medium: medium.unwrap_or(empty_volume::Medium::Disk).into(),
             size_bytes: size_bytes.unwrap_or(0),
@@ -203,14 +203,14 @@ fn mount(text: &str) -> Result<Mounted, String> {
             read_only = true;
             let reference = from_here(long(reference.to_owned()));
             if !is_image(&reference) {
-                return Err(format!("{reference:?} is not an image"));
+                return Err(format!("{reference:?} is not an image reference"));
             }
             Source::Image(ImageVolume { reference })
         }
         ("pod", Some(name)) => Source::Pod(PodVolumeName { name: name.to_owned() }),
-        ("pod", None) => return Err("source is missing: source=NAME, a volume of the pod".into()),
-        ("image", None) => return Err("source is missing: source=IMAGE".into()),
-        ("empty", Some(_)) => return Err("an empty volume has no source".into()),
+        ("pod", None) => return Err("source is missing; use source=NAME with a volume of the pod".into()),
+        ("image", None) => return Err("source is missing; use source=IMAGE".into()),
+        ("empty", Some(_)) => return Err("type=empty cannot be used with source".into()),
         _ => return Err(format!("unknown type={kind}; use volume, bind, image, pod, tmpfs or empty")),
     };
     Ok(Mounted::Volume(VolumeMount { path, source: Some(source), sub_path: sub_path.to_owned(), read_only }))

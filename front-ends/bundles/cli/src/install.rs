@@ -39,13 +39,11 @@ pub(crate) enum InstallError {
     Installed { name: String, revision: u32 },
     #[error("{0} has no running revision: install it again, or uninstall it")]
     NotInstalled(String),
-    #[error("{0} does not follow a catalog: name the source of the bundle, or --catalog and --package")]
+    #[error("{0} was not installed from a catalog: name the source of the bundle, or --catalog and --package")]
     FollowsNothing(String),
     #[error("{name} has no revision {number} to roll back to")]
     NoRevision { name: String, number: String },
-    #[error(
-        "{source_text} has changed since revision {number} (it was {was}, it is {is}): a rollback to it is impossible"
-    )]
+    #[error("{source_text} has changed since revision {number} (from {was} to {is}): a rollback to it is not possible")]
     Changed { source_text: String, number: u32, was: String, is: String },
     #[error("the bundle cannot be installed")]
     Manifest(#[from] ManifestError),
@@ -101,7 +99,7 @@ impl<'a> Work<'a> {
     pub(crate) fn new(global: &'a Global, store: &StoreArgs) -> Result<Self, Failure> {
         if global.local {
             return Err(Failure::Usage(
-                "--local is not supported here: its executord ends with the command, and installations must not"
+                "--local is not supported here: its executord stops with the command, but installations must keep running"
                     .to_owned(),
             ));
         }

@@ -355,7 +355,7 @@ fn what_needs_an_api_server_is_refused_unless_it_may_be_left_out() {
     assert_eq!(condition(&status, "Installed"), ("False".into(), "BundleLoadFailed".into()));
     let shown = world.good(&["status", "demo"]);
     let line = shown.lines().find(|line| line.contains("BundleLoadFailed")).unwrap();
-    assert!(line.contains("Role r: no API server") && line.ends_with("revision 1 stays"), "{shown}");
+    assert!(line.contains("Role r: no API server") && line.ends_with("revision 1 remains installed"), "{shown}");
     assert_eq!(world.plays(), BTreeSet::from(["demo-r1".to_owned()]));
     world.good(&["upgrade", "demo", "one", "--partial"]);
     let status = world.good(&["--json", "status", "demo"]);

@@ -86,7 +86,7 @@ impl Csv {
         for name in ["displayName", "description", "minKubeVersion", "maturity", "replaces", "release"] {
             match at(node, &["spec", name]).map(|node| &node.value) {
                 None | Some(Value::Null | Value::Text(_)) => {}
-                Some(other) => wrong("CSV", format!("spec.{name} is {}; text is needed", other.kind())),
+                Some(other) => wrong("CSV", format!("spec.{name} is {}; it must be a string", other.kind())),
             }
         }
         if object.api_version.is_empty() {
@@ -116,7 +116,7 @@ impl Csv {
                 wrong("CSV", format!("spec.version {version:?} is not a semantic version"));
             }
             Some(Value::Text(_)) => {}
-            Some(other) => wrong("CSV", format!("spec.version is {}; text is needed", other.kind())),
+            Some(other) => wrong("CSV", format!("spec.version is {}; it must be a string", other.kind())),
         }
         match text(node, &["spec", "minKubeVersion"]).trim() {
             "" => odd("has no spec.minKubeVersion".to_owned()),
@@ -139,7 +139,8 @@ impl Csv {
         annotations(node, &definitions, &mut wrong, &mut odd);
         let release = text(node, &["spec", "release"]);
         if at(node, &["spec", "release"]).and_then(Node::text).is_some_and(|release| !range::is_release(release)) {
-            let needed = "it must be identifiers of letters, digits and `-` with dots between them, and a number has no leading zero";
+            let needed =
+                "use identifiers of letters, digits and `-`, separated by dots; numbers must not have leading zeros";
             wrong("CSV", format!("spec.release {release:?} is not valid: {needed}"));
         }
         if !release.is_empty() && !text(node, &["metadata", "annotations", "olm.substitutesFor"]).is_empty() {
@@ -218,14 +219,14 @@ fn install_modes(node: &Node, wrong: &mut impl FnMut(&'static str, String)) {
         return wrong("B12", "has no spec.installModes".to_owned());
     }
     if !modes.iter().any(|mode| is_true(mode.get("supported"))) {
-        wrong("B12", "supports none of its spec.installModes".to_owned());
+        wrong("B12", "has no supported install mode in spec.installModes".to_owned());
     }
     let converts = list(node, &["spec", "webhookdefinitions"])
         .iter()
         .any(|webhook| !list(webhook, &["conversionCRDs"]).is_empty());
     let is_all = |mode: &Node| text(mode, &["type"]) == "AllNamespaces";
     if converts && modes.iter().any(|mode| is_all(mode) != is_true(mode.get("supported"))) {
-        wrong("B12", "has conversion webhooks, which permit only the install mode AllNamespaces".to_owned());
+        wrong("B12", "has conversion webhooks, which are only allowed with the install mode AllNamespaces".to_owned());
     }
 }
 
@@ -242,7 +243,7 @@ fn annotations(
             wrong("CSV", format!("the annotation {key} must be written {right}"));
         }
         if *key == "olm.properties" {
-            odd("has the annotation olm.properties: properties belong into metadata/properties.yaml".to_owned());
+            odd("has the annotation olm.properties: move the properties to metadata/properties.yaml".to_owned());
         }
     }
     let find = |name: &str| all.iter().find(|(key, _)| *key == name).map(|(_, node)| node.text().unwrap_or_default());

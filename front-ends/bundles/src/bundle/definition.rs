@@ -32,11 +32,11 @@ pub(super) fn evaluate(object: &Object, faults: &mut Faults, warnings: &mut Vec<
         "apiextensions.k8s.io/v1" => false,
         "apiextensions.k8s.io/v1beta1" => true,
         other => {
-            return wrong(format!("has the apiVersion {other:?}; apiextensions.k8s.io/v1 or v1beta1 is needed"));
+            return wrong(format!("has the apiVersion {other:?}; it must be apiextensions.k8s.io/v1 or v1beta1"));
         }
     };
     if old {
-        let message = format!("{}: API servers from 1.22 on do not have {}", object.name, object.api_version);
+        let message = format!("{}: Kubernetes 1.22 and later do not support {}", object.name, object.api_version);
         warnings.push(Fault { place: place.clone(), rule: "B9", message });
     }
     let empty = Node { value: Value::Null, place: object.node.place };
@@ -97,7 +97,7 @@ fn names(object: &Object, spec: &Node, wrong: &mut impl FnMut(String)) {
         // Kinds may have upper case.
         let folded = if name.ends_with("ind") { value.to_lowercase() } else { value.to_owned() };
         if !is_word(&folded) {
-            let needed = "must be at most 63 of a-z, 0-9 and `-`, beginning with a letter";
+            let needed = "must be at most 63 characters of a-z, 0-9 and `-`, beginning with a letter";
             wrong(format!("spec.names.{name} {value:?} {needed}"));
         }
     }
@@ -117,7 +117,9 @@ fn judge_versions(spec: &Node, old: bool, wrong: &mut impl FnMut(String)) {
     let alone = Some(single).filter(|_| all.is_empty());
     for name in all.iter().map(|version| text(version, &["name"])).chain(alone) {
         if !is_word(name) {
-            wrong(format!("the version {name:?} must be at most 63 of a-z, 0-9 and `-`, beginning with a letter"));
+            wrong(format!(
+                "the version {name:?} must be at most 63 characters of a-z, 0-9 and `-`, beginning with a letter"
+            ));
         }
         if !seen.insert(name) {
             wrong(format!("has the version {name} twice"));
@@ -125,7 +127,7 @@ fn judge_versions(spec: &Node, old: bool, wrong: &mut impl FnMut(String)) {
     }
     let count = all.iter().filter(|version| is_true(version, "storage")).count();
     if !all.is_empty() && count != 1 {
-        wrong(format!("has {count} versions with storage: true; one is needed"));
+        wrong(format!("has {count} versions with storage: true; exactly one is required"));
     }
     if let (false, Some(first)) = (single.is_empty(), all.first())
         && text(first, &["name"]) != single

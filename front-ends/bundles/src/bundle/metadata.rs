@@ -136,7 +136,7 @@ fn evaluate(found: &Metadata, detected: &str, faults: &mut Faults) {
         faults.add(
             METADATA,
             "B5",
-            format!("the annotation {PREFIX}channels.v1 is empty: at least one channel is needed"),
+            format!("the annotation {PREFIX}channels.v1 is empty: at least one channel is required"),
         );
     }
 }

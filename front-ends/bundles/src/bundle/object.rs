@@ -66,9 +66,9 @@ pub(super) fn no_texts(node: &Node, path: &[&str]) -> Vec<(String, String)> {
         Some(Value::Map(entries)) => entries
             .iter()
             .filter(|(_, node)| !matches!(node.value, Value::Null | Value::Text(_)))
-            .map(|(key, node)| (format!("[{:?}]", key.name), format!("{}; text is needed", node.value.kind())))
+            .map(|(key, node)| (format!("[{:?}]", key.name), format!("{}; it must be a string", node.value.kind())))
             .collect(),
-        Some(other) => vec![(String::new(), format!("{}; a mapping is needed", other.kind()))],
+        Some(other) => vec![(String::new(), format!("{}; it must be a mapping", other.kind()))],
     }
 }
 
@@ -135,7 +135,7 @@ pub(super) fn flatten(list: Object, objects: &mut Vec<Object>, faults: &mut Faul
         let line = item.place.line;
         match object(&file, line, item) {
             Ok(Some(item)) => flatten(item, objects, faults),
-            Ok(None) => faults.add(format!("{file}:{line}"), "P3", "is null; an object is needed"),
+            Ok(None) => faults.add(format!("{file}:{line}"), "P3", "is null; it must be an object"),
             Err(why) => faults.add(format!("{file}:{line}"), "P3", why),
         }
     }
@@ -145,12 +145,12 @@ fn object(file: &str, line: usize, node: Node) -> Result<Option<Object>, String>
     match &node.value {
         Value::Null => return Ok(None),
         Value::Map(_) => {}
-        other => return Err(format!("is {}; an object is needed", other.kind())),
+        other => return Err(format!("is {}; it must be an object", other.kind())),
     }
     let field = |path: &[&str]| match at(&node, path).map(|node| &node.value) {
         None | Some(Value::Null) => Ok(String::new()),
         Some(Value::Text(text)) => Ok(text.to_string()),
-        Some(other) => Err(format!("{} is {}; text is needed", path.join("."), other.kind())),
+        Some(other) => Err(format!("{} is {}; it must be a string", path.join("."), other.kind())),
     };
     let (api_version, kind, name) = (field(&["apiVersion"])?, field(&["kind"])?, field(&["metadata", "name"])?);
     if kind.is_empty() {

@@ -9,7 +9,7 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
     let mut faults = Faults::default();
     if !files.has_directory(MANIFESTS) {
         let what =
-            if files.files.contains_key(MANIFESTS) { "is a file; a directory is needed" } else { "does not exist" };
+            if files.files.contains_key(MANIFESTS) { "is a file; it must be a directory" } else { "does not exist" };
         faults.add(MANIFESTS, "P1", what);
         return Err(faults);
     }
@@ -17,7 +17,7 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
     for (name, content) in files.below(MANIFESTS) {
         let path = format!("{MANIFESTS}/{name}");
         if name.contains('/') {
-            faults.add(path, "P2", "is in a sub-directory; manifests/ must be flat");
+            faults.add(path, "P2", "is in a subdirectory of manifests/, which is not allowed");
             continue;
         }
         for object in object::read(&path, content, false, "P3", &mut faults) {
@@ -25,7 +25,7 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
         }
     }
     for directory in files.empty_directories(MANIFESTS) {
-        faults.add(directory, "P2", "is a sub-directory; manifests/ must be flat");
+        faults.add(directory, "P2", "is a subdirectory of manifests/, which is not allowed");
     }
     if objects.is_empty() && faults.is_empty() {
         faults.add(MANIFESTS, "P3", "has no object");

@@ -81,11 +81,11 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
     let at_top = files.files.iter().filter(|_| bare).map(|(name, content)| (name.clone(), &**name, &**content));
     for (path, name, content) in in_manifests.chain(at_top) {
         if name.contains('/') {
-            faults.add(path, "B15", "is in a sub-directory; manifests must be flat");
+            faults.add(path, "B15", "is in a subdirectory, which is not allowed for manifests");
             continue;
         }
         if bare && name.starts_with('.') {
-            faults.add(path, "B15", "is hidden; every file of the manifests counts");
+            faults.add(path, "B15", "is a hidden file; every file in the directory must be a manifest");
             continue;
         }
         let before = faults.count();
@@ -96,7 +96,7 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
         objects.extend(read);
     }
     for directory in files.empty_directories(if bare { "" } else { MANIFESTS }) {
-        faults.add(directory, "B15", "is a sub-directory; manifests must be flat");
+        faults.add(directory, "B15", "is a subdirectory, which is not allowed for manifests");
     }
     let mut warnings = Vec::new();
     let detected = if objects.iter().any(|object| object.kind == CSV) { "registry+v1" } else { "plain+v0" };
@@ -118,7 +118,7 @@ pub(super) fn read(files: &Files) -> Result<Bundle, Faults> {
     let csv = match &descriptions[..] {
         [one] => Some(Csv::read(one, &mut faults, &mut warnings)),
         [] => {
-            faults.add(MANIFESTS, "B6", format!("has no {CSV}; exactly one is needed"));
+            faults.add(MANIFESTS, "B6", format!("has no {CSV}; exactly one is required"));
             None
         }
         [first, second, ..] => {
@@ -202,12 +202,12 @@ fn object_meta(object: &Object, faults: &mut Faults, warnings: &mut Vec<Fault>) 
         faults.add(object.place(), "B11", format!("{} {:?}: metadata.{message}", object.kind, object.name));
     };
     if object.name.is_empty() {
-        wrong("name is missing; generateName does not replace it".to_owned());
+        wrong("name is missing; generateName cannot be used instead".to_owned());
     }
     for field in ["namespace", "generateName"] {
         match object::at(&object.node, &["metadata", field]).map(|node| &node.value) {
             None | Some(executor_yaml::Value::Null | executor_yaml::Value::Text(_)) => {}
-            Some(other) => wrong(format!("{field} is {}; text is needed", other.kind())),
+            Some(other) => wrong(format!("{field} is {}; it must be a string", other.kind())),
         }
     }
     if !text(&object.node, &["metadata", "namespace"]).is_empty() {

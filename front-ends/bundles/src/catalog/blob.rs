@@ -283,7 +283,7 @@ impl From<BundleFields> for BundleBlob {
             [package] => {
                 if package.package_name != bundle.package {
                     faults
-                        .push(("C6", format!("its olm.package property is of the package {:?}", package.package_name)));
+                        .push(("C6", format!("its olm.package property names the package {:?}", package.package_name)));
                 }
                 match range::version(&package.version) {
                     Ok(version) => {
@@ -301,7 +301,9 @@ impl From<BundleFields> for BundleBlob {
                 }
                 bundle.release = package.release.clone();
             }
-            other => faults.push(("C6", format!("has {} olm.package properties; one is needed", other.len()))),
+            other => {
+                faults.push(("C6", format!("has {} olm.package properties; exactly one is required", other.len())))
+            }
         }
         let related = fields.related.iter().enumerate();
         let related = related.map(|(index, related)| (format!("relatedImages[{index}].image"), &related.image));

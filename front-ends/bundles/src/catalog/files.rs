@@ -27,9 +27,9 @@ pub enum FilesError {
     Pattern { path: PathBuf, why: String },
     #[error("{} is neither a file nor a directory", .0.display())]
     Kind(PathBuf),
-    #[error("{} is a link that leads out of the catalog", .0.display())]
+    #[error("{} is a symbolic link to a path outside the catalog", .0.display())]
     Link(PathBuf),
-    #[error("{} has more than {FILES_MAX} files, or directories more than {DEPTH_MAX} deep", .0.display())]
+    #[error("{} has more than {FILES_MAX} files, or directories nested more than {DEPTH_MAX} levels deep", .0.display())]
     TooMany(PathBuf),
 }
 
@@ -115,7 +115,7 @@ impl Walk<'_> {
             let below = file.parent().and_then(|directory| path.strip_prefix(directory).ok()).unwrap_or(path);
             let found = patterns.is_left_out(below.as_os_str().as_bytes(), is_directory, &mut self.steps);
             if self.steps.is_exceeded() {
-                let why = "the patterns take too many comparisons for the files of the catalog".to_owned();
+                let why = "matching the patterns with the catalog's files takes too many comparisons".to_owned();
                 return Err(FilesError::Pattern { path: file.clone(), why });
             }
             match found {
@@ -140,7 +140,7 @@ fn patterns(path: &Path) -> Result<Patterns, FilesError> {
         // A directory with that name holds no patterns, as in git.
         Ok(metadata) if metadata.is_dir() => Ok(Patterns::default()),
         Ok(_) => {
-            let why = format!("is not a file of at most {IGNORE_MAX} bytes");
+            let why = format!("must be a regular file of at most {IGNORE_MAX} bytes");
             Err(FilesError::Pattern { path: path.to_owned(), why })
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Patterns::default()),

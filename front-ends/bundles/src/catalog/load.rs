@@ -221,12 +221,12 @@ impl Objects {
             format!("{file} excludes {count} files or directories")
         });
         let found = match (self.listing.files.len(), self.objects.len()) {
-            (0, _) => "no file is read".to_owned(),
-            (files, 0) => format!("{files} files hold no object"),
-            (_, objects) => format!("none of {objects} objects is an olm.package"),
+            (0, _) => "no files were read".to_owned(),
+            (files, 0) => format!("{files} files contain no objects"),
+            (_, objects) => format!("none of the {objects} objects is an olm.package"),
         };
         let reasons: Vec<_> = std::iter::once(found).chain(left_out.take(REASONS_MAX)).collect();
-        format!("there are no packages: {}", reasons.join("; "))
+        format!("the catalog has no packages: {}", reasons.join("; "))
     }
 
     /// Returns the place of an object for messages.

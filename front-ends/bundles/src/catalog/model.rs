@@ -159,7 +159,7 @@ impl Building {
             return self.faults.add(place, "C4", "the package has no name");
         }
         if !is_label(name) {
-            self.faults.add(&*place, "C4", format!("package {name:?}: the name must be 1 to 63 of a-z, 0-9 and `-`, and begin and end with a letter or digit"));
+            self.faults.add(&*place, "C4", format!("package {name:?}: the name must be 1 to 63 characters of a-z, 0-9 and `-`, and begin and end with a letter or digit"));
         }
         if self.catalog.packages.contains_key(name) {
             return self.faults.add(place, "C4", format!("package {name:?} occurs twice"));
@@ -281,7 +281,9 @@ impl Building {
             let message = Some(entry.message.clone());
             match &**schema {
                 blob::PACKAGE if referred.is_empty() => package.deprecation = message,
-                blob::PACKAGE => wrong(format!("deprecates the package by a name, {referred:?}: it must be empty")),
+                blob::PACKAGE => {
+                    wrong(format!("deprecates the package, but sets the name {referred:?}; the name must be empty"))
+                }
                 blob::CHANNEL => match package.channels.get_mut(referred) {
                     Some(channel) => channel.deprecation = message,
                     None => wrong(format!("deprecates the channel {referred:?}, which does not exist")),
@@ -294,7 +296,9 @@ impl Building {
                     }
                 }
                 "" => wrong("has no reference.schema".to_owned()),
-                other => wrong(format!("deprecates a {other:?}: only packages, channels and bundles can be")),
+                other => {
+                    wrong(format!("deprecates a {other:?}; only packages, channels and bundles can be deprecated"))
+                }
             }
         }
     }

@@ -28,9 +28,9 @@ pub enum SplitError {
     Read(#[source] io::Error),
     #[error("line {line}: the document that begins here has more than {DOCUMENT_MAX} bytes")]
     TooLarge { line: u64 },
-    #[error("line {line}: `---` is followed by more than a comment")]
+    #[error("line {line}: only a comment may follow `---`")]
     Separator { line: u64 },
-    #[error("line {line}: the JSON object that begins here does not end")]
+    #[error("line {line}: the JSON object that begins here is not closed")]
     Unfinished { line: u64 },
 }
 
@@ -262,8 +262,8 @@ mod tests {
                 }
             }
         };
-        assert_eq!(error("\n{\"a\": 1"), "line 2: the JSON object that begins here does not end");
-        assert_eq!(error("a: 1\n---b\n"), "line 2: `---` is followed by more than a comment");
+        assert_eq!(error("\n{\"a\": 1"), "line 2: the JSON object that begins here is not closed");
+        assert_eq!(error("a: 1\n---b\n"), "line 2: only a comment may follow `---`");
     }
 
     #[test]

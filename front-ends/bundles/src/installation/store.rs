@@ -24,7 +24,7 @@ pub enum StoreError {
     Broken { path: PathBuf, why: String },
     #[error("{0}")]
     Name(String),
-    #[error("another agent-cli works on {0}")]
+    #[error("another agent-cli command is working on {0}")]
     Busy(String),
     #[error("there is no installation {0:?}")]
     Missing(String),

@@ -31,7 +31,7 @@ pub(super) fn parse(text: &str) -> Result<Source, SourceError> {
     }
     let repository = if repository.starts_with("https://") {
         if repository.contains(['@', ' ']) || repository.chars().any(is_harmful) {
-            return Err(wrong("a URL with a user or a space is refused"));
+            return Err(wrong("the URL must not contain a user name or a space"));
         }
         repository.to_owned()
     } else if repository.contains("://") || repository.starts_with('-') {
@@ -77,7 +77,7 @@ fn init(digits: usize) -> Result<tempfile::TempDir, SourceError> {
         command.arg("--object-format=sha256");
     }
     command.arg(own.path());
-    run(command, &Limits::READ, "make a repository")?;
+    run(command, &Limits::READ, "create a repository")?;
     Ok(own)
 }
 

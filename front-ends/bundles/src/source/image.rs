@@ -126,7 +126,7 @@ fn blob(root: &Path, digest: &str) -> Result<PathBuf, SourceError> {
         Some(("sha256", hex)) if hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()) => {
             Ok(root.join("blobs/sha256").join(hex))
         }
-        _ => Err(SourceError::Image(format!("the digest {digest:?} is not one of SHA-256"))),
+        _ => Err(SourceError::Image(format!("the digest {digest:?} is not a SHA-256 digest"))),
     }
 }
 
@@ -136,7 +136,7 @@ fn checked(root: &Path, digest: &str) -> Result<Vec<u8>, SourceError> {
     if format!("sha256:{}", hex::encode(Sha256::digest(&bytes))) == digest {
         Ok(bytes)
     } else {
-        Err(SourceError::Image(format!("the blob {digest} has another digest")))
+        Err(SourceError::Image(format!("the content of the blob {digest} does not match its digest")))
     }
 }
 
@@ -158,7 +158,7 @@ fn layout(root: &Path, name: Option<&str>, sink: &mut Sink) -> Result<Files, Sou
         let names: Vec<&str> =
             index.manifests.iter().flat_map(|it| it.annotations.get(NAMES[0])).map(String::as_str).collect();
         return Err(SourceError::Image(format!(
-            "{} has {} images of that name; name one of: {}",
+            "{} has {} matching images; name one of: {}",
             root.display(),
             found.len(),
             names.join(", ")
@@ -192,7 +192,10 @@ fn layout(root: &Path, name: Option<&str>, sink: &mut Sink) -> Result<Files, Sou
         };
         io::copy(&mut hashed, &mut io::sink()).map_err(|error| SourceError::Read(path.clone(), error))?;
         if format!("sha256:{}", hex::encode(hashed.hasher.finalize())) != layer.digest {
-            return Err(SourceError::Image(format!("the layer {} has another digest", layer.digest)));
+            return Err(SourceError::Image(format!(
+                "the content of the layer {} does not match its digest",
+                layer.digest
+            )));
         }
         apply(&path, sink)?;
     }
@@ -216,7 +219,7 @@ fn saved(root: &Path, name: Option<&str>, sink: &mut Sink) -> Result<Files, Sour
     let called = |it: &&Saved| name.is_none_or(|name| it.repo_tags.iter().flatten().any(|tag| tag == name));
     let found: Vec<&Saved> = images.iter().filter(called).collect();
     let [image] = found[..] else {
-        return Err(SourceError::Image(format!("the archive has {} images of that name; name one", found.len())));
+        return Err(SourceError::Image(format!("the archive has {} matching images; name exactly one", found.len())));
     };
     let configuration = document(&root.join(name_within(image.config.as_bytes())?))?;
     for layer in image.layers.iter().take(LAYERS_MAX) {

@@ -36,7 +36,7 @@ fn c1_a_directory_without_files_is_a_catalog_without_packages() {
     let objects = load(dir.path(), false).unwrap();
     let catalog = Catalog::build(&objects).unwrap();
     assert!(objects.objects.is_empty() && catalog.packages.is_empty());
-    assert_eq!(catalog.warnings, ["there are no packages: no file is read"]);
+    assert_eq!(catalog.warnings, ["the catalog has no packages: no files were read"]);
 }
 
 #[test]
@@ -55,12 +55,12 @@ fn c2_catalog_without_packages_has_reason() {
     write(dir.path(), &[("catalog.yaml", GOOD), ("in/other.yaml", "schema: other\n"), ("in/.indexignore", "/x\n")]);
     assert!(warnings().is_empty());
     for (ignored, reason) in [
-        ("*", "no file is read; .indexignore excludes 2 files or directories"),
-        ("*.yaml", "no file is read; .indexignore excludes 2 files or directories"),
+        ("*", "no files were read; .indexignore excludes 2 files or directories"),
+        ("*.yaml", "no files were read; .indexignore excludes 2 files or directories"),
         ("/catalog.yaml", "none of 1 objects is an olm.package; .indexignore excludes 1 files or directories"),
     ] {
         write(dir.path(), &[(".indexignore", ignored)]);
-        assert_eq!(warnings(), [format!("there are no packages: {reason}")], "{ignored}");
+        assert_eq!(warnings(), [format!("the catalog has no packages: {reason}")], "{ignored}");
     }
 }
 

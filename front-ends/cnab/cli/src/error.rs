@@ -36,7 +36,7 @@ pub(crate) enum CnabError {
     Unreadable(usize),
     #[error("{0} is not installed")]
     NotInstalled(String),
-    #[error("another agent-cli works on {0}")]
+    #[error("another agent-cli command is working on {0}")]
     Busy(String),
     #[error("{name}: {status}{}{message}", if .message.is_empty() { "" } else { ": " })]
     Ended { name: String, status: &'static str, message: String, exit: u8 },

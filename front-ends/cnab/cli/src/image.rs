@@ -72,8 +72,8 @@ async fn replaced_and_verified(
     }
     if !is_on_disk(reference) {
         return Err(CnabError::Image(format!(
-            "{reference} cannot be verified against the bundle's contentDigest; --insecure-ignore-digest runs it all \
-             the same"
+            "{reference} cannot be verified against the bundle's contentDigest; --insecure-ignore-digest runs it \
+             anyway"
         ))
         .into());
     }
@@ -111,7 +111,7 @@ fn pinned(reference: &str, digest: Option<&str>) -> Result<String, CnabError> {
         (Some(digest), None) => Ok(format!("docker://{reference}@{digest}")),
         (Some(digest), Some((_, given))) if given == digest => Ok(format!("docker://{reference}")),
         (Some(digest), Some(_)) => Err(CnabError::Image(format!(
-            "{reference} has another digest than the contentDigest of the bundle's image ({digest})"
+            "the digest of {reference} differs from the contentDigest of the bundle's image ({digest})"
         ))),
     }
 }
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(pinned("a/b:1", None).unwrap(), "docker://a/b:1");
         assert_eq!(pinned("a/b:1", Some("sha256:1")).unwrap(), "docker://a/b:1@sha256:1");
         assert_eq!(pinned("a/b@sha256:1", Some("sha256:1")).unwrap(), "docker://a/b@sha256:1");
-        assert!(pinned("a/b@sha256:2", Some("sha256:1")).unwrap_err().to_string().contains("another digest"));
+        assert!(pinned("a/b@sha256:2", Some("sha256:1")).unwrap_err().to_string().contains("differs from"));
         let image = Image { digest: "sha256:1".into(), index_digest: "sha256:2".into(), ..Image::default() };
         assert!(verified(&image, "x", "sha256:1").is_ok() && verified(&image, "x", "sha256:2").is_ok());
         assert!(verified(&image, "x", "sha256:3").unwrap_err().to_string().contains("contentDigest"));

@@ -112,7 +112,7 @@ pub(crate) fn values(
         let definition = bundle.parameters.get(name).and_then(|it| bundle.definitions.get(&it.definition));
         if given.visible && bundle.is_write_only(name) {
             return Err(Failure::Usage(format!(
-                "--param {name}=...: the bundle calls it writeOnly, and everyone on this machine can read a command \
+                "--param {name}=...: the bundle declares it writeOnly, and everyone on this machine can read a command \
                  line; use {name}=@FILE, {name}=@- (standard input) or {name}=@env:VARIABLE"
             )));
         }

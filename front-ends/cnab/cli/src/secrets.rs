@@ -93,7 +93,7 @@ fn expand(path: &str, variable: &dyn Fn(&str) -> Option<String>) -> Result<Strin
             }
         };
         if name.is_empty() {
-            return Err(format!("{path}: no variable's name after `$`"));
+            return Err(format!("{path}: a variable name is missing after `$`"));
         }
         expanded.push_str(&variable(name).ok_or_else(|| format!("{path}: the environment has no {name}"))?);
         rest = left;
@@ -114,7 +114,7 @@ mod tests {
             ("$HOME/.kube/config", Ok("/root/.kube/config")),
             ("${HOME}x$HOME", Ok("/rootx/root")),
             ("$NOPE/x", Err("no NOPE")),
-            ("a$", Err("no variable's name")),
+            ("a$", Err("a variable name is missing")),
             ("${HOME", Err("not closed")),
         ];
         for (path, expected) in table {

@@ -54,7 +54,7 @@ pub(crate) async fn settle(
             (None, _) => continue,
             (Some(interrupts), _) => {
                 session.output.note(format!(
-                    "{}: {} of an earlier agent-cli still runs ({id}): waiting for it to finish",
+                    "{}: the action {}, started by an earlier agent-cli, is still running ({id}); waiting for it to finish",
                     plain(installation),
                     plain(&unfinished.claim.action),
                 ));

@@ -69,7 +69,7 @@ fn actions(bundle: &Bundle, wrong: &mut Violations, warnings: &mut Vec<String>) 
             wrong.add(&path, 35, "is the name of a built-in action; choose another");
         }
         if name.is_empty() || name.contains('\0') {
-            wrong.add(&path, 24, "is not a valid action name: it is empty or has a NUL");
+            wrong.add(&path, 24, "is not a valid action name: it is empty or contains a NUL");
         } else if !name.contains('.') {
             warnings.push(format!("{path}: the name of a custom action should have a dot (org.example.action)"));
         }
@@ -127,7 +127,7 @@ fn variable(at: &str, env: &str, wrong: &mut Violations) {
     if env.starts_with("CNAB_") {
         wrong.add(at, 33, format!("{env} begins with CNAB_, a prefix reserved for the runtime"));
     } else if env.is_empty() || env.contains(['=', '\0']) {
-        wrong.add(at, 29, format!("{env:?} is not a valid variable name: it is empty, or has a `=` or a NUL"));
+        wrong.add(at, 29, format!("{env:?} is not a valid variable name: it is empty, or contains `=` or a NUL"));
     }
 }
 
@@ -168,7 +168,10 @@ fn shared(places: &[Place<'_>], wrong: &mut Violations) {
                     wrong.add(
                         path,
                         32,
-                        format!("conflicts with {}/path: one is a file, and a directory of the other", first.at),
+                        format!(
+                            "conflicts with {}/path: one is a file, but also a parent directory of the other",
+                            first.at
+                        ),
                     );
                 }
             }
@@ -203,7 +206,7 @@ fn outputs(bundle: &Bundle, wrong: &mut Violations) {
     let sorted: Vec<_> = paths.iter().collect();
     for (path, at) in &sorted {
         if let Some((_, inner)) = sorted.iter().find(|(inner, _)| is_below(inner, path)) {
-            wrong.add((*at).clone(), 38, format!("is a file, and a directory of {inner}"));
+            wrong.add((*at).clone(), 38, format!("is a file, but also a parent directory of {inner}"));
         }
     }
 }

@@ -37,7 +37,7 @@ impl Claim {
         let action = text("action").unwrap_or_default();
         let declared = value.pointer("/bundle/actions").is_some_and(|actions| actions.get(action).is_some());
         if !action.is_empty() && !declared && !crate::action::BUILT_IN.contains(&action) && action != "unknown" {
-            wrong.add("/action", 6, "is neither built in nor an action of the bundle");
+            wrong.add("/action", 6, "is neither a built-in action nor an action of the bundle");
         }
         wrong.or(())?;
         Self::deserialize(value).map_err(|error| Violations::one("", 44, error.to_string()))

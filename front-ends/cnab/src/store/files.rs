@@ -27,7 +27,8 @@ pub(super) fn write(path: &Path, content: &[u8]) -> Result<(), StoreError> {
     let directory = path.parent().unwrap_or(Path::new("."));
     make_dir(directory)?;
     let mut random = [0; 8];
-    getrandom::fill(&mut random).map_err(|_| failed(path, "be written")(io::Error::other("no randomness")))?;
+    getrandom::fill(&mut random)
+        .map_err(|_| failed(path, "be written")(io::Error::other("the system's random number generator failed")))?;
     let partial = directory.join(format!("{PARTIAL}{}", hex::encode(random)));
     let result = (|| {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
@@ -54,7 +55,7 @@ fn make_dir(directory: &Path) -> Result<(), StoreError> {
     match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => {
-            made.map_err(failed(directory, "be made"))?;
+            made.map_err(failed(directory, "be created"))?;
             parent.map_or(Ok(()), sync_dir)
         }
     }

@@ -102,9 +102,9 @@ async fn rule_11_any_other_answer_fails_the_whole() {
         ok(&wrong)
     };
     let answers = [
-        (Reply { status: 500, ..ok(&good) }, "answers with status 500; 200 is required"),
-        (Reply { status: 201, ..ok(&good) }, "answers with status 201"),
-        (Reply { status: 204, ..ok(&good) }, "answers with status 204"),
+        (Reply { status: 500, ..ok(&good) }, "answered with status 500; it must be 200"),
+        (Reply { status: 201, ..ok(&good) }, "answered with status 201"),
+        (Reply { status: 204, ..ok(&good) }, "answered with status 204"),
         (Reply { status: 307, ..ok(&good) }, "redirects are not followed"),
         (Reply { content_type: Some("text/html".into()), ..ok(&good) }, "content type \"text/html\""),
         (Reply { content_type: Some("application/json-patch+json".into()), ..ok(&good) }, "content type"),
@@ -123,9 +123,9 @@ async fn rule_11_any_other_answer_fails_the_whole() {
             },
             "not a PodConventionContext",
         ),
-        (with("/metadata/name", json!("a")), "metadata.name: is \"a\"; b is required"),
+        (with("/metadata/name", json!("a")), "metadata.name: is \"a\"; it must be b"),
         (with("/kind", json!(1)), "not a PodConventionContext"),
-        (with("/kind", json!("PodIntent")), "kind: is \"PodIntent\"; PodConventionContext is required"),
+        (with("/kind", json!("PodIntent")), "kind: is \"PodIntent\"; it must be PodConventionContext"),
         (with("/apiVersion", json!("v1")), "apiVersion: is \"v1\""),
         (with("/status", json!({})), "not a PodConventionContext"),
         (with("/status", Value::Null), "not a PodConventionContext"),

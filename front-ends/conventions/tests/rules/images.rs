@@ -135,8 +135,8 @@ async fn rule_6_boms_that_are_named_and_cannot_be_read_fail() {
     let bills = layer(&[(SYFT, b"{}")]);
     for (labels, why) in [
         (json!({"io.buildpacks.app.sbom": DIGEST}), "it has no layer sha256:0123"),
-        (json!({"io.buildpacks.app.sbom": "sha256:x"}), "the diffID of its layer with SBOMs has 1 hexadecimal digits"),
-        (json!({"io.buildpacks.lifecycle.metadata": "canary"}), "is not the JSON of a lifecycle"),
+        (json!({"io.buildpacks.app.sbom": "sha256:x"}), "the diffID of its SBOM layer has 1 hexadecimal digits"),
+        (json!({"io.buildpacks.lifecycle.metadata": "canary"}), "is not valid lifecycle metadata in JSON"),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let reference = layout(dir.path(), &labels, std::slice::from_ref(&bills));

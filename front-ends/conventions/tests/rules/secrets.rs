@@ -102,7 +102,7 @@ async fn rule_14_a_value_stays_in_its_field() {
             Vec::new()
         });
         let reported = world.refused(&template()).await;
-        let expected = format!("convention a: {field}: has the value of a secret, which was in another field");
+        let expected = format!("convention a: {field}: contains the value of a secret from another field");
         assert!(reported.contains(&expected) && !reported.contains(VALUE), "{reported}");
     }
     // Within its field a placeholder may be moved, repeated and removed.
@@ -126,18 +126,18 @@ async fn rule_14_what_cannot_be_taken_out_is_refused() {
     let mut key = template();
     key["metadata"]["labels"] = json!({VALUE: "x"});
     let reported = world(true).convention("a", "", nothing).refused(&key).await;
-    assert!(reported.contains("has a key with a value of a secret"), "{reported}");
+    assert!(reported.contains("has a key that contains the value of a secret"), "{reported}");
     let mut forged = template();
     forged["spec"]["containers"][0]["args"] = json!(["__executor_secret_0__"]);
     let reported = world(true).convention("a", "", nothing).refused(&forged).await;
-    assert!(reported.starts_with("spec.containers.args: has the text __executor_secret_"), "{reported}");
+    assert!(reported.starts_with("spec.containers.args: contains __executor_secret_"), "{reported}");
     for forged in ["__executor_secret_0__", "__executor_secret_99__", "__executor_secret_"] {
         let world = world(true).convention("a", "", move |template: &mut Value, _: &Value| {
             template["metadata"]["annotations"]["x"] = json!(forged);
             Vec::new()
         });
         let reported = world.refused(&template()).await;
-        assert!(reported.contains("metadata.annotations.x: has the value of a secret"), "{reported}");
+        assert!(reported.contains("metadata.annotations.x: contains the value of a secret"), "{reported}");
     }
 }
 

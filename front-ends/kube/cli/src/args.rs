@@ -181,7 +181,10 @@ pub(crate) fn play_name(text: &str) -> Result<String, String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     match (1..=63).contains(&text.len()) && text.bytes().all(plain) && text.as_bytes()[0].is_ascii_alphanumeric() {
         true => Ok(text.to_owned()),
-        false => Err("must be 1 to 63 of A-Z, a-z, 0-9, `.`, `_` and `-`, beginning with a letter or a digit".into()),
+        false => {
+            Err("must be 1 to 63 characters of A-Z, a-z, 0-9, `.`, `_` and `-`, beginning with a letter or a digit"
+                .into())
+        }
     }
 }
 

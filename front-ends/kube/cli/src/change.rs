@@ -54,8 +54,8 @@ impl Change {
             Self::Complete => "some of its containers are missing".into(),
             Self::Rotate(names) => format!("files of {}", names.join(", ")),
             Self::Ask => "its secrets are compared when it is played".into(),
-            Self::Left => "it has changed and is replaced after it was removed by hand (OnDelete)".into(),
-            Self::Remove => "it is in none of the files".into(),
+            Self::Left => "it has changed, but is only replaced after it is removed manually (OnDelete)".into(),
+            Self::Remove => "no file contains it".into(),
             Self::Create | Self::Nothing => String::new(),
         }
     }

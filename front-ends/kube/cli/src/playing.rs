@@ -29,7 +29,7 @@ impl Playing<'_> {
     pub(crate) async fn prune(&mut self, play: &str, plan: &Plan) -> Result<(), Failure> {
         let ids: Vec<String> = superfluous(play, plan, &self.known).map(|pod| pod.pod.id.clone()).collect();
         for id in ids {
-            self.context.progress(format!("{id}: removed, because it is in none of the files"));
+            self.context.progress(format!("{id}: removed, because no file contains it"));
             self.remove(&id).await?;
         }
         Ok(())

@@ -59,10 +59,10 @@ fn find<'a>(known: &'a BTreeMap<String, KnownPod>, text: &str) -> Result<&'a Kno
     let found: Vec<&KnownPod> = known.values().filter(fits).collect();
     match found[..] {
         [pod] => Ok(pod),
-        [] => Err(KubeError::NoPod(format!("there is no pod {text} of a play"))),
+        [] => Err(KubeError::NoPod(format!("no play has a pod {text}"))),
         _ => {
             let all: Vec<String> = found.iter().map(|pod| format!("{}/{}", pod.namespace(), pod.name())).collect();
-            Err(KubeError::NoPod(format!("there are several pods {text}: {}", all.join(", "))))
+            Err(KubeError::NoPod(format!("several pods have the name {text}: {}", all.join(", "))))
         }
     }
 }

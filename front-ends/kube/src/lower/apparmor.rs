@@ -22,7 +22,7 @@ impl Lowering<'_> {
                     self.refuse(&path, "P47", format!("`{container}` is not a container of the pod"));
                 }
                 None if SECCOMP.iter().any(|beginning| name.starts_with(beginning)) => {
-                    let message = "is not read, as by Kubernetes since 1.27: use securityContext.seccompProfile";
+                    let message = "is ignored, as in Kubernetes since 1.27; use securityContext.seccompProfile";
                     self.warn(&path, "P47", message);
                 }
                 _ => {}
@@ -61,8 +61,7 @@ impl Lowering<'_> {
             ("Unconfined", _) => String::new(),
             ("Localhost", Some(profile)) => profile,
             _ => {
-                let message =
-                    "must be Localhost with a profile that the operator lends, or Unconfined: there is no default";
+                let message = "must be Localhost with a profile that the operator lends, or Unconfined; there is no default profile";
                 self.refuse(&path, "P47", message);
                 String::new()
             }

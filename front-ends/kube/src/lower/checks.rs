@@ -58,7 +58,7 @@ impl Lowering<'_> {
             let seconds = i64::from(delay) + i64::from(period) * i64::from(failures) + i64::from(timeout);
             if seconds > TIME_MAX {
                 let field = if container.startup_probe.is_some() { "startupProbe" } else { "livenessProbe" };
-                let message = format!("allows the start {seconds} s; at most {TIME_MAX}");
+                let message = format!("allows {seconds} s for the start; at most {TIME_MAX} s are allowed");
                 self.refuse(&format!("{path}.{field}"), "P34", message);
             }
             checks.start_timeout = Some(time(seconds.min(TIME_MAX)));
@@ -92,10 +92,10 @@ impl Lowering<'_> {
         let own = format!("{at}.terminationGracePeriodSeconds");
         match probe.termination_grace_period_seconds {
             Some(_) if field == "readinessProbe" => {
-                self.refuse(&own, "P36", "is not allowed for a readiness probe, which stops nothing");
+                self.refuse(&own, "P36", "is not allowed for a readiness probe, which never stops a container");
             }
             Some(..=0) => self.refuse(&own, "P36", "must be at least 1"),
-            Some(_) => self.warn(&own, "P36", "is ignored: the pod's own grace period holds"),
+            Some(_) => self.warn(&own, "P36", "is ignored: the pod's own grace period applies"),
             None => {}
         }
         let kinds = [probe.exec.is_some(), probe.http_get.is_some(), probe.tcp_socket.is_some(), probe.grpc.is_some()];
@@ -110,7 +110,7 @@ impl Lowering<'_> {
             check::Kind::Exec(ExecCheck { path, args: command, container_environment: true, ..ExecCheck::default() })
         } else if let Some(http) = &probe.http_get {
             if http.scheme.as_deref().is_some_and(|scheme| !matches!(scheme, "" | "HTTP")) {
-                self.refuse(&format!("{at}.httpGet.scheme"), "P38", "must be HTTP: checks do not speak TLS");
+                self.refuse(&format!("{at}.httpGet.scheme"), "P38", "must be HTTP: checks do not support TLS");
             }
             self.own_host(&format!("{at}.httpGet.host"), http.host.as_deref());
             let port = self.port(&format!("{at}.httpGet.port"), container, &http.port)?;
@@ -119,7 +119,7 @@ impl Lowering<'_> {
             let is_header =
                 |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
             for (index, _) in http.http_headers.iter().flatten().enumerate().filter(|(_, one)| !is_header(&one.name)) {
-                let message = "is not the name of a header: use A-Z, a-z, 0-9 and `-`";
+                let message = "is not a valid header name: use A-Z, a-z, 0-9 and `-`";
                 self.refuse(&format!("{at}.httpGet.httpHeaders[{index}].name"), "P38", message);
             }
             let headers = http.http_headers.iter().flatten();
@@ -144,7 +144,7 @@ impl Lowering<'_> {
 
     fn own_host(&mut self, at: &str, host: Option<&str>) {
         if host.is_some_and(|host| !host.is_empty() && host != "localhost" && host != "127.0.0.1") {
-            self.refuse(at, "P38", "is not supported: checks go to the pod itself");
+            self.refuse(at, "P38", "is not supported: checks connect to the pod itself");
         }
     }
 
@@ -194,7 +194,7 @@ impl Lowering<'_> {
         let handler = handler?;
         let kinds = kinds_of(handler);
         if kinds.len() > 1 {
-            self.refuse(at, "P32", format!("has {}; it must have one of them", kinds.join(" and ")));
+            self.refuse(at, "P32", format!("has {}; exactly one is allowed", kinds.join(" and ")));
             return None;
         }
         if let Some(exec) = &handler.exec {

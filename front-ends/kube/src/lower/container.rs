@@ -64,7 +64,7 @@ impl<'a> Lowering<'a> {
             let path = format!("{at}.lifecycle.stopSignal");
             match is_signal(signal) {
                 true => self.warn(&path, "P31", "is ignored: the image's own signal is sent"),
-                false => self.refuse(&path, "P31", "is not the name of a signal, such as SIGTERM"),
+                false => self.refuse(&path, "P31", "is not a valid signal name, such as SIGTERM"),
             }
         }
         let hooks_execute = [&post_start, &pre_stop].into_iter().any(|hook| matches!(hook, Some(Hook::Exec(_))));
@@ -145,7 +145,7 @@ impl<'a> Lowering<'a> {
             _ => self.refuse(
                 &format!("{at}.restartPolicy"),
                 "P24",
-                "is set for the pod: only Always of an init container, which makes it a sidecar, is supported",
+                "is only supported for init containers, with the value Always, which makes them sidecars",
             ),
         }
         let pod = self.spec.restart_policy.as_deref().filter(|policy| !policy.is_empty()).unwrap_or("Always");
@@ -187,8 +187,7 @@ impl<'a> Lowering<'a> {
             return;
         }
         if !docker::is_image(&image) {
-            let message =
-                if image.is_empty() { "is missing" } else { "is not the name of an image (InvalidImageName)" };
+            let message = if image.is_empty() { "is missing" } else { "is not a valid image name (InvalidImageName)" };
             self.refuse(&format!("{at}.image"), "P60", message);
             return;
         }
@@ -330,7 +329,7 @@ impl<'a> Lowering<'a> {
             for (key, value) in config.data.iter().filter(|(key, _)| !config.binary.contains(key)) {
                 let variable = format!("{prefix}{key}");
                 if !is_name(&variable) {
-                    self.refuse(&at, "P16", format!("the key `{key}` is not a valid name of a variable"));
+                    self.refuse(&at, "P16", format!("the key `{key}` is not a valid variable name"));
                     continue;
                 }
                 let place = format!("the key `{key}`");
@@ -360,7 +359,7 @@ impl<'a> Lowering<'a> {
             let at = format!("{at}.valueFrom");
             let kinds = kinds_of(source);
             if kinds.len() > 1 {
-                self.refuse(&at, "P17", format!("has {}; it must have one of them", kinds.join(" and ")));
+                self.refuse(&at, "P17", format!("has {}; exactly one is allowed", kinds.join(" and ")));
                 continue;
             }
             let (value, secret) = if let Some(key) = &source.config_map_key_ref {

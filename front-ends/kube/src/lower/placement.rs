@@ -16,7 +16,7 @@ use crate::workload::selector_faults;
 /// Message for an invalid affinity weight.
 const NOT_WEIGHT: &str = "must be 1 to 100";
 /// Message for an invalid label key.
-const NOT_KEY: &str = "is not the key of a label";
+const NOT_KEY: &str = "is not a valid label key";
 
 impl Lowering<'_> {
     /// Checks the fields of the pod that choose a node, its name and its order.
@@ -30,12 +30,12 @@ impl Lowering<'_> {
             ("serviceAccountName", &spec.service_account_name),
         ] {
             if name.as_ref().is_some_and(|name| !name.is_empty() && !is_subdomain(name)) {
-                let message = "is not a DNS subdomain: use a-z, 0-9, `-` and `.`, at most 253";
+                let message = "is not a DNS subdomain: use at most 253 characters of a-z, 0-9, `-` and `.`";
                 self.refuse(&format!("spec.{field}"), "P6", message);
             }
         }
         if spec.subdomain.as_ref().is_some_and(|name| !name.is_empty() && !is_label(name)) {
-            self.refuse("spec.subdomain", "P40", "is not a DNS label: use a-z, 0-9 and `-`, at most 63");
+            self.refuse("spec.subdomain", "P40", "is not a DNS label: use at most 63 characters of a-z, 0-9 and `-`");
         }
         if !matches!(spec.preemption_policy.as_deref(), None | Some("PreemptLowerPriority" | "Never")) {
             self.refuse("spec.preemptionPolicy", "P63", "must be PreemptLowerPriority or Never");
@@ -93,7 +93,7 @@ impl Lowering<'_> {
                 self.refuse(&operator_at, "P63", "must be Exists if there is no key");
             }
             "" | "Equal" if !is_label_value(value) => {
-                self.refuse(&format!("{at}.value"), "P63", "is not the value of a label");
+                self.refuse(&format!("{at}.value"), "P63", "is not a valid label value");
             }
             "Lt" | "Gt" if value.parse::<i64>().is_err() => {
                 self.refuse(&format!("{at}.value"), "P63", "must be a whole number for the operators Lt and Gt");
@@ -127,12 +127,16 @@ impl Lowering<'_> {
                 self.refuse(&format!("{at}.whenUnsatisfiable"), "P63", "must be DoNotSchedule or ScheduleAnyway");
             }
             if !seen.insert((&constraint.topology_key, &constraint.when_unsatisfiable)) {
-                self.refuse(&at, "P63", "has the topologyKey and whenUnsatisfiable of another constraint");
+                self.refuse(&at, "P63", "has the same topologyKey and whenUnsatisfiable as another constraint");
             }
             match constraint.min_domains {
                 Some(..=0) => self.refuse(&format!("{at}.minDomains"), "P63", "must be at least 1"),
                 Some(_) if constraint.when_unsatisfiable != "DoNotSchedule" => {
-                    self.refuse(&format!("{at}.minDomains"), "P63", "is for whenUnsatisfiable: DoNotSchedule");
+                    self.refuse(
+                        &format!("{at}.minDomains"),
+                        "P63",
+                        "is only allowed with whenUnsatisfiable: DoNotSchedule",
+                    );
                 }
                 _ => {}
             }
@@ -222,10 +226,10 @@ impl Lowering<'_> {
 /// Returns the fault of a rule about a node's labels.
 fn node_rule(rule: &NodeSelectorRequirement) -> Option<&'static str> {
     match (&*rule.operator, rule.values.as_ref().map_or(0, Vec::len)) {
-        ("In" | "NotIn", 0) => Some("has no values, which In and NotIn need"),
-        ("Exists" | "DoesNotExist", 1..) => Some("has values, which Exists and DoesNotExist do not take"),
-        ("Gt" | "Lt", count) if count != 1 => Some("must have one value, which Gt and Lt need"),
+        ("In" | "NotIn", 0) => Some("must have values for the operators In and NotIn"),
+        ("Exists" | "DoesNotExist", 1..) => Some("must not have values for the operators Exists and DoesNotExist"),
+        ("Gt" | "Lt", count) if count != 1 => Some("must have one value for the operators Gt and Lt"),
         ("In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt", _) => None,
-        _ => Some("has an operator that is none of In, NotIn, Exists, DoesNotExist, Gt and Lt"),
+        _ => Some("must have the operator In, NotIn, Exists, DoesNotExist, Gt or Lt"),
     }
 }

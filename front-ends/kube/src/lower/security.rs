@@ -49,7 +49,7 @@ impl Lowering<'_> {
             (None, None) => String::new(),
         };
         if non_root && uid == Some(0) {
-            self.refuse(&user_at, "P44", "is 0, and runAsNonRoot is set");
+            self.refuse(&user_at, "P44", "must not be 0 if runAsNonRoot is set");
         }
         let mut groups: Vec<String> = Vec::new();
         let mut fs_group = None;
@@ -73,14 +73,14 @@ impl Lowering<'_> {
         }
         let privileged = own.privileged == Some(true);
         if privileged && own.allow_privilege_escalation == Some(false) {
-            self.refuse(&at("allowPrivilegeEscalation"), "P46", "is false in a privileged container");
+            self.refuse(&at("allowPrivilegeEscalation"), "P46", "must not be false in a privileged container");
         }
         let adds = |name: &str| {
             let added = own.capabilities.as_ref().and_then(|capabilities| capabilities.add.as_ref());
             added.is_some_and(|added| added.iter().any(|one| one == name))
         };
         if own.allow_privilege_escalation == Some(false) && adds("CAP_SYS_ADMIN") {
-            let message = "is false, and the capability CAP_SYS_ADMIN is added";
+            let message = "must not be false if the capability CAP_SYS_ADMIN is added";
             self.refuse(&at("allowPrivilegeEscalation"), "P46", message);
         }
         request.privileged = privileged;

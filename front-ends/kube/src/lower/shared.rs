@@ -45,7 +45,11 @@ impl Lowering<'_> {
         };
         let hostname = match spec.hostname.as_deref().filter(|name| !name.is_empty()) {
             Some(name) if !is_label(name) => {
-                self.refuse("spec.hostname", "P40", "is not a DNS label: use a-z, 0-9 and `-`, at most 63");
+                self.refuse(
+                    "spec.hostname",
+                    "P40",
+                    "is not a DNS label: use at most 63 characters of a-z, 0-9 and `-`",
+                );
                 String::new()
             }
             Some(name) => name.to_owned(),
@@ -63,7 +67,7 @@ impl Lowering<'_> {
                 self.refuse(&format!("spec.securityContext.sysctls[{index}].name"), "P47", message);
             }
             if network == Network::Host && sysctl.name.replace('/', ".").starts_with("net.") {
-                let message = "changes the network, which is the host's";
+                let message = "is a network setting, which is not allowed on the host's network";
                 self.refuse(&format!("spec.securityContext.sysctls[{index}].name"), "P47", message);
             }
         }
@@ -94,7 +98,7 @@ impl Lowering<'_> {
             }
             for (at, name) in alias.hostnames.iter().flatten().enumerate() {
                 if !is_subdomain(name) {
-                    let message = "is not a DNS subdomain: use a-z, 0-9, `-` and `.`, at most 253";
+                    let message = "is not a DNS subdomain: use at most 253 characters of a-z, 0-9, `-` and `.`";
                     self.refuse(&format!("spec.hostAliases[{index}].hostnames[{at}]"), "P41", message);
                 }
                 hosts.push(ExtraHost { name: name.clone(), address: alias.ip.clone() });
@@ -140,19 +144,21 @@ impl Lowering<'_> {
             self.refuse(&format!("spec.dnsConfig.options[{index}].name"), "P42", "is missing");
         }
         if policy == Some("None") && servers.is_empty() {
-            self.refuse("spec.dnsConfig.nameservers", "P42", "is empty: dnsPolicy None needs one");
+            self.refuse("spec.dnsConfig.nameservers", "P42", "is empty: dnsPolicy None needs at least one");
         }
         if servers.len() > SERVERS_MAX {
-            let message = format!("has {}; at most {SERVERS_MAX}", servers.len());
+            let message = format!("has {} entries; at most {SERVERS_MAX} are allowed", servers.len());
             self.refuse("spec.dnsConfig.nameservers", "P42", message);
         }
         if servers.iter().any(|server| server.parse::<IpAddr>().is_err()) {
-            self.refuse("spec.dnsConfig.nameservers", "P42", "has one that is not an IP address");
+            self.refuse("spec.dnsConfig.nameservers", "P42", "has an entry that is not an IP address");
         }
         let bytes: usize = searches.iter().map(|search| search.len() + 1).sum();
         if searches.len() > SEARCHES_MAX || bytes > SEARCH_BYTES_MAX {
-            let message =
-                format!("has {} of {bytes} bytes; at most {SEARCHES_MAX} of {SEARCH_BYTES_MAX}", searches.len());
+            let message = format!(
+                "has {} entries with {bytes} bytes; at most {SEARCHES_MAX} entries with {SEARCH_BYTES_MAX} bytes are allowed",
+                searches.len()
+            );
             self.refuse("spec.dnsConfig.searches", "P42", message);
         }
         if policy != Some("None") {
@@ -183,7 +189,7 @@ impl Lowering<'_> {
             if let Some(name) = port.name.as_deref().filter(|name| !name.is_empty()) {
                 let at = format!("{path}.name");
                 if !is_port_name(name) {
-                    let message = "is not the name of a port: use 1 to 15 of a-z, 0-9 and `-`, with a letter";
+                    let message = "is not a valid port name: use 1 to 15 characters of a-z, 0-9 and `-`, at least one of them a letter";
                     self.refuse(&at, "P43", message);
                 } else if !names.insert((container, name)) {
                     self.refuse(&at, "P43", format!("`{name}` is the name of another port of the container"));
@@ -216,7 +222,7 @@ impl Lowering<'_> {
             };
             match network {
                 Network::Host if host_port != container_port => {
-                    let message = "is not the containerPort: on the host's network both are equal";
+                    let message = "must be equal to containerPort on the host's network";
                     self.refuse(&format!("{path}.hostPort"), "P43", message);
                     continue;
                 }

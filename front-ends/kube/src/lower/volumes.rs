@@ -43,7 +43,11 @@ impl Lowering<'_> {
         for (index, volume) in self.spec.volumes.iter().flatten().enumerate() {
             let at = format!("spec.volumes[{index}]");
             if !is_label(&volume.name) {
-                self.refuse(&format!("{at}.name"), "P6", "is not a DNS label: use a-z, 0-9 and `-`, at most 63");
+                self.refuse(
+                    &format!("{at}.name"),
+                    "P6",
+                    "is not a DNS label: use at most 63 characters of a-z, 0-9 and `-`",
+                );
             }
             let kind = self.volume(&at, volume, create);
             if volumes.insert(volume.name.clone(), kind).is_some() {
@@ -56,7 +60,7 @@ impl Lowering<'_> {
     fn volume(&mut self, at: &str, volume: &Volume, create: &mut CreatePodRequest) -> Kind {
         let kinds: Vec<String> = kinds_of(volume).into_iter().filter(|kind| kind != "name").collect();
         if kinds.len() > 1 {
-            self.refuse(at, "P59", format!("is {}; a volume is one of them", kinds.join(" and ")));
+            self.refuse(at, "P59", format!("has {}; exactly one is allowed", kinds.join(" and ")));
             return Kind::Refused;
         }
         if let Some(empty) = &volume.empty_dir {
@@ -140,7 +144,7 @@ impl Lowering<'_> {
             }
             let reference = source.reference.clone().unwrap_or_default();
             if !docker::is_image(&reference) {
-                self.refuse(&format!("{at}.image.reference"), "P59", "is not the name of an image");
+                self.refuse(&format!("{at}.image.reference"), "P59", "is not a valid image name");
                 return Kind::Refused;
             }
             return Kind::Image(
@@ -176,7 +180,8 @@ impl Lowering<'_> {
             return Kind::Refused;
         }
         if !matches!(kind, None | Some("" | "Directory")) {
-            let message = "must be empty or Directory: a volume is what the operator lends and what is there";
+            let message =
+                "must be empty or Directory: only existing directories that the operator lends can be mounted";
             self.refuse(&format!("{at}.type"), "P57", message);
             return Kind::Refused;
         }
@@ -198,7 +203,7 @@ impl Lowering<'_> {
                 read_only: volume.read_only,
             },
             None => {
-                let message = "does not lie in a directory that the operator lends (tables `volumes` and policy.host_paths of executord's configuration)";
+                let message = "is not in a directory that the operator lends (tables `volumes` and policy.host_paths of executord's configuration)";
                 self.refuse(&format!("{at}.path"), "P48", message);
                 Kind::Refused
             }

@@ -29,7 +29,7 @@ pub(super) fn cron_job(object: &Located, report: &mut Report) -> Option<Workload
         report.warn(origin, "spec.concurrencyPolicy", "P62", message);
     }
     if spec.time_zone.as_ref().is_some_and(|zone| !is_time_zone(zone)) {
-        let message = "is not the name of a time zone, such as Europe/Berlin";
+        let message = "is not a time zone name such as Europe/Berlin";
         report.refuse(origin, "spec.timeZone", "P62", message);
     }
     for (field, value, message) in [

@@ -50,7 +50,7 @@ pub(super) fn amount(
         }
     };
     let message = match number {
-        None => "is neither a whole number from 0 nor a share such as 25%",
+        None => "must be a whole number of 0 or more, or a percentage such as 25%",
         Some(101..) if is_share && path.ends_with("maxUnavailable") => "is more than 100%",
         Some(_) => return number,
     };

@@ -42,23 +42,23 @@ pub(crate) fn selector_faults(selector: &LabelSelector) -> Vec<(String, &'static
     let mut faults = Vec::new();
     for (key, value) in selector.match_labels.iter().flatten() {
         if !is_qualified(key) || !is_label_value(value) {
-            faults.push((format!("matchLabels['{}']", shown(key)), "is not a label"));
+            faults.push((format!("matchLabels['{}']", shown(key)), "is not a valid label"));
         }
     }
     for (index, rule) in selector.match_expressions.iter().flatten().enumerate() {
         let path = format!("matchExpressions[{index}]");
         let values = rule.values.as_deref().unwrap_or_default();
         if !is_qualified(&rule.key) {
-            faults.push((format!("{path}.key"), "is not the key of a label"));
+            faults.push((format!("{path}.key"), "is not a valid label key"));
         }
         if values.iter().any(|value| !is_label_value(value)) {
-            faults.push((format!("{path}.values"), "has one that is not the value of a label"));
+            faults.push((format!("{path}.values"), "has an entry that is not a valid label value"));
         }
         let fault = match (&*rule.operator, !values.is_empty()) {
-            ("In" | "NotIn", false) => "has no values, which In and NotIn need",
-            ("Exists" | "DoesNotExist", true) => "has values, which Exists and DoesNotExist do not take",
+            ("In" | "NotIn", false) => "must have values for the operators In and NotIn",
+            ("Exists" | "DoesNotExist", true) => "must not have values for the operators Exists and DoesNotExist",
             ("In" | "NotIn" | "Exists" | "DoesNotExist", _) => continue,
-            _ => "has an operator that is none of In, NotIn, Exists and DoesNotExist",
+            _ => "must have the operator In, NotIn, Exists or DoesNotExist",
         };
         faults.push((path, fault));
     }

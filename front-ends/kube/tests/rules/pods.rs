@@ -245,10 +245,10 @@ fn p43_ports() {
     );
     refuses(
         &pod("ports: [{containerPort: 80, hostPort: 8080}]", "hostNetwork: true"),
-        "P43 spec.containers[0].ports[0].hostPort: is not the containerPort",
+        "P43 spec.containers[0].ports[0].hostPort: must be equal to containerPort",
     );
     for (ports, begins) in [
-        ("{name: Web, containerPort: 80}", "P43 spec.containers[0].ports[0].name: is not the name of a port"),
+        ("{name: Web, containerPort: 80}", "P43 spec.containers[0].ports[0].name: is not a valid port name"),
         ("{name: '8080', containerPort: 80}", "P43 spec.containers[0].ports[0].name"),
         ("{name: a-port-with-a-long-name, containerPort: 80}", "P43 spec.containers[0].ports[0].name"),
         (

@@ -12,7 +12,7 @@ fn p1_documents_lists_and_order() {
     assert_eq!(variables(&run(&plan(&text)).env), [("X".to_owned(), "one".to_owned())]);
     let list = r#"{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"containers":[{"name":"x","image":"i:1"}]}},
         {"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"},"spec":{"containers":[{"name":"x","image":"i:1","env":[{"name":"A","value":1}]}]}}]}"#;
-    assert_eq!(refused(list), ["P3 spec.containers[0].env[0].value: is a number; it must be text: quote it"]);
+    assert_eq!(refused(list), ["P3 spec.containers[0].env[0].value: is a number; it must be a string: quote it"]);
     let found = judged(list, Strictness::Strict, &options()).unwrap_err();
     assert!(found[0].object == "Pod default/b" && found[0].line == 2, "{found:?}");
     refuses("--- {a: b}\n", "P1");
@@ -53,7 +53,7 @@ fn p2_modes() {
     {
         assert_eq!(run(&plan(&with(mode))).volume_mounted_files[0].mode, Some(bits), "{mode}");
     }
-    refuses(&with("\"0400\""), "P3 spec.volumes[0].configMap.defaultMode: is text");
+    refuses(&with("\"0400\""), "P3 spec.volumes[0].configMap.defaultMode: is a string");
     for mode in ["0888", "01000", "512", "-1"] {
         refuses(&with(mode), "P2 spec.volumes[0].configMap.defaultMode");
     }
@@ -63,7 +63,7 @@ fn p2_modes() {
 fn p3_text_is_quoted() {
     refuses(
         &pod("env: [{name: A, value: 8080}]", ""),
-        "P3 spec.containers[0].env[0].value: is a number; it must be text: quote it",
+        "P3 spec.containers[0].env[0].value: is a number; it must be a string: quote it",
     );
     refuses(&pod("env: [{name: A, value: yes}]", ""), "P3 spec.containers[0].env[0].value: is a boolean");
     refuses(&pod("env: [{name: A, value: \"1\", Value: x}]", ""), "P4 spec.containers[0].env[0].Value");
@@ -124,7 +124,7 @@ fn p6_names() {
     assert!(reported.iter().any(|one| one.contains("generateName")), "{reported:?}");
     refuses(
         &pod("", "").replace("name: web", &format!("name: {}", "x".repeat(60) + "." + &"y".repeat(60))),
-        "P6 metadata.name: gets the id NAMESPACE_POD_CONTAINER of",
+        "P6 metadata.name: results in an id NAMESPACE_POD_CONTAINER of",
     );
 }
 
@@ -224,8 +224,8 @@ fn p5_what_is_made_is_bounded() {
 fn p6_labels_and_annotations() {
     let with = |labels: &str| pod("", "").replace("{app: web}", labels);
     for (labels, begins) in [
-        ("{'a b': c}", "P6 metadata.labels['a b']: is not a key"),
-        ("{app: 'a b'}", "P6 metadata.labels['app']: is not the value"),
+        ("{'a b': c}", "P6 metadata.labels['a b']: is not a valid key"),
+        ("{app: 'a b'}", "P6 metadata.labels['app']: is not a valid label value"),
         ("{app: -a}", "P6 metadata.labels['app']"),
         ("{Example.com/a: b}", "P6 metadata.labels['Example.com/a']"),
     ] {
@@ -281,7 +281,7 @@ fn p1_lists_are_flattened() {
         "{reported:?}"
     );
     refuses(&list("- {metadata: {name: c}}\n"), "P3 apiVersion: is missing");
-    refuses("apiVersion: v1\nkind: List\nitems: text\n", "P3 items: is text");
+    refuses("apiVersion: v1\nkind: List\nitems: text\n", "P3 items: is a string");
     refuses("apiVersion: v1\nkind: ConfigMapList\nitems: [{kind: ConfigMap, metadata: {name: c}}]\n", "P3 apiVersion");
     // Without items it is an object whose kind happens to end in `List`.
     refuses("apiVersion: example.com/v1\nkind: AllowList\nmetadata: {name: a}\n", "P4 kind: AllowList");
@@ -307,7 +307,7 @@ fn p3_null_is_empty_text_or_zero() {
         assert!(reported.iter().any(|one| one.contains("is not a quantity such as 500m")), "{value}: {reported:?}");
     }
     let reported = refused(&pod("livenessProbe: {httpGet: {port: [1]}}", ""));
-    assert!(reported.iter().any(|one| one.contains("port: is not a whole number or text")), "{reported:?}");
+    assert!(reported.iter().any(|one| one.contains("port: is not a whole number or a string")), "{reported:?}");
 }
 
 /// P1: the indentation that bundles may have is accepted, because both use the same reader.

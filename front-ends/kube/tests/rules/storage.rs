@@ -61,7 +61,7 @@ fn p54_a_source_is_one_thing_and_a_path_is_there_once() {
     let projected = |sources: &str| mounted("", &format!("projected: {{sources: [{sources}]}}")) + MAP + SECRET;
     refuses(
         &projected("{configMap: {name: c}, secret: {name: s}}"),
-        "P54 spec.volumes[0].projected.sources[0]: is configMap and secret",
+        "P54 spec.volumes[0].projected.sources[0]: has configMap and secret",
     );
     refuses(
         &projected(
@@ -200,7 +200,10 @@ fn p59_volumes_of_images_and_those_that_are_refused() {
         let name = kind.split(':').next().unwrap();
         refuses(&mounted("", kind), &format!("P59 spec.volumes[0].{name}: is not supported"));
     }
-    refuses(&mounted("", "emptyDir: {}, hostPath: {path: /srv/data}"), "P59 spec.volumes[0]: is emptyDir and hostPath");
+    refuses(
+        &mounted("", "emptyDir: {}, hostPath: {path: /srv/data}"),
+        "P59 spec.volumes[0]: has emptyDir and hostPath",
+    );
     assert!(warnings(&mounted("", "image: {reference: 'i:1', pullPolicy: Always}"))[0].starts_with("P59"));
     for source in ["clusterTrustBundle: {path: a}", "podCertificate: {keyType: a, signerName: b}"] {
         refuses(&mounted("", &format!("projected: {{sources: [{{{source}}}]}}")), "P54");

@@ -114,7 +114,7 @@ fn rewritten(_: Scale) -> anyhow::Result<Outcome> {
             return Ok(Outcome::Through(format!("{}{name} was read with another content", repository.commit)));
         }
         let reported = String::from_utf8_lossy(&output.stderr).into_owned();
-        ensure!(reported.contains(&object) && reported.contains("another content"), "{name}: {reported}");
+        ensure!(reported.contains(&object) && reported.contains("has the hash"), "{name}: {reported}");
     }
     Ok(Outcome::Held("a blob, two trees and a commit are refused by their names".into()))
 }

@@ -72,14 +72,17 @@ fn the_next_action_waits_for_one_that_still_runs() {
         world.command(&["upgrade", "app", "-c", &creds, "--image-override", &image]).spawn().expect("agent-cli starts");
     let mut errors = BufReader::new(next.stderr.take().expect("a pipe"));
     let mut reported = String::new();
-    while !reported.contains("still runs") {
+    while !reported.contains("is still running") {
         assert!(errors.read_line(&mut reported).expect("a line") > 0, "{reported}");
     }
     // No other action can start meanwhile.
     let third = world.act(&["uninstall", "app"]);
-    assert!(third.status == 125 && third.stderr.contains("another agent-cli works on app"), "{third:?}");
+    assert!(third.status == 125 && third.stderr.contains("another agent-cli command is working on app"), "{third:?}");
     let forced = world.act(&["uninstall", "app", "--force"]);
-    assert!(forced.status == 125 && forced.stderr.contains("another agent-cli works on app"), "{forced:?}");
+    assert!(
+        forced.status == 125 && forced.stderr.contains("another agent-cli command is working on app"),
+        "{forced:?}"
+    );
     assert!(!forced.stderr.contains("forgotten"), "{forced:?}");
     go(&world);
     let ran = finish(next);

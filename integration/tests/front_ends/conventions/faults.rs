@@ -10,13 +10,13 @@ fn rule_11_a_wrong_answer_fails_the_whole() {
     let world = World::start();
     world.web("2", "x");
     for (path, why) in [
-        ("status", "answers with status 503; 200 is required"),
-        ("created", "answers with status 201; 200 is required"),
-        ("redirect", "answers with status 307; redirects are not followed"),
-        ("html", "content type \"text/html\"; application/json is required"),
+        ("status", "answered with status 503; it must be 200"),
+        ("created", "answered with status 201; it must be 200"),
+        ("redirect", "answered with status 307; redirects are not followed"),
+        ("html", "content type \"text/html\"; it must be application/json"),
         ("text", "the answer is not JSON"),
         ("deep", "the answer is not JSON"),
-        ("kind", "kind: is \"PodIntent\"; PodConventionContext is required"),
+        ("kind", "kind: is \"PodIntent\"; it must be PodConventionContext"),
         ("empty", "not a PodConventionContext with a status.template"),
         ("cut", "the connection closed before the answer was complete"),
         ("huge", "the answer has more than 8"),

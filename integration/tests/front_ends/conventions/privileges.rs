@@ -36,8 +36,7 @@ fn rule_14_a_server_cannot_take_a_secret_away() {
     world.web("2", "canary-a71e-secret");
     world.register(&[("thief", "steal", "")]);
     let ran = world.run(&["apply", "web.yaml", "secret.yaml"]);
-    let expected =
-        "convention thief: spec.containers[app].image: has the value of a secret, which was in another field";
+    let expected = "convention thief: spec.containers[app].image: contains the value of a secret from another field";
     assert!(ran.status == 125 && ran.stdout.is_empty() && ran.stderr.contains(expected), "{ran:?}");
     assert!(!ran.stderr.contains("canary"), "{ran:?}");
 }

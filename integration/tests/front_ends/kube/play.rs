@@ -156,7 +156,7 @@ fn what_is_wrong_is_reported_before_anything_runs() {
     for expected in [
         "(document 1, Pod default/web): spec.volumes[1].secret: there is no Secret `db`",
         "(document 2, Pod default/bad): spec.hostPID: is not supported",
-        "spec.containers[0].env[0].value: is a number; it must be text: quote it",
+        "spec.containers[0].env[0].value: is a number; it must be a string: quote it",
         "spec.containers[0].imagee: is an unknown field",
     ] {
         assert!(ran.stderr.contains(expected), "{expected}: {}", ran.stderr);

@@ -124,10 +124,10 @@ fn every_way_names_the_executord() {
     for (arguments, why) in [
         (&["info", "--context", "remote"][..], "no context \"remote\"; known contexts: here"),
         (&["info", "--address", "127.0.0.1:1", "--tls-cert", "/x"], "needs --tls-key (EXECUTOR_TLS_KEY), --tls-ca"),
-        (&["info", "--address", "a:1", "--socket", "/x"], "--socket and --address exclude one another"),
+        (&["info", "--address", "a:1", "--socket", "/x"], "--socket and --address cannot be used together"),
         (&["info", "--tls-ca", "/x"], "--tls-ca (EXECUTOR_TLS_CA) needs --address (EXECUTOR_ADDRESS)"),
-        (&["--local", "info", "--context", "x"], "--local and --context exclude one another"),
-        (&["context", "add", "a b", "--socket", "/x"], "is not a name of a context"),
+        (&["--local", "info", "--context", "x"], "--local and --context cannot be used together"),
+        (&["context", "add", "a b", "--socket", "/x"], "is not a valid context name"),
         (&["context", "add", "a"], "--socket (EXECUTOR_SOCKET) or --address (EXECUTOR_ADDRESS) is missing"),
     ] {
         let ended = run(agent(&tls, arguments));

@@ -105,7 +105,7 @@ fn a_process_that_cannot_be_killed_is_in_quarantine_until_it_ends() {
     assert_eq!((&*reported.container_id, reported.quarantine_phase()), ("stuck", Phase::Stop));
     let shown = |arguments: &[&str]| cli::run(&stage.daemon.socket(), arguments).stdout;
     assert!(shown(&["ps"]).contains("stopping (quarantine: stop)"), "{}", shown(&["ps"]));
-    assert!(shown(&["inspect", "stuck"]).contains("its stop does not end"), "{}", shown(&["inspect", "stuck"]));
+    assert!(shown(&["inspect", "stuck"]).contains("stuck in phase stop"), "{}", shown(&["inspect", "stuck"]));
     assert_eq!((stage.allocated(), stage.daemon.api.info().quarantined), (64, 1), "its capacity is kept");
     assert_eq!((stage.counted("stop"), stage.counted("create")), (1.0, 0.0));
     let refused = stage.daemon.api.delete("stuck", true).unwrap_err();

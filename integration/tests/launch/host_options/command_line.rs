@@ -21,7 +21,7 @@ fn flags_arrive_and_are_shown() {
     assert_eq!(spec["devices"], serde_json::json!([{"name": "fuse", "path": "/dev/data", "permissions": "r"}]));
     assert_eq!(spec["ulimits"], serde_json::json!([{"name": "memlock", "soft": 4096, "hard": 8192}]));
     let shown = cli::run(&socket, &["inspect", "a"]).stdout;
-    for words in ["32 MiB beyond the memory", "memlock 4096, at most 8192", "+100", "/dev/data: fuse (r)"] {
+    for words in ["32 MiB in addition to memory", "memlock 4096, at most 8192", "+100", "/dev/data: fuse (r)"] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
     let info = cli::run(&socket, &["info"]).stdout;
@@ -32,7 +32,7 @@ fn flags_arrive_and_are_shown() {
 fn errors_name_the_flags() {
     let daemon = Setup::default().config(CONFIG).start();
     for (flags, words) in [
-        ("--device /dev/mem", "--device /dev/mem: not a device of executord's configuration; it has fuse (/dev/fuse)"),
+        ("--device /dev/mem", "--device /dev/mem: not a device in executord's configuration; it has fuse (/dev/fuse)"),
         ("--device mem", "--device"),
         ("--device fuse:rwm", "--device"),
         ("--cpuset-cpus 8000", "--cpuset-cpus"),

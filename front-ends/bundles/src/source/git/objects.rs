@@ -115,7 +115,7 @@ impl Objects {
         let content = self.whole(commit, "commit", COMMIT_MAX)?;
         let root = content.strip_prefix(b"tree ").and_then(|rest| rest.get(..self.digits));
         let root = root.and_then(|root| std::str::from_utf8(root).ok()).filter(|root| super::is_commit(root));
-        let mut root = root.ok_or_else(|| SourceError::Git(format!("the commit {commit} names no tree")))?.to_owned();
+        let mut root = root.ok_or_else(|| SourceError::Git(format!("the commit {commit} has no tree")))?.to_owned();
         for part in directory.split('/').filter(|part| !part.is_empty()) {
             let found = self.tree(&root)?.into_iter().find(|entry| entry.is_tree && entry.name == part);
             root = found
@@ -168,9 +168,9 @@ impl Objects {
             (true, Some(found), Some(size)) if found == kind => Ok(size),
             (true, Some(found), Some(_)) => {
                 let found: String = found.chars().take(20).collect();
-                Err(SourceError::Git(format!("the object {object} is a {found}; a {kind} is needed")))
+                Err(SourceError::Git(format!("the object {object} is a {found}; it must be a {kind}")))
             }
-            _ => Err(SourceError::Git(format!("the repository lacks the object {object}, a {kind}"))),
+            _ => Err(SourceError::Git(format!("the repository has no {kind} {object}"))),
         }
     }
 
@@ -187,20 +187,18 @@ impl Objects {
         let mut hashed = Hashed { from: (&mut self.from).take(size), hasher };
         let read = read(&mut hashed)?;
         if hashed.from.limit() > 0 {
-            return Err(SourceError::Git(format!("the object {object} ends before its {size} bytes")));
+            return Err(SourceError::Git(format!("the object {object} is truncated; its size is {size} bytes")));
         }
         match hashed.hasher.finish() {
             Some(hash) if hash == object => {}
             Some(hash) => {
                 let why = format!(
-                    "the {kind} {object} has another content, whose name would be {hash}: the repository was changed"
+                    "the content of the {kind} {object} has the hash {hash}: the repository is damaged or was tampered with"
                 );
                 return Err(SourceError::Git(why));
             }
             None => {
-                return Err(SourceError::Git(format!(
-                    "the {kind} {object} is made to collide with another content (SHA-1)"
-                )));
+                return Err(SourceError::Git(format!("the {kind} {object} matches a SHA-1 collision attack")));
             }
         }
         let ended = |error| SourceError::Git(format!("the object {object} cannot be read: {error}"));
@@ -259,10 +257,10 @@ fn entry_name(name: &[u8]) -> Result<String, SourceError> {
     let refused = |why| SourceError::Entry(String::from_utf8_lossy(name).chars().take(200).collect(), why);
     let text = std::str::from_utf8(name).map_err(|_| refused("is not UTF-8"))?;
     if text.is_empty() || text.len() > NAME_MAX || text.contains('/') || matches!(text, "." | "..") {
-        return Err(refused("is not a name of at most 1024 bytes in a directory"));
+        return Err(refused("is not a valid file name: use 1 to 1024 bytes without `/`, and neither `.` nor `..`"));
     }
     if text.eq_ignore_ascii_case(".git") {
-        return Err(refused("is git's own directory, which no commit has"));
+        return Err(refused("is git's own directory, which is not allowed in a commit"));
     }
     Ok(text.to_owned())
 }

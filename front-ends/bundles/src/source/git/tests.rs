@@ -128,7 +128,7 @@ fn rewritten_object_is_refused_by_name() {
             fs::remove_file(repository.loose(&object)).unwrap();
             fs::rename(repository.path().join("copy"), repository.loose(&object)).unwrap();
             let why = repository.refusal(&commit).to_string();
-            let expected = format!("the {kind} {object} has another content, whose name would be {other}");
+            let expected = format!("the content of the {kind} {object} has the hash {other}");
             assert!(why.contains(&expected), "{format} {name}: {why}");
         }
     }
@@ -193,7 +193,7 @@ fn names_that_lead_elsewhere_are_refused() {
         assert!(matches!(repository.refusal(&commit), SourceError::Entry(..)), "{mode} {name}");
     }
     let tag = repository.git(&["hash-object", "-w", "-t", "tag", "--literally", "--stdin"], b"object x\n");
-    assert!(repository.refusal(&tag).to_string().contains("is a tag; a commit is needed"));
+    assert!(repository.refusal(&tag).to_string().contains("is a tag; it must be a commit"));
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn configuration_of_the_repository_runs_nothing() {
     let object = repository.git(&["rev-parse", "HEAD:two"], b"");
     fs::remove_file(repository.loose(&object)).unwrap();
     let why = repository.refusal(&commit).to_string();
-    assert!(why.contains(&format!("the repository lacks the object {object}")), "{why}");
+    assert!(why.contains(&format!("the repository has no blob {object}")), "{why}");
     assert!(!mark.exists());
 }
 

@@ -49,7 +49,7 @@ impl Lowering<'_> {
                 continue;
             }
             if !paths.insert(path.clone()) {
-                self.refuse(&format!("{at}.mountPath"), "P58", format!("`{path}` is that of another mount"));
+                self.refuse(&format!("{at}.mountPath"), "P58", format!("`{path}` is also the path of another mount"));
                 continue;
             }
             let recursive = format!("{at}.recursiveReadOnly");
@@ -65,7 +65,11 @@ impl Lowering<'_> {
             }
             let Some(sub_path) = self.sub_path(&at, mount, expand) else { continue };
             if mount.mount_propagation.as_deref().is_some_and(|propagation| propagation != "None") {
-                self.refuse(&format!("{at}.mountPropagation"), "P58", "must be None: mounts are not passed on");
+                self.refuse(
+                    &format!("{at}.mountPropagation"),
+                    "P58",
+                    "must be None: mount propagation is not supported",
+                );
             }
             let Some(kind) = volumes.get(&mount.name) else {
                 self.refuse(&format!("{at}.name"), "P58", format!("`{}` is not a volume of the pod", mount.name));

@@ -134,7 +134,7 @@ impl Lowering<'_> {
             "metadata.annotations" => Some(lines(&self.metadata.annotations.clone().unwrap_or_default())),
             path if path.starts_with("metadata.") => self.field(at, field),
             _ => {
-                self.refuse(&format!("{at}.fieldPath"), "P20", "must be one of metadata.* in a volume");
+                self.refuse(&format!("{at}.fieldPath"), "P20", "must be a metadata.* field in a volume");
                 None
             }
         }
@@ -148,7 +148,7 @@ impl Lowering<'_> {
             let at = format!("{at}.sources[{index}]");
             let kinds = kinds_of(source);
             if kinds.len() > 1 {
-                self.refuse(&at, "P54", format!("is {}; a source is one of them", kinds.join(" and ")));
+                self.refuse(&at, "P54", format!("has {}; exactly one is allowed", kinds.join(" and ")));
                 continue;
             }
             let items = [
@@ -159,7 +159,7 @@ impl Lowering<'_> {
             let downward = source.downward_api.iter().flat_map(|one| one.items.iter().flatten()).map(|item| &item.path);
             for path in items.chain(downward) {
                 if !paths.insert(clean(path)) {
-                    self.refuse(&at, "P54", format!("has the path `{path}` of another item"));
+                    self.refuse(&at, "P54", format!("has the path `{path}`, which another item also has"));
                 }
             }
             // Later sources overwrite earlier ones (P54).
@@ -199,7 +199,7 @@ impl Lowering<'_> {
                     self.refuse(
                         &format!("{at}.{field}"),
                         "P54",
-                        "is not supported: there is no API server that gives one",
+                        "is not supported: there is no API server that issues one",
                     );
                 }
             }

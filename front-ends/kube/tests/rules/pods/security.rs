@@ -161,7 +161,7 @@ fn p47_sysctls() {
         "P47 spec.securityContext.sysctls[1].name",
     );
     let on_host = sysctls("{name: net.core.somaxconn, value: '1'}").replace("spec:\n", "spec:\n  hostNetwork: true\n");
-    refuses(&on_host, "P47 spec.securityContext.sysctls[0].name: changes the network");
+    refuses(&on_host, "P47 spec.securityContext.sysctls[0].name: is a network setting");
 }
 
 /// No security field is dropped silently.
