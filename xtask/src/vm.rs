@@ -66,7 +66,7 @@ pub(crate) struct Options {
     json: bool,
 }
 
-/// Creates and boots the machine and prints the report. Fails if a check fails or does not end.
+/// Creates and boots the machine and prints the report. Fails if a check fails or times out.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(is_root(), "making the machine's root file system needs root");
     ensure!(workspace.host.starts_with("x86_64-"), "the virtual machine is x86-64, and the binaries here are not");

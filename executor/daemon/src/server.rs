@@ -106,7 +106,8 @@ pub struct Listeners {
 struct AcceptPace {
     /// Pause after an accepted connection.
     pause: Duration,
-    /// Number of refused connections before a pause: each costs little, but delays those queued behind it.
+    /// Number of consecutive refused connections without a pause. A refusal is cheap, and a pause after each would
+    /// delay the connections queued behind it.
     refused: u32,
 }
 

@@ -188,7 +188,7 @@ pub(crate) fn remove(state: &Path) -> io::Result<()> {
     remove_tree(&volumes)
 }
 
-/// Makes a detached file system of this many bytes in an unnamed file below `dir`.
+/// Creates an ext4 file system of `bytes` bytes in an unnamed file in `dir`, and returns the detached mount.
 fn image(dir: &Path, bytes: u64) -> Result<OwnedFd, String> {
     let words = |what: &'static str| move |error: io::Error| format!("{what}: {}", plain(&error));
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;

@@ -71,7 +71,8 @@ pub fn become_within(credentials: &Credentials) -> io::Result<()> {
     // Before the change of user, because it requires CAP_SETPCAP.
     capabilities::limit_bounding_set(held, Bounding::Required)?;
     setgroups(&credentials.groups.iter().copied().map(Gid::from_raw).collect::<Vec<_>>())?;
-    capabilities::keep_over_change_of_user(true)?; // what is held stays when the user changes; what is not goes below
+    // Keep the permitted set across setresuid; `retain` drops the rest.
+    capabilities::keep_over_change_of_user(true)?;
     setresgid(group, group, group)?;
     setresuid(user, user, user)?;
     capabilities::keep_over_change_of_user(false)?;
@@ -102,7 +103,7 @@ pub(crate) fn acting_as<T>(id: u32, act: impl FnOnce() -> io::Result<T>) -> io::
     };
     let acted = become_effective(Uid::from_raw(id), Gid::from_raw(id)).and_then(|()| act());
     become_effective(users.effective, groups.effective)?;
-    crate::process::forbid_dumps()?; // a change of the user is one that others of that user may look into
+    crate::process::forbid_dumps()?; // the kernel makes the process dumpable again when its ids change
     acted
 }
 
@@ -122,7 +123,7 @@ pub fn as_user<T>(uid: u32, gid: u32, act: impl FnOnce() -> io::Result<T>) -> io
     setresuid(users.real, users.effective, users.saved)?;
     setresgid(groups.real, groups.effective, groups.saved)?;
     setgroups(&others)?;
-    crate::process::forbid_dumps()?; // a change of the user is one that others of that user may look into
+    crate::process::forbid_dumps()?; // the kernel makes the process dumpable again when its ids change
     acted
 }
 
@@ -170,7 +171,8 @@ pub fn forbid_core_files() -> io::Result<()> {
 /// Fails if the kernel refuses.
 pub fn keep_out_of_swap(stays_privileged: bool) -> io::Result<bool> {
     if !(stays_privileged && capabilities::is_effective(Capability::CAP_IPC_LOCK)?) {
-        let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY); // the limit tells
+        // Ignore the error: the limit is read back below.
+        let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
         if getrlimit(Resource::RLIMIT_MEMLOCK)?.0 != RLIM_INFINITY {
             return Ok(false);
         }

@@ -307,14 +307,14 @@ fn record<T>(path: &Path, what: &'static str, parse: fn(&[u8]) -> Result<T, Viol
     parse(&bytes).map_err(|source| StoreError::Broken { path: path.into(), what, source })
 }
 
-/// Reads a claim and checks that it belongs to its path.
+/// Reads a claim and checks that the names in the record match the path.
 fn claim(path: &Path, installation: &str, id: &str) -> Result<Claim, StoreError> {
     let claim = record(path, "claim", Claim::parse)?;
     placed(path, [("installation", &claim.installation, installation), ("id", &claim.id, id)])?;
     Ok(claim)
 }
 
-/// Reads a result and checks that it belongs to its path.
+/// Reads a result and checks that the ids in the record match the path.
 fn result(path: &Path, claim: &str, id: &str) -> Result<ClaimResult, StoreError> {
     let result = record(path, "result of a claim", ClaimResult::parse)?;
     placed(path, [("claimId", &result.claim_id, claim), ("id", &result.id, id)])?;

@@ -1,4 +1,5 @@
-//! Combines the file, the registries and the connections for programs that play templates.
+//! Entry point for front ends: loads the registrations, and decorates pod templates by calling the convention servers
+//! that match.
 
 use std::path::{Path, PathBuf};
 

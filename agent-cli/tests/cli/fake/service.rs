@@ -89,7 +89,7 @@ impl Executor for Service {
     }
 
     async fn validate(&self, _: Request<ValidateRequest>) -> Result<Response<ValidateResponse>, Status> {
-        Err(Status::unimplemented("an executord of before"))
+        Err(Status::unimplemented("an executord without this method"))
     }
 
     async fn get(&self, request: Request<GetRequest>) -> Result<Response<GetResponse>, Status> {

@@ -16,7 +16,7 @@ pub struct LauncherRequest {
     pub call: Option<LauncherCall>,
 }
 
-/// Calls of the daemon to the launcher.
+/// Requests from the daemon to the launcher.
 #[derive(Clone, PartialEq, Oneof)]
 pub enum LauncherCall {
     /// The first request on a connection.

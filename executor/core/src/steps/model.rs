@@ -80,7 +80,7 @@ struct SubtreeEnd {
 /// Start and end of processes, by their indices and the numbers of their runs.
 type Runs = BTreeMap<(usize, usize), (u64, u64)>;
 
-/// Behaviour of each process in the first runs; later runs repeat them.
+/// Behaviour of each process by run: run `n` uses entry `n % 4`.
 type Behaviours = [[Behaviour; 4]];
 
 struct Reference<'a> {

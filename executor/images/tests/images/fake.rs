@@ -57,7 +57,7 @@ pub(crate) struct Reply {
 /// A body as sent over the wire.
 pub(crate) enum Content {
     Whole(Vec<u8>),
-    /// Start of a longer body that is never completed.
+    /// Truncated body: the bytes that are sent, and the declared content length.
     Cut(Vec<u8>, usize),
     /// Without a length and without an end.
     Endless,

@@ -66,7 +66,7 @@ impl Hierarchies {
     /// Kills the workers of a container that has ended, and removes their cgroup.
     ///
     /// # Errors
-    /// As [`Hierarchies::remove`].
+    /// See [`Hierarchies::remove`].
     pub(crate) fn remove_workers(&self, container: &Path, patience: Duration) -> io::Result<()> {
         self.workers_dir(container).map_or(Ok(()), |dir| remove_dir(&dir, patience))
     }

@@ -1,4 +1,5 @@
-//! Runs the program as agent-cli and packagers do, without a convention server.
+//! Tests of the command line that need no convention server: manual pages, completions, help, lookup of the
+//! registrations file.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 

@@ -8,7 +8,7 @@ use super::Lowering;
 /// The user of a container.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Identity {
-    /// `uid`, `uid:gid`, or empty for the image's.
+    /// User as `uid` or `uid:gid`; empty to use the image's user.
     pub(super) user: String,
     /// True if the image's user must still be checked not to be root.
     pub(super) check_image: bool,

@@ -28,7 +28,7 @@ pub(super) struct Message {
     pub(super) source: String,
     /// Sequence number of its first entry in the log, starting at 1.
     pub(super) sequence: u64,
-    /// Position in the line, if the message is a part.
+    /// Position in the line; `None` if the message is a whole line.
     pub(super) part: Option<MessagePart>,
     /// Text without the newline.
     pub(super) content: Vec<u8>,
