@@ -112,7 +112,8 @@ impl CdiFile {
     /// Returns the invalid field and the reason.
     pub fn check(&self) -> Result<(), String> {
         if !VERSIONS.contains(&&*self.cdi_version) {
-            return Err(format!("cdiVersion is {:?}; {} are supported", self.cdi_version, VERSIONS.join(", ")));
+            let versions = VERSIONS.join(", ");
+            return Err(format!("cdiVersion {:?} is not supported; use one of {versions}", self.cdi_version));
         }
         check_kind(&self.kind).map_err(|why| format!("kind {:?} is not valid: {why}", self.kind))
     }
@@ -206,7 +207,8 @@ fn find<'a>(name: &str, sources: &'a [Source]) -> Result<(&'a Source, &'a CdiDev
     };
     if let Some((other, _)) = found.next() {
         let (one, other) = (source.path.display(), other.path.display());
-        return Err(Conflict.because(format!("`{name}`: two CDI files of a directory describe it, {one} and {other}")));
+        let why = format!("`{name}`: two CDI files in the same directory describe it: {one} and {other}");
+        return Err(Conflict.because(why));
     }
     Ok((source, device))
 }
@@ -282,7 +284,7 @@ impl Merge<'_> {
             .parse()
             .map_err(|why| InvalidFormat.because(format!("permissions {permissions:?} are not valid: {why}")))?;
         if let Some(id) = [node.uid, node.gid].into_iter().flatten().find(|id| *id > self.highest) {
-            let why = format!("belongs to {id}; the container's highest id is {}", self.highest);
+            let why = format!("has the uid or gid {id}; the container's highest id is {}", self.highest);
             return Err(OutOfRange.because(why));
         }
         let new = Edit { device, of: (node.clone(), permissions) };
@@ -337,9 +339,9 @@ impl Merge<'_> {
         let bytes: usize = environment.iter().map(|pair| pair.len() + 1).sum();
         let mut faults = Vec::new();
         for (what, count, most) in [
-            ("device nodes and directories of them", entries.len().saturating_sub(2), ENTRIES_MAX),
+            ("device nodes and parent directories", entries.len().saturating_sub(2), ENTRIES_MAX),
             ("mounts", mounts.len(), MOUNTS_MAX),
-            ("bytes of variables", bytes, ENVIRONMENT_MAX),
+            ("bytes of environment variables", bytes, ENVIRONMENT_MAX),
             ("groups", groups.len(), GROUPS_MAX),
         ] {
             if count > most {

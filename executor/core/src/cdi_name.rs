@@ -23,7 +23,7 @@ impl<'a> QualifiedName<'a> {
         let (kind, device) = text.split_once('=').ok_or("use vendor.com/class=name")?;
         check_kind(kind)?;
         if !is_name(device, b"_-.:", false) {
-            return Err("the name of a device has 1 to 63 of [A-Za-z0-9_.:-], with a letter or a digit at both ends");
+            return Err("the device name must be 1 to 63 of [A-Za-z0-9_.:-], with a letter or a digit at both ends");
         }
         Ok(Self { kind, device })
     }
@@ -37,10 +37,10 @@ pub(crate) fn check_kind(kind: &str) -> Result<(), &'static str> {
     let (vendor, class) = kind.split_once('/').ok_or("use vendor.com/class=name")?;
     let labels = vendor.len() <= VENDOR_MAX && vendor.split('.').all(|label| is_name(label, b"_-", false));
     if !labels || !vendor.starts_with(|first: char| first.is_ascii_alphabetic()) {
-        return Err("the vendor is a DNS name, such as vendor.com");
+        return Err("the vendor must be a DNS name, such as vendor.com");
     }
     if !is_name(class, b"_-.", true) {
-        return Err("the class has 1 to 63 of [A-Za-z0-9_.-], with a letter first and a letter or a digit last");
+        return Err("the class must be 1 to 63 of [A-Za-z0-9_.-], with a letter first and a letter or a digit last");
     }
     Ok(())
 }

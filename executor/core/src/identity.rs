@@ -143,7 +143,7 @@ impl IdentitySettings {
         for (index, (key, name)) in names.into_iter().enumerate() {
             let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
             if !(1..=64).contains(&name.len()) || name.starts_with("..") || name == "." || !name.bytes().all(plain) {
-                return fault(key, name.clone(), "must be the name of a file: 1 to 64 of [A-Za-z0-9._-]".into());
+                return fault(key, name.clone(), "must be a file name of 1 to 64 characters of [A-Za-z0-9._-]".into());
             }
             if names[..index].iter().any(|(_, other)| *other == name) {
                 return fault(key, name.clone(), "is also the name of another identity file".into());
@@ -191,19 +191,19 @@ impl IdentitySettings {
     /// of the request.
     pub fn evaluate(&self, id: &str, names: &IdentityNames, ttl_seconds: Option<u64>) -> Vec<Violation> {
         if !self.is_on() {
-            let why = "this node signs no certificates: its configuration has no `identity.ca_certificate`";
+            let why = "this node issues no certificates: `identity.ca_certificate` is not set in its configuration";
             return vec![Violation::new("identity", Unsupported.because(why))];
         }
         let mut found = Vec::new();
         if id.len() > COMMON_NAME_MAX {
-            let why = format!("has {} bytes; a container with an identity has at most {COMMON_NAME_MAX}", id.len());
+            let why = format!("has {} bytes; with an identity, at most {COMMON_NAME_MAX} are allowed", id.len());
             found.push(Violation::new("id", TooLong.because(why)));
         }
         if let Some(ttl) = ttl_seconds
             && !(TTL_MIN..=self.ttl_seconds_max).contains(&ttl)
         {
             let why =
-                format!("{ttl} s; {TTL_MIN} s to {} s (identity.ttl_seconds_max) are allowed", self.ttl_seconds_max);
+                format!("is {ttl} s; {TTL_MIN} s to {} s (identity.ttl_seconds_max) is allowed", self.ttl_seconds_max);
             found.push(Violation::new("identity.ttl", OutOfRange.because(why)));
         }
         let IdentityNames { organizational_units, dns_names, ip_addresses, spiffe_id } = names;
@@ -287,7 +287,7 @@ fn check_dns_name(name: &str) -> Result<(), FieldFault> {
         true => Ok(()),
         false => {
             let why = format!(
-                "{:?} is not a DNS name: labels of [a-z0-9-] between dots, at most {DNS_NAME_MAX} bytes",
+                "{:?} is not a DNS name; use labels of [a-z0-9-] separated by dots, at most {DNS_NAME_MAX} bytes",
                 printable(name, 64)
             );
             Err(InvalidFormat.because(why))
@@ -299,7 +299,7 @@ fn check_trust_domain(domain: &str) -> Result<(), FieldFault> {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'_' | b'-');
     match (1..=TRUST_DOMAIN_MAX).contains(&domain.len()) && domain.bytes().all(plain) {
         true => Ok(()),
-        false => Err(InvalidFormat.because(format!("must be 1 to {TRUST_DOMAIN_MAX} of [a-z0-9._-]"))),
+        false => Err(InvalidFormat.because(format!("must be 1 to {TRUST_DOMAIN_MAX} characters of [a-z0-9._-]"))),
     }
 }
 
@@ -321,7 +321,7 @@ fn address(text: &str) -> Result<IpAddr, FieldFault> {
 }
 
 fn network(text: &str) -> Result<(IpAddr, u32), FieldFault> {
-    let wrong = || InvalidFormat.because("must be a network, ADDRESS/BITS");
+    let wrong = || InvalidFormat.because("must be a network in the form ADDRESS/BITS");
     let (base, bits) = text.split_once('/').ok_or_else(wrong)?;
     let (base, bits): (IpAddr, u32) = (base.parse().map_err(|_| wrong())?, bits.parse().map_err(|_| wrong())?);
     let most = if base.is_ipv4() { 32 } else { 128 };

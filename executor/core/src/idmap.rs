@@ -86,11 +86,11 @@ impl Pool {
     pub fn new(start: u32, ranges: u32) -> Result<Self, String> {
         let reported = format!("userns_pool_start {start} with userns_pool_ranges {ranges}");
         if start < RANGE {
-            return Err(format!("{reported}: the pool must not begin below {RANGE}"));
+            return Err(format!("{reported}: the pool must start at id {RANGE} or above"));
         }
         let end = u64::from(start) + u64::from(ranges) * u64::from(RANGE);
         if end > u64::from(crate::limits::ID_MAX) {
-            return Err(format!("{reported}: the pool must end before id {}, not at {end}", crate::limits::ID_MAX));
+            return Err(format!("{reported}: the pool must end before id {}, but ends at {end}", crate::limits::ID_MAX));
         }
         Ok(Self { start, ranges, next: 0 })
     }
@@ -151,7 +151,7 @@ impl Pool {
                 };
                 if count > 0 && first < end && first.saturating_add(count) > u64::from(self.start) {
                     let last = first.saturating_add(count - 1);
-                    conflicts.push(format!("{name}: `{who}` has {first} to {last}"));
+                    conflicts.push(format!("{name}: `{who}` has the ids {first} to {last}"));
                 }
             }
         }
@@ -239,10 +239,10 @@ mod tests {
         let subuid = b"a:34464:65536\nb:34464:65537\nc:231071:1\nd:231072:65536\nzero:150000:0\nbad:x:y\n";
         let found = pool.conflicts(&[("/etc/passwd", passwd), ("/etc/subuid", subuid)]);
         let expected = [
-            "/etc/passwd: `in` has 100000 to 100000",
-            "/etc/passwd: `last` has 231071 to 231071",
-            "/etc/subuid: `b` has 34464 to 100000",
-            "/etc/subuid: `c` has 231071 to 231071",
+            "/etc/passwd: `in` has the ids 100000 to 100000",
+            "/etc/passwd: `last` has the ids 231071 to 231071",
+            "/etc/subuid: `b` has the ids 34464 to 100000",
+            "/etc/subuid: `c` has the ids 231071 to 231071",
         ];
         assert_eq!(found, expected);
         assert_eq!(pool.to_string(), "100000 to 231071");

@@ -39,19 +39,19 @@ pub fn default_environment<'a>(has: impl Fn(&str) -> bool, terminal: bool) -> im
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PayloadError {
     /// The bytes are too short or have no payload magic.
-    #[error("it does not begin with the header of a payload")]
+    #[error("the payload does not begin with its header")]
     Magic,
     /// The count exceeds the limit.
-    #[error("it claims {0} strings; at most {COUNT_MAX}")]
+    #[error("the payload announces {0} strings; at most {COUNT_MAX} are allowed")]
     Count(u32),
     /// The string with this index extends past the end.
-    #[error("string {0} extends past the end")]
+    #[error("string {0} extends past the end of the payload")]
     Truncated(u32),
     /// Bytes follow the last string.
-    #[error("{0} bytes follow the last string")]
+    #[error("{0} bytes follow the last string of the payload")]
     Trailing(usize),
     /// A list does not have the expected structure.
-    #[error("its {0} is malformed")]
+    #[error("the {0} of the payload is malformed")]
     Shape(&'static str),
 }
 

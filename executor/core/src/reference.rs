@@ -83,7 +83,7 @@ pub fn check_provider_name(name: &str) -> Result<(), FieldFault> {
         {
             Ok(())
         }
-        _ => Err(InvalidFormat.because("must be of `[a-z0-9._-]` and begin with a letter or a digit")),
+        _ => Err(InvalidFormat.because("may only contain `[a-z0-9._-]`, and must begin with a letter or a digit")),
     }
 }
 
@@ -107,7 +107,7 @@ pub fn check_reference_path(path: &str) -> Result<(), FieldFault> {
 fn check_version(version: &str) -> Result<(), FieldFault> {
     check_text(version, REFERENCE_VERSION_MAX)?;
     let is_plain = version.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'));
-    if is_plain { Ok(()) } else { Err(InvalidFormat.because("must be of `[A-Za-z0-9._-]`")) }
+    if is_plain { Ok(()) } else { Err(InvalidFormat.because("may only contain `[A-Za-z0-9._-]`")) }
 }
 
 fn check_text(text: &str, most: usize) -> Result<(), FieldFault> {

@@ -91,7 +91,7 @@ impl Visitor<'_> for BytesVisitor {
     type Value = Bytes;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a number of bytes, such as 268435456, or a text with a unit, such as \"256M\" or \"1.5GiB\"")
+        f.write_str("a number of bytes, such as 268435456, or a string with a unit, such as \"256M\" or \"1.5GiB\"")
     }
 
     fn visit_u64<E: Error>(self, bytes: u64) -> Result<Bytes, E> {
@@ -150,7 +150,7 @@ pub mod rate {
     /// # Errors
     /// Returns an error if the value is neither.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
-        let bad = "not a number of bytes per second, such as 65536 or \"64K\", or -1 for no limit";
+        let bad = "must be a number of bytes per second, such as 65536 or \"64K\", or -1 for no limit";
         match RawLimit::deserialize(deserializer).map_err(|_| D::Error::custom(bad))? {
             RawLimit::Number(number) => Ok(number),
             RawLimit::Text(bytes) => i64::try_from(bytes.0).map_err(|_| D::Error::custom(bad)),

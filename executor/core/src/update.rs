@@ -89,7 +89,7 @@ impl FileUpdate {
             return Err("the changed files are not in ascending order");
         }
         if self.changed.last().is_some_and(|last| *last >= self.files.len()) {
-            return Err("a changed file is not in the list");
+            return Err("the index of a changed file is out of range");
         }
         if self.files.last().filter(|file| file.token) != plan.token_file() {
             return Err("the runtime token's file has changed");
@@ -98,11 +98,11 @@ impl FileUpdate {
         for (index, file) in self.files.iter().enumerate() {
             let changed = self.changed.binary_search(&index).is_ok();
             if changed && file.token {
-                return Err("the runtime token's file is among those that change");
+                return Err("the runtime token's file must not be listed as changed");
             }
             let same = |old: &&PlannedFile| PlannedFile { field: file.field.clone(), ..(**old).clone() } == *file;
             if !changed && there.get(&*file.path).filter(|old| same(old)).is_none() {
-                return Err("a file to be kept differs from the container's");
+                return Err("a file listed as unchanged differs from the container's file");
             }
         }
         Ok(())
@@ -199,11 +199,11 @@ fn outside_directories(path: &Path, mounts: &[MountPoint]) -> String {
     let path = path.display();
     match names.len() {
         0 => format!(
-            "`{path}` cannot be added: no directory of secret files is mounted in this container; declare one in \
-             file_directories when it is run"
+            "`{path}` cannot be added: this container has no directory of secret files; declare one in \
+             file_directories when you run the container"
         ),
         count => format!(
-            "`{path}` is not below a directory of this container's secret files; those are {}{}",
+            "`{path}` is not below a directory of secret files; this container's directories are {}{}",
             names[..count.min(REPORTED)].join(", "),
             if count > REPORTED { ", ..." } else { "" }
         ),
@@ -277,7 +277,7 @@ mod tests {
         let violations = asked(&["/srv/x", "/etc/other", "ok"], &["/etc/key"]).place(&plan(), &mounts()).unwrap_err();
         let fields: Vec<&str> = violations.iter().map(|violation| &*violation.field).collect();
         assert_eq!(fields, ["files[0].path", "files[1].path", "removed_paths"]);
-        assert!(violations[0].description.ends_with(&format!("those are {ROOT}")), "{}", violations[0]);
+        assert!(violations[0].description.ends_with(&format!("directories are {ROOT}")), "{}", violations[0]);
         assert!(violations[2].description.contains("`/etc/key` is mounted as a single file"), "{}", violations[2]);
         let none = asked(&["ok"], &[]).place(&plan(), &[]).unwrap_err();
         assert!(none[0].description.contains("no directory"), "{}", none[0]);

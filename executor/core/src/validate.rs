@@ -261,7 +261,7 @@ fn pairs(field: &str, pairs: &BTreeMap<String, String>, most: usize, report: &mu
             let reason = if value.len() > 256 { TooLong } else { InvalidCharacter };
             report.add(
                 format!("{field}[{}]", shorten(name)),
-                reason.because(format!("the value has {} bytes; at most 256, and no NUL", value.len())),
+                reason.because(format!("the value has {} bytes; use at most 256, without NUL", value.len())),
             );
         }
     }

@@ -78,7 +78,7 @@ fn files_that_cannot_be() {
                 of_container("a"),
                 InvalidArgument,
                 first,
-                &["needs a directory at the path of volume_mounted_files[0], which is a file"],
+                &["requires volume_mounted_files[0] to be a directory, but it is a file"],
             ),
             case(with_files(&[("../x", 1)]), InvalidArgument, first, &["`../x`", "`..`"]),
             case(with_files(&[("a/../../x", 1)]), InvalidArgument, first, &["`a/../../x`", "`..`"]),

@@ -330,7 +330,7 @@ fn a_pool_that_belongs_to_others_is_refused_at_the_start() {
     let pool = "[policy]\nuserns_pool_start = 262144\nuserns_pool_ranges = 2\n";
     let (code, said) = launcher_says(&bind, &run, pool);
     assert!(code == Some(1) && said.contains("262144 to 393215"), "{code:?} {said}");
-    assert!(said.contains("/etc/passwd: `somebody` has 300000 to 300000"), "{said}");
+    assert!(said.contains("/etc/passwd: `somebody` has the ids 300000 to 300000"), "{said}");
     let (code, said) = launcher_says("", &run, "[policy]\nuserns_pool_start = 1000\n");
     assert!(code == Some(1) && said.contains("userns_pool_start 1000"), "{code:?} {said}");
     fs::set_permissions(home.path(), fs::Permissions::from_mode(0o700)).unwrap();

@@ -69,7 +69,7 @@ fn unsupported_edits_are_refused() {
         (r#""env": ["A"]"#, "env: has an entry"),
         (r#""env": ["=A"]"#, "env: has an entry"),
         (r#""mounts": [{"hostPath": "/a", "containerPath": "/proc/a"}]"#, "is under /proc"),
-        (r#""mounts": [{"hostPath": "/a", "containerPath": "/etc"}]"#, "belongs to the executor"),
+        (r#""mounts": [{"hostPath": "/a", "containerPath": "/etc"}]"#, "is reserved for the executor"),
         (r#""mounts": [{"hostPath": "a", "containerPath": "/a"}]"#, "hostPath: `a` is not valid"),
         (r#""mounts": [{"hostPath": "/a/../b", "containerPath": "/a"}]"#, "hostPath"),
         (r#""mounts": [{"hostPath": "/a", "containerPath": "/a", "type": "tmpfs"}]"#, "\"tmpfs\" is not supported"),
@@ -89,7 +89,7 @@ fn unsupported_edits_are_refused() {
         ("/dev/one", "/dev/control", "conflicts with a node"),
         ("/dev/one", "/dev/control/x", "conflicts with a node"),
         ("\"r\"", "\"x\"", "permissions \"x\""),
-        ("\"permissions\": \"r\"", "\"uid\": 70000", "belongs to 70000"),
+        ("\"permissions\": \"r\"", "\"uid\": 70000", "has the uid or gid 70000"),
     ] {
         let why = refused(&["vendor.com/class=one"], &[source("/a", 0, &FILE.replace(from, to))]).remove(0);
         assert!(why.1.contains(words), "{to}: {why:?}");
@@ -125,7 +125,7 @@ fn what_devices_bring_is_bounded() {
         (format!("\"deviceNodes\": [{nodes}]"), "have 97 device nodes"),
         (format!("\"mounts\": [{mounts}]"), "have 257 mounts"),
         (format!("\"additionalGids\": [{gids}]"), "have 65 groups"),
-        (format!("\"env\": [\"A={long}\"]"), "bytes of variables"),
+        (format!("\"env\": [\"A={long}\"]"), "bytes of environment variables"),
     ] {
         let text = format!(
             "{{\"cdiVersion\": \"1.0.0\", \"kind\": \"vendor.com/class\", \"devices\": [{{\"name\": \"a\", \"containerEdits\": {{{edits}}}}}]}}"

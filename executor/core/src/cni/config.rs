@@ -37,8 +37,8 @@ pub struct Plugin {
 /// Error of parsing a network configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadConfig {
-    /// The file is not JSON.
-    #[error("is not JSON: {0}")]
+    /// The file is not a JSON object.
+    #[error("is not a JSON object: {0}")]
     Json(String),
     /// A field is missing or has the wrong type; holds the field and the fault.
     #[error("`{0}` {1}")]
@@ -61,7 +61,7 @@ impl CniNetwork {
     /// Returns an error if the content is not a network configuration, or lists only unsupported versions.
     pub fn parse(bytes: &[u8]) -> Result<Self, BadConfig> {
         let root: Value = serde_json::from_slice(bytes).map_err(|error| BadConfig::Json(error.to_string()))?;
-        let Value::Object(root) = root else { return Err(BadConfig::Json("it is not an object".into())) };
+        let Value::Object(root) = root else { return Err(BadConfig::Json("the top level is not an object".into())) };
         let name = text(&root, "name")?;
         if !is_name(name) {
             return Err(field("name", format!("is not a valid network name of at most {NAME_MAX} bytes")));
@@ -109,7 +109,7 @@ fn versions(root: &Map<String, Value>) -> Result<Vec<Version>, BadConfig> {
         let known = Version::ALL.map(Version::name).join(", ");
         let named: String = if all.is_empty() { "is missing".into() } else { format!("is {:?}", all.join(", ")) };
         let named: String = named.chars().take(200).collect();
-        return Err(field("cniVersion", format!("{named}; supported are {known}")));
+        return Err(field("cniVersion", format!("{named}; the supported versions are {known}")));
     }
     Ok(spoken)
 }

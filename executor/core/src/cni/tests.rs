@@ -59,8 +59,8 @@ fn versions_that_are_spoken_here_remain() {
 fn what_is_no_network_is_named() {
     let many = format!(r#"{{"cniVersion":"1.0.0","name":"x","plugins":[{}]}}"#, vec![r#"{"type":"a"}"#; 17].join(","));
     let table = [
-        ("", "is not JSON"),
-        ("[1]", "it is not an object"),
+        ("", "is not a JSON object"),
+        ("[1]", "the top level is not an object"),
         (r#"{"cniVersion":"1.0.0","type":"a"}"#, "`name` is not a string"),
         (r#"{"cniVersion":"1.0.0","name":"../x","type":"a"}"#, "`name` is not a valid network name"),
         (r#"{"cniVersion":"1.0.0","name":"","type":"a"}"#, "`name` is not a valid network name"),

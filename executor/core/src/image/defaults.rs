@@ -50,7 +50,7 @@ pub enum NoCommand {
     #[error("is empty, and the image has neither an entrypoint nor a command")]
     Missing,
     /// The first argument would become the program, but it is secret.
-    #[error("is empty, and the image has no entrypoint: the first argument would be the program, but is a secret")]
+    #[error("is empty, and the image has no entrypoint; the first argument is secret and cannot be the program")]
     Secret,
 }
 
@@ -176,7 +176,7 @@ fn strings(field: &'static str, list: &[String], found: &mut Vec<Violation>) {
     let bytes: usize = list.iter().map(String::len).sum();
     if list.len() > LIST_MAX || bytes > ARG_TOTAL_MAX {
         let (count, most) = (list.len(), LIST_MAX);
-        let why = format!("has {count} entries with {bytes} bytes; at most {most} with {ARG_TOTAL_MAX}");
+        let why = format!("has {count} entries ({bytes} bytes); at most {most} ({ARG_TOTAL_MAX} bytes)");
         found.push(Violation::new(field, why));
     }
     if list.iter().any(|text| text.contains('\0')) {

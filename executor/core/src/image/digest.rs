@@ -47,7 +47,7 @@ pub enum BadDigest {
     #[error("does not begin with `sha256:` or `sha512:`")]
     Algorithm,
     /// The digest is too short or too long.
-    #[error("has {is} hexadecimal digits; {algorithm} has {must}")]
+    #[error("has {is} hexadecimal digits; {algorithm} requires {must}")]
     Length {
         /// Number of digits.
         is: usize,

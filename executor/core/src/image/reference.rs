@@ -76,10 +76,10 @@ pub enum Fault {
     #[error("has {0} bytes; at most {REFERENCE_MAX}")]
     Length(usize),
     /// The name is the id of an image.
-    #[error("is 64 hexadecimal digits, which is the id of an image and not a name")]
+    #[error("is an image id (64 hexadecimal digits); use a name")]
     Id,
     /// The reference has no repository.
-    #[error("has no repository, as in docker://REGISTRY/REPOSITORY")]
+    #[error("has no repository; use docker://REGISTRY/REPOSITORY")]
     NoRepository,
     /// The registry is not a host with an optional port.
     #[error("registry `{0}` is not a host name or IP address with an optional port")]

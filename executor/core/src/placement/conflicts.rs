@@ -59,7 +59,7 @@ impl<V: RootfsView> ConflictSearch<'_, V> {
             missing => return Ok(missing),
         }
         if self.is_fresh(path) {
-            return Ok(Err(format!("`{}` is a directory of the container", path.display())));
+            return Ok(Err(format!("`{}` is already a directory in the container", path.display())));
         }
         if self.fresh.iter().any(|mount| path.starts_with(mount)) {
             return Ok(Ok(None));

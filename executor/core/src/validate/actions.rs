@@ -103,7 +103,7 @@ fn shape(actions: &Actions, draft: &Draft<'_>, report: &mut Report) {
         report.add("action", TooMany.because(why));
     }
     if !in_order || runs != processes || transfers != draft.transfers.len() {
-        report.add("action", "does not name each of its processes and transfers once, in order");
+        report.add("action", "must refer to each process and transfer exactly once, in order");
     }
     if actions.first_process().is_none() && report.0.is_empty() {
         report.add("action", Required.because("has no run action"));
@@ -156,7 +156,7 @@ fn alone(draft: &Draft<'_>, report: &mut Report) {
         [("terminal", draft.terminal), ("stdin", draft.stdin), ("writable_files", draft.writable_files.is_some())];
     for (field, _) in settings.into_iter().filter(|(_, is_set)| *is_set) {
         report
-            .add(field, Conflict.because("needs a single `run` action, without setup, sidecars and a restart policy"));
+            .add(field, Conflict.because("requires a single `run` action, with no setup, sidecars or restart policy"));
     }
 }
 

@@ -173,7 +173,7 @@ fn http(field: &str, asked: &HttpProbe, report: &mut Report) -> HttpProbe {
         report.add(of("path"), TooLong.because(why));
     } else if !(asked.path.is_empty() || asked.path.starts_with('/') && asked.path.bytes().all(in_path)) {
         let why = format!(
-            "{:?} is not valid: it must begin with `/` and percent-encode (%XX) what a URI cannot contain",
+            "{:?} is not valid: it must begin with `/` and percent-encode (%XX) characters that a URI cannot contain",
             shorten(&asked.path)
         );
         report.add(of("path"), InvalidFormat.because(why));

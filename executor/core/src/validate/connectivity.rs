@@ -63,7 +63,7 @@ fn check_network_namespace(path: &Path, network: Network, policy: &Policy, repor
         return;
     }
     if network != Network::Path {
-        report.add(FIELD, Conflict.because("needs the network `path` (NETWORK_PATH)"));
+        report.add(FIELD, Conflict.because("can only be set with the network `path` (NETWORK_PATH)"));
     }
     match surroundings::plain_path(path) {
         Err(why) => report.add(FIELD, why),

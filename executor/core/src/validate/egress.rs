@@ -32,17 +32,17 @@ fn check_rule(rule_field: &str, rule: &EgressRule, report: &mut Report) {
     for (index, range) in destinations.iter().enumerate() {
         let field = field(&format!("destinations[{index}]"));
         if !range.is_ordered() {
-            let why = format!("{}-{} is not a range of one family in ascending order", range.first, range.last);
+            let why = format!("{}-{} is not valid: use one IP version, in ascending order", range.first, range.last);
             report.add(field, OutOfRange.because(why));
             continue;
         }
         let other = match protocol {
-            EgressProtocol::Icmp => range.first.is_ipv6().then_some("IPv6; the protocol is icmp (use icmpv6)"),
-            EgressProtocol::Icmpv6 => range.first.is_ipv4().then_some("IPv4; the protocol is icmpv6 (use icmp)"),
+            EgressProtocol::Icmp => range.first.is_ipv6().then_some("IPv6 address; use the protocol icmpv6"),
+            EgressProtocol::Icmpv6 => range.first.is_ipv4().then_some("IPv4 address; use the protocol icmp"),
             EgressProtocol::All | EgressProtocol::Tcp | EgressProtocol::Udp => None,
         };
         if let Some(other) = other {
-            report.add(field, Conflict.because(format!("{range} is an address of {other}")));
+            report.add(field, Conflict.because(format!("{range} is an {other}")));
         }
     }
     if !ports.is_empty() && !matches!(protocol, EgressProtocol::Tcp | EgressProtocol::Udp) {
@@ -50,7 +50,7 @@ fn check_rule(rule_field: &str, rule: &EgressRule, report: &mut Report) {
     }
     for (index, range) in ports.iter().enumerate() {
         if range.first == 0 || range.first > range.last {
-            let why = format!("is {}-{}; ports are 1 to 65535, in ascending order", range.first, range.last);
+            let why = format!("is {}-{}; ports must be 1 to 65535, in ascending order", range.first, range.last);
             report.add(field(&format!("ports[{index}]")), OutOfRange.because(why));
         }
     }

@@ -22,7 +22,7 @@ const TOKEN_FIELD: &str = "runtime_token_path";
 /// depends on it.
 pub(super) fn check_token_is_last(plan: &Plan) -> Result<(), Vec<Violation>> {
     if plan.given_files().iter().any(|file| file.token) {
-        return Err(vec![Violation::new(TOKEN_FIELD, "is not the last of the plan's files")]);
+        return Err(vec![Violation::new(TOKEN_FIELD, "must be the last file of the plan")]);
     }
     Ok(())
 }
@@ -116,9 +116,10 @@ pub(super) fn directories(
         let why = if directories.contains(&path) {
             Duplicate.because(format!("`{shown}` is given twice"))
         } else if let Some(file) = files.iter().find(|file| path.starts_with(&file.path)) {
-            Conflict.because(format!("`{shown}` needs a directory at the path of {}, which is a file", file.field))
+            Conflict.because(format!("`{shown}` requires {} to be a directory, but it is a file", file.field))
         } else if !draft.token_path.is_empty() && (runtime.starts_with(&path) || path.starts_with(runtime)) {
-            let why = format!("`{shown}`: {} holds the runtime socket of a container with a token", runtime.display());
+            let runtime = runtime.display();
+            let why = format!("`{shown}`: {runtime} is reserved for the runtime socket of a container with a token");
             Reserved.because(why)
         } else {
             directories.push(path);
@@ -233,7 +234,7 @@ fn check_runtime_directory(files: &[PlannedFile], report: &mut Report) {
     let taken = Path::new(token::RUNTIME_DIR);
     for file in files.iter().filter(|file| file.path.starts_with(taken) || taken.starts_with(&file.path)) {
         let why = format!(
-            "`{}`: {} holds the runtime socket of a container with a token",
+            "`{}`: {} is reserved for the runtime socket of a container with a token",
             file.path.display(),
             taken.display()
         );
@@ -255,8 +256,7 @@ pub(super) fn check_conflicts(files: &[PlannedFile], report: &mut Report) {
     for file in files {
         for parent in file.path.ancestors().skip(1) {
             if let Some(other) = first.get(parent) {
-                let why =
-                    format!("`{}` needs a directory at the path of {other}, which is a file", file.path.display());
+                let why = format!("`{}` requires {other} to be a directory, but it is a file", file.path.display());
                 report.add(file.path_field(), Conflict.because(why));
             }
         }

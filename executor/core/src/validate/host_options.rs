@@ -94,7 +94,7 @@ fn check_ulimits(asked: &[Ulimit], policy: &Policy, report: &mut Report) {
     for (index, Ulimit { name, soft, hard }) in asked.iter().enumerate() {
         let field = |name: &str| format!("ulimits[{index}].{name}");
         if name == "nofile" {
-            let why = "\"nofile\" is set with resource_limits.nofile of the run action";
+            let why = "\"nofile\" cannot be set here; use resource_limits.nofile of the run action";
             report.add(field("name"), Conflict.because(why));
             continue;
         }
@@ -116,7 +116,7 @@ fn check_ulimits(asked: &[Ulimit], policy: &Policy, report: &mut Report) {
             report.add(field("soft"), OutOfRange.because(format!("is {soft}, above the hard limit of {hard}")));
         }
         if name == "core" && (*soft, *hard) != (0, 0) {
-            let why = format!("is {hard}; only 0 is allowed: core files would hold the container's secrets");
+            let why = format!("is {hard}; only 0 is allowed: core files could contain the container's secrets");
             report.add(field("hard"), NotAllowed.because(why));
         }
         if let Some(most) = policy.ulimits_max.get(name)
@@ -214,7 +214,7 @@ fn check_cdi_device(
         Ok(_) if policy.cdi_devices.iter().any(|pattern| allows_cdi(pattern, name)) => {}
         Ok(_) => {
             let listed: Vec<&str> = policy.cdi_devices.iter().take(NAMES_SHOWN).map(String::as_str).collect();
-            let listed = if listed.is_empty() { "is empty".to_owned() } else { format!("has {}", listed.join(", ")) };
+            let listed = if listed.is_empty() { "is empty".to_owned() } else { format!("lists {}", listed.join(", ")) };
             let why =
                 format!("`{name}` is not allowed by policy.cdi_devices, which {listed} in this daemon's configuration");
             report.add(field("name"), NotAllowed.because(why));
@@ -224,7 +224,7 @@ fn check_cdi_device(
         [("path", !device.path.as_os_str().is_empty()), ("permissions", !device.permissions.is_empty())]
     {
         if is_set {
-            report.add(field(name), Conflict.because("cannot be set for a CDI device, whose file describes its nodes"));
+            report.add(field(name), Conflict.because("cannot be set for a CDI device: its CDI file sets the nodes"));
         }
     }
 }
@@ -266,7 +266,7 @@ fn below_dev(path: &Path) -> Result<&Path, FieldFault> {
     let below = below.ok_or_else(|| InvalidFormat.because(format!("`{shown}` is not below /dev")))?;
     let normal: PathBuf = below.components().filter(|part| matches!(part, Component::Normal(_))).collect();
     if Path::new("/dev").join(normal).as_os_str() != path.as_os_str() {
-        let why = format!("`{shown}` is not valid: no `.`, `//` or `/` at its end is allowed");
+        let why = format!("`{shown}` is not valid: it must not contain `.` or `//`, or end with `/`");
         return Err(InvalidFormat.because(why));
     }
     Ok(below)

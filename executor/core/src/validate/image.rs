@@ -36,7 +36,7 @@ pub(super) fn check(text: &str, image: &PlannedImage) -> Result<(), FieldFault> 
     if image.labels.len() > LABELS_MAX || bytes > LABEL_BYTES_MAX {
         let count = image.labels.len();
         let why =
-            format!("the image has {count} labels of {bytes} bytes; at most {LABELS_MAX} of {LABEL_BYTES_MAX} bytes");
+            format!("the image has {count} labels ({bytes} bytes); at most {LABELS_MAX} ({LABEL_BYTES_MAX} bytes)");
         return Err(TooMany.because(why));
     }
     Ok(())

@@ -56,7 +56,7 @@ pub fn validate_limits(update: &UpdateLimits, plan: &Plan, policy: &Policy) -> R
         }
     }
     if let Some(size) = plan.writable_files.map(|files| files.bytes_max).filter(|size| *size > limits.memory_bytes) {
-        let why = format!("is {}; at least {size}, the size of writable_files, is required", limits.memory_bytes);
+        let why = format!("is {}; at least {size} (the size of writable_files) is required", limits.memory_bytes);
         report.add("limits.memory_bytes", Conflict.because(why));
     }
     if report.0.is_empty() { Ok(Plan { limits, ..plan.clone() }) } else { Err(report.0) }
@@ -84,7 +84,7 @@ fn check(limits: &Limits, policy: &Policy, report: &mut Report) {
     }
     if limits.memory_reservation_bytes > limits.memory_bytes {
         let (is, most) = (limits.memory_reservation_bytes, limits.memory_bytes);
-        let why = format!("is {is}; at most limits.memory_bytes, {most}, is allowed");
+        let why = format!("is {is}; at most {most} (limits.memory_bytes) is allowed");
         report.add("limits.memory_reservation_bytes", OutOfRange.because(why));
     }
     if let Some(swap) = limits.swap_bytes {
@@ -115,11 +115,11 @@ pub(super) fn sidecar_limits(
     const MB: u64 = 1 << 20;
     if memory_bytes != 0 && !(MEMORY_MIN..=limits.memory_bytes).contains(&memory_bytes) {
         let (least, most) = (MEMORY_MIN.div_ceil(MB), limits.memory_bytes / MB);
-        let why = format!("is {}; {least} to {most}, the container's limit, is allowed, or 0", memory_bytes / MB);
+        let why = format!("is {}; {least} to {most} (the container's limit) is allowed, or 0", memory_bytes / MB);
         report.add(format!("sidecars[{index}].memory_mb"), OutOfRange.because(why));
     }
     if pids != 0 && !(PIDS_MIN..=limits.pids).contains(&pids) {
-        let why = format!("is {pids}; {PIDS_MIN} to {}, the container's limit, is allowed, or 0", limits.pids);
+        let why = format!("is {pids}; {PIDS_MIN} to {} (the container's limit) is allowed, or 0", limits.pids);
         report.add(format!("sidecars[{index}].pids"), OutOfRange.because(why));
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn check(
     }
     let source = match (outputs.files.is_empty(), outputs.directory.is_empty()) {
         (true, true) => {
-            report.add("outputs", Required.because("has neither files nor a directory; set one of them"));
+            report.add("outputs", Required.because("has neither files nor a directory; set one"));
             return None;
         }
         (false, false) => {
@@ -119,7 +119,7 @@ impl DraftTexts {
             OutputSource::Directory(directory) => (Vec::new(), text(directory)?),
         };
         if planned.bytes_max == 0 {
-            return Err(vec![Violation::new("outputs.bytes_max", "is 0 in a plan")]);
+            return Err(vec![Violation::new("outputs.bytes_max", "must not be 0 in a plan")]);
         }
         Ok(Self { files, directory, bytes_max: planned.bytes_max })
     }

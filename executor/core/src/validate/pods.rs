@@ -60,7 +60,7 @@ fn check_process(draft: &Draft<'_>, share_processes: bool, report: &mut Report) 
     if !share_processes {
         return;
     }
-    let why = "cannot be used in a pod that shares processes, whose first process is the pod's own";
+    let why = "cannot be used in a pod that shares processes, because PID 1 is the pod's own process";
     if draft.surroundings.init {
         report.add("init", Conflict.because(why));
     }
@@ -122,11 +122,11 @@ pub fn check_member(member: &Plan, pod: &Plan) -> Result<(), Vec<Violation>> {
 fn unknown(name: &str, pod: &Plan) -> FieldFault {
     let names: Vec<&str> = pod.volumes.iter().filter_map(pod_volume_name).take(NAMES_SHOWN).collect();
     let has = match (names.len(), pod.volumes.len()) {
-        (0, _) => "has none".to_owned(),
+        (0, _) => "has no volumes".to_owned(),
         (shown, all) if shown < all => format!("has {} and {} more", names.join(", "), all - shown),
         _ => format!("has {}", names.join(", ")),
     };
-    UnknownValue.because(format!("\"{}\" is not a volume of the pod {}, which {has}", shorten(name), pod.id))
+    UnknownValue.because(format!("\"{}\" is not a volume of the pod {}; the pod {has}", shorten(name), pod.id))
 }
 
 #[cfg(test)]

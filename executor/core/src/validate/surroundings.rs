@@ -140,7 +140,7 @@ pub(super) fn mount_point(path: &Path, with_token: bool) -> Result<(), FieldFaul
     }
     let runtime = Path::new(RUNTIME_DIR);
     if with_token && (runtime.starts_with(path) || path.starts_with(runtime)) {
-        let why = format!("`{}` would hide {RUNTIME_DIR}, which a container with a runtime token has", shorten(text));
+        let why = format!("`{}` would hide {RUNTIME_DIR}, which a container with a runtime token needs", shorten(text));
         return Err(Reserved.because(why));
     }
     Ok(())
@@ -158,10 +158,10 @@ fn sysctl(name: &str, value: &str, network: Network, user_namespace: UserNamespa
     }
     let of_network = name.starts_with("net.");
     if !of_network && !OF_IPC.contains(&name) && !name.starts_with("fs.mqueue.") {
-        return Err("is not namespaced; allowed are net.*, kernel.shm*, kernel.msg*, kernel.sem and fs.mqueue.*".into());
+        return Err("is not namespaced; use net.*, kernel.shm*, kernel.msg*, kernel.sem or fs.mqueue.*".into());
     }
     if of_network && !matches!(network, Network::None | Network::Cni) {
-        return Err("cannot be set with a network that is not the container's own".into());
+        return Err("can only be set if the container has its own network".into());
     }
     // Root of the host could also change settings that are not namespaced.
     if user_namespace == UserNamespace::Host {

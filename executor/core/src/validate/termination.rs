@@ -22,10 +22,10 @@ impl MessageSurroundings<'_> {
     /// Returns the name of the mount that conflicts with a file at this path, if any.
     fn conflict(&self, path: &Path) -> Option<&'static str> {
         if self.files.iter().any(|file| file.path.starts_with(path)) {
-            return Some("is a secret file, or a directory of one");
+            return Some("is a secret file, or a parent directory of one");
         }
         if self.file_directories.iter().any(|directory| path.starts_with(directory)) {
-            return Some("is in one of file_directories, which hold only secret files");
+            return Some("is in one of file_directories, which can only contain secret files");
         }
         // On a volume of the host, the file would remain after the container.
         let of_host = |volume: &&Volume| matches!(volume.source, VolumeSource::Host(_) | VolumeSource::HostPath(_));
@@ -33,7 +33,7 @@ impl MessageSurroundings<'_> {
             return Some("is in a volume of the host");
         }
         let mounts = self.tmpfs.iter().map(|tmpfs| &tmpfs.path).chain(self.volumes.iter().map(|volume| &volume.path));
-        mounts.into_iter().any(|mount| mount.starts_with(path)).then_some("is the path of another mount, or above one")
+        mounts.into_iter().any(|mount| mount.starts_with(path)).then_some("is at or above another mount")
     }
 }
 

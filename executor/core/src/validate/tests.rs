@@ -72,7 +72,7 @@ fn files_against_one_another() {
     let two = |a, b| validate(&Draft { files: vec![file(a, 1), file(b, 1)], ..draft() }, &Policy::default());
     assert!(two("a", "a").unwrap_err()[0].description.contains("also the path"));
     assert!(two("a", "/etc/cf-service-bindings/a").is_err(), "the same path, once relative");
-    assert!(two("a/b", "a").unwrap_err()[0].description.contains("needs a directory"));
+    assert!(two("a/b", "a").unwrap_err()[0].description.contains("to be a directory"));
     assert!(two("/a", "/a/b").is_err());
     two("a/b", "a/c").unwrap();
     two("ab", "a/c").unwrap();

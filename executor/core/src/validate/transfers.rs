@@ -94,8 +94,7 @@ fn checksum((algorithm, value): (&str, &str), parent: &str, report: &mut Report)
     };
     let digits = 2 * algorithm.digest_len();
     if !value.is_empty() && (value.len() != digits || !value.bytes().all(|byte| byte.is_ascii_hexdigit())) {
-        let why =
-            format!("has {} bytes; a checksum by {} has {digits} hexadecimal digits", value.len(), algorithm.name());
+        let why = format!("has {} bytes; {} requires {digits} hexadecimal digits", value.len(), algorithm.name());
         report.add(value_field, InvalidFormat.because(why));
     }
     Some(Checksum { algorithm, value: value.to_ascii_lowercase() })
@@ -114,7 +113,7 @@ pub fn check_url(url: &str) -> Result<(), FieldFault> {
     }
     if !url.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(
-            InvalidCharacter.because("contains a space, a control character or a byte beyond ASCII; percent-encode it")
+            InvalidCharacter.because("contains a space, a control character or a non-ASCII byte; percent-encode it")
         );
     }
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));

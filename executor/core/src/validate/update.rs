@@ -79,7 +79,7 @@ fn given(draft: &UpdateDraft<'_>, plan: &Plan, policy: &Policy, report: &mut Rep
         match files::resolve(file.path, &policy.files_root) {
             Err(why) => report.add(field(), why),
             Ok(path) if plan.token_file().is_some_and(|token| token.path == path) => {
-                let why = format!("`{}` holds the container's runtime token", path.display());
+                let why = format!("`{}` is the file of the container's runtime token", path.display());
                 report.add(field(), Reserved.because(why));
             }
             Ok(path) => match given.get(&path) {
@@ -116,7 +116,7 @@ fn removed(
         };
         let shown = path.display();
         let why = if plan.token_file().is_some_and(|token| token.path == path) {
-            Reserved.because(format!("`{shown}` holds the container's runtime token"))
+            Reserved.because(format!("`{shown}` is the file of the container's runtime token"))
         } else if given.contains_key(&path) {
             Conflict.because(format!("`{shown}` is also in `files`"))
         } else if removed.contains(&path) {
@@ -254,7 +254,7 @@ mod tests {
             ("removed_paths[1]", "not one of the container's"),
             ("removed_paths[2]", "runtime token"),
             ("removed_paths[3]", "is under /proc"),
-            ("files", "needs a directory at the path of files[5], which is a file"),
+            ("files", "requires files[5] to be a directory, but it is a file"),
             ("signal", "is 65"),
         ];
         assert_eq!(reported.len(), expected.len(), "{reported:#?}");

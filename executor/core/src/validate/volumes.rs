@@ -132,12 +132,13 @@ fn path(path: &Path, beside: &VolumeSurroundings<'_>) -> Result<(), FieldFault> 
     surroundings::mount_point(path, beside.with_token)?;
     let shown = || shorten(&path.display().to_string());
     if WRITTEN.iter().any(|written| path == Path::new(written)) {
-        let why = format!("`{}` belongs to the executor, which writes {} there", shown(), WRITTEN[1..].join(", "));
+        let why = format!("`{}` is reserved for the executor, which writes {}", shown(), WRITTEN[1..].join(", "));
         return Err(Reserved.because(why));
     }
     let above_socket = ABOVE_DOCKER_SOCKET.iter().any(|above| path == Path::new(above));
     if beside.isolation.docker_socket && (above_socket || path == Path::new(DOCKER_SOCKET)) {
-        return Err(Conflict.because(format!("`{}` would hide {} of docker_socket", shown(), DOCKER_SOCKET)));
+        let why = format!("`{}` would hide the Docker socket {DOCKER_SOCKET} (docker_socket)", shown());
+        return Err(Conflict.because(why));
     }
     Ok(())
 }

@@ -181,7 +181,7 @@ fn conflicts_and_hooks_are_refused() {
     vendor.write("etc/b.json", "");
     let daemon = vendor.daemon();
     let before = daemon.footprint();
-    vendor.expect_refused(&daemon, "two CDI files of a directory describe it");
+    vendor.expect_refused(&daemon, "two CDI files in the same directory describe it");
     vendor.write("run/c.json", r#", "hooks": [{"hookName": "createContainer", "path": "/bin/true"}]"#);
     vendor.expect_refused(&daemon, "c.json: devices[one].containerEdits.hooks is not supported");
     vendor.write("run/c.json", r#", "intelRdt": {}"#);
@@ -222,7 +222,7 @@ fn command_line_has_qualified_names() {
     assert_eq!(cli::run(&socket, &["info", "--json"]).json()["cdi_devices"][0], "vendor.com/class=*");
     for (flags, words) in [
         ("--gpus all", "nvidia.com/gpu=all"),
-        ("--device vendor.com/class=", "the name of a device"),
+        ("--device vendor.com/class=", "the device name must be"),
         ("--gpus 0", "a number from 1"),
     ] {
         let line = format!("run {flags} -- true");

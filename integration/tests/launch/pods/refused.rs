@@ -47,7 +47,7 @@ fn calls_that_do_not_fit_are_refused() {
     }
     let unknown = RunRequest { volumes: vec![volume.clone()], ..in_pod("p", sh("true")) };
     let reported = daemon.api.run(unknown).unwrap_err();
-    assert!(reported.message().contains("is not a volume of the pod p, which has none"), "{reported:?}");
+    assert!(reported.message().contains("is not a volume of the pod p; the pod has no volumes"), "{reported:?}");
     let alone = daemon.api.run(RunRequest { volumes: vec![volume], ..sh("true") }).unwrap_err();
     assert!(alone.message().contains("volumes[0].pod"), "{alone:?}");
 

@@ -35,7 +35,7 @@ fn what_does_not_fit_is_reported_and_changes_nothing() {
         (update("c", &[]), Code::InvalidArgument, "files", "nothing to update"),
         (update("c", &[("../x", b"")]), Code::InvalidArgument, "files[0].path", "contains `..`"),
         (update("c", &[("a", b""), ("a", b"")]), Code::InvalidArgument, "files[1].path", "also the path of files[0]"),
-        (update("c", &[("a/b", b"")]), Code::InvalidArgument, "files[0].path", "needs a directory at"),
+        (update("c", &[("a/b", b"")]), Code::InvalidArgument, "files[0].path", "to be a directory"),
         (update("c", &[("a", &big)]), Code::InvalidArgument, "files", "at most 1048576"),
         (removed("nope"), Code::InvalidArgument, "removed_paths[0]", "not one of the container's secret files"),
         (removed("a"), Code::InvalidArgument, "removed_paths[0]", "is also in `files`"),

@@ -39,7 +39,7 @@ enum Registry {
 
 /// An invalid pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{pattern:?} is not a pattern of repositories: {why}")]
+#[error("invalid repository pattern {pattern:?}: {why}")]
 pub struct BadPattern {
     pattern: String,
     why: String,
@@ -92,12 +92,10 @@ impl FromStr for RepositoryPattern {
         }
         let rest = text.strip_prefix("docker://").unwrap_or(text);
         let Some((registry, path)) = rest.split_once('/') else {
-            return Err(bad(
-                "write *, or REGISTRY/NAME with the registry's name, as docker.io/library/debian, or REGISTRY/**",
-            ));
+            return Err(bad("use *, REGISTRY/** or REGISTRY/NAME, such as docker.io/library/debian"));
         };
         if path.contains('@') || path.contains(':') {
-            return Err(bad("a pattern of repositories cannot have a tag or a digest"));
+            return Err(bad("a repository pattern cannot have a tag or a digest"));
         }
         let registry = registry_of(registry).ok_or_else(|| {
             bad("it must begin with a registry's host name or address with an optional port, or with *.DOMAIN")
@@ -113,7 +111,7 @@ impl FromStr for RepositoryPattern {
         }
         if registry == Registry::Exact(DEFAULT_REGISTRY.into()) && !below && names.len() == 1 {
             if names[0].contains('*') {
-                return Err(bad("a repository of docker.io has two names: write docker.io/library/* or docker.io/**"));
+                return Err(bad("a docker.io repository has two components; use docker.io/library/* or docker.io/**"));
             }
             names.insert(0, DEFAULT_NAMESPACE.trim_end_matches('/').to_owned());
         }

@@ -62,7 +62,7 @@ fn inputs_that_parsers_disagree_on() {
         (format!("a@sha512:{HEX}{HEX}"), Ok(format!("docker.io/library/a@sha512:{HEX}{HEX}"))),
         (format!("a@sha256:{upper}"), Err("0-9 and a-f")),
         (format!("a@sha384:{sha384}"), Err("`sha256:` or `sha512:`")),
-        (HEX.into(), Err("id of an image")),
+        (HEX.into(), Err("is an image id")),
         (format!("r.example/{}", part(245)), Ok(format!("r.example/{}:latest", part(245)))),
         (format!("r.example/{}", part(246)), Err("have 256 bytes; at most 255")),
         ("a/".into(), Err("component ``")),

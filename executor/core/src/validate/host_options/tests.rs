@@ -227,7 +227,7 @@ fn the_lists_of_the_operator() {
         ("a", "/etc/a", "r", "below /dev"),
         ("a", "/dev", "r", "below /dev"),
         ("a", "/dev/../mem", "r", "`..`"),
-        ("a", "/dev/a/", "r", "at its end"),
+        ("a", "/dev/a/", "r", "end with `/`"),
         ("a", "/dev/a", "", "must have"),
         ("a", "/dev/a", "x", "use r"),
         ("a", "/dev/a", "wr", "as \"rw\""),

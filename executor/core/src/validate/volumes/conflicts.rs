@@ -20,10 +20,10 @@ pub(super) fn conflict(volume: &Volume, all: &[Volume], beside: &VolumeSurroundi
     }
     let VolumeSurroundings { files, file_directories, .. } = beside;
     if let Some(file) = files.iter().find(|file| path.starts_with(&file.path)) {
-        return Some(format!("`{shown}` needs a directory at the path of {}, which is a file", file.field));
+        return Some(format!("`{shown}` requires {} to be a directory, but it is a file", file.field));
     }
     if file_directories.contains(path) {
-        return Some(format!("`{shown}` is one of file_directories, which hold only secret files"));
+        return Some(format!("`{shown}` is one of file_directories, which can only contain secret files"));
     }
     if of_others {
         let file = files.iter().find(|file| file.path.starts_with(path)).map(PlannedFile::path_field);

@@ -82,7 +82,7 @@ fn host_path(path: &Path, policy: &Policy) -> Result<(), FieldFault> {
     let shown = shorten(&path.display().to_string());
     let listed: Vec<String> =
         policy.host_paths.iter().take(NAMES_SHOWN).map(|listed| listed.display().to_string()).collect();
-    let listed = if listed.is_empty() { "is empty".to_owned() } else { format!("has {}", listed.join(", ")) };
+    let listed = if listed.is_empty() { "is empty".to_owned() } else { format!("lists {}", listed.join(", ")) };
     let why = format!(
         "`{shown}` is not below a directory of policy.host_paths, which {listed} in this daemon's configuration"
     );

@@ -75,7 +75,7 @@ impl Rule<'_> {
         if let (Ok(first), Ok(last)) = numbers {
             return PortRange { first, last };
         }
-        let why = OutOfRange.because(format!("is {first}-{last}; ports are 1 to 65535, in ascending order"));
+        let why = OutOfRange.because(format!("is {first}-{last}; ports must be 1 to 65535, in ascending order"));
         violations.push(Violation::new(self.field(&format!("ports[{index}]")), why));
         PortRange { first: 1, last: 1 }
     }
