@@ -90,7 +90,10 @@ impl Pool {
         }
         let end = u64::from(start) + u64::from(ranges) * u64::from(RANGE);
         if end > u64::from(crate::limits::ID_MAX) {
-            return Err(format!("{reported}: the pool must end before id {}, but ends at {end}", crate::limits::ID_MAX));
+            return Err(format!(
+                "{reported}: the pool must end before id {}, but ends at {end}",
+                crate::limits::ID_MAX
+            ));
         }
         Ok(Self { start, ranges, next: 0 })
     }
