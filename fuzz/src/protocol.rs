@@ -79,7 +79,7 @@ fn forged(bytes: &[u8]) {
 /// A token that a container presents names exactly one container, or none.
 fn token(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    if let Some(id) = token::container(&text) {
+    if let Some(id) = token::parse_container_id(&text) {
         assert!(text.starts_with(&format!("{id}.")) && text.len() == token::length(&id));
     }
 }

@@ -121,7 +121,7 @@ impl CdiFile {
 
 /// A CDI file on the host.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct LocatedCdiFile {
     /// Path of the file.
     pub path: PathBuf,
     /// Index of the file's directory; later directories take precedence.
@@ -136,11 +136,17 @@ pub struct Edit<T> {
     /// Index of the device in the request.
     pub device: usize,
     /// Content of the edit.
-    pub of: T,
+    pub content: T,
 }
 
 /// A device node and the permissions of the container.
-pub type Node = (CdiNode, DevicePermissions);
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// The node as the CDI file describes it.
+    pub node: CdiNode,
+    /// Permissions in the device cgroup.
+    pub permissions: DevicePermissions,
+}
 
 /// A directory or a file of the host to mount into a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,7 +179,7 @@ pub struct Edits {
 /// # Errors
 /// Returns a violation for each device that no file describes, that two files of a directory describe, or whose edits
 /// are not supported or conflict with others.
-pub fn resolve(plan: &Plan, sources: &[Source], highest: u32) -> Result<Edits, Vec<Violation>> {
+pub fn resolve(plan: &Plan, sources: &[LocatedCdiFile], highest: u32) -> Result<Edits, Vec<Violation>> {
     let mut merge =
         Merge { plan, highest, edits: Edits::default(), variables: BTreeMap::new(), violations: Vec::new() };
     let mut applied: Vec<&Path> = Vec::new();
@@ -195,7 +201,7 @@ pub fn resolve(plan: &Plan, sources: &[Source], highest: u32) -> Result<Edits, V
 }
 
 /// Finds the device in the last directory that describes it.
-fn find<'a>(name: &str, sources: &'a [Source]) -> Result<(&'a Source, &'a CdiDevice), FieldFault> {
+fn find<'a>(name: &str, sources: &'a [LocatedCdiFile]) -> Result<(&'a LocatedCdiFile, &'a CdiDevice), FieldFault> {
     let qualified = QualifiedName::parse(name).map_err(|why| InvalidFormat.because(why.to_owned()))?;
     let of_kind = sources.iter().filter(|source| source.file.kind == qualified.kind);
     let named = of_kind.flat_map(|source| source.file.devices.iter().map(move |device| (source, device)));
@@ -227,7 +233,7 @@ impl Merge<'_> {
         self.violations.push(Violation::new(format!("devices[{device}].name"), fault));
     }
 
-    fn add(&mut self, device: usize, source: &Source, place: &str, edits: &ContainerEdits) {
+    fn add(&mut self, device: usize, source: &LocatedCdiFile, place: &str, edits: &ContainerEdits) {
         let about = format!("`{}`: {}: {place}", self.plan.host_options.devices[device].name, source.path.display());
         for (field, is_used) in [
             ("hooks", !edits.hooks.is_empty()),
@@ -287,14 +293,14 @@ impl Merge<'_> {
             let why = format!("has the uid or gid {id}; the container's highest id is {}", self.highest);
             return Err(OutOfRange.because(why));
         }
-        let new = Edit { device, of: (node.clone(), permissions) };
+        let new = Edit { device, content: Node { node: node.clone(), permissions } };
         let listed = self.plan.host_options.devices.iter().filter(|device| !device.is_cdi());
         if let Some(Device { name, .. }) = listed.into_iter().find(|listed| is_nested(&listed.path, &node.path)) {
             return Err(Conflict.because(format!("conflicts with the node of the device `{name}`")));
         }
-        match self.edits.nodes.iter().find(|other| is_nested(&other.of.0.path, &node.path)) {
+        match self.edits.nodes.iter().find(|other| is_nested(&other.content.node.path, &node.path)) {
             None => self.edits.nodes.push(new),
-            Some(other) if other.of == new.of => {}
+            Some(other) if other.content == new.content => {}
             Some(other) => {
                 let name = &self.plan.host_options.devices[other.device].name;
                 return Err(Conflict.because(format!("conflicts with a node of the device `{name}`")));
@@ -319,9 +325,9 @@ impl Merge<'_> {
         check_device_mount(&mount.host_path, &mount.container_path, self.plan)?;
         let (host_path, path) = (mount.host_path.clone(), mount.container_path.clone());
         let new = HostMount { host_path, path, read_only, no_exec };
-        match self.edits.mounts.iter().find(|other| other.of.path == new.path) {
-            None => self.edits.mounts.push(Edit { device, of: new }),
-            Some(other) if other.of == new => {}
+        match self.edits.mounts.iter().find(|other| other.content.path == new.path) {
+            None => self.edits.mounts.push(Edit { device, content: new }),
+            Some(other) if other.content == new => {}
             Some(other) => {
                 let name = &self.plan.host_options.devices[other.device].name;
                 return Err(Conflict.because(format!("conflicts with a mount of the device `{name}`")));
@@ -334,7 +340,7 @@ impl Merge<'_> {
         let Edits { environment, nodes, mounts, groups } = &self.edits;
         let listed =
             self.plan.host_options.devices.iter().filter(|device| !device.is_cdi()).map(|device| &*device.path);
-        let paths = listed.chain(nodes.iter().map(|node| &*node.of.0.path));
+        let paths = listed.chain(nodes.iter().map(|node| &*node.content.node.path));
         let entries: std::collections::BTreeSet<&Path> = paths.flat_map(Path::ancestors).collect();
         let bytes: usize = environment.iter().map(|pair| pair.len() + 1).sum();
         let mut faults = Vec::new();

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 /// Number of ids in a user namespace: 0 to 65,535, as files of images expect them.
-pub const RANGE: u32 = 65_536;
+pub const RANGE_IDS: u32 = 65_536;
 /// Maximum number of conflicting lines of host files in a message.
 const REPORTED_MAX: usize = 5;
 
@@ -28,8 +28,8 @@ impl IdMap {
 
     /// Returns the id on the host. An id that the container does not have is mapped to `nobody`, the last id of the
     /// range.
-    pub fn host(self, id: u32) -> u32 {
-        self.0.map_or(id, |start| start + id.min(RANGE - 1))
+    pub fn to_host(self, id: u32) -> u32 {
+        self.0.map_or(id, |start| start + id.min(RANGE_IDS - 1))
     }
 
     /// Returns true if there is a user namespace.
@@ -39,7 +39,7 @@ impl IdMap {
 
     /// Returns the highest id that the container has.
     pub fn highest(self) -> u32 {
-        if self.is_mapped() { RANGE - 1 } else { crate::limits::ID_MAX }
+        if self.is_mapped() { RANGE_IDS - 1 } else { crate::limits::ID_MAX }
     }
 }
 
@@ -55,7 +55,7 @@ pub struct Block(pub u32, pub u32);
 impl Block {
     /// Returns the block of one range.
     pub fn from_range(start: u32) -> Self {
-        Self(start, start.saturating_add(RANGE))
+        Self(start, start.saturating_add(RANGE_IDS))
     }
 
     /// Returns true if both blocks have an id in common.
@@ -85,10 +85,10 @@ impl Pool {
     /// Returns an error with keys and numbers if the pool begins among the host's own ids or ends after the last id.
     pub fn new(start: u32, ranges: u32) -> Result<Self, String> {
         let reported = format!("userns_pool_start {start} with userns_pool_ranges {ranges}");
-        if start < RANGE {
-            return Err(format!("{reported}: the pool must start at id {RANGE} or above"));
+        if start < RANGE_IDS {
+            return Err(format!("{reported}: the pool must start at id {RANGE_IDS} or above"));
         }
-        let end = u64::from(start) + u64::from(ranges) * u64::from(RANGE);
+        let end = u64::from(start) + u64::from(ranges) * u64::from(RANGE_IDS);
         if end > u64::from(crate::limits::ID_MAX) {
             return Err(format!(
                 "{reported}: the pool must end before id {}, but ends at {end}",
@@ -105,7 +105,7 @@ impl Pool {
 
     /// Returns the index of the range that contains this host id.
     pub fn range_of(&self, id: u32) -> Option<u32> {
-        id.checked_sub(self.start).map(|offset| offset / RANGE).filter(|range| *range < self.ranges)
+        id.checked_sub(self.start).map(|offset| offset / RANGE_IDS).filter(|range| *range < self.ranges)
     }
 
     /// Returns the blocks of the pool. Only one launcher at a time can claim a block.
@@ -114,28 +114,28 @@ impl Pool {
         let size = (ranges / BLOCKS).clamp(1, BLOCK_RANGES_MAX);
         (0..ranges.div_ceil(size)).map(move |index| {
             let (first, beyond) = (index * size, ((index + 1) * size).min(ranges));
-            Block(start + first * RANGE, start + beyond * RANGE)
+            Block(start + first * RANGE_IDS, start + beyond * RANGE_IDS)
         })
     }
 
-    /// Returns a range in `blocks` that overlaps no range in use; `taken` are the starts of the ranges in use. A
+    /// Returns a range in `blocks` that overlaps no range in use; `in_use` are the starts of the ranges in use. A
     /// released range is reused as late as possible.
-    pub fn free(&mut self, taken: &BTreeSet<u32>, blocks: &[Block]) -> Option<u32> {
+    pub fn find_free_range(&mut self, in_use: &BTreeSet<u32>, blocks: &[Block]) -> Option<u32> {
         let candidates = (0..self.ranges).map(|offset| (self.next + offset) % self.ranges);
         let overlaps = |start: u32| {
-            taken.range(start.saturating_sub(RANGE - 1)..=start.saturating_add(RANGE - 1)).next().is_some()
+            in_use.range(start.saturating_sub(RANGE_IDS - 1)..=start.saturating_add(RANGE_IDS - 1)).next().is_some()
         };
         let claimed = |start: u32| blocks.iter().any(|block| block.contains(&Block::from_range(start)));
         let is_free = |start: u32| claimed(start) && !overlaps(start);
-        let range = candidates.into_iter().find(|range| is_free(self.start + range * RANGE))?;
+        let range = candidates.into_iter().find(|range| is_free(self.start + range * RANGE_IDS))?;
         self.next = (range + 1) % self.ranges;
-        Some(self.start + range * RANGE)
+        Some(self.start + range * RANGE_IDS)
     }
 
     /// Returns the lines of the host's files whose ids are in the pool: users, groups, and subordinate ranges of users.
     /// `files` are names and contents: /etc/passwd, /etc/group, /etc/subuid, /etc/subgid.
     pub fn conflicts(&self, files: &[(&str, &[u8])]) -> Vec<String> {
-        let end = u64::from(self.start) + u64::from(self.ranges) * u64::from(RANGE);
+        let end = u64::from(self.start) + u64::from(self.ranges) * u64::from(RANGE_IDS);
         let mut conflicts = Vec::new();
         for (name, content) in files {
             let subordinate = name.ends_with("/subuid") || name.ends_with("/subgid");
@@ -169,7 +169,7 @@ impl Pool {
 
 impl std::fmt::Display for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let end = u64::from(self.start) + u64::from(self.ranges) * u64::from(RANGE);
+        let end = u64::from(self.start) + u64::from(self.ranges) * u64::from(RANGE_IDS);
         write!(f, "{} to {}", self.start, end.saturating_sub(1))
     }
 }
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn the_bounds_of_a_pool_are_reported_with_their_numbers() {
-        assert!(pool(0x7000_0000, 1024).is_ok() && pool(RANGE, 0).is_ok() && pool(RANGE, 65_534).is_ok());
+        assert!(pool(0x7000_0000, 1024).is_ok() && pool(RANGE_IDS, 0).is_ok() && pool(RANGE_IDS, 65_534).is_ok());
         let low = pool(1000, 1).unwrap_err();
         assert!(low.contains("userns_pool_start 1000") && low.contains("65536"), "{low}");
         let high = pool(0x7000_0000, 65_000).unwrap_err();
@@ -195,32 +195,38 @@ mod tests {
     fn a_range_is_given_once_and_again_as_late_as_can_be() {
         let mut pool = pool(100_000, 3).unwrap();
         let all: Vec<Block> = pool.blocks().collect();
-        let mut taken = BTreeSet::new();
+        let mut in_use = BTreeSet::new();
         for expected in [Some(100_000), Some(165_536), Some(231_072), None] {
-            let range = pool.free(&taken, &all);
+            let range = pool.find_free_range(&in_use, &all);
             assert_eq!(range, expected);
-            taken.extend(range);
+            in_use.extend(range);
         }
-        taken.remove(&100_000);
-        taken.remove(&165_536);
-        assert_eq!((pool.free(&taken, &all), pool.free(&taken, &all)), (Some(100_000), Some(165_536)));
+        in_use.remove(&100_000);
+        in_use.remove(&165_536);
+        assert_eq!(
+            (pool.find_free_range(&in_use, &all), pool.find_free_range(&in_use, &all)),
+            (Some(100_000), Some(165_536))
+        );
         // A range that overlaps a range in use is not free, even if that range belongs to a pool with another start.
-        assert_eq!(pool.free(&BTreeSet::from([231_073]), &all), Some(100_000));
-        assert_eq!(pool.free(&BTreeSet::from([165_535]), &all), Some(231_072));
+        assert_eq!(pool.find_free_range(&BTreeSet::from([231_073]), &all), Some(100_000));
+        assert_eq!(pool.find_free_range(&BTreeSet::from([165_535]), &all), Some(231_072));
         // No range comes from blocks of another launcher.
-        assert_eq!((pool.free(&BTreeSet::new(), &all[1..2]), pool.free(&BTreeSet::new(), &[])), (Some(165_536), None));
+        assert_eq!(
+            (pool.find_free_range(&BTreeSet::new(), &all[1..2]), pool.find_free_range(&BTreeSet::new(), &[])),
+            (Some(165_536), None)
+        );
     }
 
     #[test]
     fn no_range_overlaps_another() {
         let mut pool = pool(1 << 20, 50).unwrap();
-        let mut taken = BTreeSet::new();
+        let mut in_use = BTreeSet::new();
         let all: Vec<Block> = pool.blocks().collect();
-        while let Some(range) = pool.free(&taken, &all) {
-            assert!(taken.iter().all(|other: &u32| range.abs_diff(*other) >= RANGE));
-            taken.insert(range);
+        while let Some(range) = pool.find_free_range(&in_use, &all) {
+            assert!(in_use.iter().all(|other: &u32| range.abs_diff(*other) >= RANGE_IDS));
+            in_use.insert(range);
         }
-        assert_eq!(taken.len(), 50);
+        assert_eq!(in_use.len(), 50);
     }
 
     #[test]
@@ -230,7 +236,7 @@ mod tests {
             assert_eq!(blocks.len(), number, "{ranges}");
             assert!(blocks.windows(2).all(|pair| pair[0].1 == pair[1].0 && !pair[0].overlaps(&pair[1])), "{ranges}");
             let ids: u32 = blocks.iter().map(|block| block.1 - block.0).sum();
-            assert_eq!(ids, ranges * RANGE);
+            assert_eq!(ids, ranges * RANGE_IDS);
         }
         assert!(Block(10, 20).overlaps(&Block(19, 30)) && !Block(10, 20).overlaps(&Block(20, 30)));
     }
@@ -256,7 +262,7 @@ mod tests {
     #[test]
     fn an_id_that_a_container_does_not_have_is_unowned() {
         let map = IdMap::from_start(Some(200_000));
-        assert_eq!([0, 1000, 65_535, 70_000].map(|id| map.host(id)), [200_000, 201_000, 265_535, 265_535]);
-        assert_eq!(IdMap::HOST.host(70_000), 70_000);
+        assert_eq!([0, 1000, 65_535, 70_000].map(|id| map.to_host(id)), [200_000, 201_000, 265_535, 265_535]);
+        assert_eq!(IdMap::HOST.to_host(70_000), 70_000);
     }
 }

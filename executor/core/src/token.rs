@@ -12,7 +12,7 @@ pub const RUNTIME_DIR: &str = "/run/executor";
 /// Name of the socket in that directory, and in the directory `runtime` of the daemon's run directory.
 pub const RUNTIME_SOCKET: &str = "runtime.sock";
 /// Directory in the daemon's run directory that is visible in containers. It contains only the runtime socket.
-pub const RUNTIME_SOURCE: &str = "runtime";
+pub const RUNTIME_HOST_DIR: &str = "runtime";
 /// Random bytes in a token.
 pub const RANDOM_BYTES: usize = 32;
 /// Bytes of a digest (SHA-256).
@@ -24,7 +24,7 @@ pub fn length(id: &ContainerId) -> usize {
 }
 
 /// Returns the container id in a token; `None` if the text is not a token.
-pub fn container(token: &str) -> Option<ContainerId> {
+pub fn parse_container_id(token: &str) -> Option<ContainerId> {
     let (id, random) = token.rsplit_once('.')?;
     let hex = random.len() == 2 * RANDOM_BYTES && random.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     id.parse().ok().filter(|_| hex)
@@ -39,11 +39,11 @@ mod tests {
         let id: ContainerId = "web.1".parse().unwrap();
         let token = format!("web.1.{}", "0a".repeat(RANDOM_BYTES));
         assert_eq!(token.len(), length(&id));
-        assert_eq!(container(&token), Some(id));
+        assert_eq!(parse_container_id(&token), Some(id));
         for bad in
             ["", "web", "web.1.", &token[1..].replace("eb", ""), &token.to_uppercase(), &token[..token.len() - 1]]
         {
-            assert_eq!(container(bad), None, "{bad}");
+            assert_eq!(parse_container_id(bad), None, "{bad}");
         }
     }
 }

@@ -37,7 +37,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use crate::ident::ContainerId;
-use crate::idmap::RANGE;
+use crate::idmap::RANGE_IDS;
 use crate::image::BadReference;
 use crate::limits::{GRACE_MAX, ID_MAX, LABELS_MAX, PATH_MAX, SIGNAL_MAX};
 use crate::plan::{MAIN_PROCESS, Network, Plan, Principal, Rootfs, SIGTERM, UserNamespace, UserRef};
@@ -350,8 +350,8 @@ fn parse_principal(text: &str, what: &str) -> Result<Principal, FieldFault> {
 /// Checks an id against the number of ids in the user namespace.
 fn fits(principal: Principal, what: &str, namespace: UserNamespace) -> Result<Principal, FieldFault> {
     match principal {
-        Principal::Id(id) if id >= RANGE && namespace == UserNamespace::Own => {
-            let why = format!("{what} {id} is larger than {}, the highest id in a user namespace", RANGE - 1);
+        Principal::Id(id) if id >= RANGE_IDS && namespace == UserNamespace::Own => {
+            let why = format!("{what} {id} is larger than {}, the highest id in a user namespace", RANGE_IDS - 1);
             Err(OutOfRange.because(why))
         }
         _ => Ok(principal),

@@ -166,7 +166,7 @@ fn drop_privileges(config: &Config, account: &Account, root: bool, parent: i32) 
     }
     privileges::forbid_core_files().map_err(failed)?;
     if config.ephemeral {
-        privileges::end_with_parent(parent).map_err(failed)?;
+        privileges::set_parent_death_signal(parent).map_err(failed)?;
     }
     Ok(())
 }

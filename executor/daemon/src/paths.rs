@@ -30,7 +30,7 @@ impl Paths {
 
     /// Returns the directory that containers with a runtime token see. It holds only their socket.
     pub fn runtime_dir(&self) -> PathBuf {
-        self.run_dir.join(token::RUNTIME_SOURCE)
+        self.run_dir.join(token::RUNTIME_HOST_DIR)
     }
 
     /// Returns the socket for containers with a runtime token.

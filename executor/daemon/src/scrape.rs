@@ -12,8 +12,8 @@ mod containers;
 pub(crate) mod families;
 mod form;
 pub mod http;
-mod own;
 mod places;
+mod process;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +69,7 @@ impl Scraper {
 async fn read(node: &Arc<Node>) -> String {
     let deadline = Instant::now() + PATIENCE;
     let mut families = Families::default();
-    own::put(&mut families, node);
+    process::add_process_metrics(&mut families, node);
     capacity(&mut families, node);
     states(&mut families, node);
     health(&mut families, node);

@@ -8,7 +8,7 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use executor_core::cdi::{CdiFile, CdiNode, Edit, Edits, HostMount, Source, resolve};
+use executor_core::cdi::{CdiFile, CdiNode, Edit, Edits, HostMount, LocatedCdiFile, Node, resolve};
 use executor_core::idmap::IdMap;
 use executor_core::plan::{DevicePermissions, Plan, UserNamespace};
 use executor_core::protocol::{Reason, Refused};
@@ -66,7 +66,7 @@ pub(crate) fn edits(host: &Host, plan: &Plan, ids: IdMap) -> Result<DeviceEdits,
     let Edits { environment, nodes, mounts, groups } = resolve(plan, &sources, ids.highest()).map_err(refused)?;
     let mut violations = Vec::new();
     let mut found = Vec::new();
-    for Edit { device, of: (node, permissions) } in &nodes {
+    for Edit { device, content: Node { node, permissions } } in &nodes {
         match look_up(host, plan, (node, *permissions)) {
             Ok(node) => found.push(node),
             Err(fault) => {
@@ -133,7 +133,7 @@ fn look_up(
 }
 
 /// Reads the files of all directories. Returns the usable files, and the reasons for ignoring others.
-fn read_dirs(dirs: &[PathBuf]) -> (Vec<Source>, Vec<String>) {
+fn read_dirs(dirs: &[PathBuf]) -> (Vec<LocatedCdiFile>, Vec<String>) {
     let (mut sources, mut faults) = (Vec::new(), Vec::new());
     for (directory, dir) in dirs.iter().enumerate() {
         let paths = match list(dir) {
@@ -149,7 +149,7 @@ fn read_dirs(dirs: &[PathBuf]) -> (Vec<Source>, Vec<String>) {
                 return (sources, faults);
             }
             match read(&path) {
-                Ok(file) => sources.push(Source { path, directory, file }),
+                Ok(file) => sources.push(LocatedCdiFile { path, directory, file }),
                 Err(why) => faults.push(format!("{}: {why}", path.display())),
             }
         }

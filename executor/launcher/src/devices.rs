@@ -97,7 +97,7 @@ pub(crate) fn make(nodes: &[DeviceNode], ids: IdMap, staging: &Path) -> io::Resu
         mknodat(&tmpfs, &name, kind, Mode::empty(), makedev(node.major, node.minor))?;
         chmodat(&tmpfs, &name, Mode::from_raw_mode(node.mode()), AtFlags::empty())?;
         if let Some(NodeAccess { uid, gid, .. }) = node.access {
-            let (uid, gid) = (Uid::from_raw(ids.host(uid)), Gid::from_raw(ids.host(gid)));
+            let (uid, gid) = (Uid::from_raw(ids.to_host(uid)), Gid::from_raw(ids.to_host(gid)));
             chownat(&tmpfs, &name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
         }
     }

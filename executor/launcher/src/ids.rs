@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use executor_core::idmap::{IdMap, Pool, RANGE};
+use executor_core::idmap::{IdMap, Pool, RANGE_IDS};
 use executor_core::plan::{Plan, UserNamespace};
 use executor_core::protocol::{Reason, Refused};
 use executor_core::validate::{Policy, Violation};
@@ -101,7 +101,7 @@ impl Ids {
     /// # Errors
     /// Returns a refusal if the kernel makes no user namespace.
     pub(crate) fn from_range(start: u32) -> Result<Self, Refused> {
-        match userns::create(start, RANGE) {
+        match userns::create(start, RANGE_IDS) {
             Ok(namespace) => Ok(Self { map: IdMap::from_start(Some(start)), namespace: Some(namespace) }),
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOSPC | libc::EPERM)) => {
                 let why = format!(

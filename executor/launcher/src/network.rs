@@ -141,7 +141,7 @@ pub(crate) fn attach(host: &Host, record: &ContainerRecord, init: i32) -> Result
     let wanted = &plan.connectivity.network_name;
     let network = config::find(&host.policy.cni_conf_dir, wanted).map_err(|why| violation("network_name", why))?;
     let asked = Capabilities::from_asked(&plan.connectivity);
-    if asked.no_one_publishes(&network) {
+    if asked.lacks_port_plugin(&network) {
         let why = format!("network `{}` has no plugin with the capability `portMappings`", network.name);
         return Err(violation("ports", why));
     }

@@ -126,7 +126,7 @@ impl Pod {
     /// if the disk is full.
     pub(crate) fn volume(&self, name: &str, sub_path: &Path) -> io::Result<OwnedFd> {
         let path = pod_volume_path(name);
-        let root_ids = (self.id_map().host(0), self.id_map().host(0));
+        let root_ids = (self.id_map().to_host(0), self.id_map().to_host(0));
         self.view(|root| {
             let flags = OFlags::PATH | OFlags::DIRECTORY;
             let volume = open_in_root(root, &path, flags, Mode::empty(), Follow::NoLinks)?;

@@ -204,7 +204,7 @@ impl Tree {
                 Ok(Err(format!("{} does not exist in the enclosing volume", path.display())))
             }
             RootfsEntry::Missing => {
-                match make(self.root.as_fd(), path, false, Some((self.ids.host(0), self.ids.host(0)))) {
+                match make(self.root.as_fd(), path, false, Some((self.ids.to_host(0), self.ids.to_host(0)))) {
                     Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
                         Ok(Err(format!("{} cannot be made: the rootfs is read-only there", path.display())))
                     }
@@ -244,7 +244,7 @@ impl Tree {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let parent = open_in_root(self.root.as_fd(), parent, flags, Mode::empty(), Follow::NoLinks)?;
         mkdirat(&parent, name, Mode::from_raw_mode(0o755))?;
-        own(parent.as_fd(), Path::new(name), (self.ids.host(0), self.ids.host(0)))
+        own(parent.as_fd(), Path::new(name), (self.ids.to_host(0), self.ids.to_host(0)))
     }
 
     /// Mounts the host's /sys read-only, without the mounts below it.

@@ -11,7 +11,7 @@ use std::path::Path;
 use executor_core::plan::Plan;
 use executor_core::protocol::{Reason, Refused};
 use executor_core::spec;
-use executor_core::token::{RUNTIME_DIR, RUNTIME_SOURCE};
+use executor_core::token::{RUNTIME_DIR, RUNTIME_HOST_DIR};
 use executor_core::validate::Violation;
 use executor_sys::mount::{self, Attributes, Follow, clone_tree, open_dir, open_in_root, set_attributes};
 use rustix::fs::{Mode, OFlags, mkdirat};
@@ -25,7 +25,7 @@ const SHOWN: Attributes = Attributes { read_only: true, no_suid: true, no_dev: t
 
 /// Makes the directory in the run directory for the daemon to listen in.
 pub(crate) fn make_source(host: &Host) -> io::Result<()> {
-    let path = host.run_dir.join(RUNTIME_SOURCE);
+    let path = host.run_dir.join(RUNTIME_HOST_DIR);
     ensure_dir(&path, 0o755)?;
     std::os::unix::fs::lchown(&path, Some(host.daemon_uid), Some(host.daemon_gid))
 }
@@ -34,7 +34,7 @@ pub(crate) fn make_source(host: &Host) -> io::Result<()> {
 pub(crate) fn view(host: &Host) -> io::Result<OwnedFd> {
     let run = open_dir(&host.run_dir)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY;
-    let source = open_in_root(run.as_fd(), Path::new(RUNTIME_SOURCE), flags, Mode::empty(), Follow::NoLinks)?;
+    let source = open_in_root(run.as_fd(), Path::new(RUNTIME_HOST_DIR), flags, Mode::empty(), Follow::NoLinks)?;
     let view = clone_tree(source.as_fd(), Path::new(""), false)?;
     set_attributes(view.as_fd(), SHOWN)?;
     Ok(view)

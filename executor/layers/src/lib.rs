@@ -13,8 +13,8 @@
 #![forbid(unsafe_code)]
 
 mod error;
-mod left_out;
 mod limits;
+mod skipped_devices;
 pub mod store;
 pub mod stream;
 pub mod tree;
@@ -22,7 +22,7 @@ mod unpack;
 
 pub use error::UnpackError;
 pub use executor_core::image::DiffId;
-pub use left_out::LeftOut;
 pub use limits::Limits;
+pub use skipped_devices::SkippedDevices;
 pub use store::Store;
 pub use unpack::{PreparedUnpack, Request, apply};

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use executor_tar::{Entry, Kind, Reader, components};
 use rustix::fs::FileType;
 
-use crate::left_out::LeftOut;
+use crate::skipped_devices::SkippedDevices;
 use crate::store::{Ingest, list_digest};
 use crate::stream::{Archive, Compression};
 use crate::tree::{Marks, Parents, Tree};
@@ -82,12 +82,12 @@ impl PreparedUnpack {
         let unpacked = (|| {
             let mut tree = Tree::new(ingest.root(), below)?;
             let mut reader = Reader::new(archive, limits.archive);
-            let left_out = apply(&mut reader, &mut tree, limits.archive.name, devices)?;
+            let skipped = apply(&mut reader, &mut tree, limits.archive.name, devices)?;
             let found = reader.into_source().finish()?;
             if found != diff_id {
                 return Err(UnpackError::DiffId { expected: diff_id, found });
             }
-            Ok((tree.found(), left_out.warning()))
+            Ok((tree.found(), skipped.warning()))
         })();
         match unpacked {
             Ok((found, warning)) => ingest.commit(&diff_id, &parents, found, warning),
@@ -108,8 +108,8 @@ pub fn apply<R: Read>(
     tree: &mut Tree,
     name_max: u64,
     devices: bool,
-) -> Result<LeftOut, UnpackError> {
-    let mut left_out = LeftOut::default();
+) -> Result<SkippedDevices, UnpackError> {
+    let mut skipped = SkippedDevices::default();
     let mut buffer = vec![0; BLOCK];
     while let Some(entry) = reader.next_entry()? {
         let path = names(&entry.path, &entry.path, name_max)?;
@@ -125,7 +125,7 @@ pub fn apply<R: Read>(
             None => return Err(UnpackError::entry(&entry.path, "would replace the root directory")),
             Some((name, dirs)) if name.starts_with(WHITEOUT) => whiteout(tree, &entry, name, dirs)?,
             Some(_) if path.iter().any(|name| name.starts_with(OF_AUFS)) => {}
-            Some(_) if entry.kind.is_device() && LeftOut::covers(&path) => left_out.add(&path),
+            Some(_) if entry.kind.is_device() && SkippedDevices::covers(&path) => skipped.add(&path),
             Some(_) => match entry.kind {
                 Kind::Directory => tree.directory(&path, &marks)?,
                 Kind::File => {
@@ -138,9 +138,9 @@ pub fn apply<R: Read>(
                 Kind::Symlink => tree.symlink(&path, &entry.link, &marks)?,
                 Kind::HardLink => {
                     let target = names(&entry.link, &entry.path, name_max)?;
-                    match (left_out.has(&target), LeftOut::covers(&path)) {
+                    match (skipped.has(&target), SkippedDevices::covers(&path)) {
                         (true, true) => {
-                            left_out.add(&path);
+                            skipped.add(&path);
                             continue;
                         }
                         (true, false) => return Err(UnpackError::device(&entry.path, DEVICES)),
@@ -160,7 +160,7 @@ pub fn apply<R: Read>(
             },
         }
     }
-    Ok(left_out)
+    Ok(skipped)
 }
 
 fn whiteout(tree: &mut Tree, entry: &Entry, name: &[u8], dirs: &[&[u8]]) -> Result<(), UnpackError> {

@@ -77,7 +77,7 @@ mod tests {
         let id: ContainerId = "web.1".parse().unwrap();
         let (token, other) = (Token::random(&id).unwrap(), Token::random(&id).unwrap());
         let text = std::str::from_utf8(token.as_bytes()).unwrap();
-        assert_eq!(executor_core::token::container(text), Some(id));
+        assert_eq!(executor_core::token::parse_container_id(text), Some(id));
         let digest = TokenDigest::from_token(token.as_bytes());
         assert_eq!(TokenDigest::from_bytes(&digest.to_bytes()).unwrap(), digest);
         assert_ne!(TokenDigest::from_token(other.as_bytes()), digest);

@@ -65,7 +65,7 @@ pub fn enter(
     let one_thread = OneThread::check()?; // first: /proc is the container's afterwards
     setns(pidfd, namespaces.0)?;
     within()?;
-    privileges::become_within(credentials)?;
+    privileges::drop_to_credentials(credentials)?;
     process::clone(libc::CLONE_PARENT, &one_thread)
 }
 

@@ -48,7 +48,7 @@ pub fn drop_to(uid: u32, gid: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`drop_to`].
-pub fn read_as(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
+pub fn drop_to_reader(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
     setgroups(&groups.iter().copied().map(Gid::from_raw).collect::<Vec<_>>())?;
     setresgid(group, group, group)?;
@@ -65,7 +65,7 @@ pub fn read_as(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`drop_to`].
-pub fn become_within(credentials: &Credentials) -> io::Result<()> {
+pub fn drop_to_credentials(credentials: &Credentials) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(credentials.uid), Gid::from_raw(credentials.gid));
     let held = &credentials.capabilities;
     // Before the change of user, because it requires CAP_SETPCAP.
@@ -93,7 +93,7 @@ pub fn become_within(credentials: &Credentials) -> io::Result<()> {
 ///
 /// # Errors
 /// Returns the error of `act`. Also fails if the caller cannot become the user, or cannot switch back: the caller must then exit.
-pub(crate) fn acting_as<T>(id: u32, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+pub(crate) fn with_effective_ids<T>(id: u32, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let (users, groups, held) = (getresuid()?, getresgid()?, capabilities::effective()?);
     let become_effective = |user: Uid, group: Gid| -> io::Result<()> {
         // The group first, while the capability to change it is effective: leaving user 0 drops the effective capabilities.
@@ -113,7 +113,7 @@ pub(crate) fn acting_as<T>(id: u32, act: impl FnOnce() -> io::Result<T>) -> io::
 ///
 /// # Errors
 /// Returns the error of `act`. Also fails if the caller is not root, or cannot become root again: the caller must then exit.
-pub fn as_user<T>(uid: u32, gid: u32, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+pub fn with_user<T>(uid: u32, gid: u32, act: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let (users, groups, others) = (getresuid()?, getresgid()?, getgroups()?);
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
     setgroups(&[])?;
@@ -196,7 +196,7 @@ pub fn allow_swap() -> io::Result<()> {
 ///
 /// # Errors
 /// None in practice.
-pub fn end_with_parent(parent: i32) -> io::Result<()> {
+pub fn set_parent_death_signal(parent: i32) -> io::Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
     if nix::unistd::getppid().as_raw() != parent {
         nix::sys::signal::raise(Signal::SIGTERM)?;
@@ -268,7 +268,7 @@ mod tests {
         let sets = [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable];
         let held = || sets.map(|set| caps::read(None, set).unwrap());
         let before = held();
-        let read = as_user(12_345, 54_321, || {
+        let read = with_user(12_345, 54_321, || {
             assert!(capabilities::effective()?.is_empty() && getgroups()?.is_empty());
             std::fs::write(&made, "x")?;
             Ok(std::fs::read(&secret).map_err(|error| error.kind()))
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!((owner, nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw()), (12_345, 0, 0));
         assert_eq!(held(), before);
         assert!(std::fs::read(&secret).is_ok());
-        assert!(as_user(12_345, 54_321, || Err::<(), _>(io::ErrorKind::Other.into())).is_err());
+        assert!(with_user(12_345, 54_321, || Err::<(), _>(io::ErrorKind::Other.into())).is_err());
         assert!(nix::unistd::geteuid().is_root());
     }
 
@@ -336,7 +336,7 @@ mod tests {
         };
         let [uid, gid, groups, reads, path] = who.split(':').collect::<Vec<_>>()[..] else { panic!("{who}") };
         let groups: Vec<u32> = groups.parse().into_iter().collect();
-        read_as(uid.parse().unwrap(), gid.parse().unwrap(), &groups).unwrap();
+        drop_to_reader(uid.parse().unwrap(), gid.parse().unwrap(), &groups).unwrap();
         assert_eq!(std::fs::File::open(path).is_ok(), reads == "true");
         assert!(std::fs::File::options().write(true).open(path).is_err() || uid == "77", "it only reads");
         assert!(!nix::sys::prctl::get_dumpable().unwrap());

@@ -31,10 +31,11 @@ pub fn create(start: u32, size: u32) -> io::Result<OwnedFd> {
         process::exit_now(0)
     };
     let one_thread = OneThread::check()?;
-    let (pid, go) = privileges::acting_as(start, || match process::clone(libc::CLONE_NEWUSER, &one_thread)? {
-        Fork::Parent(pid) => Ok((pid, go)),
-        Fork::Child => child(go, wait),
-    })?;
+    let (pid, go) =
+        privileges::with_effective_ids(start, || match process::clone(libc::CLONE_NEWUSER, &one_thread)? {
+            Fork::Parent(pid) => Ok((pid, go)),
+            Fork::Child => child(go, wait),
+        })?;
     // The child need not have run yet, so this does not wait for the scheduler.
     let taken = map(pid, start, size).and_then(|()| open(pid));
     drop(go);

@@ -159,7 +159,7 @@ fn give_up(taken: &mut Vec<Occupied>, which: impl Fn(&Occupied) -> bool) -> Opti
 
 #[cfg(test)]
 mod tests {
-    use executor_core::idmap::RANGE;
+    use executor_core::idmap::RANGE_IDS;
     use executor_core::validate::Policy;
 
     use super::*;
@@ -226,12 +226,12 @@ mod tests {
         let pool = policy.userns_pool().ok();
         let owner = |uid| Owner::new(uid, pool.as_ref());
         assert_eq!(owner((1 << 20) - 1), Owner::User((1 << 20) - 1));
-        assert_eq!(owner((1 << 20) + 10 * RANGE), Owner::User((1 << 20) + 10 * RANGE));
+        assert_eq!(owner((1 << 20) + 10 * RANGE_IDS), Owner::User((1 << 20) + 10 * RANGE_IDS));
         let slots = Slots::new(Limits { all: 8, each: 3, users: 4, spare: 3, few: 1, few_of_root: 2 });
         let mut held = Vec::new();
         let entered: Vec<bool> = (0..9)
             .map(|id| {
-                let place = slots.take(owner((1 << 20) + id * (RANGE / 9)), &busy());
+                let place = slots.take(owner((1 << 20) + id * (RANGE_IDS / 9)), &busy());
                 let entered = place.is_some();
                 held.extend(place);
                 entered
@@ -239,7 +239,7 @@ mod tests {
             .collect();
         assert_eq!(entered, [true, true, true, false, false, false, false, false, false]);
         for range in 1..10 {
-            let place = slots.take(owner((1 << 20) + range * RANGE), &busy());
+            let place = slots.take(owner((1 << 20) + range * RANGE_IDS), &busy());
             assert_eq!(place.is_some(), range < 9, "{range}");
             held.extend(place);
         }

@@ -16,13 +16,13 @@ fn plan(devices: &[&str], draft: Draft<'_>) -> Plan {
     validate(&Draft { id: "c1", path: "/bin/true", host_options, ..draft }, &policy).unwrap()
 }
 
-fn source(path: &str, directory: usize, text: &str) -> Source {
+fn source(path: &str, directory: usize, text: &str) -> LocatedCdiFile {
     let file: CdiFile = serde_json::from_str(text).unwrap();
     file.check().unwrap();
-    Source { path: path.into(), directory, file }
+    LocatedCdiFile { path: path.into(), directory, file }
 }
 
-fn refused(devices: &[&str], sources: &[Source]) -> Vec<(String, String)> {
+fn refused(devices: &[&str], sources: &[LocatedCdiFile]) -> Vec<(String, String)> {
     let violations = resolve(&plan(devices, Draft::default()), sources, 65_535).unwrap_err();
     violations.into_iter().map(|one| (one.field, one.description)).collect()
 }
@@ -34,11 +34,11 @@ fn edits_of_devices_are_merged() {
     assert_eq!(environment, ["ALL=1", "A=2"]);
     let nodes: Vec<_> = nodes
         .iter()
-        .map(|Edit { of: (node, permissions), .. }| (node.path.to_str().unwrap(), permissions.to_string()))
+        .map(|Edit { content: Node { node, permissions }, .. }| (node.path.to_str().unwrap(), permissions.to_string()))
         .collect();
     assert_eq!(nodes, [("/dev/control", "rw".to_owned()), ("/dev/one", "r".to_owned())]);
     let mount = HostMount { host_path: "/srv/lib".into(), path: "/opt/lib".into(), read_only: true, no_exec: false };
-    assert_eq!(mounts, [Edit { device: 1, of: mount }]);
+    assert_eq!(mounts, [Edit { device: 1, content: mount }]);
     assert_eq!(groups, [7]);
 }
 

@@ -112,10 +112,10 @@ fn a_plugin_is_given_what_is_its_own() {
     assert_eq!(second["runtimeConfig"], json!({"portMappings": ports}));
     assert_eq!(given(1, None).get("prevResult"), None, "prevResult of the configuration is dropped");
     assert_eq!(given(2, None)["runtimeConfig"]["dns"]["servers"], json!(["10.0.0.1"]));
-    assert!(!asked().no_one_publishes(&network));
+    assert!(!asked().lacks_port_plugin(&network));
     let single = CniNetwork::parse(br#"{"cniVersion": "1.0.0", "name": "one", "type": "ptp"}"#).unwrap();
-    assert!(asked().no_one_publishes(&single));
-    assert!(!Capabilities::default().no_one_publishes(&single));
+    assert!(asked().lacks_port_plugin(&single));
+    assert!(!Capabilities::default().lacks_port_plugin(&single));
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn check_tmpfs(asked: &[Tmpfs], isolation: &Isolation, with_token: bool, report:
         }
         for (name, id) in [("uid", one.uid), ("gid", one.gid)] {
             let most = match isolation.user_namespace {
-                UserNamespace::Own => crate::idmap::RANGE - 1,
+                UserNamespace::Own => crate::idmap::RANGE_IDS - 1,
                 UserNamespace::Host => crate::limits::ID_MAX,
             };
             if id > most {

@@ -360,7 +360,7 @@ fn what_a_scheduler_asks_for_is_judged_again() {
     }
     let forged: [fn(&mut Plan); 7] = [
         |plan| plan.extra_groups = vec![Principal::Name("a/b".into())],
-        |plan| plan.extra_groups = vec![Principal::Id(RANGE)],
+        |plan| plan.extra_groups = vec![Principal::Id(RANGE_IDS)],
         |plan| plan.extra_groups = (0..33).map(Principal::Id).collect(),
         |plan| message_of(plan).path = "/dev/null".into(),
         |plan| message_of(plan).path = "".into(),

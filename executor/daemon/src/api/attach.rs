@@ -88,18 +88,18 @@ async fn run_session(
     requests: Requests<AttachRequest>,
     sender: AttachSender,
 ) {
-    let (last, stays) = tokio::select! {
-        last = pass_on(&handle, &packets, &sender) => (last, true),
-        Err(status) = take_input(&packets, requests) => (Some(status), true),
+    let (final_status, send_leave) = tokio::select! {
+        error = forward_output(&handle, &packets, &sender) => (error, true),
+        Err(status) = forward_input(&packets, requests) => (Some(status), true),
         () = sender.closed() => (None, true),
         () = node.until_stopping() => (Some(ApiError::stopping().into()), false),
     };
     // Without this message the shim assumes that the daemon went away and expects the client to reconnect.
-    if stays {
+    if send_leave {
         let _ = tokio::time::timeout(LEAVE, packets.send(&[ToShim::Leave as u8], &[])).await;
     }
     drop(packets);
-    if let Some(status) = last {
+    if let Some(status) = final_status {
         tokio::select! {
             _ = sender.send(Err(status)) => {}
             () = node.until_stopping() => {}
@@ -108,7 +108,7 @@ async fn run_session(
 }
 
 /// Forwards output. Returns the error if forwarding ended before the process's output did.
-async fn pass_on(handle: &Handle, packets: &Packets, sender: &AttachSender) -> Option<Status> {
+async fn forward_output(handle: &Handle, packets: &Packets, sender: &AttachSender) -> Option<Status> {
     let mut buffer = Zeroizing::new(vec![0; ATTACHED_PACKET_MAX]);
     loop {
         let Ok(Some(length @ 1..)) = packets.recv_bytes(&mut buffer).await else {
@@ -119,7 +119,7 @@ async fn pass_on(handle: &Handle, packets: &Packets, sender: &AttachSender) -> O
             Some(FromShim::Stderr) => Out::Stderr(buffer[1..length].to_vec()),
             Some(FromShim::Ended) => {
                 // The container completes only after the client has received all output.
-                sender.taken().await;
+                sender.drained().await;
                 return None;
             }
             Some(FromShim::Position) => match position_of(&buffer[1..length]) {
@@ -151,7 +151,7 @@ fn dropped_by_shim(handle: &Handle) -> Option<Status> {
 }
 
 /// Forwards the client's input. Returns only with a client error.
-async fn take_input(
+async fn forward_input(
     packets: &Packets,
     mut requests: Requests<AttachRequest>,
 ) -> Result<std::convert::Infallible, Status> {
@@ -161,7 +161,7 @@ async fn take_input(
             // A client that has half-closed its request stream may still read.
             return std::future::pending().await;
         };
-        // `pass_on` detects a lost shim.
+        // `forward_output` detects a lost shim.
         match request.part {
             Some(In::Stdin(bytes)) => {
                 let bytes = Zeroizing::new(bytes);

@@ -90,7 +90,7 @@ async fn run_session(
     let work = async {
         let exit = tokio::select! {
             exit = session.ended() => exit,
-            taken = take_input(&session, requests, input, screen) => return taken.map(|Detached| None),
+            detached = forward_input(&session, requests, input, screen) => return detached.map(|Detached| None),
         };
         let lost = || ApiError::new(Kind::Unavailable, "the process's supervisor was lost, and the process was killed");
         let exit = exit.ok_or_else(lost)?;
@@ -173,7 +173,7 @@ async fn pump(end: Arc<StdioFd>, part: fn(Vec<u8>) -> Out, mut ended: watch::Rec
 
 /// Handles the client's requests. Returns when the client detaches, or with a client error. Unread input delays neither
 /// signals nor window changes.
-async fn take_input(
+async fn forward_input(
     session: &ExecSession,
     mut requests: Requests<ExecRequest>,
     input: Option<Arc<StdioFd>>,

@@ -61,7 +61,8 @@ pub(super) fn presented(headers: &HeaderMap) -> Result<Presented, ApiError> {
     let text = value.to_str().ok().filter(|_| one).ok_or_else(denied)?;
     let (scheme, token) = text.split_once(' ').ok_or_else(denied)?;
     let token = token.trim_matches(' ');
-    let container = token::container(token).filter(|_| scheme.eq_ignore_ascii_case(SCHEME)).ok_or_else(denied)?;
+    let container =
+        token::parse_container_id(token).filter(|_| scheme.eq_ignore_ascii_case(SCHEME)).ok_or_else(denied)?;
     let digest = TokenDigest::from_token(token.as_bytes());
     scrub_stack(); // the hash function left the token on the stack
     Ok(Presented { container, digest })

@@ -13,9 +13,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use executor_core::shortage::{self, Shortage};
-use executor_core::token::RUNTIME_SOURCE;
+use executor_core::token::RUNTIME_HOST_DIR;
 use executor_sys::mount::open_dir;
-use executor_sys::privileges::as_user;
+use executor_sys::privileges::with_user;
 use rustix::fs::{
     AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, RawMode, Uid, chownat, fchmod, fchown, flock, fstat,
     mkdirat, openat,
@@ -55,7 +55,8 @@ pub(super) fn prepare(paths: &Paths, account: &Account, root: bool) -> Result<Ow
     let transfers = others(TRANSFERS, paths.transfers())?;
     if root {
         // Without root the launcher or systemd creates this directory.
-        let runtime = make_below(&run, RUNTIME_SOURCE, 0o755).map_err(failed("make directory", paths.runtime_dir()))?;
+        let runtime =
+            make_below(&run, RUNTIME_HOST_DIR, 0o755).map_err(failed("make directory", paths.runtime_dir()))?;
         let handed = |dir: &OwnedFd, levels, path| {
             change_owners(dir, levels, account).map_err(failed("change the owners of the files in", path))
         };
@@ -209,7 +210,7 @@ pub(super) fn lock(paths: &Paths, ledger: OwnedFd, account: &Account, root: bool
     let deadline = Instant::now() + LOCK_WITHIN;
     let mut logged = false;
     loop {
-        let taken = if root && account.uid != 0 { as_user(account.uid, account.gid, take) } else { take() };
+        let taken = if root && account.uid != 0 { with_user(account.uid, account.gid, take) } else { take() };
         match taken.map_err(failed)? {
             Ok(file) => return Ok(Lock { _dir: ledger, _file: file }),
             Err(who) if Instant::now() >= deadline => {

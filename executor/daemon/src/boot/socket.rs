@@ -6,7 +6,7 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-use executor_sys::privileges::as_user;
+use executor_sys::privileges::with_user;
 use executor_sys::startup::forget_variables;
 use listenfd::ListenFd;
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, RawMode, Uid, chownat, fstat, openat};
@@ -75,7 +75,7 @@ pub(super) fn runtime(config: &Config, account: &Account, root: bool) -> Option<
     // The directory belongs to the daemon's user, whose processes may put anything into it, so the socket is created as
     // that user.
     let listened = if root && account.uid != 0 {
-        as_user(account.uid, account.gid, || Ok(listen()))
+        with_user(account.uid, account.gid, || Ok(listen()))
             .unwrap_or_else(|source| Err(BootError::Path { what: "listen on", path: path.clone(), source }))
     } else {
         listen()

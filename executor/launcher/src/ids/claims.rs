@@ -200,7 +200,7 @@ fn is_in_use(run_dir: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use executor_core::idmap::RANGE;
+    use executor_core::idmap::RANGE_IDS;
     use executor_core::validate::Policy;
 
     use super::*;
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(first.blocks(), [Block::from_range(START + 7)]);
         let mut second = Claims::open_in(&dir, &b, &pool(3), &BTreeSet::new()).expect("claims");
         assert!(second.more(&pool(3)).expect("claims") && !second.more(&pool(3)).expect("claims"));
-        assert_eq!(second.blocks(), [Block::from_range(START + 2 * RANGE)]);
+        assert_eq!(second.blocks(), [Block::from_range(START + 2 * RANGE_IDS)]);
         // A malformed file blocks no other launcher.
         fs::write(dir.join("x.json"), "{").expect("write");
         assert!(!second.more(&pool(3)).expect("claims"));

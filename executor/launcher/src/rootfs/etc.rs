@@ -84,11 +84,14 @@ fn of_lower(lower: &[BorrowedFd<'_>], ids: IdMap) -> io::Result<Option<Owned>> {
             if stat.st_uid.max(stat.st_gid) > ids.highest() {
                 return Ok(None);
             }
-            topmost =
-                Some(Owned { mode: stat.st_mode & 0o7777, uid: ids.host(stat.st_uid), gid: ids.host(stat.st_gid) });
+            topmost = Some(Owned {
+                mode: stat.st_mode & 0o7777,
+                uid: ids.to_host(stat.st_uid),
+                gid: ids.to_host(stat.st_gid),
+            });
         }
     }
-    Ok(Some(topmost.unwrap_or(Owned { mode: DIRECTORY, uid: ids.host(0), gid: ids.host(0) })))
+    Ok(Some(topmost.unwrap_or(Owned { mode: DIRECTORY, uid: ids.to_host(0), gid: ids.to_host(0) })))
 }
 
 /// Returns true if a directory has extended attributes.

@@ -41,7 +41,7 @@ const LINKS: [(&str, &str); 3] = [("/proc/mounts", "etc/mtab"), ("/tmp", "var/tm
 
 /// Assembles the root at `at`.
 pub(super) fn assemble(at: &Path, ids: &Ids) -> io::Result<()> {
-    let own = |path: &Path, id: u32| lchown(path, Some(ids.map().host(id)), Some(ids.map().host(id)));
+    let own = |path: &Path, id: u32| lchown(path, Some(ids.map().to_host(id)), Some(ids.map().to_host(id)));
     let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     let options = [("mode", Some("0755")), ("size", Some("1m")), ("nr_inodes", Some("512"))];
     let tree = detached("tmpfs", "executor-host", &options, flags)?;
@@ -79,7 +79,7 @@ fn show(source: &Path, target: &Path, ids: &Ids) -> io::Result<()> {
     };
     if meta.is_symlink() {
         symlink(fs::read_link(source)?, target)?;
-        return lchown(target, Some(ids.map().host(0)), Some(ids.map().host(0)));
+        return lchown(target, Some(ids.map().to_host(0)), Some(ids.map().to_host(0)));
     }
     if meta.is_dir() {
         fs::create_dir(target)?;

@@ -45,7 +45,7 @@ pub(super) fn assemble(
     let alike = || {
         let (uid, gid) = model.map_or((0, 0), |model| (model.uid(), model.gid()));
         let mode = model.map_or(0o755, |model| model.mode() & 0o7777);
-        std::os::unix::fs::lchown(&upper, Some(ids.map().host(uid)), Some(ids.map().host(gid)))?;
+        std::os::unix::fs::lchown(&upper, Some(ids.map().to_host(uid)), Some(ids.map().to_host(gid)))?;
         fs::set_permissions(&upper, fs::Permissions::from_mode(mode))
     };
     let written = alike().and_then(|()| etc::write(lower, &upper, names, ids.map()));

@@ -23,7 +23,7 @@ pub(super) fn assemble(at: &Path, ids: &Ids) -> io::Result<()> {
         if path != at {
             fs::create_dir(&path)?;
         }
-        lchown(&path, Some(ids.map().host(0)), Some(ids.map().host(0)))?;
+        lchown(&path, Some(ids.map().to_host(0)), Some(ids.map().to_host(0)))?;
     }
     Ok(())
 }

@@ -101,7 +101,7 @@ impl Tree {
         let point = place_file(&message.path, &spec::fresh_mounts(plan), self)
             .map_err(|(path, error)| failed(&about(&path), &error))?
             .map_err(violation)?;
-        let owner = (self.ids.host(user.uid), self.ids.host(user.gid));
+        let owner = (self.ids.to_host(user.uid), self.ids.to_host(user.gid));
         if !point.in_fresh_mount {
             make_target(self.root.as_fd(), &point, Some(owner)).map_err(|error| match error.kind() {
                 io::ErrorKind::ReadOnlyFilesystem => {
@@ -125,7 +125,7 @@ impl Tree {
         files: &[PlannedFile],
         user: &ResolvedUser,
     ) -> Result<(), Refused> {
-        let owner = (self.ids.host(user.uid), self.ids.host(user.gid));
+        let owner = (self.ids.to_host(user.uid), self.ids.to_host(user.gid));
         let mut violations = Vec::new();
         for mount in mounts.filter(|mount| !mount.in_fresh_mount) {
             if let Err(error) = make_target(self.root.as_fd(), mount, Some(owner)) {

@@ -59,7 +59,7 @@ impl Content<'_> {
         match self {
             Self::Tmpfs(tmpfs) => &tmpfs.path,
             Self::Volume(_, volume) => &volume.path,
-            Self::Device(mount) => &mount.of.path,
+            Self::Device(mount) => &mount.content.path,
         }
     }
 
@@ -166,7 +166,7 @@ impl Tree {
         let all = spec::in_memory(plan).map(Content::Tmpfs).chain(volumes);
         let mut all: Vec<Content<'_>> = all.chain(of_devices.iter().map(Content::Device)).collect();
         all.sort_by(|one, other| one.path().cmp(other.path()));
-        let owner = (ids.map().host(user.uid), ids.map().host(user.gid));
+        let owner = (ids.map().to_host(user.uid), ids.map().to_host(user.gid));
         let mut maker = Maker { host, dirs, ids, owner, projects, pod, warnings: Vec::new() };
         let mut violations = Vec::new();
         for (position, content) in all.iter().enumerate() {
@@ -209,7 +209,7 @@ impl Tree {
 
 impl Maker<'_> {
     fn tmpfs(&self, tmpfs: &InMemory) -> Result<OwnedFd, NotMounted> {
-        let owner = (self.ids.map().host(tmpfs.uid), self.ids.map().host(tmpfs.gid));
+        let owner = (self.ids.map().to_host(tmpfs.uid), self.ids.map().to_host(tmpfs.gid));
         in_memory(&tmpfs.size, tmpfs.mode, owner, tmpfs.exec).map_err(|error| failed("tmpfs", &error).into())
     }
 
@@ -263,7 +263,7 @@ impl Maker<'_> {
         let highest = self.ids.map().highest();
         match gid {
             None => Ok((uid, own)),
-            Some(gid) if gid <= highest => Ok((uid, self.ids.map().host(gid))),
+            Some(gid) if gid <= highest => Ok((uid, self.ids.map().to_host(gid))),
             Some(gid) => {
                 let why = format!("is {gid}; {highest} is the highest in a user namespace");
                 Err(NotMounted::Unfit(Violation::new(format!("volumes[{index}].empty.gid"), OutOfRange.because(why))))
@@ -272,7 +272,11 @@ impl Maker<'_> {
     }
 
     /// Makes the mount of a CDI device.
-    fn mount_device(&self, name: &str, Edit { device, of: mount }: &Edit<HostMount>) -> Result<OwnedFd, NotMounted> {
+    fn mount_device(
+        &self,
+        name: &str,
+        Edit { device, content: mount }: &Edit<HostMount>,
+    ) -> Result<OwnedFd, NotMounted> {
         let HostMount { host_path, read_only, no_exec, .. } = mount;
         let field = format!("devices[{device}].name");
         // A file is opened through its directory.

@@ -15,15 +15,15 @@ impl Server {
     pub(super) fn free_range(&mut self) -> Option<u32> {
         let all = self.ranges(|_| true);
         let mut pool = self.pool.clone();
-        let mut free = pool.free(&all, self.claims.blocks());
+        let mut free = pool.find_free_range(&all, self.claims.blocks());
         if free.is_none() {
             // A shim that has removed everything is about to exit: its ids are not in use any more.
             let held = self.ranges(|shim| !self.has_removed(shim));
-            free = pool.free(&held, self.claims.blocks());
+            free = pool.find_free_range(&held, self.claims.blocks());
         }
         if free.is_none() {
             match self.claims.more(&pool) {
-                Ok(true) => free = pool.free(&all, self.claims.blocks()),
+                Ok(true) => free = pool.find_free_range(&all, self.claims.blocks()),
                 Ok(false) => {
                     let other_launchers: Vec<String> = self
                         .claims
@@ -75,7 +75,7 @@ impl Server {
 
     /// Returns true if a launch would find a range in the claimed blocks.
     fn has_range(&self) -> bool {
-        let free = |held: BTreeSet<u32>| self.pool.clone().free(&held, self.claims.blocks()).is_some();
+        let free = |held: BTreeSet<u32>| self.pool.clone().find_free_range(&held, self.claims.blocks()).is_some();
         self.warm_pool.ranges().next().is_some()
             || free(self.ranges(|_| true))
             || free(self.ranges(|shim| !self.has_removed(shim)))

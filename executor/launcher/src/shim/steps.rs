@@ -398,7 +398,7 @@ impl RunningSteps {
         let starter = self.starter.as_ref().ok_or_else(|| io::Error::other(NO_STARTER))?;
         let views = volume.step_views(index, mounts.len())?;
         let ids = site.record.id_map();
-        let stdio = site.log.ends_of(index, plan, (ids.host(user.uid), ids.host(user.gid)))?;
+        let stdio = site.log.ends_of(index, plan, (ids.to_host(user.uid), ids.to_host(user.gid)))?;
         let stored = volume.step_payload(index)?;
         let mut payload = MemFile::create("executor-step", stored.len())?;
         let mut read = Ok(());

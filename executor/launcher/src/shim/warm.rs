@@ -273,7 +273,7 @@ impl WarmContainer {
             let _ = process::wait_for(pid);
         }
         let furnished = identity::read(std::process::id() as i32)
-            .and_then(|identity| Ok((identity, Premade::make(host, place, ids.map().host(0))?)));
+            .and_then(|identity| Ok((identity, Premade::make(host, place, ids.map().to_host(0))?)));
         match furnished {
             Ok((identity, premade)) => {
                 Ok(Self { place: place.clone(), ids: Rc::new(ids), created, identity, premade: Some(premade) })

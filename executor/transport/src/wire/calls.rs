@@ -190,13 +190,13 @@ impl Calls {
             state.unread += length;
         }
         if done {
-            state.client_is_done(id);
+            state.end_client_side(id);
         }
     }
 
     /// Ends the client's side of a stream.
-    pub(super) fn client_is_done(&self, id: u32) {
-        self.state().client_is_done(id);
+    pub(super) fn end_client_side(&self, id: u32) {
+        self.state().end_client_side(id);
     }
 
     /// Resets a stream, on either side's request.
@@ -205,7 +205,7 @@ impl Calls {
     }
 
     /// Records a PING of the client; returns `false` if too many are unanswered.
-    pub(super) fn pinged(&self, payload: [u8; 8]) -> bool {
+    pub(super) fn record_client_ping(&self, payload: [u8; 8]) -> bool {
         let mut state = self.state();
         state.pings.push_back(payload);
         state.pings.len() <= PINGS_MAX
@@ -334,7 +334,7 @@ impl Calls {
     }
 
     /// Ends the library's side of a stream.
-    pub(super) fn server_is_done(&self, id: u32) {
+    pub(super) fn end_library_side(&self, id: u32) {
         let mut state = self.state();
         if let Some(stream) = state.streams.get_mut(&id) {
             stream.server_done = true;
@@ -366,7 +366,7 @@ impl Calls {
     }
 
     /// Records a PING of the library.
-    pub(super) fn pings(&self, payload: [u8; 8]) {
+    pub(super) fn record_library_ping(&self, payload: [u8; 8]) {
         let mut state = self.state();
         state.own_pings.truncate(OWN_PINGS_MAX - 1);
         state.own_pings.push_front(payload);
@@ -374,7 +374,7 @@ impl Calls {
 
     /// Records that the library serves no streams newer than `last`. Returns the error code if the client violated the
     /// protocol.
-    pub(super) fn goes_away(&self, last: u32) -> Option<u32> {
+    pub(super) fn record_goaway(&self, last: u32) -> Option<u32> {
         let mut state = self.state();
         state.last = last;
         state.fault
@@ -386,7 +386,7 @@ impl State {
         (self.progress, self.read) = (Instant::now(), 0);
     }
 
-    fn client_is_done(&mut self, id: u32) {
+    fn end_client_side(&mut self, id: u32) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.client_done = true;
             if stream.server_done {

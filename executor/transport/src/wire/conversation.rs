@@ -202,16 +202,16 @@ impl<T: Message + Default> Outlet<T> {
     }
 
     /// Resolves when the connection has consumed all responses, or the client no longer reads.
-    pub async fn taken(&self) {
+    pub async fn drained(&self) {
         loop {
-            let taken = self.conversation.0.room.notified();
-            tokio::pin!(taken);
-            taken.as_mut().enable();
+            let drained = self.conversation.0.room.notified();
+            tokio::pin!(drained);
+            drained.as_mut().enable();
             if locked(&self.conversation.0.outgoing).messages.is_empty() {
                 return;
             }
             tokio::select! {
-                () = taken => {}
+                () = drained => {}
                 () = self.sender.closed() => return,
             }
         }

@@ -251,7 +251,7 @@ impl Inbound {
                     return;
                 }
                 reported.copy_from_slice(&said); // the library's own payload
-            } else if !self.calls.pinged(said) {
+            } else if !self.calls.record_client_ping(said) {
                 return self.fail(code::ENHANCE_YOUR_CALM);
             }
         }
@@ -281,7 +281,7 @@ impl Inbound {
             }
         } else if block.end_stream {
             // Request trailers have no meaning in gRPC.
-            self.calls.client_is_done(block.stream);
+            self.calls.end_client_side(block.stream);
         }
         let flags = flag::END_HEADERS | if block.end_stream { flag::END_STREAM } else { 0 };
         frame::put(&mut self.reported, kind::HEADERS, flags, block.stream, &reported);
@@ -496,7 +496,7 @@ mod tests {
                 let taken = inbound.feed(rest).unwrap();
                 rest = &rest[taken..];
             }
-            assert_eq!(calls.goes_away(1), Some(expected));
+            assert_eq!(calls.record_goaway(1), Some(expected));
         }
         assert!(Inbound::new(Calls::new(8)).feed(b"GET / HTTP/1.1\r\n").is_err());
     }

@@ -24,7 +24,7 @@ enum Parser {
     Header([u8; HEADER], usize),
     /// In the library's content; holds the number of bytes to skip.
     Skip(usize),
-    /// In the payload of a numeric frame.
+    /// In the payload of a control frame.
     Payload(Head, Vec<u8>),
 }
 
@@ -35,18 +35,18 @@ impl Outbound {
     }
 
     /// Returns the number of bytes that are not written to the socket.
-    pub(super) fn waiting(&self) -> usize {
+    pub(super) fn unwritten_bytes(&self) -> usize {
         self.bytes + self.small.len()
     }
 
     /// Returns the next pieces to write to the socket.
     pub(super) fn pieces(&mut self) -> impl Iterator<Item = &[u8]> {
-        self.cut();
+        self.flush_small();
         self.waiting.iter().map(|(piece, _)| &**piece)
     }
 
     /// Records that this many bytes were written to the socket.
-    pub(super) fn taken(&mut self, mut count: usize) {
+    pub(super) fn mark_written(&mut self, mut count: usize) {
         self.bytes -= count;
         let mut of_bodies = 0;
         while count > 0
@@ -90,7 +90,7 @@ impl Outbound {
                     payload.extend_from_slice(&bytes[..taken]);
                     if payload.len() == head.length {
                         let (head, payload) = (*head, std::mem::take(payload));
-                        self.numbers(head, payload);
+                        self.forward_control_frame(head, payload);
                         self.parser = Parser::Header([0; HEADER], 0);
                     }
                     taken
@@ -107,7 +107,7 @@ impl Outbound {
                 // The library does not pad frames.
                 head.put(&mut self.small);
                 if head.length > 0 {
-                    self.cut();
+                    self.flush_small();
                     let (waiting, bytes) = (&mut self.waiting, &mut self.bytes);
                     self.calls.data(head.stream, head.length, |part| {
                         *bytes += part.len();
@@ -125,12 +125,12 @@ impl Outbound {
             kind::CONTINUATION => return self.parser = skipped(head.length),
             _ if head.length > 0 => self.parser = Parser::Payload(head, Vec::with_capacity(head.length)),
             _ => {
-                self.numbers(head, Vec::new());
+                self.forward_control_frame(head, Vec::new());
                 self.parser = Parser::Header([0; HEADER], 0);
             }
         }
         if matches!(head.kind, kind::DATA | kind::HEADERS) && head.has(flag::END_STREAM) {
-            self.calls.server_is_done(head.stream);
+            self.calls.end_library_side(head.stream);
         }
     }
 
@@ -150,18 +150,18 @@ impl Outbound {
         }
     }
 
-    fn numbers(&mut self, head: Head, mut payload: Vec<u8>) {
+    fn forward_control_frame(&mut self, head: Head, mut payload: Vec<u8>) {
         match head.kind {
             kind::RST_STREAM => self.calls.reset(head.stream),
             kind::PING if head.has(flag::ACK) => payload = self.calls.pong().to_vec(),
             kind::PING => {
                 if let Ok(said) = <[u8; 8]>::try_from(&*payload) {
-                    self.calls.pings(said);
+                    self.calls.record_library_ping(said);
                 }
             }
             kind::GOAWAY => {
                 let last = payload.first_chunk().map_or(0, |last| u32::from_be_bytes(*last) & 0x7fff_ffff);
-                let fault = self.calls.goes_away(last);
+                let fault = self.calls.record_goaway(last);
                 if let (Some(fault), Some(place)) = (fault, payload.get_mut(4..8)) {
                     let library = u32::from_be_bytes([place[0], place[1], place[2], place[3]]);
                     if library == code::PROTOCOL_ERROR {
@@ -174,7 +174,7 @@ impl Outbound {
         frame::put(&mut self.small, head.kind, head.flags, head.stream, &payload);
     }
 
-    fn cut(&mut self) {
+    fn flush_small(&mut self) {
         if !self.small.is_empty() {
             let piece = Bytes::from(std::mem::take(&mut self.small));
             self.bytes += piece.len();
@@ -232,20 +232,20 @@ mod tests {
                 assert!(calls.send(1, Bytes::from_static(part.as_bytes())));
             }
             calls.finish(1, trailers.clone());
-            assert!(calls.pinged(*b"12345678"));
+            assert!(calls.record_client_ping(*b"12345678"));
             calls.failed(code::COMPRESSION_ERROR);
             let mut outbound = Outbound::new(calls.clone());
             let mut taken = Vec::new();
             for part in said.chunks(piece) {
                 outbound.feed(part);
                 let waiting: Vec<u8> = outbound.pieces().flat_map(<[u8]>::to_vec).collect();
-                assert_eq!(waiting.len(), outbound.waiting());
+                assert_eq!(waiting.len(), outbound.unwritten_bytes());
                 let some = waiting.len().min(7);
-                outbound.taken(some);
+                outbound.mark_written(some);
                 taken.extend_from_slice(&waiting[..some]);
             }
             taken.extend(outbound.pieces().flat_map(<[u8]>::to_vec).collect::<Vec<u8>>());
-            outbound.taken(outbound.waiting());
+            outbound.mark_written(outbound.unwritten_bytes());
             assert!(taken == written, "{piece}");
             assert!(calls.is_idle() && calls.unwritten().0 == 0, "nothing is kept of a stream that is over");
             assert!(!calls.send(1, Bytes::from_static(b"late")));
@@ -263,11 +263,11 @@ mod tests {
         let mut read = |frame: Vec<u8>| {
             outbound.feed(&frame);
             assert_eq!(outbound.pieces().map(<[u8]>::len).sum::<usize>(), frame.len());
-            outbound.taken(frame.len());
+            outbound.mark_written(frame.len());
         };
         let data = |length| frame_of(kind::DATA, 0, 1, &vec![0; length]);
         tokio::time::advance(Duration::from_secs(5)).await;
-        assert!(calls.pinged(*b"12345678"));
+        assert!(calls.record_client_ping(*b"12345678"));
         read(frame_of(kind::PING, flag::ACK, 0, &[0; 8]));
         (0..9).for_each(|_| read(data(1)));
         assert_eq!(calls.unwritten(), (3 * PROGRESS - 9, begun));
@@ -295,7 +295,7 @@ mod tests {
         let written: Vec<u8> = outbound.pieces().flat_map(<[u8]>::to_vec).collect();
         let block = frame_of(kind::HEADERS, flag::END_HEADERS, 1, b"\x20\x08\x03500");
         assert_eq!(written, [block, frame_of(kind::DATA, flag::END_STREAM, 1, &[0; 6])].concat());
-        outbound.taken(written.len());
+        outbound.mark_written(written.len());
         assert_eq!(calls.unwritten().0, 0);
     }
 }

@@ -76,7 +76,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
 impl<S: AsyncWrite + Unpin> Wire<S> {
     /// Writes until at most this many bytes wait.
     fn poll_drain(&mut self, context: &mut Context<'_>, most: usize) -> Poll<io::Result<()>> {
-        while self.outbound.waiting() > most {
+        while self.outbound.unwritten_bytes() > most {
             let mut pieces = [IoSlice::new(&[]); PIECES];
             let mut count = 0;
             for (slot, piece) in pieces.iter_mut().zip(self.outbound.pieces()) {
@@ -86,7 +86,7 @@ impl<S: AsyncWrite + Unpin> Wire<S> {
             let written = Pin::new(&mut self.stream).poll_write_vectored(context, &pieces[..count]);
             match ready!(written)? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                written => self.outbound.taken(written),
+                written => self.outbound.mark_written(written),
             }
         }
         Poll::Ready(Ok(()))

@@ -82,8 +82,8 @@ pub(crate) fn ownership(
     groups: &BTreeMap<String, u32>,
     ids: IdMap,
 ) -> (Owner, Vec<Access>) {
-    let access = |file: &PlannedFile| Access { mode: file.mode, gid: ids.host(gid_among(groups, file, user)) };
-    let owner = Owner { uid: ids.host(user.uid), gid: ids.host(user.gid) };
+    let access = |file: &PlannedFile| Access { mode: file.mode, gid: ids.to_host(gid_among(groups, file, user)) };
+    let owner = Owner { uid: ids.to_host(user.uid), gid: ids.to_host(user.gid) };
     (owner, files.iter().map(access).collect())
 }
 

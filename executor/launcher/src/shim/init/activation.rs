@@ -18,7 +18,7 @@ use executor_core::plan::HostOptions;
 use executor_core::protocol::Refused;
 use executor_core::spec::CapabilitySets;
 use executor_core::users::ResolvedUser;
-use executor_sys::privileges::{Credentials, become_within};
+use executor_sys::privileges::{Credentials, drop_to_credentials};
 use executor_sys::seqpacket::{FDS_MAX, Seqpacket};
 use executor_sys::{capabilities, heap, process, pty, root};
 use nix::sys::resource::{Resource, setrlimit};
@@ -204,7 +204,9 @@ impl ActivateOrder {
         let credentials = capabilities::named(capabilities.iter().map(String::as_str)).map(|capabilities| {
             Credentials { uid: user.uid, gid: user.gid, groups: user.groups.clone(), capabilities, ambient }
         });
-        credentials.and_then(|credentials| become_within(&credentials)).map_err(step("become the container's user"))?;
+        credentials
+            .and_then(|credentials| drop_to_credentials(&credentials))
+            .map_err(step("become the container's user"))?;
         Ok(part)
     }
 }

@@ -80,8 +80,8 @@ impl OutputSearch<'_> {
         process::enter_namespaces(namespaces.mount.as_fd(), true, false)?;
         process::close_all_but(&[socket.as_fd()])?;
         process::reset_signals()?;
-        privileges::read_as(self.user.uid, self.user.gid, &self.user.groups)?;
-        privileges::end_with_parent(parent)?;
+        privileges::drop_to_reader(self.user.uid, self.user.gid, &self.user.groups)?;
+        privileges::set_parent_death_signal(parent)?;
         let mut looker = OutputWalker { walk: self, root: open_dir(Path::new("/"))?, socket, seen: 0 };
         let heard = match self.outputs {
             OutputSource::Files(files) => files.iter().try_for_each(|path| looker.declared_file(path)),

@@ -96,7 +96,8 @@ impl Assembled {
             own_domain,
         };
         let id_map = ids.map();
-        let stdio = log.ends(id_map.host(user.uid), id_map.host(user.gid)).map_err(|error| failed("pipe", &error))?;
+        let stdio =
+            log.ends(id_map.to_host(user.uid), id_map.to_host(user.gid)).map_err(|error| failed("pipe", &error))?;
         let shm = pod.as_ref().map(Pod::shm).transpose().map_err(|error| failed("/dev/shm of the pod", &error))?;
         let (warm, unused) = match warm {
             Some(warm) if !WarmContainer::has_room_for(user.groups.len()) => (None, Some(warm)),

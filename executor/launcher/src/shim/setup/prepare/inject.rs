@@ -88,7 +88,7 @@ impl WaitingInit {
     /// Makes the termination message file, if the plan has one.
     fn message_file(&self, host: &Host) -> Result<Option<MessageFile>, Refused> {
         let user = &self.prepared.user;
-        let owner = (self.id_map.host(user.uid), self.id_map.host(user.gid));
+        let owner = (self.id_map.to_host(user.uid), self.id_map.to_host(user.gid));
         let file = self.message.as_ref().map(|_| MessageFile::create(owner, host.noswap));
         file.transpose().map_err(|error| failed("termination message", &error))
     }

@@ -5,7 +5,7 @@ use rustix::process::{Resource, getrlimit};
 use super::families::{Families, Kind};
 use crate::node::Node;
 
-pub(super) fn put(families: &mut Families, node: &Node) {
+pub(super) fn add_process_metrics(families: &mut Families, node: &Node) {
     let version = [(vec![("version".into(), executor_secrets::VERSION.into())], 1)];
     families.series(Kind::Gauge, "executor_build_info", "1, with the version of executord", version);
     #[allow(clippy::cast_precision_loss)]

@@ -68,7 +68,7 @@ impl Capabilities {
 
     /// Returns true if ports are requested but no plugin of the network can publish them. (Name servers are written to
     /// resolv.conf without a plugin.)
-    pub fn no_one_publishes(&self, network: &CniNetwork) -> bool {
+    pub fn lacks_port_plugin(&self, network: &CniNetwork) -> bool {
         self.0.contains_key(PORTS) && !network.plugins.iter().any(|plugin| declares(plugin, PORTS))
     }
 }

@@ -15,12 +15,12 @@ const NAME_MAX: usize = 64;
 
 /// Entries of a layer that were skipped.
 #[derive(Debug, Default)]
-pub struct LeftOut {
+pub struct SkippedDevices {
     paths: BTreeSet<Vec<u8>>,
     count: u64,
 }
 
-impl LeftOut {
+impl SkippedDevices {
     /// Returns true if the path, as components from the root, is below a directory that containers mount over.
     pub(crate) fn covers(path: &[&[u8]]) -> bool {
         path.len() > 1 && path[0] == COVERED
