@@ -8,12 +8,12 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{FromArgMatches, Parser};
+use executor_cli_kit::execute;
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::generate::Documented;
 use executor_cli_kit::global::Global;
 use executor_cli_kit::program::{Program, run};
 use executor_cli_kit::report::{PROGRAM, report, usage};
-use executor_cli_kit::work;
 
 use crate::commands::{Command, Next};
 use crate::docker;
@@ -95,7 +95,7 @@ fn program(line: &[OsString], error: clap::Error) -> Result<ParsedLine, clap::Er
     let Ok(matches) = definitions.try_get_matches_from(line) else { return Err(docker_group(error)) };
     let Some((name, words)) = matches.subcommand() else { return Err(error) };
     let mut global = Global::from_arg_matches(&matches)?;
-    global.complete();
+    global.apply_environment();
     let words: Vec<OsString> = words.get_many("").into_iter().flatten().cloned().collect();
     let (name, arguments) = match &words[..] {
         [topic] if name == HELP => (topic.to_str().unwrap_or_default(), vec!["--help".into()]),
@@ -195,7 +195,7 @@ impl Program for Cli {
         given.check(&global)?;
         match given.prepare(&global, documented_with_programs)? {
             Next::Done(status) => Ok(status),
-            Next::CarryOut(prepared) => work::perform(&global, prepared),
+            Next::CarryOut(prepared) => execute::perform(&global, prepared),
         }
     }
 }

@@ -36,13 +36,13 @@ mod wait;
 
 use clap::Subcommand;
 use executor_cli_kit::connect::DEFAULT_SOCKET;
+use executor_cli_kit::execute::{Interruption, Work};
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::generate::{Documented, GenerateArgs};
 use executor_cli_kit::global::Global;
 use executor_cli_kit::interrupt::Interrupts;
 use executor_cli_kit::request::forbid_dumps;
 use executor_cli_kit::session::Session;
-use executor_cli_kit::work::{Interruption, Work};
 
 use crate::ids;
 

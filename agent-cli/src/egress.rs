@@ -93,7 +93,7 @@ fn port_ranges(text: &str) -> Result<Vec<PortRange>, String> {
 }
 
 /// Formats a rule on one line: `tcp 192.0.2.0/24 80,443`.
-pub(crate) fn written(rule: &EgressRule) -> String {
+pub(crate) fn format_rule(rule: &EgressRule) -> String {
     let mut words = vec![protocol(rule), rule.destinations.join(",")];
     if !rule.ports.is_empty() {
         words.push(rule.ports.iter().map(ports).collect::<Vec<_>>().join(","));

@@ -12,13 +12,13 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-use executor_cli_kit::contexts::{Server, name_server};
+use executor_cli_kit::contexts::{Server, export_server};
+use executor_cli_kit::execute::{block_on, with_private_daemon};
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::global::{Global, JSON};
 use executor_cli_kit::interrupt::Interrupts;
 use executor_cli_kit::output::Output;
 use executor_cli_kit::report::PROGRAM;
-use executor_cli_kit::work::{block_on, with_private_daemon};
 use executor_cli_kit::{executables, exit};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::Child;
@@ -54,7 +54,7 @@ impl Call {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments);
         if !global.local {
-            global.pass_on(&mut command)?;
+            global.export_to(&mut command)?;
         }
         if global.json {
             command.env(JSON, "1");
@@ -68,7 +68,7 @@ impl Call {
             let output = Output::start(PROGRAM).map_err(Failure::System)?;
             let mut interrupts = Interrupts::install().map_err(Failure::System)?;
             let work = async |client: executor_cli_kit::connect::Client, interrupts: &mut Interrupts| {
-                name_server(&mut command, &Server::Socket(client.address().socket().unwrap_or(Path::new("")).into()));
+                export_server(&mut command, &Server::Socket(client.address().socket().unwrap_or(Path::new("")).into()));
                 let child = tokio::process::Command::from(command).kill_on_drop(true).spawn().map_err(failed)?;
                 Ok(status(ended(child, interrupts).await.map_err(Failure::System)?))
             };

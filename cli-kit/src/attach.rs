@@ -6,7 +6,7 @@
 use executor_client::{AttachOptions, Attached};
 
 use crate::failure::Failure;
-use crate::feed::feed;
+use crate::input::feed;
 use crate::logs::Printer;
 use crate::output::Stream;
 use crate::session::Session;

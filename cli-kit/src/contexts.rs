@@ -264,7 +264,7 @@ fn environment(server: &Server) -> Vec<(&'static str, Option<OsString>)> {
 }
 
 /// Sets exactly this executord in the environment of a program.
-pub fn name_server(command: &mut std::process::Command, server: &Server) {
+pub fn export_server(command: &mut std::process::Command, server: &Server) {
     for (name, value) in environment(server) {
         match value {
             Some(value) => command.env(name, value),

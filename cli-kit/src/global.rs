@@ -50,13 +50,13 @@ pub struct Global {
 }
 
 impl Global {
-    /// Fills in flags that were not given from the environment.
-    pub fn complete(&mut self) {
+    /// Sets missing flags from the environment.
+    pub fn apply_environment(&mut self) {
         self.json |= std::env::var_os(JSON).is_some_and(|json| json == "1");
     }
 
-    /// Returns whether a flag names the executord.
-    pub fn names_server(&self) -> bool {
+    /// Returns true if a flag names the executord.
+    pub fn has_server_flag(&self) -> bool {
         self.socket.is_some() || self.context.is_some() || self.address.is_some() || self.has_tls()
     }
 
@@ -95,20 +95,20 @@ impl Global {
     /// # Errors
     /// Returns an error if flags or variables conflict or are incomplete, or if there is no such context.
     pub fn server(&self, default: &str) -> Result<Server, Failure> {
-        self.named().map(|named| named.unwrap_or_else(|| Server::Socket(default.into())))
+        self.configured_server().map(|named| named.unwrap_or_else(|| Server::Socket(default.into())))
     }
 
     /// Like [`Self::server`], but returns `None` instead of the command's default.
     ///
     /// # Errors
     /// See [`Self::server`].
-    pub fn named(&self) -> Result<Option<Server>, Failure> {
+    pub fn configured_server(&self) -> Result<Option<Server>, Failure> {
         self.check()?;
         if let Some(name) = &self.context {
             return contexts::for_context(name).map(Some);
         }
-        if self.names_server() || text(ADDRESS)?.is_some() || path(SOCKET).is_some() {
-            return self.given().map(Some);
+        if self.has_server_flag() || text(ADDRESS)?.is_some() || path(SOCKET).is_some() {
+            return self.explicit_server().map(Some);
         }
         match text(CONTEXT)? {
             Some(name) => contexts::for_context(&name).map(Some),
@@ -120,15 +120,15 @@ impl Global {
     ///
     /// # Errors
     /// See [`Self::server`].
-    pub fn pass_on(&self, command: &mut Command) -> Result<(), Failure> {
-        self.named().map(|named| named.iter().for_each(|server| contexts::name_server(command, server)))
+    pub fn export_to(&self, command: &mut Command) -> Result<(), Failure> {
+        self.configured_server().map(|named| named.iter().for_each(|server| contexts::export_server(command, server)))
     }
 
     /// Returns the executord that flags and variables name directly, without a context.
     ///
     /// # Errors
     /// Returns an error if flags or variables conflict or are incomplete.
-    pub fn given(&self) -> Result<Server, Failure> {
+    pub fn explicit_server(&self) -> Result<Server, Failure> {
         if let Some(socket) = &self.socket {
             return Ok(Server::Socket(socket.clone()));
         }

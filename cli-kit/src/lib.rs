@@ -2,8 +2,8 @@
 //! `agent-cli NAME`.
 //!
 //! Modules: `program` is the entry point of a program, and `global` has the flags of all programs. `contexts` and
-//! `connect` find executord, and `local` starts the private executord of `--local`. `work` executes a command in a
-//! `session`. `source`, `request` and `images` are the inputs of a container, `stay`, `attach` and `logs` handle its
+//! `connect` find executord, and `local` starts the private executord of `--local`. `execute` runs a command in a
+//! `session`. `source`, `request` and `images` are the inputs of a container, `follow`, `attach` and `logs` handle its
 //! streams, and `destination` writes files that a container sends. `view` formats results; `status`, `failure`, `report`
 //! and `exit` are errors and exit statuses; `generate` writes manuals and completions.
 
@@ -15,13 +15,15 @@ pub mod container;
 pub mod contexts;
 pub mod destination;
 pub mod executables;
+pub mod execute;
 pub mod exit;
 pub mod failure;
-pub mod feed;
-pub mod fields;
+pub mod flag_names;
+pub mod follow;
 pub mod generate;
 pub mod global;
 pub mod images;
+pub mod input;
 pub mod interrupt;
 pub mod limits;
 mod local;
@@ -35,9 +37,7 @@ pub mod session;
 pub mod signals;
 pub mod source;
 pub mod status;
-pub mod stay;
 pub mod terminal;
 pub mod text;
 pub mod units;
 pub mod view;
-pub mod work;

@@ -39,7 +39,7 @@ pub trait Program: CommandFactory + FromArgMatches {
     fn read(line: &[OsString]) -> Result<Self, clap::Error> {
         let matches = Self::documented().with_help().try_get_matches_from(line)?;
         let mut program = Self::from_arg_matches(&matches)?;
-        program.global().complete();
+        program.global().apply_environment();
         Ok(program)
     }
 }

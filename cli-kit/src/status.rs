@@ -3,7 +3,7 @@
 use executor_client::{Code, Error, Refusal};
 
 use crate::failure::Failure;
-use crate::fields;
+use crate::flag_names;
 
 /// Adds the attempted operation to the error of a call.
 pub trait ErrorContext<T> {
@@ -13,7 +13,7 @@ pub trait ErrorContext<T> {
     /// Returns the error of the call.
     fn doing(self, doing: &str) -> Result<T, Failure>;
 
-    /// Like [`ErrorContext::doing`], for a request whose fields the user knows by other names than those of `fields::flag`.
+    /// Like [`ErrorContext::doing`], for a request whose fields have other flags than those of `flag_names::flag`.
     ///
     /// # Errors
     /// Returns the error of the call.
@@ -78,8 +78,8 @@ fn explain(named: &Named, refusal: &Refusal) -> String {
     let doing = &*named.doing;
     let line = |violation: &executor_client::Violation| {
         let field = &violation.field;
-        let word = named.word(field).map_or_else(|| fields::flag(field, doing), str::to_owned);
-        format!("{word}: {}", fields::in_words(&violation.description))
+        let word = named.word(field).map_or_else(|| flag_names::flag(field, doing), str::to_owned);
+        format!("{word}: {}", flag_names::in_words(&violation.description))
     };
     let violations: Vec<String> = refusal.violations.iter().map(line).collect();
     // A missing image, or one that its registry denies to the caller, is reported in a single sentence.
@@ -89,7 +89,7 @@ fn explain(named: &Named, refusal: &Refusal) -> String {
     }
     let reason = match &*refusal.message {
         "" => "no reason given".into(),
-        message => fields::in_words(message),
+        message => flag_names::in_words(message),
     };
     match refusal.code {
         Code::NotFound | Code::FailedPrecondition | Code::InvalidArgument | Code::Aborted => {

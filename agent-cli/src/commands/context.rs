@@ -85,7 +85,7 @@ impl ShownContext {
 pub(super) fn local(command: ContextCommand, global: &Global) -> Result<u8, Failure> {
     let path = contexts::path().ok_or_else(|| Failure::Usage(format!("neither HOME nor {CONTEXTS} is set")))?;
     let mut known = Contexts::read(&path)?;
-    if !matches!(command, ContextCommand::Add(_)) && global.names_server() {
+    if !matches!(command, ContextCommand::Add(_)) && global.has_server_flag() {
         return Err(Failure::Usage(
             "context: --socket, --address, --tls-... and --context are only for `context add`".into(),
         ));
@@ -112,7 +112,7 @@ pub(super) fn local(command: ContextCommand, global: &Global) -> Result<u8, Fail
             if global.local || global.context.is_some() {
                 return Err(Failure::Usage("context add: needs --socket, or --address and TLS flags".to_owned()));
             }
-            known.contexts.insert(name.clone(), Context::from_server(&global.given()?).absolute());
+            known.contexts.insert(name.clone(), Context::from_server(&global.explicit_server()?).absolute());
             if in_use {
                 known.current = Some(name);
             }

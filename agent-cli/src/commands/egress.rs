@@ -107,6 +107,6 @@ fn lines(container: &Container) -> String {
     match &spec.egress_rules[..] {
         [] if spec.egress => "open\n".into(),
         [] => "closed\n".into(),
-        rules => rules.iter().map(|rule| plain(&egress::written(rule)) + "\n").collect(),
+        rules => rules.iter().map(|rule| plain(&egress::format_rule(rule)) + "\n").collect(),
     }
 }

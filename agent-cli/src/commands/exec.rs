@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use executor_cli_kit::exit::Outcome;
 use executor_cli_kit::failure::Failure;
-use executor_cli_kit::feed::feed;
+use executor_cli_kit::input::feed;
 use executor_cli_kit::output::Stream;
 use executor_cli_kit::session::Session;
 use executor_cli_kit::status::ErrorContext as _;

@@ -32,7 +32,8 @@ use std::time::Duration;
 use executor_cli_kit::container::completed;
 use executor_cli_kit::exit::{OURS, Outcome};
 use executor_cli_kit::failure::Failure;
-use executor_cli_kit::fields;
+use executor_cli_kit::flag_names;
+use executor_cli_kit::follow::{Attached, GRACE_WITHOUT_READER, Pressed, Streams, create, left_behind};
 use executor_cli_kit::images::{fetch_first, send_first};
 use executor_cli_kit::interrupt::Interrupts;
 use executor_cli_kit::logs::{Form, Printer};
@@ -40,7 +41,6 @@ use executor_cli_kit::request::Request;
 use executor_cli_kit::session::Session;
 use executor_cli_kit::source::Flag;
 use executor_cli_kit::status::ErrorContext as _;
-use executor_cli_kit::stay::{Attached, GRACE_WITHOUT_READER, Pressed, Streams, create, left_behind};
 use executor_cli_kit::text::plain;
 use executor_cli_kit::view::json::to_document;
 use executor_client::Code;
@@ -183,7 +183,7 @@ pub(super) async fn run(session: &Session, prepared: Prepared, interrupts: &mut 
             match warning.split_once(": ") {
                 Some(("rootfs", _)) => session.output.note(format!("warning: {}", plain(warning))),
                 Some((field @ "limits.cpu_millis", why)) => {
-                    session.output.note(format!("warning: {}: {}", fields::flag(field, "run"), plain(why)));
+                    session.output.note(format!("warning: {}: {}", flag_names::flag(field, "run"), plain(why)));
                 }
                 _ => {}
             }

@@ -81,7 +81,7 @@ pub(crate) fn inspect(pod: &Pod, now: SystemTime, style: Style) -> String {
         ("name servers", dns.servers),
         ("search domains", dns.searches),
         ("resolver options", dns.options),
-        ("egress", spec.egress_rules.iter().map(egress::written).collect()),
+        ("egress", spec.egress_rules.iter().map(egress::format_rule).collect()),
         ("warnings", spec.warnings.clone()),
     ];
     for (name, words) in lists.into_iter().filter(|(_, words)| !words.is_empty()) {

@@ -12,8 +12,7 @@ use super::human::{step_ending, step_role};
 
 pub(crate) fn table(steps: &[Step], now: SystemTime) -> Table {
     let mut table = Table::bare(2);
-    for at in 0..steps.len() {
-        let step = &steps[at];
+    for (index, step) in steps.iter().enumerate() {
         let role = step_role(step);
         let what = match (&*step.kind, &*step.artifact) {
             ("run", _) => plain(&step.program),
@@ -22,10 +21,10 @@ pub(crate) fn table(steps: &[Step], now: SystemTime) -> Table {
         };
         let source = if step.log_source.is_empty() { String::new() } else { format!("[{}]", plain(&step.log_source)) };
         table.row([
-            (format!("{}{what}", branch(steps, at)), Role::Plain),
+            (format!("{}{what}", tree_prefix(steps, index)), Role::Plain),
             (source, Role::Faint),
             (step_ending(step), role),
-            (lasted(step, now), Role::Faint),
+            (duration_text(step, now), Role::Faint),
             (plain(&step.error), role),
         ]);
     }
@@ -33,16 +32,16 @@ pub(crate) fn table(steps: &[Step], now: SystemTime) -> Table {
 }
 
 /// Index of the parent of a step: the step with the longest path that is a prefix of its path.
-fn parent(steps: &[Step], at: usize) -> Option<usize> {
-    let path = &steps[at].path;
-    (0..at).rev().find(|above| path.strip_prefix(&*steps[*above].path).is_some_and(|rest| rest.starts_with('.')))
+fn parent(steps: &[Step], index: usize) -> Option<usize> {
+    let path = &steps[index].path;
+    (0..index).rev().find(|above| path.strip_prefix(&*steps[*above].path).is_some_and(|rest| rest.starts_with('.')))
 }
 
 /// Tree lines in front of a step.
-fn branch(steps: &[Step], at: usize) -> String {
-    let Some(above) = parent(steps, at) else { return String::new() };
-    let is_last = |at: usize, above: usize| !(at + 1..steps.len()).any(|next| parent(steps, next) == Some(above));
-    let mut text = if is_last(at, above) { "└─ " } else { "├─ " }.to_owned();
+fn tree_prefix(steps: &[Step], index: usize) -> String {
+    let Some(above) = parent(steps, index) else { return String::new() };
+    let is_last = |index: usize, above: usize| !(index + 1..steps.len()).any(|next| parent(steps, next) == Some(above));
+    let mut text = if is_last(index, above) { "└─ " } else { "├─ " }.to_owned();
     let mut child = above;
     while let Some(above) = parent(steps, child) {
         text.insert_str(0, if is_last(child, above) { "   " } else { "│  " });
@@ -51,10 +50,10 @@ fn branch(steps: &[Step], at: usize) -> String {
     text
 }
 
-fn lasted(step: &Step, now: SystemTime) -> String {
-    let at = |time: Option<prost_types::Timestamp>| SystemTime::try_from(time?).ok();
-    let Some(started) = at(step.started_at) else { return String::new() };
-    let ended = at(step.finished_at).unwrap_or(now);
+fn duration_text(step: &Step, now: SystemTime) -> String {
+    let time = |stamp: Option<prost_types::Timestamp>| SystemTime::try_from(stamp?).ok();
+    let Some(started) = time(step.started_at) else { return String::new() };
+    let ended = time(step.finished_at).unwrap_or(now);
     let span = ended.duration_since(started).unwrap_or(Duration::ZERO);
     quantity::span(span)
 }
@@ -74,7 +73,7 @@ mod tests {
             step("action.serial.actions[1]", "run"),
             step("action.serial.actions[10]", "run"),
         ];
-        let branches: Vec<String> = (0..steps.len()).map(|at| branch(&steps, at)).collect();
+        let branches: Vec<String> = (0..steps.len()).map(|index| tree_prefix(&steps, index)).collect();
         assert_eq!(branches, ["", "", "├─ ", "│  └─ ", "├─ ", "└─ "]);
     }
 }

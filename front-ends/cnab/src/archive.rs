@@ -76,13 +76,13 @@ pub fn bundle(stream: impl Read) -> Result<Vec<u8>, ArchiveError> {
 
 /// Selection of one image of a layout.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct ImageSelector<'a> {
     /// Digest of its manifest or index.
     pub digest: Option<&'a str>,
     /// Reference of the image in the bundle.
     pub reference: &'a str,
     /// True if the layout's only image is accepted when neither matches.
-    pub or_the_only_one: bool,
+    pub allow_sole_image: bool,
 }
 
 /// Writes the layout as a separate tar, and returns the writer. Its index names only the wanted image, found by digest,
@@ -90,7 +90,7 @@ pub struct Wanted<'a> {
 ///
 /// # Errors
 /// Returns an error if the archive has no layout or no such image, if the archive is broken, or if the writer fails.
-pub fn layout<W: Write>(stream: impl Read, to: W, wanted: Wanted<'_>) -> Result<W, ArchiveError> {
+pub fn layout<W: Write>(stream: impl Read, to: W, selector: ImageSelector<'_>) -> Result<W, ArchiveError> {
     let mut tar = Builder::new(to);
     let mut found = false;
     each(stream, |name, size, content| {
@@ -99,7 +99,7 @@ pub fn layout<W: Write>(stream: impl Read, to: W, wanted: Wanted<'_>) -> Result<
             if size > BUNDLE_MAX as u64 {
                 return Err(ArchiveError::Index("it is too large".into()));
             }
-            let index = one(&document(content)?, wanted)?;
+            let index = one(&document(content)?, selector)?;
             found = true;
             return append(&mut tar, name, index.len() as u64, &*index);
         }
@@ -129,7 +129,7 @@ fn append<W: Write>(tar: &mut Builder<W>, name: &str, size: u64, content: impl R
 }
 
 /// Returns the index with only the wanted entry.
-fn one(index: &[u8], wanted: Wanted<'_>) -> Result<Vec<u8>, ArchiveError> {
+fn one(index: &[u8], selector: ImageSelector<'_>) -> Result<Vec<u8>, ArchiveError> {
     /// Annotations that name an entry of an index (image-spec; containerd).
     const NAMES: [&str; 2] = ["org.opencontainers.image.ref.name", "io.containerd.image.name"];
     let broken = |why: &str| ArchiveError::Index(why.to_owned());
@@ -139,16 +139,16 @@ fn one(index: &[u8], wanted: Wanted<'_>) -> Result<Vec<u8>, ArchiveError> {
         let annotations = entry.get("annotations");
         NAMES
             .iter()
-            .any(|name| annotations.and_then(|all| all.get(name)).and_then(Value::as_str) == Some(wanted.reference))
+            .any(|name| annotations.and_then(|all| all.get(name)).and_then(Value::as_str) == Some(selector.reference))
     };
     let has_digest =
-        |entry: &&Value| wanted.digest.is_some() && entry.get("digest").and_then(Value::as_str) == wanted.digest;
+        |entry: &&Value| selector.digest.is_some() && entry.get("digest").and_then(Value::as_str) == selector.digest;
     let entry = all.iter().find(has_digest).or_else(|| all.iter().find(called));
     let entry = entry.or(match &all[..] {
-        [one] if wanted.or_the_only_one => Some(one),
+        [one] if selector.allow_sole_image => Some(one),
         _ => None,
     });
-    let entry = entry.ok_or_else(|| ArchiveError::NoImage(wanted.reference.to_owned()))?.clone();
+    let entry = entry.ok_or_else(|| ArchiveError::NoImage(selector.reference.to_owned()))?.clone();
     index["manifests"] = Value::Array(vec![entry]);
     serde_json::to_vec(&index).map_err(|_| broken("it cannot be written"))
 }

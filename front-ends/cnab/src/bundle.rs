@@ -22,7 +22,7 @@ use crate::definition::Definition;
 use crate::violation::{Violations, pointer};
 use crate::write_only;
 
-pub use self::document::{About, Credential, Destination, Image, Maintainer, Output, Parameter, applies};
+pub use self::document::{Credential, Destination, Image, Maintainer, Metadata, Output, Parameter, applies};
 
 /// Maximum size of a bundle.json, in bytes.
 pub const BUNDLE_MAX: usize = 4 << 20;
@@ -36,7 +36,7 @@ pub struct Bundle {
     pub version: String,
     /// Version of the specification: `v1.0.0`.
     pub schema_version: String,
-    pub about: About,
+    pub about: Metadata,
     /// Invocation images, at least one; the first that fits the platform is run (rule 25).
     pub invocation_images: Vec<Image>,
     /// Other images of the bundle.

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use executor_core::idmap::RANGE;
+use executor_core::idmap::RANGE_IDS;
 use executor_proto::v1::{Container, RunRequest, State, UserNamespace};
 use integration::api::{exit, pid};
 use integration::daemon::{Daemon, Setup};
@@ -51,7 +51,7 @@ fn root_of_a_container_is_an_unprivileged_id_of_the_host() {
     let (root, app) = (sleeper("root"), sleeper("app").user("vcap"));
     let (root, app) = (daemon.api.started(root), daemon.api.started(app));
     let (first, second) = (root.id_range_start, app.id_range_start);
-    assert!(first >= 0x7000_0000 && first.abs_diff(second) >= RANGE, "{first} {second}");
+    assert!(first >= 0x7000_0000 && first.abs_diff(second) >= RANGE_IDS, "{first} {second}");
     assert_eq!(host_ids(&root, "Uid"), [first; 4]);
     assert_eq!(host_ids(&root, "Gid"), [first; 4]);
     assert_eq!(host_ids(&app, "Uid"), [second + 1000; 4]);
@@ -62,7 +62,7 @@ fn root_of_a_container_is_an_unprivileged_id_of_the_host() {
     assert_eq!((reported.uid, reported.gid), (Some(1000), Some(1000)), "reported with the container's ids");
 
     let map = daemon.api.run_to_end(sh("cat /proc/self/uid_map /proc/self/gid_map").id("map"));
-    let expected = format!("0 {} {RANGE}", map.id_range_start);
+    let expected = format!("0 {} {RANGE_IDS}", map.id_range_start);
     let text = daemon.api.output("map").text();
     let lines: Vec<String> = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     assert_eq!(lines, [expected.clone(), expected]);
@@ -215,7 +215,7 @@ fn ranges_outlive_the_launcher() {
     daemon.api.stop("goes", Some(0)).unwrap();
     daemon.api.wait("goes").unwrap();
     let next = daemon.api.started(sleeper("next"));
-    assert!(next.id_range_start.abs_diff(stays.id_range_start) >= RANGE, "{next:?}");
+    assert!(next.id_range_start.abs_diff(stays.id_range_start) >= RANGE_IDS, "{next:?}");
 }
 
 /// Two launchers with one pool never share ids, and an exhausted pool is reported. The containers of a killed launcher
@@ -225,7 +225,7 @@ fn launchers_on_one_host_never_share_ids() {
     let config = "[policy]\nuserns_pool_start = 1342177280\nuserns_pool_ranges = 2\n";
     let (mut one, other) = (Setup::default().config(config).start(), Setup::default().config(config).start());
     let (first, second) = (one.api.started(sleeper("first")), other.api.started(sleeper("second")));
-    assert!(first.id_range_start.abs_diff(second.id_range_start) >= RANGE, "{first:?} {second:?}");
+    assert!(first.id_range_start.abs_diff(second.id_range_start) >= RANGE_IDS, "{first:?} {second:?}");
     for daemon in [&one, &other] {
         let refused = daemon.api.run(sleeper("third")).unwrap_err();
         assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");

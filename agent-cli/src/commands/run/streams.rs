@@ -2,7 +2,7 @@
 
 use clap::Args;
 use executor_cli_kit::failure::Failure;
-use executor_cli_kit::stay::Streams;
+use executor_cli_kit::follow::Streams;
 use executor_cli_kit::terminal::{self, DetachKeys};
 use executor_client::v1::RunRequest;
 

@@ -44,7 +44,7 @@ pub(super) fn pairs(table: &mut Table, container: &Container, spec: &ContainerSp
     pair("resolver options", dns.options);
     const SHOWN_MAX: usize = 10;
     for rule in spec.egress_rules.iter().take(SHOWN_MAX) {
-        table.pair("egress", egress::written(rule));
+        table.pair("egress", egress::format_rule(rule));
     }
     if let Some(more) = spec.egress_rules.len().checked_sub(SHOWN_MAX).filter(|more| *more > 0) {
         table.pair("egress", format!("{more} more (agent-cli egress show)"));

@@ -14,13 +14,13 @@ use executor_bundles::manifest::{self, ManifestError};
 use executor_bundles::range::version;
 use executor_bundles::resolve::{self, Installed, Query, Step};
 use executor_bundles::source::{Files, Source};
+use executor_cli_kit::execute::block_on;
 use executor_cli_kit::exit::OURS;
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::global::Global;
 use executor_cli_kit::interrupt::Interrupts;
 use executor_cli_kit::report::{note, print_result};
 use executor_cli_kit::text::plain;
-use executor_cli_kit::work::block_on;
 use serde_json::json;
 
 use self::args::options;

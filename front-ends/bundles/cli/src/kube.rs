@@ -93,7 +93,7 @@ impl Player<'_> {
         let own = std::env::current_exe().map_err(PlayError::Run)?;
         let mut command = tokio::process::Command::new(own);
         command.arg(BOUND).arg(rustix::process::getpid().as_raw_nonzero().to_string()).arg(program).args(args);
-        self.global.pass_on(command.as_std_mut()).map_err(|failure| PlayError::Failed(failure.describe()))?;
+        self.global.export_to(command.as_std_mut()).map_err(|failure| PlayError::Failed(failure.describe()))?;
         command.env_remove(JSON);
         command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);

@@ -1,6 +1,7 @@
 //! The command line: help, manual and completions come from these definitions.
 
 use clap::{Parser, Subcommand};
+use executor_cli_kit::execute::{self, Interruption, Work};
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::generate::GenerateArgs;
 use executor_cli_kit::global::Global;
@@ -8,7 +9,6 @@ use executor_cli_kit::interrupt::Interrupts;
 use executor_cli_kit::program::Program;
 use executor_cli_kit::request::forbid_dumps;
 use executor_cli_kit::session::Session;
-use executor_cli_kit::work::{self, Interruption, Work};
 
 use crate::actions::{self, Begun, Planned};
 use crate::args::{ClaimsArgs, CnabCommand};
@@ -61,7 +61,7 @@ impl Program for Cli {
                 Begun::Done(status) => Ok(status),
                 Begun::Planned(planned) => {
                     forbid_dumps();
-                    work::perform(&global, *planned)
+                    execute::perform(&global, *planned)
                 }
             },
         }

@@ -15,8 +15,10 @@ use std::str::FromStr as _;
 use executor_cli_kit::connect::{DEFAULT_SOCKET, connect};
 use executor_cli_kit::container::completed;
 use executor_cli_kit::destination::{Place, Tree, below};
+use executor_cli_kit::execute::block_on;
 use executor_cli_kit::exit::{OURS, Outcome};
 use executor_cli_kit::failure::Failure;
+use executor_cli_kit::follow;
 use executor_cli_kit::global::Global;
 use executor_cli_kit::interrupt::Interrupts;
 use executor_cli_kit::logs::{Form, Printer};
@@ -25,10 +27,8 @@ use executor_cli_kit::output::Output;
 use executor_cli_kit::report::report;
 use executor_cli_kit::request::forbid_dumps;
 use executor_cli_kit::session::Session;
-use executor_cli_kit::stay;
 use executor_cli_kit::text::plain;
 use executor_cli_kit::view::style::Style;
-use executor_cli_kit::work::block_on;
 use executor_cnab::claim::Status;
 use executor_cnab::paths::OUTPUTS;
 
@@ -36,7 +36,7 @@ use crate::ended::{delete, evaluate, outputs};
 use crate::error::CnabError;
 use crate::image;
 use crate::operation::{HANDLES, Operation};
-use crate::plan::Wanted;
+use crate::plan::ImageChoice;
 use crate::request::{self, Options};
 
 /// Name that precedes messages.
@@ -67,10 +67,10 @@ fn operate() -> Result<u8, Failure> {
     let switch = |name: &str| variable(name).map_or(Ok(false), |value| switched(name, &value));
     let egress = switch("EXECUTOR_CNAB_EGRESS")?;
     let options = Options { network, egress, user: variable("EXECUTOR_CNAB_USER"), ..Options::default() };
-    let image = Wanted {
+    let image = ImageChoice {
         replacement: variable("EXECUTOR_CNAB_IMAGE"),
         ignore_digest: switch("EXECUTOR_CNAB_IGNORE_DIGEST")?,
-        ..Wanted::default()
+        ..ImageChoice::default()
     };
     let server = Global::default().server(DEFAULT_SOCKET)?;
     block_on(async {
@@ -97,17 +97,18 @@ async fn perform(
     session: &Session,
     operation: &Operation,
     options: &Options,
-    wanted: &Wanted,
+    choice: &ImageChoice,
     interrupts: &mut Interrupts,
 ) -> Result<u8, Failure> {
     let invocation = operation.invocation();
-    let rootfs = image::reference(session, &invocation, wanted).await?;
+    let rootfs = image::reference(session, &invocation, choice).await?;
     let id = format!("cnab-driver-{}", uuid::Uuid::new_v4());
     let writable = request::files_can_be_written(session).await?;
     let request = request::build(&id, &rootfs, &invocation, None, options, writable)?;
     drop(invocation);
     let mut printer = Printer::new(session.output.clone(), Form::AsItWas);
-    let (container, failure) = match stay::run_foreground(session, request, interrupts, &mut printer, || Ok(())).await {
+    let (container, failure) = match follow::run_foreground(session, request, interrupts, &mut printer, || Ok(())).await
+    {
         Ok(container) => (container, None),
         Err(failure @ (Failure::Abandoned { .. } | Failure::GaveUp { .. })) => return Err(failure),
         Err(failure) => match completed(&session.client, &id).await {

@@ -19,8 +19,8 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
 use crate::error::CnabError;
-use crate::plan::Wanted;
-use crate::request::Rootfs;
+use crate::plan::ImageChoice;
+use crate::request::ImageSource;
 
 /// Size of an archive message in bytes, and number of buffered messages.
 const PIECE: usize = 256 << 10;
@@ -29,24 +29,28 @@ const PIECES: usize = 8;
 const ON_DISK: [&str; 3] = ["oci:", "oci-archive:", "docker-archive:"];
 
 /// Returns the reference and the pull policy for the request.
-pub(crate) async fn reference(session: &Session, invocation: &Invocation, wanted: &Wanted) -> Result<Rootfs, Failure> {
-    let digest = invocation.content_digest.as_deref().filter(|_| !wanted.ignore_digest);
-    match (&wanted.replacement, &wanted.thick, digest) {
-        (Some(reference), _, None) => replaced(session, reference).await,
-        (Some(reference), _, Some(digest)) => replaced_and_verified(session, invocation, reference, digest).await,
-        (None, Some(archive), digest) => taken_in(session, invocation, wanted, archive, digest).await,
-        (None, None, digest) => Ok(fetched_with_the_run(pinned(&invocation.image, digest)?)),
+pub(crate) async fn reference(
+    session: &Session,
+    invocation: &Invocation,
+    choice: &ImageChoice,
+) -> Result<ImageSource, Failure> {
+    let digest = invocation.content_digest.as_deref().filter(|_| !choice.ignore_digest);
+    match (&choice.replacement, &choice.thick, digest) {
+        (Some(reference), _, None) => use_replacement(session, reference).await,
+        (Some(reference), _, Some(digest)) => use_verified_replacement(session, invocation, reference, digest).await,
+        (None, Some(archive), digest) => import_thick_bundle(session, invocation, choice, archive, digest).await,
+        (None, None, digest) => Ok(pull_if_missing(pinned(&invocation.image, digest)?)),
     }
 }
 
 /// Returns the reference with the policy that executord pulls a missing image.
-fn fetched_with_the_run(reference: String) -> Rootfs {
-    Rootfs { reference, policy: PullPolicy::IfMissing }
+fn pull_if_missing(reference: String) -> ImageSource {
+    ImageSource { reference, policy: PullPolicy::IfMissing }
 }
 
 /// Returns the reference of an image that executord has.
-fn present(reference: String) -> Rootfs {
-    Rootfs { reference, policy: PullPolicy::Never }
+fn already_imported(reference: String) -> ImageSource {
+    ImageSource { reference, policy: PullPolicy::Never }
 }
 
 /// Returns true for a reference to an image on a disk.
@@ -55,20 +59,20 @@ fn is_on_disk(reference: &str) -> bool {
 }
 
 /// Returns the user's replacement image without verification.
-async fn replaced(session: &Session, reference: &str) -> Result<Rootfs, Failure> {
+async fn use_replacement(session: &Session, reference: &str) -> Result<ImageSource, Failure> {
     let sent = is_on_disk(reference) && images::send_first(session, reference).await?;
-    Ok(if sent { present(reference.to_owned()) } else { fetched_with_the_run(reference.to_owned()) })
+    Ok(if sent { already_imported(reference.to_owned()) } else { pull_if_missing(reference.to_owned()) })
 }
 
 /// Returns the user's replacement image if its digest is the expected one.
-async fn replaced_and_verified(
+async fn use_verified_replacement(
     session: &Session,
     invocation: &Invocation,
     reference: &str,
     digest: &str,
-) -> Result<Rootfs, Failure> {
+) -> Result<ImageSource, Failure> {
     if let Some(image) = reference.strip_prefix("docker://") {
-        return Ok(fetched_with_the_run(pinned(image, Some(digest))?));
+        return Ok(pull_if_missing(pinned(image, Some(digest))?));
     }
     if !is_on_disk(reference) {
         return Err(CnabError::Image(format!(
@@ -78,30 +82,30 @@ async fn replaced_and_verified(
         .into());
     }
     verified(&pull(session, reference).await?, reference, digest)?;
-    Ok(present(pinned(&invocation.image, Some(digest))?))
+    Ok(already_imported(pinned(&invocation.image, Some(digest))?))
 }
 
 /// Sends the images of a thick bundle to executord: the invocation image, and the images that it may use.
-async fn taken_in(
+async fn import_thick_bundle(
     session: &Session,
     invocation: &Invocation,
-    wanted: &Wanted,
+    choice: &ImageChoice,
     archive: &Path,
     digest: Option<&str>,
-) -> Result<Rootfs, Failure> {
+) -> Result<ImageSource, Failure> {
     let own = (&*invocation.image, invocation.content_digest.as_deref());
     let image = import(session, archive, own, true).await?;
     if let Some(digest) = digest {
         verified(&image, &invocation.image, digest)?;
     }
-    for (reference, digest) in &wanted.companions {
+    for (reference, digest) in &choice.companions {
         let digest = digest.as_deref();
         let image = import(session, archive, (reference, digest), false).await?;
-        if let Some(digest) = digest.filter(|_| !wanted.ignore_digest) {
+        if let Some(digest) = digest.filter(|_| !choice.ignore_digest) {
             verified(&image, reference, digest)?;
         }
     }
-    Ok(present(pinned(&invocation.image, digest)?))
+    Ok(already_imported(pinned(&invocation.image, digest)?))
 }
 
 /// Returns a registry reference with the required digest.
@@ -134,13 +138,13 @@ async fn pull(session: &Session, reference: &str) -> Result<Image, Failure> {
     images::fetch_or_send(session, &request, false).await
 }
 
-/// Sends an image of a thick bundle to executord. With `or_the_only_one`, the only image of the archive is accepted under
-/// any name.
+/// Sends an image of a thick bundle to executord. With `allow_sole_image`, the only image of the archive is accepted
+/// under any name.
 async fn import(
     session: &Session,
     archive: &Path,
     (reference, digest): (&str, Option<&str>),
-    or_the_only_one: bool,
+    allow_sole_image: bool,
 ) -> Result<Image, Failure> {
     let doing = format!("import {reference} from {}", archive.display());
     let (sender, receiver) = mpsc::channel(PIECES);
@@ -153,8 +157,8 @@ async fn import(
     let sent = tokio::task::spawn_blocking(move || {
         let file = File::open(&path).map_err(ArchiveError::Read)?;
         let to = BufWriter::with_capacity(PIECE, Pieces(sender));
-        let wanted = archive::Wanted { digest: digest.as_deref(), reference: &image, or_the_only_one };
-        let mut to = archive::layout(BufReader::new(file), to, wanted)?;
+        let selector = archive::ImageSelector { digest: digest.as_deref(), reference: &image, allow_sole_image };
+        let mut to = archive::layout(BufReader::new(file), to, selector)?;
         to.flush().map_err(ArchiveError::Write)
     });
     let answer = session.client.images().import(header, ReceiverStream::new(receiver)).await;

@@ -4,11 +4,11 @@ use std::time::SystemTime;
 
 use executor_cli_kit::container::completed;
 use executor_cli_kit::failure::Failure;
+use executor_cli_kit::follow;
 use executor_cli_kit::interrupt::Interrupts;
 use executor_cli_kit::logs::{Form, Printer};
 use executor_cli_kit::session::Session;
 use executor_cli_kit::status::ErrorContext as _;
-use executor_cli_kit::stay;
 use executor_cli_kit::text::plain;
 use executor_cli_kit::view::json;
 use executor_client::v1::Container;
@@ -74,7 +74,7 @@ pub(crate) async fn run_invocation(
             }
             Ok(())
         };
-        stay::run_foreground(session, request, interrupts, &mut printer, started).await
+        follow::run_foreground(session, request, interrupts, &mut printer, started).await
     };
     let (container, failure) = match result {
         Ok(container) => (container, None),

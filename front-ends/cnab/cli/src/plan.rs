@@ -38,7 +38,7 @@ pub(crate) struct Plan {
 
 /// The user's choices for the image.
 #[derive(Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct ImageChoice {
     /// Image that is run instead of the bundle's own.
     pub(crate) replacement: Option<String>,
     /// True if the image is run even if nothing can be verified.
@@ -263,7 +263,7 @@ impl Maker<'_> {
             given,
             credentials: BTreeMap::new(),
             relocation,
-            image: Wanted {
+            image: ImageChoice {
                 replacement: self.images.get(dependency).cloned(),
                 ignore_digest: self.args.insecure_ignore_digest,
                 thick,

@@ -2,13 +2,13 @@
 //! action, executord is asked for the state, if it can be reached.
 
 use executor_cli_kit::connect::{DEFAULT_SOCKET, connect};
+use executor_cli_kit::execute::block_on;
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::global::Global;
 use executor_cli_kit::output::{Output, print};
 use executor_cli_kit::report::{PROGRAM, note, print_result};
 use executor_cli_kit::session::Session;
 use executor_cli_kit::view::style::Style;
-use executor_cli_kit::work::block_on;
 use executor_cnab::action::{Action, BUILT_IN};
 use executor_cnab::outputs::LOGS;
 use executor_cnab::store::{Record, Store, StoreError};

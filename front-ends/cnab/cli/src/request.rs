@@ -38,7 +38,7 @@ impl Default for Options {
 
 /// Reference of a container's root file system, and its pull policy.
 #[derive(Debug)]
-pub(crate) struct Rootfs {
+pub(crate) struct ImageSource {
     pub(crate) reference: String,
     pub(crate) policy: PullPolicy,
 }
@@ -59,7 +59,7 @@ pub(crate) async fn files_can_be_written(session: &Session) -> Result<bool, Fail
 /// Builds the request of a container with this id and root file system.
 pub(crate) fn build(
     id: &str,
-    rootfs: &Rootfs,
+    rootfs: &ImageSource,
     invocation: &Invocation,
     docker: Option<Docker>,
     options: &Options,
@@ -138,7 +138,7 @@ mod tests {
         {
             let text = format!(r#"{{"image":{{"image":"a"}},"environment":{{"X":"y"}}{files}}}"#);
             let invocation = Operation::read(&mut text.as_bytes()).unwrap().invocation();
-            let rootfs = Rootfs { reference: "docker://a".into(), policy: PullPolicy::IfMissing };
+            let rootfs = ImageSource { reference: "docker://a".into(), policy: PullPolicy::IfMissing };
             let request = build("a", &rootfs, &invocation, None, &Options::default(), true).unwrap();
             assert_eq!(request.run().message().writable_files.is_some(), writable, "{files}");
         }

@@ -5,11 +5,11 @@
 //! are left to those tools.
 
 use executor_cli_kit::failure::Failure;
+use executor_cli_kit::follow;
 use executor_cli_kit::interrupt::Interrupts;
 use executor_cli_kit::logs::{Form, Printer, follow};
 use executor_cli_kit::session::Session;
 use executor_cli_kit::status::ErrorContext as _;
-use executor_cli_kit::stay;
 use executor_cli_kit::text::plain;
 use executor_client::Code;
 use std::collections::BTreeMap;
@@ -59,7 +59,7 @@ pub(crate) async fn settle(
                     plain(&unfinished.claim.action),
                 ));
                 printer = Printer::new(session.output.clone(), Form::OnStderr).keeping(LOG_MAX);
-                stay::stay_with(session, &id, interrupts, &mut printer).await?
+                follow::stay_with(session, &id, interrupts, &mut printer).await?
             }
         };
         let ended = ended(session, unfinished, &container).await?;

@@ -8,7 +8,7 @@ use crate::paths::rooted;
 
 /// Descriptive fields.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct About {
+pub struct Metadata {
     #[serde(default)]
     pub description: String,
     #[serde(default)]

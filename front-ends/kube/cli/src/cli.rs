@@ -1,13 +1,13 @@
 //! The command line: help, manual and completions come from these definitions.
 
 use clap::Parser;
+use executor_cli_kit::execute::{self, Interruption, Work};
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::global::Global;
 use executor_cli_kit::interrupt::Interrupts;
 use executor_cli_kit::program::Program;
 use executor_cli_kit::request::forbid_dumps;
 use executor_cli_kit::session::Session;
-use executor_cli_kit::work::{self, Interruption, Work};
 
 use crate::args::{DownArgs, KubeCommand, LogsArgs, MakeCommand, PlayArgs, PsArgs};
 use crate::input::Input;
@@ -70,7 +70,7 @@ impl Program for Cli {
             KubeCommand::Ps(args) => Prepared::Ps(args),
             KubeCommand::Logs(args) => Prepared::Logs(args),
         };
-        work::perform(&global, prepared)
+        execute::perform(&global, prepared)
     }
 }
 

@@ -27,7 +27,7 @@ impl Row {
 
     /// Returns whether the attack ran and failed, and its control succeeded.
     pub(crate) fn is_good(&self) -> bool {
-        !self.result.failed && !self.result.through && !self.control.failed
+        !self.result.failed && !self.result.succeeded && !self.control.failed
     }
 
     /// One line with the name and outcome of the attack.
@@ -39,8 +39,8 @@ impl Row {
 
     fn outcome(&self) -> &'static str {
         match (&self.result, &self.control) {
-            (result, _) if result.failed => "NOT PLAYED",
-            (result, _) if result.through => "WENT THROUGH",
+            (result, _) if result.failed => "NOT RUN",
+            (result, _) if result.succeeded => "WENT THROUGH",
             (_, control) if control.failed => "CONTROL FAILED",
             _ => "held",
         }

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// Result of a part, or the reason for its absence.
 pub(crate) struct PartResult {
     /// True if the attack succeeded; always true for a control.
-    pub(crate) through: bool,
+    pub(crate) succeeded: bool,
     /// The observation, or the error.
     pub(crate) text: String,
     /// True if the part did not complete.
@@ -55,7 +55,7 @@ pub(crate) fn run_part(attack: &Attack, part: &str, scale: Scale) -> anyhow::Res
     let took = begun.elapsed();
     Ok(match reported {
         Some(reported) => PartResult {
-            through: reported["through"] == true,
+            succeeded: reported["through"] == true,
             text: reported["text"].as_str().unwrap_or_default().to_owned(),
             failed: false,
             took,
@@ -65,7 +65,7 @@ pub(crate) fn run_part(attack: &Attack, part: &str, scale: Scale) -> anyhow::Res
             let lines: Vec<&str> = errors.lines().collect();
             let end = lines[lines.len().saturating_sub(12)..].join("\n    ");
             PartResult {
-                through: false,
+                succeeded: false,
                 text: format!("not played to its end ({}): {end}", output.status),
                 failed: true,
                 took,

@@ -1,6 +1,6 @@
 //! P62: jobs run to completion.
 
-use crate::kube::world::World;
+use crate::kube::world::KubeFixture;
 
 fn job(script: &str, spec: &str) -> String {
     format!(
@@ -10,18 +10,18 @@ fn job(script: &str, spec: &str) -> String {
 
 #[test]
 fn a_job_of_three_and_one_that_fails() {
-    let world = World::new();
+    let world = KubeFixture::new();
     let path = world.write(
         "work.yaml",
         &job("echo number $JOB_COMPLETION_INDEX", "completions: 3\n  parallelism: 2\n  completionMode: Indexed"),
     );
-    let ran = world.plays(&path);
+    let ran = world.play_ok(&path);
     assert_eq!(ran.stderr.matches(": completed").count(), 3, "{ran:?}");
     assert_eq!(world.daemon.api.output("default_work-2_main").text(), "number 2\n");
     let ps = world.reported(&["ps"]);
     assert!(ps.as_array().unwrap().iter().all(|pod| pod["phase"] == "Succeeded"), "{ps}");
     // Completed jobs are not run again.
-    assert!(world.plays(&path).stderr.contains("nothing has changed"));
+    assert!(world.play_ok(&path).stderr.contains("nothing has changed"));
     assert_eq!(world.kube(&["down", "work"]).status, 0);
 
     let path = world.write("work.yaml", &job("exit 3", "backoffLimit: 0"));

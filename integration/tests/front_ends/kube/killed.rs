@@ -3,10 +3,10 @@
 use executor_proto::v1::event::Kind;
 use serde_json::json;
 
-use crate::kube::world::{OLD, VARIABLE, World};
+use crate::kube::world::{KubeFixture, OLD, VARIABLE};
 
 /// Kills a command as soon as an event of a container arrives.
-fn cut_off(world: &World, arguments: &[&str], id: &str, kind: Kind) {
+fn cut_off(world: &KubeFixture, arguments: &[&str], id: &str, kind: Kind) {
     let mut events = world.daemon.api.events_after(world.daemon.api.info().cursor);
     let mut child = world.command(arguments).spawn().unwrap();
     events.until(|event| event.event.as_ref().is_some_and(|event| event.container_id == id && event.kind() == kind));
@@ -16,7 +16,7 @@ fn cut_off(world: &World, arguments: &[&str], id: &str, kind: Kind) {
 
 #[test]
 fn the_next_play_finishes_what_was_begun() {
-    let world = World::new();
+    let world = KubeFixture::new();
     let path = world.objects(OLD, VARIABLE, "hello");
     let image = world.image();
     let play = ["play", &*path, "--image-override", &*image];
@@ -28,7 +28,7 @@ fn the_next_play_finishes_what_was_begun() {
         ("default_web_app", Kind::Reserved),
     ] {
         cut_off(&world, &play, id, kind);
-        world.plays(&path);
+        world.play_ok(&path);
         let ps = world.reported(&["ps"]);
         assert_eq!(
             (ps[0]["ready"].as_bool(), ps[0]["containers"].as_array().unwrap().len()),
@@ -46,7 +46,7 @@ fn the_next_play_finishes_what_was_begun() {
 
 #[test]
 fn p64_the_next_down_finishes_what_was_begun() {
-    let world = World::new();
+    let world = KubeFixture::new();
     let path = world.objects(OLD, VARIABLE, "hello");
     let before = world.daemon.footprint();
     for (id, kind) in [
@@ -56,7 +56,7 @@ fn p64_the_next_down_finishes_what_was_begun() {
         ("default_web_proxy", Kind::Completed),
         ("default_web_app", Kind::Deleted),
     ] {
-        world.plays(&path);
+        world.play_ok(&path);
         cut_off(&world, &["down", "web"], id, kind);
         assert_eq!(world.kube(&["down", "web"]).status, 0, "{id} {kind:?}");
         assert_eq!((world.containers().len(), world.reported(&["ps"])), (0, json!([])), "{id} {kind:?}");

@@ -5,17 +5,17 @@ use executor_proto::v1::event::Kind;
 use integration::api::pid;
 use integration::wait;
 
-use crate::kube::world::{NEW, OLD, POD, VARIABLE, World};
+use crate::kube::world::{KubeFixture, NEW, OLD, POD, VARIABLE};
 
 /// P22, P30, P40, P53, P55, P56, P64: all features of the pod work, a changed Secret is replaced in place, and nothing
 /// is left.
 #[test]
 fn a_pod_goes_through_its_life() {
-    let world = World::new();
+    let world = KubeFixture::new();
     let before = world.daemon.footprint();
     let path = world.objects(OLD, VARIABLE, "hello");
     assert_eq!(world.diff(&path), [("web".to_owned(), "create".to_owned())]);
-    let ran = world.plays(&path);
+    let ran = world.play_ok(&path);
     for line in [
         "web: created",
         "web: prepare completed",
@@ -49,7 +49,7 @@ fn a_pod_goes_through_its_life() {
 
     // Applying twice changes nothing.
     assert_eq!(world.diff(&path), [("web".to_owned(), "unchanged".to_owned())]);
-    let again = world.plays(&path);
+    let again = world.play_ok(&path);
     assert!(again.stderr.contains("nothing has changed"), "{again:?}");
     assert_eq!(world.container("default_web_app").files_generation, 1);
 
@@ -57,7 +57,7 @@ fn a_pod_goes_through_its_life() {
     world.objects(NEW, VARIABLE, "hello");
     assert_eq!(world.diff(&path), [("web".to_owned(), "rotate".to_owned())]);
     assert!(!format!("{:?}", world.play(&["diff", &path])).contains(NEW));
-    world.plays(&path);
+    world.play_ok(&path);
     let rotated = world.container("default_web_app");
     assert_eq!((pid(&rotated), rotated.files_generation), (pid(&app), 2));
     assert_eq!(world.content("default_web_app", "/secrets/db/password"), NEW);
@@ -69,7 +69,7 @@ fn a_pod_goes_through_its_life() {
     // A changed variable of a ConfigMap replaces the pod.
     world.objects(NEW, VARIABLE, "goodbye");
     assert_eq!(world.diff(&path), [("web".to_owned(), "replace".to_owned())]);
-    world.plays(&path);
+    world.play_ok(&path);
     assert_ne!(pid(&world.container("default_web_app")), pid(&app));
     wait::until("the new variable", || {
         world.daemon.api.logs_so_far("default_web_app").contains(" goodbye\n").then_some(())
@@ -79,7 +79,7 @@ fn a_pod_goes_through_its_life() {
     let app = world.container("default_web_app");
     world.objects(NEW, "another-value-of-a-variable", "goodbye");
     assert_eq!(world.diff(&path), [("web".to_owned(), "replace".to_owned())]);
-    world.plays(&path);
+    world.play_ok(&path);
     assert_ne!(pid(&world.container("default_web_app")), pid(&app));
 
     let down = world.kube(&["down", &path]);
@@ -95,9 +95,9 @@ fn a_pod_goes_through_its_life() {
 /// `down`. The control: the container itself and the source file contain the values.
 #[test]
 fn nothing_is_left_of_a_secret() {
-    let world = World::new();
+    let world = KubeFixture::new();
     let path = world.objects(OLD, VARIABLE, "hello");
-    world.plays(&path);
+    world.play_ok(&path);
     let container = pid(&world.container("default_web_app")) as u32;
     let found: Vec<String> = world.search(&[container]).hits.iter().map(|hit| hit.label.clone()).collect();
     assert!(found.iter().any(|label| label == "variable"), "the control: {found:?}");
@@ -105,7 +105,7 @@ fn nothing_is_left_of_a_secret() {
     let report = world.search_files(world.daemon.setup().home());
     assert!(!report.found() && report.files > 3, "{report}");
     world.objects(NEW, VARIABLE, "hello");
-    world.plays(&path);
+    world.play_ok(&path);
     assert_eq!(world.kube(&["down", "web"]).status, 0);
     wait::until("nothing is left", || (!world.search(&[]).found()).then_some(()));
     let report = world.search(&[]);
@@ -116,9 +116,9 @@ fn nothing_is_left_of_a_secret() {
 /// P31, P32: the preStop hook runs in the container, and main containers stop before sidecars.
 #[test]
 fn hooks_and_the_order_of_the_stop() {
-    let world = World::new();
+    let world = KubeFixture::new();
     let path = world.objects(OLD, VARIABLE, "hello");
-    world.plays(&path);
+    world.play_ok(&path);
     let mut events = world.daemon.api.events_after(world.daemon.api.info().cursor);
     let log = world.command(&["logs", "-f", "web"]).spawn().unwrap();
     let down = world.kube(&["down", "web"]);
@@ -146,7 +146,7 @@ fn hooks_and_the_order_of_the_stop() {
 /// Everything is checked before anything runs, and every violation is reported with file, document, object and path.
 #[test]
 fn what_is_wrong_is_reported_before_anything_runs() {
-    let world = World::new();
+    let world = KubeFixture::new();
     let text = format!(
         "{POD}---\napiVersion: v1\nkind: Pod\nmetadata: {{name: bad}}\nspec:\n  hostPID: true\n  containers:\n  - {{name: a, image: i:1, command: [{OLD}], env: [{{name: A, value: 1}}], imagee: x}}\n"
     );
@@ -167,7 +167,7 @@ fn what_is_wrong_is_reported_before_anything_runs() {
 /// P58: a ConfigMap and a file of a Secret inside an emptyDir that another container shares.
 #[test]
 fn configuration_is_mounted_inside_an_empty_dir() {
-    let world = World::new();
+    let world = KubeFixture::new();
     let before = world.daemon.footprint();
     let text = |word: &str| {
         format!(
@@ -175,12 +175,12 @@ fn configuration_is_mounted_inside_an_empty_dir() {
         )
     };
     let path = world.write("nested.yaml", &text("first"));
-    world.plays(&path);
+    world.play_ok(&path);
     assert_eq!(world.content("default_nested_app", "/data/conf/word"), "first");
     assert_eq!(world.content("default_nested_app", "/data/key"), OLD);
     assert_eq!(world.content("default_nested_other", "/data/key"), "");
     world.write("nested.yaml", &text("second"));
-    world.plays(&path);
+    world.play_ok(&path);
     assert_eq!(world.content("default_nested_app", "/data/conf/word"), "second");
     assert_eq!(world.kube(&["down", "nested"]).status, 0);
     world.daemon.wait_until_back_at(&before);
@@ -190,7 +190,7 @@ fn configuration_is_mounted_inside_an_empty_dir() {
 /// control.
 #[test]
 fn refusals_of_executord_precede_every_start() {
-    let world = World::new();
+    let world = KubeFixture::new();
     let pods = || world.reported(&["ps"]).as_array().unwrap().len();
     let good = "apiVersion: v1\nkind: Pod\nmetadata: {name: good}\nspec:\n  containers:\n  - {name: a, image: 'example.com/box:1', command: [sleep, '100000']}\n";
     let bad = |spec: &str, container: &str| {
@@ -243,21 +243,21 @@ fn refusals_of_executord_precede_every_start() {
         assert_eq!((world.containers().len(), pods()), (0, 0), "{text}");
     }
     let path = world.write("refused.yaml", &bad("", ""));
-    world.plays(&path);
+    world.play_ok(&path);
     assert_eq!((world.containers().len(), pods()), (3, 2));
 }
 
 /// P61: pods of a Deployment are replaced one after the other, and pods that are in no file any more are removed.
 #[test]
 fn deployments_and_what_is_no_longer_there() {
-    let world = World::new();
+    let world = KubeFixture::new();
     let deployment = |replicas: u32, word: &str| {
         format!(
             "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: box, namespace: team}}\nspec:\n  replicas: {replicas}\n  selector: {{matchLabels: {{app: box}}}}\n  template:\n    metadata: {{labels: {{app: box}}}}\n    spec:\n      terminationGracePeriodSeconds: 0\n      containers:\n      - {{name: box, image: 'example.com/box:1', command: [sleep, '100000'], env: [{{name: W, value: {word}}}]}}\n"
         )
     };
     let path = world.write("box.yaml", &deployment(3, "one"));
-    world.plays(&path);
+    world.play_ok(&path);
     let ids = || {
         world.containers().into_iter().filter(|one| one.state() == State::Running).map(|one| one.id).collect::<Vec<_>>()
     };
@@ -266,10 +266,10 @@ fn deployments_and_what_is_no_longer_there() {
     world.write("box.yaml", &deployment(2, "one"));
     let changes = world.diff(&path);
     assert_eq!(changes.last().unwrap(), &("box-2".to_owned(), "remove".to_owned()), "{changes:?}");
-    world.plays(&path);
+    world.play_ok(&path);
     assert_eq!((ids().len(), pid(&world.container("team_box-0_box"))), (2, first));
     world.write("box.yaml", &deployment(2, "two"));
-    world.plays(&path);
+    world.play_ok(&path);
     assert_ne!(pid(&world.container("team_box-0_box")), first);
     // Zero replicas means scaling down and is no error, and `diff` agrees with `play`.
     world.write("box.yaml", &deployment(0, "two"));
@@ -281,7 +281,7 @@ fn deployments_and_what_is_no_longer_there() {
     assert_eq!(document["pods"].as_array().unwrap().len(), 2, "{document}");
     assert_eq!(world.containers().len(), 0);
     world.write("box.yaml", &deployment(1, "two"));
-    world.plays(&path);
+    world.play_ok(&path);
     // A file without objects removes no play.
     world.write("box.yaml", "# nothing\n");
     for command in ["play", "diff"] {

@@ -7,11 +7,11 @@ use std::process::Stdio;
 use integration::cli::finish;
 use integration::terminal::ends;
 
-use crate::kube::world::{OLD, VARIABLE, World};
+use crate::kube::world::{KubeFixture, OLD, VARIABLE};
 
 #[test]
 fn p64_objects_from_standard_input_are_played_compared_and_taken_down() {
-    let world = World::new();
+    let world = KubeFixture::new();
     let text = fs::read_to_string(world.objects(OLD, VARIABLE, "hello")).unwrap();
     let before = world.daemon.footprint();
     let given = |arguments: &[&str], text: &str| {
@@ -41,7 +41,7 @@ fn p64_objects_from_standard_input_are_played_compared_and_taken_down() {
 /// A terminal receives the same lines as a pipe, each at the left margin, and no value.
 #[test]
 fn p64_progress_on_a_terminal_is_a_line_for_each_step() {
-    let world = World::new();
+    let world = KubeFixture::new();
     let path = world.objects(OLD, VARIABLE, "hello");
     let image = world.image();
     let seen = |arguments: &[&str]| {

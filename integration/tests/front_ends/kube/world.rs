@@ -65,12 +65,12 @@ spec:
   - {name: words, configMap: {name: words}}
 "#;
 
-pub(crate) struct World {
+pub(crate) struct KubeFixture {
     pub(crate) daemon: Daemon,
     pub(crate) rootfs: Rootfs,
 }
 
-impl World {
+impl KubeFixture {
     pub(crate) fn new() -> Self {
         let world = Self { daemon: Daemon::start(), rootfs: Rootfs::busybox() };
         fs::create_dir(world.inputs()).unwrap();
@@ -83,7 +83,7 @@ impl World {
     }
 
     /// State directory of agent-cli, next to the daemon's state, so that one search covers both.
-    fn memory(&self) -> PathBuf {
+    fn runtime_dir(&self) -> PathBuf {
         self.daemon.setup().home().join("runtime")
     }
 
@@ -106,7 +106,7 @@ impl World {
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(dist::binary("agent-cli"));
         command.arg("--socket").arg(self.daemon.socket()).arg("kube").args(arguments);
-        command.env("XDG_RUNTIME_DIR", self.memory());
+        command.env("XDG_RUNTIME_DIR", self.runtime_dir());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -124,7 +124,7 @@ impl World {
         format!("example.com/box:1={}", self.rootfs.reference())
     }
 
-    pub(crate) fn plays(&self, path: &str) -> CliOutput {
+    pub(crate) fn play_ok(&self, path: &str) -> CliOutput {
         let ran = self.play(&["play", path]);
         assert_eq!(ran.status, 0, "{ran:?}");
         ran

@@ -18,7 +18,7 @@ use executor_cnab::sourced::{Sourced, value};
 use executor_cnab::store::{Locked, Record, Store};
 use serde_json::Value;
 
-use super::{State, Wanted, state};
+use super::{ImageChoice, State, state};
 use crate::error::CnabError;
 use crate::input::wrong;
 
@@ -30,7 +30,7 @@ pub(crate) struct Prepared {
     pub(super) given: BTreeMap<String, Value>,
     pub(super) credentials: BTreeMap<String, Secret>,
     pub(super) relocation: Option<Relocation>,
-    pub(super) image: Wanted,
+    pub(super) image: ImageChoice,
     /// This machine's Docker daemon, if the bundle requires it and the user allows it.
     pub(super) docker: Option<Docker>,
     /// True if values of earlier actions are ignored.
@@ -46,7 +46,7 @@ pub(crate) struct Step {
     pub(crate) action: Action,
     pub(crate) claim: Claim,
     pub(crate) invocation: Invocation,
-    pub(crate) image: Wanted,
+    pub(crate) image: ImageChoice,
     pub(crate) docker: Option<Docker>,
     pub(crate) warnings: Vec<String>,
     _lock: Option<Locked>,

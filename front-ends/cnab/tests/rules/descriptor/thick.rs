@@ -2,7 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 
-use executor_cnab::archive::{self, ArchiveError, Wanted};
+use executor_cnab::archive::{self, ArchiveError, ImageSelector};
 use serde_json::Value;
 
 use crate::common::*;
@@ -38,7 +38,7 @@ fn rule_42_thin_and_thick_bundles() {
     ]);
     assert!(archive::is_thick(&thick));
     assert_eq!(archive::bundle(&*thick).unwrap(), THICK.as_bytes());
-    let wanted = |digest, reference| Wanted { digest, reference, or_the_only_one: true };
+    let wanted = |digest, reference| ImageSelector { digest, reference, allow_sole_image: true };
     let index = |wanted| {
         let layout = archive::layout(&*thick, Vec::new(), wanted).unwrap();
         let mut tar = tar::Archive::new(&*layout);
@@ -59,7 +59,7 @@ fn rule_42_thin_and_thick_bundles() {
 
 #[test]
 fn rule_42_a_thick_bundle_that_is_none() {
-    let wanted = Wanted { digest: None, reference: "x", or_the_only_one: true };
+    let wanted = ImageSelector { digest: None, reference: "x", allow_sole_image: true };
     assert!(matches!(archive::bundle(&*tgz(&[("x", b"")])), Err(ArchiveError::NoBundle)));
     assert!(matches!(archive::bundle(&*tgz(&[("sub/bundle.json", b"{}")])), Err(ArchiveError::NoBundle)));
     let twice = tgz(&[("bundle.json", b"{}"), ("./bundle.json", b"{}")]);
