@@ -116,7 +116,7 @@ fn look_up(
         "" => None,
         "b" => Some(true),
         "c" | "u" => Some(false),
-        other => return Err(Unsupported.because(format!("the type {other:?} is not supported; b, c and u are"))),
+        other => return Err(Unsupported.because(format!("the type {other:?} is not supported; use b, c or u"))),
     };
     if let (Some(block), Some(major)) = (is_block, node.major.filter(|major| *major != 0)) {
         return Ok(of_file(block, major));

@@ -150,8 +150,8 @@ impl Ids {
         views.map(Some).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL | libc::EPERM) => {
                 let why = format!(
-                    "`{about}`: its file system cannot show its files to a user namespace (id-mapped mounts): put it on \
-                     ext4, xfs or btrfs, or ask for user_namespace `host` where that is allowed"
+                    "`{about}`: the file system does not support id-mapped mounts, which a user namespace requires; \
+                     use ext4, xfs or btrfs, or set user_namespace to `host` if the policy allows it"
                 );
                 Refused::from_fields(Reason::Precondition, &[Violation::new("rootfs", why)])
             }

@@ -498,7 +498,7 @@ fn lock(run_dir: &Path, socket: &Path) -> io::Result<File> {
         if !ends || Instant::now() >= deadline {
             let dir = run_dir.display();
             return Err(io::Error::other(if ends {
-                format!("another executor-launcher holds {dir} and does not exit: {error}")
+                format!("another executor-launcher uses {dir} and does not exit: {error}")
             } else {
                 format!("another executor-launcher already serves {dir}")
             }));

@@ -11,7 +11,7 @@ use crate::DiffId;
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
     /// The media type of the blob is not supported.
-    #[error("media type {0:?} is not a layer's; supported are tar, tar+gzip and tar+zstd")]
+    #[error("media type {0:?} is not supported for layers; use tar, tar+gzip or tar+zstd")]
     MediaType(String),
     /// The archive is malformed, exceeds a limit, or has an entry that is not allowed.
     #[error(transparent)]

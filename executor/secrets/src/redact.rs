@@ -243,7 +243,10 @@ impl Warnings<'_> {
             (self.bare, format!("masked only with the white space around it, because shorter than {shortest} bytes")),
             (self.blank, "not masked in the output, because it is white space".to_owned()),
             (self.partial, format!("not masked in full, because the values exceed {} MiB", VALUES_MAX / MIB)),
-            (self.encoded, format!("not masked in every encoding, because they exceed {} MiB", ENCODED_MAX / MIB)),
+            (
+                self.encoded,
+                format!("not masked in every encoding, because the encoded values exceed {} MiB", ENCODED_MAX / MIB),
+            ),
         ];
         kinds.into_iter().filter_map(|(names, what)| warning(names, &what)).collect()
     }

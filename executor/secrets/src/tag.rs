@@ -16,7 +16,7 @@ pub struct TagKey(Zeroizing<[u8; KEY]>);
 
 /// Returned for bytes of a wrong length.
 #[derive(Debug, thiserror::Error)]
-#[error("a request digest key has {KEY} bytes, not {0}")]
+#[error("a request digest key has {0} bytes; expected {KEY}")]
 pub struct BadKey(usize);
 
 impl TagKey {

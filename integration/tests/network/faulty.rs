@@ -161,10 +161,10 @@ fn only_what_root_wrote_is_run() {
     daemon.api.started(sleeping("control", &rootfs));
     mode(&network.dir().join("bin/open"), 0o777);
     let refused = |id: &str| daemon.api.run(sleeping(id, &rootfs)).unwrap_err().message().to_owned();
-    assert!(refused("program").contains("bin/open can be written by others than root"));
+    assert!(refused("program").contains("bin/open is writable by users other than root"));
     mode(&network.dir().join("bin/open"), 0o755);
     mode(&conf, 0o666);
-    assert!(refused("configuration").contains("can be written by others than root"));
+    assert!(refused("configuration").contains("is writable by users other than root"));
     mode(&conf, 0o644);
     std::fs::remove_file(network.dir().join("bin/open")).unwrap();
     assert!(refused("gone").contains("plugin `open`, ADD: there is no such program in"));

@@ -209,7 +209,7 @@ fn a_plan_of_another_container_is_refused() {
         launcher.launch_forged("forged", theirs.as_fd(), &Parts::new(&plan, &payload).fds()).unwrap();
         let refused = Shim(ours).reach(State::Running).unwrap_err();
         assert_eq!(refused.reason(), Reason::Invalid, "{refused:?}");
-        assert_eq!(refused.message, "the plan is of container real, the launch of container forged");
+        assert_eq!(refused.message, "the plan is for container real, but the launch is for container forged");
         assert!(!launcher.state_dir().join("containers/real").exists());
     }
     wait::until("nothing is left", || (footprint::inventory_of(&launcher.run_dir()) == before).then_some(()));

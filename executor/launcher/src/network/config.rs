@@ -57,7 +57,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
         return Err(io::Error::other("is not a regular file"));
     }
     if meta.uid() != 0 || meta.mode() & 0o022 != 0 {
-        return Err(io::Error::other("can be written by others than root"));
+        return Err(io::Error::other("is writable by users other than root"));
     }
     let mut bytes = Vec::new();
     file.take(CONFIG_MAX + 1).read_to_end(&mut bytes)?;
@@ -106,6 +106,6 @@ mod tests {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         assert_eq!(find(dir.path(), "a").is_ok(), is_root);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o664)).unwrap();
-        assert!(find(dir.path(), "a").unwrap_err().contains("can be written by others than root"));
+        assert!(find(dir.path(), "a").unwrap_err().contains("is writable by users other than root"));
     }
 }

@@ -39,7 +39,7 @@ pub(super) enum Fault {
     #[error("there is no such program in {0}")]
     Missing(String),
     /// Users other than root could have replaced it.
-    #[error("{0} can be written by others than root")]
+    #[error("{0} is writable by users other than root")]
     NotTrusted(PathBuf),
     /// It was killed after the time limit.
     #[error("no answer within {} s", .0.as_secs())]
@@ -321,7 +321,7 @@ mod tests {
         write(first.path(), "bridge", 0o644);
         write(second.path(), "bridge", 0o777);
         assert!(
-            find("bridge").unwrap_err().ends_with("can be written by others than root"),
+            find("bridge").unwrap_err().ends_with("is writable by users other than root"),
             "the first that is executable"
         );
         write(first.path(), "bridge", 0o755);

@@ -49,7 +49,7 @@ impl Tree {
             for path in above.into_iter().rev() {
                 if let Some(what) = self.require_dir(path)? {
                     let (image, path) = (&image.reference, path.display());
-                    let why = format!("`{image}`: {path} is {what}, but a volume of the image lies below it");
+                    let why = format!("`{image}`: {path} is {what}, but a volume of the image is below it");
                     return Err(Refused::from_fields(Reason::Precondition, &[Violation::new("rootfs", why)]));
                 }
             }

@@ -315,8 +315,8 @@ impl Maker<'_> {
         let view = clone_tree(found.as_fd(), Path::new(""), false).map_err(|error| failed(name, &error))?;
         self.ids.map_mount(view.as_fd(), false).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL | libc::EPERM) => unfit(Unsupported.because(format!(
-                "`{name}`: its file system cannot show its files to a user namespace (id-mapped mounts): it must be ext4, \
-                 xfs, btrfs or tmpfs, or the container must have user_namespace `host` where that is allowed"
+                "`{name}`: the file system does not support id-mapped mounts, which a user namespace requires; use \
+                 ext4, xfs, btrfs or tmpfs, or set user_namespace to `host` if the policy allows it"
             ))),
             _ => failed(&format!("`{name}`: id-mapped mount"), &error).into(),
         })?;

@@ -58,7 +58,8 @@ impl Tree {
             let Some(link) = link else { continue };
             walk.links += 1;
             if walk.links > LINKS_MAX {
-                return Err(UnpackError::entry(&wanted, format!("lies behind more than {LINKS_MAX} symbolic links")));
+                let why = format!("has more than {LINKS_MAX} symbolic links in its path");
+                return Err(UnpackError::entry(&wanted, why));
             }
             if link.starts_with(b"/") {
                 walk.path.clear();

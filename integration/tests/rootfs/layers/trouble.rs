@@ -149,7 +149,7 @@ fn what_is_wrong_with_a_layer_is_reported() {
     for (blob, words) in [
         (up, "`../../etc/evil` leads out of the layer"),
         (other, "the layer's diffID is sha256:"),
-        (image, "is not a layer's"),
+        (image, "is not supported for layers"),
         (blob(b"garbage".repeat(200)), "not a tar archive"),
     ] {
         let reported = refused(launcher.unpack(&blob, &[]));

@@ -312,7 +312,7 @@ fn one_entry_that_cannot_be_copied_ends_nothing() {
     shell_output(&daemon, "chmod 0500 /tmp/t/closed");
     let copied = cp(&daemon, &[&tree.join(".").display().to_string(), "c:/tmp/t"]);
     assert_eq!(copied.status, 125);
-    for name in ["/tmp/t/closed/x: Permission denied", "/tmp/t/z: is there and is a directory"] {
+    for name in ["/tmp/t/closed/x: Permission denied", "/tmp/t/z: exists and is a directory"] {
         assert!(copied.stderr.contains(name), "{name}: {copied:?}");
     }
     assert_eq!(shell_output(&daemon, "cat /tmp/t/before /tmp/t/zz /tmp/t/z/b"), "newnew2\n");

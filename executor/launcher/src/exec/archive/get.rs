@@ -159,7 +159,8 @@ impl<'a> Archive<'a> {
             (b'0', Some(file)) => self.content(file, size).map_err(failed),
             (b'5', Some(directory)) if depth < DEPTH_MAX => self.below(directory, name, path, depth),
             (b'5', Some(_)) => {
-                self.left_out.add(path, io::Error::other(format!("lies below {DEPTH_MAX} directories")));
+                let why = format!("exceeds the limit of {DEPTH_MAX} nested directories");
+                self.left_out.add(path, io::Error::other(why));
                 Ok(())
             }
             _ => Ok(()),

@@ -165,7 +165,7 @@ impl UnpackTarget {
         let _ = unlinkat(parent, &*partial, AtFlags::empty()); // leftover of a killed process
         let made = self.make(parent, &partial, entry, reader).and_then(|()| {
             renameat(parent, &*partial, parent, name).map_err(|error| match error {
-                Errno::ISDIR => Ok(io::Error::other("is there and is a directory")),
+                Errno::ISDIR => Ok(io::Error::other("exists and is a directory")),
                 error => Ok(error.into()),
             })
         });
@@ -212,7 +212,7 @@ impl UnpackTarget {
                 return linkat(&above, of, parent, name, AtFlags::empty()).map_err(failed);
             }
             Kind::CharDevice(..) | Kind::BlockDevice(..) if self.download => {
-                return Err(Err(TarError::entry(&entry.path, "is a device: a download may not have one")));
+                return Err(Err(TarError::entry(&entry.path, "is a device; devices are not allowed in a download")));
             }
             Kind::Symlink => symlinkat(entry.link.as_slice(), parent, name).map_err(failed)?,
             Kind::Fifo => mknodat(parent, name, FileType::Fifo, mode, 0).map_err(failed)?,

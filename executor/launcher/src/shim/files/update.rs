@@ -394,7 +394,7 @@ fn room(
 
 fn no_memory(record: &ContainerRecord, new: u64) -> Refused {
     let why = format!(
-        "is {}, and its free part does not hold another {new} bytes of secret files",
+        "is {}; not enough of it is free for {new} more bytes of secret files",
         record.plan.limits.memory_bytes
     );
     Refused::from_fields(Reason::Exhausted, &[Violation::new("limits.memory_bytes", why)])

@@ -267,7 +267,7 @@ mod tests {
         let mut masking = masking(&[("large", &value)]);
         assert!(masking.warnings().is_empty());
         assert_eq!(masking.redactor().text("nothing"), "nothing");
-        assert_eq!(masking.news(), ["not masked in every encoding, because they exceed 16 MiB: large"]);
+        assert_eq!(masking.news(), ["not masked in every encoding, because the encoded values exceed 16 MiB: large"]);
         assert!(masking.news().is_empty());
     }
 

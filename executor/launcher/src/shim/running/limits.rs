@@ -61,7 +61,7 @@ pub(crate) fn in_force(host: &Host, plan: &Plan) -> Result<(Limits, Vec<String>)
     limits.nofile = plan.limits.nofile.min(host.nofile_max);
     if limits.nofile < plan.limits.nofile {
         let (asked, given) = (plan.limits.nofile, limits.nofile);
-        warnings.push(format!("nofile {asked} is above this host's hard limit: {given} is in force"));
+        warnings.push(format!("nofile {asked} exceeds this host's hard limit; {given} is used"));
     }
     let (asked, processors) = (asked.cpu_millis, host.processors);
     if asked > processors * 1000 {
@@ -148,6 +148,6 @@ pub(crate) fn can_be_given(plan: &Plan, capabilities: &CapabilitySets) -> Result
         return Ok(());
     }
     let field = if plan.isolation.privileged { "privileged" } else { "capabilities.add" };
-    let why = format!("the launcher lacks {} itself", lacking.join(", "));
+    let why = format!("the launcher does not have {}", lacking.join(", "));
     Err(Refused::from_fields(Reason::Precondition, &[Violation::new(field, why)]))
 }

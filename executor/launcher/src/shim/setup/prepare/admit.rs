@@ -51,7 +51,7 @@ fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>
         request.plan.read(|bytes| serde_json::from_slice::<Plan>(bytes)).map_err(|error| internal("plan", &error))?;
     let plan = parsed.map_err(|error| internal("plan", &error))?;
     if plan.id != request.id {
-        let why = format!("the plan is of container {}, the launch of container {}", plan.id, request.id);
+        let why = format!("the plan is for container {}, but the launch is for container {}", plan.id, request.id);
         return Err(Refused::new(Reason::Invalid, why));
     }
     recheck(&plan, &host.policy).map_err(|violations| Refused::from_fields(Reason::Invalid, &violations))?;
