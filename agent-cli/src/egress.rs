@@ -134,7 +134,7 @@ mod tests {
         for (json, expected) in table {
             for text in [format!("[{json}]"), format!(r#"{{"name":"public","rules":[{json}]}}"#)] {
                 let rules = parse(text.as_bytes()).unwrap_or_else(|why| panic!("{text}: {why}"));
-                assert_eq!(rules.iter().map(written).collect::<Vec<_>>(), [expected], "{text}");
+                assert_eq!(rules.iter().map(format_rule).collect::<Vec<_>>(), [expected], "{text}");
             }
         }
         assert_eq!(parse(b"[]"), Ok(Vec::new()));

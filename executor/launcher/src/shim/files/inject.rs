@@ -162,10 +162,7 @@ impl Injection<'_> {
     /// Returns the refusal if the files exceed the container's memory limit, which they are charged to.
     fn too_small(&self) -> Refused {
         let bytes: u64 = self.plan.files.iter().map(|file| file.size).sum();
-        let why = format!(
-            "is {}; the {bytes} bytes of volume mounted files do not fit",
-            self.plan.limits.memory_bytes
-        );
+        let why = format!("is {}; the {bytes} bytes of volume mounted files do not fit", self.plan.limits.memory_bytes);
         Refused::from_fields(Reason::Precondition, &[Violation::new("limits.memory_bytes", why)])
     }
 
