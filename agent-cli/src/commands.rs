@@ -135,10 +135,10 @@ pub(crate) enum Command {
     /// init_on_free=1, free memory holds copies, such as those of socket buffers and of this command's own memory,
     /// until it is reused.
     Audit(AuditArgs),
-    /// Check trees of actions for `run --action`; needs no executord
+    /// Validate action trees for `run --action`; works without executord
     #[command(subcommand)]
     Action(ActionCommand),
-    /// Show, check and write service bindings; needs no executord
+    /// Show, check and write service bindings; works without executord
     ///
     /// Bindings come from VCAP_SERVICES or a directory. `run` and `rotate` deliver bindings by the same flags.
     #[command(subcommand)]
@@ -302,7 +302,7 @@ impl Command {
         }
     }
 
-    /// Reads the command's inputs, and does everything that needs no executord.
+    /// Reads the command's inputs, and does everything that works without executord.
     pub(crate) fn prepare(self, global: &Global, definitions: fn() -> Documented) -> Result<Next, Failure> {
         let prepared = match self {
             Self::Generate(args) => return args.generate(definitions()).map(|()| Next::Done(0)),

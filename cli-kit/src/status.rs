@@ -13,7 +13,7 @@ pub trait ErrorContext<T> {
     /// Returns the error of the call.
     fn doing(self, doing: &str) -> Result<T, Failure>;
 
-    /// Like [`ErrorContext::doing`], for a request whose fields have other flags than those of `flag_names::flag`.
+    /// Like [`ErrorContext::doing`], for a request whose fields have other names than `flag_names::flag` returns.
     ///
     /// # Errors
     /// Returns the error of the call.

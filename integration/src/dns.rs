@@ -18,7 +18,7 @@ const SERVER: &str = "127.0.0.1:53";
 const A: u16 = 1;
 const AAAA: u16 = 28;
 
-/// Name server that stops when dropped. The namespaces stay.
+/// Name server that stops when dropped. The namespaces remain.
 pub struct NameServer {
     asked: Arc<AtomicUsize>,
     ended: Arc<AtomicBool>,

@@ -1,5 +1,5 @@
-//! A low-level HTTP/2 client that sends frames which no library sends. It keeps its connection open whatever the server
-//! answers.
+//! A low-level HTTP/2 client that sends frames which no library sends. It keeps its connection open regardless of the
+//! server's answers.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;

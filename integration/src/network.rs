@@ -108,7 +108,7 @@ impl Network {
         self.write_list(file, name, &[bridge]);
     }
 
-    /// The `ipam` section of a network with these subnets, each given with the destination that is routed through it.
+    /// The `ipam` section of a network with these subnets, each with the destination that is routed through it.
     fn addresses(&self, networks: &[(&str, &str)]) -> Value {
         let ranges: Vec<Value> = networks.iter().map(|(subnet, _)| json!([{"subnet": subnet}])).collect();
         let routes: Vec<Value> = networks.iter().map(|(_, reached)| json!({"dst": reached})).collect();

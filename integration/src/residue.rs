@@ -40,8 +40,8 @@ show; cat /etc/executor-residue/token
 printf '%s\n' "$SECRET_64" "$SECRET_4096" "$SECRET_65536" "$SECRET_120000" "$@"
 echo residue-up
 while :; do sleep 100000 & wait $!; done"#;
-/// Writes further secrets, derived from the given ones by swapping letters: next to the container's files, in a new
-/// directory, over and after the given content. Deletes one file and replaces one.
+/// Writes further secrets, derived from the container's secrets by swapping letters: next to the container's files, in
+/// a new directory, over and after the given content. Deletes one file and replaces one.
 const WRITES: &str = r#"
 cd /etc/executor-residue
 other() { printf '%s' "$1" | tr A-Za-z N-ZA-Mn-za-m; }
@@ -275,7 +275,7 @@ fn regular(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Waits for a container's exit, and then for the second after which nothing may be left.
+/// Waits for a container's exit, and then for one second, after which no residue may be left.
 pub fn wait_until_settled(daemon: &Daemon, id: &str) -> Container {
     let container = daemon.api.wait(id).expect("Wait");
     wait::until("the container's run directory is gone", || {

@@ -130,7 +130,7 @@ impl TlsDaemon {
         self.address = address_after(&self.daemon, &before);
     }
 
-    /// Replaces the callers in the configuration file of the running daemon. The operator stays.
+    /// Replaces the callers in the configuration file of the running daemon. The operator remains a caller.
     pub fn replace_callers(&self, callers: &str) {
         self.daemon.setup().replace_config(&with_callers(&self.listen, callers));
     }

@@ -78,9 +78,9 @@ pub struct CdiNode {
     /// `b`, `c` or `u`; the type of the host's node when unset.
     #[serde(rename = "type")]
     pub kind: Option<String>,
-    /// Major number; that of the host's node when unset.
+    /// Major number; if unset, the major number of the host's node.
     pub major: Option<u32>,
-    /// Minor number; that of the host's node when unset.
+    /// Minor number; if unset, the minor number of the host's node.
     pub minor: Option<u32>,
     /// Permission bits.
     pub file_mode: Option<u32>,

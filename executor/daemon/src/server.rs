@@ -262,7 +262,7 @@ pub(crate) async fn serve(endpoint: Endpoint, mut stopping: watch::Receiver<bool
     let _ = ended.recv().await; // nothing is sent: this resolves when every connection has ended
 }
 
-/// Serves callers over TCP, likewise.
+/// Serves callers over TCP. See [`serve`].
 ///
 /// # Errors
 /// Returns an error if the handshake thread cannot be created.
@@ -321,7 +321,7 @@ pub(crate) fn serve_tcp(
     })
 }
 
-/// Opens reserve descriptors, which are closed when none is left for a connection.
+/// Opens reserve descriptors. They are closed if no other descriptor is left for a connection.
 fn spare(listener: &UnixListener) -> Vec<OwnedFd> {
     (0..SPARES).map_while(|_| listener.as_fd().try_clone_to_owned().ok()).collect()
 }
@@ -454,7 +454,7 @@ async fn until_stopping(stopping: &mut watch::Receiver<bool>) {
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
-/// Resolves when the connection was idle for a moment, without calls and responses; at the latest at the deadline.
+/// Resolves when the connection has had no calls and no unread responses for [`QUIET`], at the latest at the deadline.
 async fn quiet(calls: &Calls, deadline: Instant) {
     let is_quiet = || calls.is_idle() && calls.unwritten().0 == 0;
     let moment = async {

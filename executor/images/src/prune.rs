@@ -165,7 +165,7 @@ impl<L: LayerStore> Images<L> {
     /// Enforces the operator's budget after an image was added.
     ///
     /// # Errors
-    /// As [`Self::prune`].
+    /// See [`Self::prune`].
     pub async fn keep_to_budget(
         self: &Arc<Self>,
         used_by: impl Fn(&Digest) -> Option<String>,

@@ -436,7 +436,7 @@ impl Hierarchies {
 /// Kills the processes in a cgroup directory, and removes the directory.
 ///
 /// # Errors
-/// As [`Hierarchies::remove`].
+/// See [`Hierarchies::remove`].
 pub(crate) fn remove_dir(dir: &Path, patience: Duration) -> io::Result<()> {
     let deadline = Instant::now() + patience;
     loop {

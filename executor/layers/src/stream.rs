@@ -153,7 +153,7 @@ impl Archive {
     /// Reads the rest, which is part of the digest, and returns the digest.
     ///
     /// # Errors
-    /// As [`Archive::read`].
+    /// See [`Archive::read`].
     pub fn finish(mut self) -> Result<DiffId, UnpackError> {
         let mut buffer = vec![0; BLOCK];
         while self.read(&mut buffer)? > 0 {}

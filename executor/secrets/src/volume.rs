@@ -243,7 +243,7 @@ impl Volume {
     /// Creates a read-only view of all generations, if the mount points have any, or of the second names.
     ///
     /// # Errors
-    /// As [`Volume::views`].
+    /// See [`Volume::views`].
     pub fn generations_view(&self, mounts: &[MountPoint], layout: Layout) -> io::Result<Option<OwnedFd>> {
         placement::shows_generations_dir(mounts, layout).then(|| self.view(FILES.as_ref())).transpose()
     }
@@ -251,7 +251,7 @@ impl Volume {
     /// Creates a detached read-only view of a path in the volume.
     ///
     /// # Errors
-    /// As [`Volume::views`].
+    /// See [`Volume::views`].
     pub fn view(&self, path: &Path) -> io::Result<OwnedFd> {
         self.view_with(path, READ_ONLY)
     }

@@ -70,8 +70,8 @@ pub fn enter(
 }
 
 /// Moves the calling process into a new mount namespace, a copy of the current one: later mounts are visible only to
-/// this process and its children. For a process that has entered a container; it becomes root of the container's user
-/// namespace, so that new files have an owner that is mapped in the container.
+/// this process and its children. Used by a process that has entered a container: it becomes root of the container's
+/// user namespace, so that new files have an owner that is mapped in the container.
 ///
 /// # Errors
 /// Fails without privilege.

@@ -27,7 +27,7 @@ pub fn next_stored(file: impl AsFd, at: u64) -> io::Result<Option<Range<u64>>> {
 /// Returns the permitted number of bytes if the part is longer. Stops as early as possible. Moves the file's position.
 ///
 /// # Errors
-/// As [`next_stored`].
+/// See [`next_stored`].
 pub fn excess(file: impl AsFd, part: Range<u64>, ratio: u64, free: u64) -> io::Result<Option<u64>> {
     let length = part.end.saturating_sub(part.start);
     let most = |stored: u64| stored.saturating_mul(ratio).saturating_add(free);

@@ -1,6 +1,6 @@
 //! Loop devices: a file as a block device, to hold a file system of a fixed size.
 //!
-//! The device detaches from its file when it is no longer open or mounted (autoclear), however its users exit.
+//! The device detaches from its file when it is no longer open or mounted (autoclear), no matter how its users exit.
 
 use std::fs::File;
 use std::io;

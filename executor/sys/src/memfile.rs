@@ -206,7 +206,8 @@ fn invalid(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the passed descriptor {why}"))
 }
 
-/// A mapping of fixed size, locked if permitted: of a whole file that this process created, or private memory.
+/// A memory mapping of fixed size, locked if permitted: either a whole file that this process created, or private
+/// memory.
 struct Map {
     at: NonNull<c_void>,
     len: usize,

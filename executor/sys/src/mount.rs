@@ -133,7 +133,7 @@ pub fn set_attributes(mount: BorrowedFd<'_>, attributes: Attributes) -> io::Resu
 /// Makes a mount writable again.
 ///
 /// # Errors
-/// As [`set_attributes`].
+/// See [`set_attributes`].
 pub fn set_writable(mount: BorrowedFd<'_>) -> io::Result<()> {
     change_attributes(mount, 0, libc::MOUNT_ATTR_RDONLY, false)
 }
@@ -152,7 +152,7 @@ pub fn map_ids(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>, recursive:
 /// Makes a mount private, so that mounts do not propagate into or out of it.
 ///
 /// # Errors
-/// As [`set_attributes`].
+/// See [`set_attributes`].
 pub fn set_private(mount: BorrowedFd<'_>) -> io::Result<()> {
     mount_setattr(
         mount,
@@ -198,10 +198,11 @@ pub enum Follow {
     LinksWithinMount,
 }
 
-/// Opens `path` as if `root` were the root directory: neither `..`, an absolute link nor a link of /proc leads out of it.
+/// Opens `path` as if `root` were the root directory: neither `..`, an absolute link nor a link of /proc leads out of
+/// it.
 ///
 /// # Errors
-/// `ELOOP` if a link is not allowed, `EXDEV` if another mount is not allowed; else as open.
+/// `ELOOP` if a link is not allowed, `EXDEV` if another mount is not allowed; otherwise the errors of open.
 pub fn open_in_root(
     root: BorrowedFd<'_>,
     path: &Path,

@@ -18,11 +18,11 @@ pub enum Links {
     Beneath,
 }
 
-/// Calls openat2 until the kernel no longer asks for a retry, as it does if a rename raced with the lookup. The descriptor
-/// is close-on-exec.
+/// Calls openat2 until the kernel no longer asks for a retry, as it does if a rename raced with the lookup. The
+/// descriptor is close-on-exec.
 ///
 /// # Errors
-/// As openat2.
+/// Returns the errors of openat2.
 pub fn open_resolved(
     dir: BorrowedFd<'_>,
     path: impl Arg + Copy,
@@ -42,7 +42,8 @@ pub fn open_resolved(
 /// filter cannot inspect the arguments: systemd's RestrictSUIDSGID), no symbolic link is followed.
 ///
 /// # Errors
-/// Returns `EXDEV` if the path leads out, `ELOOP` or `ENOTDIR` for a symbolic link that is not followed, or as open.
+/// Returns `EXDEV` if the path leads out, `ELOOP` or `ENOTDIR` for a symbolic link that is not followed, and otherwise
+/// the errors of open.
 pub fn open_beneath(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, links: Links) -> Result<OwnedFd, Errno> {
     let links = match links {
         Links::Refused => ResolveFlags::NO_SYMLINKS,

@@ -43,7 +43,7 @@ enum Interface {
 ///
 /// # Errors
 /// `ENODEV` if the kernel has no overlayfs. `InvalidInput` if `lower` is empty or longer than [`LOWER_MAX`], or the
-/// kernel rejects the layers; without an upper directory it requires two. Else as mount.
+/// kernel rejects the layers; without an upper directory it requires two. Otherwise the errors of mount.
 pub fn overlay(lower: &[BorrowedFd<'_>], upper: Option<Upper<'_>>, at: BorrowedFd<'_>) -> io::Result<()> {
     if lower.is_empty() || lower.len() > LOWER_MAX {
         let why = format!("an overlay has 1 to {LOWER_MAX} lower directories, not {}", lower.len());

@@ -47,7 +47,7 @@ pub fn drop_to(uid: u32, gid: u32) -> io::Result<()> {
 /// of that user cannot inspect this process.
 ///
 /// # Errors
-/// As [`drop_to`].
+/// See [`drop_to`].
 pub fn drop_to_reader(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
     setgroups(&groups.iter().copied().map(Gid::from_raw).collect::<Vec<_>>())?;
@@ -64,7 +64,7 @@ pub fn drop_to_reader(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
 /// groups, exactly these capabilities in every set, and no inspection by other processes of that user.
 ///
 /// # Errors
-/// As [`drop_to`].
+/// See [`drop_to`].
 pub fn drop_to_credentials(credentials: &Credentials) -> io::Result<()> {
     let (user, group) = (Uid::from_raw(credentials.uid), Gid::from_raw(credentials.gid));
     let held = &credentials.capabilities;
@@ -130,7 +130,7 @@ pub fn with_user<T>(uid: u32, gid: u32, act: impl FnOnce() -> io::Result<T>) -> 
 /// Permanently stays root with only these capabilities, for one task on files of root.
 ///
 /// # Errors
-/// As [`drop_to`].
+/// See [`drop_to`].
 pub fn keep_root_with(kept: &CapsHashSet) -> io::Result<()> {
     capabilities::limit_bounding_set(&CapsHashSet::new(), Bounding::IfAllowed)?; // as in `drop_to`
     capabilities::retain(kept, false)?;

@@ -21,8 +21,8 @@ pub use pidfd::{kill, pid_of, pidfd, pidfd_signal, room_for_one};
 pub use signals::{SignalEvents, hold_hangup, hold_signals, reset_signals, survive_hangup};
 pub use wait::{ChildExit, has_ended, is_alive, reap_one, serve_as_init, serve_as_reaper, wait_for};
 
-/// Gives the calling process the lowest priority, if it may restore the present one later. Returns the present
-/// priority, for [`set_priority`].
+/// Sets the lowest priority for the calling process, and returns the previous priority for [`set_priority`]. Does
+/// nothing and returns `None` if the process may not restore its priority later.
 ///
 /// # Errors
 /// None in practice.
@@ -44,7 +44,7 @@ pub fn set_priority(pid: i32, nice: i32) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(rustix::process::Pid::from_raw(pid), nice)?)
 }
 
-/// Raises the calling process's nice value to `nice`; a higher value stays.
+/// Raises the calling process's nice value to `nice`; a higher value is kept.
 ///
 /// # Errors
 /// None in practice: raising needs no privilege.

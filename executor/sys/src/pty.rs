@@ -1,4 +1,4 @@
-//! Terminals: opened inside a container by the process that uses one, held by a process outside.
+//! Terminals: the process that uses a terminal opens it inside the container, and a process outside keeps the master.
 //!
 //! The kernel derives the slave's descriptor from the opened master, never from a path that the container could have
 //! changed. The opened file is verified, because the container controls its `/dev`.

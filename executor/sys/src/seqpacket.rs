@@ -139,7 +139,7 @@ impl Seqpacket {
     /// returned with the error in place of its descriptors.
     ///
     /// # Errors
-    /// As [`Self::recv`].
+    /// See [`Self::recv`].
     pub fn recv_or_report(&self, buffer: &mut [u8]) -> io::Result<Option<(usize, io::Result<Vec<OwnedFd>>)>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);

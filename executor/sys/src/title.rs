@@ -1,7 +1,7 @@
 //! The command line of this process, as shown in `/proc/PID/cmdline`.
 //!
-//! A forked process that executes nothing shows its parent's. The arguments are overwritten in place, because
-//! `PR_SET_MM` requires CAP_SYS_RESOURCE.
+//! A forked process that does not call execve shows the command line of its parent. The arguments are overwritten in
+//! place, because `PR_SET_MM` requires CAP_SYS_RESOURCE.
 
 use std::io;
 use std::sync::OnceLock;

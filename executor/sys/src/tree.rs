@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::open::open_resolved;
 
-/// Most walks from the top, if directories are moved meanwhile.
+/// Maximum number of walks from the top, if directories are moved concurrently.
 const WALKS_MAX: usize = 100;
 
 /// Removes `name` in `dir` with its content, safely against concurrent changes: nothing outside the tree is removed. A
@@ -247,7 +247,8 @@ mod tests {
         }
     }
 
-    /// The same as a race: one thread keeps moving directories out and in while trees are removed.
+    /// The moves of the previous test as a race: one thread keeps moving directories out and in while trees are
+    /// removed.
     #[test]
     fn no_one_is_taken_along_by_a_race() {
         let home = tempfile::tempdir().unwrap();

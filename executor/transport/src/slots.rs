@@ -1,8 +1,8 @@
 //! Connection slots: no owner can occupy all of them, and idle connections make room.
 //!
-//! An idle connection costs little, and control planes keep theirs for days, so it stays until its slot is needed. Then
-//! connections that never made a call are closed first, then idle ones, starting with the oldest of the owner with the
-//! most connections. An owner with few connections gets a slot beyond the limit if all others are busy.
+//! An idle connection costs little, and control planes keep connections open for days, so it stays open until its slot
+//! is needed. Then connections that never made a call are closed first, then idle ones, starting with the oldest of the
+//! owner with the most connections. An owner with few connections gets a slot beyond the limit if all others are busy.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 

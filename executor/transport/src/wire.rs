@@ -1,4 +1,4 @@
-//! Connections whose HTTP/2 library holds none of their content.
+//! HTTP/2 connections whose content stays out of the HTTP/2 library.
 //!
 //! ```text
 //!            client

@@ -16,7 +16,7 @@ use std::fmt;
 
 use semver::Version;
 
-/// Maximum length of a range and of a version, in bytes. Those of catalogs have less than 100.
+/// Maximum length of a range and of a version, in bytes. Ranges in catalogs have fewer than 100 bytes.
 pub const TEXT_MAX: usize = 4096;
 
 /// Reason why a text is not a version.

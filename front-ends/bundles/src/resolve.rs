@@ -187,7 +187,7 @@ pub fn install(catalog: &Catalog, query: &Query) -> Result<Step, ResolveError> {
     })
 }
 
-/// Chooses the next step of an upgrade. With `force` every other bundle of the channel follows (R2).
+/// Chooses the next step of an upgrade. With `force` every other bundle of the channel counts as a successor (R2).
 ///
 /// # Errors
 /// Returns the reason if there is none.

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use executor_bundles::catalog::{Catalog, load};
 
-/// A debug build, as in ordinary tests, is ten times slower and shows the same.
+/// Number of packages: fewer in a debug build, as used by ordinary tests, which is ten times slower.
 const PACKAGES: usize = if cfg!(debug_assertions) { 50 } else { 500 };
 const BUNDLES: usize = 20;
 

@@ -10,7 +10,7 @@ use crate::definition::text;
 use crate::digest::sha256;
 use crate::violation::{Violations, pointer};
 
-/// Name of the output in which Porter stores what the process printed.
+/// Name of the output in which Porter stores the printed output of the process.
 pub const LOGS: &str = "io.cnab.outputs.invocationImageLogs";
 
 /// Content of an output. It has no `Debug`: some outputs are `writeOnly`.

@@ -1,6 +1,6 @@
 //! Container paths that CNAB defines (CNAB 103), and the form of a path in a bundle.
 
-/// Run tool of an invocation image, whatever its entrypoint is (rule 1).
+/// Run tool of an invocation image, regardless of its entrypoint (rule 1).
 pub const RUN: &str = "/cnab/app/run";
 /// Mounted bundle.json (rule 3).
 pub const BUNDLE_PATH: &str = "/cnab/bundle.json";

@@ -12,7 +12,7 @@ use crate::write_only;
 pub struct Sourced {
     /// Value in the parameter's type.
     pub value: Value,
-    /// True if the output is `writeOnly`, whatever the parameter is.
+    /// True if the output is `writeOnly`, even if the parameter is not.
     pub secret: bool,
 }
 

@@ -76,7 +76,7 @@ fn remove(template: &mut Value) {
     }
 }
 
-/// Returns a template for comparison: without the annotation, and without maps that this leaves empty.
+/// Returns a template for comparison: without the annotation, and without maps that are empty afterwards.
 pub(crate) fn without(template: &Value) -> Value {
     let mut template = template.clone();
     remove(&mut template);

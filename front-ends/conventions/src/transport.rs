@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::registration::Registration;
 
-/// Maximum size of an answer, in bytes, in addition to what it repeats of the request.
+/// Maximum size of an answer, in bytes, in addition to the parts of the request that it repeats.
 pub const ANSWER_MAX: usize = 8 << 20;
 /// Maximum size of a request, in bytes.
 pub const REQUEST_MAX: usize = 64 << 20;

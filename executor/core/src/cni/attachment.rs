@@ -28,7 +28,7 @@ pub struct Attachment {
     pub network: CniNetwork,
     /// Version of the CNI specification in use.
     pub version: Version,
-    /// Capabilities that the plugins are asked for.
+    /// Capabilities that are requested from the plugins.
     pub asked: Capabilities,
     /// Result of ADD so far.
     pub result: Option<Value>,

@@ -19,7 +19,7 @@ const VERSIONS_MAX: usize = 32;
 pub struct CniNetwork {
     /// Name of the network, under which plugins keep their state.
     pub name: String,
-    /// Supported versions among those in its configuration: at least one, ascending.
+    /// Versions in the configuration that the executor supports: at least one, ascending.
     pub versions: Vec<Version>,
     /// Plugins in the order of ADD; at least one.
     pub plugins: Vec<Plugin>,

@@ -1,9 +1,9 @@
 //! Estimates the memory of a decoded request before decoding.
 //!
-//! An empty message has two bytes on the wire and some hundred in memory, and messages are nested: 1.9 MB of empty
+//! An empty message has two bytes on the wire and several hundred in memory, and messages are nested: 1.9 MB of empty
 //! actions take 736 MB. Therefore the bytes are walked first, guided by the interface's descriptors, with no allocation
-//! except a stack of positions. The walk also finds strings that are not UTF-8: the decoder would reject the first of
-//! them without its field, as an internal error. With `Weigher::strict` it also finds unknown fields, which the
+//! except a stack of positions. The walk also finds strings that are not UTF-8: the decoder would reject the first one
+//! with an internal error that does not name the field. With `Weigher::strict` it also finds unknown fields, which the
 //! decoder drops.
 
 use std::collections::{HashMap, HashSet};
@@ -178,7 +178,8 @@ fn unknown_field(field: String) -> Violation {
 }
 
 /// Finds fields whose strings are not UTF-8, and unknown fields if `is_strict` is true, in a message and its nested
-/// messages. Values are not repeated. `path` is the message's path with a trailing dot. The depth was checked before.
+/// messages. Violations do not contain the values. `path` is the message's path with a trailing dot. The depth was
+/// checked before.
 fn find(shape: usize, path: &str, mut rest: &[u8], is_strict: bool, found: &mut Vec<Violation>) {
     let mut seen: HashMap<u64, usize> = HashMap::new();
     let mut groups = 0_usize;

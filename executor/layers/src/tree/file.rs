@@ -70,7 +70,7 @@ impl Tree {
     /// Creates a symbolic link, replacing an existing entry. The target is not checked: only the container resolves it.
     ///
     /// # Errors
-    /// As [`Tree::file`].
+    /// See [`Tree::file`].
     pub fn symlink(&mut self, path: &[&[u8]], target: &[u8], marks: &Marks) -> Result<(), UnpackError> {
         if target.is_empty() {
             return Err(UnpackError::entry(&joined(path), "is a symbolic link without a target"));
@@ -83,7 +83,7 @@ impl Tree {
     /// not contain one.
     ///
     /// # Errors
-    /// As [`Tree::file`].
+    /// See [`Tree::file`].
     pub fn node(
         &mut self,
         path: &[&[u8]],

@@ -121,7 +121,7 @@ impl Volume {
     /// Writes the URL of a transfer into the directory of all steps, under a number after those of the processes.
     ///
     /// # Errors
-    /// As [`Volume::fill_step`].
+    /// See [`Volume::fill_step`].
     pub fn fill_transfer(&self, steps: BorrowedFd<'_>, number: usize, url: &[u8]) -> io::Result<()> {
         let dir = make_dir(steps, number.to_string().as_ref(), ROOT, Access { mode: DIRECTORY, gid: ROOT })?;
         write_file(dir.as_fd(), PAYLOAD.as_ref(), url, ROOT, Access { mode: FILE_MODE, gid: ROOT }).map(drop)
@@ -138,7 +138,7 @@ impl Volume {
     /// Returns detached read-only views of a step's files, one for each mount point.
     ///
     /// # Errors
-    /// As [`Volume::views`].
+    /// See [`Volume::views`].
     pub fn step_views(&self, process: usize, mounts: usize) -> io::Result<Vec<OwnedFd>> {
         (0..mounts).map(|number| self.view_with(&place(process).join(number.to_string()), READ_ONLY)).collect()
     }
@@ -148,7 +148,7 @@ impl Volume {
     /// processes cannot access it.
     ///
     /// # Errors
-    /// As [`Volume::views`].
+    /// See [`Volume::views`].
     pub fn steps_views(&self) -> io::Result<[OwnedFd; 2]> {
         Ok([self.view(STEPS.as_ref())?, self.view(&Path::new(STEPS).join(COVER))?])
     }
@@ -156,7 +156,7 @@ impl Volume {
     /// Wipes the payload of a process after the process received it. Payloads are not counted in receipts.
     ///
     /// # Errors
-    /// As [`Volume::wipe`].
+    /// See [`Volume::wipe`].
     pub fn wipe_step_payload(&self, process: usize) -> io::Result<()> {
         absent_is_fine(self.wipe_below(&place(process).join(PAYLOAD), &mut Receipt::default()))
     }
@@ -164,7 +164,7 @@ impl Volume {
     /// Wipes the remaining secrets of a step.
     ///
     /// # Errors
-    /// As [`Volume::wipe`].
+    /// See [`Volume::wipe`].
     pub fn wipe_step(&self, process: usize, receipt: &mut Receipt) -> io::Result<()> {
         let wiped = absent_is_fine(self.wipe_below(&place(process), receipt));
         self.release();

@@ -99,7 +99,7 @@ impl Volume {
     /// Wipes as [`Volume::wipe`] does, and adds to the receipt of earlier wipes, even if it fails.
     ///
     /// # Errors
-    /// As [`Volume::wipe`].
+    /// See [`Volume::wipe`].
     pub fn wipe_onto(&self, receipt: &mut Receipt) -> io::Result<()> {
         // The handle of a mount is an O_PATH descriptor and cannot be read. A recovered handle may be of a single file,
         // which has no name to remove there.

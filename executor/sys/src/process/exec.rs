@@ -1,4 +1,4 @@
-//! Execution of a program, and what a process gives up before it: descriptors and stack pages.
+//! Executes a program. Before that, closes descriptors and frees stack pages.
 
 use std::ffi::{CStr, CString};
 use std::io;

@@ -27,8 +27,8 @@ pub fn fork() -> io::Result<Fork> {
     })
 }
 
-/// Proof that the calling process has one thread, so that a copy of it finds every lock as that thread left it. Nothing
-/// in this crate creates threads.
+/// Proof that the calling process has one thread, so that no lock in a copy of it belongs to a thread that the copy
+/// lacks. Nothing in this crate creates threads.
 pub(crate) struct OneThread(());
 
 impl OneThread {

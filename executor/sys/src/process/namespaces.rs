@@ -45,7 +45,7 @@ pub fn within_network<T>(pidfd: BorrowedFd<'_>, act: impl FnOnce() -> io::Result
 /// Enters the IPC namespace of the pidfd's process.
 ///
 /// # Errors
-/// As [`enter_namespaces`].
+/// See [`enter_namespaces`].
 pub fn enter_ipc(pidfd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(setns(pidfd, CloneFlags::CLONE_NEWIPC)?)
 }

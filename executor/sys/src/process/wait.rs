@@ -105,7 +105,7 @@ pub fn serve_as_init(child: i32) -> io::Result<ChildExit> {
 /// ([`hold_signals`](crate::process::signals::hold_signals)).
 ///
 /// # Errors
-/// As [`serve_as_init`].
+/// See [`serve_as_init`].
 pub fn serve_as_reaper() -> io::Result<ChildExit> {
     serve(None)
 }

@@ -2,8 +2,8 @@
 //! content.
 //!
 //! A call arrives from the HTTP/2 library as a path with the stream's id, and a body of zeros. The data is in
-//! [`Calls`]; for each zero from the library one byte is consumed, so that its flow control works. A body is passed on
-//! message by message, each complete and checked before it is decoded.
+//! [`Calls`]; for each zero from the library one byte is consumed, so that the library's flow control works. A body is
+//! passed on message by message, each complete and checked before it is decoded.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -37,7 +37,8 @@ pub trait MessageCheck: Send + Unpin + 'static {
 
 /// Observes a call until its response is written or abandoned, which drops the observer.
 pub trait CallObserver: Send + Unpin + 'static {
-    /// Receives the fields of the response's head, and later those of its trailers. One of them has `grpc-status`.
+    /// Receives the fields of the response head, and later the fields of the trailers. `grpc-status` is in one of the
+    /// two.
     fn response_fields(&mut self, fields: &HeaderMap);
 }
 
@@ -326,7 +327,7 @@ impl<C> Drop for RequestBody<C> {
     }
 }
 
-/// Response body, as the library gets it.
+/// Response body that is passed to the HTTP/2 library.
 #[derive(Debug)]
 pub struct ResponseBody<O> {
     body: Body,

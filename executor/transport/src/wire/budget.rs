@@ -4,7 +4,7 @@
 //! A response occupies its own size until the client has read it. A large response is created only after space was
 //! reserved for it; until then its call waits. A client that reads nothing delays its own calls first, then those of
 //! its owner; a connection whose client makes no progress is closed when its owner or the whole socket needs the space.
-//! Response streams are limited by owner likewise.
+//! The number of response streams is limited per owner, too.
 //!
 //! An owner is a host user, a container or a caller's identity. Root of the host may use all free space, and part of
 //! the pool is reserved for it.
@@ -73,11 +73,12 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// For a socket on which root of the host may call: each owner has a part, and root a reserved one.
+    /// Budget of a socket that root of the host may use: each owner has a part, and a part is reserved for root.
     pub const WITH_ROOT: Self = Self { each: POOL.part(PART), kept: POOL.part(PART) };
-    /// For a socket on which no owner is root.
+    /// Budget of a socket on which no owner is root.
     pub const WITHOUT_ROOT: Self = Self { kept: Amount { bytes: 0, streams: 0 }, ..Self::WITH_ROOT };
-    /// Likewise, and all connections of an owner share the space of one, without response streams.
+    /// As [`Self::WITHOUT_ROOT`], but all connections of an owner share the space of one connection, and there are no
+    /// response streams.
     pub const ONE_CONNECTION: Self = Self { each: Amount { bytes: CONNECTION, streams: 0 }, ..Self::WITHOUT_ROOT };
 }
 

@@ -199,7 +199,7 @@ mod tests {
         bytes
     }
 
-    /// Blocks and bodies replace the library's, regardless of how writes are split.
+    /// Header blocks and bodies replace the library's placeholders, regardless of how writes are split.
     #[test]
     fn contents_are_put_in() {
         let (head, trailers) = (vec![0x88; 20_000], b"\x10\x01x\x01y".to_vec());

@@ -189,7 +189,8 @@ impl<'a> Work<'a> {
         Ok(number)
     }
 
-    /// Repairs an installation that must exist afterwards: one that was being uninstalled is gone.
+    /// Repairs an installation for a command that needs it. Returns an error if the installation was being uninstalled,
+    /// because the repair completes its removal.
     async fn repair_to_use(
         &self,
         player: &mut Player<'_>,

@@ -1,6 +1,6 @@
 //! The objects of a catalog, with the parts that the rules and the upgrade graph need.
 //!
-//! The `schema` of an object is its type. For types other than the four of OLM only the place is kept.
+//! The `schema` of an object is its type. For types other than the four of OLM, only the location is recorded.
 
 use std::fmt;
 

@@ -1,9 +1,9 @@
 //! Reads objects directly from the events of the YAML parser. This takes half the time of the full reader, which checks
 //! and records features that most documents do not use.
 //!
-//! A document is either read completely here or left to the full reader: those with an anchor, a tag, a merge, a plain
-//! scalar that is neither a word nor a small number, or any fault. The full reader also reports the fault, so both give
-//! the same results.
+//! A document is either read completely here or left to the full reader: a document with an anchor, a tag, a merge, a
+//! plain scalar that is neither a word nor a small number, or any fault. The full reader also reports the fault, so the
+//! results are the same in both cases.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Commits of git repositories, read with the program `git`: local ones, and those that are served over https.
+//! Commits of git repositories, read with the program `git`, from a local repository or over https.
 //!
 //! ```text
 //!  https://HOST/REPOSITORY ── git fetch ──> repository of our own ──┐

@@ -33,7 +33,7 @@ pub(crate) enum Begun {
 /// Actions that are ready to run.
 pub(crate) struct Planned {
     plan: Result<Plan, Failure>,
-    /// Claims directory and installation to be forgotten at the end, whatever the outcome.
+    /// Claims directory and installation whose records are removed at the end, regardless of the outcome.
     forget: Option<(PathBuf, String)>,
 }
 

@@ -1,8 +1,9 @@
-//! The image to run, and the check that it is the bundle's (rule 27).
+//! The image to run, and the comparison of its digest with the bundle (rule 27).
 //!
 //! A registry reference is pinned to the bundle's digest, so that executord verifies it. An image in a layout or an
 //! archive is imported first, and compared by the digest that executord reports; then it is run by that digest. Images
-//! of a thick bundle are sent along. An image without a digest, such as a directory, is run only if the user allows it.
+//! of a thick bundle are sent to executord. An image without a digest, such as a directory, is run only if the user
+//! allows it.
 
 use executor_cli_kit::failure::Failure;
 use executor_cli_kit::images::{self, Pieces};
@@ -120,7 +121,7 @@ fn pinned(reference: &str, digest: Option<&str>) -> Result<String, CnabError> {
     }
 }
 
-/// Checks that the image is the bundle's: by its manifest, or by the index that it was chosen from.
+/// Checks that the image's manifest, or the index that lists it, has the bundle's contentDigest.
 fn verified(image: &Image, reference: &str, digest: &str) -> Result<(), CnabError> {
     if image.digest == digest || image.index_digest == digest {
         return Ok(());

@@ -3,7 +3,7 @@
 //! `cnab-executor --handles` prints the supported types of images. Without arguments it reads one operation from
 //! standard input: the image, its variables and files, and the outputs to write to `CNAB_OUTPUT_DIR`. The operation
 //! does not mark secrets. If it contains the bundle, variables and files of parameters that are not `writeOnly` are
-//! public; everything else but the runtime's own values is treated as secret.
+//! public; everything else except the runtime's own values is treated as secret.
 //!
 //! The program is agent-cli under another name, so that both connect to executord in the same manner.
 

@@ -1,7 +1,7 @@
 //! Values of credentials from the sources in credential sets: a variable, a file, a program's standard output.
 //!
 //! An error names the credential and the source, and never the value. A program's standard error is passed through to
-//! ours, and is not part of the value.
+//! the standard error of agent-cli, and is not part of the value.
 
 use std::collections::BTreeMap;
 use std::io::Read;

@@ -25,8 +25,8 @@ use executor_cnab::store::{Record, Store};
 use crate::ended::{Ended, LOG_MAX, conclude, delete, evaluate, record};
 use crate::error::CnabError;
 
-/// Settles what can be settled. With `interrupts`, waits for a container that still runs, and shows its output;
-/// without, leaves it running.
+/// Settles the installation's unfinished actions. With `interrupts`, waits for a container that still runs, and shows
+/// its output. Without, leaves a running container alone.
 pub(crate) async fn settle(
     session: &Session,
     store: &Store,

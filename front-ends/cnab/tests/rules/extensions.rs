@@ -124,7 +124,7 @@ fn rule_49_a_source_stands_in_for_what_no_one_supplied() {
     assert_eq!(of("blob", "encoded", b"/wA=\n").unwrap().value, "/wA=\n");
 }
 
-/// Rule 40: values from a secret output are secret, whatever the parameter's own definition says.
+/// Rule 40: values from a secret output are secret, regardless of the parameter's own definition.
 #[test]
 fn rule_49_a_secret_output_makes_a_secret_parameter() {
     let bundle: Bundle = bundle(with_sources(json!({ "count": output("state") })));

@@ -13,7 +13,7 @@ use crate::stats::{Sample, Shuffle};
 
 /// Number of rounds that do not count: caches fill, and the daemon fills its warm pool.
 const WARM_UP: u32 = 5;
-/// Number of rounds between two looks at the load of the machine.
+/// Number of rounds between two checks of the machine's load.
 const ROUNDS: u32 = 10;
 /// Number of consecutive containers of a contestant whose processor time is measured together.
 const BLOCK: u32 = 20;

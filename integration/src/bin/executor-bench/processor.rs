@@ -12,7 +12,7 @@ use crate::daemon::Daemon;
 
 /// Duration of the measurement at rest.
 const REST: Duration = Duration::from_secs(2);
-/// Duration of a look between measurements. The kernel counts in steps of 10 ms: [`BUSY`] is five of them.
+/// Duration of a load check between measurements. The kernel counts in steps of 10 ms: [`BUSY`] is five of them.
 const LOOK: Duration = Duration::from_millis(500);
 /// Longest wait for the machine to be at rest.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -103,7 +103,7 @@ impl Rest {
         self.highest
     }
 
-    /// Returns whether the machine was at rest in every look.
+    /// Returns true if the machine was at rest in every load check.
     pub(crate) fn is_quiet(self) -> bool {
         self.highest <= BUSY
     }

@@ -21,7 +21,7 @@ pub(crate) const TIDY: Duration = Duration::from_secs(30);
 /// Maximum time after an exit during which a copy of a secret may stay in a buffer that is about to be overwritten.
 const RESIDUE: Duration = Duration::from_secs(1);
 
-/// What is known about a container's exit.
+/// Reported state of a container's exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fate {
     /// The exit code is known.

@@ -113,7 +113,7 @@ fn run(options: &Options) -> anyhow::Result<Report> {
 
 /// Environment on which lives are run, one after the other.
 pub(crate) trait Node {
-    /// What is killed.
+    /// Process or command that is killed.
     type Target: Copy;
 
     /// Name of a target in the figures.

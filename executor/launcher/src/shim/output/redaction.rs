@@ -135,7 +135,7 @@ impl MaskedValues {
     /// masked.
     ///
     /// # Errors
-    /// As [`MaskedValues::start`].
+    /// See [`MaskedValues::start`].
     pub(crate) fn announce(&mut self, files: &[&PlannedFile], contents: &MemFile) -> io::Result<()> {
         if self.mode == Redaction::None {
             return Ok(());

@@ -59,7 +59,7 @@ pub(crate) fn contents(plan: &Plan, addresses: Option<&Addresses>) -> Result<Con
 /// Returns the contents if they are known before there is a network.
 ///
 /// # Errors
-/// As [`contents`].
+/// See [`contents`].
 pub(crate) fn contents_ahead(plan: &Plan) -> Result<Option<Contents>, Refused> {
     let known = plan.pod.is_none() && matches!(plan.network, Network::None | Network::Host);
     known.then(|| contents(plan, None)).transpose()

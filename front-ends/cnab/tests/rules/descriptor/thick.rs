@@ -85,7 +85,7 @@ fn rule_42_a_thick_bundle_that_is_none() {
     assert!(matches!(archive::bundle(&*link), Err(ArchiveError::Entry(..))));
 }
 
-/// Other spellings of a name, which a reader of the layout could treat as the same file.
+/// Refused: two names that a reader of the layout could treat as the same file.
 #[test]
 fn rule_42_thick_bundle_ambiguous_name_refused() {
     for name in [

@@ -24,7 +24,7 @@ use rustix::net::RecvFlags;
 
 use crate::attack::{Outcome, Scale};
 
-/// Uid of executord, unless another is given.
+/// Default uid of executord.
 const NOBODY: u32 = 65_534;
 /// Timeout of a request to a shim or a launcher.
 const IN_TIME: Duration = Duration::from_secs(20);
@@ -77,7 +77,7 @@ fn end(shim: &Seqpacket) {
     while let Ok(Some(_)) = shim.recv(&mut buffer) {}
 }
 
-/// Returns the fault of a record that does not match the plan, as a reader of changing memory may write one.
+/// Returns the fault of a record that is not valid JSON. A shim could write one if the plan changed while it was read.
 fn broken(record: &[u8]) -> Option<String> {
     match std::str::from_utf8(record) {
         Err(error) => Some(format!("a record has no UTF-8: {error}")),
