@@ -106,9 +106,11 @@ pub(super) fn mount_points(name: &str, mode: &str, place: &Path) -> io::Result<O
 }
 
 /// Moves the calling process into a directory's cgroup, by its single thread: moving a process makes the kernel wait.
+///
+/// # Errors
+/// Returns the kernel's error number. With ENOENT the cgroup is gone: its container is ending.
 pub(super) fn enter(dir: &Path) -> io::Result<()> {
-    let tasks = dir.join("tasks");
-    fs::write(&tasks, "0").map_err(|error| at(&tasks, &error))
+    fs::write(dir.join("tasks"), "0")
 }
 
 #[cfg(test)]
@@ -116,6 +118,12 @@ mod tests {
     use executor_sys::mountinfo;
 
     use super::*;
+
+    #[test]
+    fn entering_a_removed_cgroup_gives_enoent() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(enter(&dir.path().join("c1")).unwrap_err().raw_os_error(), Some(libc::ENOENT));
+    }
 
     /// The mount has another name than its controllers', and `home` is limited to what the mount shows.
     #[test]
