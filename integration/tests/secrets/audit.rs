@@ -73,7 +73,7 @@ fn what_is_left_is_found_and_reported() {
     assert!(left.iter().any(|hit| hit["place"].as_str().unwrap().starts_with("memory of executord ")), "{left:?}");
     let table = run(&daemon.socket(), &["audit"]).stdout;
     assert!(table.contains(" LEFT ") && table.contains("\nLeft after the end:\n  "), "{table}");
-    assert!(table.ends_with("\nSomething is left.\n"), "{table}");
+    assert!(table.ends_with("\nA canary is left.\n"), "{table}");
     assert_eq!(daemon.api.ids(), [""; 0], "the daemon stops its containers");
 }
 
