@@ -266,7 +266,7 @@ mod tests {
         write("a.json", JSON).unwrap();
         write("b.yaml", YAML).unwrap();
         for (name, text, words) in [
-            ("c.json", JSON.replace("0.6.0", "2.0.0"), "cdiVersion is \"2.0.0\""),
+            ("c.json", JSON.replace("0.6.0", "2.0.0"), "cdiVersion \"2.0.0\" is not supported"),
             ("d.json", JSON.replace("vendor.com/class", "class"), "kind \"class\" is not valid"),
             ("e.json", JSON.replace("env", "environment"), "unknown field `environment`"),
             ("f.yaml", YAML.replace("uid", "owner"), "unknown field `owner`"),

@@ -502,7 +502,7 @@ fn the_command_line_takes_security_groups() {
     std::fs::write(&file, r#"[{"protocol":"icmp","destination":"2001:db8::1"}]"#).unwrap();
     let refused = agent(&["egress", "set", "c", "--egress-rules", path]);
     assert!(
-        refused.stderr.contains("--egress-rules (number 1)") && refused.stderr.contains("use icmpv6"),
+        refused.stderr.contains("--egress-rules (number 1)") && refused.stderr.contains("use the protocol icmpv6"),
         "{refused:?}"
     );
     assert_eq!(exit(&daemon.api.stop("c", Some(0)).and_then(|_| daemon.api.wait("c")).unwrap()), Err(9));

@@ -260,7 +260,7 @@ fn faults_name_file_key_and_value() {
         ("[images]\ndocker_config = 'x'", &["FILE", "images.docker_config = x", "absolute"]),
         ("[images]\npatience_seconds = 0", &["FILE", "images.patience_seconds = 0", "1 to 3600"]),
         ("[policy]\ncapabilities_allowed = ['KILL']", &["policy.capabilities_allowed[0] = KILL", "CAP_KILL"]),
-        ("[policy]\nuserns_pool_start = 1000", &["policy.userns_pool_start = 1000", "below 65536"]),
+        ("[policy]\nuserns_pool_start = 1000", &["policy.userns_pool_start = 1000", "65536 or above"]),
         ("[policy]\ndefault_disk_bytes = 5", &["policy.default_disk_bytes = 5", "1048576 to"]),
         ("[launcher]\nwatchdog_seconds = 1", &["FILE", "launcher.watchdog_seconds = 1", "2 to 3600"]),
         ("[self_test]\ninterval_seconds = 86401", &["FILE", "self_test.interval_seconds = 86401", "0 to 86400"]),

@@ -302,7 +302,7 @@ impl From<BundleFields> for BundleBlob {
                 bundle.release = package.release.clone();
             }
             other => {
-                faults.push(("C6", format!("has {} olm.package properties; exactly one is required", other.len())))
+                faults.push(("C6", format!("has {} olm.package properties; exactly one is required", other.len())));
             }
         }
         let related = fields.related.iter().enumerate();

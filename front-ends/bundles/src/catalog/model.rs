@@ -282,7 +282,7 @@ impl Building {
             match &**schema {
                 blob::PACKAGE if referred.is_empty() => package.deprecation = message,
                 blob::PACKAGE => {
-                    wrong(format!("deprecates the package, but sets the name {referred:?}; the name must be empty"))
+                    wrong(format!("deprecates the package, but sets the name {referred:?}; the name must be empty"));
                 }
                 blob::CHANNEL => match package.channels.get_mut(referred) {
                     Some(channel) => channel.deprecation = message,
@@ -297,7 +297,7 @@ impl Building {
                 }
                 "" => wrong("has no reference.schema".to_owned()),
                 other => {
-                    wrong(format!("deprecates a {other:?}; only packages, channels and bundles can be deprecated"))
+                    wrong(format!("deprecates a {other:?}; only packages, channels and bundles can be deprecated"));
                 }
             }
         }

@@ -57,7 +57,7 @@ fn c2_catalog_without_packages_has_reason() {
     for (ignored, reason) in [
         ("*", "no files were read; .indexignore excludes 2 files or directories"),
         ("*.yaml", "no files were read; .indexignore excludes 2 files or directories"),
-        ("/catalog.yaml", "none of 1 objects is an olm.package; .indexignore excludes 1 files or directories"),
+        ("/catalog.yaml", "none of the 1 objects is an olm.package; .indexignore excludes 1 files or directories"),
     ] {
         write(dir.path(), &[(".indexignore", ignored)]);
         assert_eq!(warnings(), [format!("the catalog has no packages: {reason}")], "{ignored}");

@@ -78,7 +78,7 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
             figures.last.add(exits[exits.len() - 1]);
             figures.used.add(used);
         }
-        rest.look().await?;
+        rest.sample().await?;
     }
     Ok(Bursts { containers: options.burst, all, rest })
 }

@@ -26,7 +26,7 @@ pub(crate) async fn measure(executor: &Executor) -> anyhow::Result<Failures> {
     let meter = Meter::start(rest, Watched::Daemon(&executor.daemon))?;
     let run = for_executor(&executor.client, TRUE_WITH_SECRET, LANES, RUNS, "failures").await;
     let used = meter.stop(RUNS).await?;
-    rest.look().await?;
+    rest.sample().await?;
     let lines = run.failures.iter().map(|failure| format!("{failure:#}")).collect();
     Ok(Failures { name: executor.name.clone(), lines, used, rest })
 }

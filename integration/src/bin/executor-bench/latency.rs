@@ -127,7 +127,7 @@ pub(crate) async fn rounds(
     let mut rest = Rest::wait().await?;
     for round in 0..WARM_UP + options.runs {
         if round % ROUNDS == ROUNDS - 1 {
-            rest.look().await?;
+            rest.sample().await?;
         }
         shuffle.shuffle(&mut order);
         for &index in &order {
@@ -146,7 +146,7 @@ pub(crate) async fn rounds(
             let used = contestants[index].block(rest, &format!("{prefix}-{index}-block-{block}")).await?;
             all[index].used.add(used);
         }
-        rest.look().await?;
+        rest.sample().await?;
     }
     Ok(Latencies { all, rest })
 }

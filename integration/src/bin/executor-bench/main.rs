@@ -209,13 +209,13 @@ async fn one(options: &Options, stage: &Stage<'_>, part: Part, report: &mut Repo
         Part::Redaction => {
             let mut rest = Rest::wait().await?;
             let speeds = redaction::measure()?;
-            rest.look().await?;
+            rest.sample().await?;
             report.redaction(&speeds, rest);
         }
         Part::Strangers => {
             let mut rest = Rest::wait().await?;
             let strangers = strangers::measure().await?;
-            rest.look().await?;
+            rest.sample().await?;
             report.strangers(&strangers, rest);
         }
         Part::Memory => {

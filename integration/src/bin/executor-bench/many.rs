@@ -119,7 +119,7 @@ pub(crate) async fn measure(options: &Options, executor: &Executor) -> anyhow::R
     deleted?;
     let delete_used = meter.stop(count).await?;
     let left = left_at_last(daemon, before).await?;
-    rest.look().await?;
+    rest.sample().await?;
     let name = executor.name.clone();
     let containers = count;
     Ok(Many { name, containers, part, start, first, last, start_used, delete_used, delete, memory, left, rest })

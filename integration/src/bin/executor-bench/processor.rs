@@ -88,7 +88,7 @@ impl Rest {
     }
 
     /// Measures the load in a pause of the measurement.
-    pub(crate) async fn look(&mut self) -> anyhow::Result<()> {
+    pub(crate) async fn sample(&mut self) -> anyhow::Result<()> {
         self.highest = self.highest.max(load(LOOK).await?);
         Ok(())
     }
@@ -241,7 +241,7 @@ mod tests {
     async fn a_look_sees_a_process_that_computes() {
         let mut child = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let mut rest = Rest { load: 0.0, highest: 0.0 };
-        let seen = rest.look().await;
+        let seen = rest.sample().await;
         child.kill().unwrap();
         child.wait().unwrap();
         seen.unwrap();

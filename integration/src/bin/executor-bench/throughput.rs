@@ -67,7 +67,7 @@ pub(crate) async fn measure(options: &Options, stage: &Stage<'_>) -> anyhow::Res
             }
             figures.add(containers, run.took, meter.stop(containers).await?);
         }
-        rest.look().await?;
+        rest.sample().await?;
     }
     peer_figures.extend(our_figures);
     Ok(Throughputs { all: peer_figures, containers, rest })
