@@ -8,13 +8,12 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
-use std::{fs, io, thread};
+use std::{fs, io};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-/// Interval between two checks of a process.
-const POLL: Duration = Duration::from_millis(50);
 /// Time from SIGTERM to SIGKILL.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -23,22 +22,16 @@ type Processes = BTreeMap<i32, OwnedFd>;
 
 /// Waits for a child. Ends it and its descendants at the limit, and returns `None` then.
 pub(super) fn wait_or_end(child: &mut Child, limit: Duration) -> io::Result<Option<ExitStatus>> {
-    let until = Instant::now() + limit;
-    while Instant::now() < until {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        thread::sleep(POLL);
+    let pid = Pid::from_child(child);
+    let own = pidfd_open(pid, PidfdFlags::empty())?;
+    if exits_until(&own, Instant::now() + limit) {
+        return child.wait().map(Some);
     }
-    let mut processes = Processes::new();
-    add_running(&mut processes, Pid::from_child(child).as_raw_nonzero().get());
+    let mut processes = Processes::from([(pid.as_raw_nonzero().get(), own)]);
     add_descendants(&mut processes)?;
     signal(&processes, Signal::TERM);
     let kill_at = Instant::now() + GRACE;
-    while Instant::now() < kill_at && processes.values().any(is_running) {
-        thread::sleep(POLL);
-    }
-    processes.retain(|_, process| is_running(process));
+    processes.retain(|_, process| !exits_until(process, kill_at));
     add_descendants(&mut processes)?;
     signal(&processes, Signal::KILL);
     child.wait()?;
@@ -80,9 +73,16 @@ fn add_running(processes: &mut Processes, pid: i32) {
     }
 }
 
-fn is_running(process: &OwnedFd) -> bool {
-    let mut fds = [PollFd::new(process, PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|exited| exited == 0)
+/// Waits for the exit of a process. Returns false if it still runs at `until`.
+fn exits_until(process: &OwnedFd, until: Instant) -> bool {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&left)) {
+            Err(Errno::INTR) => {}
+            exited => return exited.is_ok_and(|count| count > 0),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -103,11 +103,10 @@ mod tests {
             add_descendants(&mut processes).unwrap();
         }
         assert_eq!(wait_or_end(&mut child, Duration::ZERO).unwrap(), None);
-        let left = || processes.values().any(is_running);
-        while left() && Instant::now() < deadline {
-            thread::sleep(POLL);
-        }
-        assert!(processes.len() == 4 && !left(), "{processes:?}");
+        assert!(
+            processes.len() == 4 && processes.values().all(|process| exits_until(process, deadline)),
+            "{processes:?}"
+        );
         let mut quick = Command::new("true").stdin(Stdio::null()).spawn().unwrap();
         assert!(wait_or_end(&mut quick, Duration::from_secs(60)).unwrap().unwrap().success());
     }
