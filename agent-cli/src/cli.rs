@@ -23,8 +23,8 @@ const HELP: &str = "help";
 
 /// Run and manage containers with secret files on this machine, through executord.
 ///
-/// If NAME is not a command, `agent-cli NAME` runs the program agent-cli-NAME, which is searched for next to agent-cli
-/// and in PATH.
+/// If NAME is not a command, `agent-cli NAME` runs the program agent-cli-NAME. The directory of agent-cli is searched
+/// first, then PATH.
 #[derive(Debug, Parser)]
 #[command(
     name = "agent-cli",

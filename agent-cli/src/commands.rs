@@ -122,10 +122,9 @@ pub(crate) enum Command {
     /// Runs a container with random text (canaries) in every kind of input that can be secret: files, a file that is
     /// rotated while the container runs, variables, arguments, the runtime token. The container prints its secrets.
     ///
-    /// Searches while the container runs, and again one second after its exit: all memory of executord, its launcher
-    /// and its shims; files that only their descriptors refer to; their environment, command lines and mount tables;
-    /// and every file below the run and the state directory. Any 31 bytes of a canary count as found, also in base64
-    /// and hexadecimal.
+    /// Searches twice: while the container runs, and one second after its exit. Each search reads the memory of
+    /// executord, the launcher and the shims, their open files, environment, command lines and mount tables, and every
+    /// file in the run and state directories. A match is any 31 bytes of a canary, as text, base64 or hexadecimal.
     ///
     /// A table shows each canary and where it was found. Canaries found in the running container show that the search
     /// works. The shim also holds them, because it masks secrets in the log.
@@ -166,8 +165,9 @@ pub(crate) enum Direct {
     Stats(StatsArgs),
     /// Show resource usage of containers on a screen that keys sort, filter and scroll
     ///
-    /// Keys: c, m, p, n, d, i sort by processor, memory, processes, network, disk, id; r reverses; / filters by a part
-    /// of the id (Enter keeps the filter, Escape clears it); arrows, Page Up and Page Down scroll; q or Ctrl-C quits.
+    /// The keys c, m, p, n, d and i sort by processor, memory, processes, network, disk and id. The key r reverses the
+    /// order. The key / filters by a substring of the id: Enter applies the filter, Escape clears it. Arrows, Page Up
+    /// and Page Down scroll. The keys q and Ctrl-C quit.
     /// While executord is unavailable, the last reading stays. If standard output is not a terminal, and with --batch
     /// or --json, readings are printed one after the other.
     Top(TopArgs),
@@ -250,8 +250,9 @@ pub(crate) enum Direct {
     Events(EventsArgs),
     /// Reserve capacity for a container that is run later with `run --reservation ID`
     ///
-    /// Prints the id. `ps` lists the reservation as reserved. It ends when the container is run, with `release`, or
-    /// when it expires, which is reported as an event. Repeating the same reservation extends it.
+    /// Prints the id. `ps` lists the reservation as reserved. The reservation ends when the container is run, when it
+    /// is released with `release`, or when it expires. An event reports the expiry. The same command again extends the
+    /// reservation.
     Reserve(ReserveArgs),
     /// Release reservations before they expire
     Release(ReleaseArgs),

@@ -25,7 +25,7 @@ where
     }
 }
 
-/// Returns the id that begins with this text, or `None` if there is none.
+/// Returns the id that begins with `text`, or `None` if no id does.
 ///
 /// # Errors
 /// Returns an error if several ids begin with the text and none is equal to it.

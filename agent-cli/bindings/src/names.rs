@@ -29,8 +29,9 @@ pub(crate) fn is_entry(name: &str) -> bool {
     is_name(name, |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b'_'))
 }
 
-/// Returns true for the name of an entry of a directory: `[A-Za-z0-9\-._]{1,253}`. It is a key of a Kubernetes Secret,
-/// which may have capitals.
+/// Returns true if `name` is a valid name for a file of a binding directory: `[A-Za-z0-9\-._]{1,253}`.
+///
+/// These are the keys of Kubernetes Secrets. Upper case is allowed.
 pub(crate) fn is_key(name: &str) -> bool {
     is_name(name, |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_'))
 }

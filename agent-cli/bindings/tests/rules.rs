@@ -1,5 +1,5 @@
-//! One test for each rule of docs/guides/service-bindings.md; the cases are those of cloud_controller_ng and libcnb,
-//! and cases that their tests miss.
+//! One test for each rule of docs/guides/service-bindings.md. The inputs are those of the tests of
+//! cloud_controller_ng and libcnb, and further ones.
 
 #![allow(clippy::unwrap_used)] // a failed unwrap fails the test
 #![allow(clippy::needless_pass_by_value)] // `json!` is passed by value

@@ -28,8 +28,8 @@ pub(crate) struct ImageArgs {
 pub(crate) enum ImageCommand {
     /// Pull an image
     ///
-    /// Shows the progress on standard error, and prints the digest of the image. Ctrl-C cancels the pull; data fetched
-    /// so far is kept for a day and reused.
+    /// Shows the progress on standard error, and prints the digest of the image. Ctrl-C cancels the pull. A later pull
+    /// reuses the fetched data, which is kept for a day.
     Pull(PullArgs),
     #[command(flatten)]
     Direct(Direct),

@@ -1,5 +1,7 @@
-//! Evaluates the searches of an audit: for each canary and place, whether it was there while the container ran, whether
-//! that is expected, and whether it is still there.
+//! Evaluates the searches of an audit.
+//!
+//! A finding has a canary and a place. It says whether the canary was found while the container ran, whether this was
+//! expected, and whether the canary was found again after the exit.
 
 use executor_residue::{Hit, Place, Report, Unsearched};
 

@@ -191,8 +191,8 @@ pub(crate) fn mounts(container: &Container) -> Vec<PathBuf> {
     points.into_iter().filter_map(|point| seen_from_host(container, point)).chain(generations).collect()
 }
 
-/// Returns the kinds that an executord accepted, except rotation and token. An older executord silently ignores kinds
-/// that it does not know.
+/// Returns the kinds that an executord accepted, except rotation and token. An older executord silently ignores
+/// unknown kinds.
 pub(crate) fn taken(container: &Container) -> Vec<Kind> {
     let spec = container.spec.clone().unwrap_or_default();
     let mut kinds = vec![Kind::File, Kind::OldFile, Kind::Variable, Kind::Argument];

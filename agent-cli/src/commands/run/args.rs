@@ -81,8 +81,8 @@ pub(crate) struct RunArgs {
     pub(crate) reservation: Option<String>,
     /// Have executord validate the request, and start nothing
     ///
-    /// Checks every field, the node's policy and its total capacity. Does not pull the image: only a run reports errors
-    /// of the image, or a program that the image lacks.
+    /// Checks every field, the node's policy and its total capacity. Does not pull the image. Only a run
+    /// reports errors of the image, such as a missing program.
     #[arg(long, help_heading = "Container")]
     pub(crate) dry_run: bool,
     /// Print the id and leave the container running
@@ -163,7 +163,7 @@ pub(crate) struct RunArgs {
     pub(crate) secret_args: Vec<String>,
     /// Keep the process's initial environment in memory until the container ends, for `exec --container-env`
     ///
-    /// It is stored with the secret files, and wiped with them.
+    /// The environment is stored in the file system of the secret files, and wiped together with them.
     #[arg(help_heading = "Secrets", long)]
     pub(crate) keep_env: bool,
     /// Mask secrets in the output of the process

@@ -1,7 +1,7 @@
 //! Options of `run` for processors, devices, confinement, swap and process attributes, in docker's forms.
 //!
-//! A request names devices as in executord's configuration. If a flag has a host path instead, the name is looked up in
-//! that list before the request is sent.
+//! A request names devices as in executord's configuration. If a flag has a host path instead, agent-cli looks up
+//! the name of the device before it sends the request.
 
 use clap::Args;
 use executor_cli_kit::failure::Failure;

@@ -21,8 +21,8 @@ use super::program::Program;
 use crate::actions;
 use crate::variables::environment;
 
-/// Reads the sources of files and variables and builds the request. The id is generated here instead of by executord,
-/// so that the same request can be repeated after a lost connection.
+/// Reads the sources of files and variables and builds the request. The id is generated here and not by executord:
+/// after a lost connection the client can repeat the same request.
 pub(super) fn lower(
     mut args: RunArgs,
     stdin: &mut dyn Read,

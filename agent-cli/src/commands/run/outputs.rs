@@ -31,7 +31,7 @@ pub(crate) struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// Returns the declared outputs; `None` if there are none.
+    /// Returns the declared outputs, or `None` if the options declare no output.
     pub(crate) fn declared(&mut self) -> Option<executor_client::v1::Outputs> {
         let (files, directory) = (std::mem::take(&mut self.output), self.output_dir.take());
         (!files.is_empty() || directory.is_some()).then(|| executor_client::v1::Outputs {

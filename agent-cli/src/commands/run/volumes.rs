@@ -1,7 +1,7 @@
 //! Options of `run` for volumes, in docker's forms.
 //!
-//! A request names host volumes as in executord's configuration. If a flag has a host path instead, the name is looked
-//! up in that list before the request is sent.
+//! A request names host volumes as in executord's configuration. If a flag has a host path instead, agent-cli
+//! looks up the name of the volume before it sends the request.
 
 use std::path::Path;
 

@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(screen.press(b"/\x03"), Pressed::Quit);
     }
 
-    /// For every size, no line is wider than the terminal, and the lines fit.
+    /// At every terminal size, no line is too wide, and there are not too many lines.
     #[test]
     fn it_fits_every_size() {
         let mut screen = screen();

@@ -111,9 +111,9 @@ impl Rest {
 
 /// Measures the load of the machine for this long, after the work of the last container is done.
 async fn load(period: Duration) -> anyhow::Result<f64> {
-    tokio::time::sleep(SETTLE).await;
+    tokio::time::sleep(SETTLE).await; // the kernel does not report when it has removed namespaces and cgroups
     let (began, before) = (Instant::now(), machine()?);
-    tokio::time::sleep(period).await;
+    tokio::time::sleep(period).await; // the period that is measured
     Ok(machine()?.saturating_sub(before).as_secs_f64() / began.elapsed().as_secs_f64())
 }
 
@@ -231,14 +231,14 @@ mod tests {
     }
 
     #[test]
-    fn one_busy_look_ends_the_rest() {
+    fn one_busy_sample_is_not_rest() {
         let quiet = Rest { load: 0.01, highest: BUSY };
         assert!(quiet.is_quiet());
         assert!(!Rest { highest: BUSY + 0.01, ..quiet }.is_quiet());
     }
 
     #[tokio::test]
-    async fn a_look_sees_a_process_that_computes() {
+    async fn sample_counts_other_processes() {
         let mut child = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
         let mut rest = Rest { load: 0.0, highest: 0.0 };
         let seen = rest.sample().await;
