@@ -197,7 +197,7 @@ mod tests {
     /// A registry's refusal names the registry and the user there, not the caller's uid.
     #[test]
     fn a_registrys_refusal_is_not_executords() {
-        let why = "registry r.example refuses the user \"bob\" of the request: access denied (403): image x";
+        let why = "registry r.example refuses the user \"bob\" of the request access to image x: access denied (403)";
         let error = || refusal(Code::PermissionDenied, why, &[("rootfs", why, "ACCESS_DENIED")]);
         assert_eq!(reported(error()), format!("run web-1: {why}"));
         let advised = failure("y", error()).advise("look");
@@ -205,7 +205,7 @@ mod tests {
             (advised.violations()[0].reason.as_str(), advised.code()),
             ("ACCESS_DENIED", Some(Code::PermissionDenied))
         );
-        assert!(advised.describe().ends_with("image x\nlook"), "{}", advised.describe());
+        assert!(advised.describe().ends_with("access denied (403)\nlook"), "{}", advised.describe());
         assert!(
             reported(refusal(Code::PermissionDenied, "uid 7 may not", &[])).contains("does not serve uid"),
             "the control"

@@ -49,7 +49,7 @@ fn check(elf: &[u8]) -> anyhow::Result<()> {
 }
 
 fn number<const N: usize>(elf: &[u8], at: usize) -> anyhow::Result<u64> {
-    let bytes = elf.get(at..at + N).context("the file is cut short")?;
+    let bytes = elf.get(at..at + N).context("the file is truncated")?;
     Ok(bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte)))
 }
 

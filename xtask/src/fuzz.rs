@@ -146,7 +146,7 @@ impl<'a> Engine<'a> {
         if !status.success() {
             let tail: Vec<&str> = reported.lines().rev().take(40).collect();
             let tail: Vec<&str> = tail.into_iter().rev().collect();
-            bail!("a finding in {}; its input is in {}\n{}", self.target, self.regressions.display(), tail.join("\n"));
+            bail!("target {} failed; the input is in {}\n{}", self.target, self.regressions.display(), tail.join("\n"));
         }
         Ok(Figures {
             target: self.target.to_owned(),

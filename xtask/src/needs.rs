@@ -81,7 +81,7 @@ pub(crate) const ROOT_TEST: &[Need] = &[
     IPROUTE,
     IPTABLES,
     PLUGINS,
-    Need { package: "curl", reason: "asks a published port, in the first steps", sign: Sign::Program("curl") },
+    Need { package: "curl", reason: "calls a published port, in the first steps", sign: Sign::Program("curl") },
     Need { package: "openssl", reason: "signs an image as cosign does", sign: Sign::Program("openssl") },
     Need {
         package: "strace",
@@ -117,7 +117,7 @@ pub(crate) const ROOT_TEST: &[Need] = &[
     },
     Need {
         package: "redis-tools",
-        reason: "has the database in which OpenBao creates users",
+        reason: "provides the database in which OpenBao creates users",
         sign: Sign::Program("redis-check-rdb"),
     },
     Need { package: "prometheus", reason: "scrapes metrics, and checks them", sign: Sign::Program("promtool") },
@@ -142,7 +142,7 @@ pub(crate) const VM: [Need; 5] = [
         sign: Sign::File("/usr/share/keyrings/debian-archive-keyring.gpg"),
     },
     Need { package: "e2fsprogs", reason: "makes its disks", sign: Sign::Program("mke2fs") },
-    Need { package: "qemu-system-x86", reason: "is the virtual machine", sign: Sign::Program("qemu-system-x86_64") },
+    Need { package: "qemu-system-x86", reason: "runs the virtual machine", sign: Sign::Program("qemu-system-x86_64") },
     Need { package: "qemu-utils", reason: "makes the disk whose power is cut", sign: Sign::Program("qemu-img") },
 ];
 

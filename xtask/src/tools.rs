@@ -45,8 +45,8 @@ impl Tool {
         cargo.arg(format!("={version}")).arg("--root").arg(&root).arg("--target-dir").arg(root.join("build"));
         workspace::run(&mut cargo).with_context(|| {
             format!(
-                "{name} is not installed, and building it needs crates.io: where that can be reached, run `cargo install \
-                 --locked {name} --version ={version}`, and put the program into a directory of PATH here"
+                "{name} is not installed and could not be built; where crates.io can be reached, run `cargo \
+                 install --locked {name} --version ={version}`, and copy the program into a directory in PATH here"
             )
         })?;
         // Only the program is needed now.

@@ -69,7 +69,7 @@ pub(crate) struct Options {
 /// Creates and boots the machine and prints the report. Fails if a check fails or times out.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<ExitCode> {
     ensure!(is_root(), "making the machine's root file system needs root");
-    ensure!(workspace.host.starts_with("x86_64-"), "the virtual machine is x86-64, and the binaries here are not");
+    ensure!(workspace.host.starts_with("x86_64-"), "the virtual machine requires x86-64 binaries");
     needs::require(&needs::VM)?;
     let root = root::image(workspace, &options.mirror, options.fresh)?;
     if !options.no_build {

@@ -36,7 +36,7 @@ impl Destinations<'_> {
                 Reach::Public => Ok(()),
                 same if same == before => Ok(()),
                 _ => Err(
-                    "its name resolves to a different address than before, which is private, link-local or this machine's own",
+                    "its name now resolves to another address, and that address is private, link-local or this machine's own",
                 ),
             },
             Self::Listed(lists) => lists.admit(address),

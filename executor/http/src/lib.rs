@@ -100,7 +100,7 @@ impl Origin {
     /// Returns the reason if not.
     fn admit(&self, address: IpAddr, destinations: Destinations<'_>) -> Result<(), &'static str> {
         if self.is_localhost() && Reach::from_address(address) != Reach::Loopback {
-            return Err("its name is this machine's own, but its address is not");
+            return Err("its name is localhost, but its address is not a loopback address");
         }
         destinations.admit(address)
     }

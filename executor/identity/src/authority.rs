@@ -240,7 +240,7 @@ fn read(path: &Path, is_secret: bool) -> Result<Zeroizing<Vec<u8>>, AuthorityErr
         }
         let own = std::fs::metadata("/proc/self").map_err(failed)?.uid();
         if metadata.uid() != 0 && metadata.uid() != own {
-            return Err(unsuitable(format!("belongs to user {}; it must be root's", metadata.uid())));
+            return Err(unsuitable(format!("belongs to user {}; it must belong to root", metadata.uid())));
         }
     }
     let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_MAX as usize + 1));
@@ -264,10 +264,10 @@ impl SigningKey {
                 "RSA PRIVATE KEY" => found = Some(RsaKeyPair::from_der(&der).ok().map(Self::Rsa)),
                 "EC PRIVATE KEY" => {
                     return Err(unsuitable(
-                        "is in the form EC PRIVATE KEY; PKCS#8 is needed: openssl pkcs8 -topk8 -nocrypt -in OLD -out NEW",
+                        "is an EC PRIVATE KEY; convert it to PKCS#8: openssl pkcs8 -topk8 -nocrypt -in OLD -out NEW",
                     ));
                 }
-                "ENCRYPTED PRIVATE KEY" => return Err(unsuitable("is encrypted; a key without a password is needed")),
+                "ENCRYPTED PRIVATE KEY" => return Err(unsuitable("is encrypted; use a key without a password")),
                 _ => {}
             }
         }

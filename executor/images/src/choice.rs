@@ -116,7 +116,7 @@ impl<'a> Search<'a> {
         self.read += 1;
         if self.read > CANDIDATES_MAX {
             let (is, most) = (self.read as u64, CANDIDATES_MAX as u64);
-            let unit = "entries without a platform that must be read";
+            let unit = "index entries without a platform";
             return Err(ImageError::TooLarge { what: what(), is, most, unit });
         }
         Ok(next)

@@ -68,7 +68,7 @@ pub enum ImageError {
         least: u64,
     },
     /// The registry denies read access.
-    #[error("registry {registry} refuses {who}: {why}: {what}")]
+    #[error("registry {registry} refuses {who} access to {what}: {why}")]
     Unauthorized {
         registry: String,
         /// Object that was requested.
@@ -152,7 +152,7 @@ pub enum ImageError {
     },
     /// executord may not read the file.
     #[error(
-        "{} cannot be read by executord's user (uid {uid}): let that user read it, or send the image: `agent-cli run` and `agent-cli image pull` do so for what their caller can read",
+        "{} cannot be read by executord's user (uid {uid}): let that user read it, or use `agent-cli run` or `agent-cli image pull`, which read the image as their caller and send it to executord",
         .path.display()
     )]
     NotReadable {

@@ -243,7 +243,11 @@ impl<L: LayerStore> Images<L> {
             (None, [record]) => Ok((*record).clone()),
             (None, []) => Err(ImageError::NotFound { what: format!("image \"{}\"", printable(text, 100)) }),
             (None, _) => Err(ImageError::NotFound {
-                what: format!("single image \"{}\": {} images match", printable(text, 100), by_digest.len()),
+                what: format!(
+                    "unique image with the digest prefix \"{}\"; {} images match",
+                    printable(text, 100),
+                    by_digest.len()
+                ),
             }),
         }
     }

@@ -47,7 +47,7 @@ pub(crate) fn parse(bytes: &[u8], content_type: &str, what: &str) -> Result<Mani
     let malformed = |why: String| ImageError::Malformed { what: what.to_owned(), why };
     let outline: Outline = serde_json::from_slice(bytes).map_err(|error| malformed(error.to_string()))?;
     if outline.schema_version != 2 {
-        let why = format!("schema version {} is not supported; 2 is", outline.schema_version);
+        let why = format!("schema version {} is not supported; only 2 is supported", outline.schema_version);
         return Err(ImageError::Unsupported { what: what.to_owned(), why });
     }
     let said = outline.media_type.as_deref().unwrap_or(content_type);
@@ -67,7 +67,7 @@ pub(crate) fn parse(bytes: &[u8], content_type: &str, what: &str) -> Result<Mani
         }
     };
     if !fits {
-        return Err(malformed(format!("declares {said} but is not one")));
+        return Err(malformed(format!("its media type is {said}, but its content has another type")));
     }
     let read = |error: serde_json::Error| malformed(error.to_string());
     Ok(match is_index {

@@ -369,7 +369,7 @@ fn redirected(answer: &Answer, from: &Origin, count: usize, what: &str) -> Resul
     match () {
         () if count > REDIRECTS_MAX => refused(to.to_string(), "too many redirects (at most 5)"),
         () if from.secure && !to.secure => {
-            refused(to.to_string(), "the target is not encrypted, but the redirecting connection is")
+            refused(to.to_string(), "the target uses http, but the redirecting server uses https")
         }
         () => Ok((to, path)),
     }

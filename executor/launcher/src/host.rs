@@ -196,7 +196,7 @@ fn allow_core_limit() -> io::Result<()> {
     }
     setrlimit(Resource::RLIMIT_CORE, soft, CORE_FILE_MAX).map_err(|error| {
         let why =
-            "the hard limit on core files (RLIMIT_CORE) is 0 and cannot be raised: start with 1, as LimitCORE=1 does";
+            "the hard limit on core files (RLIMIT_CORE) is 0 and cannot be raised; set it to 1 or more (LimitCORE=1)";
         io::Error::new(io::Error::from(error).kind(), why)
     })
 }

@@ -155,7 +155,7 @@ impl Layers {
             return Err(too_many());
         }
         if let Some(id) = user_of(host, &request.diff_id).map_err(|error| failed("containers", &error))? {
-            return Err(Refused::new(Reason::Busy, format!("the container {id} has the layer {layer}")));
+            return Err(Refused::new(Reason::Busy, format!("the layer {layer} is in use by container {id}")));
         }
         let taken = self.store.take_out(&layer).map_err(|error| failed("store of layers", &error))?;
         if taken.is_empty() {

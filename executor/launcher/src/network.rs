@@ -148,7 +148,7 @@ pub(crate) fn attach(host: &Host, record: &ContainerRecord, init: i32) -> Result
     let name = network.name.clone();
     // Leftovers of a container with the same id that could not be detached at its end.
     detach(host, &plan.id, Patience::whole(host)).map_err(|why| {
-        Refused::new(Reason::Precondition, format!("an earlier container of this id is not detached: {why}"))
+        Refused::new(Reason::Precondition, format!("an earlier container with this id is still on its network: {why}"))
     })?;
     let (addresses, reserved) =
         add_all(host, record, network, asked, init).map_err(|trouble| trouble.refused(&name))?;
@@ -175,8 +175,8 @@ pub(crate) fn log_warning(plan: &plan::Plan) -> Option<String> {
     let is_kept = std::fs::read_to_string(SETTING).is_ok_and(|value| value.trim() == "1");
     (!is_kept).then(|| {
         format!(
-            "egress_rules[{rule}].log: the host's kernel keeps no messages of containers \
-             (net.netfilter.nf_log_all_netns is not 1)"
+            "egress_rules[{rule}].log: the kernel of this host does not log connections of containers; set \
+             net.netfilter.nf_log_all_netns to 1"
         )
     })
 }
@@ -291,7 +291,7 @@ pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Resul
         // The file is incomplete after a power failure: no plugin was called.
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
             log::line(Level::Error, id.as_str(), format_args!("the record of its network is damaged: {error}"));
-            return forget(host, id).map_err(|error| system("what it left", &error));
+            return forget(host, id).map_err(|error| system("leftover network data", &error));
         }
         Err(error) => return Err(system("stored network data", &error)),
     };
@@ -316,7 +316,7 @@ pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Resul
     if !troubles.is_empty() {
         return Err(format!("network `{}`: {}", attachment.network.name, troubles.join("; ")));
     }
-    forget(host, id).map_err(|error| system("what it left", &error))
+    forget(host, id).map_err(|error| system("leftover network data", &error))
 }
 
 fn forget(host: &Host, id: &ContainerId) -> io::Result<()> {

@@ -220,7 +220,7 @@ pub(crate) fn enter_network(host: &Host, plan: &Plan, pod: Option<&Pod>) -> Resu
     match own.and_then(|own| Ok(own == asked?)) {
         Ok(false) => {}
         Ok(true) => {
-            let why = format!("`{}` is the host's own; it needs the network `host`", path.display());
+            let why = format!("`{}` is the host's network namespace; use the network `host`", path.display());
             return Err(refused(NotAllowed.because(why)));
         }
         Err(error) => return Err(failed("network namespace", &error)),

@@ -174,7 +174,8 @@ impl ProviderConfig {
             }
         }
         if self.allow.len() > LIST_MAX || self.allow.iter().any(|grant| grant.paths.len() > LIST_MAX) {
-            return Err(unusable("secret_providers.allow", &self.allow.len(), format!("at most {LIST_MAX} entries")));
+            let why = format!("must have at most {LIST_MAX} entries");
+            return Err(unusable("secret_providers.allow", &self.allow.len(), why));
         }
         self.check_keys()?;
         self.check_vault_paths()

@@ -71,7 +71,7 @@ impl<'a> Covered<'a> {
 }
 
 fn read(dir: &Path, path: &str, rule: &str, credentials: &[PathBuf]) -> Result<Value, FetchError> {
-    let credential = || FetchError::new(ErrorKind::Denied, "holds executord's own credentials for a provider");
+    let credential = || FetchError::new(ErrorKind::Denied, "contains executord's own credentials for a provider");
     let shown = dir.display();
     if credentials.iter().any(|one| lexical(one) == lexical(&dir.join(path))) {
         return Err(credential());
@@ -86,7 +86,7 @@ fn read(dir: &Path, path: &str, rule: &str, credentials: &[PathBuf]) -> Result<V
         }
         Errno::XDEV | Errno::LOOP => {
             let Covered { dir, links, .. } = covered;
-            let of_rule = if rule == "/" { String::new() } else { format!("/{dir}, of which a rule allows {rule:?}") };
+            let of_rule = if rule == "/" { String::new() } else { format!("/{dir} (allowed by the rule {rule:?})") };
             let leads = if links { "leads out of" } else { "is not followed in" };
             FetchError::new(ErrorKind::Denied, format!("a symbolic link in the path {leads} {shown}{of_rule}"))
         }

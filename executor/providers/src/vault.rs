@@ -246,7 +246,7 @@ impl Vault {
     fn reported(&self, error: HttpError) -> FetchError {
         let origin = &self.origin;
         FetchError::unavailable(match error {
-            HttpError::Forbidden(why) => format!("{origin} may not be reached: {why}"),
+            HttpError::Forbidden(why) => format!("access to {origin} is not allowed: {why}"),
             HttpError::Slow { within, .. } => format!("{origin} did not answer within {} s", within.as_secs()),
             HttpError::Broken(why) | HttpError::Untrusted(why) => {
                 format!("{origin}: {}", why.split(" (os error").next().unwrap_or_default())

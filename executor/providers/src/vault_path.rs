@@ -16,11 +16,11 @@ pub(crate) fn below<'a>(mounts: &'a [String], path: &'a str) -> Option<(&'a str,
 /// Returns the reason if a path must not be read. Below a mount of KV version 2 every path is a secret, whatever its name.
 pub(crate) fn refusal(kv_mounts: &[String], path: &str) -> Option<String> {
     if decoded(path).split(['/', '\\']).any(|part| matches!(part, "." | "..")) {
-        return Some("contains `.` or `..` with escapes, which a proxy in front of the server may resolve".into());
+        return Some("contains an escaped `.` or `..`, which a proxy in front of the server may resolve".into());
     }
     let mount = if below(kv_mounts, path).is_some() { None } else { system_mount(path) };
     mount.map(|mount| {
-        format!("contains `{mount}`, a system mount of the server: it holds tokens and settings, not secrets")
+        format!("contains `{mount}`, a system mount of the server, which has tokens and settings rather than secrets")
     })
 }
 

@@ -88,7 +88,8 @@ fn redirect(origin: &Origin, headers: &HeaderMap) -> Result<(Origin, Zeroizing<S
 /// Writes the body of a response to the file.
 async fn save(rules: &Rules, origin: &Origin, mut answer: Answer, mut file: File) -> Result<(), Failure> {
     let most = rules.bytes_max;
-    let too_large = |bytes: u64| Failure::last(format!("{origin} sends {bytes} bytes or more; at most {most}"));
+    let too_large =
+        |bytes: u64| Failure::last(format!("{origin} sends {bytes} bytes or more; at most {most} are allowed"));
     let announced = answer.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if let Some(bytes) = announced.filter(|bytes| *bytes > most) {
         return Err(too_large(bytes));

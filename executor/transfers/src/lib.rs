@@ -117,12 +117,13 @@ fn execute(job: Job, fds: Vec<OwnedFd>) -> Result<Report, Failure> {
 
 fn memory(fd: OwnedFd) -> Result<MemFile, Failure> {
     let most = executor_core::limits::URL_MAX as u64;
-    MemFile::from_fd_to_wipe(fd, most).map_err(|error| Failure::last(format!("URL: {error}")))
+    MemFile::from_fd_to_wipe(fd, most).map_err(|error| Failure::last(format!("cannot read the URL: {error}")))
 }
 
 /// Makes a pipe blocking that executord has used in non-blocking mode.
 fn blocking(fd: OwnedFd) -> Result<File, Failure> {
-    rustix::io::ioctl_fionbio(&fd, false).map_err(|error| Failure::last(format!("pipe: {error}")))?;
+    rustix::io::ioctl_fionbio(&fd, false)
+        .map_err(|error| Failure::last(format!("cannot make the pipe blocking: {error}")))?;
     Ok(fd.into())
 }
 

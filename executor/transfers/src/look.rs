@@ -105,7 +105,7 @@ impl<R: Read> Read for Bounded<R> {
         let length = self.inner.read(buffer)?;
         self.left = self.left.checked_sub(length as u64).ok_or_else(|| {
             io::Error::other(
-                "unpacks to far more bytes than it has, or than are allowed (transfers.unpacked_bytes_max)",
+                "unpacks to far more bytes than its compressed size, or exceeds transfers.unpacked_bytes_max",
             )
         })?;
         Ok(length)
@@ -136,7 +136,7 @@ fn check(entry: &Entry) -> Result<(), Failure> {
             Err(Failure::last(format!("`{path}` is a link to `{link}`, which is outside of the directory")))
         }
         Kind::CharDevice(..) | Kind::BlockDevice(..) => {
-            Err(Failure::last(format!("`{}` is a device node", shown(&entry.path))))
+            Err(Failure::last(format!("`{}` is a device node, which is not allowed", shown(&entry.path))))
         }
         _ => Ok(()),
     }

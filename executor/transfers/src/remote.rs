@@ -23,7 +23,7 @@ pub(crate) struct Url {
 impl Url {
     /// Reads a URL from a memory file, then wipes the file.
     pub(crate) fn read(file: &MemFile) -> Result<Self, Failure> {
-        let failed = |error: std::io::Error| Failure::last(format!("URL: {error}"));
+        let failed = |error: std::io::Error| Failure::last(format!("cannot read the URL: {error}"));
         let text = file.read(|bytes| Zeroizing::new(String::from_utf8_lossy(bytes).into_owned())).map_err(failed)?;
         file.wipe().map_err(failed)?;
         Self::parse(&text)
@@ -100,7 +100,7 @@ pub(crate) fn run<T>(job: impl Future<Output = Result<T, Failure>>) -> Result<T,
 /// Describes why a request failed.
 pub(crate) fn reported(origin: &Origin, error: HttpError) -> Failure {
     match error {
-        HttpError::Forbidden(why) => Failure::last(format!("{origin} may not be reached: {why}")),
+        HttpError::Forbidden(why) => Failure::last(format!("access to {origin} is not allowed: {why}")),
         HttpError::Slow { within, .. } => {
             Failure::transient(format!("{origin} did not answer within {} s", within.as_secs_f32().ceil()))
         }

@@ -43,14 +43,14 @@ pub(crate) fn check(file: &File, bytes_max: u64) -> Result<(), Failure> {
         check_path(path)?;
         let shown = path.escape_ascii();
         if entry.encrypted() {
-            return Err(Failure::last(format!("`{shown}` is encrypted")));
+            return Err(Failure::last(format!("`{shown}` is encrypted, which is not supported")));
         }
         if !matches!(entry.unix_mode().unwrap_or(0) & TYPE_MASK, 0 | SYMLINK | DIRECTORY | REGULAR) {
             return Err(Failure::last(format!("`{shown}` is neither a file, a directory nor a symbolic link")));
         }
         bytes = bytes.saturating_add(entry.size());
         if bytes > bytes_max {
-            let why = format!("the zip archive has {bytes} bytes or more, unpacked; at most {bytes_max}");
+            let why = format!("the zip archive unpacks to {bytes} bytes or more; at most {bytes_max} are allowed");
             return Err(Failure::last(why));
         }
     }
@@ -71,7 +71,7 @@ pub(crate) fn to_tar(file: &File, out: &mut impl Write, bytes_max: u64) -> io::R
     let mut entries = archive.files_with_reader(file, ZipReadOptions::new()).map_err(failed)?;
     while let Some(entry) = entries.next() {
         let entry = entry.map_err(failed)?;
-        left = left.checked_sub(entry.size()).ok_or_else(|| io::Error::other("unpacks to too many bytes"))?;
+        left = left.checked_sub(entry.size()).ok_or_else(|| io::Error::other("the unpacked size exceeds the limit"))?;
         append(entry, &mut tar)?;
     }
     tar.finish()

@@ -137,7 +137,8 @@ impl<R: CertificatePolicy, F: Fn() + 'static> TlsAcceptor<R, F> {
             };
             let Some(place) = door.crowd.enter(address.ip(), Instant::now().into_std()) else {
                 (door.refused)();
-                log.borrow_mut().refused(Some(address), "too many handshakes at once, or connections of this address");
+                let why = "too many concurrent handshakes, or too many connections from this address";
+                log.borrow_mut().refused(Some(address), why);
                 continue;
             };
             let (door, log) = (std::rc::Rc::clone(&door), std::rc::Rc::clone(&log));
@@ -160,10 +161,10 @@ impl<R: CertificatePolicy, F: Fn() + 'static> TlsAcceptor<R, F> {
         let deadline = Instant::now() + self.time;
         let shaken = tokio::select! {
             shaken = timeout_at(deadline, shake(&mut stream, &mut session)) => shaken,
-            () = place.lost() => return Err("the handshake did not end before others needed its slot".to_owned()),
+            () = place.lost() => return Err("the handshake was aborted because others needed its slot".to_owned()),
         };
         let why = match shaken {
-            Err(_) => return Err(format!("the handshake did not end within {} s", self.time.as_secs())),
+            Err(_) => return Err(format!("the handshake timed out after {} s", self.time.as_secs())),
             Ok(Err(Broken::Gone(why))) => return Err(why),
             Ok(Err(Broken::Refused(error))) => self.certificates.reason(&error),
             Ok(Ok(())) => match self.certificates.caller(&session) {

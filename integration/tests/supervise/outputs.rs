@@ -248,8 +248,8 @@ fn sizes_are_bounded() {
         head -c 1500000 /dev/urandom >d; echo small >e; sha256sum c";
     let (container, fetched) = captured(&daemon, with_outputs(directory("/tmp/o"), sh(script)));
     assert_eq!(fetched.paths(), ["/tmp/o/b-sparse", "/tmp/o/c", "/tmp/o/e"]);
-    assert_eq!(fetched.reason("/tmp/o/a-sparse"), "it has 1099511627776 bytes; 3000000 are left of 3000000");
-    assert_eq!(fetched.reason("/tmp/o/d"), "it has 1500000 bytes; 451424 are left of 3000000");
+    assert_eq!(fetched.reason("/tmp/o/a-sparse"), "it has 1099511627776 bytes; 3000000 of 3000000 bytes are left");
+    assert_eq!(fetched.reason("/tmp/o/d"), "it has 1500000 bytes; 451424 of 3000000 bytes are left");
     let digest = hex::encode(<sha2::Sha256 as sha2::Digest>::digest(&fetched.files["/tmp/o/c"].0));
     assert!(daemon.api.output(&container.id).text().starts_with(&digest), "byte for byte");
     let less = Some(Outputs { bytes_max: 6, ..directory("/tmp/o").unwrap() });

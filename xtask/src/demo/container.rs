@@ -92,7 +92,7 @@ impl<'a> Container<'a> {
     /// Returns the container's init among the daemon's processes.
     pub(super) fn pid(&self, processes: &[Process]) -> anyhow::Result<u32> {
         let init = processes.iter().find(|process| process.is_init);
-        Ok(init.context("the container has no process among the daemon's")?.pid)
+        Ok(init.context("no process of the daemon is the container's init")?.pid)
     }
 
     /// Sends SIGTERM, waits for the exit, and reads the result from `inspect`.

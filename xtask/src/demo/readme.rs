@@ -5,7 +5,7 @@ use anyhow::{Context as _, ensure};
 /// Checks that the demo printed the lines of the excerpt, in their order.
 pub(super) fn check(readme: &str, printed: &[String]) -> anyhow::Result<()> {
     let (_, rest) = readme.split_once("```text\n").context("README.md has no output of the demo")?;
-    let (excerpt, _) = rest.split_once("```").context("README.md: the output of the demo has no end")?;
+    let (excerpt, _) = rest.split_once("```").context("README.md: the code block of the demo is not closed")?;
     let (mut rest, mut may_skip) = (printed, true);
     for line in excerpt.lines() {
         if line.trim() == "..." {

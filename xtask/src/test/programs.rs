@@ -98,7 +98,7 @@ pub(super) fn build(workspace: &Workspace) -> anyhow::Result<Vec<Program>> {
             programs.push(Program { package, name, executable: executable.into(), directory });
         }
     }
-    ensure!(!programs.is_empty(), "cargo named no test program");
+    ensure!(!programs.is_empty(), "cargo reported no test program");
     Ok(programs)
 }
 

@@ -91,7 +91,7 @@ pub(super) fn run(machine: &Machine, as_json: bool) -> anyhow::Result<ExitCode> 
 
 /// Boots once, and searches.
 fn round(machine: &Machine, parameter: &str) -> anyhow::Result<(String, Found)> {
-    let shown = machine.shown.as_ref().context("a machine whose memory is no file")?;
+    let shown = machine.shown.as_ref().context("the machine's memory is not a file")?;
     for (file, bytes) in [(&shown.memory, u64::from(MEMORY_MB) << 20), (&shown.pages, PAGES_BYTES)] {
         let made = File::create(file).and_then(|file| file.set_len(bytes));
         made.with_context(|| file.display().to_string())?;
@@ -174,7 +174,7 @@ impl Found {
         let mut faults = Vec::new();
         for ((door, kind), places) in &self.kept {
             if places.is_empty() {
-                faults.push(format!("the control: {kind} through {door}, which a container holds, was not found"));
+                faults.push(format!("the control failed: {kind} through {door} was not found in a container"));
             }
         }
         for ((door, kind), places) in &self.gone {

@@ -103,7 +103,7 @@ fn tests(workspace: &Workspace, names: &BTreeSet<String>) -> anyhow::Result<Vec<
         }
     }
     for name in names {
-        ensure!(found.iter().any(|(built, _)| built == name), "integration/vm names `{name}`, which is no test");
+        ensure!(found.iter().any(|(built, _)| built == name), "integration/vm names `{name}`, which is not a test");
     }
     Ok(found)
 }

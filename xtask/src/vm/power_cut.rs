@@ -93,7 +93,7 @@ pub(super) fn run(machine: &Machine, cuts: u32, as_json: bool) -> anyhow::Result
         println!("{:#}", json!({"passed": true, "cuts": cuts, "answered": answered, "durable": durable, "lost": lost}));
     }
     eprintln!(
-        "{cuts} cuts: {answered} containers, all of {durable} known that had to be; {lost} of the others have no result"
+        "{cuts} cuts: {answered} containers; all {durable} required ones are known; {lost} of the others have no result"
     );
     Ok(ExitCode::SUCCESS)
 }

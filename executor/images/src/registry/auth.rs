@@ -105,7 +105,7 @@ impl Registry {
         let (origin, mut path) = Origin::parse(realm, &self.origin)
             .ok_or_else(|| refused("an invalid address".to_owned(), "it is not an absolute http or https URL"))?;
         if self.origin.secure && !origin.secure {
-            return Err(refused(origin.to_string(), "it is not encrypted, but the connection to the registry is"));
+            return Err(refused(origin.to_string(), "the token service uses http, but the registry uses https"));
         }
         let named_by = (origin != self.origin).then_some(answer.reach);
         let scope = format!("repository:{}:pull", self.repository);

@@ -78,7 +78,8 @@ struct Subject {
 pub(super) fn read(bundle: &[u8], (of, manifest): (&Digest, &[u8])) -> Result<Signed, String> {
     let bundle: Bundle = serde_json::from_slice(bundle).map_err(|error| format!("it is malformed: {error}"))?;
     if !bundle.media_type.starts_with(MEDIA_TYPE) {
-        return Err(format!("its media type \"{}\" is not a sigstore bundle's", printable(&bundle.media_type, 100)));
+        let media_type = printable(&bundle.media_type, 100);
+        return Err(format!("its media type \"{media_type}\" is not that of a sigstore bundle"));
     }
     match (bundle.dsse_envelope, bundle.message_signature) {
         (Some(envelope), None) => of_envelope(&envelope, of),

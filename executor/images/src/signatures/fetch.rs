@@ -177,7 +177,7 @@ impl Search<'_> {
     /// Checks the signatures of a document.
     async fn search_layers(&mut self, layers: Vec<Entry>, of: (&Digest, &[u8]), what: &str) -> Result<(), ImageError> {
         if layers.len() > LAYERS_MAX {
-            self.limit(format!("{what}: of {} layers only the first {LAYERS_MAX} were examined", layers.len()));
+            self.limit(format!("{what}: only the first {LAYERS_MAX} of {} layers were examined", layers.len()));
         }
         for layer in layers.into_iter().take(LAYERS_MAX) {
             let most = match &*layer.media_type {
@@ -208,7 +208,7 @@ impl Search<'_> {
                         return Ok(());
                     }
                     self.add_problem(format!(
-                        "{what} does not satisfy every rule (its key, or the repository that it names)"
+                        "{what} does not satisfy every rule; check its key and the repository that it names"
                     ));
                 }
             }

@@ -50,7 +50,7 @@ async fn who_is_trusted_and_what_is_not_unlearned() {
     let place = secure(Some(path));
     place.pull(&fake.reference(":1")).await.unwrap();
     let error = place.pull(&fake.reference(":2")).await.unwrap_err();
-    assert!(matches!(&*error, ImageError::Redirect { why, .. } if why.contains("not encrypted")), "{error}");
+    assert!(matches!(&*error, ImageError::Redirect { why, .. } if why.contains("uses http")), "{error}");
     assert_eq!(plain.count("/"), 0);
     // A registry without TLS is not contacted in plain text.
     let fake = Fake::honest().await;

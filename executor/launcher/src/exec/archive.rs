@@ -148,7 +148,7 @@ impl ArchiveRequest {
                 begun(&kept)?;
                 source.send(self.stat)
             }
-            ArchiveWork::Nothing => Err(ArchiveFailure("the request names neither get nor put".into())), // refused earlier
+            ArchiveWork::Nothing => Err(ArchiveFailure("the request must be get or put".into())), // refused earlier
         };
         let Err(ArchiveFailure(mut why)) = done else { process::exit_now(0) };
         why.truncate(why.floor_char_boundary(REPORTED_MAX));

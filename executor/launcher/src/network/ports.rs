@@ -51,7 +51,7 @@ fn refused(port: &PublishedPort, error: Errno) -> Trouble {
         Errno::ADDRINUSE => {
             Trouble::HostPort(format!("port {} of the host", port.on_host()), "is in use by a program of the host")
         }
-        Errno::ADDRNOTAVAIL => Trouble::HostPort(port.on_host(), "is not at an address of this host"),
+        Errno::ADDRNOTAVAIL => Trouble::HostPort(port.on_host(), "the address is not assigned to this host"),
         error => Trouble::System("a port of the host", error.into()),
     }
 }
@@ -109,6 +109,6 @@ mod tests {
     #[test]
     fn an_address_of_another_host_is_refused() {
         let refused = Reserved::from_ports(&[port(Some("192.0.2.77"), 18_080, Protocol::Tcp)]).unwrap_err().to_string();
-        assert_eq!(refused, "192.0.2.77:18080/tcp: is not at an address of this host");
+        assert_eq!(refused, "192.0.2.77:18080/tcp: the address is not assigned to this host");
     }
 }

@@ -96,7 +96,7 @@ impl Tree {
         };
         if let Some(directory) = mounts.iter().find(holds) {
             let (path, directory) = (message.path.display(), directory.target.display());
-            return Err(violation(format!("`{path}` is in {directory}, which holds only secret files")));
+            return Err(violation(format!("`{path}` is in {directory}, which contains only secret files")));
         }
         let point = place_file(&message.path, &spec::fresh_mounts(plan), self)
             .map_err(|(path, error)| failed(&about(&path), &error))?

@@ -34,7 +34,7 @@ impl Tree {
             .map_err(|unknown| violation(unknown.to_string()))?;
         let highest = self.ids.highest();
         match [user.uid, user.gid].iter().chain(&user.groups).find(|id| **id > highest) {
-            Some(id) => Err(violation(format!("`{asked}` has id {id}; {highest} is the highest in a user namespace"))),
+            Some(id) => Err(violation(format!("`{asked}` has id {id}; the maximum in a user namespace is {highest}"))),
             None => Ok(user),
         }
     }
@@ -58,7 +58,7 @@ impl Tree {
         match groups.iter().position(|gid| *gid > highest) {
             Some(index) => {
                 let (asked, gid) = (&plan.extra_groups[index], groups[index]);
-                Err(violation(index, format!("`{asked}` has id {gid}; {highest} is the highest in a user namespace")))
+                Err(violation(index, format!("`{asked}` has id {gid}; the maximum in a user namespace is {highest}")))
             }
             None => Ok(groups),
         }
@@ -111,7 +111,7 @@ pub(crate) fn file_groups<'a>(
         match users::gid_of(name, content.as_deref().unwrap_or_default()) {
             Ok(gid) if gid <= ids.highest() => drop(known.insert(name.clone(), gid)),
             Ok(gid) => {
-                let why = format!("`{name}` has id {gid}; {} is the highest in a user namespace", ids.highest());
+                let why = format!("`{name}` has id {gid}; the maximum in a user namespace is {}", ids.highest());
                 violations.push(Violation::new(format!("{}.group", file.field), why));
             }
             Err(unknown) => violations.push(Violation::new(format!("{}.group", file.field), unknown.to_string())),

@@ -265,7 +265,7 @@ impl Maker<'_> {
             None => Ok((uid, own)),
             Some(gid) if gid <= highest => Ok((uid, self.ids.map().to_host(gid))),
             Some(gid) => {
-                let why = format!("is {gid}; {highest} is the highest in a user namespace");
+                let why = format!("is {gid}; the maximum in a user namespace is {highest}");
                 Err(NotMounted::Unfit(Violation::new(format!("volumes[{index}].empty.gid"), OutOfRange.because(why))))
             }
         }
@@ -306,8 +306,8 @@ impl Maker<'_> {
         })?;
         if !read_only && !is_out_of_reach(&opened, path).map_err(|error| failed(name, &error))? {
             return Err(unfit(Unsuitable.because(format!(
-                "`{name}`: a container could leave set-user-id programs of root in {} for users of the host: make a \
-                 directory above it root's own (0700), or mount its file system nosuid",
+                "`{name}`: users of the host could run set-user-id programs of root that a container leaves in {}; \
+                 make a directory above it accessible only to root (mode 0700), or mount its file system with nosuid",
                 path.display()
             ))));
         }
@@ -422,9 +422,7 @@ fn unfit_sub_path(volume: &Volume, index: usize, name: &str, error: &io::Error) 
 fn explain(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::ELOOP) => "the path contains a symbolic link, which is not followed".to_owned(),
-        Some(libc::EXDEV) => {
-            "the path contains another mount; a volume is one directory without the mounts in it".to_owned()
-        }
+        Some(libc::EXDEV) => "the path contains another mount; mounts within a volume are not included".to_owned(),
         _ => plain(error),
     }
 }

@@ -44,10 +44,10 @@ pub(super) enum ProfileError {
     #[error("the error number {0} is larger than {ERRNO_MAX}")]
     Errno(u32),
     /// A condition on an argument that does not exist.
-    #[error("a condition names argument {0}; valid are 0 to 5")]
+    #[error("invalid argument {0} in a condition; use 0 to 5")]
     Argument(u32),
     /// An unknown comparison.
-    #[error("the comparison {0:?} is not known")]
+    #[error("the comparison {0:?} is not supported")]
     Comparison(String),
     /// The rules cannot be compiled.
     #[error("{0}")]

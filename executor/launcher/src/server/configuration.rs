@@ -28,14 +28,14 @@ impl Server {
 
     fn read_configuration(&mut self) -> Result<(), String> {
         let config = cli::config_again(&self.args)
-            .map_err(|error| format!("the launcher keeps its configuration: {}", log::chain(&error)))?;
+            .map_err(|error| format!("the old configuration stays in force: {}", log::chain(&error)))?;
         let changed = differing_sections(&self.host.configuration, &config.digests);
         if changed.is_empty() {
             return Ok(());
         }
         let has_other_identity = self.host.identity != config.identity;
         self.host.reconfigure(config).map_err(|keys| {
-            format!("the launcher keeps its configuration: {} changed; restart executor-launcher", keys.join(", "))
+            format!("the old configuration stays in force: {} changed; restart executor-launcher", keys.join(", "))
         })?;
         log::line(Level::Info, "", format_args!("the configuration was read again; changed: {}", changed.join(", ")));
         // Warm containers and signing processes started with the former configuration.

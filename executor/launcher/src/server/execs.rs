@@ -52,7 +52,7 @@ impl Server {
         let work = ArchiveWork::try_from(archive.work).ok();
         match (work.filter(|work| *work != ArchiveWork::Nothing), archive.exec) {
             (work @ Some(_), Some(exec)) => self.exec(exec, work, fds),
-            _ => Err(Refused::new(Reason::Invalid, "an archive request names get or put, and a process")),
+            _ => Err(Refused::new(Reason::Invalid, "an archive request must have a process, and be get or put")),
         }
     }
 
@@ -75,8 +75,8 @@ impl Server {
         let in_container = self.execs.iter().filter(|exec| exec.container == id).count();
         if in_container >= EXECS_MAX || self.execs.len() >= EXECS_MAX_IN_ALL {
             let why = format!(
-                "{in_container} processes run in container {id} by exec and {} in all; at most {EXECS_MAX} and \
-                 {EXECS_MAX_IN_ALL}",
+                "too many exec processes: {in_container} in container {id} (at most {EXECS_MAX}), {} on this host (at \
+                 most {EXECS_MAX_IN_ALL})",
                 self.execs.len()
             );
             return Err(Refused::new(Reason::Exhausted, why));

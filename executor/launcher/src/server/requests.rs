@@ -184,7 +184,7 @@ impl Server {
 
     fn hello(&mut self, hello: &Hello) -> Result<LauncherAnswer, Refused> {
         if hello.version != VERSION {
-            let why = format!("this launcher speaks version {VERSION}, the daemon {}", hello.version);
+            let why = format!("this launcher has protocol version {VERSION}, the daemon has {}", hello.version);
             return Err(Refused::new(Reason::Precondition, why));
         }
         // The key outlives either process in the other's memory.

@@ -23,7 +23,7 @@ impl Server {
     /// Starts a signing process, which reports by itself whether it can sign.
     pub(super) fn open_signer(&mut self, fds: Vec<OwnedFd>) -> Result<LauncherAnswer, Refused> {
         if !self.host.identity.is_on() {
-            let why = "the launcher's configuration has no identity.ca_certificate: it was started with another one";
+            let why = "identity.ca_certificate is missing in the launcher's configuration, but set in the daemon's";
             return Err(Refused::new(Reason::Precondition, why));
         }
         let Ok([connection]) = <[OwnedFd; 1]>::try_from(fds) else {

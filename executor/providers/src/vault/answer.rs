@@ -91,7 +91,7 @@ impl Document {
     pub(super) fn unwrap_version(&mut self) -> Result<String, FetchError> {
         let version = self.data.pointer("/metadata/version").and_then(Json::as_u64);
         let version = version.ok_or_else(|| {
-            let why = "the answer is not of KV version 2: check the version of the mount in kv_mounts";
+            let why = "the answer is not in the format of KV version 2; check the version of the mount in kv_mounts";
             FetchError::new(ErrorKind::Unsuitable, why)
         })?;
         let secret = self.data.get_mut("data").map(Json::take).unwrap_or_default();

@@ -236,7 +236,7 @@ impl<R: CertificatePolicy> Certificates<R> {
                 drop(current);
                 self.replaced.send_replace(());
                 let certificate = self.files.certificate.display();
-                tracing::info!("{certificate}: the certificates were replaced; later connections have the new ones");
+                tracing::info!("{certificate}: the certificates were replaced; new connections use the new ones");
             }
             Err(error) => {
                 if current.reported.as_ref() != Some(&error) {

@@ -91,7 +91,7 @@ impl Session {
             if !self.is_handshaking() || self.filled >= HANDSHAKE_MAX {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,
-                    format!("the client sent {} bytes without the end of a record or a handshake", self.filled),
+                    format!("the client sent {} bytes without completing a TLS record or the handshake", self.filled),
                 ));
             }
             let mut larger = vec![0; HANDSHAKE_MAX];

@@ -75,7 +75,7 @@ fn restarts(scale: Scale) -> anyhow::Result<Outcome> {
     let first = daemon.api.events(WatchEventsRequest::default())?.message()?.context("an event")?;
     let kept = first.event.as_ref().is_some_and(|event| event.container_id == "other");
     let fault = match restarts.iter().max() {
-        Some(restarts) if *restarts > most => Some(format!("{restarts} restarts, permitted are {most}")),
+        Some(restarts) if *restarts > most => Some(format!("{restarts} restarts; at most {most} are allowed")),
         _ => (!kept).then(|| format!("the first event is {first:?}")),
     };
     Ok(Outcome::new(fault, format!("{} loops are delayed, and no event is lost", restarts.len())))

@@ -19,7 +19,7 @@ pub(crate) struct CCore {
 impl CCore {
     pub(crate) fn connect(socket: &Path) -> anyhow::Result<Self> {
         let python = std::env::var_os("EXECUTOR_PYTHON")
-            .context("EXECUTOR_PYTHON names no Python with grpcio: `cargo xtask adversary` makes one")?;
+            .context("EXECUTOR_PYTHON is not set to a Python with grpcio; `cargo xtask adversary` sets it")?;
         let mut child = Command::new(python)
             .args(["-c", SCRIPT])
             .arg(socket)

@@ -130,7 +130,7 @@ fn unread(_: Scale) -> anyhow::Result<Outcome> {
         last = Some(progress);
     }
     let drained = begun.elapsed();
-    let last = last.context("a drain has progress")?;
+    let last = last.context("the drain reported no progress")?;
     if !last.left.is_empty() || deleted > ENDED_WITHIN || drained > ENDED_WITHIN {
         faults.push(format!("Delete took {deleted:.1?}, the drain {drained:.1?}, and left {:?}", last.left));
     }

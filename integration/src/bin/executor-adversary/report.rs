@@ -61,7 +61,7 @@ impl Report {
             let _ = writeln!(text, "{row}");
         }
         let bad = self.rows.iter().filter(|row| !row.is_good()).count();
-        let _ = writeln!(text, "{} attacks, {bad} of them not held or without a control", self.rows.len());
+        let _ = writeln!(text, "{} attacks; {bad} succeeded, did not run, or have a failed control", self.rows.len());
         text
     }
 

@@ -128,7 +128,7 @@ fn rewritten_control(_: Scale) -> anyhow::Result<String> {
         output.status.success() && reported.contains("good") && reported.contains(&repository.commit),
         "{output:?}"
     );
-    Ok("the repository as it was is read".into())
+    Ok("the original repository is read".into())
 }
 
 /// Commits nested trees that each contain the next level ten times.

@@ -31,7 +31,7 @@ pub(crate) fn run_here(attack: &Attack, part: &str, scale: Scale) -> anyhow::Res
             Outcome::Held(text) => (false, text),
             Outcome::Through(text) => (true, text),
         },
-        other => bail!("no part is called {other:?}"),
+        other => bail!("unknown part {other:?}; use attack or control"),
     };
     println!("{}", json!({ "through": through, "text": text }));
     Ok(())
@@ -48,7 +48,7 @@ pub(crate) fn run_part(attack: &Attack, part: &str, scale: Scale) -> anyhow::Res
     let limit = PATIENCE.as_secs().to_string();
     let mut bounded = Command::new("timeout");
     bounded.args(["--kill-after=5", &limit]).arg(command.get_program()).args(command.get_args());
-    let output = bounded.stdin(Stdio::null()).stderr(Stdio::piped()).output().context("timeout, of coreutils")?;
+    let output = bounded.stdin(Stdio::null()).stderr(Stdio::piped()).output().context("running timeout")?;
     kill_leftovers();
     let last = String::from_utf8_lossy(&output.stdout).lines().last().map(str::to_owned).unwrap_or_default();
     let reported: Option<Value> = serde_json::from_str(&last).ok().filter(|_| output.status.success());
@@ -66,7 +66,7 @@ pub(crate) fn run_part(attack: &Attack, part: &str, scale: Scale) -> anyhow::Res
             let end = lines[lines.len().saturating_sub(12)..].join("\n    ");
             PartResult {
                 succeeded: false,
-                text: format!("not played to its end ({}): {end}", output.status),
+                text: format!("did not complete ({}): {end}", output.status),
                 failed: true,
                 took,
             }

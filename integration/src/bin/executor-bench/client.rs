@@ -56,7 +56,7 @@ struct Waiting(Arc<Mutex<HashMap<String, oneshot::Sender<Exit>>>>);
 
 /// Returns the socket path of a connection.
 fn socket_of(connection: &executor_client::Client) -> anyhow::Result<&std::path::Path> {
-    connection.address().socket().context("the benchmark's daemon has a socket")
+    connection.address().socket().context("the benchmark's daemon has no socket")
 }
 
 impl Client {

@@ -85,7 +85,7 @@ impl Daemon {
                 Err(error) => error,
             };
             if let Some(status) = self.child.try_wait()? {
-                bail!("executord ended ({status}):\n{}", self.logged());
+                bail!("executord exited ({status}):\n{}", self.logged());
             }
             ensure!(start.elapsed() < PATIENCE, "executord does not answer ({error:#}):\n{}", self.logged());
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -119,7 +119,7 @@ impl Daemon {
         let status = self.child.wait()?;
         let start = Instant::now();
         while self.run.exists() {
-            ensure!(start.elapsed() < PATIENCE, "{} is still there\n{}", self.run.display(), self.logged());
+            ensure!(start.elapsed() < PATIENCE, "{} still exists\n{}", self.run.display(), self.logged());
             std::thread::sleep(Duration::from_millis(10));
         }
         ensure!(status.success(), "executord: {status}\n{}", self.logged());

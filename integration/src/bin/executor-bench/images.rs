@@ -21,9 +21,7 @@ impl Images {
     /// of the daemons. Prints a message and returns `None` if a program is missing.
     pub(crate) fn make(rootfs: &Rootfs, network: Option<&Network>) -> anyhow::Result<Option<Self>> {
         if ["umoci", "skopeo", "docker-registry"].iter().any(|name| program(name).is_none()) {
-            eprintln!(
-                "executor-bench: nothing starts from an image: umoci, skopeo and docker-registry are needed for it"
-            );
+            eprintln!("executor-bench: skipping images, which require umoci, skopeo and docker-registry");
             return Ok(None);
         }
         let made = || Self::made(rootfs);

@@ -158,7 +158,7 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    ensure!(rustix::process::geteuid().is_root(), "namespaces and cgroups are made: run as root");
+    ensure!(rustix::process::geteuid().is_root(), "run as root: the benchmark creates namespaces and cgroups");
     // Before any thread is started, because a thread would keep the old mount namespace.
     let host = Host::prepare()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("starting tokio")?;

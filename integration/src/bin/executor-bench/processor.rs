@@ -191,7 +191,7 @@ impl Used {
 /// Processor time of the machine so far, including kernel threads.
 fn machine() -> anyhow::Result<Duration> {
     let stat = std::fs::read_to_string("/proc/stat")?;
-    let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).context("/proc/stat has no sum")?;
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu ")).context("/proc/stat has no total")?;
     let fields: Vec<u64> = line.split_whitespace().map(str::parse).collect::<Result<_, _>>()?;
     // user, nice, system and, after idle and iowait, irq and softirq.
     ticks([0, 1, 2, 5, 6].iter().filter_map(|at| fields.get(*at)).sum())

@@ -102,7 +102,7 @@ impl Perf {
         kill_process(Pid::from_child(&self.child), Signal::INT)?;
         let start = Instant::now();
         while self.child.try_wait()?.is_none() {
-            ensure!(start.elapsed() < PATIENCE, "perf does not end");
+            ensure!(start.elapsed() < PATIENCE, "perf does not exit");
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(())

@@ -88,7 +88,7 @@ impl Report {
             println!("{name:<24} {rate:>9.0}");
         }
         let (build, kilobytes) = (milliseconds(speeds.build), speeds.bytes / 1000);
-        println!("made in {build} ms; holds {kilobytes} kB, aho-corasick {} kB", speeds.peer_bytes / 1000);
+        println!("built in {build} ms; uses {kilobytes} kB, aho-corasick uses {} kB", speeds.peer_bytes / 1000);
         self.json["redaction"] = json!({
             "values": speeds.values,
             "forms": speeds.forms,

@@ -82,7 +82,7 @@ impl Runtime {
         let start = Instant::now();
         call(self.command(&["create", "--bundle"]).arg(&bundle.path).arg("--pid-file").arg(&pid_file).arg(&bundle.id))?;
         let pid = std::fs::read_to_string(&pid_file).context("reading the pid file")?;
-        let pid = Pid::from_raw(pid.trim().parse()?).context("the pid file holds no pid")?;
+        let pid = Pid::from_raw(pid.trim().parse()?).context("the pid file does not contain a pid")?;
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("pidfd_open")?;
         call(&mut self.command(&["start", &bundle.id]))?;
         // This process is the subreaper, so the container's init is now its child.

@@ -23,7 +23,7 @@ fn resolve(profile: &Value, arch: &str, kernel: &str) -> anyhow::Result<Value> {
     let (go_arch, scmp_arch) = match arch {
         "x86_64" => ("amd64", "SCMP_ARCH_X86_64"),
         "aarch64" => ("arm64", "SCMP_ARCH_AARCH64"),
-        other => bail!("unknown architecture {other}; x86_64 and aarch64 are known"),
+        other => bail!("unknown architecture {other}; x86_64 and aarch64 are supported"),
     };
     let mut rules = Vec::new();
     for rule in profile["syscalls"].as_array().context("the field `syscalls` is missing")? {

@@ -19,7 +19,7 @@ impl FromStr for Settings {
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
         let (name, keys) =
-            text.split_once('=').context("no `=`: give NAME=TOML, as 'slow=launcher.watchdog_seconds = 0'")?;
+            text.split_once('=').context("use NAME=TOML, for example 'slow=launcher.watchdog_seconds = 0'")?;
         let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
         ensure!(
             !name.is_empty() && name.len() <= 24 && name.chars().all(plain),

@@ -167,6 +167,6 @@ fn stranger(tls: &TlsDaemon, authority: Option<&Authority>) -> anyhow::Result<Ar
 }
 
 fn resident(pid: i32) -> anyhow::Result<u64> {
-    let text = integration::host::status(pid, "VmRSS").context("executord has no memory")?;
+    let text = integration::host::status(pid, "VmRSS").context("executord has exited")?;
     Ok(text.trim_end_matches("kB").trim().parse::<u64>()? << 10)
 }

@@ -105,7 +105,7 @@ impl KilledLife<'_> {
         if let Some(Ok(run)) = &answers.run
             && !run.created
         {
-            verdict.wrong.push("Run of a new id answered created=false".into());
+            verdict.wrong.push("Run of a new id returned created=false".into());
         }
         if self.shim_lived
             && let Some(Ok(captured)) = &answers.captured
@@ -165,7 +165,7 @@ impl KilledLife<'_> {
     /// Checks that a completed container reports its exit correctly, with the same result for every caller.
     fn check_result(&self, container: &Container, earlier: Option<&Container>, verdict: &mut Verdict) {
         let Some(ending) = container.result.as_ref().filter(|_| container.state() == State::Completed) else {
-            verdict.wrong.push(format!("Wait answered a container that is {}", container.state().as_str_name()));
+            verdict.wrong.push(format!("Wait returned a container in state {}", container.state().as_str_name()));
             return;
         };
         verdict.receipt = Some(ending.wipe.is_some());
@@ -194,7 +194,7 @@ impl KilledLife<'_> {
             let id = &self.request.id;
             match drive(&self.node.api, async |mut rpc| life::read_output(&mut rpc, id).await) {
                 Ok(output) if output == life::output(self.secrets) => {}
-                Ok(output) => verdict.wrong.push(format!("the log holds {:?}", String::from_utf8_lossy(&output))),
+                Ok(output) => verdict.wrong.push(format!("the log contains {:?}", String::from_utf8_lossy(&output))),
                 Err(status) if status.code() == Code::NotFound => {} // deleted by the client's own last call
                 Err(status) => verdict.wrong.push(format!("StreamLogs: {}", describe(&status))),
             }

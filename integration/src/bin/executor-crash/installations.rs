@@ -71,7 +71,7 @@ impl Installations {
         for place in ["home", "runtime", "tmp"] {
             fs::create_dir(it.dir.path().join(place))?;
         }
-        ensure!(it.finds(&it.dir.path().join("one")), "the control: the Secret is in its bundle");
+        ensure!(it.finds(&it.dir.path().join("one")), "the control failed: the Secret was not found in its bundle");
         Ok(it)
     }
 

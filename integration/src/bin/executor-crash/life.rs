@@ -304,13 +304,13 @@ pub(crate) async fn captured(rpc: &mut Rpc, id: &str) -> Result<Vec<u8>, Status>
 /// Waits for a container's exit.
 pub(crate) async fn wait(rpc: &mut Rpc, id: &str) -> Result<Container, Status> {
     let response = bounded(rpc.wait(WaitRequest { id: id.to_owned() })).await?;
-    response.into_inner().container.ok_or_else(|| Status::internal("Wait answered no container"))
+    response.into_inner().container.ok_or_else(|| Status::internal("Wait returned no container"))
 }
 
 /// Calls Get.
 pub(crate) async fn get(rpc: &mut Rpc, id: &str) -> Result<Container, Status> {
     let response = bounded(rpc.get(GetRequest { id: id.to_owned() })).await?;
-    response.into_inner().container.ok_or_else(|| Status::internal("Get answered no container"))
+    response.into_inner().container.ok_or_else(|| Status::internal("Get returned no container"))
 }
 
 /// Bounds a call by [`PATIENCE`].

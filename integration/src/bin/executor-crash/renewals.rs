@@ -90,7 +90,7 @@ impl Renewals {
         let in_force = watch.locked().containers.values().map(|it| it.pair.key.clone()).collect::<Vec<_>>();
         let mut keys = Needles::new()?;
         in_force.iter().for_each(|key| identity::add_key(&mut keys, "a key in force", key));
-        ensure!(evaluate::search(&node, &keys, true).found(), "the control: keys in force are in shims");
+        ensure!(evaluate::search(&node, &keys, true).found(), "the control failed: the shims have no key in force");
         let before = node.footprint();
         Ok(Self { watch, node, before, replaced: Needles::new()?, ended: Needles::new()?, _ca: ca })
     }
@@ -146,12 +146,12 @@ impl Renewals {
     fn check_replaced(&self, since: &InstanceIdentity, id: &str, verdict: &mut Verdict) {
         let fits = || {
             let identity = self.replaced(since, id)?;
-            let pair = self.watch.locked().containers.get(id).map(|it| it.pair.clone()).ok_or("it is not watched")?;
+            let pair = self.watch.locked().containers.get(id).map(|it| it.pair.clone()).ok_or("not watched")?;
             let not_after = identity.not_after.map_or(0, |time| time.seconds.unsigned_abs());
             let in_force = SystemTime::UNIX_EPOCH + Duration::from_secs(not_after) > SystemTime::now();
             match pair.has_serial(&identity.serial_number) {
                 true if in_force => Ok(()),
-                true => Err("the certificate has run out".to_owned()),
+                true => Err("the certificate has expired".to_owned()),
                 false => {
                     Err(format!("Get reported {}, the container has {}", identity.serial_number, pair.certificate))
                 }
@@ -198,7 +198,7 @@ impl Renewals {
             now.processes.clear();
             match now.added_since(&self.before) {
                 left if left.is_empty() && number <= most => Ok(()),
-                left => Err(format!("{left}{number} processes, before {most}: {shown}")),
+                left => Err(format!("{left}{number} processes, {most} before: {shown}")),
             }
         });
         if let Err(left) = checked {

@@ -45,7 +45,7 @@ fn a_ca_that_cannot_sign_is_reported_by_its_file() {
             &key,
             "is not the key of the certificate",
         ),
-        (&|| drop(openssl(&["ec", "-in", &key, "-out", &key])), &key, "PKCS#8 is needed"),
+        (&|| drop(openssl(&["ec", "-in", &key, "-out", &key])), &key, "convert it to PKCS#8"),
         (
             &|| {
                 let mut old = rcgen::CertificateParams::new(Vec::new()).unwrap();

@@ -54,7 +54,7 @@ fn every_fault_names_its_place_and_no_value() {
         (file("shelf", "nothing", ""), Code::NotFound, at(""), "no such file"),
         (file("shelf", "large", ""), Code::FailedPrecondition, at(""), "more than 1048576 bytes"),
         (file("shelf", "link", ""), Code::PermissionDenied, at(""), "leads out of"),
-        (file("shelf", "token", ""), Code::PermissionDenied, at(""), "holds executord's own credentials"),
+        (file("shelf", "token", ""), Code::PermissionDenied, at(""), "contains executord's own credentials"),
         (file("vault", "auth/token/lookup-self", "id"), Code::InvalidArgument, at(".path"), "contains `auth`"),
         (file("none", "good", ""), Code::InvalidArgument, at(".provider"), "not a provider of this node"),
         (file("shelf", "../good", ""), Code::InvalidArgument, at(".path"), "contains `..`"),

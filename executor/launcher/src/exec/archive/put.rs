@@ -202,7 +202,8 @@ impl UnpackTarget {
                 return futimens(&file, &times(entry.mtime)).map_err(failed);
             }
             Kind::HardLink => {
-                let target = names(&entry.link).ok_or_else(|| Ok(io::Error::other("links to outside")))?;
+                let target = names(&entry.link)
+                    .ok_or_else(|| Ok(io::Error::other("links to a path outside of the directory")))?;
                 let (Some(above), Some(of)) = (target.parent(), target.file_name()) else {
                     return Err(Ok(io::Error::other("links to a directory")));
                 };
@@ -294,8 +295,8 @@ fn outside(path: &[u8]) -> ArchiveFailure {
 /// Explains an error caused by a link in the path.
 fn behind_a_link(error: io::Error) -> io::Error {
     match error.raw_os_error() {
-        Some(libc::ELOOP) => io::Error::other("is behind a symbolic link"),
-        Some(libc::ENOTDIR) => io::Error::other("is below something that is not a directory"),
+        Some(libc::ELOOP) => io::Error::other("has a symbolic link in its path"),
+        Some(libc::ENOTDIR) => io::Error::other("has a component in its path that is not a directory"),
         _ => error,
     }
 }

@@ -19,7 +19,7 @@ use crate::shim::Ready;
 /// Makes a socket for a check. Refused for a container without checks that connect.
 pub(crate) fn socket(request: &MakeSocket, ready: &Ready) -> Result<AnswerPayload, Refused> {
     if !ready.record.plan.checks.as_ref().is_some_and(Checks::connect) {
-        return Err(Refused::new(Reason::Denied, "the container has no checks that connect"));
+        return Err(Refused::new(Reason::Denied, "the container has no checks that use a connection"));
     }
     let socket = tcp_socket_of(ready.container.pidfd().as_fd(), request.ipv6);
     socket.map(AnswerPayload::Socket).map_err(|error| failed("socket for a check", &error))
@@ -68,7 +68,7 @@ pub(crate) fn stop_unhealthy(request: &EndUnhealthy, host: &Host, ready: &mut Re
 pub(crate) fn log_health(health: NoteHealth, ready: &mut Ready) -> Result<(), Refused> {
     let NoteHealth { healthy, run } = health;
     if !ready.record.plan.checks.as_ref().is_some_and(Checks::decide_start) {
-        return Err(Refused::new(Reason::Denied, "the container has no checks that decide that it has started"));
+        return Err(Refused::new(Reason::Denied, "the container has no checks that determine whether it has started"));
     }
     let is_present = ready.record.restarts.as_ref().is_none_or(|restarts| restarts.count == run);
     if is_present && ready.record.state == State::Running {

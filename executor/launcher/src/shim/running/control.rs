@@ -330,9 +330,12 @@ impl Control {
         let Connection { socket, root, .. } = &self.connections[connection];
         let (news, fds) = match &self.volume {
             Some(volume) if *root => (ShimNews::Done(Done {}), vec![volume.as_fd(), self.heartbeat.as_fd()]),
-            Some(_) => (ShimNews::Refused(Refused::new(Reason::Precondition, "for the launcher only")), Vec::new()),
+            Some(_) => {
+                let refused = Refused::new(Reason::Precondition, "only the launcher may send this request");
+                (ShimNews::Refused(refused), Vec::new())
+            }
             None => {
-                let refused = Refused::new(Reason::NotFound, "there are no secret files");
+                let refused = Refused::new(Reason::NotFound, "the container has no secret files");
                 (ShimNews::Refused(refused), root.then(|| self.heartbeat.as_fd()).into_iter().collect())
             }
         };

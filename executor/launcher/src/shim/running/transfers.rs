@@ -60,7 +60,7 @@ pub(crate) fn limit(host: &Host, worker: &Worker, ready: &Ready) -> Result<(), R
     let Worker { asked, fds, peer } = worker;
     running(asked.transfer, ready)?;
     let [pidfd] = fds.as_slice() else {
-        let why = format!("{} descriptors came with the worker; 1 is expected", fds.len());
+        let why = format!("a worker request needs one descriptor, but has {}", fds.len());
         return Err(Refused::new(Reason::Invalid, why));
     };
     let pid = process::pid_of(pidfd.as_fd()).map_err(|error| failed("worker", &error))?;
@@ -94,7 +94,8 @@ pub(crate) fn finish(host: &Host, request: EndTransfer, ready: &mut Ready) -> Re
         return Err(Refused::new(Reason::Stale, format!("transfer {transfer} has begun again")));
     }
     if request.error.len() > TRANSFER_REASON_MAX || request.error.chars().any(executor_core::text::is_harmful) {
-        let why = format!("the reason has {} bytes; at most {TRANSFER_REASON_MAX} on one line", request.error.len());
+        let bytes = request.error.len();
+        let why = format!("the reason has {bytes} bytes; it must be one line of at most {TRANSFER_REASON_MAX} bytes");
         return Err(Refused::new(Reason::Invalid, why));
     }
     let end =

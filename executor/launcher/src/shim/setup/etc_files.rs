@@ -104,7 +104,7 @@ fn open_dir(tree: &Tree, plan: &Plan) -> io::Result<OwnedFd> {
     let inside = Path::new("/").join(target.strip_prefix(&root).map_err(io::Error::other)?);
     match spec::fresh_mounts(plan).iter().find(|mount| inside.starts_with(mount)) {
         Some(mount) => {
-            let why = format!("/etc leads to {}, which is a new file system", mount.display());
+            let why = format!("/etc is a symbolic link into {}, where a new file system is mounted", mount.display());
             Err(io::Error::other(why))
         }
         None => Ok(dir),

@@ -46,7 +46,7 @@ pub(crate) fn check(host: &Host, plan: &Plan, warnings: &mut Vec<String>) -> Res
         && let Err((index, error)) = ulimits::raise(&options.ulimits)
     {
         let why = format!(
-            "is {}, above the launcher's own hard limit, which it cannot raise ({}): that takes CAP_SYS_RESOURCE",
+            "is {}, above the launcher's own hard limit; raising the limit failed ({}) and requires CAP_SYS_RESOURCE",
             options.ulimits[index].hard,
             plain(&error)
         );
@@ -123,7 +123,7 @@ pub(crate) fn set(host: &Host, options: &HostOptions, cgroup: &Path, init: i32) 
             if options.oom_score_adj.is_none() {
                 return Ok(()); // the inherited score is above the default
             }
-            let why = format!("is {score}, below the launcher's own: lowering it takes CAP_SYS_RESOURCE");
+            let why = format!("is {score}, below the launcher's own; lowering it requires CAP_SYS_RESOURCE");
             Err(Refused::from_fields(
                 Reason::Precondition,
                 &[Violation::new("oom_score_adj", Unsupported.because(why))],

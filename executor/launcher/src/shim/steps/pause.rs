@@ -66,7 +66,7 @@ impl Ready {
         self.record.paused = false;
         if let Err(error) = self.remains.dirs.write_record(&self.record) {
             let id = self.record.plan.id.as_str();
-            log::line(Level::Error, id, format_args!("its record says that it is paused: {error}"));
+            log::line(Level::Error, id, format_args!("the record still shows the container as paused: {error}"));
         }
         if let Some(steps) = &mut self.steps {
             steps.delay(paused.since.elapsed());

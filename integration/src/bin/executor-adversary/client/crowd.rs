@@ -68,7 +68,7 @@ pub(crate) fn silent_control(_: Scale) -> anyhow::Result<String> {
     daemon.kill();
     let dead = answers(&daemon.socket());
     daemon.start_again();
-    ensure!(!dead, "an answer without a daemon");
+    ensure!(!dead, "a killed daemon answers");
     Ok("a daemon without load answers, and a killed one does not".into())
 }
 
@@ -172,7 +172,7 @@ pub(crate) fn nested_control(_: Scale) -> anyhow::Result<String> {
         ensure!(code == "INVALID_ARGUMENT", "{code}");
         Ok(())
     })?;
-    ensure!(cost > 200_000, "a request of 900 kB costs {cost} bytes: memory is not seen");
+    ensure!(cost > 200_000, "a request of 900 kB costs only {cost} bytes: the measurement misses memory");
     Ok(format!("0.9 MB of a file cost {}", megabytes(cost)))
 }
 
@@ -224,7 +224,7 @@ pub(crate) fn unread_control(_: Scale) -> anyhow::Result<String> {
     let mut raw = RawClient::with_window(&daemon.socket(), 1 << 20)?;
     raw.try_call("/executor.v1.Executor/List", &list)?;
     let bytes = raw.drain(ANSWER);
-    ensure!(bytes > 60_000, "a list by hand has {bytes} bytes");
+    ensure!(bytes > 60_000, "the list has only {bytes} bytes");
     Ok(format!("a client that reads gets {bytes} bytes of the same list"))
 }
 

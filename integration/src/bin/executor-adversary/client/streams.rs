@@ -209,8 +209,8 @@ fn flood_control(_: Scale) -> anyhow::Result<String> {
         made += usize::from(kind == HEADERS);
         kind == PING && said == [9; 8]
     });
-    ensure!(made < calls, "all {made} answers were made");
-    Ok(format!("of {calls} answers that are not read {made} are made, and the others wait"))
+    ensure!(made < calls, "all {made} answers were produced");
+    Ok(format!("{made} of {calls} unread answers are produced, and the others wait"))
 }
 
 /// Opens more event streams than the limit, and then one as root.
@@ -239,7 +239,7 @@ fn followers_control(_: Scale) -> anyhow::Result<String> {
     let (_held, accepted) = open(&daemon, 0, 17, EVENTS)?;
     let mut rpc = daemon.api.rpc();
     let next = in_time(&daemon, ANSWER, rpc.watch_events(v1::WatchEventsRequest::default()));
-    let Err(refused) = next else { anyhow::bail!("{accepted} streams are open, and one more is") };
+    let Err(refused) = next else { anyhow::bail!("{accepted} streams are open, and one more was accepted") };
     ensure!(refused.contains("ResourceExhausted"), "{refused}");
     Ok(format!("{accepted} streams of root are open; the next: {refused}"))
 }
@@ -283,7 +283,7 @@ fn counters(scale: Scale) -> anyhow::Result<Outcome> {
         let mut rpc = api.rpc();
         let info = in_time(&daemon, ANSWER, rpc.info(v1::InfoRequest {}));
         faults.extend(info.err().map(|why| format!("Info of root: {why}")));
-        ensure!(begun.elapsed() < Duration::from_secs(120), "the streams bring nothing");
+        ensure!(begun.elapsed() < Duration::from_secs(120), "the streams send nothing");
         std::thread::sleep(Duration::from_millis(50)); // the pace of root's calls
     }
     let asked = requests(&daemon) - before;
@@ -291,7 +291,7 @@ fn counters(scale: Scale) -> anyhow::Result<Outcome> {
     reading.iter().for_each(tokio::task::JoinHandle::abort);
     let reported =
         format!("{streams} streams: {asked} requests to {containers} shims in {:.1} s", begun.elapsed().as_secs_f64());
-    faults.extend((asked > most).then(|| format!("{reported}; at most {most:.0} were to be")));
+    faults.extend((asked > most).then(|| format!("{reported}; at most {most:.0} are allowed")));
     Ok(Outcome::new((!faults.is_empty()).then(|| faults.join("; ")), reported))
 }
 

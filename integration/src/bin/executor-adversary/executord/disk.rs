@@ -68,7 +68,7 @@ impl Site {
 pub(crate) fn moved(scale: Scale) -> anyhow::Result<Outcome> {
     let (mut tried, mut moved) = (0, 0);
     while moved < scale.pick(1, 20) {
-        ensure!(tried < scale.pick(10, 200), "the directory was moved {moved} times of {tried}");
+        ensure!(tried < scale.pick(10, 200), "the directory was moved in only {moved} of {tried} attempts");
         tried += 1;
         let site = Site::new()?;
         if !site.remove_while_moving("others/home/b")? {
@@ -86,7 +86,7 @@ pub(crate) fn moved(scale: Scale) -> anyhow::Result<Outcome> {
 pub(crate) fn moved_control(_: Scale) -> anyhow::Result<String> {
     let site = Site::new()?;
     tree::remove(File::open(site.dir.path())?.as_fd(), OsStr::new("images"))?;
-    ensure!(!site.path("images").exists() && site.path("others/home/precious").exists(), "the tree is not gone");
+    ensure!(!site.path("images").exists() && site.path("others/home/precious").exists(), "the tree still exists");
     ensure!(Site::new()?.remove_while_moving("elsewhere")?, "the directory could not be moved in the middle");
     Ok("a tree that is not moved is removed, and it can be moved during the removal".into())
 }
@@ -171,5 +171,5 @@ pub(crate) fn links_control(_: Scale) -> anyhow::Result<String> {
     let fault = victim.fault()?;
     fs::remove_file(link)?;
     daemon.start_again();
-    fault.map(|fault| format!("chown by the link: {fault}")).context("a change of the file is not seen")
+    fault.map(|fault| format!("chown by the link: {fault}")).context("a change of the file is not detected")
 }

@@ -80,9 +80,9 @@ fn end(shim: &Seqpacket) {
 /// Returns the fault of a record that is not valid JSON. A shim could write one if the plan changed while it was read.
 fn broken(record: &[u8]) -> Option<String> {
     match std::str::from_utf8(record) {
-        Err(error) => Some(format!("a record has no UTF-8: {error}")),
+        Err(error) => Some(format!("a record is not UTF-8: {error}")),
         Ok(text) => {
-            serde_json::from_str::<serde_json::Value>(text).err().map(|error| format!("a record is no JSON: {error}"))
+            serde_json::from_str::<serde_json::Value>(text).err().map(|error| format!("a record is not JSON: {error}"))
         }
     }
 }
@@ -172,7 +172,7 @@ pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
             continue;
         }
         let id = format!("real{attempt}");
-        let record = launcher.record(&id).context("a container that runs has a record")?;
+        let record = launcher.record(&id).context("a running container has no record")?;
         integration::daemon::kill(record.shim.pid, 9);
         let exit = launcher.state_dir().join("containers").join(&id).join("exit.json");
         let begun = Instant::now();
@@ -180,7 +180,7 @@ pub(crate) fn two_ids(scale: Scale) -> anyhow::Result<Outcome> {
             std::thread::sleep(Duration::from_millis(10)); // a launcher that does not know the container announces nothing
         }
         if !exit.exists() {
-            faults.push(format!("{id} runs on without its shim"));
+            faults.push(format!("{id} keeps running without its shim"));
             let init = record.prepared.map(|prepared| prepared.init.pid).unwrap_or_default();
             integration::daemon::kill(init, 9);
         }

@@ -15,7 +15,7 @@ impl Report {
         let count = bursts.containers;
         self.rest("burst", bursts.rest);
         println!(
-            "\n{count} containers asked for at once, {BURSTS} times; ms until an exit is known (p50), and of processor time for each"
+            "\n{count} containers requested at once, {BURSTS} times; ms until an exit is known (p50), and of processor time for each"
         );
         println!("{:<40} {:>9} {:>9} {:>9}  {:>9} {:>9}", "", "first", "median", "last", "machine", "processes");
         let mut rows = Vec::new();

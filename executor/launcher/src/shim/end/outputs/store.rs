@@ -100,7 +100,7 @@ impl<'a> Store<'a> {
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         if size > self.bytes_left {
             let (left, max) = (self.bytes_left, self.bytes_max);
-            return Err(format!("it has {size} bytes; {left} are left of {max}"));
+            return Err(format!("it has {size} bytes; {left} of {max} bytes are left"));
         }
         // Check first: filling the disk even for a moment would stop other containers.
         let disk = rustix::fs::statvfs(&self.directory).map_err(|error| plain(&error.into()))?;

@@ -36,7 +36,7 @@ use crate::shim::setup::{etc_files, host_options};
 use crate::shim::warm::{Activation, WarmContainer};
 
 /// Warning for a pod member that shares processes if the kernel cannot separate them.
-const PEERS_READ_SECRETS: &str = "share_processes: this kernel has no Landlock of Linux 5.19 or newer among its security modules; \
+const PEERS_READ_SECRETS: &str = "share_processes: this kernel does not have Landlock of Linux 5.19 or later enabled; \
      members of the pod that run as the same user can read this container's secret files, variables and memory";
 
 /// Stage 4: init waits to be started, on its network.
