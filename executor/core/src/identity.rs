@@ -118,8 +118,8 @@ impl IdentitySettings {
     /// # Errors
     /// Returns the first invalid value, with its key.
     pub fn check(&self) -> Result<(), Unusable> {
-        let fault = |key, value: String, why: String| Err(Unusable { key, value, why });
-        let absolute = |key, path: &Path| {
+        let fault = |key: &str, value: String, why: String| Err(Unusable { key: key.into(), value, why });
+        let absolute = |key: &str, path: &Path| {
             let plain = path.is_absolute() && !path.components().any(|part| part.as_os_str() == "..");
             if plain { Ok(()) } else { fault(key, path.display().to_string(), "must be an absolute path".into()) }
         };
@@ -129,7 +129,7 @@ impl IdentitySettings {
             }
         }
         absolute("identity.directory", &self.directory)?;
-        let ttl = |key, value: u64| match (TTL_MIN..=TTL_MAX).contains(&value) {
+        let ttl = |key: &str, value: u64| match (TTL_MIN..=TTL_MAX).contains(&value) {
             true => Ok(()),
             false => fault(key, value.to_string(), format!("must be {TTL_MIN} to {TTL_MAX}")),
         };
@@ -178,10 +178,10 @@ impl IdentitySettings {
         for (key, list, rule) in lists {
             if list.len() > RULES_MAX {
                 let why = format!("has {} entries; at most {RULES_MAX}", list.len());
-                return Err(Unusable { key, value: String::new(), why });
+                return Err(Unusable { key: key.into(), value: String::new(), why });
             }
             for text in list {
-                rule(text).map_err(|bad| Unusable { key, value: text.clone(), why: bad.description })?;
+                rule(text).map_err(|bad| Unusable { key: key.into(), value: text.clone(), why: bad.description })?;
             }
         }
         Ok(())
@@ -430,7 +430,11 @@ mod tests {
             assert_eq!((&*one.field, one.reason), ("identity.organizational_units[0]", InvalidCharacter));
             assert!(one.description.contains(&format!("{c:?}")), "{c:?}: {}", one.description);
             let prefix = IdentitySettings { organizational_unit_prefixes: vec![format!("app{c}")], ..settings() };
-            assert_eq!(prefix.check().map_err(|bad| bad.key), Err("identity.organizational_unit_prefixes"), "{c:?}");
+            assert_eq!(
+                prefix.check().map_err(|bad| bad.key),
+                Err("identity.organizational_unit_prefixes".into()),
+                "{c:?}"
+            );
         }
         assert_eq!(evaluate("app:größe 1-2_3.4@5'(6)".into()), []);
     }
@@ -480,7 +484,7 @@ mod tests {
             ),
         ];
         for (settings, key) in table {
-            assert_eq!(settings.check().map_err(|bad| bad.key), Err(key));
+            assert_eq!(settings.check().map_err(|bad| bad.key), Err(key.to_owned()));
         }
     }
 }

@@ -10,6 +10,7 @@
 #![warn(missing_docs)]
 
 pub mod backoff;
+pub mod bridge;
 pub mod capacity;
 pub mod cdi;
 mod cdi_name;

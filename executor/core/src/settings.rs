@@ -15,8 +15,8 @@ use sha2::{Digest, Sha256};
 pub type SectionDigests = BTreeMap<String, Vec<u8>>;
 
 /// Sections that both programs read as a whole.
-const SHARED_SECTIONS: [&str; 8] =
-    ["policy", "volumes", "devices", "apparmor", "launcher", WARM_POOL_OLD, "warm_pool", "identity"];
+const SHARED_SECTIONS: [&str; 9] =
+    ["policy", "volumes", "devices", "apparmor", "launcher", WARM_POOL_OLD, "warm_pool", "identity", "networks"];
 /// Old name of the section `[warm_pool]`. It is still read, with a warning.
 pub const WARM_POOL_OLD: &str = "shells";
 /// Section in which both programs read only some keys.
@@ -215,7 +215,7 @@ impl WarmPoolSettings {
             return Ok(());
         }
         let why = format!("0 to {WARM_POOL_SIZE_MAX} is allowed");
-        Err(Unusable { key: "warm_pool.size", value: self.size.to_string(), why })
+        Err(Unusable { key: "warm_pool.size".into(), value: self.size.to_string(), why })
     }
 }
 
@@ -242,7 +242,7 @@ const LOG_BYTES_LEAST: u64 = 64 << 10;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unusable {
     /// Key, including its section.
-    pub key: &'static str,
+    pub key: String,
     /// Value from the configuration.
     pub value: String,
     /// Fault of the value, and a valid value.
@@ -255,8 +255,9 @@ impl LauncherSettings {
     /// # Errors
     /// Returns the first invalid value.
     pub fn check(&self) -> Result<(), Unusable> {
-        let unusable =
-            |key, value: &dyn fmt::Display, why: String| Err(Unusable { key, value: value.to_string(), why });
+        let unusable = |key: &str, value: &dyn fmt::Display, why: String| {
+            Err(Unusable { key: key.into(), value: value.to_string(), why })
+        };
         let parent = Path::new(&self.cgroup_parent);
         let plain = parent.components().all(|part| matches!(part, Component::Normal(_)));
         if self.cgroup_parent.is_empty() || !plain {

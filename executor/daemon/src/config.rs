@@ -20,6 +20,7 @@ mod transfers;
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
+use executor_core::bridge::NetworksSettings;
 use executor_core::capacity::Amount;
 use executor_core::identity::IdentitySettings;
 use executor_core::limits::{LOG_RATE_MAX, OOM_SCORE_MAX};
@@ -139,6 +140,7 @@ struct File {
     /// Launcher table, read here to report errors.
     #[serde(alias = "shells")]
     warm_pool: WarmPoolSettings,
+    networks: NetworksSettings,
     self_test: self_test::SelfTest,
     quarantine: quarantine::QuarantineAfter,
 }
@@ -338,6 +340,9 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     check.policy(&file.policy, &mut faults);
     faults.record(check.usable(file.launcher.check()));
     faults.record(check.usable(file.warm_pool.check()));
+    for unusable in file.networks.check().err().into_iter().flatten() {
+        faults.record(check.usable(Err(unusable)));
+    }
     let run_dir = args.run_dir.clone().or(file.run_dir).unwrap_or_else(|| "/run/executor".into());
     let state_dir = args.state_dir.clone().or(file.state_dir).unwrap_or_else(|| "/var/lib/executor".into());
     faults.record(check.absolute("run_dir", &run_dir));

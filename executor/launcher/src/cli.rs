@@ -1,11 +1,13 @@
 //! The command line, and the part of the configuration file that the launcher uses.
 
+use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
+use executor_core::bridge::{BridgeNetwork, NetworksSettings};
 use executor_core::identity::IdentitySettings;
 use executor_core::image::{ImagePolicy, ImageRules};
 use executor_core::plan::{HostDevice, HostVolume};
@@ -84,6 +86,11 @@ pub(crate) struct Config {
     /// Settings of the warm pool.
     #[serde(alias = "shells")]
     pub warm_pool: WarmPoolSettings,
+    /// Built-in bridge networks.
+    pub networks: NetworksSettings,
+    /// The networks, checked.
+    #[serde(skip)]
+    pub bridges: BTreeMap<String, BridgeNetwork>,
     /// Settings for container certificates.
     pub identity: IdentitySettings,
     /// Digests of the sections of this file.
@@ -151,8 +158,9 @@ fn read(args: &Args, is_trusted: impl FnOnce(&Metadata) -> bool) -> Result<Confi
     check_cdi_spec_dirs(&config.policy.cdi_spec_dirs).map_err(fault("policy.cdi_spec_dirs"))?;
     let checked =
         config.launcher.check().and_then(|()| config.warm_pool.check()).and_then(|()| config.identity.check());
-    checked.map_err(|Unusable { key, value, why }| {
-        ConfigError::Value(path.to_owned(), format!("{key} = {value}: {why}"))
-    })?;
+    let unusable =
+        |Unusable { key, value, why }| ConfigError::Value(path.to_owned(), format!("{key} = {value}: {why}"));
+    checked.map_err(unusable)?;
+    config.bridges = config.networks.check().map_err(|mut faults| unusable(faults.swap_remove(0)))?;
     Ok(config)
 }

@@ -57,6 +57,8 @@ pub(crate) struct Remains {
     pub rotated: Rotated,
     /// Views of the layers below the root.
     pub views: Vec<OwnedFd>,
+    /// True if the container may be on a network.
+    pub on_network: bool,
 }
 
 /// Results of updates of a container's files, for the exit record.
@@ -97,10 +99,11 @@ pub(crate) enum ExitRecorded {
 }
 
 impl Remains {
-    /// Returns true if finishing this container needs no waiting: no process, no plugin, no large files.
+    /// Returns true if finishing this container needs no waiting: no process, no port, no large files.
     pub(crate) fn are_gone_at_once(&self, host: &Host, container: &ContainerRecord) -> bool {
         let plan = &container.plan;
-        plan.writable_files.is_none() && !leaves_a_network(plan) && host.hierarchies.pids(&self.cgroup).is_empty()
+        let has_ports = !plan.connectivity.ports.is_empty();
+        plan.writable_files.is_none() && !has_ports && host.hierarchies.pids(&self.cgroup).is_empty()
     }
 
     /// Overwrites every secret that this process can reach. Secrets that could not be overwritten stay in `volumes`.
@@ -157,9 +160,9 @@ impl Remains {
         if let Err(error) = host.hierarchies.kill_all(&self.cgroup, PATIENCE) {
             log::line(Level::Error, &id, format_args!("{error}"));
         }
-        // A plugin assigned its address, and its ports are the host's: a client may ask for them again once the exit is
-        // reported.
-        if leaves_a_network(&container.plan) {
+        self.on_network &= leaves_a_network(&container.plan);
+        // A client may ask for its ports again once the exit is reported; its address is the network's to give.
+        if !container.plan.connectivity.ports.is_empty() {
             self.detach(host, &id);
         }
         let finish = now().since(ended_at);
@@ -222,6 +225,7 @@ impl Remains {
                 format_args!("the space reserved for the exit record was not freed: {error}"),
             );
         }
+        self.detach(host, id);
         self.remove_leftovers(host, id);
         let recorded = match recorded {
             ExitRecorded::Yes => ExitRecorded::Yes,
@@ -236,7 +240,10 @@ impl Remains {
     }
 
     /// Detaches the container from its network. If a plugin fails now, a later launcher tries again.
-    pub(crate) fn detach(&self, host: &Host, id: &str) {
+    pub(crate) fn detach(&mut self, host: &Host, id: &str) {
+        if !std::mem::take(&mut self.on_network) {
+            return;
+        }
         let patience = if self.by == SHIM { Patience::whole(host) } else { Patience::brief(host) };
         if let Err(why) = id.parse().map_or(Ok(()), |id| network::detach(host, &id, patience)) {
             log::line(Level::Error, id, format_args!("not detached from its network: {why}"));
@@ -259,7 +266,7 @@ impl Remains {
     }
 }
 
-/// Returns true if CNI plugins must be called at a container's end.
+/// Returns true if a container must be detached from a network at its end.
 fn leaves_a_network(plan: &Plan) -> bool {
     plan.network == Network::Cni && plan.makes_network()
 }

@@ -1,10 +1,12 @@
 //! Properties of the host and the configuration, determined once at start and inherited by every shim.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use executor_core::bridge::BridgeNetwork;
 use executor_core::identity::IdentitySettings;
 use executor_core::limits::CORE_FILE_MAX;
 use executor_core::plan::Principal;
@@ -34,6 +36,8 @@ pub(crate) struct Host {
     pub daemon_gid: u32,
     /// Limits on what requests may ask for.
     pub policy: Policy,
+    /// Built-in networks by name.
+    pub networks: BTreeMap<String, BridgeNetwork>,
     /// The cgroup hierarchies in use.
     pub hierarchies: Hierarchies,
     /// Cpuset hierarchy, if the host has it.
@@ -85,6 +89,7 @@ impl Host {
             daemon_uid,
             daemon_gid,
             policy: config.policy,
+            networks: config.bridges,
             cpusets: Cpusets::find()?,
             hierarchies: Hierarchies::find()?,
             cgroup_parent,

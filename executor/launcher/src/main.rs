@@ -37,6 +37,7 @@ mod shim;
 mod shim_handle;
 mod signals;
 mod sweep;
+mod sysctl;
 mod ulimits;
 mod warm;
 mod workdir;

@@ -1,51 +1,45 @@
-//! CNI networks: a container is attached to one of the operator's networks before it runs, and is always detached at
-//! its end.
+//! Networks of containers: a container is attached before it runs, and is always detached at its end: by the shim, by
+//! the launcher for a lost shim, or by the next launcher.
 //!
 //! ```text
-//! attach   by the shim, with init waiting in its network namespace
-//!            config   the operator's file that the request names                          (config.rs)
-//!            ports    the host's ports are refused, the container's are reserved          (ports.rs)
-//!            store    the data for detaching is on disk before anything happens           (store.rs)
-//!            netns    the namespace gets its own name on the host                         (netns.rs)
-//!            ADD      each plugin in order, with its result kept                          (plugin.rs)
-//!            egress   traffic beyond the network is blocked or limited, from inside       (egress.rs)
-//! detach   by the shim at the end of its container, by the launcher for a lost shim, by the next launcher
-//!            DEL      each plugin in reverse order, with the kept result
-//!            then the namespace's name is removed, then the data on disk; only after every plugin has succeeded
+//! bridge      built-in bridge networks
+//! cni         networks of the operator's CNI plugins
+//! ports       the host's ports are refused, the container's are reserved
+//! store       the data for detaching, on disk before anything happens
+//! egress      traffic beyond the network is blocked or limited, from inside
+//! netlink     sockets and messages;  nft  nf_tables
 //! ```
-//! Plugins are the operator's programs, trusted like this one but possibly faulty: their answers, time and output are
-//! limited. They run in the host's mount and network namespaces with root's rights.
 
-mod config;
+mod attachment;
+mod bridge;
+mod cni;
 mod egress;
+mod netlink;
 mod netns;
 mod nft;
-mod plugin;
 mod ports;
 mod store;
 
 use std::collections::BTreeSet;
 use std::io;
-use std::path::PathBuf;
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use executor_core::cni::{
-    Addresses, Attachment, Capabilities, CniNetwork, Verb, Version, container_id, supported_versions,
-};
+use executor_core::bridge::{BRIDGE, BridgeNetwork};
+use executor_core::cni::{Addresses, Capabilities, CniNetwork};
 use executor_core::ident::ContainerId;
 use executor_core::plan;
 use executor_core::protocol::{Reason, Refused};
 use executor_core::record::{Attached, ContainerRecord};
 use executor_core::validate::Violation;
-use executor_sys::identity;
-use serde_json::Value;
-use sha2::{Digest, Sha256};
+use ipnet::IpNet;
 
 use crate::errors::failed;
 use crate::host::Host;
 use crate::log::{self, Level};
-use plugin::{Call, Fault};
+use cni::Fault;
 pub(crate) use ports::Reserved;
+use store::Stored;
 
 /// Time limit for the kernel to end killed plugins.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
@@ -107,6 +101,15 @@ enum Trouble {
     HostPort(String, &'static str),
     #[error("its configuration and its plugins support no common version of CNI")]
     NoVersion,
+    #[error("all of its {0} addresses are in use")]
+    Full(u32),
+    #[error("interface `{0}` of the host is not the executor's; remove it, or set networks.{1}.interface")]
+    ForeignInterface(String, String),
+    #[error("its addresses {pool} overlap the route {route} of interface {interface}; set {key} to a free range")]
+    Overlap { pool: IpNet, route: IpNet, interface: String, key: String },
+    #[error("nf_tables: {}; built-in networks need the kernel modules nf_tables, nft_nat, nft_masq, nft_fib_inet, \
+             nft_ct and nft_fwd_netdev", crate::errors::plain(.0))]
+    Rules(io::Error),
     #[error("{what}: {why}", what = .0, why = crate::errors::plain(.1))]
     System(&'static str, io::Error),
 }
@@ -121,47 +124,92 @@ impl Trouble {
         }
         let reason = match self {
             Self::System(..) | Self::Plugin(_, _, Fault::System(..)) => Reason::Internal,
-            Self::Plugin(..) | Self::Answer(..) | Self::Port(..) | Self::HostPort(..) | Self::NoVersion => {
-                Reason::Precondition
-            }
+            Self::Full(_) => Reason::Exhausted,
+            Self::Plugin(..)
+            | Self::Answer(..)
+            | Self::Port(..)
+            | Self::HostPort(..)
+            | Self::NoVersion
+            | Self::ForeignInterface(..)
+            | Self::Overlap { .. }
+            | Self::Rules(_) => Reason::Precondition,
         };
         Refused::new(reason, format!("network `{network}`: {self}"))
     }
 }
 
-/// Attaches a container to the network that its plan names, if any. A failed attachment is undone by [`detach`], which
-/// the caller calls when it undoes the container.
-pub(crate) fn attach(host: &Host, record: &ContainerRecord, init: i32) -> Result<Option<OnNetwork>, Refused> {
+/// A network of the configuration.
+enum Configured<'a> {
+    Bridge(&'a BridgeNetwork),
+    Cni(CniNetwork),
+}
+
+impl Configured<'_> {
+    fn name(&self) -> &str {
+        match self {
+            Self::Bridge(network) => &network.name,
+            Self::Cni(network) => &network.name,
+        }
+    }
+}
+
+/// Returns the network of this name. Without a name it is the first CNI network, or without any the built-in one.
+fn find<'a>(host: &'a Host, name: &str) -> Result<Configured<'a>, String> {
+    if let Some(network) = host.networks.get(name) {
+        return Ok(Configured::Bridge(network));
+    }
+    let dir = &host.policy.cni_conf_dir;
+    if name.is_empty() && cni::config::is_empty(dir) {
+        let first = host.networks.get(BRIDGE).or_else(|| host.networks.values().next());
+        if let Some(network) = first {
+            return Ok(Configured::Bridge(network));
+        }
+    }
+    cni::config::find(dir, name).map(Configured::Cni).map_err(|why| {
+        let names: Vec<&str> = host.networks.keys().map(String::as_str).collect();
+        if names.is_empty() { why } else { format!("{why}; built-in networks: {}", names.join(", ")) }
+    })
+}
+
+/// Attaches a container to the network that its plan names, if any. `init` is its init, by pid and pidfd. A failed
+/// attachment is undone by [`detach`], which the caller calls when it undoes the container.
+pub(crate) fn attach(
+    host: &Host,
+    record: &ContainerRecord,
+    (pid, pidfd): (i32, BorrowedFd<'_>),
+) -> Result<Option<OnNetwork>, Refused> {
     let plan = &record.plan;
     if plan.network != plan::Network::Cni || !plan.makes_network() {
         return Ok(None);
     }
     let violation =
         |field: &str, why: String| Refused::from_fields(Reason::Precondition, &[Violation::new(field, why)]);
-    let wanted = &plan.connectivity.network_name;
-    let network = config::find(&host.policy.cni_conf_dir, wanted).map_err(|why| violation("network_name", why))?;
+    let network = find(host, &plan.connectivity.network_name).map_err(|why| violation("network_name", why))?;
     let asked = Capabilities::from_asked(&plan.connectivity);
-    if asked.lacks_port_plugin(&network) {
-        let why = format!("network `{}` has no plugin with the capability `portMappings`", network.name);
-        return Err(violation("ports", why));
-    }
-    let name = network.name.clone();
+    let name = network.name().to_owned();
     // Leftovers of a container with the same id that could not be detached at its end.
     detach(host, &plan.id, Patience::whole(host)).map_err(|why| {
         Refused::new(Reason::Precondition, format!("an earlier container with this id is still on its network: {why}"))
     })?;
-    let (addresses, reserved) =
-        add_all(host, record, network, asked, init).map_err(|trouble| trouble.refused(&name))?;
+    let attached = match network {
+        Configured::Bridge(network) => bridge::attach(host, record, network, asked, pidfd),
+        Configured::Cni(network) if asked.lacks_port_plugin(&network) => {
+            let why = format!("network `{}` has no plugin with the capability `portMappings`", network.name);
+            return Err(violation("ports", why));
+        }
+        Configured::Cni(network) => cni::attach(host, record, network, asked, pid),
+    };
+    let (addresses, reserved) = attached.map_err(|trouble| trouble.refused(&name))?;
     if !(plan.connectivity.egress && plan.connectivity.egress_rules.is_empty()) {
-        limit_egress(host, plan, &name, &addresses)?;
+        limit_egress(pidfd, plan, &name, &addresses)?;
     }
     let record = Attached { network: name, addresses: addresses.own.clone() };
     Ok(Some(OnNetwork { record, addresses, reserved }))
 }
 
-/// Applies the plan's egress rules to a container on a CNI network.
-fn limit_egress(host: &Host, plan: &plan::Plan, network: &str, addresses: &Addresses) -> Result<(), Refused> {
-    egress::limit(host, plan, addresses).map_err(|error| {
+/// Applies the plan's egress rules to a container on a network.
+fn limit_egress(init: BorrowedFd<'_>, plan: &plan::Plan, network: &str, addresses: &Addresses) -> Result<(), Refused> {
+    egress::limit(init, plan, addresses).map_err(|error| {
         let what = if plan.connectivity.egress { "egress cannot be limited" } else { "egress cannot be closed" };
         let refused = failed(what, &error);
         Refused::new(Reason::Precondition, format!("network `{network}`: {}", refused.message))
@@ -189,139 +237,47 @@ pub(crate) fn addresses(host: &Host, pod: &plan::Plan) -> Result<Option<Addresse
     if pod.network != plan::Network::Cni {
         return Ok(None);
     }
-    let kept = store::read(host, &pod.id).map_err(|error| failed("network of the pod", &error))?;
-    let result = kept.and_then(|attachment| attachment.result).unwrap_or(Value::Null);
-    let parsed = Addresses::parse(&result);
+    let stored = store::read(host, &pod.id).map_err(|error| failed("network of the pod", &error))?;
+    let parsed = stored.map_or_else(|| Ok(Addresses::default()), |stored| stored.addresses());
     parsed.map(Some).map_err(|why| Refused::new(Reason::Internal, format!("network of the pod {}: {why}", pod.id)))
 }
 
-/// Replaces the egress rules of a running container by those of `plan` in one step.
+/// Replaces the egress rules of a running container, whose init has the pidfd `init`, by those of `plan` in one step.
 ///
 /// # Errors
 /// Returns the failure; the old rules then stay in force.
-pub(crate) fn replace_egress(host: &Host, plan: &plan::Plan) -> Result<(), Refused> {
-    let attachment = match store::read(host, &plan.id) {
-        Ok(Some(attachment)) => attachment,
+pub(crate) fn replace_egress(host: &Host, init: BorrowedFd<'_>, plan: &plan::Plan) -> Result<(), Refused> {
+    let stored = match store::read(host, &plan.id) {
+        Ok(Some(stored)) => stored,
         Ok(None) => return Err(failed("stored network data", &io::ErrorKind::NotFound.into())),
         Err(error) => return Err(failed("stored network data", &error)),
     };
-    let name = attachment.network.name;
-    let addresses = Addresses::parse(&attachment.result.unwrap_or(Value::Null))
-        .map_err(|why| Refused::new(Reason::Internal, format!("network `{name}`: {why}")))?;
-    limit_egress(host, plan, &name, &addresses)
-}
-
-fn add_all(
-    host: &Host,
-    record: &ContainerRecord,
-    network: CniNetwork,
-    asked: Capabilities,
-    init: i32,
-) -> Result<(Addresses, Reserved), Trouble> {
-    let id = &record.plan.id;
-    let system = |what: &'static str| move |error: io::Error| Trouble::System(what, error);
-    let patience = Patience::whole(host);
-    host.hierarchies.make_memory(&cgroup(host, id)).map_err(system("cgroup of the plugins"))?;
-    let version = negotiate(host, id, &network, patience)?;
-    let unique = Sha256::digest(format!("{}\0{id}\0{}", host.run_dir.display(), record.created_at.0));
-    let mut attachment = Attachment {
-        id: id.clone(),
-        cni_id: container_id(id, &hex::encode(&unique[..6])),
-        netns: netns::path(host, id),
-        boot_id: record.shim.boot_id.clone(),
-        network,
-        version,
-        asked,
-        result: None,
-    };
-    let lock = store::check_ports(host, &attachment).map_err(system("state directory"))?;
-    let lock = lock.map_err(|(port, other)| Trouble::Port(port, other))?;
-    let reserved = Reserved::from_ports(&record.plan.connectivity.ports)?;
-    store::write_first(host, &attachment).map_err(system("state directory"))?;
-    drop(lock);
-    netns::pin(host, id, init).map_err(system("network namespace"))?;
-    for plugin in attachment.network.plugins.clone() {
-        let call = Call {
-            host,
-            cgroup: &cgroup(host, id),
-            verb: Verb::Add,
-            attachment: &attachment,
-            netns: Some(&attachment.netns),
-            until: patience.deadline(),
-        };
-        let result = call
-            .execute(&plugin, attachment.result.as_ref())
-            .map_err(|fault| Trouble::Plugin(plugin.kind.clone(), "ADD", fault))?;
-        attachment.result = Some(result);
-        store::write(host, &attachment).map_err(system("state directory"))?;
-    }
-    let result = attachment.result.unwrap_or(Value::Null);
-    let last = attachment.network.plugins.last().map(|plugin| plugin.kind.clone()).unwrap_or_default();
-    let addresses = Addresses::parse(&result).map_err(|why| Trouble::Answer(last, why))?;
-    Ok((addresses, reserved))
-}
-
-/// Returns the newest version that the configuration is written for and all of its plugins support. Plugins are asked
-/// only if the configuration leaves a choice.
-fn negotiate(host: &Host, id: &ContainerId, network: &CniNetwork, patience: Patience) -> Result<Version, Trouble> {
-    let mut versions = network.versions.clone();
-    for plugin in network.plugins.iter().filter(|_| network.versions.len() > 1) {
-        let answer = plugin::versions(host, &cgroup(host, id), plugin, patience.deadline())
-            .map_err(|fault| Trouble::Plugin(plugin.kind.clone(), "VERSION", fault))?;
-        let theirs = supported_versions(&answer).map_err(|why| Trouble::Answer(plugin.kind.clone(), why))?;
-        versions.retain(|version| theirs.contains(version));
-    }
-    versions.last().copied().ok_or(Trouble::NoVersion)
+    let name = stored.network();
+    let addresses =
+        stored.addresses().map_err(|why| Refused::new(Reason::Internal, format!("network `{name}`: {why}")))?;
+    limit_egress(init, plan, name, &addresses)
 }
 
 /// Detaches a container from its network, if it is attached or was being attached. After success nothing is left to do;
 /// after an error a later call tries again.
 ///
 /// # Errors
-/// Returns the messages of the plugins that failed.
+/// Returns a description of the failure.
 pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Result<(), String> {
-    let plugins = cgroup(host, id);
     let system = |what: &str, error: &io::Error| format!("{what}: {}", crate::errors::plain(error));
-    let attachment = match store::read(host, id) {
-        Ok(Some(attachment)) => attachment,
-        // Only the version was requested from a plugin when the shim was lost.
-        Ok(None) => {
-            return host.hierarchies.remove(&plugins, KILL_PATIENCE).map_err(|error| error.to_string());
-        }
-        // The file is incomplete after a power failure: no plugin was called.
+    match store::read(host, id) {
+        Ok(Some(Stored::Bridge(attachment))) => bridge::detach(host, &attachment),
+        Ok(Some(Stored::Cni(attachment))) => cni::detach(host, &attachment, patience),
+        Ok(None) => cni::remove_leftovers(host, id),
+        // The file is incomplete after a power failure: nothing of it survives, and no plugin was called.
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
             log::line(Level::Error, id.as_str(), format_args!("the record of its network is damaged: {error}"));
-            return forget(host, id).map_err(|error| system("leftover network data", &error));
+            netns::unpin(host, id)
+                .and_then(|()| store::remove(host, id))
+                .map_err(|error| system("leftover network data", &error))
         }
-        Err(error) => return Err(system("stored network data", &error)),
-    };
-    // A running plugin of a lost shim must not overlap with its own DEL.
-    host.hierarchies
-        .kill_all(&plugins, KILL_PATIENCE)
-        .and_then(|()| host.hierarchies.make_memory(&plugins))
-        .map_err(|error| system("cgroup of the plugins", &error))?;
-    let this_boot = identity::boot_id().is_ok_and(|boot| boot == attachment.boot_id);
-    let netns = (this_boot && netns::is_pinned(host, id)).then_some(attachment.netns.as_path());
-    let mut troubles = Vec::new();
-    for plugin in attachment.network.plugins.iter().rev() {
-        let until = patience.deadline();
-        let call = Call { host, cgroup: &plugins, verb: Verb::Del, attachment: &attachment, netns, until };
-        if let Err(fault) = call.execute(plugin, attachment.result.as_ref()) {
-            troubles.push(Trouble::Plugin(plugin.kind.clone(), "DEL", fault).to_string());
-        }
+        Err(error) => Err(system("stored network data", &error)),
     }
-    if let Err(error) = host.hierarchies.remove(&plugins, KILL_PATIENCE) {
-        troubles.push(error.to_string());
-    }
-    if !troubles.is_empty() {
-        return Err(format!("network `{}`: {}", attachment.network.name, troubles.join("; ")));
-    }
-    forget(host, id).map_err(|error| system("leftover network data", &error))
-}
-
-fn forget(host: &Host, id: &ContainerId) -> io::Result<()> {
-    netns::unpin(host, id)?;
-    store::remove(host, id)
 }
 
 /// Detaches containers of earlier launchers from their networks. `living` are the containers that have a shim.
@@ -333,6 +289,12 @@ pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
             log::line(Level::Error, id.as_str(), format_args!("not detached from its network: {why}"));
         }
     }
+    bridge::sweep(host);
+}
+
+/// Removes the interfaces and tables of built-in networks that have no container.
+pub(crate) fn remove_unused(host: &Host) {
+    bridge::remove_all_unused(host);
 }
 
 /// Makes the directories for network data.
@@ -342,10 +304,4 @@ pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
 pub(crate) fn make_dirs(host: &Host) -> io::Result<()> {
     store::make_dir(host)?;
     netns::make_dir(host)
-}
-
-/// Returns the cgroup of the plugins that run for a container: next to the containers' cgroups; no id begins with a
-/// dot.
-fn cgroup(host: &Host, id: &ContainerId) -> PathBuf {
-    host.cgroup_parent.join(format!(".network.{id}"))
 }

@@ -398,6 +398,7 @@ impl Server {
             log::line(Level::Info, "", format_args!("exits; {} containers keep running", self.shims.len()));
             return;
         }
+        crate::network::remove_unused(&self.host);
         self.host.hierarchies.remove_parent(&self.host.cgroup_parent);
         if let Some(cpusets) = &self.host.cpusets {
             cpusets.remove_parent(&self.host.cgroup_parent);

@@ -282,7 +282,7 @@ fn live(host: &Host, mut ready: Box<Ready>, control: &mut Control, signals: &Sig
     // Without disk space for the record the container is not completed; clients learn this from the state.
     control.reached(if reported { State::Completed } else { State::Wiping });
     // Only a deletion and containers that need the capacity wait for this.
-    control.heartbeat().start(REMOVAL);
+    control.heartbeat().start(REMOVAL + network::longest(host));
     drop(mounts);
     setup::prepare::unmount(&remains.dirs);
     let recorded = remains.leave(host, id.as_str(), recorded);

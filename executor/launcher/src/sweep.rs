@@ -108,6 +108,7 @@ fn remains(host: &Host, id: &ContainerId, volume: Option<Volume>, inputs: Vec<Me
         inputs,
         rotated: Rotated::default(),
         views: Vec::new(),
+        on_network: true,
     }
 }
 
@@ -152,7 +153,6 @@ fn finish_remains(
         RemainsState::Ended => {
             orphans::kill_all(&host.run_dir, living);
             let _ = remains.wipe(id.as_str()); // logged
-            remains.detach(host, id.as_str());
             remains.leave(host, id.as_str(), ExitRecorded::Yes);
             return;
         }

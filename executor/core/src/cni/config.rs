@@ -119,7 +119,7 @@ fn text<'a>(map: &'a Map<String, Value>, name: &str) -> Result<&'a str, BadConfi
 }
 
 /// Returns true if a name is valid for a network by the CNI specification.
-fn is_name(name: &str) -> bool {
+pub fn is_name(name: &str) -> bool {
     name.len() <= NAME_MAX
         && name.starts_with(|first: char| first.is_ascii_alphanumeric())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte))

@@ -11,15 +11,15 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
 
 use executor_core::cni::{Address, Addresses};
 use executor_core::ident::ContainerId;
 use executor_core::plan::{AddressRange, EgressProtocol, EgressRule, Plan};
+use executor_sys::process;
 use nix::sys::socket::SockaddrLike;
 
-use super::netns;
 use super::nft::{self, ESTABLISHED, Hook, IPV4, IPV6, RELATED, Step};
-use crate::host::Host;
 
 const TABLE: &str = "executor-egress";
 /// Interface index of the loopback device in every network namespace.
@@ -36,11 +36,11 @@ const LOGGED_A_SECOND: u64 = 10;
 /// ICMPv6 types that IPv6 on a link needs: router and neighbour solicitation, advertisement, multicast membership.
 const NEIGHBOURS: [u8; 4] = [133, 135, 136, 143];
 
-/// Applies the egress settings of a plan.
+/// Applies the egress settings of a plan to a container, whose init has the pidfd `init`.
 ///
 /// # Errors
 /// Returns an error if the kernel has no nf_tables or refuses the rules; nothing is changed then.
-pub(super) fn limit(host: &Host, plan: &Plan, addresses: &Addresses) -> io::Result<()> {
+pub(super) fn limit(init: BorrowedFd<'_>, plan: &Plan, addresses: &Addresses) -> io::Result<()> {
     let (asked, id) = (&plan.connectivity, &plan.id);
     let is_open = asked.egress && asked.egress_rules.is_empty();
     let rules = if is_open {
@@ -53,12 +53,12 @@ pub(super) fn limit(host: &Host, plan: &Plan, addresses: &Addresses) -> io::Resu
     };
     // The rules are for the container's own connections; it forwards for others only if egress is open.
     let forwarded = if is_open { rules.clone() } else { Vec::new() };
-    netns::inside(host, id, || {
+    process::within_network(init, || {
         let chains = |rules| [("output", Hook::Output, rules), ("forward", Hook::Forward, forwarded.clone())];
         // If the kernel cannot reject, drop without a reply.
-        nft::commit(TABLE, &chains(rules.clone())).or_else(|_| {
+        nft::replace_rules(TABLE, &chains(rules.clone())).or_else(|_| {
             let quiet = rules.iter().filter(|rule| !rule.contains(&Step::Reject)).cloned().collect();
-            nft::commit(TABLE, &chains(quiet))
+            nft::replace_rules(TABLE, &chains(quiet))
         })
     })
 }

@@ -63,15 +63,6 @@ fn in_host_mounts(host: &Host, act: impl FnOnce() -> io::Result<()>) -> io::Resu
     })
 }
 
-/// Runs `act` in a process in the container's network namespace.
-pub(super) fn inside(host: &Host, id: &ContainerId, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-    in_host_mounts(host, || {
-        let namespace = fs::File::open(path(host, id))?;
-        process::enter_namespaces(namespace.as_fd(), false, true)?;
-        act()
-    })
-}
-
 /// Runs `act` in a child, which returns its error in its exit status.
 fn in_child(act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let parent = std::process::id();

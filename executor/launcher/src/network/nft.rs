@@ -1,265 +1,286 @@
-//! The subset of nf_tables that [`super::egress`] needs, over netlink.
+//! nf_tables over netlink: the subset that [`super::egress`] and the built-in bridge networks need.
 //!
-//! Neither `nft` nor `iptables` need be installed, and the rules come into force together or not at all. Numbers are
-//! those of `linux/netfilter/nf_tables.h`.
+//! Neither `nft` nor `iptables` need be installed, and the changes of a batch come into force together or not at all.
+//! Numbers are those of `linux/netfilter/nf_tables.h`.
+
+mod step;
 
 use std::io;
-use std::time::{Duration, Instant};
 
-use executor_sys::ready::readable_by;
-use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
-use rustix::net::sockopt::set_socket_send_buffer_size_force;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
+use super::netlink::{
+    ACKNOWLEDGE, NETFILTER_SUBSYSTEM_NFTABLES as SUBSYSTEM, NetlinkSocket, attribute, nested, netfilter_message,
+    number_be, text,
+};
+use step::expressions;
+pub(super) use step::{ESTABLISHED, Field, IPV4, IPV6, Matching, RELATED, Step};
 
-/// Time limit for the kernel to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// `AF_INET` and `AF_INET6` as nf_tables numbers families.
-pub(super) const IPV4: u8 = 2;
-pub(super) const IPV6: u8 = 10;
-/// Family of a table for both.
-const INET: u8 = 1;
-/// The only register in use.
-const REGISTER: u32 = 1;
-const SUBSYSTEM: u16 = 10;
-const NESTED: u16 = 0x8000;
 /// Flags of messages.
-const ACKNOWLEDGE: u16 = 0x4;
-const CREATE_APPEND: u16 = 0x400 | 0x800;
-/// Burst of a rate limit, in packets.
-const BURST: u32 = 5;
-/// Bytes of a socket's send buffer in addition to the batch.
-const SEND_ROOM: usize = 64 << 10;
+const CREATE: u16 = 0x400;
+const APPEND: u16 = 0x800;
 
-/// Hook of a chain.
+const NEW_TABLE: u16 = 0;
+const DELETE_TABLE: u16 = 2;
+const NEW_CHAIN: u16 = 3;
+const GET_CHAIN: u16 = 4;
+const DELETE_CHAIN: u16 = 5;
+const NEW_RULE: u16 = 6;
+const DELETE_RULE: u16 = 8;
+const NEW_SET: u16 = 9;
+const NEW_ELEMENT: u16 = 12;
+const DELETE_ELEMENT: u16 = 14;
+
+/// Family of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    /// IPv4 and IPv6.
+    Inet = 1,
+    /// Packets at the ingress of one interface.
+    Netdev = 5,
+    /// Frames of bridges.
+    Bridge = 7,
+}
+
+/// Hook of a base chain.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Hook {
+    /// Received packets, before routing.
+    Prerouting,
+    /// Packets to local processes.
+    Input,
     /// Forwarded packets.
     Forward,
     /// Packets of local processes.
     Output,
+    /// Packets to be sent, after routing.
+    Postrouting,
+    /// Packets received by the chain's interface (family netdev).
+    Ingress,
 }
 
-/// A step of a rule; the rule ends at the first step that does not match.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// Matches the outgoing interface by its index.
-    Interface(u32),
-    /// Matches the family.
-    Family(u8),
-    /// Matches the transport protocol.
-    Transport(u8),
-    /// Matches if the connection's state is one of these bits.
-    State(u32),
-    /// Matches bytes of the network header under a mask.
-    Header {
-        offset: u32,
-        value: Vec<u8>,
-        mask: Vec<u8>,
-    },
-    /// Matches the first byte of the transport header.
-    Kind(u8),
-    /// Matches the second byte of the transport header.
-    Code(u8),
-    /// Matches if bytes of the network header are in this range, inclusive.
-    HeaderRange {
-        offset: u32,
-        first: Vec<u8>,
-        last: Vec<u8>,
-    },
-    /// Matches if the destination port is in this range, inclusive.
-    Ports(u16, u16),
-    /// Matches at most this many packets per second.
-    Limit(u64),
-    /// Writes the packet to the kernel log with this prefix, and continues.
-    Log(String),
-    Accept,
-    /// Drops the packet without a reply.
-    Drop,
-    /// Rejects the packet with an error to the process: administratively prohibited.
-    Reject,
+impl Hook {
+    fn number(self) -> u32 {
+        match self {
+            Self::Prerouting | Self::Ingress => 0,
+            Self::Input => 1,
+            Self::Forward => 2,
+            Self::Output => 3,
+            Self::Postrouting => 4,
+        }
+    }
 }
 
-/// Packets of an established connection.
-pub(super) const ESTABLISHED: u32 = 1 << 1;
-/// Errors about such a connection.
-pub(super) const RELATED: u32 = 1 << 2;
+/// What a chain is for, and its priority among the chains of its hook.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ChainKind {
+    Filter(i32),
+    Nat(i32),
+}
+
+/// What happens to a packet at the end of a base chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChainPolicy {
+    Drop = 0,
+    Accept = 1,
+}
+
+/// A base chain.
+#[derive(Clone, Debug)]
+pub(super) struct Chain<'a> {
+    pub name: &'a str,
+    pub hook: Hook,
+    pub kind: ChainKind,
+    pub policy: ChainPolicy,
+    /// Interface of an ingress chain.
+    pub device: Option<&'a str>,
+}
 
 /// Makes a table with these chains, whose policy is drop, in the network namespace of the calling process, or replaces
 /// the rules of the existing chains.
 ///
 /// # Errors
 /// Returns the kernel's first error; nothing is changed then.
-pub(super) fn commit(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> io::Result<()> {
-    let batch = encode(table, chains);
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(NETFILTER))?;
-    // A batch is sent as a whole, whatever its size.
-    set_socket_send_buffer_size_force(&socket, batch.len() + SEND_ROOM)?;
-    sendto(&socket, &batch, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
-    let mut buffer = vec![0; 64 << 10];
-    // Only the last message asks for an acknowledgement. Errors come before it in any case.
-    let mut seen = 0;
-    while seen == 0 {
-        if !readable_by(&socket, Instant::now() + PATIENCE)? {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        let (length, _) = recv(&socket, &mut buffer[..], RecvFlags::empty())?;
-        seen += acknowledged(&buffer[..length])?;
+pub(super) fn replace_rules(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> io::Result<()> {
+    let mut batch = Batch::new(Family::Inet, table);
+    batch.make_table();
+    for (name, hook, _) in chains {
+        let (kind, policy) = (ChainKind::Filter(0), ChainPolicy::Drop);
+        batch.make_chain(&Chain { name, hook: *hook, kind, policy, device: None });
     }
-    Ok(())
+    chains.iter().for_each(|(name, ..)| batch.delete_rules(name));
+    for (name, _, rules) in chains {
+        rules.iter().for_each(|rule| batch.add_rule(name, rule));
+    }
+    batch.commit(&NetlinkSocket::netfilter()?)
 }
 
-/// Counts acknowledgements.
+/// Changes that come into force together or not at all.
+pub(super) struct Batch {
+    family: Family,
+    table: String,
+    /// Kind, flags, family and body of each message.
+    messages: Vec<(u16, u16, Family, Vec<u8>)>,
+    sets: u32,
+}
+
+impl Batch {
+    /// Returns an empty batch for a table.
+    pub(super) fn new(family: Family, table: &str) -> Self {
+        Self { family, table: table.to_owned(), messages: Vec::new(), sets: 0 }
+    }
+
+    /// Continues with a table of another family that has the same name.
+    pub(super) fn switch_to(&mut self, family: Family) {
+        self.family = family;
+    }
+
+    fn push(&mut self, kind: u16, flags: u16, body: Vec<u8>) {
+        self.messages.push((kind, flags, self.family, body));
+    }
+
+    /// Makes the table unless it exists.
+    pub(super) fn make_table(&mut self) {
+        self.push(NEW_TABLE, CREATE, text(1, &self.table));
+    }
+
+    /// Deletes the table with its content, if it exists.
+    pub(super) fn delete_table(&mut self) {
+        self.make_table(); // deleting what does not exist is an error
+        self.push(DELETE_TABLE, 0, text(1, &self.table));
+    }
+
+    /// Makes a base chain unless it exists.
+    pub(super) fn make_chain(&mut self, chain: &Chain<'_>) {
+        let (kind, priority) = match chain.kind {
+            ChainKind::Filter(priority) => ("filter", priority),
+            ChainKind::Nat(priority) => ("nat", priority),
+        };
+        let mut place = vec![number_be(1, chain.hook.number()), attribute(2, &priority.to_be_bytes())];
+        place.extend(chain.device.map(|device| text(3, device)));
+        let policy = number_be(5, chain.policy as u32);
+        let body = [text(1, &self.table), text(3, chain.name), nested(4, &place), policy, text(7, kind)].concat();
+        self.push(NEW_CHAIN, CREATE, body);
+    }
+
+    /// Deletes a chain with its rules.
+    pub(super) fn delete_chain(&mut self, chain: &str) {
+        self.delete_rules(chain);
+        self.push(DELETE_CHAIN, 0, [text(1, &self.table), text(3, chain)].concat());
+    }
+
+    /// Deletes all rules of a chain.
+    pub(super) fn delete_rules(&mut self, chain: &str) {
+        self.push(DELETE_RULE, 0, [text(1, &self.table), text(2, chain)].concat()); // no rule is named
+    }
+
+    /// Appends a rule to a chain.
+    pub(super) fn add_rule(&mut self, chain: &str, rule: &[Step]) {
+        let steps: Vec<Vec<u8>> = rule.iter().flat_map(expressions).map(|one| nested(1, &[one])).collect();
+        let body = [text(1, &self.table), text(2, chain), nested(4, &steps)].concat();
+        self.push(NEW_RULE, CREATE | APPEND, body);
+    }
+
+    /// Makes a set of the fields, or a map to values of these fields.
+    pub(super) fn make_set(&mut self, name: &str, fields: &[Field], values: Option<&[Field]>) {
+        const MAP: u32 = 8;
+        const TYPE_BITS: u32 = 6;
+        self.sets += 1;
+        let bytes = |fields: &[Field]| fields.iter().map(|field| field.registers() * 4).sum();
+        // The kernel does not use types, but `nft` prints them, and loads what it has printed.
+        let datatype = |fields: &[Field]| fields.iter().fold(0, |all, field| all << TYPE_BITS | field.datatype());
+        let flags = if values.is_some() { MAP } else { 0 };
+        let mut body = vec![text(1, &self.table), text(2, name), number_be(3, flags)];
+        body.extend([number_be(4, datatype(fields)), number_be(5, bytes(fields))]);
+        if let Some(values) = values {
+            body.extend([number_be(6, datatype(values)), number_be(7, bytes(values))]);
+        }
+        body.push(number_be(10, self.sets));
+        self.push(NEW_SET, CREATE, body.concat());
+    }
+
+    /// Adds an element to a set or map, unless it exists with the same value.
+    pub(super) fn add_element(&mut self, set: &str, key: &[u8], value: Option<&[u8]>) {
+        let body = self.element(set, key, value);
+        self.push(NEW_ELEMENT, CREATE, body);
+    }
+
+    /// Deletes an element that may exist with this value.
+    pub(super) fn delete_element(&mut self, set: &str, key: &[u8], value: Option<&[u8]>) {
+        self.add_element(set, key, value); // deleting what does not exist is an error
+        let body = self.element(set, key, None);
+        self.push(DELETE_ELEMENT, 0, body);
+    }
+
+    fn element(&self, set: &str, key: &[u8], value: Option<&[u8]>) -> Vec<u8> {
+        let mut parts = vec![nested(1, &[attribute(1, key)])];
+        parts.extend(value.map(|value| nested(2, &[attribute(1, value)])));
+        [text(1, &self.table), text(2, set), nested(3, &[nested(1, &parts)])].concat()
+    }
+
+    /// Commits the changes through a socket of [`NetlinkSocket::netfilter`], in its network namespace.
+    ///
+    /// # Errors
+    /// Returns the kernel's first error; nothing is changed then.
+    pub(super) fn commit(&self, socket: &NetlinkSocket) -> io::Result<()> {
+        if self.messages.is_empty() {
+            return Ok(());
+        }
+        socket.send(&self.encode())?;
+        // Only the last message asks for an acknowledgement. Errors come before it in any case.
+        socket.acknowledged(1)
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        const BEGIN: u16 = 0x10;
+        const END: u16 = 0x11;
+        let last = self.messages.len();
+        let mut batch = netfilter_message(BEGIN, 0, (0, 0, SUBSYSTEM), &[]);
+        for (sequence, (kind, flags, family, body)) in (1..).zip(&self.messages) {
+            let flags = if sequence as usize == last { flags | ACKNOWLEDGE } else { *flags };
+            let kind = SUBSYSTEM << 8 | kind;
+            batch.extend(netfilter_message(kind, flags, (sequence, *family as u8, 0), body));
+        }
+        batch.extend(netfilter_message(END, 0, (0, 0, SUBSYSTEM), &[]));
+        batch
+    }
+}
+
+/// A base chain of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FoundChain {
+    /// Family of the table, by nf_tables' number.
+    pub family: u8,
+    pub table: String,
+    pub name: String,
+    /// Number of the hook, if it is a base chain.
+    pub hook: Option<u32>,
+    /// True if the chain drops what no rule accepts.
+    pub drops: bool,
+}
+
+/// Returns all chains in the socket's network namespace.
 ///
 /// # Errors
-/// Returns the first error among them.
-fn acknowledged(mut bytes: &[u8]) -> io::Result<usize> {
-    const ERROR: u16 = 2;
-    let malformed = || io::Error::from(io::ErrorKind::InvalidData);
-    let mut count = 0;
-    while bytes.len() >= 20 {
-        let length = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
-        if u16::from_ne_bytes([bytes[4], bytes[5]]) == ERROR {
-            match i32::from_ne_bytes([bytes[16], bytes[17], bytes[18], bytes[19]]) {
-                0 => count += 1,
-                errno => return Err(io::Error::from_raw_os_error(-errno)),
+/// Returns an error if the kernel has no nf_tables.
+pub(super) fn chains(socket: &NetlinkSocket) -> io::Result<Vec<FoundChain>> {
+    let messages = socket.dump(&netfilter_message(SUBSYSTEM << 8 | GET_CHAIN, super::netlink::DUMP, (1, 0, 0), &[]))?;
+    let found = messages.iter().filter_map(|message| {
+        let family = *message.first()?;
+        let mut chain = FoundChain { family, table: String::new(), name: String::new(), hook: None, drops: false };
+        for (kind, value) in super::netlink::attributes(message.get(4..)?) {
+            match kind {
+                1 => chain.table = super::netlink::text_of(value),
+                3 => chain.name = super::netlink::text_of(value),
+                4 => {
+                    let hook = super::netlink::attributes(value).find(|(kind, _)| *kind == 1);
+                    chain.hook = hook.and_then(|(_, number)| Some(u32::from_be_bytes(number.try_into().ok()?)));
+                }
+                5 => chain.drops = value == [0, 0, 0, 0],
+                _ => {}
             }
         }
-        bytes = bytes.get(length.next_multiple_of(4).max(16)..).unwrap_or_default();
-    }
-    if bytes.is_empty() { Ok(count) } else { Err(malformed()) }
-}
-
-fn encode(table: &str, chains: &[(&str, Hook, Vec<Vec<Step>>)]) -> Vec<u8> {
-    const NEW_TABLE: u16 = 0;
-    const NEW_CHAIN: u16 = 3;
-    const NEW_RULE: u16 = 6;
-    const DELETE_RULE: u16 = 8;
-    let mut messages = vec![(NEW_TABLE, text(1, table))];
-    for (name, hook, _) in chains {
-        let number: u32 = match hook {
-            Hook::Forward => 2,
-            Hook::Output => 3,
-        };
-        let place = nested(4, &[number_be(1, number), number_be(2, 0)]);
-        let drop = number_be(5, 0);
-        messages.push((NEW_CHAIN, [text(1, table), text(3, name), place, drop, text(7, "filter")].concat()));
-    }
-    // Deletes all rules of the chain, because no rule is named.
-    messages.extend(chains.iter().map(|(name, ..)| (DELETE_RULE, [text(1, table), text(2, name)].concat())));
-    for (name, _, rules) in chains {
-        for rule in rules {
-            let steps: Vec<Vec<u8>> = rule.iter().flat_map(expressions).map(|one| nested(1, &[one])).collect();
-            messages.push((NEW_RULE, [text(1, table), text(2, name), nested(4, &steps)].concat()));
-        }
-    }
-    let last = messages.len();
-    let mut batch = message(0x10, 0, (0, 0, SUBSYSTEM), &[]);
-    for (sequence, (kind, body)) in (1..).zip(messages) {
-        let flags = if kind == DELETE_RULE { 0 } else { CREATE_APPEND };
-        let flags = if sequence as usize == last { flags | ACKNOWLEDGE } else { flags };
-        batch.extend(message(SUBSYSTEM << 8 | kind, flags, (sequence, INET, 0), &body));
-    }
-    batch.extend(message(0x11, 0, (0, 0, SUBSYSTEM), &[]));
-    batch
-}
-
-fn message(kind: u16, flags: u16, (sequence, family, resource): (u32, u8, u16), body: &[u8]) -> Vec<u8> {
-    const REQUEST: u16 = 0x1;
-    let flags = REQUEST | flags;
-    let length = 20 + body.len() as u32;
-    let mut bytes = Vec::with_capacity(length as usize);
-    bytes.extend(length.to_ne_bytes());
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(flags.to_ne_bytes());
-    bytes.extend(sequence.to_ne_bytes());
-    bytes.extend(0u32.to_ne_bytes());
-    bytes.extend([family, 0]);
-    bytes.extend(resource.to_be_bytes());
-    bytes.extend(body);
-    bytes
-}
-
-fn expressions(step: &Step) -> Vec<Vec<u8>> {
-    const EQUAL: u32 = 0;
-    const UNEQUAL: u32 = 1;
-    const AT_MOST: u32 = 3;
-    const AT_LEAST: u32 = 5;
-    let compare = |operator, value: &[u8]| {
-        expression("cmp", &[number_be(1, REGISTER), number_be(2, operator), nested(3, &[attribute(1, value)])])
-    };
-    let meta = |key: u32, value: &[u8]| {
-        vec![expression("meta", &[number_be(1, REGISTER), number_be(2, key)]), compare(EQUAL, value)]
-    };
-    let load = |base: u32, offset: u32, length: u32| {
-        expression("payload", &[number_be(1, REGISTER), number_be(2, base), number_be(3, offset), number_be(4, length)])
-    };
-    let mask = |mask: &[u8]| {
-        let zero = vec![0; mask.len()];
-        let bits = [nested(4, &[attribute(1, mask)]), nested(5, &[attribute(1, &zero)])].concat();
-        let length = number_be(3, mask.len() as u32);
-        expression("bitwise", &[number_be(1, REGISTER), number_be(2, REGISTER), length, bits])
-    };
-    let between = |load: Vec<u8>, first: &[u8], last: &[u8]| {
-        if first == last {
-            return vec![load, compare(EQUAL, first)];
-        }
-        vec![load, compare(AT_LEAST, first), compare(AT_MOST, last)]
-    };
-    let verdict = |code: u32| {
-        let verdict = nested(2, &[nested(2, &[number_be(1, code)])]);
-        vec![expression("immediate", &[number_be(1, 0), verdict])]
-    };
-    match step {
-        Step::Interface(index) => meta(5, &index.to_ne_bytes()),
-        Step::Family(family) => meta(15, &[*family]),
-        Step::Transport(protocol) => meta(16, &[*protocol]),
-        Step::State(bits) => vec![
-            expression("ct", &[number_be(1, REGISTER), number_be(2, 0)]),
-            mask(&bits.to_ne_bytes()),
-            compare(UNEQUAL, &0u32.to_ne_bytes()),
-        ],
-        Step::Header { offset, value, mask: bits } => {
-            let masked: Vec<u8> = value.iter().zip(bits).map(|(value, bit)| value & bit).collect();
-            vec![load(1, *offset, value.len() as u32), mask(bits), compare(EQUAL, &masked)]
-        }
-        Step::Kind(kind) => vec![load(2, 0, 1), compare(EQUAL, &[*kind])],
-        Step::Code(code) => vec![load(2, 1, 1), compare(EQUAL, &[*code])],
-        Step::HeaderRange { offset, first, last } => between(load(1, *offset, first.len() as u32), first, last),
-        Step::Ports(first, last) => between(load(2, 2, 2), &first.to_be_bytes(), &last.to_be_bytes()),
-        Step::Limit(a_second) => {
-            let (rate, unit) = (attribute(1, &a_second.to_be_bytes()), attribute(2, &1u64.to_be_bytes()));
-            vec![expression("limit", &[rate, unit, number_be(3, BURST), number_be(4, 0), number_be(5, 0)])]
-        }
-        Step::Log(prefix) => vec![expression("log", &[text(2, prefix)])],
-        Step::Accept => verdict(1),
-        Step::Drop => verdict(0),
-        // Works for both families: administratively prohibited.
-        Step::Reject => vec![expression("reject", &[number_be(1, 2), attribute(2, &[3])])],
-    }
-}
-
-fn expression(name: &str, parts: &[Vec<u8>]) -> Vec<u8> {
-    [text(1, name), nested(2, parts)].concat()
-}
-
-/// Encodes an attribute, padded to four bytes.
-fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-    let length = 4 + value.len() as u16;
-    let mut bytes = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat();
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
-}
-
-fn nested(kind: u16, parts: &[Vec<u8>]) -> Vec<u8> {
-    attribute(kind | NESTED, &parts.concat())
-}
-
-fn text(kind: u16, text: &str) -> Vec<u8> {
-    attribute(kind, &[text.as_bytes(), &[0]].concat())
-}
-
-fn number_be(kind: u16, number: u32) -> Vec<u8> {
-    attribute(kind, &number.to_be_bytes())
+        Some(chain)
+    });
+    Ok(found.collect())
 }
 
 #[cfg(test)]
@@ -267,19 +288,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attributes_are_filled_up() {
-        assert_eq!(attribute(7, b"ab"), [&6u16.to_ne_bytes()[..], &7u16.to_ne_bytes(), b"ab\0\0"].concat());
-        assert_eq!(number_be(1, 3), [&8u16.to_ne_bytes()[..], &1u16.to_ne_bytes(), &[0, 0, 0, 3]].concat());
-    }
-
-    #[test]
     fn a_batch_is_a_sequence_of_whole_messages() {
-        let rules = vec![
-            vec![Step::Interface(1), Step::Accept],
+        let rules = [vec![Step::Interface(1), Step::Accept],
             vec![Step::Header { offset: 16, value: vec![10, 1, 0, 5], mask: vec![255, 255, 0, 0] }, Step::Accept],
-            vec![Step::Reject],
-        ];
-        let batch = encode("t", &[("output", Hook::Output, rules), ("forward", Hook::Forward, Vec::new())]);
+            vec![Step::Reject]];
+        let mut batch = Batch::new(Family::Inet, "t");
+        batch.make_table();
+        for (name, hook) in [("output", Hook::Output), ("forward", Hook::Forward)] {
+            let (kind, policy) = (ChainKind::Filter(0), ChainPolicy::Drop);
+            batch.make_chain(&Chain { name, hook, kind, policy, device: None });
+        }
+        ["output", "forward"].iter().for_each(|name| batch.delete_rules(name));
+        rules.iter().for_each(|rule| batch.add_rule("output", rule));
+        let batch = batch.encode();
         let mut rest = &batch[..];
         let (mut kinds, mut acknowledged) = (Vec::new(), Vec::new());
         while !rest.is_empty() {
@@ -290,19 +311,5 @@ mod tests {
         }
         assert_eq!(kinds, [0x10, 0xa00, 0xa03, 0xa03, 0xa08, 0xa08, 0xa06, 0xa06, 0xa06, 0x11]);
         assert_eq!(acknowledged, [false, false, false, false, false, false, false, false, true, false]);
-    }
-
-    #[test]
-    fn refusals_are_found_among_acknowledgements() {
-        let answer = |errno: i32| {
-            let mut bytes = message(2, 0, (0, 0, 0), &[0; 16]);
-            bytes[16..20].copy_from_slice(&errno.to_ne_bytes());
-            bytes
-        };
-        assert_eq!(acknowledged(&[answer(0), answer(0)].concat()).unwrap(), 2);
-        let refused = acknowledged(&[answer(0), answer(-libc::EPERM)].concat()).unwrap_err();
-        assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
-        assert!(acknowledged(&[1, 2, 3]).is_err());
-        assert_eq!(acknowledged(&[0; 20]).map_err(|error| error.kind()), Err(io::ErrorKind::InvalidData), "no length");
     }
 }

@@ -7,11 +7,14 @@ use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
 
-use executor_core::cni::Attachment;
+use executor_core::cni::{Addresses, Attachment, Capabilities};
 use executor_core::ident::ContainerId;
 use executor_sys::replace::Replacement;
 use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use super::attachment::BridgeAttachment;
 use crate::files;
 use crate::host::Host;
 
@@ -19,7 +22,53 @@ use crate::host::Host;
 const BYTES_MAX: u64 = 8 << 20;
 const ENDING: &str = ".json";
 
-fn dir(host: &Host) -> PathBuf {
+/// A container that is, or may be, attached to a network.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(super) enum Stored {
+    /// To a built-in bridge network.
+    Bridge(BridgeAttachment),
+    /// To a network of CNI plugins.
+    Cni(Attachment),
+}
+
+impl Stored {
+    /// Returns the name of the network.
+    pub(super) fn network(&self) -> &str {
+        match self {
+            Self::Bridge(attachment) => &attachment.network,
+            Self::Cni(attachment) => &attachment.network.name,
+        }
+    }
+
+    /// Returns the addresses and name servers of the container.
+    ///
+    /// # Errors
+    /// Returns a description of the fault in the plugins' result.
+    pub(super) fn addresses(&self) -> Result<Addresses, String> {
+        match self {
+            Self::Bridge(attachment) => Ok(attachment.addresses()),
+            Self::Cni(attachment) => Addresses::parse(attachment.result.as_ref().unwrap_or(&Value::Null)),
+        }
+    }
+
+    fn asked(&self) -> &Capabilities {
+        match self {
+            Self::Bridge(attachment) => &attachment.asked,
+            Self::Cni(attachment) => &attachment.asked,
+        }
+    }
+}
+
+/// Whether a record must survive a power failure.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Durability {
+    Synced,
+    Unsynced,
+}
+
+/// Returns the directory of the records.
+pub(super) fn dir(host: &Host) -> PathBuf {
     host.state_dir.join("networks")
 }
 
@@ -31,39 +80,52 @@ pub(super) fn make_dir(host: &Host) -> io::Result<()> {
     files::ensure_dir(&dir(host), 0o700)
 }
 
+/// Returns a lock on the network data, held until it is dropped.
+///
+/// # Errors
+/// Returns the error of the disk.
+pub(super) fn lock(host: &Host) -> io::Result<File> {
+    let lock = File::open(dir(host))?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    Ok(lock)
+}
+
 /// Checks whether a requested port already belongs to another container. Returns a lock that excludes other checks
 /// until it is dropped.
 ///
 /// # Errors
 /// Returns the error of the disk.
-pub(super) fn check_ports(host: &Host, own: &Attachment) -> io::Result<Result<File, (String, ContainerId)>> {
-    let lock = File::open(dir(host))?;
-    flock(&lock, FlockOperation::LockExclusive)?;
-    for id in ids(host).into_iter().filter(|id| *id != own.id) {
+pub(super) fn check_ports(
+    host: &Host,
+    own: &ContainerId,
+    asked: &Capabilities,
+) -> io::Result<Result<File, (String, ContainerId)>> {
+    let lock = lock(host)?;
+    for id in ids(host).into_iter().filter(|id| id != own) {
         // A record that cannot be read is about to be removed.
         let other = read(host, &id).ok().flatten();
-        if let Some(port) = other.and_then(|other| own.asked.published_by_both(&other.asked)) {
+        if let Some(port) = other.and_then(|other| asked.published_by_both(other.asked())) {
             return Ok(Err((port, id)));
         }
     }
     Ok(Ok(lock))
 }
 
-/// Writes a record for the first time and syncs it, because plugins' own data may survive a reboot as well.
-pub(super) fn write_first(host: &Host, attachment: &Attachment) -> io::Result<()> {
-    Replacement::from_path(&path(host, &attachment.id)).durable().write(&serde_json::to_vec(attachment)?).map(drop)
-}
-
 /// Writes a record, replacing the previous one.
-pub(super) fn write(host: &Host, attachment: &Attachment) -> io::Result<()> {
-    Replacement::from_path(&path(host, &attachment.id)).write(&serde_json::to_vec(attachment)?).map(drop)
+pub(super) fn write(host: &Host, id: &ContainerId, stored: &Stored, durability: Durability) -> io::Result<()> {
+    let path = path(host, id);
+    let mut replacement = Replacement::from_path(&path);
+    if durability == Durability::Synced {
+        replacement = replacement.durable();
+    }
+    replacement.write(&serde_json::to_vec(stored)?).map(drop)
 }
 
 /// Reads a record; `None` if the container is on no network.
-pub(super) fn read(host: &Host, id: &ContainerId) -> io::Result<Option<Attachment>> {
+pub(super) fn read(host: &Host, id: &ContainerId) -> io::Result<Option<Stored>> {
     match files::read_json(&path(host, id), BYTES_MAX) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        attachment => attachment.map(Some),
+        stored => stored.map(Some),
     }
 }
 

@@ -6,15 +6,13 @@
 //! user namespace, which can change only the container's own settings.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
 
 use executor_core::plan::Plan;
-use executor_sys::mount::{Follow, open_in_root};
-use rustix::fs::{Mode, OFlags};
 
 use super::helper::HelperFailure;
+use crate::sysctl;
 
 /// Lowest port that any user may listen on in the container's own network namespace. Common engines set the same,
 /// because no other process has these ports there.
@@ -57,9 +55,7 @@ impl<'a> Settings<'a> {
 }
 
 fn set(proc: BorrowedFd<'_>, name: &str, value: &str) -> io::Result<()> {
-    let path: PathBuf = Path::new("sys").join(name.replace('.', "/"));
-    let file = open_in_root(proc, &path, OFlags::WRONLY, Mode::empty(), Follow::NoLinks)?;
-    std::fs::File::from(file).write_all(value.as_bytes())
+    sysctl::write(proc, &name.replace('.', "/"), value)
 }
 
 /// Prefix of the failure of a sysctl.

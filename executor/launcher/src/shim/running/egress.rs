@@ -2,7 +2,7 @@
 //!
 //! If they cannot be recorded, the old rules are restored, so that the record matches the rules in force.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
 use executor_core::lifecycle::State;
@@ -27,9 +27,9 @@ pub(crate) fn execute(host: &Host, ready: &mut Ready, fds: Vec<OwnedFd>) -> Resu
     let record = evaluate(host, &ready.record, fds)?;
     keep_records(ready, &record)?;
     let plan = &record.plan;
-    network::replace_egress(host, plan)?;
+    network::replace_egress(host, ready.container.pidfd().as_fd(), plan)?;
     if let Err(error) = ready.remains.dirs.write_record(&record) {
-        if let Err(refused) = network::replace_egress(host, &ready.record.plan) {
+        if let Err(refused) = network::replace_egress(host, ready.container.pidfd().as_fd(), &ready.record.plan) {
             let why = format_args!("the old egress rules could not be restored: {}", refused.message);
             log::line(Level::Error, plan.id.as_str(), why);
         }

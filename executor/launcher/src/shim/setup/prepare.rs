@@ -66,8 +66,16 @@ pub(crate) fn prepare(
         Ok(admitted) => (admitted.dirs.clone(), admitted.record.cgroup.clone()),
         Err(_) => (Dirs::nowhere(), PathBuf::new()),
     };
-    let remains =
-        Remains { by: SHIM, dirs, cgroup, volumes: Vec::new(), inputs, rotated: Rotated::default(), views: Vec::new() };
+    let remains = Remains {
+        by: SHIM,
+        dirs,
+        cgroup,
+        volumes: Vec::new(),
+        inputs,
+        rotated: Rotated::default(),
+        views: Vec::new(),
+        on_network: true,
+    };
     let mut site = Undo { init: admitted.as_ref().ok().and_then(|admitted| admitted.warm.as_ref()).and(init), remains };
     let admitted = match admitted {
         Ok(admitted) => admitted,

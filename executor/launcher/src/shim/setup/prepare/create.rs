@@ -1,6 +1,6 @@
 //! Stage 4: init of the container, which waits to be started on its network.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -161,7 +161,7 @@ impl Assembled {
         drop(ids);
         site.init = Some(container.pid());
         host_options::set(host, &record.plan.host_options, &record.cgroup, container.pid())?;
-        let network = network::attach(host, &record, container.pid())?;
+        let network = network::attach(host, &record, (container.pid(), container.pidfd().as_fd()))?;
         warnings.extend(network::log_warning(&record.plan));
         if !tree.has_names() {
             let contents = match &pod {

@@ -21,9 +21,9 @@ use rustix::fs::{MemfdFlags, OFlags, fcntl_setfl, memfd_create};
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde_json::{Value, json};
 
-use super::KILL_PATIENCE;
 use crate::errors::plain;
 use crate::host::Host;
+use crate::network::KILL_PATIENCE;
 
 /// Longest answer, in bytes.
 const ANSWER_MAX: usize = 1 << 20;
@@ -34,7 +34,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 /// Failure of a call.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Fault {
+pub(in crate::network) enum Fault {
     /// No plugin directory contains it.
     #[error("there is no such program in {0}")]
     Missing(String),

@@ -15,7 +15,7 @@ const ENTRIES_MAX: usize = 1000;
 ///
 /// # Errors
 /// Returns an error if there is no such network, with the unreadable files, any of which may define it.
-pub(super) fn find(dir: &Path, name: &str) -> Result<CniNetwork, String> {
+pub(in crate::network) fn find(dir: &Path, name: &str) -> Result<CniNetwork, String> {
     let shown = dir.display();
     let mut faulty = Vec::new();
     for file in names(dir).map_err(|error| format!("{shown}: {}", plain(&error)))? {
@@ -34,6 +34,11 @@ pub(super) fn find(dir: &Path, name: &str) -> Result<CniNetwork, String> {
     };
     let what = if name.is_empty() { "no network".to_owned() } else { format!("no network `{name}`") };
     Err(format!("{what} is configured in {shown}{faulty}"))
+}
+
+/// Returns true if no network is configured.
+pub(in crate::network) fn is_empty(dir: &Path) -> bool {
+    names(dir).is_ok_and(|names| names.is_empty())
 }
 
 fn names(dir: &Path) -> io::Result<Vec<String>> {

@@ -1,0 +1,369 @@
+//! Built-in bridge networks. No program is started: links are made by route netlink, rules by nf_tables.
+//!
+//! ```text
+//! attach   store      the record for detaching is on disk before anything happens          (../store.rs)
+//!          pool       addresses are leased                                                 (pool.rs)
+//!          make       the bridge and its tables, if they do not exist                      (link.rs, rules.rs)
+//!          rules      what the container may send, and its published ports                 (rules.rs)
+//!          link       a pair of interfaces, addresses and routes                           (link.rs)
+//! detach   rules and interface are removed, tracked connections are forgotten              (conntrack.rs)
+//!          then the lease ends, then the record is removed
+//! ```
+//! Records and leases are not synced to disk: what they describe does not survive the kernel either.
+
+mod conntrack;
+mod link;
+mod pool;
+mod rules;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use executor_core::bridge::BridgeNetwork;
+use executor_core::cni::{Addresses, Capabilities};
+use executor_core::plan::Protocol;
+use executor_core::record::ContainerRecord;
+use executor_sys::{identity, process};
+use sha2::{Digest, Sha256};
+
+use super::attachment::{BridgeAttachment, hardware};
+use super::netlink::NetlinkSocket;
+use super::ports::Reserved;
+use super::store::{Durability, Stored};
+use super::{Trouble, nft, store};
+use crate::host::Host;
+use crate::log::{self, Level};
+use crate::sysctl;
+
+/// Prefix of the names of ports of bridges, and hexadecimal digits that distinguish bridges. With the number of
+/// the container's addresses the name has at most 15 bytes, as the kernel demands.
+const DEVICE_PREFIX: &str = "ex";
+const DEVICE_DIGITS: usize = 6;
+/// Longest description of an interface, by the kernel.
+const ALIAS_MAX: usize = 255;
+/// Settings of a container's interfaces, set before they exist: no routes by advertisement, addresses that are used at
+/// once, a link-local address that is derived from the hardware address.
+const INSIDE: [(&str, &str); 3] = [
+    ("net/ipv6/conf/default/accept_ra", "0"),
+    ("net/ipv6/conf/default/accept_dad", "0"),
+    ("net/ipv6/conf/default/addr_gen_mode", "0"),
+];
+
+/// Attaches a container to a network. `init` is a pidfd of its init, which waits in its network namespace.
+///
+/// # Errors
+/// Returns the failure. What was done is undone by [`detach`].
+pub(super) fn attach(
+    host: &Host,
+    record: &ContainerRecord,
+    network: &BridgeNetwork,
+    asked: Capabilities,
+    init: BorrowedFd<'_>,
+) -> Result<(Addresses, Reserved), Trouble> {
+    let system = |what: &'static str| move |error: io::Error| Trouble::System(what, error);
+    let id = &record.plan.id;
+    let ports = &record.plan.connectivity.ports;
+    let lock = match ports.is_empty() {
+        true => None,
+        false => {
+            let checked = store::check_ports(host, id, &asked).map_err(system("state directory"))?;
+            Some(checked.map_err(|(port, other)| Trouble::Port(port, other))?)
+        }
+    };
+    let reserved = Reserved::from_ports(ports)?;
+    let attachment = lease(host, record, network, asked)?;
+    drop(lock);
+    let bridge = match link::find(&network.interface).map_err(system("interface of the network"))? {
+        Some(found) if found.is_up && found.alias == alias(host, network) => found,
+        _ => make(host, network)?,
+    };
+    match rules::add(&attachment) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            make(host, network)?; // the tables were deleted, for example by `nft flush ruleset`
+        }
+        added => added.map_err(Trouble::Rules)?,
+    }
+    let inside = process::within_network(init, || {
+        for (name, value) in INSIDE {
+            write_setting(host, name, value)?;
+        }
+        Ok((NetlinkSocket::route()?, File::open("/proc/thread-self/ns/net")?))
+    });
+    let (inside, namespace) = inside.map_err(system("network namespace"))?;
+    let pair = link::Pair {
+        name: &attachment.device,
+        bridge: bridge.index,
+        mtu: bridge.mtu,
+        hardware: attachment.hardware(),
+        namespace: namespace.as_fd(),
+        hairpin: !ports.is_empty(),
+    };
+    let made = match pair.make() {
+        // The lease is this container's: a damaged record has left the interface.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            link::remove(&attachment.device).and_then(|()| pair.make())
+        }
+        made => made,
+    };
+    made.map_err(system("interface of the container"))?;
+    link::configure_inside(&inside, &attachment.addresses, &network.gateways())
+        .map_err(system("addresses of the container"))?;
+    if !ports.is_empty() {
+        if let Some(alias) = network.loopback_alias() {
+            rules::answer_loopback(&attachment, alias).map_err(Trouble::Rules)?;
+        }
+        for port in ports.iter().filter(|port| port.protocol == Protocol::Udp) {
+            conntrack::forget_udp_port(host, port.host_port).map_err(system("tracked connections"))?;
+        }
+    }
+    Ok((attachment.addresses(), reserved))
+}
+
+/// Leases addresses and writes the record of a container.
+fn lease(
+    host: &Host,
+    record: &ContainerRecord,
+    network: &BridgeNetwork,
+    asked: Capabilities,
+) -> Result<BridgeAttachment, Trouble> {
+    let id = &record.plan.id;
+    let mut attachment = BridgeAttachment {
+        id: id.clone(),
+        boot_id: record.shim.boot_id.clone(),
+        network: network.name.clone(),
+        interface: network.interface.clone(),
+        device: String::new(),
+        number: 0,
+        addresses: Vec::new(),
+        gateways: network.gateways().iter().map(|gateway| gateway.ip).collect(),
+        ports: record.plan.connectivity.ports.clone(),
+        asked,
+    };
+    let numbers = network.numbers();
+    pool::make_dir(host, &network.name)
+        .and_then(|()| {
+            pool::lease(host, &network.name, &numbers, id.as_str(), |number| {
+                attachment.number = number;
+                attachment.device = format!("{}{number:x}", device_prefix(&network.interface));
+                attachment.addresses = network.addresses(number);
+                store::write(host, id, &Stored::Bridge(attachment.clone()), Durability::Unsynced)
+            })
+        })
+        .map_err(|error| Trouble::System("state directory", error))?
+        .ok_or_else(|| Trouble::Full(numbers.end() - numbers.start() + 1))?;
+    Ok(attachment)
+}
+
+/// Returns how the names of a bridge's ports begin.
+fn device_prefix(interface: &str) -> String {
+    format!("{DEVICE_PREFIX}{}", &hex::encode(Sha256::digest(interface))[..DEVICE_DIGITS])
+}
+
+/// Detaches a container. After an error a later call tries again.
+///
+/// # Errors
+/// Returns a description of the failure.
+pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), String> {
+    let failed = |what: &'static str| {
+        move |error: io::Error| format!("network `{}`: {what}: {}", attachment.network, crate::errors::plain(&error))
+    };
+    if identity::boot_id().is_ok_and(|boot| boot == attachment.boot_id)
+        // Only with the lease may anything have been made.
+        && pool::owner(host, &attachment.network, attachment.number)
+            .map_err(failed("state directory"))?
+            .is_some_and(|owner| owner == attachment.id.as_str())
+    {
+        link::remove(&attachment.device).map_err(failed("interface of the container"))?;
+        match rules::delete(attachment) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {} // the tables were deleted
+            deleted => deleted.map_err(failed("nf_tables"))?,
+        }
+        if !attachment.ports.is_empty() {
+            rules::forget_loopback(attachment).map_err(failed("nf_tables"))?;
+        }
+        for address in &attachment.addresses {
+            conntrack::forget_address(host, address.ip).map_err(failed("tracked connections"))?;
+        }
+    }
+    pool::release(host, &attachment.network, attachment.number, attachment.id.as_str())
+        .and_then(|()| store::remove(host, &attachment.id))
+        .map_err(failed("state directory"))
+}
+
+/// Makes the bridge of a network and its tables, or mends them, and returns the bridge.
+fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Trouble> {
+    let system = |what: &'static str| move |error: io::Error| Trouble::System(what, error);
+    let _lock = store::lock(host).map_err(system("state directory"))?;
+    let (name, alias) = (&network.interface, alias(host, network));
+    let found = link::find(name).map_err(system("interface of the network"))?;
+    if found.as_ref().is_some_and(|found| found.alias != alias || !found.is_bridge) {
+        return Err(Trouble::ForeignInterface(name.clone(), network.name.clone()));
+    }
+    let containers = attachments(host, &network.name);
+    if found.is_none() {
+        let routes = link::routes().map_err(system("routes of the host"))?;
+        for pool in network.pools() {
+            if let Some(route) = link::overlapping(&routes, pool, 0) {
+                let (key, interface) =
+                    (if pool.addr().is_ipv4() { "ipv4" } else { "ipv6" }, link::interface_name(route.interface));
+                return Err(Trouble::Overlap {
+                    pool,
+                    route: route.destination,
+                    interface,
+                    key: format!("networks.{}.{key}", network.name),
+                });
+            }
+        }
+        let mtu = match network.mtu {
+            Some(mtu) => mtu,
+            None => link::uplink_mtu(&routes).map_err(system("routes of the host"))?,
+        };
+        let gateways = network.gateways();
+        let index = link::make_bridge(name, &alias, mtu, (hardware(&gateways), &gateways))
+            .map_err(system("interface of the network"))?;
+        set_up(host, network, index).map_err(system("interface of the network"))?;
+        for container in &containers {
+            if let Err(error) = link::attach_port(&container.device, index)
+                && error.raw_os_error() != Some(libc::ENODEV)
+            {
+                let why = format_args!("its port of the bridge {name} cannot be attached again: {error}");
+                log::line(Level::Error, container.id.as_str(), why);
+            }
+        }
+        for warning in warnings(host, network) {
+            log::line(Level::Warning, "", format_args!("network `{}`: {warning}", network.name));
+        }
+    } else if found.is_some_and(|found| !found.is_up) {
+        link::set_up(name).map_err(system("interface of the network"))?;
+    }
+    rules::replace(network, &containers).map_err(Trouble::Rules)?;
+    for container in containers.iter().filter(|container| !container.ports.is_empty()) {
+        let exists = link::find(&container.device).map_err(system("interface of the container"))?.is_some();
+        if let Some(alias) = network.loopback_alias().filter(|_| exists) {
+            rules::answer_loopback(container, alias).map_err(Trouble::Rules)?;
+        }
+    }
+    let made = link::find(name).map_err(system("interface of the network"))?;
+    made.ok_or_else(|| Trouble::System("interface of the network", io::ErrorKind::NotFound.into()))
+}
+
+/// Sets up a new bridge.
+fn set_up(host: &Host, network: &BridgeNetwork, index: u32) -> io::Result<()> {
+    let name = &network.interface;
+    // Containers do not advertise routes to the host.
+    write_setting(host, &format!("net/ipv6/conf/{name}/accept_ra"), "0")?;
+    // Connections from 127.0.0.1 to published ports leave through the bridge; its ports send nothing to 127.0.0.0/8.
+    write_setting(host, &format!("net/ipv4/conf/{name}/route_localnet"), "1")?;
+    if let Some(alias) = network.loopback_alias() {
+        link::add_deprecated(index, alias)?;
+    }
+    Ok(())
+}
+
+/// Returns what on this host keeps packets of a network from other hosts.
+fn warnings(host: &Host, network: &BridgeNetwork) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (name, has) in
+        [("net.ipv4.ip_forward", network.ipv4.is_some()), ("net.ipv6.conf.all.forwarding", network.ipv6.is_some())]
+    {
+        if has && sysctl::read(host.proc.as_fd(), &name.replace('.', "/")).is_ok_and(|value| value.trim() == "0") {
+            warnings.push(format!("{name} is 0, so containers reach only this host and each other; set it to 1"));
+        }
+    }
+    const FORWARD: u32 = 2;
+    let chains = NetlinkSocket::netfilter().and_then(|socket| nft::chains(&socket)).unwrap_or_default();
+    for chain in chains {
+        let forwards = chain.drops && chain.hook == Some(FORWARD);
+        let family = match chain.family {
+            1 => "inet",
+            2 => "ip",
+            10 => "ip6",
+            _ => continue,
+        };
+        if forwards {
+            let (table, name, interface) = (chain.table, chain.name, &network.interface);
+            warnings.push(format!(
+                "chain {name} of the nf_tables table `{family} {table}` drops forwarded packets that none of its rules \
+                 accepts; let it accept those from and to interface {interface}"
+            ));
+        }
+    }
+    warnings
+}
+
+/// Returns the description by which this executor recognizes the interface of a network.
+fn alias(host: &Host, network: &BridgeNetwork) -> String {
+    let mut alias = format!("executor network {} of {}", network.name, host.state_dir.display());
+    alias.truncate(alias.floor_char_boundary(ALIAS_MAX));
+    alias
+}
+
+/// Returns the containers on a network.
+fn attachments(host: &Host, network: &str) -> Vec<BridgeAttachment> {
+    let stored = store::ids(host).into_iter().filter_map(|id| store::read(host, &id).ok().flatten());
+    let on_it = stored.filter_map(|stored| match stored {
+        Stored::Bridge(attachment) if attachment.network == network => Some(attachment),
+        _ => None,
+    });
+    on_it.collect()
+}
+
+/// Ends leases without a container, makes tables anew for the containers that are left, and removes what networks
+/// without containers have.
+pub(super) fn sweep(host: &Host) {
+    let failed = |network: &str, why: &dyn std::fmt::Display| {
+        log::line(Level::Error, "", format_args!("network `{network}`: {why}"));
+    };
+    let ids: BTreeSet<String> = store::ids(host).iter().map(ToString::to_string).collect();
+    for network in pool::networks(host) {
+        for (number, owner) in pool::leases(host, &network).unwrap_or_default() {
+            if !ids.contains(&owner)
+                && let Err(error) = pool::release(host, &network, number, &owner)
+            {
+                failed(&network, &error);
+            }
+        }
+        match host.networks.get(&network).filter(|_| !attachments(host, &network).is_empty()) {
+            Some(configured) => {
+                if let Err(trouble) = make(host, configured) {
+                    failed(&network, &trouble);
+                }
+            }
+            None => remove_unused(host, &network),
+        }
+    }
+}
+
+/// Removes the interfaces and tables of networks that have no container.
+pub(super) fn remove_all_unused(host: &Host) {
+    for network in pool::networks(host) {
+        remove_unused(host, &network);
+    }
+}
+
+fn remove_unused(host: &Host, network: &str) {
+    let Ok(_lock) = store::lock(host) else { return };
+    let Some(configured) = host.networks.get(network) else { return };
+    if !attachments(host, network).is_empty() {
+        return;
+    }
+    let removed = match link::find(&configured.interface) {
+        Ok(Some(found)) if found.alias == alias(host, configured) => {
+            rules::remove(&configured.interface).and_then(|()| link::remove(&configured.interface))
+        }
+        found => found.map(drop),
+    };
+    if let Err(error) = removed {
+        log::line(Level::Error, "", format_args!("network `{network}` cannot be removed: {error}"));
+    }
+}
+
+/// Writes a setting of the calling process's network namespace, if the kernel has it: it may have no IPv6.
+fn write_setting(host: &Host, path: &str, value: &str) -> io::Result<()> {
+    match sysctl::write(host.proc.as_fd(), path, value) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        written => written,
+    }
+}

@@ -1,0 +1,110 @@
+//! Entries of the kernel's connection tracking that outlive a container: packets of the same flow would reach the next
+//! container with the address, or not reach the next container with the port.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd as _;
+
+use crate::host::Host;
+use crate::network::netlink::{
+    ACKNOWLEDGE, DUMP, NETFILTER_SUBSYSTEM_CONNTRACK as SUBSYSTEM, NetlinkSocket, attribute, attributes, nested,
+    netfilter_message,
+};
+use crate::network::nft::{IPV4, IPV6};
+use crate::sysctl;
+
+const GET: u16 = 1;
+const DELETE: u16 = 2;
+/// Attributes of an entry.
+const ORIGINAL: u16 = 1;
+const REPLY: u16 = 2;
+const ID: u16 = 12;
+const ZONE: u16 = 18;
+const FILTER: u16 = 25;
+/// Attributes of a tuple.
+const ADDRESSES: u16 = 1;
+const PROTOCOL: u16 = 2;
+const DESTINATION_PORT: u16 = 3;
+/// Flags of a filter: what it compares.
+const BY_SOURCE: u32 = 1;
+const BY_PROTOCOL: u32 = 1 << 3;
+const BY_DESTINATION_PORT: u32 = 1 << 5;
+const UDP: u8 = 17;
+/// Attempts if the table changes while it is read.
+const ATTEMPTS: u32 = 5;
+
+/// Deletes the entries of connections from or to a container's address.
+///
+/// # Errors
+/// Returns the error of the kernel.
+pub(super) fn forget_address(host: &Host, ip: IpAddr) -> io::Result<()> {
+    if is_empty(host) {
+        return Ok(());
+    }
+    let (family, octets, source) = match ip {
+        IpAddr::V4(ip) => (IPV4, ip.octets().to_vec(), 1),
+        IpAddr::V6(ip) => (IPV6, ip.octets().to_vec(), 3),
+    };
+    let addresses = nested(ADDRESSES, &[attribute(source, &octets)]);
+    // The container answers: it is the source of the reply.
+    for (tuple, original, reply) in [(ORIGINAL, BY_SOURCE, 0), (REPLY, 0, BY_SOURCE)] {
+        forget(family, &[nested(tuple, std::slice::from_ref(&addresses)), filter(original, reply)].concat())?;
+    }
+    Ok(())
+}
+
+/// Deletes the entries of UDP flows to a port of the host, which would not be translated.
+///
+/// # Errors
+/// Returns the error of the kernel.
+pub(super) fn forget_udp_port(host: &Host, port: u16) -> io::Result<()> {
+    if is_empty(host) {
+        return Ok(());
+    }
+    let to = nested(PROTOCOL, &[attribute(1, &[UDP]), attribute(DESTINATION_PORT, &port.to_be_bytes())]);
+    for family in [IPV4, IPV6] {
+        let to = nested(ORIGINAL, std::slice::from_ref(&to));
+        forget(family, &[to, filter(BY_PROTOCOL | BY_DESTINATION_PORT, 0)].concat())?;
+    }
+    Ok(())
+}
+
+fn filter(original: u32, reply: u32) -> Vec<u8> {
+    // Both numbers are in the byte order of the host.
+    nested(FILTER, &[attribute(1, &original.to_ne_bytes()), attribute(2, &reply.to_ne_bytes())])
+}
+
+/// Returns true if the kernel tracks no connection.
+fn is_empty(host: &Host) -> bool {
+    let count = sysctl::read(host.proc.as_fd(), "net/netfilter/nf_conntrack_count");
+    count.is_ok_and(|count| count.trim() == "0")
+}
+
+fn forget(family: u8, filter: &[u8]) -> io::Result<()> {
+    let request = netfilter_message(SUBSYSTEM << 8 | GET, DUMP, (1, family, 0), filter);
+    let mut attempts = 0;
+    let entries = loop {
+        attempts += 1;
+        match NetlinkSocket::netfilter()?.dump(&request) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted && attempts < ATTEMPTS => {}
+            entries => break entries?,
+        }
+    };
+    for entry in entries {
+        let mut parts = Vec::new();
+        for (kind, value) in attributes(entry.get(4..).unwrap_or_default()) {
+            match kind {
+                ORIGINAL => parts.push(nested(ORIGINAL, &[value.to_vec()])),
+                ID | ZONE => parts.push(attribute(kind, value)),
+                _ => {}
+            }
+        }
+        let socket = NetlinkSocket::netfilter()?;
+        socket.send(&netfilter_message(SUBSYSTEM << 8 | DELETE, ACKNOWLEDGE, (1, family, 0), &parts.concat()))?;
+        match socket.acknowledged(1) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {} // it has ended meanwhile
+            deleted => deleted?,
+        }
+    }
+    Ok(())
+}

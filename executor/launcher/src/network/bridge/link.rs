@@ -1,0 +1,361 @@
+//! Links, addresses and routes of a bridge network, by route netlink.
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use executor_core::bridge::overlap;
+use executor_core::cni::{Address, INTERFACE};
+use ipnet::IpNet;
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkDeserializable as _,
+    NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage, CacheInfo};
+use netlink_packet_route::link::{
+    InfoBridgePort, InfoData, InfoKind, InfoPortData, InfoPortKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo,
+    LinkMessage,
+};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use crate::network::netlink::NetlinkSocket;
+
+/// MTU if the host has no default route.
+const MTU_DEFAULT: u32 = 1500;
+/// An address that never expires.
+const FOREVER: u32 = u32::MAX;
+/// Kinds of messages, by the kernel.
+const NEW_LINK: u16 = 16;
+const NEW_ROUTE: u16 = 24;
+/// The table of the host's own addresses.
+const TABLE_LOCAL: u8 = 255;
+
+/// A link of the host.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct FoundLink {
+    pub index: u32,
+    /// Description by which the owner recognizes it.
+    pub alias: String,
+    pub is_bridge: bool,
+    pub is_up: bool,
+    pub mtu: u32,
+}
+
+/// Sends requests as one batch and waits until all are carried out.
+fn execute(socket: &NetlinkSocket, requests: Vec<(RouteNetlinkMessage, u16)>) -> io::Result<()> {
+    let count = requests.len();
+    let mut batch = Vec::new();
+    for (request, flags) in requests {
+        batch.extend(encode(request, NLM_F_ACK | flags));
+    }
+    socket.send(&batch)?;
+    socket.acknowledged(count)
+}
+
+fn encode(request: RouteNetlinkMessage, flags: u16) -> Vec<u8> {
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST | flags;
+    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(request));
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len().next_multiple_of(4)];
+    message.serialize(&mut bytes);
+    bytes
+}
+
+fn named(name: &str) -> LinkMessage {
+    let mut link = LinkMessage::default();
+    link.attributes.push(LinkAttribute::IfName(name.to_owned()));
+    link
+}
+
+fn up(mut link: LinkMessage) -> LinkMessage {
+    link.header.flags = LinkFlags::Up;
+    link.header.change_mask = LinkFlags::Up;
+    link
+}
+
+/// Returns the link of this name, if there is one.
+pub(super) fn find(name: &str) -> io::Result<Option<FoundLink>> {
+    match get_link(named(name)) {
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(None),
+        found => found,
+    }
+}
+
+fn get_link(wanted: LinkMessage) -> io::Result<Option<FoundLink>> {
+    let socket = NetlinkSocket::route()?;
+    let answers = socket.dump(&encode(RouteNetlinkMessage::GetLink(wanted), NLM_F_ACK))?;
+    let Some(answer) = answers.first() else { return Ok(None) };
+    let Some(RouteNetlinkMessage::NewLink(link)) = decode(answer, NEW_LINK) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    let mut found = FoundLink {
+        index: link.header.index,
+        alias: String::new(),
+        is_bridge: false,
+        is_up: link.header.flags.contains(LinkFlags::Up),
+        mtu: 0,
+    };
+    for attribute in link.attributes {
+        match attribute {
+            LinkAttribute::IfAlias(alias) => found.alias = alias,
+            LinkAttribute::Mtu(mtu) => found.mtu = mtu,
+            LinkAttribute::LinkInfo(infos) => {
+                found.is_bridge = infos.contains(&LinkInfo::Kind(InfoKind::Bridge));
+            }
+            _ => {}
+        }
+    }
+    Ok(Some(found))
+}
+
+/// Decodes the body of a message of this kind; `None` if it is malformed.
+fn decode(body: &[u8], kind: u16) -> Option<RouteNetlinkMessage> {
+    let mut header = NetlinkHeader::default();
+    header.message_type = kind;
+    RouteNetlinkMessage::deserialize(&header, body).ok()
+}
+
+/// Makes a bridge that is up, with these addresses of the host.
+///
+/// # Errors
+/// Returns the error of the kernel; the bridge may exist then.
+pub(super) fn make_bridge(
+    name: &str,
+    alias: &str,
+    mtu: u32,
+    (hardware, addresses): ([u8; 6], &[Address]),
+) -> io::Result<u32> {
+    let mut link = up(named(name));
+    // The hardware address would change with the bridge's ports.
+    link.attributes.push(LinkAttribute::Address(hardware.to_vec()));
+    link.attributes.extend([LinkAttribute::Mtu(mtu), LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)])]);
+    let socket = NetlinkSocket::route()?;
+    let mut described = named(name);
+    described.attributes.push(LinkAttribute::IfAlias(alias.to_owned()));
+    let requests = vec![
+        (RouteNetlinkMessage::NewLink(link), NLM_F_CREATE | NLM_F_EXCL),
+        (RouteNetlinkMessage::SetLink(described), 0),
+    ];
+    execute(&socket, requests)?;
+    let index = index(&socket, name)?;
+    let addresses = addresses.iter().map(|address| add_address(index, *address, FOREVER)).collect();
+    execute(&socket, addresses)?;
+    Ok(index)
+}
+
+/// Gives a link an address that is never chosen as a source.
+///
+/// # Errors
+/// Returns the error of the kernel.
+pub(super) fn add_deprecated(index: u32, ip: Ipv6Addr) -> io::Result<()> {
+    let address = Address { ip: ip.into(), prefix: 128 };
+    execute(&NetlinkSocket::route()?, vec![add_address(index, address, 0)])
+}
+
+/// Sets a link up.
+///
+/// # Errors
+/// Returns the error of the kernel.
+pub(super) fn set_up(name: &str) -> io::Result<()> {
+    execute(&NetlinkSocket::route()?, vec![(RouteNetlinkMessage::SetLink(up(named(name))), 0)])
+}
+
+/// Removes a link, if it exists.
+///
+/// # Errors
+/// Returns the error of the kernel.
+pub(super) fn remove(name: &str) -> io::Result<()> {
+    match execute(&NetlinkSocket::route()?, vec![(RouteNetlinkMessage::DelLink(named(name)), 0)]) {
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => Ok(()),
+        removed => removed,
+    }
+}
+
+/// Makes a link a port of a bridge again.
+///
+/// # Errors
+/// Returns the error of the kernel.
+pub(super) fn attach_port(name: &str, bridge: u32) -> io::Result<()> {
+    let mut link = up(named(name));
+    link.attributes.push(LinkAttribute::Controller(bridge));
+    execute(&NetlinkSocket::route()?, vec![(RouteNetlinkMessage::SetLink(link), 0)])
+}
+
+/// A pair of links: a port of a bridge, and the container's end.
+pub(super) struct Pair<'a> {
+    /// Name of the host's end.
+    pub name: &'a str,
+    /// Index of the bridge.
+    pub bridge: u32,
+    pub mtu: u32,
+    /// Hardware address of the container's end.
+    pub hardware: [u8; 6],
+    /// Network namespace of the container.
+    pub namespace: BorrowedFd<'a>,
+    /// True if the bridge may send a frame back to the port that it came from.
+    pub hairpin: bool,
+}
+
+impl Pair<'_> {
+    /// Makes both ends, and sets the host's up.
+    ///
+    /// # Errors
+    /// Returns the error of the kernel; nothing is made then.
+    pub(super) fn make(&self) -> io::Result<()> {
+        let mut inner = named(INTERFACE); // not up: its peer is not there yet
+        inner.attributes.extend([
+            LinkAttribute::Address(self.hardware.to_vec()),
+            LinkAttribute::Mtu(self.mtu),
+            LinkAttribute::NetNsFd(self.namespace.as_raw_fd()),
+        ]);
+        let mut outer = up(named(self.name));
+        outer.attributes.extend([
+            LinkAttribute::Mtu(self.mtu),
+            LinkAttribute::Controller(self.bridge),
+            LinkAttribute::LinkInfo(vec![
+                LinkInfo::Kind(InfoKind::Veth),
+                LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(inner))),
+            ]),
+        ]);
+        let mut requests = vec![(RouteNetlinkMessage::NewLink(outer), NLM_F_CREATE | NLM_F_EXCL)];
+        if self.hairpin {
+            let mut port = named(self.name);
+            port.attributes.push(LinkAttribute::LinkInfo(vec![
+                LinkInfo::PortKind(InfoPortKind::Bridge),
+                LinkInfo::PortData(InfoPortData::BridgePort(vec![InfoBridgePort::HairpinMode(true)])),
+            ]));
+            requests.push((RouteNetlinkMessage::NewLink(port), 0));
+        }
+        execute(&NetlinkSocket::route()?, requests)
+    }
+}
+
+/// Sets the container's end up, and gives it its addresses and default routes. `socket` is one of the container's network namespace.
+///
+/// # Errors
+/// Returns the error of the kernel.
+pub(super) fn configure_inside(socket: &NetlinkSocket, addresses: &[Address], gateways: &[Address]) -> io::Result<()> {
+    let index = index(socket, INTERFACE)?;
+    let mut requests = vec![(RouteNetlinkMessage::SetLink(up(named(INTERFACE))), 0)];
+    requests.extend(addresses.iter().map(|address| add_address(index, *address, FOREVER)));
+    requests.extend(gateways.iter().map(|gateway| add_default_route(index, gateway.ip)));
+    execute(socket, requests)
+}
+
+fn index(socket: &NetlinkSocket, name: &str) -> io::Result<u32> {
+    Ok(rustix::net::netdevice::name_to_index(socket, name)?)
+}
+
+fn family(ip: IpAddr) -> AddressFamily {
+    if ip.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+fn add_address(index: u32, address: Address, preferred: u32) -> (RouteNetlinkMessage, u16) {
+    let mut message = AddressMessage::default();
+    message.header.family = family(address.ip);
+    message.header.prefix_len = address.prefix;
+    message.header.index = index;
+    message.attributes.push(AddressAttribute::Local(address.ip));
+    message.attributes.push(AddressAttribute::Address(address.ip));
+    match address.ip {
+        IpAddr::V4(ip) => {
+            let hosts = u32::MAX.checked_shr(u32::from(address.prefix)).unwrap_or(0);
+            message.attributes.push(AddressAttribute::Broadcast((u32::from(ip) | hosts).into()));
+        }
+        // No other host of the network can have it: the pool is ours.
+        IpAddr::V6(_) => message.header.flags = AddressHeaderFlags::Nodad,
+    }
+    if preferred != FOREVER {
+        let mut lifetimes = CacheInfo::default();
+        (lifetimes.ifa_preferred, lifetimes.ifa_valid) = (preferred, FOREVER);
+        message.attributes.push(AddressAttribute::CacheInfo(lifetimes));
+    }
+    (RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
+}
+
+fn add_default_route(index: u32, gateway: IpAddr) -> (RouteNetlinkMessage, u16) {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family(gateway);
+    message.header.table = RouteHeader::RT_TABLE_MAIN;
+    message.header.protocol = RouteProtocol::Static;
+    message.header.scope = RouteScope::Universe;
+    message.header.kind = RouteType::Unicast;
+    message.attributes.push(RouteAttribute::Gateway(RouteAddress::from(gateway)));
+    message.attributes.push(RouteAttribute::Oif(index));
+    (RouteNetlinkMessage::NewRoute(message), NLM_F_CREATE | NLM_F_REPLACE)
+}
+
+/// A route of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FoundRoute {
+    pub destination: IpNet,
+    /// Index of the outgoing interface, or 0.
+    pub interface: u32,
+}
+
+/// Returns the host's unicast routes in all tables but that of its own addresses.
+///
+/// # Errors
+/// Returns the error of the kernel.
+pub(super) fn routes() -> io::Result<Vec<FoundRoute>> {
+    let mut found = Vec::new();
+    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family;
+        let request = encode(RouteNetlinkMessage::GetRoute(message), NLM_F_DUMP);
+        for answer in NetlinkSocket::route()?.dump(&request)? {
+            let Some(RouteNetlinkMessage::NewRoute(route)) = decode(&answer, NEW_ROUTE) else { continue };
+            if route.header.table == TABLE_LOCAL || route.header.kind != RouteType::Unicast {
+                continue;
+            }
+            let (mut ip, mut interface) = (unspecified(family), 0);
+            for attribute in route.attributes {
+                match attribute {
+                    RouteAttribute::Destination(RouteAddress::Inet(to)) => ip = to.into(),
+                    RouteAttribute::Destination(RouteAddress::Inet6(to)) => ip = to.into(),
+                    RouteAttribute::Oif(index) => interface = index,
+                    _ => {}
+                }
+            }
+            let destination = IpNet::new(ip, route.header.destination_prefix_length);
+            found.extend(destination.ok().map(|destination| FoundRoute { destination, interface }));
+        }
+    }
+    Ok(found)
+}
+
+fn unspecified(family: AddressFamily) -> IpAddr {
+    match family {
+        AddressFamily::Inet => IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED),
+        _ => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    }
+}
+
+/// Returns the first route that has an address in common with a pool, default routes aside.
+pub(super) fn overlapping(routes: &[FoundRoute], pool: IpNet, own: u32) -> Option<&FoundRoute> {
+    let other = |route: &&FoundRoute| route.interface != own && route.destination.prefix_len() > 0;
+    routes.iter().filter(other).find(|route| overlap(route.destination, pool))
+}
+
+/// Returns the MTU of the interface of the host's default route.
+///
+/// # Errors
+/// Returns the error of the kernel.
+pub(super) fn uplink_mtu(routes: &[FoundRoute]) -> io::Result<u32> {
+    let Some(route) = routes.iter().find(|route| route.destination.prefix_len() == 0 && route.interface != 0) else {
+        return Ok(MTU_DEFAULT);
+    };
+    let mut wanted = LinkMessage::default();
+    wanted.header.index = route.interface;
+    Ok(get_link(wanted)?.map_or(MTU_DEFAULT, |link| link.mtu))
+}
+
+/// Returns the name of the interface with an index, or the index.
+pub(super) fn interface_name(index: u32) -> String {
+    let named = NetlinkSocket::route().and_then(|socket| Ok(rustix::net::netdevice::index_to_name(&socket, index)?));
+    named.unwrap_or_else(|_| index.to_string())
+}

@@ -1,0 +1,112 @@
+//! Addresses of a bridge network: STATE_DIR/networks/NAME.leases/NUMBER is a symbolic link to the id of the container
+//! that has the addresses with this number. A link is made and read in one step, so a lease is never half there.
+
+use std::fs;
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+use crate::files;
+use crate::host::Host;
+use crate::network::store;
+
+const ENDING: &str = ".leases";
+
+fn dir(host: &Host, network: &str) -> PathBuf {
+    store::dir(host).join(format!("{network}{ENDING}"))
+}
+
+/// Makes the directory of a network's leases.
+///
+/// # Errors
+/// Returns the error of the disk.
+pub(super) fn make_dir(host: &Host, network: &str) -> io::Result<()> {
+    files::ensure_dir(&dir(host, network), 0o700)
+}
+
+/// Leases a free number of the range to `owner`. `prepare` is called with each candidate before it is leased. Returns
+/// `None` if all are leased.
+///
+/// # Errors
+/// Returns the error of the disk or of `prepare`.
+pub(super) fn lease(
+    host: &Host,
+    network: &str,
+    numbers: &RangeInclusive<u32>,
+    owner: &str,
+    mut prepare: impl FnMut(u32) -> io::Result<()>,
+) -> io::Result<Option<u32>> {
+    let dir = dir(host, network);
+    // From a random number on, so that an address is not used again soon: others may still know its last owner.
+    let count = numbers.end() - numbers.start() + 1;
+    let mut random = [0; 4];
+    rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+    let first = u32::from_ne_bytes(random) % count;
+    let mut candidates = (0..count).map(|step| numbers.start() + (first + step) % count);
+    let mut leased = None; // read when the first candidate is taken
+    loop {
+        let Some(number) = candidates.next() else { return Ok(None) };
+        if leased.as_ref().is_some_and(|leased: &std::collections::BTreeSet<u32>| leased.contains(&number)) {
+            continue;
+        }
+        prepare(number)?;
+        match std::os::unix::fs::symlink(owner, dir.join(number.to_string())) {
+            Ok(()) => return Ok(Some(number)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                leased = Some(leases(host, network)?.into_iter().map(|(number, _)| number).collect());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Returns the owner of a number, if it is leased.
+///
+/// # Errors
+/// Returns the error of the disk.
+pub(super) fn owner(host: &Host, network: &str, number: u32) -> io::Result<Option<String>> {
+    match fs::read_link(dir(host, network).join(number.to_string())) {
+        Ok(owner) => Ok(owner.into_os_string().into_string().ok()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Ends the lease of a number, if `owner` has it.
+///
+/// # Errors
+/// Returns the error of the disk.
+pub(super) fn release(host: &Host, network: &str, number: u32, owner: &str) -> io::Result<()> {
+    if self::owner(host, network, number)?.as_deref() != Some(owner) {
+        return Ok(());
+    }
+    fs::remove_file(dir(host, network).join(number.to_string()))
+}
+
+/// Returns every leased number with its owner.
+///
+/// # Errors
+/// Returns the error of the disk.
+pub(super) fn leases(host: &Host, network: &str) -> io::Result<Vec<(u32, String)>> {
+    let entries = match fs::read_dir(dir(host, network)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut leases = Vec::new();
+    for entry in entries {
+        let number = entry?.file_name().to_str().and_then(|name| name.parse().ok());
+        if let Some(number) = number
+            && let Some(owner) = owner(host, network, number)?
+        {
+            leases.push((number, owner));
+        }
+    }
+    leases.sort_unstable();
+    Ok(leases)
+}
+
+/// Returns the networks that have a directory of leases, whether or not they are still configured.
+pub(super) fn networks(host: &Host) -> Vec<String> {
+    let entries = fs::read_dir(store::dir(host)).into_iter().flatten().flatten();
+    entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(ENDING)?.to_owned())).collect()
+}

@@ -1,0 +1,355 @@
+//! Packet filter and address translation of a bridge network, in nf_tables on the host. Each network has tables of its
+//! own, named like its interface; the tables of others are not changed.
+//!
+//! ```text
+//! inet     prerouting, output   published ports are translated to the container's address and port
+//!          postrouting          masquerade of what leaves the network, and of connections that return to it
+//!          forward              from outside only to published ports
+//!          input                what claims to come from a translated connection of ::1 and does not, is dropped
+//! bridge   prerouting           a port sends only with its own hardware and IP addresses, and advertises no route
+//! netdev   ingress of a port    answers to connections from the host's ::1 go to its loopback interface
+//! ```
+//! The kernel routes no packet of another interface to `::1`. A connection from `::1` to a published port therefore
+//! leaves with an address of the bridge that stands for `::1`; the answers are moved to the loopback interface, where
+//! the connection is known, before the bridge sees them.
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+
+use executor_core::bridge::BridgeNetwork;
+use executor_core::plan::{Protocol, PublishedPort};
+use ipnet::IpNet;
+
+use super::device_prefix;
+use crate::network::attachment::BridgeAttachment;
+use crate::network::netlink::NetlinkSocket;
+use crate::network::nft::{
+    Batch, Chain, ChainKind, ChainPolicy, ESTABLISHED, Family, Field, Hook, IPV4, IPV6, Matching, RELATED, Step,
+};
+
+const ARP: u16 = 0x0806;
+const ETHER_IPV4: u16 = 0x0800;
+const ETHER_IPV6: u16 = 0x86dd;
+const ICMPV6: u8 = 58;
+const ROUTER_ADVERTISEMENT: u8 = 134;
+const NEIGHBOUR_SOLICITATION: u8 = 135;
+const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+const REDIRECT: u8 = 137;
+const MULTICAST_REPORT: u8 = 143;
+/// Protocols that have ports.
+const WITH_PORTS: [u8; 3] = [6, 17, 132];
+/// Interface index of the loopback device.
+const LOOPBACK: u32 = 1;
+const IPV4_SOURCE: u32 = 12;
+const IPV4_DESTINATION: u32 = 16;
+const IPV6_SOURCE: u32 = 8;
+const IPV6_DESTINATION: u32 = 24;
+/// Before the translation by bridge-nf.
+const FIRST: i32 = -300;
+const TRANSLATE_DESTINATION: i32 = -100;
+const TRANSLATE_SOURCE: i32 = 100;
+
+/// Maps from ports to containers: on all addresses, and on one address; and sets of what ports of the bridge may send.
+const PORTS4: &str = "ports4";
+const PORTS6: &str = "ports6";
+const ADDRESS_PORTS4: &str = "address_ports4";
+const ADDRESS_PORTS6: &str = "address_ports6";
+const HARDWARE: &str = "hardware";
+const OWN4: &str = "own4";
+const OWN6: &str = "own6";
+const BY_PORT: &[Field] = &[Field::TransportProtocol, Field::DestinationPort];
+const TO4: &[Field] = &[Field::Ipv4Destination, Field::DestinationPort];
+const TO6: &[Field] = &[Field::Ipv6Destination, Field::DestinationPort];
+const BY_ADDRESS4: &[Field] = &[Field::Ipv4Destination, Field::TransportProtocol, Field::DestinationPort];
+const BY_ADDRESS6: &[Field] = &[Field::Ipv6Destination, Field::TransportProtocol, Field::DestinationPort];
+
+/// Makes the tables of a network anew, with the elements of the containers on it.
+///
+/// # Errors
+/// Returns the error of the kernel; nothing is changed then.
+pub(super) fn replace(network: &BridgeNetwork, containers: &[BridgeAttachment]) -> io::Result<()> {
+    let mut batch = Batch::new(Family::Inet, &network.interface);
+    batch.delete_table();
+    make_inet(network, &mut batch);
+    batch.switch_to(Family::Bridge);
+    batch.delete_table();
+    make_bridge(&network.interface, &mut batch);
+    batch.switch_to(Family::Netdev);
+    batch.delete_table();
+    batch.make_table();
+    for container in containers {
+        add_elements(container, &mut batch);
+    }
+    batch.commit(&NetlinkSocket::netfilter()?)
+}
+
+/// Deletes the tables of a network.
+///
+/// # Errors
+/// Returns the error of the kernel.
+pub(super) fn remove(interface: &str) -> io::Result<()> {
+    let mut batch = Batch::new(Family::Inet, interface);
+    for family in [Family::Inet, Family::Bridge, Family::Netdev] {
+        batch.switch_to(family);
+        batch.delete_table();
+    }
+    batch.commit(&NetlinkSocket::netfilter()?)
+}
+
+/// Adds the elements of a container, whose interface need not exist yet.
+///
+/// # Errors
+/// Returns `NotFound` if the tables of the network do not exist.
+pub(super) fn add(container: &BridgeAttachment) -> io::Result<()> {
+    let mut batch = Batch::new(Family::Inet, &container.interface);
+    add_elements(container, &mut batch);
+    batch.commit(&NetlinkSocket::netfilter()?)
+}
+
+/// Deletes the elements of a container.
+///
+/// # Errors
+/// Returns `NotFound` if the tables of the network do not exist.
+pub(super) fn delete(container: &BridgeAttachment) -> io::Result<()> {
+    let mut batch = Batch::new(Family::Inet, &container.interface);
+    for (family, set, key, value) in elements(container) {
+        batch.switch_to(family);
+        batch.delete_element(set, &key, value.as_deref());
+    }
+    batch.commit(&NetlinkSocket::netfilter()?)
+}
+
+fn add_elements(container: &BridgeAttachment, batch: &mut Batch) {
+    for (family, set, key, value) in elements(container) {
+        batch.switch_to(family);
+        batch.add_element(set, &key, value.as_deref());
+    }
+}
+
+/// Moves answers to connections from `::1` to the loopback interface, for a container with published ports, whose
+/// interface exists. The kernel deletes the chain's hook with the interface.
+///
+/// # Errors
+/// Returns the error of the kernel.
+pub(super) fn answer_loopback(container: &BridgeAttachment, alias: Ipv6Addr) -> io::Result<()> {
+    let mut batch = Batch::new(Family::Netdev, &container.interface);
+    let name = &container.device;
+    let (kind, policy) = (ChainKind::Filter(0), ChainPolicy::Accept);
+    batch.make_chain(&Chain { name, hook: Hook::Ingress, kind, policy, device: Some(name) });
+    batch.delete_rules(name);
+    for protocol in WITH_PORTS {
+        let matching = [Step::EtherType(ETHER_IPV6), is_ipv6(IPV6_DESTINATION, alias, 128), Step::Transport(protocol)];
+        batch.add_rule(name, &[&matching[..], &[Step::ClearFrameDestination, Step::MoveTo(LOOPBACK)]].concat());
+    }
+    batch.commit(&NetlinkSocket::netfilter()?)
+}
+
+/// Deletes the chain of [`answer_loopback`], if it exists.
+///
+/// # Errors
+/// Returns the error of the kernel.
+pub(super) fn forget_loopback(container: &BridgeAttachment) -> io::Result<()> {
+    let mut batch = Batch::new(Family::Netdev, &container.interface);
+    batch.delete_chain(&container.device);
+    match batch.commit(&NetlinkSocket::netfilter()?) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        deleted => deleted,
+    }
+}
+
+fn make_inet(network: &BridgeNetwork, batch: &mut Batch) {
+    let accept = ChainPolicy::Accept;
+    batch.make_table();
+    batch.make_set(PORTS4, BY_PORT, Some(TO4));
+    batch.make_set(PORTS6, BY_PORT, Some(TO6));
+    batch.make_set(ADDRESS_PORTS4, BY_ADDRESS4, Some(TO4));
+    batch.make_set(ADDRESS_PORTS6, BY_ADDRESS6, Some(TO6));
+    for (name, hook, kind) in [
+        ("prerouting", Hook::Prerouting, ChainKind::Nat(TRANSLATE_DESTINATION)),
+        ("output", Hook::Output, ChainKind::Nat(TRANSLATE_DESTINATION)),
+        ("postrouting", Hook::Postrouting, ChainKind::Nat(TRANSLATE_SOURCE)),
+        ("forward", Hook::Forward, ChainKind::Filter(0)),
+        ("input", Hook::Input, ChainKind::Filter(0)),
+    ] {
+        batch.make_chain(&Chain { name, hook, kind, policy: accept, device: None });
+    }
+    for chain in ["prerouting", "output"] {
+        for (family, fields, map) in [
+            (IPV4, BY_ADDRESS4, ADDRESS_PORTS4),
+            (IPV4, BY_PORT, PORTS4),
+            (IPV6, BY_ADDRESS6, ADDRESS_PORTS6),
+            (IPV6, BY_PORT, PORTS6),
+        ] {
+            let translate = Step::TranslateDestination(family, fields, map);
+            batch.add_rule(chain, &[Step::Family(family), Step::IsDestinationLocal, translate]);
+        }
+    }
+    let bridge = &network.interface;
+    let to_bridge = || Step::OutputName(bridge.clone(), Matching::This);
+    if let Some(alias) = network.loopback_alias() {
+        let from_loopback = is_ipv6(IPV6_SOURCE, Ipv6Addr::LOCALHOST, 128);
+        let translate = Step::TranslateSource(alias);
+        batch.add_rule("postrouting", &[Step::Family(IPV6), to_bridge(), from_loopback, translate]);
+        for protocol in WITH_PORTS {
+            let to_alias = [Step::Family(IPV6), is_ipv6(IPV6_DESTINATION, alias, 128), Step::Transport(protocol)];
+            batch.add_rule("input", &[&to_alias[..], &[Step::Drop]].concat());
+        }
+    }
+    if network.ipv4.is_some() {
+        let from_loopback = Step::Header { offset: IPV4_SOURCE, value: vec![127, 0, 0, 0], mask: vec![255, 0, 0, 0] };
+        batch.add_rule("postrouting", &[Step::Family(IPV4), to_bridge(), from_loopback, Step::Masquerade]);
+    }
+    for pool in network.pools() {
+        let (family, from_pool) = match pool {
+            IpNet::V4(pool) => (IPV4, is_ipv4(IPV4_SOURCE, pool.network().octets(), pool.prefix_len())),
+            IpNet::V6(pool) => (IPV6, is_ipv6(IPV6_SOURCE, pool.network(), pool.prefix_len())),
+        };
+        let returning = [Step::Family(family), to_bridge(), from_pool.clone(), Step::IsDestinationTranslated];
+        batch.add_rule("postrouting", &[&returning[..], &[Step::Masquerade]].concat());
+        let leaving = Step::OutputName(bridge.clone(), Matching::Other);
+        batch.add_rule("postrouting", &[Step::Family(family), from_pool, leaving, Step::Masquerade]);
+    }
+    let from_bridge = Step::InputName(bridge.clone(), Matching::This);
+    batch.add_rule("forward", &[from_bridge, to_bridge(), Step::Accept]);
+    batch.add_rule("forward", &[to_bridge(), Step::State(ESTABLISHED | RELATED), Step::Accept]);
+    batch.add_rule("forward", &[to_bridge(), Step::IsDestinationTranslated, Step::Accept]);
+    batch.add_rule("forward", &[to_bridge(), Step::Drop]);
+}
+
+fn make_bridge(bridge: &str, batch: &mut Batch) {
+    const CHAIN: &str = "prerouting";
+    batch.make_table();
+    batch.make_set(HARDWARE, &[Field::InputName, Field::FrameSource], None);
+    batch.make_set(OWN4, &[Field::InputName, Field::Ipv4Source], None);
+    batch.make_set(OWN6, &[Field::InputName, Field::Ipv6Source], None);
+    let (kind, policy) = (ChainKind::Filter(FIRST), ChainPolicy::Accept);
+    batch.make_chain(&Chain { name: CHAIN, hook: Hook::Prerouting, kind, policy, device: None });
+    let mut rule = |steps: &[Step]| batch.add_rule(CHAIN, steps);
+    rule(&[Step::InputPrefix(device_prefix(bridge), Matching::Other), Step::Accept]);
+    rule(&[Step::Lookup(&[Field::InputName, Field::FrameSource], HARDWARE, Matching::Other), Step::Drop]);
+    let arp = || Step::EtherType(ARP);
+    let sender = Step::Lookup(&[Field::InputName, Field::ArpSenderHardware], HARDWARE, Matching::Other);
+    rule(&[arp(), sender, Step::Drop]);
+    rule(&[arp(), Step::Lookup(&[Field::InputName, Field::ArpSenderAddress], OWN4, Matching::This), Step::Accept]);
+    let ipv4 = || Step::EtherType(ETHER_IPV4);
+    rule(&[ipv4(), is_ipv4(IPV4_DESTINATION, [127, 0, 0, 0], 8), Step::Drop]);
+    rule(&[ipv4(), Step::Lookup(&[Field::InputName, Field::Ipv4Source], OWN4, Matching::This), Step::Accept]);
+    let ipv6 = || Step::EtherType(ETHER_IPV6);
+    let icmp = |kind| [ipv6(), Step::Transport(ICMPV6), Step::Kind(kind)];
+    rule(&[ipv6(), is_ipv6(IPV6_DESTINATION, Ipv6Addr::LOCALHOST, 128), Step::Drop]);
+    for kind in [ROUTER_ADVERTISEMENT, REDIRECT] {
+        rule(&[&icmp(kind)[..], &[Step::Drop]].concat());
+    }
+    let target = Step::Lookup(&[Field::InputName, Field::NeighbourTarget], OWN6, Matching::Other);
+    rule(&[&icmp(NEIGHBOUR_ADVERTISEMENT)[..], &[target, Step::Drop]].concat());
+    rule(&[ipv6(), Step::Lookup(&[Field::InputName, Field::Ipv6Source], OWN6, Matching::This), Step::Accept]);
+    // Duplicate address detection, and membership reports before there is an address.
+    for kind in [NEIGHBOUR_SOLICITATION, MULTICAST_REPORT] {
+        let without_source = is_ipv6(IPV6_SOURCE, Ipv6Addr::UNSPECIFIED, 128);
+        rule(&[&icmp(kind)[..], &[without_source, Step::Accept]].concat());
+    }
+    rule(&[Step::Drop]);
+}
+
+fn is_ipv4(offset: u32, network: [u8; 4], prefix: u8) -> Step {
+    let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+    Step::Header { offset, value: network.to_vec(), mask: mask.to_be_bytes().to_vec() }
+}
+
+fn is_ipv6(offset: u32, network: Ipv6Addr, prefix: u8) -> Step {
+    let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
+    Step::Header { offset, value: network.octets().to_vec(), mask: mask.to_be_bytes().to_vec() }
+}
+
+/// An element of a set or map: family of the table, name of the set, key and value.
+type Element = (Family, &'static str, Vec<u8>, Option<Vec<u8>>);
+
+/// Returns the elements of a container.
+fn elements(container: &BridgeAttachment) -> Vec<Element> {
+    let name = padded(container.device.as_bytes(), 16);
+    let keyed = |value: &[u8]| [&name[..], value].concat();
+    let hardware = container.hardware();
+    let mut all = vec![
+        (Family::Bridge, HARDWARE, keyed(&padded(&hardware, 8)), None),
+        (Family::Bridge, OWN6, keyed(&link_local(hardware).octets()), None),
+    ];
+    for address in &container.addresses {
+        all.push(match address.ip {
+            IpAddr::V4(ip) => (Family::Bridge, OWN4, keyed(&ip.octets()), None),
+            IpAddr::V6(ip) => (Family::Bridge, OWN6, keyed(&ip.octets()), None),
+        });
+        all.extend(container.ports.iter().filter_map(|port| port_element(port, address.ip)));
+    }
+    all
+}
+
+/// Returns the element that translates a published port to an address of the container, if the families fit.
+fn port_element(port: &PublishedPort, to: IpAddr) -> Option<Element> {
+    let protocol = match port.protocol {
+        Protocol::Tcp => WITH_PORTS[0],
+        Protocol::Udp => WITH_PORTS[1],
+        Protocol::Sctp => WITH_PORTS[2],
+    };
+    let by_port = [[protocol, 0, 0, 0], number(port.host_port)].concat();
+    let (value, by_all, by_address) = match to {
+        IpAddr::V4(ip) => (ip.octets().to_vec(), PORTS4, ADDRESS_PORTS4),
+        IpAddr::V6(ip) => (ip.octets().to_vec(), PORTS6, ADDRESS_PORTS6),
+    };
+    let (set, key) = match port.host_ip {
+        None => (by_all, by_port),
+        Some(ip) if ip.is_ipv4() != to.is_ipv4() => return None,
+        Some(ip) if ip.is_unspecified() => (by_all, by_port),
+        Some(IpAddr::V4(ip)) => (by_address, [&ip.octets()[..], &by_port].concat()),
+        Some(IpAddr::V6(ip)) => (by_address, [&ip.octets()[..], &by_port].concat()),
+    };
+    Some((Family::Inet, set, key, Some([value, number(port.container_port).to_vec()].concat())))
+}
+
+/// Returns a port as a field of a key or value.
+fn number(port: u16) -> [u8; 4] {
+    let [high, low] = port.to_be_bytes();
+    [high, low, 0, 0]
+}
+
+fn padded(bytes: &[u8], length: usize) -> Vec<u8> {
+    let mut padded = bytes.to_vec();
+    padded.resize(length, 0);
+    padded
+}
+
+/// Returns the link-local address of a hardware address (RFC 4291, appendix A).
+fn link_local([a, b, c, d, e, f]: [u8; 6]) -> Ipv6Addr {
+    let tail = u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
+    ((0xfe80_u128 << 112) | u128::from(tail)).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(host_ip: Option<&str>) -> PublishedPort {
+        let host_ip = host_ip.map(|ip| ip.parse().unwrap());
+        PublishedPort { host_ip, host_port: 8080, container_port: 80, protocol: Protocol::Tcp }
+    }
+
+    #[test]
+    fn a_port_is_translated_within_its_family() {
+        let (v4, v6) = ("10.61.0.3".parse().unwrap(), "fd00::3".parse().unwrap());
+        let (_, set, key, value) = port_element(&port(None), v4).unwrap();
+        assert_eq!(
+            (set, key, value),
+            (PORTS4, vec![6, 0, 0, 0, 0x1f, 0x90, 0, 0], Some(vec![10, 61, 0, 3, 0, 80, 0, 0]))
+        );
+        assert_eq!(port_element(&port(None), v6).unwrap().1, PORTS6);
+        assert_eq!(port_element(&port(Some("0.0.0.0")), v4).unwrap().1, PORTS4);
+        assert_eq!(port_element(&port(Some("0.0.0.0")), v6), None);
+        let (_, set, key, _) = port_element(&port(Some("127.0.0.1")), v4).unwrap();
+        assert_eq!((set, &key[..4]), (ADDRESS_PORTS4, &[127, 0, 0, 1][..]));
+        assert_eq!(port_element(&port(Some("::1")), v6).unwrap().1, ADDRESS_PORTS6);
+    }
+
+    #[test]
+    fn a_link_local_address_has_the_hardware_address() {
+        assert_eq!(link_local([0x02, 0x65, 10, 61, 0, 3]), "fe80::65:aff:fe3d:3".parse::<Ipv6Addr>().unwrap());
+    }
+}
