@@ -228,9 +228,9 @@ impl Access {
             Some((_, Callers::TokenHolders)) => Ok(()),
             Some((_, Callers::Operators)) if self.is_operator(peer) => Ok(()),
             Some((_, Callers::Operators)) => {
-                let own = self.own_uid.map(|uid| format!(", to uid {uid}")).unwrap_or_default();
+                let own = self.own_uid.map(|uid| format!(", uid {uid}")).unwrap_or_default();
                 denied(format!(
-                    "uid {} may not call {method}: it is open to root{own} and to members of the configured group",
+                    "uid {} may not call {method}: only root{own} and members of the configured group may",
                     peer.uid
                 ))
             }

@@ -342,7 +342,7 @@ impl Actor {
     fn leave_quarantine(&mut self) {
         let Some(Quarantine { phase, .. }) = self.facts.quarantine.take() else { return };
         let id = self.handle.id();
-        tracing::info!(container = %id, phase = phase.name(), "out of quarantine");
+        tracing::info!(container = %id, phase = phase.name(), "released from quarantine");
         if !id.is_self_test() {
             self.node.events.append(id, EventKind::QuarantineEnded(phase), None, crate::now());
         }
@@ -397,7 +397,7 @@ impl Actor {
                 Ok(Some(ShimNews::Refused(refused))) if self.facts.started_at.is_none() => return Err(refused.into()),
                 Ok(Some(ShimNews::Refused(refused))) => {
                     let (id, why) = (self.handle.id(), refused.message);
-                    tracing::error!(container = %id, "the container's shim reported a refusal of a running container: {why}");
+                    tracing::error!(container = %id, "the shim refused to create the container, although the container is running: {why}");
                 }
                 Ok(Some(ShimNews::Done(_) | ShimNews::Usage(_))) => {}
                 Ok(None) => return Ok(FollowEnd::Lost),

@@ -95,7 +95,7 @@ impl ApiError {
 
     /// Creates the error for a pod that accepts no members.
     pub fn pod_unavailable(id: &str) -> Self {
-        let message = format!("pod: {id:?} is not a pod that is ready");
+        let message = format!("pod: {id:?} does not exist or is not ready");
         let violations = vec![Violation::new("pod", ViolationReason::Unsuitable.because(message.clone()))];
         Self { kind: Kind::Precondition, message, violations }
     }

@@ -39,7 +39,7 @@ pub enum BootError {
         source: std::io::Error,
     },
     /// The daemon's user cannot reach its directory.
-    #[error("user {} may not enter {} (mode {:o}), on the way to {}", .user, .at.display(), .mode, .path.display())]
+    #[error("user {} cannot reach {}: no permission to enter {} (mode {:o})", .user, .path.display(), .at.display(), .mode)]
     Closed {
         /// The directory that the user may not enter.
         at: PathBuf,
@@ -51,7 +51,7 @@ pub enum BootError {
         path: PathBuf,
     },
     /// Another daemon holds the lock.
-    #[error("another executord ({}) serves state directory {}", .who, .dir.display())]
+    #[error("another executord ({}) is using state directory {}", .who, .dir.display())]
     Locked {
         /// The other daemon's pid, if known.
         who: String,
@@ -59,7 +59,7 @@ pub enum BootError {
         dir: PathBuf,
     },
     /// A user or group does not exist.
-    #[error("there is no {what} `{name}` in {file}")]
+    #[error("unknown {what} `{name}`: not found in {file}")]
     NoSuch {
         /// `user` or `group`.
         what: &'static str,
@@ -70,7 +70,7 @@ pub enum BootError {
     },
     /// No id is free for a daemon without a user.
     #[error(
-        "every id from {first} to {last} belongs to a user, a group or a process: create the user `executor`, or name one (user)"
+        "all ids from {first} to {last} are in use by users, groups or processes: create the user `executor`, or set `user`"
     )]
     NoFreeUser {
         /// First id of the range.
@@ -148,7 +148,7 @@ pub fn boot(config: &Config) -> Result<Booted, BootError> {
     let shared = root && account.uid == account::NOBODY;
     if shared {
         tracing::warn!(
-            "running as a user that other programs share; this user may not call the daemon: configure another one (user)"
+            "running as a user that other programs may share, so this user may not call the daemon: set `user` to a dedicated user"
         );
     }
     let access = Access { own_uid: (!shared).then_some(account.uid), group };

@@ -273,7 +273,7 @@ impl Config {
     /// Returns the line that `executord --check-config` prints about a valid configuration.
     pub fn verdict(&self) -> String {
         let path = self.watched_file().display();
-        if self.file.is_some() { format!("{path}: OK") } else { format!("{path}: OK: not there, defaults apply") }
+        if self.file.is_some() { format!("{path}: OK") } else { format!("{path}: OK: file not found, defaults apply") }
     }
 
     /// Returns the path of the watched configuration file: the file that was read, or the default path.
@@ -499,7 +499,7 @@ impl Check {
             },
         };
         if listen.as_os_str().len() > SOCKET_PATH_MAX {
-            let why = format!("the path of a socket has at most {SOCKET_PATH_MAX} bytes");
+            let why = format!("the path of a socket must have at most {SOCKET_PATH_MAX} bytes");
             return Err(self.fault("listen", &listen.display(), &why));
         }
         Ok(listen)

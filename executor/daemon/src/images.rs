@@ -182,12 +182,15 @@ pub(crate) fn keep_to_budget(node: &Arc<Node>) {
                 tracing::info!(
                     images = pruned.images.len(),
                     layers = pruned.layers,
-                    "removed images beyond the budget"
+                    "removed images to stay within images.bytes_budget"
                 );
             }
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!("cannot remove images beyond the budget: {}", executor_core::errors::chain(&error));
+                tracing::warn!(
+                    "cannot remove images to stay within images.bytes_budget: {}",
+                    executor_core::errors::chain(&error)
+                );
             }
         }
     });

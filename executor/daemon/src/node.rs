@@ -186,7 +186,7 @@ impl Node {
                 Err(ApiError::not_found("id", format!("{id:?} is a pod, not a container")))
             }
             None if self.find_reservation(id).is_some() => {
-                let why = format!("{id:?} is a reservation, not a container: ReleaseReservation ends it");
+                let why = format!("{id:?} is a reservation, not a container; use ReleaseReservation to release it");
                 Err(ApiError::new(Kind::Precondition, why))
             }
             found => found.ok_or_else(|| ApiError::no_container(id)),
@@ -234,8 +234,10 @@ impl Node {
             return Err(ApiError::stopping());
         }
         let Some(drain) = self.cell.state().drain else { return Ok(()) };
-        let why =
-            format!("this executord accepts no new containers: it is {}; Undrain reverses that", drain.describe());
+        let why = format!(
+            "this executord accepts no new containers: it is {}; use Undrain to accept containers again",
+            drain.describe()
+        );
         Err(ApiError::new(Kind::Unavailable, why))
     }
 

@@ -56,7 +56,7 @@ pub fn main() -> ExitCode {
     log::start(config.log_format, config.log_level);
     config.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
     if executor_secrets::CONTROL {
-        tracing::error!("this build wipes no secrets: it is the control of a test and must not run anywhere else");
+        tracing::error!("this build does not wipe secrets: it is for tests only");
     }
     match run(config) {
         Ok(()) => ExitCode::SUCCESS,

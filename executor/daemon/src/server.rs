@@ -338,7 +338,13 @@ impl Refusals {
         self.since += 1;
         if self.reported.is_none_or(|reported| reported.elapsed() >= REFUSAL_LOG_INTERVAL) {
             let Limits { all, each, .. } = limits;
-            tracing::warn!(?owner, refused = self.since, all, each, "refused connections: no slot is left");
+            tracing::warn!(
+                ?owner,
+                refused = self.since,
+                all,
+                each,
+                "refused connections: all connection slots are in use"
+            );
             *self = Self { reported: Some(Instant::now()), since: 0 };
         }
     }

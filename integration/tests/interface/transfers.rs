@@ -435,7 +435,7 @@ fn timeouts_and_stops_end_the_transfer() {
     kill(workers(&daemon)[0], 9);
     let container = daemon.api.wait("killed").unwrap();
     let message = &ending(&container).failure.as_ref().unwrap().message;
-    assert!(message.contains("the worker ended without a report (signal: 9"), "{message}");
+    assert!(message.contains("the worker exited without a report (signal: 9"), "{message}");
 }
 
 #[test]

@@ -129,5 +129,5 @@ fn worker_killed_by_oom_fails_one_transfer() {
     kill_by_memory(worker, || answer.take().map_or((), |open| open.send(()).unwrap()));
     let container = daemon.api.wait("failed").unwrap();
     let message = &ending(&container).failure.as_ref().unwrap().message;
-    assert!(message.contains("the worker ended without a report (signal: 9"), "{message}");
+    assert!(message.contains("the worker exited without a report (signal: 9"), "{message}");
 }

@@ -190,7 +190,7 @@ fn a_deletion_in_the_middle_of_a_stream_is_reported() {
         }
     });
     assert_eq!((bytes, status.code()), (20_000_000, Code::NotFound));
-    assert_eq!(status.message(), "the outputs of container gone are gone: it was deleted");
+    assert_eq!(status.message(), "the outputs of container gone were deleted with the container");
     assert_eq!(fetch(&daemon.api, "gone", "").unwrap_err().code(), Code::NotFound);
     daemon.wait_until_back_at(&before);
 }

@@ -101,9 +101,9 @@ pub(crate) fn methods(word: &str) -> Result<Vec<&'static str>, String> {
     }
     let names = || MethodSet::ALL.iter().flat_map(|set| set.methods());
     let named = names().find(|path| path.strip_prefix('/') == Some(word) && is_served(path));
-    named
-        .map(|path| vec![*path])
-        .ok_or_else(|| format!("{word:?} is not `read`, `run`, `admin` or a method as `executor.v1.Executor/Stop`"))
+    named.map(|path| vec![*path]).ok_or_else(|| {
+        format!("unknown method {word:?}; use `read`, `run`, `admin` or a method such as `executor.v1.Executor/Stop`")
+    })
 }
 
 #[cfg(test)]

@@ -232,7 +232,7 @@ impl CheckTarget {
         match outcome {
             CheckOutcome::Passed => {}
             CheckOutcome::Failed(reason) => tracing::debug!(%container, ?purpose, index, reason, "a check failed"),
-            CheckOutcome::NotMade => tracing::warn!(%container, ?purpose, index, "a check could not be made"),
+            CheckOutcome::NotMade => tracing::warn!(%container, ?purpose, index, "a check could not be run"),
         }
     }
 

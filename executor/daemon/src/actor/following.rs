@@ -144,7 +144,8 @@ async fn stop_denied(node: &Node, handle: &Handle) {
     let mut ended = Vec::new();
     for old in denied {
         let who = old.requester.as_ref().map_or_else(|| "its requester".to_owned(), ToString::to_string);
-        let why = format!("no longer refreshed: no rule of secret_providers.allow allows {} to {who}", old.reference);
+        let why =
+            format!("no longer refreshed: no rule of secret_providers.allow allows {who} to use {}", old.reference);
         tracing::warn!(container = %handle.id(), "a reference is {why}");
         ended.push(SourceRecord { followed: false, lease: None, stale: Some(stale(old, why)), ..old.clone() });
     }

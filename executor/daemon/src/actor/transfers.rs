@@ -298,7 +298,7 @@ impl Transfer {
         let url = self.url().await?;
         let mut fresh = cache.staging().map_err(|error| {
             Failure::last(format!(
-                "no space for a download in {}: {}",
+                "cannot create a file for the download in {}: {}",
                 cache.dir().display(),
                 executor_core::errors::plain(&error)
             ))

@@ -97,12 +97,12 @@ async fn send(session: &ExecSession, stdio: Stdio, sender: &ArchiveSender) -> Re
 
 async fn part(sender: &ArchiveSender, part: Out) -> Result<(), ApiError> {
     let sent = sender.send(Ok(v1::GetArchiveResponse { part: Some(part) })).await;
-    sent.map_err(|_| ApiError::new(Kind::Unavailable, "the client no longer reads"))
+    sent.map_err(|_| ApiError::new(Kind::Unavailable, "the client stopped reading the response"))
 }
 
 fn stat(reported: &[u8]) -> Result<v1::PathStat, ApiError> {
     let malformed = |error: prost::DecodeError| {
-        ApiError::new(Kind::Internal, format!("malformed status from the process that copies: {error}"))
+        ApiError::new(Kind::Internal, format!("malformed status from the copy process: {error}"))
     };
     let ArchiveStat { size, mode, link, mtime } = ArchiveStat::decode(reported).map_err(malformed)?;
     let kind = match FileType::from_raw_mode(mode) {
@@ -156,9 +156,8 @@ async fn unpack(
         exit = session.ended() => exit,
     };
     succeeded(exit, failure).await?;
-    let ArchiveDone { entries, bytes } = ArchiveDone::decode(&*all(&stdout).await).map_err(|error| {
-        ApiError::new(Kind::Internal, format!("malformed summary from the process that copies: {error}"))
-    })?;
+    let ArchiveDone { entries, bytes } = ArchiveDone::decode(&*all(&stdout).await)
+        .map_err(|error| ApiError::new(Kind::Internal, format!("malformed summary from the copy process: {error}")))?;
     Ok(v1::PutArchiveResponse { entries, bytes })
 }
 

@@ -63,7 +63,7 @@ async fn connect(handle: &Handle, start: &v1::AttachStart) -> Result<(Packets, b
         return refused(format!("is {}: a client can attach to a running container only", facts.state.name()));
     }
     if start.input && !facts.plan.stdin {
-        return refused("takes no input: run it with `stdin` to send input".into());
+        return refused("does not accept input: run it with `stdin` to send input".into());
     }
     let exhausted = |error: std::io::Error| {
         ApiError::new(Kind::Exhausted, format!("no descriptors for a client of container {id}: {error}"))

@@ -47,7 +47,7 @@ pub(super) fn service(node: &Arc<Node>) -> CellServer<CellService> {
 impl Cell for CellService {
     async fn reserve(&self, request: Request<v1::ReserveRequest>) -> Result<Response<v1::ReserveResponse>, Status> {
         let client = request.extensions().get::<Client>().cloned();
-        let client = client.ok_or_else(|| Status::internal("the call has no client"))?;
+        let client = client.ok_or_else(|| Status::internal("the client of the call is unknown"))?;
         let (reservation, created) = reserve::reserve(&self.node, request.into_inner(), &client).await?;
         let reservation = Some(convert::reservation(&reservation));
         Ok(Response::new(v1::ReserveResponse { reservation, created }))

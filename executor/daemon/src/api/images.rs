@@ -179,8 +179,7 @@ fn parsed(text: &str, field: &str) -> Result<ImageReference, ApiError> {
 
 /// Waits for the client's next message, within the time limit.
 async fn next(parts: &mut Requests<v1::ImportImageRequest>) -> Result<Option<v1::ImportImageRequest>, Status> {
-    let late =
-        |_| ApiError::new(Kind::Unavailable, format!("no data of the archive came within {} s", PATIENCE.as_secs()));
+    let late = |_| ApiError::new(Kind::Unavailable, format!("no archive data arrived within {} s", PATIENCE.as_secs()));
     tokio::time::timeout(PATIENCE, parts.next()).await.map_err(late)?
 }
 

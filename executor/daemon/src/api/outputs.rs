@@ -196,7 +196,7 @@ fn problem(handle: &Handle, error: &OutputsError) -> ApiError {
     let deleted = || handle.facts().is_none() || handle.deleting.try_lock().is_err();
     match error {
         OutputsError::Gone(_) if deleted() => {
-            ApiError::new(Kind::NotFound, format!("the outputs of container {id} are gone: it was deleted"))
+            ApiError::new(Kind::NotFound, format!("the outputs of container {id} were deleted with the container"))
         }
         error => ApiError::from_system(&format!("outputs of container {id}"), error),
     }

@@ -33,10 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Returns the same denial for every wrong token.
 fn denied() -> ApiError {
-    ApiError::new(
-        Kind::Denied,
-        "the token is not the runtime token of a running container, or not that of this container",
-    )
+    ApiError::new(Kind::Denied, "the token is not the runtime token of this container, or the container is not running")
 }
 
 /// A presented token: the container that it names, and its digest.

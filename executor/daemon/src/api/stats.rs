@@ -44,7 +44,8 @@ pub(super) async fn get(node: &Arc<Node>, request: v1::StatsRequest) -> Result<v
     };
     let most = if request.page_size == 0 { MOST } else { request.page_size as usize };
     if most > MOST {
-        violations.push(Violation::new("page_size", OutOfRange.because(format!("is {most}; at most {MOST}"))));
+        violations
+            .push(Violation::new("page_size", OutOfRange.because(format!("is {most}; at most {MOST} is allowed"))));
     }
     if !violations.is_empty() {
         return Err(ApiError::invalid(violations));
@@ -128,7 +129,7 @@ async fn follow(
 }
 
 fn too_many(ids: &[String]) -> Vec<Violation> {
-    let why = || TooMany.because(format!("has {} entries; at most {MOST}", ids.len()));
+    let why = || TooMany.because(format!("has {} entries; at most {MOST} are allowed", ids.len()));
     (ids.len() > MOST).then(|| Violation::new("ids", why())).into_iter().collect()
 }
 

@@ -30,7 +30,9 @@ pub(crate) async fn run_retention(node: Arc<Node>) {
         for (handle, reason) in superfluous(&node, &mut seen).await {
             match delete::delete(&node, Arc::clone(&handle), false).await {
                 Ok(()) if reason == Reason::Request => {}
-                Ok(()) => tracing::info!(container = %handle.id(), reason = reason.name(), "retention has expired"),
+                Ok(()) => {
+                    tracing::info!(container = %handle.id(), reason = reason.name(), "deleted the container: its retention has expired");
+                }
                 Err(problem) => {
                     tracing::warn!(container = %handle.id(), "cannot delete the container, whose retention has expired: {problem}");
                     if problem.kind == Kind::Unavailable {

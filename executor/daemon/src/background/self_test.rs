@@ -84,7 +84,7 @@ async fn remove(node: &Arc<Node>) -> Result<(), ApiError> {
     let Some(handle) = node.registry.get(&executor_core::ident::self_test()) else { return Ok(()) };
     let patience = node.config.self_test.timeout;
     let deleted = timeout(patience, delete::delete(node, handle, true)).await;
-    match deleted.unwrap_or_else(|_| Err(ApiError::new(Kind::Unavailable, "the container does not exit"))) {
+    match deleted.unwrap_or_else(|_| Err(ApiError::new(Kind::Unavailable, "the container did not exit in time"))) {
         Err(problem) if problem.kind != Kind::NotFound => Err(problem),
         _ => Ok(()),
     }

@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(group("root").unwrap(), 0);
         assert_eq!(group("777").unwrap(), 777);
         let reported = [Account::named("no-such-user").unwrap_err(), group("no-such-group").unwrap_err()];
-        assert_eq!(reported[0].to_string(), "there is no user `no-such-user` in /etc/passwd");
-        assert_eq!(reported[1].to_string(), "there is no group `no-such-group` in /etc/group");
+        assert_eq!(reported[0].to_string(), "unknown user `no-such-user`: not found in /etc/passwd");
+        assert_eq!(reported[1].to_string(), "unknown group `no-such-group`: not found in /etc/group");
     }
 }

@@ -279,7 +279,7 @@ mod tests {
         std::fs::set_permissions(dir.path(), Permissions::from_mode(0o700)).unwrap();
         let other = Account { name: "other".into(), uid: 4242, gid: 4242 };
         let reported = check_reachable(dir.path(), &other).unwrap_err().to_string();
-        assert!(reported.contains("user other may not enter") && reported.contains("700"), "{reported}");
+        assert!(reported.contains("user other cannot reach") && reported.contains("700"), "{reported}");
         check_reachable(Path::new("/usr"), &other).unwrap();
     }
 

@@ -27,7 +27,7 @@ impl StartedLauncher {
     pub fn exit_reason(&mut self) -> Option<String> {
         match self.child.try_wait() {
             Ok(Some(status)) => Some(format!(
-                "the launcher that this executord started has exited ({status}), and without root it cannot start another"
+                "the launcher that this executord started has exited ({status}); without root privileges it cannot start another"
             )),
             _ => None,
         }
@@ -64,7 +64,7 @@ pub(super) fn connect(
     match Seqpacket::connect_to_living(&socket) {
         Ok(connection) => Ok((Some(connection), None)),
         Err(error) if !root => {
-            tracing::warn!(socket = %socket.display(), %error, "no launcher listens, and without root none can be started");
+            tracing::warn!(socket = %socket.display(), %error, "cannot connect to the launcher, and cannot start one without root privileges");
             Ok((None, None))
         }
         Err(_) => {

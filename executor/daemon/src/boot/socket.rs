@@ -137,7 +137,7 @@ fn change_owner(path: &Path, mode: RawMode, owner: Option<u32>, group: u32) -> i
     let found = fstat(&made)?;
     let own = found.st_uid == rustix::process::geteuid().as_raw() && found.st_nlink == 1;
     if FileType::from_raw_mode(found.st_mode) != FileType::Socket || found.st_mode & 0o777 != mode || !own {
-        return Err(io::Error::new(ErrorKind::AlreadyExists, "another file was put in place of the socket"));
+        return Err(io::Error::new(ErrorKind::AlreadyExists, "the socket was replaced by another file"));
     }
     let (owner, group) = (owner.map(Uid::from_raw), Some(Gid::from_raw(group)));
     Ok(chownat(&made, c"", owner, group, AtFlags::EMPTY_PATH)?)
@@ -149,7 +149,7 @@ fn activated() -> Result<Option<UnixListener>, BootError> {
     match passed.len() {
         0 => Ok(None),
         1 => passed.take_unix_listener(0).map_err(|error| BootError::Passed(error.to_string())),
-        more => Err(BootError::Passed(format!("{more} were passed"))),
+        more => Err(BootError::Passed(format!("{more} sockets were passed"))),
     }
 }
 

@@ -173,7 +173,7 @@ fn proxy(
 ) -> Result<Option<Proxy>, ConfigError> {
     let Some(address) = address else {
         let unused = credentials_file.is_some() || !direct.is_empty();
-        let fault = || check.fault("images.proxy", &"", "is needed if proxy_credentials_file or no_proxy is set");
+        let fault = || check.fault("images.proxy", &"", "is required if proxy_credentials_file or no_proxy is set");
         return if unused { Err(fault()) } else { Ok(None) };
     };
     let is_one =

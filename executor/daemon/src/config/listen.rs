@@ -48,7 +48,7 @@ impl<'de> Deserialize<'de> for Listen {
             type Value = Listen;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a text as \"unix:///PATH\", or a table with `unix` and `tcp`")
+                f.write_str("a string such as \"unix:///PATH\", or a table with `unix` and `tcp`")
             }
 
             fn visit_str<E: Error>(self, text: &str) -> Result<Listen, E> {
@@ -131,7 +131,7 @@ impl Tcp {
         let callers = rules(callers, check, &mut faults);
         let address = self.address.as_ref().map(|text| {
             text.parse::<SocketAddr>().map_err(|_| {
-                let why = "must be an IP address and a port, as 10.0.0.5:7443 or [::]:7443";
+                let why = "must be an IP address and a port, such as 10.0.0.5:7443 or [::]:7443";
                 faults.push(check.fault("listen.tcp.address", text, why));
             })
         });
@@ -148,7 +148,7 @@ impl Tcp {
             }
             None => {
                 if wanted {
-                    faults.push(check.fault(key, &"(not set)", "is needed if listen.tcp.address is set"));
+                    faults.push(check.fault(key, &"(not set)", "is required if listen.tcp.address is set"));
                 }
                 PathBuf::new()
             }

@@ -189,7 +189,9 @@ fn unix_path(path: &std::path::Path) -> Result<(), String> {
         return Err("must be an absolute path".to_owned());
     }
     match path.as_os_str().len() {
-        length if length > SOCKET_PATH_MAX => Err(format!("the path of a socket has at most {SOCKET_PATH_MAX} bytes")),
+        length if length > SOCKET_PATH_MAX => {
+            Err(format!("the path of a socket must have at most {SOCKET_PATH_MAX} bytes"))
+        }
         _ => Ok(()),
     }
 }
@@ -249,7 +251,7 @@ impl Syslog {
             faults.push(check.fault("logs.syslog.structured_data_id", id, &why));
         }
         if wanted && self.address.is_none() {
-            let why = "is needed if logs.targets has \"syslog\"";
+            let why = "is required if logs.targets has \"syslog\"";
             faults.push(check.fault("logs.syslog.address", &"(not set)", why));
         }
         let is_unix = self.address.as_ref().is_some_and(|address| address.starts_with("unix:"));
@@ -271,7 +273,7 @@ impl Syslog {
             (None, None) => None,
             (Some(path), None) | (None, Some(path)) => {
                 let key = if self.key.is_some() { "logs.syslog.key" } else { "logs.syslog.certificate" };
-                faults.push(check.fault(key, &path.display(), "certificate and key are needed together"));
+                faults.push(check.fault(key, &path.display(), "certificate and key must be set together"));
                 None
             }
         };

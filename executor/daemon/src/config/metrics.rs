@@ -102,7 +102,7 @@ fn listen(check: &Check, address: &str) -> Result<MetricsAddress, ConfigError> {
             return fault("must be unix:/ABSOLUTE/PATH or a loopback address with a port, such as 127.0.0.1:9464");
         }
         if path.len() > SOCKET_PATH_MAX {
-            return fault(&format!("the path of a socket has at most {SOCKET_PATH_MAX} bytes"));
+            return fault(&format!("the path of a socket must have at most {SOCKET_PATH_MAX} bytes"));
         }
         return Ok(MetricsAddress::Unix(path.into()));
     }

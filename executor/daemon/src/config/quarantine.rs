@@ -32,7 +32,7 @@ impl QuarantineAfter {
         let mut faults = Faults::default();
         let mut limit = |key, seconds: u64| {
             if !(1..=LIMIT_MAX).contains(&seconds) {
-                faults.add(check.fault(key, &seconds, &format!("1 to {LIMIT_MAX} is allowed")));
+                faults.add(check.fault(key, &seconds, &format!("must be 1 to {LIMIT_MAX}")));
             }
             Duration::from_secs(seconds)
         };

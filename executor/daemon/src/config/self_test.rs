@@ -39,11 +39,11 @@ impl SelfTest {
     pub(super) fn resolve(&self, check: &Check) -> Result<SelfTestSettings, ConfigError> {
         let mut faults = Faults::default();
         if self.interval_seconds > INTERVAL_MAX {
-            let why = format!("0 to {INTERVAL_MAX} is allowed");
+            let why = format!("must be 0 to {INTERVAL_MAX}");
             faults.add(check.fault("self_test.interval_seconds", &self.interval_seconds, &why));
         }
         if !(1..=TIMEOUT_MAX).contains(&self.timeout_seconds) {
-            let why = format!("1 to {TIMEOUT_MAX} is allowed");
+            let why = format!("must be 1 to {TIMEOUT_MAX}");
             faults.add(check.fault("self_test.timeout_seconds", &self.timeout_seconds, &why));
         }
         ConfigError::all(faults.0)?;

@@ -386,12 +386,12 @@ fn a_collector_of_traces_is_named_without_a_password() {
     assert_eq!(of("http://h:4318/", "protocol = 'http'"), Ok("http://h:4318/v1/traces".into()));
     assert_eq!(of("http://h:4318/a/b", "protocol = 'http'"), Ok("http://h:4318/a/b".into()));
     for (endpoint, why) in [
-        ("http://127.0.0.1:4317/v1/traces", "has a path"),
+        ("http://127.0.0.1:4317/v1/traces", "must not have a path"),
         ("https://h:4317", "TLS is not supported"),
         ("h:4317", "must be http://HOST:PORT"),
         ("http://h", "must be http://HOST:PORT"),
         ("", "must be http://HOST:PORT"),
-        ("http://user:s3cret@h:4317", "no user name and password"),
+        ("http://user:s3cret@h:4317", "must not contain a user name or password"),
     ] {
         let reported = of(endpoint, "").unwrap_err();
         assert!(
@@ -429,7 +429,7 @@ fn targets_of_logs_are_checked_and_every_fault_is_reported() {
         "logs.journald.socket = x",
         "logs.syslog.address = tcp://a:1: must be tls://HOST:PORT",
         "logs.syslog.key = k: must be an absolute path",
-        "certificate and key are needed together",
+        "certificate and key must be set together",
         "logs.syslog.facility = local8: must be one of kern, user",
         "logs.syslog.app_name",
         "logs.syslog.structured_data_id",

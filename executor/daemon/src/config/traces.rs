@@ -56,7 +56,7 @@ impl Traces {
         let Some(mut endpoint) = self.endpoint else { return Ok(None) };
         // The address may contain a password, so errors must not repeat it.
         if endpoint.contains('@') {
-            return Err(check.fault("traces.endpoint", &"...", "must have no user name and password"));
+            return Err(check.fault("traces.endpoint", &"...", "must not contain a user name or password"));
         }
         let fault = |why: &str| Err(check.fault("traces.endpoint", &endpoint, why));
         if endpoint.len() > ENDPOINT_MAX {
@@ -69,13 +69,13 @@ impl Traces {
         match (uri.scheme_str(), uri.host(), uri.port()) {
             (Some("http"), Some(_), Some(_)) => {}
             (Some("https"), ..) => {
-                return fault("TLS is not supported: name a collector on this machine, which passes traces on");
+                return fault("TLS is not supported: use a collector on this machine that forwards the traces");
             }
             _ => return fault("must be http://HOST:PORT"),
         }
         let has_path = !matches!(uri.path(), "" | "/");
         match self.protocol {
-            TraceProtocol::Grpc if has_path => return fault("has a path, which gRPC does not have"),
+            TraceProtocol::Grpc if has_path => return fault("must not have a path if the protocol is gRPC"),
             TraceProtocol::Http if !has_path => endpoint = format!("{}{HTTP_PATH}", endpoint.trim_end_matches('/')),
             TraceProtocol::Grpc | TraceProtocol::Http => {}
         }

@@ -114,7 +114,7 @@ async fn open(launcher: &Launcher) -> Result<OpenedSigner, ApiError> {
 
 async fn answer(packets: &Packets) -> Result<SignerAnswer, String> {
     let reply = packets.recv::<SignerReply>().await.map_err(|error| executor_core::errors::plain(&error))?;
-    reply.and_then(|reply| reply.answer).ok_or_else(|| "it has ended".to_owned())
+    reply.and_then(|reply| reply.answer).ok_or_else(|| "it has exited".to_owned())
 }
 
 /// A CA that cannot sign is a fault of this node, not of the request.
@@ -128,5 +128,5 @@ fn late() -> String {
 }
 
 fn gone(why: &str) -> ApiError {
-    ApiError::new(Kind::Unavailable, format!("identity: the process that signs: {why}"))
+    ApiError::new(Kind::Unavailable, format!("identity: the signing process: {why}"))
 }

@@ -202,8 +202,10 @@ impl Handle {
     fn in_quarantine(&self, facts: &ContainerStatus) -> ApiError {
         let since = facts.quarantine.map(|quarantine| (quarantine.phase.name(), quarantine.since.rfc3339()));
         let (phase, since) = since.unwrap_or_default();
-        let why =
-            format!("container {} has been in quarantine since {since}: its {phase} does not end in time", self.id);
+        let why = format!(
+            "container {} has been in quarantine since {since}: phase `{phase}` exceeded its time limit",
+            self.id
+        );
         ApiError::new(Kind::Unavailable, why)
     }
 

@@ -45,18 +45,17 @@ pub(crate) fn failure(stderr: Option<Arc<StdioFd>>) -> JoinSet<String> {
 
 /// Checks the exit of the process. A failure contains the process's own message.
 pub(crate) async fn succeeded(exit: Option<Exit>, mut failure: JoinSet<String>) -> Result<(), ApiError> {
-    let lost = || {
-        ApiError::new(Kind::Unavailable, "the supervisor of the process that copied was lost: the copy is incomplete")
-    };
+    let lost =
+        || ApiError::new(Kind::Unavailable, "the supervisor of the copy process was lost: the copy is incomplete");
     let exit = exit.ok_or_else(lost)?;
     if exit == Exit::Code(0) {
         return Ok(());
     }
     let words = failure.join_next().await.and_then(Result::ok).filter(|words| !words.is_empty());
     let words = words.unwrap_or_else(|| match exit {
-        Exit::Code(code) => format!("the process that copied exited with code {code}"),
+        Exit::Code(code) => format!("the copy process exited with code {code}"),
         Exit::Signal(signal) => {
-            format!("the process that copied was killed by signal {signal}: its container exited or ran out of memory")
+            format!("the copy process was killed by signal {signal}: its container exited or ran out of memory")
         }
     });
     let kind = if shortage::named(&words).is_some() { Kind::Exhausted } else { Kind::Precondition };

@@ -78,7 +78,7 @@ pub(crate) async fn stop_orphaned(node: Arc<Node>, pod: ContainerId) {
         tracing::info!(container = %member.id(), %pod, "stopped: its pod has ended");
     }
     if let Err(problem) = stop_all(members, None).await {
-        tracing::error!(%pod, "a member of the pod, which has ended, was not stopped: {problem}");
+        tracing::error!(%pod, "cannot stop a member of the pod, which has ended: {problem}");
     }
 }
 

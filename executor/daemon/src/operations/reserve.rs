@@ -71,16 +71,16 @@ pub(crate) async fn reserve(
         }
         Ok(Reserving::Renewed(renewed)) => Ok((renewed, false)),
         Ok(Reserving::Container(id)) => {
-            Err(ApiError::new(Kind::Exists, format!("the id {id} belongs to a container or a pod")))
+            Err(ApiError::new(Kind::Exists, format!("the id {id} is already used by a container or a pod")))
         }
         Ok(Reserving::Closed) => Err(node.check_open().err().unwrap_or_else(ApiError::stopping)),
         Ok(Reserving::Different(id)) => {
-            Err(ApiError::new(Kind::Exists, format!("the reservation {id} has other resources")))
+            Err(ApiError::new(Kind::Exists, format!("the reservation {id} already exists with different resources")))
         }
         Ok(Reserving::BeyondShare(short)) => {
             let percent = node.config.reserved_percent;
             let why = format!(
-                "the reservations of one caller hold at most {percent} % of the capacity (capacity.reserved_percent): {short}"
+                "the reservations of one caller may use at most {percent} % of the capacity (capacity.reserved_percent): {short}"
             );
             Err(ApiError::new(Kind::Exhausted, why))
         }
@@ -208,7 +208,7 @@ pub(crate) fn missing(node: &Node, id: &ContainerId) -> ApiError {
     let why = match node.registry.expired_at(id) {
         Some(at) => format!("the reservation {id} expired at {}", at.rfc3339()),
         None => {
-            format!("there is no reservation {id}: it was never made, was used or released, or expired a while ago")
+            format!("there is no reservation {id}: it was never created, or it was used, released or expired")
         }
     };
     ApiError::new(Kind::Precondition, why)

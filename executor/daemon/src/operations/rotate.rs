@@ -119,7 +119,7 @@ fn of_identity(root: &Path, facts: &ContainerStatus, request: &v1::UpdateFilesRe
     let Some(identity) = &facts.identity else { return Vec::new() };
     let is_ours = |path: &str| identity.files.contains(&root.join(path));
     let fault =
-        || ViolationReason::Reserved.because("belongs to the container's identity, which the executor replaces");
+        || ViolationReason::Reserved.because("is a file of the container's identity, which only executord replaces");
     let files = request.files.iter().enumerate().filter(|(_, file)| is_ours(&file.path));
     let files = files.map(|(index, _)| Violation::new(format!("files[{index}].path"), fault()));
     let removed = request.removed_paths.iter().enumerate().filter(|(_, path)| is_ours(path));

@@ -172,7 +172,7 @@ impl Collecting {
     fn judged(self, node: &Node, list: &str, client: Option<&Client>) -> Collected {
         let Self { mut asked, mut violations } = self;
         if asked.len() > REFERENCES_MAX {
-            let why = format!("{} references in the request; at most {REFERENCES_MAX}", asked.len());
+            let why = format!("{} references in the request; at most {REFERENCES_MAX} are allowed", asked.len());
             violations.push(Violation::new(list, TooMany.because(why)));
             return Collected { asked, violations, ..Collected::default() };
         }
@@ -331,7 +331,7 @@ pub(crate) fn fill(request: &mut RunRequest, requested: &[RequestedValue], value
             match std::str::from_utf8(&value.content) {
                 Ok(found) => found.clone_into(text),
                 Err(_) => {
-                    let why = format!("{}: the value is not UTF-8; only a file can hold that", requested.reference);
+                    let why = format!("{}: the value is not UTF-8; use a file for binary values", requested.reference);
                     violations.push(Violation::new(format!("{}.from", requested.field), InvalidCharacter.because(why)));
                 }
             }

@@ -24,7 +24,7 @@ pub(crate) fn validate(node: &Node, request: v1::ValidateRequest, client: Option
     let v1::ValidateRequest { run, pod } = request;
     let mut run = run.map(WipedRequest);
     if run.is_none() && pod.is_none() {
-        let why = ViolationReason::Required.because("neither `run` nor `pod` is set: one of them must be");
+        let why = ViolationReason::Required.because("neither `run` nor `pod` is set; set at least one");
         return Err(ApiError::invalid_field("run", why));
     }
     let planned = pod.as_ref().map(|pod| plan_pod(node, pod));

@@ -61,7 +61,7 @@ pub(super) async fn launch(
         Ok(Admission::Closed) => Err(node.check_open().err().unwrap_or_else(ApiError::stopping)),
         Ok(Admission::NotReserved) => Err(reserve::missing(node, &id)),
         Ok(Admission::BeyondReservation(short)) => {
-            let why = format!("{id} needs more than its reservation holds: {short}");
+            let why = format!("container {id} needs more resources than its reservation has: {short}");
             Err(ApiError::new(Kind::Precondition, why))
         }
         Err(exhausted) => Err(ApiError::new(Kind::Exhausted, exhausted.to_string())),

@@ -63,7 +63,10 @@ pub(super) fn is_strict(metadata: &HeaderMap) -> Result<bool, ApiError> {
     match (values.next().map(|value| value.as_bytes()), values.next()) {
         (None | Some(b"false"), None) => Ok(false),
         (Some(b"true"), None) => Ok(true),
-        _ => Err(ApiError::new(Kind::Invalid, format!("metadata {STRICT_FIELDS}: must be `true` or `false`, once"))),
+        _ => Err(ApiError::new(
+            Kind::Invalid,
+            format!("metadata {STRICT_FIELDS}: must be set once, to `true` or `false`"),
+        )),
     }
 }
 

@@ -136,8 +136,8 @@ impl MessageCheck for Weigher {
             if cost > most {
                 let steps = places.windows(2).map(|pair| &*SHAPES.types[pair[0].0].fields[&pair[1].2].name);
                 return Err(Status::resource_exhausted(format!(
-                    "the request has too many elements: decoded, its {} bytes take more than {most}, the limit for \
-                     this size; exceeded in `{}`",
+                    "the request has too many elements: its {} bytes need more memory than the limit of {most} \
+                     bytes when decoded; the limit is exceeded in `{}`",
                     message.len(),
                     steps.collect::<Vec<_>>().join(".")
                 )));

@@ -81,7 +81,7 @@ impl Outputs {
         let path = self.directory.join(captured.number.to_string());
         let (file, size) = regular(&path)?;
         if size != captured.size {
-            let why = format!("has {size} bytes; the list says {}", captured.size);
+            let why = format!("has {size} bytes; {} expected", captured.size);
             return Err(OutputsError::Form { path, why });
         }
         Ok(OpenOutput { file, path, left: size })
@@ -159,7 +159,7 @@ mod tests {
         let reported =
             |outputs: &Outputs| outputs.list().and_then(|list| outputs.open(&list.files[0])).unwrap_err().to_string();
         let (_a, shorter) = with(&[("0", b"abc")], &list(8));
-        assert!(reported(&shorter).ends_with("has 3 bytes; the list says 8"), "{}", reported(&shorter));
+        assert!(reported(&shorter).ends_with("has 3 bytes; 8 expected"), "{}", reported(&shorter));
         let (_b, gone) = with(&[], &list(8));
         assert!(matches!(gone.open(&gone.list().unwrap().files[0]), Err(OutputsError::Gone(_))));
         let (_c, newer) = with(&[], &list(8).replace("\"version\":1", "\"version\":2"));

@@ -248,6 +248,6 @@ fn check_config_reports_without_a_start() {
         "FILE:2: capacity.containers = 0: must be at least 1\nFILE:3: capacity.pids = 0: must be at least 1\n";
     assert_eq!(printed, expected);
     let (status, printed) = check("user = 'no-such-user'\nallow_group = 'no-such-group'\n");
-    let expected = "there is no user `no-such-user` in /etc/passwd\nthere is no group `no-such-group` in /etc/group\n";
+    let expected = "unknown user `no-such-user`: not found in /etc/passwd\nunknown group `no-such-group`: not found in /etc/group\n";
     assert_eq!((status, &*printed), (Some(1), expected));
 }

@@ -224,7 +224,7 @@ async fn a_second_daemon_is_refused_and_reported_of_the_first() {
     node.start_daemon();
     assert_eq!(node.ended().code(), Some(1));
     let reported =
-        format!("another executord (pid {}) serves state directory {}", first.id(), node.state_dir().display());
+        format!("another executord (pid {}) is using state directory {}", first.id(), node.state_dir().display());
     assert!(node.log().contains(&reported), "{}", node.log());
     node.give_daemon(first);
     node.client().await.info(v1::InfoRequest {}).await.unwrap();

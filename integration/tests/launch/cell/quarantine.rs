@@ -148,7 +148,7 @@ fn a_container_that_cannot_be_made_blocks_no_one() {
     stage.fuse.hold(Held::All);
     let refused = stage.daemon.api.run(Stage::reader("stuck")).unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
-    assert!(refused.message().contains("its create does not end in time"), "{refused}");
+    assert!(refused.message().contains("phase `create` exceeded its time limit"), "{refused}");
     assert_eq!((stage.phase("stuck"), stage.allocated()), (Some(Phase::Create), 64));
     assert_eq!(stage.counted("create"), 1.0);
     stage.works_on();

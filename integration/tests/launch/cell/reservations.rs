@@ -67,7 +67,7 @@ fn a_reservation_holds_capacity_until_a_container_takes_it() {
     // A container gets the capacity that it needs from the reservation, up to the reservation's size.
     let beyond = daemon.api.run(into_reservation(sleeper("later").memory(100 * MIB))).unwrap_err();
     assert_eq!(beyond.code(), Code::FailedPrecondition, "{beyond}");
-    assert!(beyond.message().contains("more than its reservation"), "{beyond}");
+    assert!(beyond.message().contains("more resources than its reservation"), "{beyond}");
     assert_eq!(memory(&daemon), [128, 96, 0, 1], "nothing has changed");
     let request = into_reservation(sleeper("later").memory(64 * MIB).file("a", b"secret"));
     let started = daemon.api.started(request.clone());
@@ -155,8 +155,7 @@ fn reservations_have_a_share_by_caller() {
     let beyond = |refused: Result<bool, Error>, short: &str| {
         let refused = refused.unwrap_err();
         assert_eq!(refused.code(), Some(Code::ResourceExhausted), "{refused}");
-        let why =
-            "the reservations of one caller hold at most 50 % of the capacity (capacity.reserved_percent): not enough ";
+        let why = "the reservations of one caller may use at most 50 % of the capacity (capacity.reserved_percent): not enough ";
         assert!(refused.to_string().contains(&format!("{why}{short}")), "{refused}");
     };
     let [a, b] = connect(&tls);

@@ -78,7 +78,7 @@ impl Worker {
                 let status = self.child.wait().await;
                 let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
                 Err(Failure::last(format!(
-                    "the worker ended without a report ({status}); an archive may need more memory or processor time than a worker has"
+                    "the worker exited without a report ({status}); the archive may need more memory or CPU time than a worker may use"
                 )))
             }
         }

@@ -164,7 +164,7 @@ impl Assembler {
         self.dropped.add(dropped);
         let Dropped { lines, bytes } = dropped;
         let words = format!(
-            "{lines} lines of output with {bytes} bytes are missing here: they were gone from the log before they could be sent"
+            "{lines} lines of output with {bytes} bytes are missing here: they were removed from the log before they could be sent"
         );
         out.push(Message {
             time: now,

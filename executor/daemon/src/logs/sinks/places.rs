@@ -116,7 +116,10 @@ impl SinkPositions {
 fn read(path: &Path) -> io::Result<BTreeMap<ContainerId, KeptPosition>> {
     let length = path.metadata()?.len();
     if length > FILE_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("has {length} bytes")));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("has {length} bytes; at most {FILE_MAX} are allowed"),
+        ));
     }
     Ok(serde_json::from_slice(&std::fs::read(path)?)?)
 }

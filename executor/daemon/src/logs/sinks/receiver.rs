@@ -111,7 +111,7 @@ impl Receiver {
                     let why = executor_core::errors::plain(&error);
                     // Log each reason once: the failure may last for hours.
                     if self.reported.as_ref() != Some(&why) {
-                        tracing::warn!(receiver = %self.address, why, "cannot connect to the log receiver: logs wait");
+                        tracing::warn!(receiver = %self.address, why, "cannot connect to the log receiver: logs wait until it is reachable");
                         self.reported = Some(why);
                     }
                 }
@@ -130,7 +130,7 @@ impl Receiver {
             let why = executor_core::errors::plain(&error);
             tracing::warn!(
                 receiver = %self.address, why,
-                "the connection to the log receiver broke: lines that it had not read may be missing there"
+                "the connection to the log receiver was lost: lines that the receiver had not read may be lost"
             );
             self.failed = connection.since.elapsed() < SHORT;
             if !self.failed {

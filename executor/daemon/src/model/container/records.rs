@@ -31,7 +31,7 @@ pub enum RecordError {
     #[error("{} has version {}; this executord reads versions up to {RECORD_VERSION}", .0.display(), .1)]
     Newer(PathBuf, u32),
     /// The record belongs to another container.
-    #[error("{} is the record of container {}", .0.display(), .1)]
+    #[error("{} is the record of another container, {}", .0.display(), .1)]
     Other(PathBuf, ContainerId),
 }
 

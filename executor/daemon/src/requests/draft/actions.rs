@@ -70,7 +70,7 @@ pub(super) fn from_request<'a>(request: &'a RunRequest, violations: &mut Vec<Vio
     let action = reading.action("action", request.action.as_ref(), source, 1);
     let count = request.sidecars.len();
     if count > SIDECARS_MAX {
-        let why = format!("has {count} entries; at most {SIDECARS_MAX}");
+        let why = format!("has {count} entries; at most {SIDECARS_MAX} are allowed");
         reading.violations.push(Violation::new("sidecars", TooMany.because(why)));
     }
     let mut sidecars = Vec::new();
@@ -170,7 +170,7 @@ impl<'a> ActionReader<'a, '_> {
             Some(Ok((_, set))) => set,
         };
         if depth > ACTION_DEPTH_MAX {
-            let why = format!("is nested {depth} deep; at most {ACTION_DEPTH_MAX}");
+            let why = format!("is nested {depth} levels deep; at most {ACTION_DEPTH_MAX} are allowed");
             self.violations.push(Violation::new(path, TooMany.because(why)));
             return None;
         }

@@ -24,7 +24,7 @@ pub(super) fn from_request(checks: &v1::Checks, violations: &mut Vec<Violation>)
 fn one(field: &str, check: &v1::Check, violations: &mut Vec<Violation>) -> Check {
     let probe = match &check.kind {
         None => {
-            violations.push(Violation::new(field, Required.because("has none of http, tcp and exec")));
+            violations.push(Violation::new(field, Required.because("has no probe; set one of http, tcp and exec")));
             Probe::Tcp(1)
         }
         Some(Kind::Tcp(tcp)) => Probe::Tcp(number(&format!("{field}.tcp.port"), tcp.port, 1, violations)),
@@ -75,7 +75,7 @@ fn span(field: &str, time: Option<&prost_types::Duration>, violations: &mut Vec<
 /// Returns a 16-bit number; `placeholder` if the value is larger, so that it is reported only once.
 fn number(field: &str, number: u32, placeholder: u16, violations: &mut Vec<Violation>) -> u16 {
     u16::try_from(number).unwrap_or_else(|_| {
-        violations.push(Violation::new(field, OutOfRange.because(format!("is {number}; at most 65535"))));
+        violations.push(Violation::new(field, OutOfRange.because(format!("is {number}; at most 65535 is allowed"))));
         placeholder
     })
 }

@@ -14,8 +14,10 @@ pub(crate) fn rules(rules: &[v1::EgressRule], violations: &mut Vec<Violation>) -
     let elements = |rule: &v1::EgressRule| rule.destinations.len().saturating_add(rule.ports.len());
     // Otherwise each element of an overlong list would be a violation.
     if rules.len() > EGRESS_RULES_MAX || rules.iter().map(elements).any(|count| count > EGRESS_ELEMENTS_MAX) {
-        let why =
-            format!("has {} entries; at most {EGRESS_RULES_MAX}, with {EGRESS_ELEMENTS_MAX} combinations", rules.len());
+        let why = format!(
+            "has {} entries; at most {EGRESS_RULES_MAX} are allowed, with {EGRESS_ELEMENTS_MAX} combinations in total",
+            rules.len()
+        );
         violations.push(Violation::new("egress_rules", TooMany.because(why)));
         return Vec::new();
     }
@@ -85,7 +87,7 @@ impl Rule<'_> {
             let asked = asked.filter(|number| *number != -1)?;
             let number = u8::try_from(asked);
             if number.is_err() {
-                let why = OutOfRange.because(format!("is {asked}; 0 to 255 is allowed, or -1 for every one"));
+                let why = OutOfRange.because(format!("is {asked}; 0 to 255 is allowed, or -1 for all"));
                 violations.push(Violation::new(self.field(name), why));
             }
             Some(number.unwrap_or(0))

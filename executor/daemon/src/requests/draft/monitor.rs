@@ -71,7 +71,7 @@ pub(super) fn add(
     let mut programs = Vec::new();
     read("monitor", monitor, Above::root(TIME_MAX.min(start)), &mut programs, violations);
     if programs.len() > PROGRAMS_MAX {
-        let why = format!("has {} run actions; at most {PROGRAMS_MAX}", programs.len());
+        let why = format!("has {} run actions; at most {PROGRAMS_MAX} are allowed", programs.len());
         violations.push(Violation::new("monitor", TooMany.because(why)));
         return checks;
     }
@@ -109,7 +109,7 @@ fn read<'a>(
     let mut refuse = |fault: executor_core::validate::FieldFault| violations.push(Violation::new(path, fault));
     if above.depth > DEPTH_MAX {
         let depth = above.depth;
-        return refuse(TooMany.because(format!("is nested {depth} deep; at most {DEPTH_MAX}")));
+        return refuse(TooMany.because(format!("is nested {depth} levels deep; at most {DEPTH_MAX} are allowed")));
     }
     let (name, above, list) = match set(action) {
         Err(names) if names.is_empty() => {
@@ -162,8 +162,7 @@ fn refuse_unused(program: &Program<'_>, violations: &mut Vec<Violation>) {
         ("secret_arguments", secret_arguments.is_empty()),
     ];
     for (field, _) in unused.into_iter().filter(|(_, is_empty)| !is_empty) {
-        let why =
-            "must be empty: a monitor's programs are kept with the container, and have the environment of an ExecCheck";
+        let why = "must be empty in a monitor: its programs are stored with the container, and have the environment of an ExecCheck";
         violations.push(Violation::new(format!("{}.{field}", program.path), NotAllowed.because(why)));
     }
 }
@@ -268,7 +267,7 @@ mod tests {
         assert_eq!(reported.len(), expected.len(), "{reported:?}");
         let mut violations = Vec::new();
         add(&parallel(vec![run("a"); 5]), false, None, &mut violations);
-        assert_eq!(violations[0].to_string(), "monitor: has 5 run actions; at most 4");
+        assert_eq!(violations[0].to_string(), "monitor: has 5 run actions; at most 4 are allowed");
         let checks = add(&run("a"), false, None, &mut Vec::new());
         let mut violations = Vec::new();
         add(&run("a"), false, Some(checks), &mut violations);
