@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use executor_proto::v1::{
-    Action, Container, EnvironmentVariable, File, Limits, Network, Outputs, RegistryCredentials, RunAction, RunRequest,
-    RunResponse, SecretArgument, ValidateRequest, ValidateResponse,
+    Action, Container, EnvironmentVariable, File, Limits, Network, Outputs, PortMapping, RegistryCredentials,
+    RunAction, RunRequest, RunResponse, SecretArgument, ValidateRequest, ValidateResponse,
 };
 use prost::Message;
 use tonic::client::Grpc;
@@ -170,6 +170,20 @@ impl Run {
     #[must_use]
     pub fn network(mut self, network: Network) -> Self {
         self.0.set_network(network);
+        self
+    }
+
+    /// Attaches the container to a network of the node by its name, for example `bridge`.
+    #[must_use]
+    pub fn on_network(mut self, name: impl Into<String>) -> Self {
+        self.0.network_name = name.into();
+        self.network(Network::Cni)
+    }
+
+    /// Publishes a port of the container on the host.
+    #[must_use]
+    pub fn port(mut self, port: PortMapping) -> Self {
+        self.0.ports.push(port);
         self
     }
 

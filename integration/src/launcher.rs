@@ -136,6 +136,7 @@ impl Launcher {
             request_tag: "tag".into(),
             created_at: 1,
             fits_warm: true, // whether that is so is for the shim to find out
+            network: None,
             ..Launch::default()
         };
         match self.call(LauncherCall::Launch(launch), &fds) {

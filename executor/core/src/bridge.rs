@@ -54,7 +54,6 @@ pub struct BridgeSettings {
     pub mtu: u32,
 }
 
-
 impl Default for NetworksSettings {
     fn default() -> Self {
         let bridge = BridgeSettings {

@@ -192,6 +192,8 @@ pub struct WarmPoolSettings {
     /// Target number of warm containers, each for one launch: 0 (none) to 64. `ready` is the key's old name.
     #[serde(alias = "ready")]
     pub size: u32,
+    /// Built-in network to which as many further warm containers are attached; none when empty.
+    pub network: String,
 }
 
 /// Largest size of the warm pool.
@@ -201,7 +203,7 @@ const WARM_POOL_SIZE_DEFAULT: u32 = 4;
 
 impl Default for WarmPoolSettings {
     fn default() -> Self {
-        Self { size: WARM_POOL_SIZE_DEFAULT }
+        Self { size: WARM_POOL_SIZE_DEFAULT, network: String::new() }
     }
 }
 
@@ -216,6 +218,18 @@ impl WarmPoolSettings {
         }
         let why = format!("0 to {WARM_POOL_SIZE_MAX} is allowed");
         Err(Unusable { key: "warm_pool.size".into(), value: self.size.to_string(), why })
+    }
+
+    /// Checks that the network is one of these.
+    ///
+    /// # Errors
+    /// Returns the name of a network that is not built in.
+    pub fn check_network<'a>(&self, mut networks: impl Iterator<Item = &'a String>) -> Result<(), Unusable> {
+        if self.network.is_empty() || networks.any(|name| *name == self.network) {
+            return Ok(());
+        }
+        let why = "is not a built-in network; use one of [networks]".to_owned();
+        Err(Unusable { key: "warm_pool.network".into(), value: self.network.clone(), why })
     }
 }
 

@@ -165,6 +165,7 @@ impl Actor {
             created_at: self.facts.created_at.0,
             pod_id: self.facts.plan.member_of().map(ToString::to_string).unwrap_or_default(),
             fits_warm: executor_core::spec::fits_warm(&self.facts.plan),
+            network: self.facts.plan.own_network().map(str::to_owned),
         });
         let fds = [payload.theirs.as_fd(), payload.plan.as_fd(), payload.process.as_fd(), payload.files.as_fd()];
         let answer = session.call(launch, &fds).await;

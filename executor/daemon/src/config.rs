@@ -340,8 +340,15 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     check.policy(&file.policy, &mut faults);
     faults.record(check.usable(file.launcher.check()));
     faults.record(check.usable(file.warm_pool.check()));
-    for unusable in file.networks.check().err().into_iter().flatten() {
-        faults.record(check.usable(Err(unusable)));
+    match file.networks.check() {
+        Ok(networks) => {
+            faults.record(check.usable(file.warm_pool.check_network(networks.keys())));
+        }
+        Err(unusable) => {
+            for one in unusable {
+                faults.record(check.usable(Err(one)));
+            }
+        }
     }
     let run_dir = args.run_dir.clone().or(file.run_dir).unwrap_or_else(|| "/run/executor".into());
     let state_dir = args.state_dir.clone().or(file.state_dir).unwrap_or_else(|| "/var/lib/executor".into());

@@ -162,5 +162,6 @@ fn read(args: &Args, is_trusted: impl FnOnce(&Metadata) -> bool) -> Result<Confi
         |Unusable { key, value, why }| ConfigError::Value(path.to_owned(), format!("{key} = {value}: {why}"));
     checked.map_err(unusable)?;
     config.bridges = config.networks.check().map_err(|mut faults| unusable(faults.swap_remove(0)))?;
+    config.warm_pool.check_network(config.bridges.keys()).map_err(unusable)?;
     Ok(config)
 }

@@ -70,6 +70,8 @@ pub(crate) struct Host {
     pub identity: IdentitySettings,
     /// Wanted number of warm containers.
     pub warm_pool_size: usize,
+    /// Network to which as many further warm containers are attached; none when empty.
+    pub warm_pool_network: String,
     /// Digests of the sections of the configuration in force.
     pub configuration: SectionDigests,
 }
@@ -107,6 +109,7 @@ impl Host {
             watchdog: config.launcher.watchdog(),
             identity: config.identity,
             warm_pool_size: config.warm_pool.size as usize,
+            warm_pool_network: config.warm_pool.network,
             run_dir,
         })
     }
@@ -140,6 +143,8 @@ impl Host {
         self.cni_patience = config.launcher.cni_patience();
         self.watchdog = config.launcher.watchdog();
         self.warm_pool_size = config.warm_pool.size as usize;
+        self.warm_pool_network = config.warm_pool.network;
+        self.networks = config.bridges;
         (self.policy, self.identity, self.configuration) = (config.policy, config.identity, config.digests);
         Ok(())
     }

@@ -37,6 +37,7 @@ use ipnet::IpNet;
 use crate::errors::failed;
 use crate::host::Host;
 use crate::log::{self, Level};
+use attachment::BridgeAttachment;
 use cni::Fault;
 pub(crate) use ports::Reserved;
 use store::Stored;
@@ -96,13 +97,17 @@ enum Trouble {
     #[error("plugin `{0}`: {1}")]
     Answer(String, String),
     #[error("port {0} of the host is published by container `{1}`")]
-    Port(String, ContainerId),
+    Port(String, String),
     #[error("{0}: {1}")]
     HostPort(String, &'static str),
     #[error("its configuration and its plugins support no common version of CNI")]
     NoVersion,
     #[error("all of its {0} addresses are in use")]
     Full(u32),
+    #[error("it is not configured any more")]
+    Removed,
+    #[error("its configuration changed while containers are on it; remove them, or undo the change of networks.{0}")]
+    Changed(String),
     #[error("interface `{0}` of the host is not the executor's; remove it, or set networks.{1}.interface")]
     ForeignInterface(String, String),
     #[error("its addresses {pool} overlap the route {route} of interface {interface}; set {key} to a free range")]
@@ -131,6 +136,8 @@ impl Trouble {
             | Self::HostPort(..)
             | Self::NoVersion
             | Self::ForeignInterface(..)
+            | Self::Removed
+            | Self::Changed(_)
             | Self::Overlap { .. }
             | Self::Rules(_) => Reason::Precondition,
         };
@@ -171,12 +178,78 @@ fn find<'a>(host: &'a Host, name: &str) -> Result<Configured<'a>, String> {
     })
 }
 
-/// Attaches a container to the network that its plan names, if any. `init` is its init, by pid and pidfd. A failed
-/// attachment is undone by [`detach`], which the caller calls when it undoes the container.
+/// The place of a warm container on a built-in network. Afterwards it is that of the container which it becomes.
+pub(crate) struct WarmNetwork(BridgeAttachment);
+
+/// Returns the built-in network of this name, or the default one, if requests for the name get it.
+fn built_in<'a>(host: &'a Host, name: &str) -> Option<&'a BridgeNetwork> {
+    match find(host, name) {
+        Ok(Configured::Bridge(network)) => Some(network),
+        Ok(Configured::Cni(_)) | Err(_) => None,
+    }
+}
+
+/// Returns true if a request for the network of this name can use a warm container on the configured network.
+pub(crate) fn is_warm_network(host: &Host, name: &str) -> bool {
+    !host.warm_pool_network.is_empty()
+        && built_in(host, name).is_some_and(|network| network.name == host.warm_pool_network)
+}
+
+/// Returns true if warm containers leave enough addresses of their network to others.
+pub(crate) fn has_room_for_warm(host: &Host) -> bool {
+    let network = host.networks.get(&host.warm_pool_network);
+    network.is_some_and(|network| bridge::has_free(host, network, 2 * host.warm_pool_size))
+}
+
+/// Returns the name of the record of a warm container. No id of a container begins with a dot.
+fn warm_record(name: &str) -> String {
+    format!(".warm-{name}")
+}
+
+impl WarmNetwork {
+    /// Attaches a warm container, whose init has the pidfd `init`, to the configured network.
+    ///
+    /// # Errors
+    /// Returns a refusal; what was done is undone by [`forget_warm`].
+    pub(crate) fn attach(host: &Host, name: &str, init: BorrowedFd<'_>) -> Result<Self, Refused> {
+        let network = &host.warm_pool_network;
+        let boot_id = executor_sys::identity::boot_id().map_err(|error| failed("/proc", &error))?;
+        let configured = host.networks.get(network).ok_or(Trouble::Removed);
+        let attached =
+            configured.and_then(|network| bridge::attach_warm(host, (&warm_record(name), &boot_id), network, init));
+        attached.map(Self).map_err(|trouble| trouble.refused(network))
+    }
+
+    /// Makes the place that of a container.
+    ///
+    /// # Errors
+    /// Returns a refusal if the disk fails; [`forget_warm`] and [`detach`] then undo it.
+    pub(crate) fn adopt(self, host: &Host, id: &ContainerId) -> Result<Self, Refused> {
+        bridge::adopt(host, self.0, id).map(Self).map_err(|error| failed("stored network data", &error))
+    }
+}
+
+/// Detaches a warm container of this name, if it is attached and no container has its place.
+pub(crate) fn forget_warm(host: &Host, name: &str) {
+    let record = warm_record(name);
+    let detached = match store::read(host, &record) {
+        Ok(Some(Stored::Bridge(attachment))) => bridge::detach(host, &attachment),
+        Ok(None) => Ok(()),
+        Ok(Some(Stored::Cni(_))) | Err(_) => store::remove(host, &record).map_err(|error| error.to_string()),
+    };
+    if let Err(why) = detached {
+        log::line(Level::Error, "", format_args!("a warm container was not detached from its network: {why}"));
+    }
+}
+
+/// Attaches a container to the network that its plan names, if any. `init` is its init, by pid and pidfd; `warm` is the
+/// place that it has adopted on this network. A failed attachment is undone by [`detach`], which the caller calls when
+/// it undoes the container.
 pub(crate) fn attach(
     host: &Host,
     record: &ContainerRecord,
     (pid, pidfd): (i32, BorrowedFd<'_>),
+    warm: Option<WarmNetwork>,
 ) -> Result<Option<OnNetwork>, Refused> {
     let plan = &record.plan;
     if plan.network != plan::Network::Cni || !plan.makes_network() {
@@ -187,11 +260,15 @@ pub(crate) fn attach(
     let network = find(host, &plan.connectivity.network_name).map_err(|why| violation("network_name", why))?;
     let asked = Capabilities::from_asked(&plan.connectivity);
     let name = network.name().to_owned();
-    // Leftovers of a container with the same id that could not be detached at its end.
-    detach(host, &plan.id, Patience::whole(host)).map_err(|why| {
-        Refused::new(Reason::Precondition, format!("an earlier container with this id is still on its network: {why}"))
-    })?;
+    if warm.is_none() {
+        // Leftovers of a container with the same id that could not be detached at its end.
+        detach(host, &plan.id, Patience::whole(host)).map_err(|why| {
+            let why = format!("an earlier container with this id is still on its network: {why}");
+            Refused::new(Reason::Precondition, why)
+        })?;
+    }
     let attached = match network {
+        Configured::Bridge(_) if let Some(WarmNetwork(place)) = warm => bridge::complete(host, record, place, asked),
         Configured::Bridge(network) => bridge::attach(host, record, network, asked, pidfd),
         Configured::Cni(network) if asked.lacks_port_plugin(&network) => {
             let why = format!("network `{}` has no plugin with the capability `portMappings`", network.name);
@@ -237,7 +314,7 @@ pub(crate) fn addresses(host: &Host, pod: &plan::Plan) -> Result<Option<Addresse
     if pod.network != plan::Network::Cni {
         return Ok(None);
     }
-    let stored = store::read(host, &pod.id).map_err(|error| failed("network of the pod", &error))?;
+    let stored = store::read(host, pod.id.as_str()).map_err(|error| failed("network of the pod", &error))?;
     let parsed = stored.map_or_else(|| Ok(Addresses::default()), |stored| stored.addresses());
     parsed.map(Some).map_err(|why| Refused::new(Reason::Internal, format!("network of the pod {}: {why}", pod.id)))
 }
@@ -247,7 +324,7 @@ pub(crate) fn addresses(host: &Host, pod: &plan::Plan) -> Result<Option<Addresse
 /// # Errors
 /// Returns the failure; the old rules then stay in force.
 pub(crate) fn replace_egress(host: &Host, init: BorrowedFd<'_>, plan: &plan::Plan) -> Result<(), Refused> {
-    let stored = match store::read(host, &plan.id) {
+    let stored = match store::read(host, plan.id.as_str()) {
         Ok(Some(stored)) => stored,
         Ok(None) => return Err(failed("stored network data", &io::ErrorKind::NotFound.into())),
         Err(error) => return Err(failed("stored network data", &error)),
@@ -265,7 +342,7 @@ pub(crate) fn replace_egress(host: &Host, init: BorrowedFd<'_>, plan: &plan::Pla
 /// Returns a description of the failure.
 pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Result<(), String> {
     let system = |what: &str, error: &io::Error| format!("{what}: {}", crate::errors::plain(error));
-    match store::read(host, id) {
+    match store::read(host, id.as_str()) {
         Ok(Some(Stored::Bridge(attachment))) => bridge::detach(host, &attachment),
         Ok(Some(Stored::Cni(attachment))) => cni::detach(host, &attachment, patience),
         Ok(None) => cni::remove_leftovers(host, id),
@@ -273,7 +350,7 @@ pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Resul
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
             log::line(Level::Error, id.as_str(), format_args!("the record of its network is damaged: {error}"));
             netns::unpin(host, id)
-                .and_then(|()| store::remove(host, id))
+                .and_then(|()| store::remove(host, id.as_str()))
                 .map_err(|error| system("leftover network data", &error))
         }
         Err(error) => Err(system("stored network data", &error)),
@@ -283,7 +360,8 @@ pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Resul
 /// Detaches containers of earlier launchers from their networks. `living` are the containers that have a shim.
 pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
     let until = Instant::now() + SWEEP;
-    for id in store::ids(host).into_iter().filter(|id| !living.contains(id)) {
+    let ids = store::names(host).into_iter().filter_map(|name| name.parse::<ContainerId>().ok());
+    for id in ids.filter(|id| !living.contains(id)) {
         let patience = Patience { until: until.min(Instant::now() + BRIEF.1), ..Patience::brief(host) };
         if let Err(why) = detach(host, &id, patience) {
             log::line(Level::Error, id.as_str(), format_args!("not detached from its network: {why}"));

@@ -51,6 +51,11 @@ impl WarmPaths {
         }
     }
 
+    /// Returns the name of the warm container.
+    pub(crate) fn name(&self) -> String {
+        self.dir.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
     /// Makes the directory below RUN_DIR.
     ///
     /// # Errors
@@ -79,6 +84,7 @@ impl WarmPaths {
 
     /// Kills the processes in the cgroup, and removes it and the directories. Errors are logged.
     pub(crate) fn clear(&self, host: &Host) {
+        crate::network::forget_warm(host, &self.name());
         let removed = host.hierarchies.remove(&self.cgroup, PATIENCE).and_then(|()| self.remove_dirs());
         if let Err(error) = removed {
             log::line(Level::Error, "", format_args!("a warm container was not removed: {error}"));

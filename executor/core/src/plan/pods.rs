@@ -63,6 +63,11 @@ impl Plan {
         }
     }
 
+    /// Returns the name of the network of the node to which this container itself is attached; empty for the default.
+    pub fn own_network(&self) -> Option<&str> {
+        (self.network == Network::Cni && self.makes_network()).then_some(&*self.connectivity.network_name)
+    }
+
     /// Returns true if a network namespace is created for the container.
     pub fn makes_network(&self) -> bool {
         self.member_of().is_none() && matches!(self.network, Network::None | Network::Cni)

@@ -84,6 +84,9 @@ pub struct Launch {
     /// True if a warm container can be used for this plan.
     #[prost(bool, tag = "111")]
     pub fits_warm: bool,
+    /// Name of the network, as in the plan, of a container on a network of the node.
+    #[prost(string, optional, tag = "112")]
+    pub network: Option<String>,
 }
 
 /// Requests the counts of the warm pool.

@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
+use executor_core::bridge::BridgeNetwork;
 use executor_core::cni::{Address, Addresses, Capabilities};
-use executor_core::ident::ContainerId;
 use executor_core::plan::PublishedPort;
 use serde::{Deserialize, Serialize};
 
@@ -13,8 +13,8 @@ const HARDWARE_PREFIX: [u8; 2] = [0x02, 0x65];
 /// A container that is, or may be, on a bridge network.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct BridgeAttachment {
-    /// Id of the container.
-    pub id: ContainerId,
+    /// Id of the container, or the name of a warm one.
+    pub id: String,
     /// Boot in which the interface exists.
     pub boot_id: String,
     /// Name of the network.
@@ -39,6 +39,11 @@ impl BridgeAttachment {
     /// Returns the addresses of the container and of its gateways.
     pub(super) fn addresses(&self) -> Addresses {
         Addresses { own: self.addresses.clone(), gateways: self.gateways.clone(), ..Addresses::default() }
+    }
+
+    /// Returns true if the addresses are of this network as it is configured now.
+    pub(super) fn is_of(&self, network: &BridgeNetwork) -> bool {
+        self.interface == network.interface && self.addresses == network.addresses(self.number)
     }
 
     /// Returns the hardware address, which is the same for each container that has these addresses: peers remember it.

@@ -23,7 +23,8 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 
 use executor_core::bridge::BridgeNetwork;
 use executor_core::cni::{Addresses, Capabilities};
-use executor_core::plan::Protocol;
+use executor_core::ident::ContainerId;
+use executor_core::plan::{Protocol, PublishedPort};
 use executor_core::record::ContainerRecord;
 use executor_sys::{identity, process};
 use sha2::{Digest, Sha256};
@@ -41,6 +42,8 @@ use crate::sysctl;
 /// the container's addresses the name has at most 15 bytes, as the kernel demands.
 const DEVICE_PREFIX: &str = "ex";
 const DEVICE_DIGITS: usize = 6;
+/// Hexadecimal digits that distinguish installations.
+const INSTALLATION_DIGITS: usize = 12;
 /// Longest description of an interface, by the kernel.
 const ALIAS_MAX: usize = 255;
 /// Settings of a container's interfaces, set before they exist: no routes by advertisement, addresses that are used at
@@ -62,27 +65,102 @@ pub(super) fn attach(
     asked: Capabilities,
     init: BorrowedFd<'_>,
 ) -> Result<(Addresses, Reserved), Trouble> {
-    let system = |what: &'static str| move |error: io::Error| Trouble::System(what, error);
-    let id = &record.plan.id;
-    let ports = &record.plan.connectivity.ports;
-    let lock = match ports.is_empty() {
-        true => None,
-        false => {
-            let checked = store::check_ports(host, id, &asked).map_err(system("state directory"))?;
-            Some(checked.map_err(|(port, other)| Trouble::Port(port, other))?)
-        }
-    };
-    let reserved = Reserved::from_ports(ports)?;
-    let attachment = lease(host, record, network, asked)?;
+    let (id, ports) = (record.plan.id.as_str(), &record.plan.connectivity.ports);
+    let (lock, reserved) = reserve_ports(host, id, ports, &asked)?;
+    let attachment = lease(host, (id, &record.shim.boot_id), network, (ports.clone(), asked))?;
     drop(lock);
+    connect(host, network, &attachment, init)?;
+    publish(host, network, &attachment)?;
+    Ok((attachment.addresses(), reserved))
+}
+
+/// Attaches a warm container, whose record has this name.
+///
+/// # Errors
+/// Returns the failure. What was done is undone by [`detach`].
+pub(super) fn attach_warm(
+    host: &Host,
+    (name, boot_id): (&str, &str),
+    network: &BridgeNetwork,
+    init: BorrowedFd<'_>,
+) -> Result<BridgeAttachment, Trouble> {
+    let attachment = lease(host, (name, boot_id), network, (Vec::new(), Capabilities::default()))?;
+    connect(host, network, &attachment, init)?;
+    Ok(attachment)
+}
+
+/// Makes the lease of a warm container that of the container which it becomes.
+///
+/// # Errors
+/// Returns the error of the disk.
+pub(super) fn adopt(host: &Host, warm: BridgeAttachment, id: &ContainerId) -> io::Result<BridgeAttachment> {
+    let name = warm.id.clone();
+    let adopted = BridgeAttachment { id: id.to_string(), ..warm };
+    store::write(host, id.as_str(), &Stored::Bridge(adopted.clone()), Durability::Unsynced)?;
+    pool::pass_on(host, &adopted.network, adopted.number, id.as_str())?;
+    store::remove(host, &name)?;
+    Ok(adopted)
+}
+
+/// Publishes the ports of a container that was attached while it was warm.
+///
+/// # Errors
+/// Returns the failure. What was done is undone by [`detach`].
+pub(super) fn complete(
+    host: &Host,
+    record: &ContainerRecord,
+    adopted: BridgeAttachment,
+    asked: Capabilities,
+) -> Result<(Addresses, Reserved), Trouble> {
+    let ports = &record.plan.connectivity.ports;
+    if ports.is_empty() {
+        return Ok((adopted.addresses(), Reserved::default()));
+    }
+    let (lock, reserved) = reserve_ports(host, &adopted.id, ports, &asked)?;
+    let attachment = BridgeAttachment { ports: ports.clone(), asked, ..adopted };
+    store::write(host, &attachment.id, &Stored::Bridge(attachment.clone()), Durability::Unsynced)
+        .map_err(|error| Trouble::System("state directory", error))?;
+    drop(lock);
+    let network = host.networks.get(&attachment.network).ok_or(Trouble::Removed)?;
+    match rules::add(&attachment) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => drop(make(host, network)?),
+        added => added.map_err(Trouble::Rules)?,
+    }
+    publish(host, network, &attachment)?;
+    Ok((attachment.addresses(), reserved))
+}
+
+/// Checks that no other container and no program of the host has the ports, and reserves them. The lock excludes other
+/// checks until the ports are in a record.
+fn reserve_ports(
+    host: &Host,
+    id: &str,
+    ports: &[PublishedPort],
+    asked: &Capabilities,
+) -> Result<(Option<File>, Reserved), Trouble> {
+    if ports.is_empty() {
+        return Ok((None, Reserved::default()));
+    }
+    let checked = store::check_ports(host, id, asked).map_err(|error| Trouble::System("state directory", error))?;
+    let lock = checked.map_err(|(port, other)| Trouble::Port(port, other))?;
+    Ok((Some(lock), Reserved::from_ports(ports)?))
+}
+
+/// Makes the interfaces of a container, with addresses and routes.
+fn connect(
+    host: &Host,
+    network: &BridgeNetwork,
+    attachment: &BridgeAttachment,
+    init: BorrowedFd<'_>,
+) -> Result<(), Trouble> {
+    let system = |what: &'static str| move |error: io::Error| Trouble::System(what, error);
     let bridge = match link::find(&network.interface).map_err(system("interface of the network"))? {
         Some(found) if found.is_up && found.alias == alias(host, network) => found,
         _ => make(host, network)?,
     };
-    match rules::add(&attachment) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            make(host, network)?; // the tables were deleted, for example by `nft flush ruleset`
-        }
+    match rules::add(attachment) {
+        // The tables were deleted, for example by `nft flush ruleset`.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => drop(make(host, network)?),
         added => added.map_err(Trouble::Rules)?,
     }
     let inside = process::within_network(init, || {
@@ -98,7 +176,6 @@ pub(super) fn attach(
         mtu: bridge.mtu,
         hardware: attachment.hardware(),
         namespace: namespace.as_fd(),
-        hairpin: !ports.is_empty(),
     };
     let made = match pair.make() {
         // The lease is this container's: a damaged record has left the interface.
@@ -109,51 +186,65 @@ pub(super) fn attach(
     };
     made.map_err(system("interface of the container"))?;
     link::configure_inside(&inside, &attachment.addresses, &network.gateways())
-        .map_err(system("addresses of the container"))?;
-    if !ports.is_empty() {
-        if let Some(alias) = network.loopback_alias() {
-            rules::answer_loopback(&attachment, alias).map_err(Trouble::Rules)?;
-        }
-        for port in ports.iter().filter(|port| port.protocol == Protocol::Udp) {
-            conntrack::forget_udp_port(host, port.host_port).map_err(system("tracked connections"))?;
-        }
-    }
-    Ok((attachment.addresses(), reserved))
+        .map_err(system("addresses of the container"))
 }
 
-/// Leases addresses and writes the record of a container.
+/// Does for published ports what an element of a map does not: answers to `::1`, connections of the container to
+/// itself, and flows that are tracked already.
+fn publish(host: &Host, network: &BridgeNetwork, attachment: &BridgeAttachment) -> Result<(), Trouble> {
+    let system = |what: &'static str| move |error: io::Error| Trouble::System(what, error);
+    if attachment.ports.is_empty() {
+        return Ok(());
+    }
+    link::return_frames(&attachment.device).map_err(system("interface of the container"))?;
+    if let Some(alias) = network.loopback_alias() {
+        rules::answer_loopback(attachment, alias).map_err(Trouble::Rules)?;
+    }
+    for port in attachment.ports.iter().filter(|port| port.protocol == Protocol::Udp) {
+        conntrack::forget_udp_port(host, port.host_port).map_err(system("tracked connections"))?;
+    }
+    Ok(())
+}
+
+/// Leases addresses and writes the record with this name.
 fn lease(
     host: &Host,
-    record: &ContainerRecord,
+    (name, boot_id): (&str, &str),
     network: &BridgeNetwork,
-    asked: Capabilities,
+    (ports, asked): (Vec<PublishedPort>, Capabilities),
 ) -> Result<BridgeAttachment, Trouble> {
-    let id = &record.plan.id;
     let mut attachment = BridgeAttachment {
-        id: id.clone(),
-        boot_id: record.shim.boot_id.clone(),
+        id: name.to_owned(),
+        boot_id: boot_id.to_owned(),
         network: network.name.clone(),
         interface: network.interface.clone(),
         device: String::new(),
         number: 0,
         addresses: Vec::new(),
         gateways: network.gateways().iter().map(|gateway| gateway.ip).collect(),
-        ports: record.plan.connectivity.ports.clone(),
+        ports,
         asked,
     };
     let numbers = network.numbers();
     pool::make_dir(host, &network.name)
         .and_then(|()| {
-            pool::lease(host, &network.name, &numbers, id.as_str(), |number| {
+            pool::lease(host, &network.name, &numbers, name, |number| {
                 attachment.number = number;
                 attachment.device = format!("{}{number:x}", device_prefix(&network.interface));
                 attachment.addresses = network.addresses(number);
-                store::write(host, id, &Stored::Bridge(attachment.clone()), Durability::Unsynced)
+                store::write(host, name, &Stored::Bridge(attachment.clone()), Durability::Unsynced)
             })
         })
         .map_err(|error| Trouble::System("state directory", error))?
         .ok_or_else(|| Trouble::Full(numbers.end() - numbers.start() + 1))?;
     Ok(attachment)
+}
+
+/// Returns true if at least this many addresses of a network are free.
+pub(super) fn has_free(host: &Host, network: &BridgeNetwork, count: usize) -> bool {
+    let numbers = network.numbers();
+    let leased = pool::leases(host, &network.name).map_or(usize::MAX, |leases| leases.len());
+    leased.saturating_add(count) <= (numbers.end() - numbers.start() + 1) as usize
 }
 
 /// Returns how the names of a bridge's ports begin.
@@ -173,7 +264,7 @@ pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), S
         // Only with the lease may anything have been made.
         && pool::owner(host, &attachment.network, attachment.number)
             .map_err(failed("state directory"))?
-            .is_some_and(|owner| owner == attachment.id.as_str())
+            .is_some_and(|owner| owner == attachment.id)
     {
         link::remove(&attachment.device).map_err(failed("interface of the container"))?;
         match rules::delete(attachment) {
@@ -187,7 +278,7 @@ pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), S
             conntrack::forget_address(host, address.ip).map_err(failed("tracked connections"))?;
         }
     }
-    pool::release(host, &attachment.network, attachment.number, attachment.id.as_str())
+    pool::release(host, &attachment.network, attachment.number, &attachment.id)
         .and_then(|()| store::remove(host, &attachment.id))
         .map_err(failed("state directory"))
 }
@@ -198,10 +289,19 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Trouble
     let _lock = store::lock(host).map_err(system("state directory"))?;
     let (name, alias) = (&network.interface, alias(host, network));
     let found = link::find(name).map_err(system("interface of the network"))?;
-    if found.as_ref().is_some_and(|found| found.alias != alias || !found.is_bridge) {
-        return Err(Trouble::ForeignInterface(name.clone(), network.name.clone()));
+    let containers = attachments(host, &network.name).map_err(system("state directory"))?;
+    let mut found = found;
+    if let Some(other) = found.as_ref().filter(|found| found.alias != alias) {
+        if !other.is_bridge || !other.alias.starts_with(&owner_prefix(host, network)) {
+            return Err(Trouble::ForeignInterface(name.clone(), network.name.clone()));
+        }
+        // The configuration has changed.
+        if containers.iter().any(|container| !container.is_of(network)) {
+            return Err(Trouble::Changed(network.name.clone()));
+        }
+        link::remove(name).map_err(system("interface of the network"))?;
+        found = None;
     }
-    let containers = attachments(host, &network.name);
     if found.is_none() {
         let routes = link::routes().map_err(system("routes of the host"))?;
         for pool in network.pools() {
@@ -229,7 +329,7 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Trouble
                 && error.raw_os_error() != Some(libc::ENODEV)
             {
                 let why = format_args!("its port of the bridge {name} cannot be attached again: {error}");
-                log::line(Level::Error, container.id.as_str(), why);
+                log::line(Level::Error, &container.id, why);
             }
         }
         for warning in warnings(host, network) {
@@ -241,8 +341,8 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Trouble
     rules::replace(network, &containers).map_err(Trouble::Rules)?;
     for container in containers.iter().filter(|container| !container.ports.is_empty()) {
         let exists = link::find(&container.device).map_err(system("interface of the container"))?.is_some();
-        if let Some(alias) = network.loopback_alias().filter(|_| exists) {
-            rules::answer_loopback(container, alias).map_err(Trouble::Rules)?;
+        if exists {
+            publish(host, network, container)?;
         }
     }
     let made = link::find(name).map_err(system("interface of the network"))?;
@@ -293,21 +393,35 @@ fn warnings(host: &Host, network: &BridgeNetwork) -> Vec<String> {
     warnings
 }
 
-/// Returns the description by which this executor recognizes the interface of a network.
+/// Returns the description by which this executor recognizes the interface of a network with this configuration.
 fn alias(host: &Host, network: &BridgeNetwork) -> String {
-    let mut alias = format!("executor network {} of {}", network.name, host.state_dir.display());
+    let pools: Vec<String> = network.pools().map(|pool| pool.to_string()).collect();
+    let mtu = network.mtu.map(|mtu| format!(", MTU {mtu}")).unwrap_or_default();
+    let mut alias = format!("{}{}{mtu}", owner_prefix(host, network), pools.join(", "));
     alias.truncate(alias.floor_char_boundary(ALIAS_MAX));
     alias
 }
 
-/// Returns the containers on a network.
-fn attachments(host: &Host, network: &str) -> Vec<BridgeAttachment> {
-    let stored = store::ids(host).into_iter().filter_map(|id| store::read(host, &id).ok().flatten());
-    let on_it = stored.filter_map(|stored| match stored {
-        Stored::Bridge(attachment) if attachment.network == network => Some(attachment),
-        _ => None,
-    });
-    on_it.collect()
+/// Returns how the description of the interface of a network begins, whatever its configuration.
+fn owner_prefix(host: &Host, network: &BridgeNetwork) -> String {
+    let installation =
+        &hex::encode(Sha256::digest(host.state_dir.as_os_str().as_encoded_bytes()))[..INSTALLATION_DIGITS];
+    format!("executor {installation}, network {}: ", network.name)
+}
+
+/// Returns the containers and warm containers on a network.
+fn attachments(host: &Host, network: &str) -> io::Result<Vec<BridgeAttachment>> {
+    let mut found = Vec::new();
+    for (number, name) in pool::leases(host, network)? {
+        // A record that cannot be read is about to be removed.
+        if let Ok(Some(Stored::Bridge(attachment))) = store::read(host, &name)
+            && attachment.network == network
+            && attachment.number == number
+        {
+            found.push(attachment);
+        }
+    }
+    Ok(found)
 }
 
 /// Ends leases without a container, makes tables anew for the containers that are left, and removes what networks
@@ -316,16 +430,16 @@ pub(super) fn sweep(host: &Host) {
     let failed = |network: &str, why: &dyn std::fmt::Display| {
         log::line(Level::Error, "", format_args!("network `{network}`: {why}"));
     };
-    let ids: BTreeSet<String> = store::ids(host).iter().map(ToString::to_string).collect();
+    let names: BTreeSet<String> = store::names(host).into_iter().collect();
     for network in pool::networks(host) {
         for (number, owner) in pool::leases(host, &network).unwrap_or_default() {
-            if !ids.contains(&owner)
+            if !names.contains(&owner)
                 && let Err(error) = pool::release(host, &network, number, &owner)
             {
                 failed(&network, &error);
             }
         }
-        match host.networks.get(&network).filter(|_| !attachments(host, &network).is_empty()) {
+        match host.networks.get(&network).filter(|_| is_in_use(host, &network)) {
             Some(configured) => {
                 if let Err(trouble) = make(host, configured) {
                     failed(&network, &trouble);
@@ -346,11 +460,11 @@ pub(super) fn remove_all_unused(host: &Host) {
 fn remove_unused(host: &Host, network: &str) {
     let Ok(_lock) = store::lock(host) else { return };
     let Some(configured) = host.networks.get(network) else { return };
-    if !attachments(host, network).is_empty() {
+    if is_in_use(host, network) {
         return;
     }
     let removed = match link::find(&configured.interface) {
-        Ok(Some(found)) if found.alias == alias(host, configured) => {
+        Ok(Some(found)) if found.alias.starts_with(&owner_prefix(host, configured)) => {
             rules::remove(&configured.interface).and_then(|()| link::remove(&configured.interface))
         }
         found => found.map(drop),
@@ -358,6 +472,11 @@ fn remove_unused(host: &Host, network: &str) {
     if let Err(error) = removed {
         log::line(Level::Error, "", format_args!("network `{network}` cannot be removed: {error}"));
     }
+}
+
+/// Returns true if a container is on a network, or may be.
+fn is_in_use(host: &Host, network: &str) -> bool {
+    attachments(host, network).map_or(true, |containers| !containers.is_empty())
 }
 
 /// Writes a setting of the calling process's network namespace, if the kernel has it: it may have no IPv6.

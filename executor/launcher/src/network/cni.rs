@@ -58,12 +58,12 @@ pub(super) fn attach(
         asked,
         result: None,
     };
-    let lock = store::check_ports(host, id, &attachment.asked).map_err(system("state directory"))?;
+    let lock = store::check_ports(host, id.as_str(), &attachment.asked).map_err(system("state directory"))?;
     let lock = lock.map_err(|(port, other)| Trouble::Port(port, other))?;
     let reserved = Reserved::from_ports(&record.plan.connectivity.ports)?;
     // Plugins' own data may survive a reboot.
     let durable = store::Durability::Synced;
-    store::write(host, id, &Stored::Cni(attachment.clone()), durable).map_err(system("state directory"))?;
+    store::write(host, id.as_str(), &Stored::Cni(attachment.clone()), durable).map_err(system("state directory"))?;
     drop(lock);
     netns::pin(host, id, init).map_err(system("network namespace"))?;
     for plugin in attachment.network.plugins.clone() {
@@ -80,7 +80,7 @@ pub(super) fn attach(
             .map_err(|fault| Trouble::Plugin(plugin.kind.clone(), "ADD", fault))?;
         attachment.result = Some(result);
         let stored = Stored::Cni(attachment.clone());
-        store::write(host, id, &stored, store::Durability::Unsynced).map_err(system("state directory"))?;
+        store::write(host, id.as_str(), &stored, store::Durability::Unsynced).map_err(system("state directory"))?;
     }
     let result = attachment.result.unwrap_or(Value::Null);
     let last = attachment.network.plugins.last().map(|plugin| plugin.kind.clone()).unwrap_or_default();
@@ -144,7 +144,7 @@ pub(super) fn remove_leftovers(host: &Host, id: &ContainerId) -> Result<(), Stri
 /// Removes the data of an attached container.
 fn forget(host: &Host, id: &ContainerId) -> io::Result<()> {
     netns::unpin(host, id)?;
-    store::remove(host, id)
+    store::remove(host, id.as_str())
 }
 
 /// Returns the cgroup of the plugins that run for a container: next to the containers' cgroups; no id begins with a

@@ -289,9 +289,11 @@ mod tests {
 
     #[test]
     fn a_batch_is_a_sequence_of_whole_messages() {
-        let rules = [vec![Step::Interface(1), Step::Accept],
+        let rules = [
+            vec![Step::Interface(1), Step::Accept],
             vec![Step::Header { offset: 16, value: vec![10, 1, 0, 5], mask: vec![255, 255, 0, 0] }, Step::Accept],
-            vec![Step::Reject]];
+            vec![Step::Reject],
+        ];
         let mut batch = Batch::new(Family::Inet, "t");
         batch.make_table();
         for (name, hook) in [("output", Hook::Output), ("forward", Hook::Forward)] {

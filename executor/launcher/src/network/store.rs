@@ -8,7 +8,6 @@ use std::io;
 use std::path::PathBuf;
 
 use executor_core::cni::{Addresses, Attachment, Capabilities};
-use executor_core::ident::ContainerId;
 use executor_sys::replace::Replacement;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -72,7 +71,7 @@ pub(super) fn dir(host: &Host) -> PathBuf {
     host.state_dir.join("networks")
 }
 
-fn path(host: &Host, id: &ContainerId) -> PathBuf {
+fn path(host: &Host, id: &str) -> PathBuf {
     dir(host).join(format!("{id}{ENDING}"))
 }
 
@@ -95,13 +94,9 @@ pub(super) fn lock(host: &Host) -> io::Result<File> {
 ///
 /// # Errors
 /// Returns the error of the disk.
-pub(super) fn check_ports(
-    host: &Host,
-    own: &ContainerId,
-    asked: &Capabilities,
-) -> io::Result<Result<File, (String, ContainerId)>> {
+pub(super) fn check_ports(host: &Host, own: &str, asked: &Capabilities) -> io::Result<Result<File, (String, String)>> {
     let lock = lock(host)?;
-    for id in ids(host).into_iter().filter(|id| id != own) {
+    for id in names(host).into_iter().filter(|id| id != own) {
         // A record that cannot be read is about to be removed.
         let other = read(host, &id).ok().flatten();
         if let Some(port) = other.and_then(|other| asked.published_by_both(other.asked())) {
@@ -112,7 +107,7 @@ pub(super) fn check_ports(
 }
 
 /// Writes a record, replacing the previous one.
-pub(super) fn write(host: &Host, id: &ContainerId, stored: &Stored, durability: Durability) -> io::Result<()> {
+pub(super) fn write(host: &Host, id: &str, stored: &Stored, durability: Durability) -> io::Result<()> {
     let path = path(host, id);
     let mut replacement = Replacement::from_path(&path);
     if durability == Durability::Synced {
@@ -122,19 +117,19 @@ pub(super) fn write(host: &Host, id: &ContainerId, stored: &Stored, durability: 
 }
 
 /// Reads a record; `None` if the container is on no network.
-pub(super) fn read(host: &Host, id: &ContainerId) -> io::Result<Option<Stored>> {
+pub(super) fn read(host: &Host, id: &str) -> io::Result<Option<Stored>> {
     match files::read_json(&path(host, id), BYTES_MAX) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         stored => stored.map(Some),
     }
 }
 
-pub(super) fn remove(host: &Host, id: &ContainerId) -> io::Result<()> {
+pub(super) fn remove(host: &Host, id: &str) -> io::Result<()> {
     fs::remove_file(path(host, id))
 }
 
-/// Returns the containers that have a record.
-pub(super) fn ids(host: &Host) -> Vec<ContainerId> {
+/// Returns the ids of the containers, and the names of the warm ones, that have a record.
+pub(super) fn names(host: &Host) -> Vec<String> {
     let entries = fs::read_dir(dir(host)).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.strip_suffix(ENDING)?.parse().ok()).collect()
+    entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(ENDING)?.to_owned())).collect()
 }

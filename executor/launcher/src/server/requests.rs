@@ -230,9 +230,11 @@ impl Server {
         let (process, files) = (payload(process)?, payload(files)?);
         self.make_what_is_missing()?;
         if launch.fits_warm {
+            let network = launch.network.as_deref();
+            let on_network = network.is_some_and(|name| network::is_warm_network(&self.host, name));
             let fds = [connection.as_fd(), plan.as_fd(), process.as_fd(), files.as_fd()];
             if let Some(warm_pool::PooledContainer { pid, pidfd, lifeline, place, id_range, heartbeat, .. }) =
-                self.warm_pool.send_launch(&launch, &fds)
+                self.warm_pool.send_launch(&launch, &fds, on_network)
             {
                 let watched =
                     ShimHandle::begun(id.clone(), Timestamp(launch.created_at), (pid, pidfd, lifeline), heartbeat);

@@ -40,6 +40,7 @@ pub(super) struct PooledContainer {
     pub(super) place: WarmPaths,
     pub(super) id_range: u32,
     pub(super) heartbeat: Heartbeat,
+    pub(super) on_network: bool,
     made_at: Instant,
     ready: bool,
 }
@@ -78,8 +79,14 @@ impl WarmPool {
 
     /// Sends a launch to a warm container and returns that; `None` if there is none. An unreachable one is about to
     /// exit or is killed: it stays until its exit, when its files on the host are removed.
-    pub(super) fn send_launch(&mut self, launch: &Launch, fds: &[BorrowedFd<'_>]) -> Option<PooledContainer> {
-        while let Some(index) = self.all.iter().position(|warm| warm.ready && !is_readable(&warm.pidfd)) {
+    /// With `on_network` one on the pool's network is preferred; without, only those without a network fit.
+    pub(super) fn send_launch(
+        &mut self,
+        launch: &Launch,
+        fds: &[BorrowedFd<'_>],
+        on_network: bool,
+    ) -> Option<PooledContainer> {
+        while let Some(index) = self.find(on_network) {
             let warm = &mut self.all[index];
             if warm.lifeline.send(&launch.encode_to_vec(), fds).is_ok() {
                 self.refill_later();
@@ -91,6 +98,18 @@ impl WarmPool {
         }
         self.missed += 1;
         None
+    }
+
+    fn find(&self, on_network: bool) -> Option<usize> {
+        let position = |wanted: bool| {
+            let fits = |warm: &PooledContainer| warm.ready && warm.on_network == wanted && !is_readable(&warm.pidfd);
+            self.all.iter().position(fits)
+        };
+        on_network.then(|| position(true)).flatten().or_else(|| position(false))
+    }
+
+    fn count(&self, on_network: bool) -> usize {
+        self.all.iter().filter(|warm| warm.on_network == on_network).count()
     }
 
     /// Delays the next one after a failure.
@@ -111,10 +130,18 @@ impl WarmPool {
 }
 
 impl Server {
-    /// Returns the wanted number of warm containers: as configured, if at least half of the ids are left to containers.
+    /// Returns the wanted number of warm containers: as configured, without a network and on one, if at least half of the
+    /// ids are left to containers.
     fn warm_pool_size(&self) -> usize {
         let half = self.host.policy.userns_pool_ranges as usize / 2;
-        self.host.warm_pool_size.min(half.saturating_sub(self.shims.len() + self.ranges_left.len()))
+        let kinds = if self.host.warm_pool_network.is_empty() { 1 } else { 2 };
+        (self.host.warm_pool_size * kinds).min(half.saturating_sub(self.shims.len() + self.ranges_left.len()))
+    }
+
+    /// Returns true if the next warm container is one on a network: if there are fewer of them, or enough of the others.
+    fn next_is_on_network(&self) -> bool {
+        let (size, on, off) = (self.host.warm_pool_size, self.warm_pool.count(true), self.warm_pool.count(false));
+        !self.host.warm_pool_network.is_empty() && on < size && (on < off || off >= size)
     }
 
     /// Returns the deadlines of the warm pool.
@@ -158,6 +185,8 @@ impl Server {
         if place.is_there() {
             crate::orphans::kill_all(&self.host.run_dir, &self.children().collect());
             place.clear(&self.host);
+        } else {
+            crate::network::forget_warm(&self.host, &place.name());
         }
     }
 
@@ -176,7 +205,15 @@ impl Server {
             self.warm_pool.retry_later();
             return;
         }
-        match self.start_warm() {
+        let mut on_network = self.next_is_on_network();
+        if on_network && !crate::network::has_room_for_warm(&self.host) {
+            self.stop_all_on_network();
+            on_network = false;
+            if self.warm_pool.count(false) >= self.host.warm_pool_size {
+                return self.warm_pool.retry_later();
+            }
+        }
+        match self.start_warm(on_network) {
             Ok(true) => self.warm_pool.next_at = Some(Instant::now() + REFILL_AFTER),
             Ok(false) => self.warm_pool.retry_later(),
             Err(error) => {
@@ -187,7 +224,7 @@ impl Server {
     }
 
     /// Forks a warm container. Returns false if there are no ids for one.
-    fn start_warm(&mut self) -> io::Result<bool> {
+    fn start_warm(&mut self, on_network: bool) -> io::Result<bool> {
         let Some(id_range) = self.free_range() else { return Ok(false) };
         let heartbeat = Heartbeat::create()?;
         let (lifeline, theirs) = Seqpacket::pair()?;
@@ -206,7 +243,7 @@ impl Server {
             Fork::Child => {
                 drop((lifeline, room));
                 self.abandon();
-                let order = WarmOrder { place, id_range, launcher, heartbeat };
+                let order = WarmOrder { place, id_range, launcher, heartbeat, on_network };
                 process::exit_now(shim::run_warm(&self.host, &self.filter, order, theirs))
             }
         };
@@ -220,6 +257,7 @@ impl Server {
             place,
             id_range,
             heartbeat,
+            on_network,
             made_at,
             ready: false,
         });
@@ -231,7 +269,19 @@ impl Server {
         if self.warm_pool.all.is_empty() {
             return false;
         }
-        let PooledContainer { pid, pidfd, lifeline, place, .. } = self.warm_pool.all.remove(0);
+        self.stop_warm(0);
+        true
+    }
+
+    /// Ends the warm containers that have addresses of a network.
+    fn stop_all_on_network(&mut self) {
+        while let Some(index) = self.warm_pool.all.iter().position(|warm| warm.on_network) {
+            self.stop_warm(index);
+        }
+    }
+
+    fn stop_warm(&mut self, index: usize) {
+        let PooledContainer { pid, pidfd, lifeline, place, .. } = self.warm_pool.all.remove(index);
         drop(lifeline); // it exits and cleans up by itself
         if !readable_by(&pidfd, Instant::now() + DEATH_PATIENCE).unwrap_or(false) {
             process::kill(pid);
@@ -239,7 +289,6 @@ impl Server {
         let _ = process::wait_for(pid);
         self.unreaped = true;
         self.clear(&place);
-        true
     }
 }
 
@@ -273,15 +322,16 @@ mod tests {
             place,
             id_range: 0,
             heartbeat,
+            on_network: false,
             made_at: Instant::now(),
             ready: true,
         };
         let mut warm_pool = WarmPool { all: vec![warm], ..WarmPool::default() };
-        assert!(warm_pool.send_launch(&Launch::default(), &[]).is_none());
+        assert!(warm_pool.send_launch(&Launch::default(), &[], false).is_none());
         assert_eq!((warm_pool.used, warm_pool.missed), (0, 1));
         assert_eq!(warm_pool.pids().collect::<Vec<_>>(), [pid]);
         assert!(!child.wait().unwrap().success(), "it is ended");
-        assert!(warm_pool.send_launch(&Launch::default(), &[]).is_none());
+        assert!(warm_pool.send_launch(&Launch::default(), &[], false).is_none());
         assert_eq!(warm_pool.pids().count(), 1, "it is there until it is taken");
     }
 }

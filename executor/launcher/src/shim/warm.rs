@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use executor_core::ident::ProcessIdentity;
+use executor_core::ident::{ContainerId, ProcessIdentity};
 use executor_core::payload::BYTES_MAX;
 use executor_core::placement::MountPoint;
 use executor_core::plan::{Limits, Plan};
@@ -49,6 +49,7 @@ use crate::errors::{failed, failed_by};
 use crate::host::Host;
 use crate::ids::Ids;
 use crate::log::{self, Level};
+use crate::network::{self, WarmNetwork};
 use crate::orphans::children;
 use crate::seccomp::Filter;
 use crate::warm::{Premade, WarmPaths};
@@ -72,6 +73,8 @@ pub(crate) struct WarmInput {
     pub launcher: u32,
     /// Heartbeat, used once it is a container.
     pub heartbeat: Heartbeat,
+    /// True if it is to be attached to the warm pool's network.
+    pub on_network: bool,
 }
 
 /// A warm container with a waiting init.
@@ -83,6 +86,8 @@ pub(super) struct WarmContainer {
     identity: ProcessIdentity,
     /// Directories of the future container, until they are taken.
     premade: Option<Premade>,
+    /// Place on a network, if it has one.
+    network: Option<WarmNetwork>,
 }
 
 /// Properties of the container that a warm container becomes.
@@ -100,11 +105,11 @@ pub(super) struct Activation<'a> {
 
 /// Makes a warm container, waits for a launch, and runs the container. Returns the exit status of the process.
 pub(crate) fn run(host: &Host, filter: &Arc<Filter>, order: WarmInput, lifeline: Seqpacket) -> i32 {
-    let WarmInput { place, id_range, launcher, heartbeat } = order;
+    let WarmInput { place, id_range, launcher, heartbeat, on_network } = order;
     host.show_role(&["warm"]);
     let made = set_up(NAME).map_err(|error| failed("shim", &error)).and_then(|signals| {
         isolate().map_err(|error| failed("mount namespace", &error))?;
-        Ok((signals, WarmContainer::make(host, filter, &place, id_range)?))
+        Ok((signals, WarmContainer::make(host, filter, &place, (id_range, on_network))?))
     });
     let (signals, warm) = match made {
         Ok(made) => made,
@@ -219,9 +224,9 @@ fn launch(
 impl WarmContainer {
     /// Makes a warm container at the lowest priority, so that launches go first.
     #[inline(never)] // as in [`super::setup::prepare::prepare`]
-    fn make(host: &Host, filter: &Arc<Filter>, place: &WarmPaths, id_range: u32) -> Result<Self, Refused> {
+    fn make(host: &Host, filter: &Arc<Filter>, place: &WarmPaths, input: (u32, bool)) -> Result<Self, Refused> {
         let own = process::lower_priority().map_err(|error| failed("priority", &error))?;
-        let warm = Self::make_now(host, filter, place, id_range)?;
+        let warm = Self::make_now(host, filter, place, input)?;
         let init = warm.init();
         let restored = own.map_or(Ok(()), |own| {
             process::set_priority(init, own).and_then(|()| process::set_priority(std::process::id() as i32, own))
@@ -235,7 +240,12 @@ impl WarmContainer {
         }
     }
 
-    fn make_now(host: &Host, filter: &Arc<Filter>, place: &WarmPaths, id_range: u32) -> Result<Self, Refused> {
+    fn make_now(
+        host: &Host,
+        filter: &Arc<Filter>,
+        place: &WarmPaths,
+        (id_range, on_network): (u32, bool),
+    ) -> Result<Self, Refused> {
         let ids = Ids::from_range(id_range)?;
         let namespace: PathBuf = ids.namespace_path().unwrap_or_default();
         let view = host.hierarchies.has_view().then(|| host.cgroup_view());
@@ -264,10 +274,14 @@ impl WarmContainer {
         let released = created.release();
         let released = released.and_then(|()| inject::set_up_network(host, created.pidfd().as_fd()));
         let released = released.and_then(|()| place.empty().map_err(|error| failed("run directory", &error)));
-        if let Err(refused) = released {
-            created.kill();
-            return Err(refused);
-        }
+        let attach = || WarmNetwork::attach(host, &place.name(), created.pidfd().as_fd());
+        let network = match released.and_then(|()| on_network.then(attach).transpose()) {
+            Ok(network) => network,
+            Err(refused) => {
+                created.kill();
+                return Err(refused);
+            }
+        };
         // The process that made the user namespace: it has exited or is about to.
         for pid in children().into_iter().filter(|pid| *pid != created.pid()) {
             let _ = process::wait_for(pid);
@@ -276,7 +290,7 @@ impl WarmContainer {
             .and_then(|identity| Ok((identity, Premade::make(host, place, ids.map().to_host(0))?)));
         match furnished {
             Ok((identity, premade)) => {
-                Ok(Self { place: place.clone(), ids: Rc::new(ids), created, identity, premade: Some(premade) })
+                Ok(Self { place: place.clone(), ids: Rc::new(ids), created, identity, premade: Some(premade), network })
             }
             Err(error) => {
                 created.kill();
@@ -303,6 +317,25 @@ impl WarmContainer {
     /// Takes the premade directories.
     pub(super) fn take_premade(&mut self) -> Option<Premade> {
         self.premade.take()
+    }
+
+    /// Returns true if a plan can use it with its network.
+    pub(super) fn fits_network(&self, host: &Host, plan: &Plan) -> bool {
+        self.network.is_none() || plan.own_network().is_some_and(|name| network::is_warm_network(host, name))
+    }
+
+    /// Makes its place on a network that of the container with this id.
+    ///
+    /// # Errors
+    /// Returns a refusal if the disk fails.
+    pub(super) fn adopt_network(&mut self, host: &Host, id: &ContainerId) -> Result<(), Refused> {
+        self.network = self.network.take().map(|network| network.adopt(host, id)).transpose()?;
+        Ok(())
+    }
+
+    /// Takes its place on a network.
+    pub(super) fn take_network(&mut self) -> Option<WarmNetwork> {
+        self.network.take()
     }
 
     /// Returns the pid of init in the host's pid namespace.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use executor_client::v1::event::Kind;
-use executor_client::v1::{Network, Result as RunResult, exit_status};
+use executor_client::v1::{Network, PortMapping, Result as RunResult, exit_status};
 use executor_client::{Events, Run as Request, Secret};
 use tokio::sync::oneshot;
 
@@ -16,6 +16,8 @@ use crate::oci;
 use crate::rootfs::Rootfs;
 use crate::run::Run;
 
+/// Published port of the host.
+const PORT: u32 = 18_080;
 /// Timeout of one container, from call to event.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Program, secret files and network of a container.
@@ -25,18 +27,33 @@ pub(crate) struct Shape {
     files: u32,
     /// Size of each secret file in bytes.
     file_bytes: u32,
-    /// True for a container with a CNI network; other containers have no network.
-    pub(crate) network: bool,
+    /// Network of the container, if it has one.
+    pub(crate) network: Option<ShapeNetwork>,
+}
+
+/// Network of a container.
+#[derive(Clone, Copy)]
+pub(crate) enum ShapeNetwork {
+    /// A network of CNI plugins.
+    Cni,
+    /// The built-in network.
+    Bridge,
+    /// The built-in network, with a published port.
+    Published,
 }
 
 /// Container of the headline figures without its secret file.
-pub(crate) const TRUE: Shape = Shape { program: "/bin/true", files: 0, file_bytes: 0, network: false };
+pub(crate) const TRUE: Shape = Shape { program: "/bin/true", files: 0, file_bytes: 0, network: None };
 /// Container of the headline figures.
 pub(crate) const TRUE_WITH_SECRET: Shape = Shape { files: 1, file_bytes: 1024, ..TRUE };
 /// Container with as many secrets as a large application.
 pub(crate) const TRUE_WITH_FIFTY: Shape = Shape { files: 50, file_bytes: 10_000, ..TRUE };
 /// Container with a CNI network.
-pub(crate) const TRUE_WITH_NETWORK: Shape = Shape { network: true, ..TRUE };
+pub(crate) const TRUE_WITH_CNI: Shape = Shape { network: Some(ShapeNetwork::Cni), ..TRUE };
+/// Container on the built-in network.
+pub(crate) const TRUE_WITH_BRIDGE: Shape = Shape { network: Some(ShapeNetwork::Bridge), ..TRUE };
+/// Container on the built-in network, with a published port.
+pub(crate) const TRUE_WITH_PORT: Shape = Shape { network: Some(ShapeNetwork::Published), ..TRUE };
 pub(crate) const PAUSE: Shape = Shape { program: "/bin/pause", ..TRUE_WITH_SECRET };
 
 #[derive(Clone)]
@@ -128,11 +145,21 @@ impl Client {
             .memory_bytes(oci::MEMORY_BYTES)
             .pids(oci::PIDS)
             .cpu_millis(oci::CPU_MILLIS);
-        let request = if shape.network { request.network(Network::Cni) } else { request };
+        let request = match shape.network {
+            None => request,
+            Some(ShapeNetwork::Cni) => request.network(Network::Cni),
+            Some(ShapeNetwork::Bridge) => request.on_network("bridge"),
+            Some(ShapeNetwork::Published) => request.on_network("bridge").port(port()),
+        };
         let add =
             |request: Request, number| request.secret_file(format!("bench/secret-{number}"), shape.secret(number));
         (0..shape.files).fold(request, add)
     }
+}
+
+/// Published port of a container.
+fn port() -> PortMapping {
+    PortMapping { host_port: PORT, container_port: 80, ..PortMapping::default() }
 }
 
 impl Waiting {

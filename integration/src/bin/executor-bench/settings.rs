@@ -48,15 +48,26 @@ pub(crate) fn check_names(settings: &[Settings]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns executord's configuration file for `containers` simultaneous containers: the benchmark's own keys,
+/// Returns the configuration file of the executord with this index for `containers` simultaneous containers: the benchmark's own keys,
 /// overridden by those of `settings`.
-pub(crate) fn file(containers: u32, network: Option<&Network>, settings: Option<&Settings>) -> anyhow::Result<String> {
+pub(crate) fn file(
+    containers: u32,
+    (network, index): (Option<&Network>, usize),
+    settings: Option<&Settings>,
+) -> anyhow::Result<String> {
     // The memory limit is one that no contestant approaches; no memory is reserved for it. The ids suffice for several
     // daemons, each with the benchmark's maximum number of containers.
+    // Each has its own built-in network: the interfaces are on one host.
+    let bridge = format!(
+        "[warm_pool]\nnetwork = \"bridge\"\n[networks.bridge]\ninterface = \"ex-bench{index}\"\nipv4 = \"10.{}.0.0/16\"\n\
+         ipv6 = \"fd00:bec:{index}::/64\"\n",
+        130 + index
+    );
     let own = format!(
-        "[policy]\nuserns_pool_ranges = 4096\n{}\n[capacity]\ncontainers = {containers}\nmemory_bytes = {}\n",
+        "[policy]\nuserns_pool_ranges = 4096\n{}\n[capacity]\ncontainers = {containers}\nmemory_bytes = {}\n{}",
         network.map(Network::policy).unwrap_or_default(),
         1_u64 << 40,
+        if network.is_some() { &bridge } else { "" },
     );
     let mut table: Table = own.parse().context("the benchmark's own configuration")?;
     if let Some(settings) = settings {
@@ -82,7 +93,7 @@ mod tests {
     #[test]
     fn settings_replace_keys_and_keep_the_others() {
         let settings: Settings = "few=capacity.containers = 7\nlog_level = \"warn\"".parse().unwrap();
-        let file: Table = file(1000, None, Some(&settings)).unwrap().parse().unwrap();
+        let file: Table = file(1000, (None, 0), Some(&settings)).unwrap().parse().unwrap();
         assert_eq!(file["capacity"]["containers"].as_integer(), Some(7));
         assert_eq!(file["capacity"]["memory_bytes"].as_integer(), Some(1 << 40));
         assert_eq!(file["log_level"].as_str(), Some("warn"));

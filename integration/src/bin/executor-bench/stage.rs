@@ -18,11 +18,13 @@ use crate::settings;
 use crate::{Options, Part};
 
 /// Containers of the executor that are measured one at a time and several at once.
-const SHAPES: [(&str, Shape); 4] = [
+const SHAPES: [(&str, Shape); 6] = [
     ("no file", client::TRUE),
     ("secret file", client::TRUE_WITH_SECRET),
     ("50 secret files", client::TRUE_WITH_FIFTY),
-    ("network", client::TRUE_WITH_NETWORK),
+    ("CNI network", client::TRUE_WITH_CNI),
+    ("bridge network", client::TRUE_WITH_BRIDGE),
+    ("bridge network with a port", client::TRUE_WITH_PORT),
 ];
 /// Suffixes of the contestants' names, by root file system.
 const ROOTS: [&str; 2] = ["", ", image"];
@@ -81,7 +83,7 @@ impl<'a> Stage<'a> {
         let mut executors = Vec::new();
         for (index, name) in names.into_iter().enumerate().filter(|(_, name)| ours && wanted(name)) {
             let settings = index.checked_sub(1).map(|index| &options.settings[index]);
-            let config = settings::file(options.most_containers(), network.as_ref(), settings)?;
+            let config = settings::file(options.most_containers(), (network.as_ref(), index), settings)?;
             let namespace = network.as_ref().map(Network::namespace);
             let directory = format!("executor-{index}");
             let (config, network) = (config.as_str(), namespace.as_deref());
@@ -104,7 +106,9 @@ impl<'a> Stage<'a> {
                     (Some(images), _) => executor.client.with_rootfs(images.one_layer()),
                     (None, _) => continue,
                 };
-                for (what, shape) in SHAPES.into_iter().filter(|(_, shape)| !shape.network || self.network.is_some()) {
+                for (what, shape) in
+                    SHAPES.into_iter().filter(|(_, shape)| shape.network.is_none() || self.network.is_some())
+                {
                     let (name, client) = (format!("{}, {what}{root}", executor.name), client.clone());
                     found.push(Ours { name, daemon: &executor.daemon, client, shape });
                 }

@@ -196,8 +196,6 @@ pub(super) struct Pair<'a> {
     pub hardware: [u8; 6],
     /// Network namespace of the container.
     pub namespace: BorrowedFd<'a>,
-    /// True if the bridge may send a frame back to the port that it came from.
-    pub hairpin: bool,
 }
 
 impl Pair<'_> {
@@ -221,17 +219,22 @@ impl Pair<'_> {
                 LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(inner))),
             ]),
         ]);
-        let mut requests = vec![(RouteNetlinkMessage::NewLink(outer), NLM_F_CREATE | NLM_F_EXCL)];
-        if self.hairpin {
-            let mut port = named(self.name);
-            port.attributes.push(LinkAttribute::LinkInfo(vec![
-                LinkInfo::PortKind(InfoPortKind::Bridge),
-                LinkInfo::PortData(InfoPortData::BridgePort(vec![InfoBridgePort::HairpinMode(true)])),
-            ]));
-            requests.push((RouteNetlinkMessage::NewLink(port), 0));
-        }
-        execute(&NetlinkSocket::route()?, requests)
+        let request = RouteNetlinkMessage::NewLink(outer);
+        execute(&NetlinkSocket::route()?, vec![(request, NLM_F_CREATE | NLM_F_EXCL)])
     }
+}
+
+/// Lets a bridge send frames back to the port that they came from.
+///
+/// # Errors
+/// Returns the error of the kernel.
+pub(super) fn return_frames(name: &str) -> io::Result<()> {
+    let mut port = named(name);
+    port.attributes.push(LinkAttribute::LinkInfo(vec![
+        LinkInfo::PortKind(InfoPortKind::Bridge),
+        LinkInfo::PortData(InfoPortData::BridgePort(vec![InfoBridgePort::HairpinMode(true)])),
+    ]));
+    execute(&NetlinkSocket::route()?, vec![(RouteNetlinkMessage::NewLink(port), 0)])
 }
 
 /// Sets the container's end up, and gives it its addresses and default routes. `socket` is one of the container's network namespace.

@@ -60,6 +60,21 @@ pub(super) fn lease(
     }
 }
 
+/// Gives a lease from one owner to another.
+///
+/// # Errors
+/// Returns the error of the disk; the lease is unchanged then.
+pub(super) fn pass_on(host: &Host, network: &str, number: u32, owner: &str) -> io::Result<()> {
+    let (dir, name) = (dir(host, network), number.to_string());
+    let temporary = dir.join(format!(".{owner}"));
+    match fs::remove_file(&temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    std::os::unix::fs::symlink(owner, &temporary)?;
+    fs::rename(&temporary, dir.join(name))
+}
+
 /// Returns the owner of a number, if it is leased.
 ///
 /// # Errors

@@ -139,7 +139,7 @@ pub(super) fn answer_loopback(container: &BridgeAttachment, alias: Ipv6Addr) -> 
     batch.delete_rules(name);
     for protocol in WITH_PORTS {
         let matching = [Step::EtherType(ETHER_IPV6), is_ipv6(IPV6_DESTINATION, alias, 128), Step::Transport(protocol)];
-        batch.add_rule(name, &[&matching[..], &[Step::ClearFrameDestination, Step::MoveTo(LOOPBACK)]].concat());
+        batch.add_rule(name, &[&matching[..], &[Step::AddressFrameToLoopback, Step::MoveTo(LOOPBACK)]].concat());
     }
     batch.commit(&NetlinkSocket::netfilter()?)
 }

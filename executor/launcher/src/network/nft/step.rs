@@ -118,8 +118,8 @@ pub(in crate::network) enum Step {
     Masquerade,
     /// Translates the source to this address.
     TranslateSource(Ipv6Addr),
-    /// Clears the destination address of the Ethernet frame.
-    ClearFrameDestination,
+    /// Makes the frame one to this host: with the address of the loopback interface, which is zero.
+    AddressFrameToLoopback,
     /// Moves the packet to the ingress of the interface with this index.
     MoveTo(u32),
     /// Matches bytes of the network header under a mask.
@@ -170,6 +170,8 @@ pub(super) fn expressions(step: &Step) -> Vec<Vec<u8>> {
     const AT_MOST: u32 = 3;
     const AT_LEAST: u32 = 5;
     const CT_STATUS: u32 = 2;
+    const PACKET_TYPE: u32 = 19;
+    const TO_HOST: u8 = 0;
     const DESTINATION_TRANSLATED: u32 = 1 << 5;
     /// A type of address, of the destination, that is one of this host's.
     const ADDRESS_TYPE: u32 = 3;
@@ -253,12 +255,15 @@ pub(super) fn expressions(step: &Step) -> Vec<Vec<u8>> {
             immediate(&address.octets()),
             expression("nat", &[number_be(1, SOURCE), number_be(2, u32::from(IPV6)), number_be(3, REGISTER)]),
         ],
-        Step::ClearFrameDestination => vec![
+        Step::AddressFrameToLoopback => vec![
             immediate(&[0; 6]),
             expression(
                 "payload",
                 &[number_be(5, REGISTER), number_be(2, 0), number_be(3, 0), number_be(4, 6), number_be(6, 0)],
             ),
+            // The interface has classified the frame by its own address.
+            immediate(&[TO_HOST]),
+            expression("meta", &[number_be(3, REGISTER), number_be(2, PACKET_TYPE)]),
         ],
         Step::MoveTo(interface) => {
             vec![immediate(&interface.to_ne_bytes()), expression("fwd", &[number_be(1, REGISTER)])]

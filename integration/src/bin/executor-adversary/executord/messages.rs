@@ -65,6 +65,7 @@ fn launch(id: &str) -> LauncherCall {
         request_tag: "tag".into(),
         created_at: 1,
         fits_warm: true,
+        network: None,
         ..Launch::default()
     })
 }

@@ -59,7 +59,7 @@ fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>
         return Err(no_bound());
     }
     let pod = Pod::open(host, &plan, request.pod_range)?;
-    let used = warm.as_ref().filter(|_| fits_warm(&plan));
+    let used = warm.as_ref().filter(|warm| fits_warm(&plan) && warm.fits_network(host, &plan));
     let ids = match (used, &pod) {
         (Some(warm), _) => warm.ids(),
         (None, None) => Rc::new(Ids::new(&plan, request.id_range, &host.policy)?),
@@ -91,6 +91,9 @@ fn try_to_admit(host: &Host, request: &Request, warm: &mut Option<WarmContainer>
         }
         _ => failed("", &error),
     })?;
+    if let Some(warm) = warm.as_mut().filter(|_| fits) {
+        warm.adopt_network(host, &record.plan.id)?;
+    }
     // From here on the directory holds the claim on its ids. Without it, a launcher that has exited may already have
     // lost them.
     if ids.map().is_mapped() && std::os::unix::process::parent_id() != request.launcher {

@@ -107,8 +107,10 @@ impl Assembled {
             unused.discard(host);
             site.init = None;
         }
+        let mut place = None;
         let container = match warm {
-            Some(warm) => {
+            Some(mut warm) => {
+                place = warm.take_network();
                 // A place to attach the secret files on kernels that need one.
                 let staging = &dirs.staging();
                 warm.limit(host, &limits)?;
@@ -161,7 +163,7 @@ impl Assembled {
         drop(ids);
         site.init = Some(container.pid());
         host_options::set(host, &record.plan.host_options, &record.cgroup, container.pid())?;
-        let network = network::attach(host, &record, (container.pid(), container.pidfd().as_fd()))?;
+        let network = network::attach(host, &record, (container.pid(), container.pidfd().as_fd()), place)?;
         warnings.extend(network::log_warning(&record.plan));
         if !tree.has_names() {
             let contents = match &pod {
