@@ -10,6 +10,7 @@ mod images;
 mod listen;
 mod logs;
 mod metrics;
+mod networks;
 mod quarantine;
 mod retention;
 mod secret_providers;
@@ -340,16 +341,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     check.policy(&file.policy, &mut faults);
     faults.record(check.usable(file.launcher.check()));
     faults.record(check.usable(file.warm_pool.check()));
-    match file.networks.check() {
-        Ok(networks) => {
-            faults.record(check.usable(file.warm_pool.check_network(networks.keys())));
-        }
-        Err(unusable) => {
-            for one in unusable {
-                faults.record(check.usable(Err(one)));
-            }
-        }
-    }
+    networks::check(&check, &file, &mut faults);
     let run_dir = args.run_dir.clone().or(file.run_dir).unwrap_or_else(|| "/run/executor".into());
     let state_dir = args.state_dir.clone().or(file.state_dir).unwrap_or_else(|| "/var/lib/executor".into());
     faults.record(check.absolute("run_dir", &run_dir));

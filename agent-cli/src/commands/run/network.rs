@@ -17,16 +17,16 @@ use crate::egress;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Network")]
 pub(crate) struct NetworkArgs {
-    /// Network: none, host, cni, the name of a CNI network, or ns:/PATH
+    /// Network: none, host, bridge, the name of another network, or ns:/PATH [default: none, or cni with --publish]
     ///
-    /// `none` has only loopback. `host` is this machine's network, and ns:/PATH an existing network namespace, if
-    /// executord's configuration allows them. `cni` is the first configured CNI network. Write cni:NAME for a CNI
-    /// network that is called `none`, `host` or `cni`.
-    #[arg(long, visible_alias = "net", value_name = "NETWORK", default_value = "none", value_parser = Chosen::from_str)]
-    network: Chosen,
+    /// `none` has only loopback. `bridge` is built in. `host` is this machine's network, and ns:/PATH an existing network
+    /// namespace, if executord's configuration allows them. `cni` is the first CNI network that is configured, or
+    /// `bridge` if there is none. Write cni:NAME for a network that is called `none`, `host` or `cni`.
+    #[arg(long, visible_alias = "net", value_name = "NETWORK", value_parser = Chosen::from_str)]
+    network: Option<Chosen>,
     /// Port of this machine to forward to the container; can be repeated
     ///
-    /// 8080:80, 127.0.0.1:8080:80, [::1]:8080:80, 5353:53/udp. The network needs a plugin that publishes ports.
+    /// 8080:80, 127.0.0.1:8080:80, [::1]:8080:80, 5353:53/udp. A CNI network needs a plugin that publishes ports.
     #[arg(long, short, value_name = "[IP:]HOST:CONTAINER[/PROTOCOL]", value_parser = port)]
     publish: Vec<PortMapping>,
     /// Allow connections beyond the container's own network, if executord's configuration allows it
@@ -84,7 +84,9 @@ fn port(text: &str) -> Result<PortMapping, String> {
 impl NetworkArgs {
     /// Adds the options to a request.
     pub(crate) fn apply(self, request: &mut RunRequest) -> Result<(), Failure> {
-        self.network.apply(request);
+        // A published port needs a network: without a choice, the node's default one.
+        let default = if self.publish.is_empty() { Chosen::None } else { Chosen::Cni(String::new()) };
+        self.network.unwrap_or(default).apply(request);
         request.ports = self.publish;
         request.egress = self.egress || self.egress_rules.is_some();
         if let Some(path) = &self.egress_rules {

@@ -329,14 +329,14 @@ fn every_fault_of_the_listener_over_tcp_is_reported() {
     for part in [
         "listen.tcp.address = localhost: must be an IP address and a port",
         "listen.tcp.certificate = c: must be an absolute path",
-        "listen.tcp.client_ca = (not set): is needed",
+        "listen.tcp.client_ca = (not set): is required",
         "listen.tcp.handshakes = 0: must be 1 to 10000",
         "listen.tcp.handshake_seconds = 301: must be 1 to 300",
         "listen.tcp.connections_per_address = 100001: must be 1 to 100000",
         "callers[0] = (no identity): must name at least one of uri, dns, cn and ou",
         "callers[0].methods = 0: must have 1 to 100 entries",
         "callers[1].cn = 0 bytes: must have 1 to 2048 bytes",
-        "callers[1].methods = write: \"write\" is not `read`",
+        "callers[1].methods = write: unknown method \"write\"; use `read`",
         "callers[1].methods = Stop",
     ] {
         assert!(reported.contains(part), "{part}: {reported}");

@@ -171,7 +171,7 @@ fn difference(wanted: &BTreeSet<String>, found: &BTreeSet<String>) -> String {
 }
 
 /// Old key names, which are accepted but not documented.
-const OLD_NAMES: [&str; 3] = ["shells.ready", "shells.size", "warm_pool.ready"];
+const OLD_NAMES: [&str; 4] = ["shells.network", "shells.ready", "shells.size", "warm_pool.ready"];
 
 const EXAMPLE: &str = include_str!("../../../../../docs/executor.toml");
 const REFERENCE: &str = include_str!("../../../../../docs/configuration.md");
