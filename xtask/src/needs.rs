@@ -54,6 +54,8 @@ const IPROUTE: Need =
     Need { package: "iproute2", reason: "network namespaces that simulate hosts", sign: Sign::Program("ip") };
 const IPTABLES: Need =
     Need { package: "iptables", reason: "CNI's plugins publish ports with it", sign: Sign::Program("iptables") };
+const NFTABLES: Need =
+    Need { package: "nftables", reason: "tests print and delete rules with it", sign: Sign::Program("nft") };
 const PLUGINS: Need = Need {
     package: "containernetworking-plugins",
     reason: "the plugins of CNI that networks are tested with",
@@ -80,6 +82,7 @@ pub(crate) const ROOT_TEST: &[Need] = &[
     Need { package: "npm", reason: "installs those clients", sign: Sign::Program("npm") },
     IPROUTE,
     IPTABLES,
+    NFTABLES,
     PLUGINS,
     Need { package: "curl", reason: "calls a published port, in the first steps", sign: Sign::Program("curl") },
     Need { package: "openssl", reason: "signs an image as cosign does", sign: Sign::Program("openssl") },

@@ -61,17 +61,18 @@ fn a_faulty_plugin_is_named_and_everything_is_taken_back() {
     assert_eq!(left.collect::<Vec<_>>(), Vec::<i32>::new(), "no plugin is left");
 }
 
-/// A container whose egress cannot be closed (here a plugin removed the namespace's name) is not started.
+/// A container whose egress cannot be closed (here a plugin made a chain of that name without a hook) is not started.
 #[test]
 fn what_cannot_be_closed_does_not_run() {
     let (network, rootfs) = (Network::new(), Rootfs::busybox());
-    network.plugin("takes", "[ $CNI_COMMAND = ADD ] && umount $CNI_NETNS && echo '{\"cniVersion\":\"1.0.0\"}'; exit 0");
+    let nft = "nsenter --net=$CNI_NETNS nft 'add table inet executor-egress; add chain inet executor-egress output'";
+    network.plugin("takes", &format!("[ $CNI_COMMAND = ADD ] && {nft} && echo '{{\"cniVersion\":\"1.0.0\"}}'; exit 0"));
     let list = json!({"cniVersion": "1.0.0", "name": "test", "type": "takes"});
     std::fs::write(network.dir().join("net.d/10-test.conf"), list.to_string()).unwrap();
     let daemon = network.daemon("allow_egress = true");
     let refused = daemon.api.run(sleeping("closed", &rootfs)).unwrap_err();
     assert!(refused.message().contains("network `test`: egress cannot be closed: "), "{refused:?}");
-    assert_eq!(network.calls(), ["ADD takes netns", "DEL takes"]);
+    assert_eq!(network.calls(), ["ADD takes netns", "DEL takes netns"]);
     assert_eq!(network.leftovers(daemon.setup()), Vec::<String>::new());
     daemon.api.run(RunRequest { egress: true, ..sleeping("control", &rootfs) }).unwrap();
 }

@@ -175,8 +175,11 @@ fn a_plugin_that_fails_at_the_end_is_asked_again() {
     std::fs::write(&flag, "").unwrap();
     daemon.api.stop("late", Some(0)).unwrap();
     daemon.api.wait("late").unwrap();
-    let logged = daemon.setup().logged();
-    assert!(logged.contains("network `test`: plugin `late`, DEL: not now (code 100)"), "{logged}");
+    // The exit is reported first.
+    wait::until("the failure is logged", || {
+        let logged = daemon.setup().logged();
+        logged.contains("network `test`: plugin `late`, DEL: not now (code 100)").then_some(())
+    });
     assert!(daemon.setup().state_dir().join("networks/late.json").exists());
     std::fs::remove_file(&flag).unwrap();
     daemon.api.delete("late", false).unwrap();
