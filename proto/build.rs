@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "executor/v1/container.proto",
         "executor/v1/executor.proto",
         "executor/v1/images.proto",
+        "executor/v1/networks.proto",
         "executor/v1/pods.proto",
         "executor/v1/streams.proto",
     ];

@@ -50,16 +50,21 @@ pub(crate) async fn report(
         let documents: Vec<json::Tried> = done.iter().map(|(id, done)| json::Tried::new(id, done)).collect();
         session.output.text(to_document(&documents)).await;
     }
+    successes(session, done.into_iter().map(|(_, done)| done).collect())
+}
+
+/// Returns the successes, or the failure. Several failures are reported one by one.
+pub(crate) fn successes<T>(session: &Session, done: Vec<Result<T, Failure>>) -> Result<Vec<T>, Failure> {
     let all = done.len();
-    let (mut containers, mut failures) = (Vec::with_capacity(all), Vec::new());
-    for (_, done) in done {
+    let (mut successes, mut failures) = (Vec::with_capacity(all), Vec::new());
+    for done in done {
         match done {
-            Ok(container) => containers.push(container),
+            Ok(success) => successes.push(success),
             Err(failure) => failures.push(failure),
         }
     }
     match failures.len() {
-        0 => Ok(containers),
+        0 => Ok(successes),
         1 => Err(failures.swap_remove(0)),
         failed => {
             failures.iter().for_each(|failure| session.output.note(failure.describe()));

@@ -92,7 +92,7 @@ fn program(line: &[OsString], error: clap::Error) -> Result<ParsedLine, clap::Er
     let definitions = command().disable_help_subcommand(true).allow_external_subcommands(true);
     let definitions = definitions.external_subcommand_value_parser(clap::value_parser!(OsString));
     // The unknown word belongs to a built-in command.
-    let Ok(matches) = definitions.try_get_matches_from(line) else { return Err(docker_group(error)) };
+    let Ok(matches) = definitions.try_get_matches_from(line) else { return Err(docker_group(line, error)) };
     let Some((name, words)) = matches.subcommand() else { return Err(error) };
     let mut global = Global::from_arg_matches(&matches)?;
     global.apply_environment();
@@ -131,9 +131,13 @@ fn docker_argument(line: &[OsString], error: clap::Error) -> clap::Error {
 }
 
 /// Adds advice to the error for an unknown subcommand: docker has `container ls` and the like.
-fn docker_group(error: clap::Error) -> clap::Error {
+fn docker_group(line: &[OsString], error: clap::Error) -> clap::Error {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
     let word = word.clone();
+    let group = line.windows(2).find(|pair| *pair[1] == *word).and_then(|pair| pair[0].to_str()).unwrap_or_default();
+    if let Some(advised) = docker_word(ErrorKind::InvalidSubcommand, &format!("{group} {word}")) {
+        return advised;
+    }
     let name = if matches!(&*word, "ls" | "list") { "ps" } else { &*word };
     if command().find_subcommand(name).is_some() {
         return with_tip(error, format!("use `agent-cli {name}`"));

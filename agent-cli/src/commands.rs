@@ -18,6 +18,7 @@ mod image;
 mod info;
 mod inspect;
 mod logs;
+mod network;
 mod pause;
 mod pod;
 mod ps;
@@ -60,6 +61,7 @@ use self::exec::ExecArgs;
 use self::image::{ImageArgs, ImageCommand, ImageRmArgs, ImportArgs, LsArgs, PullArgs};
 use self::inspect::InspectArgs;
 use self::logs::LogsArgs;
+use self::network::NetworkCommand;
 use self::pause::PauseArgs;
 use self::pod::PodArgs;
 use self::ps::PsArgs;
@@ -273,6 +275,9 @@ pub(crate) enum Direct {
     /// Show disk usage
     #[command(subcommand)]
     System(SystemCommand),
+    /// List networks and show their details
+    #[command(subcommand)]
+    Network(NetworkCommand),
 }
 
 /// A command that is ready to run with an executord.
@@ -412,6 +417,7 @@ impl Direct {
             Self::Health(args) => drain::health(session, args).await,
             Self::Info => info::info(session).await,
             Self::System(command) => system::system(session, command).await,
+            Self::Network(command) => network::network(session, command).await,
         }
     }
 }

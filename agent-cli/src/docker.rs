@@ -1,7 +1,7 @@
 //! Docker commands and flags that agent-cli does not have, each with its equivalent or the reason, for usage errors.
 
-/// Docker's commands and flags, in docker's spelling, each with advice.
-const TABLE: [(&str, &str); 100] = [
+/// Docker's commands and flags, in docker's spelling, each with advice. A command of a group has two words.
+const TABLE: [(&str, &str); 104] = [
     ("import", "use `agent-cli image import`, which reads archives of `docker save` and OCI layouts"),
     ("save", "images are not exported; copy them between registries with skopeo"),
     ("build", "images are not built here; build with buildah or docker and use `agent-cli image import`"),
@@ -24,7 +24,14 @@ const TABLE: [(&str, &str); 100] = [
     ("swarm", "executord manages one node; use a control plane to schedule containers on several"),
     ("service", "executord manages one node; use a control plane to schedule containers on several"),
     ("stack", "executord manages one node; use a control plane to schedule containers on several"),
-    ("network", "the operator configures networks with CNI files; use `run --network`"),
+    (
+        "network create",
+        "the operator configures networks, with `networks.NAME` in executord's configuration or with CNI files; see `agent-cli network ls`",
+    ),
+    ("network rm", "the operator configures networks, and an unused one has no interface and no rules on the host"),
+    ("network prune", "the operator configures networks, and an unused one has no interface and no rules on the host"),
+    ("network connect", "a container's network is fixed; choose it with `run --network`"),
+    ("network disconnect", "a container's network is fixed; choose it with `run --network`"),
     ("history", "the history of layers is not shown; see `agent-cli image inspect`"),
     ("plugin", "plugins are not supported"),
     ("trust", "the operator configures required signatures with `images.signed` in executord's configuration"),

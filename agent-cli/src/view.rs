@@ -9,6 +9,7 @@ pub(crate) mod human;
 pub(crate) mod images;
 pub(crate) mod inspect;
 pub(crate) mod json;
+pub(crate) mod networks;
 pub(crate) mod pods;
 pub(crate) mod stats;
 pub(crate) mod steps;

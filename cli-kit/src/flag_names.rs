@@ -47,6 +47,7 @@ pub fn flag(field: &str, doing: &str) -> String {
         "from_sequence" => "--from",
         "interval" => "--interval",
         "ids" => "ID",
+        "names" => "NAME",
         "user_namespace" => "--userns",
         "privileged" => "--privileged",
         "capabilities" | "capabilities.add" => "--cap-add",

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use executor_proto::v1::{
     Container, DeleteRequest, GetRequest, GetSecretsRequest, GetSecretsResponse, InfoRequest, InfoResponse,
-    ListRequest, PauseRequest, ResumeRequest, SignalRequest, State, StopRequest, UpdateEgressRequest,
+    ListNetworksRequest, ListNetworksResponse, ListRequest, PauseRequest, ResumeRequest, SignalRequest, State, StopRequest, UpdateEgressRequest,
     UpdateFilesRequest, UpdateFilesResponse, UpdateLimitsRequest, WaitRequest,
 };
 use tonic::metadata::{Ascii, MetadataValue};
@@ -260,6 +260,19 @@ impl Client {
     /// Returns an error if executord is away.
     pub async fn info(&self) -> Result<InfoResponse, Error> {
         self.retry(is_lost, |mut rpc| async move { rpc.info(InfoRequest {}).await }).await
+    }
+
+    /// Lists the networks with these names, or all if `names` is empty, with the containers on them. There are at most
+    /// 50 names.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`] if no network has one of the names.
+    pub async fn networks(&self, names: &[String]) -> Result<ListNetworksResponse, Error> {
+        self.retry(is_lost, |mut rpc| {
+            let request = ListNetworksRequest { names: names.to_vec() };
+            async move { rpc.list_networks(request).await }
+        })
+        .await
     }
 
     /// Gets the secret inputs of the container that this process runs in, using the container's runtime token.

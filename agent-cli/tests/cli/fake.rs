@@ -65,6 +65,9 @@ pub(crate) struct State {
     /// True if the container is created, but the connection breaks before Run is answered.
     pub(crate) hold_run: bool,
     pub(crate) page_size: usize,
+    pub(crate) networks: Vec<NodeNetwork>,
+    /// Warnings of ListNetworks.
+    pub(crate) network_warnings: Vec<String>,
 }
 
 pub(crate) struct Shared {

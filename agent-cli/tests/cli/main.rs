@@ -6,6 +6,7 @@ mod commands;
 mod fake;
 mod interrupt;
 mod local;
+mod networks;
 mod outputs;
 mod program;
 mod programs;

@@ -6,6 +6,7 @@
 //! message names the process that it concerns, because a container can have several.
 
 mod launcher;
+mod networks;
 mod reply;
 mod shim;
 mod signer;
@@ -14,6 +15,11 @@ mod streams;
 pub use launcher::{
     ConfigurationDigests, CountWarmPool, Hello, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest,
     Remove, RemoveLayer, ShimLost, Shutdown, UnpackLayer, Unpacked, WarmPool, Welcome,
+};
+pub use networks::{
+    CNI_NETWORKS_MAX, LISTED_CONTAINERS_BYTES, ListNetworks, ListedBridge, ListedContainer, ListedNetwork, ListedPort,
+    NETWORK_LIST_MAX, NETWORK_NAMES_MAX, NETWORK_WARNING_LENGTH, NETWORK_WARNINGS_MAX, NETWORKS_FDS, NetworkList,
+    NetworksListed,
 };
 pub use reply::{Done, FieldViolation, Reason, Refused};
 pub use shim::{

@@ -11,6 +11,7 @@ mod health;
 mod images;
 mod info;
 mod logs;
+mod networks;
 mod outputs;
 mod pods;
 mod secrets;
@@ -171,6 +172,13 @@ impl Executor for Service {
 
     async fn info(&self, _request: Request<v1::InfoRequest>) -> Result<Response<v1::InfoResponse>, Status> {
         Ok(Response::new(info::info(&self.node).await))
+    }
+
+    async fn list_networks(
+        &self,
+        request: Request<v1::ListNetworksRequest>,
+    ) -> Result<Response<v1::ListNetworksResponse>, Status> {
+        Ok(Response::new(networks::list(&self.node, request.into_inner().names).await?))
     }
 
     async fn update_files(

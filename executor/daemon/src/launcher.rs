@@ -5,6 +5,7 @@
 //! connected to this daemon directly.
 
 mod layers;
+mod networks;
 mod session;
 mod signer;
 

@@ -9,7 +9,7 @@ mod worker;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::{Rc, Weak};
 
 use executor_core::image::LAYERS_MAX;
@@ -63,8 +63,13 @@ impl ReplyDestination {
 
     /// Sends the answer. Returns true if the daemon is still connected; otherwise it asks again and finds the layer.
     pub(crate) fn answer(&self, answer: LauncherAnswer) -> bool {
+        self.answer_with_fds(answer, &[])
+    }
+
+    /// Sends the answer with descriptors. Returns true if the daemon is still connected.
+    pub(crate) fn answer_with_fds(&self, answer: LauncherAnswer, fds: &[BorrowedFd<'_>]) -> bool {
         let reply = LauncherReply { sequence: self.sequence, answer: Some(answer) };
-        self.connection.upgrade().is_some_and(|daemon| daemon.send(&reply.encode_to_vec(), &[]).is_ok())
+        self.connection.upgrade().is_some_and(|daemon| daemon.send(&reply.encode_to_vec(), fds).is_ok())
     }
 }
 

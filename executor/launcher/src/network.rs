@@ -6,6 +6,7 @@
 //! cni         networks of the operator's CNI plugins
 //! ports       the host's ports are refused, the container's are reserved
 //! store       the data for detaching, on disk before anything happens
+//! list        networks with their containers, for the API
 //! egress      traffic beyond the network is blocked or limited, from inside
 //! netlink     sockets and messages;  nft  nf_tables
 //! ```
@@ -14,6 +15,7 @@ mod attachment;
 mod bridge;
 mod cni;
 mod egress;
+mod list;
 mod netlink;
 mod netns;
 mod nft;
@@ -39,6 +41,7 @@ use crate::host::Host;
 use crate::log::{self, Level};
 use attachment::BridgeAttachment;
 use cni::Fault;
+pub(crate) use list::list;
 pub(crate) use ports::Reserved;
 use store::Stored;
 

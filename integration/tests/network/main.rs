@@ -6,6 +6,7 @@
 mod checks;
 mod egress;
 mod faulty;
+mod listed;
 mod names;
 mod ports;
 mod readme;

@@ -1,5 +1,6 @@
-//! A container's networks, ports and addresses.
+//! A container's networks, ports and addresses, and the networks of a node.
 
+use executor_cli_kit::failure::Failure;
 use executor_client::v1;
 use serde::Serialize;
 
@@ -70,6 +71,79 @@ pub(super) struct Status {
     name: String,
     addresses: Vec<String>,
     ports: Vec<Port>,
+}
+
+/// A network of a node.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct NodeNetwork {
+    name: String,
+    driver: String,
+    interface: String,
+    interface_exists: bool,
+    subnets: Vec<String>,
+    gateways: Vec<String>,
+    mtu: Option<u32>,
+    addresses: u32,
+    leased_addresses: u32,
+    plugins: Vec<String>,
+    versions: Vec<String>,
+    containers: Vec<NetworkContainer>,
+    container_count: u32,
+    warnings: Vec<String>,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct NetworkContainer {
+    id: String,
+    addresses: Vec<String>,
+    ports: Vec<Port>,
+}
+
+/// Result for one of several networks.
+#[derive(Serialize)]
+pub(crate) struct TriedNetwork {
+    name: String,
+    network: Option<NodeNetwork>,
+    error: Option<String>,
+}
+
+impl TriedNetwork {
+    /// Creates the result for the requested name.
+    pub(crate) fn new(name: &str, done: &Result<v1::NodeNetwork, Failure>) -> Self {
+        Self {
+            name: name.to_owned(),
+            network: done.as_ref().ok().map(NodeNetwork::from),
+            error: done.as_ref().err().map(Failure::describe),
+        }
+    }
+}
+
+impl From<&v1::NodeNetwork> for NodeNetwork {
+    fn from(network: &v1::NodeNetwork) -> Self {
+        let container = |container: &v1::NetworkContainer| NetworkContainer {
+            id: container.id.clone(),
+            addresses: container.addresses.clone(),
+            ports: container.ports.iter().map(Port::from).collect(),
+        };
+        Self {
+            name: network.name.clone(),
+            driver: network.driver.clone(),
+            interface: network.interface.clone(),
+            interface_exists: network.interface_exists,
+            subnets: network.subnets.clone(),
+            gateways: network.gateways.clone(),
+            mtu: Some(network.mtu).filter(|mtu| *mtu != 0),
+            addresses: network.addresses,
+            leased_addresses: network.leased_addresses,
+            plugins: network.plugins.clone(),
+            versions: network.versions.clone(),
+            containers: network.containers.iter().map(container).collect(),
+            container_count: network.container_count,
+            warnings: network.warnings.clone(),
+        }
+    }
 }
 
 impl From<&v1::ContainerSpec> for Connectivity {

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     CheckedBindings, Container, ContainerStats, Cp, Done, Drain, Egress, Ending, Event, Executed, Health, Info,
-    PodDocument, Released, Reservation, Rotated, Secrets, ShownBindings,
+    NodeNetwork, PodDocument, Released, Reservation, Rotated, Secrets, ShownBindings,
 };
 use crate::commands::audit::view as audit;
 use crate::commands::context::ShownContext;
@@ -59,6 +59,10 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("health", "one document", |g| g.subschema_for::<Health>()),
         ("info", "one document", |g| g.subschema_for::<Info>()),
         ("system df", "one document", |g| g.subschema_for::<disk::DiskOverview>()),
+        ("network ls", "one document", |g| g.subschema_for::<Vec<NodeNetwork>>()),
+        ("network inspect", "one document; with several names a list of name, network and error", |g| {
+            g.subschema_for::<NodeNetwork>()
+        }),
         ("image pull", "one document", |g| g.subschema_for::<images::Document>()),
         ("image ls", "one document", |g| g.subschema_for::<Vec<images::Document>>()),
         ("image inspect", "one document", |g| g.subschema_for::<images::Inspected>()),
@@ -125,7 +129,7 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// The message that each type shows, and the keys that exist only in agent-cli.
-const SHOWN: [(&str, &str, &[&str]); 65] = [
+const SHOWN: [(&str, &str, &[&str]); 67] = [
     ("RestartPolicy", "RestartPolicy", &[]),
     ("RestartStatus", "RestartStatus", &[]),
     ("Container", "Container", &["output_dropped_bytes"]),
@@ -139,6 +143,8 @@ const SHOWN: [(&str, &str, &[&str]); 65] = [
     ("Port", "PortMapping", &[]),
     ("Dns", "Dns", &[]),
     ("Status", "NetworkStatus", &[]),
+    ("NodeNetwork", "NodeNetwork", &[]),
+    ("NetworkContainer", "NetworkContainer", &[]),
     ("Declared", "Outputs", &[]),
     ("Ending", "Result", &["exit_status"]),
     ("Exit", "ExitStatus", &["signal_name"]),

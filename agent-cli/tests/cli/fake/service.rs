@@ -261,6 +261,20 @@ impl Executor for Service {
         Ok(Response::new(UpdateEgressResponse { container: Some(container) }))
     }
 
+    async fn list_networks(
+        &self,
+        request: Request<ListNetworksRequest>,
+    ) -> Result<Response<ListNetworksResponse>, Status> {
+        let names = request.into_inner().names;
+        let state = self.0.state();
+        let wanted = |network: &&NodeNetwork| names.is_empty() || names.contains(&network.name);
+        let networks: Vec<NodeNetwork> = state.networks.iter().filter(wanted).cloned().collect();
+        if let Some(name) = names.iter().find(|name| !networks.iter().any(|network| network.name == **name)) {
+            return Err(Status::not_found(format!("no network {name}")));
+        }
+        Ok(Response::new(ListNetworksResponse { networks, warnings: state.network_warnings.clone() }))
+    }
+
     async fn pause(&self, request: Request<PauseRequest>) -> Result<Response<PauseResponse>, Status> {
         let container = self.0.set_paused(&request.into_inner().id, true)?;
         Ok(Response::new(PauseResponse { container: Some(container) }))

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{CniNetwork, Plugin, Version};
-use crate::plan::Connectivity;
+use crate::plan::{Connectivity, Protocol, PublishedPort};
 
 /// Command of a plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Capabilities {
     /// Returns the capabilities of a request: published ports and name servers.
     pub fn from_asked(connectivity: &Connectivity) -> Self {
         let mut all = Map::new();
-        let port = |port: &crate::plan::PublishedPort| {
+        let port = |port: &PublishedPort| {
             let mut mapping = json!({
                 "hostPort": port.host_port,
                 "containerPort": port.container_port,
@@ -74,6 +74,19 @@ impl Capabilities {
 }
 
 impl Capabilities {
+    /// Returns the published ports.
+    pub fn published(&self) -> impl Iterator<Item = PublishedPort> + '_ {
+        ports(self).iter().filter_map(|port| {
+            let number = |name: &str| u16::try_from(port.get(name)?.as_u64()?).ok();
+            Some(PublishedPort {
+                host_ip: port.get("hostIP").and_then(Value::as_str).and_then(|ip| ip.parse().ok()),
+                host_port: number("hostPort")?,
+                container_port: number("containerPort")?,
+                protocol: Protocol::from_name(port.get("protocol")?.as_str()?)?,
+            })
+        })
+    }
+
     /// Returns a port that both publish on overlapping addresses of the host. Plugins do not check for this conflict:
     /// the first container would get the traffic for the second.
     pub fn published_by_both(&self, other: &Self) -> Option<String> {

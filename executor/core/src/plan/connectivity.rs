@@ -42,6 +42,11 @@ impl Protocol {
             Self::Sctp => "sctp",
         }
     }
+
+    /// Parses the name as in CNI's portmap plugin; `None` if it is unknown.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Tcp, Self::Udp, Self::Sctp].into_iter().find(|protocol| protocol.name() == name)
+    }
 }
 
 /// A port of the host that is forwarded to a port of the container.

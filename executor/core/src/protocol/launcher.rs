@@ -2,7 +2,7 @@
 
 use prost::{Message, Oneof};
 
-use super::{Archive, Done, Exec, OpenSigner, Refused};
+use super::{Archive, Done, Exec, ListNetworks, NetworksListed, OpenSigner, Refused};
 use crate::settings::SectionDigests;
 
 /// Request of the daemon to the launcher.
@@ -12,7 +12,7 @@ pub struct LauncherRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Call; `None` if a newer peer sent a call that is unknown here.
-    #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5, 6, 7, 8, 9, 150, 240")]
+    #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5, 6, 7, 8, 9, 150, 240, 340")]
     pub call: Option<LauncherCall>,
 }
 
@@ -49,6 +49,9 @@ pub enum LauncherCall {
     /// Start a process that signs certificates.
     #[prost(message, tag = "240")]
     OpenSigner(OpenSigner),
+    /// List the networks that containers can ask for.
+    #[prost(message, tag = "340")]
+    ListNetworks(ListNetworks),
 }
 
 /// Introduces the daemon to the launcher.
@@ -144,7 +147,7 @@ pub struct LauncherReply {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Answer; `None` if a newer peer sent an answer that is unknown here.
-    #[prost(oneof = "LauncherAnswer", tags = "2, 3, 4, 5, 6, 150")]
+    #[prost(oneof = "LauncherAnswer", tags = "2, 3, 4, 5, 6, 150, 340")]
     pub answer: Option<LauncherAnswer>,
 }
 
@@ -169,6 +172,9 @@ pub enum LauncherAnswer {
     /// Answer to [`CountWarmPool`].
     #[prost(message, tag = "150")]
     WarmPool(WarmPool),
+    /// Answer to [`ListNetworks`].
+    #[prost(message, tag = "340")]
+    NetworksListed(NetworksListed),
 }
 
 /// The layer is in the store, but without some entries of its archive.

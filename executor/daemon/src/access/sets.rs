@@ -7,7 +7,7 @@ use super::is_served;
 /// A named set of methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MethodSet {
-    /// Read-only methods: containers, pods, images, logs, outputs, events, health, reflection.
+    /// Read-only methods: containers, pods, images, networks, logs, outputs, events, health, reflection.
     Read,
     /// Container and pod lifecycle, operations in containers, and image pulls.
     Run,
@@ -37,13 +37,14 @@ impl MethodSet {
     }
 }
 
-const READ: [&str; 17] = [
+const READ: [&str; 18] = [
     "/executor.v1.Executor/Get",
     "/executor.v1.Executor/List",
     "/executor.v1.Executor/Wait",
     "/executor.v1.Executor/StreamLogs",
     "/executor.v1.Executor/WatchEvents",
     "/executor.v1.Executor/Info",
+    "/executor.v1.Executor/ListNetworks",
     "/executor.v1.Executor/Stats",
     "/executor.v1.Executor/WatchStats",
     "/executor.v1.Executor/GetOutputs",

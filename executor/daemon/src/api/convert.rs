@@ -249,12 +249,15 @@ fn port(port: &PublishedPort) -> v1::PortMapping {
         host_ip: port.host_ip.map(|address| address.to_string()).unwrap_or_default(),
         host_port: port.host_port.into(),
         container_port: port.container_port.into(),
-        protocol: match port.protocol {
-            Protocol::Tcp => v1::port_mapping::Protocol::Tcp,
-            Protocol::Udp => v1::port_mapping::Protocol::Udp,
-            Protocol::Sctp => v1::port_mapping::Protocol::Sctp,
-        }
-        .into(),
+        protocol: protocol(port.protocol).into(),
+    }
+}
+
+pub(super) fn protocol(protocol: Protocol) -> v1::port_mapping::Protocol {
+    match protocol {
+        Protocol::Tcp => v1::port_mapping::Protocol::Tcp,
+        Protocol::Udp => v1::port_mapping::Protocol::Udp,
+        Protocol::Sctp => v1::port_mapping::Protocol::Sctp,
     }
 }
 

@@ -72,7 +72,7 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
 }
 
 /// Feature names of this version, sorted. They are documented at `InfoResponse.features` and never removed.
-const FEATURES: [&str; 14] = [
+const FEATURES: [&str; 15] = [
     "actions",
     "attach",
     "egress-rules",
@@ -80,6 +80,7 @@ const FEATURES: [&str; 14] = [
     "identity",
     "limits-update",
     "logs-until",
+    "networks",
     "pause",
     "pods",
     "reservations",

@@ -1,6 +1,7 @@
 //! A session with a launcher, from its greeting to its loss, and the task that reconnects.
 
-use std::os::fd::BorrowedFd;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,11 +29,14 @@ const GREETING: Duration = Duration::from_secs(120);
 /// Pauses between connection attempts.
 const RECONNECT: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 
+/// A response and its descriptors, or the error that prevented receiving these.
+pub(super) type AnswerWithFds = (LauncherAnswer, io::Result<Vec<OwnedFd>>);
+
 /// A connected launcher after the greeting.
 #[derive(Debug)]
 pub struct Session {
     packets: Packets,
-    calls: PendingCalls<LauncherAnswer>,
+    calls: PendingCalls<AnswerWithFds>,
     welcome: Welcome,
     /// How the launcher's configuration differs from executord's.
     difference: Option<String>,
@@ -92,6 +96,23 @@ impl Session {
         call: LauncherCall,
         fds: &[BorrowedFd<'_>],
     ) -> Result<LauncherAnswer, CallError> {
+        self.exchange(limit, call, fds).await.map(|(answer, _)| answer)
+    }
+
+    /// Sends a call to the launcher, and waits for its response with descriptors.
+    ///
+    /// # Errors
+    /// Returns [`CallError`] if no response arrives.
+    pub(super) async fn call_for_fds(&self, call: LauncherCall) -> Result<AnswerWithFds, CallError> {
+        self.exchange(ANSWER, call, &[]).await
+    }
+
+    async fn exchange(
+        &self,
+        limit: Duration,
+        call: LauncherCall,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<AnswerWithFds, CallError> {
         let (sequence, answer) = self.calls.register().ok_or(CallError::NotSent)?;
         let request = LauncherRequest { sequence, call: Some(call) };
         self.packets.send(&request.encode_to_vec(), fds).await.map_err(|_| CallError::NotSent)?;
@@ -112,7 +133,7 @@ impl Session {
 
     /// Performs the greeting on a new connection.
     async fn greet(launcher: &Launcher, socket: Seqpacket) -> Result<Self, String> {
-        let broken = |error: std::io::Error| error.to_string();
+        let broken = |error: io::Error| error.to_string();
         let packets = Packets::new(socket).map_err(broken)?;
         // Sequence 0; the first call has number 1.
         let hello = LauncherRequest { sequence: 0, call: Some(LauncherCall::Hello(launcher.hello())) };
@@ -144,8 +165,8 @@ impl Session {
     /// Passes responses to their callers until the connection ends. Returns the reason why it ended.
     async fn receive(&self, lost_shim: impl Fn(&ContainerId, Timestamp)) -> String {
         loop {
-            let reply = match self.packets.recv::<LauncherReply>().await {
-                Ok(Some(reply)) => reply,
+            let (reply, fds) = match self.packets.recv_with_fds::<LauncherReply>().await {
+                Ok(Some(received)) => received,
                 Ok(None) => return "it closed the connection".to_owned(),
                 Err(error) => return error.to_string(),
             };
@@ -154,7 +175,7 @@ impl Session {
                     Ok(id) => lost_shim(&id, Timestamp(created_at)),
                     Err(error) => tracing::warn!(%error, "the launcher reported a container with a malformed id"),
                 },
-                Some(answer) => self.calls.answer(reply.sequence, answer),
+                Some(answer) => self.calls.answer(reply.sequence, (answer, fds)),
                 None => {} // a response of a newer launcher
             }
         }

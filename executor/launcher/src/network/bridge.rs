@@ -25,6 +25,7 @@ use executor_core::bridge::BridgeNetwork;
 use executor_core::cni::{Addresses, Capabilities};
 use executor_core::ident::ContainerId;
 use executor_core::plan::{Protocol, PublishedPort};
+use executor_core::protocol::ListedBridge;
 use executor_core::record::ContainerRecord;
 use executor_sys::{identity, process};
 use sha2::{Digest, Sha256};
@@ -391,6 +392,35 @@ fn warnings(host: &Host, network: &BridgeNetwork) -> Vec<String> {
         }
     }
     warnings
+}
+
+/// Describes a network as it is now, with warnings.
+pub(super) fn describe(host: &Host, network: &BridgeNetwork) -> (ListedBridge, Vec<String>) {
+    let mut warnings = warnings(host, network);
+    let mut warn = |what: &str, error: io::Error| warnings.push(format!("{what}: {}", crate::errors::plain(&error)));
+    let found = link::find(&network.interface).unwrap_or_else(|error| {
+        warn("interface of the network", error);
+        None
+    });
+    let leased = pool::count(host, &network.name).unwrap_or_else(|error| {
+        warn("leases of the network", error);
+        0
+    });
+    let is_own = found.as_ref().is_some_and(|found| found.is_bridge && found.alias == alias(host, network));
+    if found.is_some() && !is_own {
+        warnings.push(Trouble::ForeignInterface(network.interface.clone(), network.name.clone()).to_string());
+    }
+    let mtu = network.mtu.or_else(|| found.filter(|_| is_own).map(|found| found.mtu));
+    let bridge = ListedBridge {
+        interface: network.interface.clone(),
+        interface_exists: is_own,
+        subnets: network.pools().map(|pool| pool.to_string()).collect(),
+        gateways: network.gateways().iter().map(|gateway| gateway.ip.to_string()).collect(),
+        mtu: mtu.unwrap_or_default(),
+        addresses: network.numbers().end() - network.numbers().start() + 1,
+        leased: u32::try_from(leased).unwrap_or(u32::MAX),
+    };
+    (bridge, warnings)
 }
 
 /// Returns the description by which this executor recognizes the interface of a network with this configuration.

@@ -51,7 +51,8 @@ impl Stored {
         }
     }
 
-    fn asked(&self) -> &Capabilities {
+    /// Returns the published ports and name servers, as CNI plugins get them.
+    pub(super) fn asked(&self) -> &Capabilities {
         match self {
             Self::Bridge(attachment) => &attachment.asked,
             Self::Cni(attachment) => &attachment.asked,

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use executor_core::ident::ContainerId;
 use executor_core::payload::BYTES_MAX;
 use executor_core::protocol::{
-    Done, Hello, Launch, LauncherAnswer, LauncherCall, LauncherRequest, PLAN_MAX, Reason, Refused, RemoveLayer,
-    VERSION, Welcome,
+    Done, Hello, Launch, LauncherAnswer, LauncherCall, LauncherRequest, NetworksListed, PLAN_MAX, Reason, Refused,
+    RemoveLayer, VERSION, Welcome,
 };
 use executor_core::time::Timestamp;
 use executor_secrets::TagKey;
@@ -157,6 +157,13 @@ impl Server {
             LauncherCall::Remove(remove) => self.remove(&remove.container_id),
             LauncherCall::CountWarmPool(_) => Ok(LauncherAnswer::WarmPool(self.count_warm_pool())),
             LauncherCall::OpenSigner(_) => self.open_signer(fds),
+            LauncherCall::ListNetworks(request) => match network::list(&self.host, &request) {
+                Ok(file) => {
+                    let listed = LauncherAnswer::NetworksListed(NetworksListed {});
+                    return client.answer_with_fds(listed, &[file.as_fd()]);
+                }
+                Err(refused) => Err(refused),
+            },
             LauncherCall::Shutdown(_) => {
                 self.shutdown = true;
                 Ok(LauncherAnswer::Done(Done {}))

@@ -1,18 +1,23 @@
 //! A launcher that a test controls.
 
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 
 use executor_core::protocol::{
-    Done, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, PACKET_MAX, Reason, Refused, ShimLost,
-    VERSION, WarmPool, Welcome,
+    Done, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, ListedContainer, ListedNetwork,
+    NetworkList, NetworksListed, PACKET_MAX, Reason, Refused, ShimLost, VERSION, WarmPool, Welcome,
 };
+use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
 use prost::Message as _;
 use tokio::sync::mpsc;
 
 use super::shim::FakeShim;
 use super::{PATIENCE, hang_up, listen};
+
+/// Number of containers on the only network of the launcher's list.
+pub(crate) const LISTED: u32 = 10_000;
 
 /// Reaction to the next launch.
 pub(crate) enum OnLaunch {
@@ -130,11 +135,22 @@ impl Drop for FakeLauncher {
     }
 }
 
+/// Returns a list that is larger than a packet: network `web` with [`LISTED`] containers.
+fn network_list() -> MemFile {
+    let container = |number| ListedContainer { id: format!("listed-{number}"), ..ListedContainer::default() };
+    let containers: Vec<_> = (0..LISTED).map(container).collect();
+    let (name, container_count) = ("web".into(), LISTED);
+    let network = ListedNetwork { name, containers, container_count, ..ListedNetwork::default() };
+    let list = NetworkList { networks: vec![network], warnings: Vec::new() };
+    MemFile::new("networks", &[&list.encode_to_vec()]).unwrap()
+}
+
 impl LauncherShared {
     fn serve(&self, connection: &Seqpacket) {
         let mut buffer = vec![0; PACKET_MAX];
         while let Ok(Some((length, fds))) = connection.recv(&mut buffer) {
             let request = LauncherRequest::decode(&buffer[..length]).unwrap();
+            let mut listed = None; // descriptor of the answer
             let answer = match request.call.unwrap() {
                 LauncherCall::Hello(hello) => {
                     let (greets, changed) = &self.greetings;
@@ -187,13 +203,18 @@ impl LauncherShared {
                     LauncherAnswer::Refused(Refused::new(Reason::Precondition, "nothing is signed"))
                 }
                 LauncherCall::CountWarmPool(_) => LauncherAnswer::WarmPool(WarmPool::default()),
+                LauncherCall::ListNetworks(_) => {
+                    listed = Some(network_list());
+                    LauncherAnswer::NetworksListed(NetworksListed {})
+                }
                 LauncherCall::Shutdown(_) => {
                     self.calls.lock().unwrap().push("shutdown".into());
                     LauncherAnswer::Done(Done {})
                 }
             };
             let reply = LauncherReply { sequence: request.sequence, answer: Some(answer) };
-            if connection.send(&reply.encode_to_vec(), &[]).is_err() {
+            let fds: Vec<_> = listed.iter().map(MemFile::as_fd).collect();
+            if connection.send(&reply.encode_to_vec(), &fds).is_err() {
                 return;
             }
         }

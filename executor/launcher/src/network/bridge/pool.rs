@@ -120,6 +120,17 @@ pub(super) fn leases(host: &Host, network: &str) -> io::Result<Vec<(u32, String)
     Ok(leases)
 }
 
+/// Returns the number of leases.
+///
+/// # Errors
+/// Returns the error of the disk.
+pub(super) fn count(host: &Host, network: &str) -> io::Result<usize> {
+    match fs::read_dir(dir(host, network)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+        entries => Ok(entries?.count()),
+    }
+}
+
 /// Returns the networks that have a directory of leases, whether or not they are still configured.
 pub(super) fn networks(host: &Host) -> Vec<String> {
     let entries = fs::read_dir(store::dir(host)).into_iter().flatten().flatten();

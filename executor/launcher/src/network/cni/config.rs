@@ -18,9 +18,8 @@ const ENTRIES_MAX: usize = 1000;
 pub(in crate::network) fn find(dir: &Path, name: &str) -> Result<CniNetwork, String> {
     let shown = dir.display();
     let mut faulty = Vec::new();
-    for file in names(dir).map_err(|error| format!("{shown}: {}", plain(&error)))? {
-        let read = read(&dir.join(&file)).map_err(|error| plain(&error));
-        match read.and_then(|bytes| CniNetwork::parse(&bytes).map_err(|bad| bad.to_string())) {
+    for (file, network) in read_all(dir).map_err(|error| format!("{shown}: {}", plain(&error)))? {
+        match network {
             Ok(network) if name.is_empty() || network.name == name => return Ok(network),
             Ok(_) => {}
             // The choice of the first network must not depend on which files are readable.
@@ -34,6 +33,22 @@ pub(in crate::network) fn find(dir: &Path, name: &str) -> Result<CniNetwork, Str
     };
     let what = if name.is_empty() { "no network".to_owned() } else { format!("no network `{name}`") };
     Err(format!("{what} is configured in {shown}{faulty}"))
+}
+
+/// Returns an iterator over the files by name, which reads each one when it is reached: its name, and its network or
+/// the fault.
+///
+/// # Errors
+/// Returns the error of reading the directory.
+pub(in crate::network) fn read_all(
+    dir: &Path,
+) -> io::Result<impl Iterator<Item = (String, Result<CniNetwork, String>)>> {
+    let dir = dir.to_owned();
+    Ok(names(&dir)?.into_iter().map(move |file| {
+        let read = read(&dir.join(&file)).map_err(|error| plain(&error));
+        let network = read.and_then(|bytes| CniNetwork::parse(&bytes).map_err(|bad| bad.to_string()));
+        (file, network)
+    }))
 }
 
 /// Returns true if no network is configured.

@@ -1,0 +1,127 @@
+//! The list of the networks that containers can ask for.
+//!
+//! The list does not fit a packet: a memory file with a [`NetworkList`] accompanies the reply.
+
+use prost::Message;
+
+/// Maximum number of names in a request, which then fits the launcher's buffer.
+pub const NETWORK_NAMES_MAX: usize = 50;
+/// Maximum number of networks of CNI plugins in a list.
+pub const CNI_NETWORKS_MAX: usize = 500;
+/// Bytes of the containers in a list, after which further ones are only counted. Clients reject messages of more than
+/// 4 MiB.
+pub const LISTED_CONTAINERS_BYTES: usize = 2 << 20;
+/// Maximum number of warnings of a list, and of each network.
+pub const NETWORK_WARNINGS_MAX: usize = 50;
+/// Longest warning of a list, in characters.
+pub const NETWORK_WARNING_LENGTH: usize = 400;
+/// Descriptor of the reply to a [`ListNetworks`]: a memory file with a [`NetworkList`].
+pub const NETWORKS_FDS: [&str; 1] = ["networks"];
+/// Largest [`NetworkList`], in bytes.
+pub const NETWORK_LIST_MAX: u64 = 8 << 20;
+
+/// Requests the networks.
+#[derive(Clone, PartialEq, Message)]
+pub struct ListNetworks {
+    /// Names of the networks to list, at most [`NETWORK_NAMES_MAX`]; all when empty.
+    #[prost(string, repeated, tag = "1")]
+    pub names: Vec<String>,
+}
+
+/// Answer to [`ListNetworks`]; the descriptors [`NETWORKS_FDS`] accompany it.
+#[derive(Clone, PartialEq, Message)]
+pub struct NetworksListed {}
+
+/// The networks that containers can ask for.
+#[derive(Clone, PartialEq, Message)]
+pub struct NetworkList {
+    /// Networks, ordered by name.
+    #[prost(message, repeated, tag = "1")]
+    pub networks: Vec<ListedNetwork>,
+    /// Files that define no usable network, and records that cannot be read, each with the reason.
+    #[prost(string, repeated, tag = "2")]
+    pub warnings: Vec<String>,
+}
+
+/// A network.
+#[derive(Clone, PartialEq, Message)]
+pub struct ListedNetwork {
+    /// Name that requests use.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Data of a built-in network; `None` for a network of CNI plugins.
+    #[prost(message, optional, tag = "2")]
+    pub bridge: Option<ListedBridge>,
+    /// Types of the CNI plugins, in the order of their configuration.
+    #[prost(string, repeated, tag = "3")]
+    pub plugins: Vec<String>,
+    /// Versions of CNI that the configuration lists and the executor supports, ascending.
+    #[prost(string, repeated, tag = "4")]
+    pub versions: Vec<String>,
+    /// Containers and pods on the network, ordered by id, as many as fit into the list.
+    #[prost(message, repeated, tag = "5")]
+    pub containers: Vec<ListedContainer>,
+    /// Number of containers and pods on the network.
+    #[prost(uint32, tag = "6")]
+    pub container_count: u32,
+    /// Descriptions of what prevents or limits the use of the network.
+    #[prost(string, repeated, tag = "7")]
+    pub warnings: Vec<String>,
+}
+
+/// Data of a built-in network.
+#[derive(Clone, PartialEq, Message)]
+pub struct ListedBridge {
+    /// Name of the bridge's interface.
+    #[prost(string, tag = "1")]
+    pub interface: String,
+    /// True if the interface exists now.
+    #[prost(bool, tag = "2")]
+    pub interface_exists: bool,
+    /// Pools of addresses.
+    #[prost(string, repeated, tag = "3")]
+    pub subnets: Vec<String>,
+    /// Addresses of the host on the network.
+    #[prost(string, repeated, tag = "4")]
+    pub gateways: Vec<String>,
+    /// MTU in bytes, as configured or of the existing interface; 0 if neither is known.
+    #[prost(uint32, tag = "5")]
+    pub mtu: u32,
+    /// Number of addresses of each pool that containers can have.
+    #[prost(uint32, tag = "6")]
+    pub addresses: u32,
+    /// Number of these addresses that are leased.
+    #[prost(uint32, tag = "7")]
+    pub leased: u32,
+}
+
+/// A container or pod on a network.
+#[derive(Clone, PartialEq, Message)]
+pub struct ListedContainer {
+    /// Id of the container or pod.
+    #[prost(string, tag = "1")]
+    pub id: String,
+    /// Addresses with their prefix lengths.
+    #[prost(string, repeated, tag = "2")]
+    pub addresses: Vec<String>,
+    /// Published ports.
+    #[prost(message, repeated, tag = "3")]
+    pub ports: Vec<ListedPort>,
+}
+
+/// A published port.
+#[derive(Clone, PartialEq, Message)]
+pub struct ListedPort {
+    /// Address of the host; empty for all addresses.
+    #[prost(string, tag = "1")]
+    pub host_ip: String,
+    /// Port of the host.
+    #[prost(uint32, tag = "2")]
+    pub host_port: u32,
+    /// Port of the container.
+    #[prost(uint32, tag = "3")]
+    pub container_port: u32,
+    /// Transport protocol: `tcp`, `udp` or `sctp`.
+    #[prost(string, tag = "4")]
+    pub protocol: String,
+}

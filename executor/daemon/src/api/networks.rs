@@ -1,0 +1,150 @@
+//! ListNetworks: the networks of the node, as its launcher knows them.
+
+use executor_core::cni::is_name;
+use executor_core::plan::Protocol;
+use executor_core::protocol::{ListedContainer, ListedNetwork, ListedPort, NETWORK_NAMES_MAX, NetworkList};
+use executor_core::validate::{Violation, ViolationReason};
+use executor_proto::v1;
+
+use super::convert;
+use crate::api_error::ApiError;
+use crate::node::Node;
+
+/// Longest part of an invalid name in an error message, in characters.
+const NAME_SHOWN: usize = 80;
+
+/// Returns the networks with these names, or all if `names` is empty.
+///
+/// # Errors
+/// Returns an error if a name is invalid or no network has it, or the launcher does not answer.
+pub(super) async fn list(node: &Node, names: Vec<String>) -> Result<v1::ListNetworksResponse, ApiError> {
+    check(&names)?;
+    let list = node.launcher.networks(names.clone()).await?;
+    answer(&names, list)
+}
+
+fn check(names: &[String]) -> Result<(), ApiError> {
+    if names.len() > NETWORK_NAMES_MAX {
+        let why = format!("has {} entries; at most {NETWORK_NAMES_MAX} are allowed", names.len());
+        return Err(ApiError::invalid_field("names", ViolationReason::TooMany.because(why)));
+    }
+    let invalid = names.iter().enumerate().filter(|(_, name)| !is_name(name)).map(|(index, name)| {
+        let shown: String = name.chars().take(NAME_SHOWN).collect();
+        let why = format!(
+            "{shown:?} is not a name of a network: use at most 128 letters, digits, `_`, `.` and `-`, and begin with a \
+             letter or digit"
+        );
+        Violation::new(format!("names[{index}]"), ViolationReason::InvalidFormat.because(why))
+    });
+    let invalid: Vec<Violation> = invalid.collect();
+    if invalid.is_empty() { Ok(()) } else { Err(ApiError::invalid(invalid)) }
+}
+
+fn answer(names: &[String], list: NetworkList) -> Result<v1::ListNetworksResponse, ApiError> {
+    let is_missing = |name: &&String| !list.networks.iter().any(|network| network.name == **name);
+    if let Some(index) = names.iter().position(|name| is_missing(&name)) {
+        let mut why = format!("there is no network `{}`", names[index]);
+        // The file that should define the network may be among these.
+        if let Some(first) = list.warnings.first() {
+            let others = list.warnings.len() - 1;
+            let more = if others == 0 { String::new() } else { format!(" (and {others} further warnings)") };
+            why = format!("{why}; warning: {first}{more}");
+        }
+        return Err(ApiError::not_found(format!("names[{index}]"), why));
+    }
+    Ok(v1::ListNetworksResponse {
+        networks: list.networks.into_iter().map(network).collect(),
+        warnings: list.warnings,
+    })
+}
+
+fn network(listed: ListedNetwork) -> v1::NodeNetwork {
+    let driver = if listed.bridge.is_some() { "bridge" } else { "cni" };
+    let bridge = listed.bridge.unwrap_or_default();
+    v1::NodeNetwork {
+        name: listed.name,
+        driver: driver.to_owned(),
+        interface: bridge.interface,
+        interface_exists: bridge.interface_exists,
+        subnets: bridge.subnets,
+        gateways: bridge.gateways,
+        mtu: bridge.mtu,
+        addresses: bridge.addresses,
+        leased_addresses: bridge.leased,
+        plugins: listed.plugins,
+        versions: listed.versions,
+        containers: listed.containers.into_iter().map(container).collect(),
+        container_count: listed.container_count,
+        warnings: listed.warnings,
+    }
+}
+
+fn container(listed: ListedContainer) -> v1::NetworkContainer {
+    let ports = listed.ports.into_iter().filter_map(port).collect();
+    v1::NetworkContainer { id: listed.id, addresses: listed.addresses, ports }
+}
+
+/// Converts a port; `None` for a protocol of a newer launcher.
+fn port(listed: ListedPort) -> Option<v1::PortMapping> {
+    Some(v1::PortMapping {
+        host_ip: listed.host_ip,
+        host_port: listed.host_port,
+        container_port: listed.container_port,
+        protocol: convert::protocol(Protocol::from_name(&listed.protocol)?).into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use executor_core::protocol::ListedBridge;
+
+    use super::*;
+    use crate::api_error::Kind;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn listed(warnings: &[&str]) -> NetworkList {
+        let bridge = ListedNetwork {
+            name: "bridge".into(),
+            bridge: Some(ListedBridge { leased: 2, ..ListedBridge::default() }),
+            containers: vec![ListedContainer {
+                id: "a".into(),
+                addresses: names(&["10.61.0.9/16"]),
+                ports: ["udp", "new"].map(|name| ListedPort { protocol: name.into(), ..ListedPort::default() }).into(),
+            }],
+            ..ListedNetwork::default()
+        };
+        let cni = ListedNetwork { name: "web".into(), plugins: names(&["ptp"]), ..ListedNetwork::default() };
+        NetworkList { networks: vec![bridge, cni], warnings: names(warnings) }
+    }
+
+    #[test]
+    fn answer_has_every_listed_network() {
+        let answer = answer(&names(&["web", "bridge"]), listed(&["x"])).unwrap();
+        let [bridge, cni] = &answer.networks[..] else { panic!("{answer:?}") };
+        assert_eq!((&*bridge.driver, bridge.leased_addresses, &*cni.driver), ("bridge", 2, "cni"));
+        let ports = &bridge.containers[0].ports;
+        assert_eq!((ports.len(), ports[0].protocol()), (1, v1::port_mapping::Protocol::Udp));
+        assert_eq!((&cni.plugins[..], &answer.warnings[..]), (&names(&["ptp"])[..], &names(&["x"])[..]));
+    }
+
+    #[test]
+    fn unknown_name_is_not_found() {
+        let missing = answer(&names(&["web", "nope"]), listed(&["a.conf: is empty", "b.conf"])).unwrap_err();
+        assert_eq!((missing.kind, &*missing.violations[0].field), (Kind::NotFound, "names[1]"));
+        let expected = "there is no network `nope`; warning: a.conf: is empty (and 1 further warnings)";
+        assert_eq!(missing.message, expected);
+    }
+
+    #[test]
+    fn names_are_checked() {
+        assert!(check(&names(&["a-b.c"])).is_ok());
+        let invalid = check(&names(&["a", "", "../x"])).unwrap_err();
+        let fields: Vec<_> = invalid.violations.iter().map(|violation| &*violation.field).collect();
+        assert_eq!(fields, ["names[1]", "names[2]"]);
+        let many = check(&vec!["a".to_owned(); NETWORK_NAMES_MAX + 1]).unwrap_err();
+        assert!(many.message.contains("51 entries; at most 50"), "{many}");
+    }
+}
