@@ -5,6 +5,7 @@ use tonic::Code;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_types::StatusExt as _;
 
+use crate::harness::launcher::LISTED;
 use crate::harness::{Node, get, kinds, request, retry, secret_request, until, wait};
 
 /// All violations are reported at once, each with its field, none with a value.
@@ -50,6 +51,29 @@ async fn every_violation_is_reported_and_no_value() {
     let (size, limit) = size.split_once(" vs. ").unwrap_or_default();
     assert!((3 << 20..(3 << 20) + 1024).contains(&size.parse().unwrap_or(0)), "{status:?}");
     assert_eq!(limit, format!("{})", 2 << 20), "{status:?}");
+}
+
+/// The launcher's list is larger than a packet and arrives in a memory file.
+#[tokio::test(flavor = "multi_thread")]
+async fn networks_are_listed_from_the_launcher() {
+    let node = Node::start().await;
+    let client = node.client().await;
+    let list = |names: &[&str]| {
+        let names = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut client = client.clone();
+        async move { client.list_networks(v1::ListNetworksRequest { names }).await }
+    };
+    let listed = list(&["web"]).await.unwrap().into_inner();
+    let network = &listed.networks[0];
+    assert_eq!((&*network.name, &*network.driver, network.containers.len()), ("web", "cni", LISTED as usize));
+    for (name, code) in [("nope", Code::NotFound), ("../x", Code::InvalidArgument)] {
+        let refused = list(&["web", name]).await.unwrap_err();
+        let violations = refused.get_details_bad_request().unwrap().field_violations;
+        assert_eq!((refused.code(), &*violations[0].field), (code, "names[1]"), "{refused:?}");
+    }
+    node.launcher.die();
+    node.until_health(ServingStatus::NotServing).await;
+    assert_eq!(list(&[]).await.unwrap_err().code(), Code::Unavailable);
 }
 
 /// Strings that are not UTF-8, as clients in other languages can encode them.
