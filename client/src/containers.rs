@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use executor_proto::v1::{
     Container, DeleteRequest, GetRequest, GetSecretsRequest, GetSecretsResponse, InfoRequest, InfoResponse,
-    ListNetworksRequest, ListNetworksResponse, ListRequest, PauseRequest, ResumeRequest, SignalRequest, State, StopRequest, UpdateEgressRequest,
-    UpdateFilesRequest, UpdateFilesResponse, UpdateLimitsRequest, WaitRequest,
+    ListNetworksRequest, ListNetworksResponse, ListRequest, PauseRequest, ResumeRequest, SignalRequest, State,
+    StopRequest, UpdateEgressRequest, UpdateFilesRequest, UpdateFilesResponse, UpdateLimitsRequest, WaitRequest,
 };
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Request, Status};

@@ -59,7 +59,11 @@ fn network_ls_reports_unreadable_files() {
     for arguments in [&["network", "ls"][..], &["network", "ls", "-q"], &["network", "ls", "--json"]] {
         let listed = run(&fake, arguments);
         assert_eq!(listed.status, Some(0));
-        assert!(listed.err().contains("warning: /etc/cni/net.d/a.conf: is writable by others\\u{1b}"), "{}", listed.err());
+        assert!(
+            listed.err().contains("warning: /etc/cni/net.d/a.conf: is writable by others\\u{1b}"),
+            "{}",
+            listed.err()
+        );
     }
 }
 
@@ -89,7 +93,11 @@ fn network_inspect_unknown_name_fails() {
     let fake = with_two();
     let missing = run(&fake, &["network", "inspect", "nope"]);
     assert_eq!((missing.status, missing.out().as_str()), (Some(125), ""));
-    assert!(missing.err().contains("network inspect nope") && missing.err().contains("no network nope"), "{}", missing.err());
+    assert!(
+        missing.err().contains("network inspect nope") && missing.err().contains("no network nope"),
+        "{}",
+        missing.err()
+    );
     let some = run(&fake, &["network", "inspect", "--json", "bridge", "nope"]);
     assert_eq!(some.status, Some(125));
     let json = some.json();

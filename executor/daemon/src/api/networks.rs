@@ -52,10 +52,7 @@ fn answer(names: &[String], list: NetworkList) -> Result<v1::ListNetworksRespons
         }
         return Err(ApiError::not_found(format!("names[{index}]"), why));
     }
-    Ok(v1::ListNetworksResponse {
-        networks: list.networks.into_iter().map(network).collect(),
-        warnings: list.warnings,
-    })
+    Ok(v1::ListNetworksResponse { networks: list.networks.into_iter().map(network).collect(), warnings: list.warnings })
 }
 
 fn network(listed: ListedNetwork) -> v1::NodeNetwork {

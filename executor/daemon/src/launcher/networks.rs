@@ -24,7 +24,8 @@ impl Launcher {
         let fd = fds.into_iter().next();
         let fd = fd.ok_or_else(|| ApiError::new(Kind::Internal, format!("{ABOUT}: the answer has no descriptor")))?;
         let file = MemFile::from_fd(fd, NETWORK_LIST_MAX).map_err(|error| ApiError::from_system(ABOUT, &error))?;
-        let list = file.read(|bytes| NetworkList::decode(bytes)).map_err(|error| ApiError::from_system(ABOUT, &error))?;
+        let list =
+            file.read(|bytes| NetworkList::decode(bytes)).map_err(|error| ApiError::from_system(ABOUT, &error))?;
         list.map_err(|error| ApiError::from_system(ABOUT, &error))
     }
 }

@@ -18,9 +18,9 @@ use executor_core::protocol::{
 use executor_sys::memfile::MemFile;
 use prost::Message as _;
 
+use super::bridge;
 use super::cni::config;
 use super::store::{self, Stored};
-use super::bridge;
 use crate::errors::{failed, plain};
 use crate::host::Host;
 
@@ -90,12 +90,8 @@ impl<'a> Listing<'a> {
             return;
         }
         let (bridge, warnings) = describe();
-        let listed = ListedNetwork {
-            name: network.name.clone(),
-            bridge: Some(bridge),
-            warnings,
-            ..ListedNetwork::default()
-        };
+        let listed =
+            ListedNetwork { name: network.name.clone(), bridge: Some(bridge), warnings, ..ListedNetwork::default() };
         self.networks.insert((network.name.clone(), Driver::Bridge), listed);
     }
 
@@ -263,9 +259,13 @@ mod tests {
         let list = listing.finish();
         assert_eq!(shown(&list), [("bridge", true, 1), ("gone", false, 1), ("web", false, 1)]);
         let web = &list.networks[2];
-        assert_eq!((&web.plugins[..], &web.versions[..]), (&["bridge".into(), "portmap".into()][..], &["0.4.0".into(), "1.0.0".into()][..]));
+        assert_eq!(
+            (&web.plugins[..], &web.versions[..]),
+            (&["bridge".into(), "portmap".into()][..], &["0.4.0".into(), "1.0.0".into()][..])
+        );
         assert!(list.networks[1].warnings[0].contains("no longer in the configuration"), "{list:?}");
-        let expected = ["20-web.conflist: not used", "30-own.conflist: not used", "40-broken.conf: is not a JSON object"];
+        let expected =
+            ["20-web.conflist: not used", "30-own.conflist: not used", "40-broken.conf: is not a JSON object"];
         assert_eq!(list.warnings.len(), expected.len(), "{list:?}");
         for (warning, part) in list.warnings.iter().zip(expected) {
             assert!(warning.contains(part), "{warning}");
