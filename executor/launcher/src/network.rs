@@ -363,8 +363,7 @@ pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Resul
 /// Detaches containers of earlier launchers from their networks. `living` are the containers that have a shim.
 pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
     let until = Instant::now() + SWEEP;
-    let ids = store::names(host).into_iter().filter_map(|name| name.parse::<ContainerId>().ok());
-    for id in ids.filter(|id| !living.contains(id)) {
+    for id in store::ids(host).into_iter().filter(|id| !living.contains(id)) {
         let patience = Patience { until: until.min(Instant::now() + BRIEF.1), ..Patience::brief(host) };
         if let Err(why) = detach(host, &id, patience) {
             log::line(Level::Error, id.as_str(), format_args!("not detached from its network: {why}"));

@@ -244,7 +244,7 @@ fn lease(
 /// Returns true if at least this many addresses of a network are free.
 pub(super) fn has_free(host: &Host, network: &BridgeNetwork, count: usize) -> bool {
     let numbers = network.numbers();
-    let leased = pool::leases(host, &network.name).map_or(usize::MAX, |leases| leases.len());
+    let leased = pool::count(host, &network.name).unwrap_or(usize::MAX);
     leased.saturating_add(count) <= (numbers.end() - numbers.start() + 1) as usize
 }
 

@@ -53,7 +53,7 @@ pub(crate) fn list(host: &Host, request: &ListNetworks) -> Result<MemFile, Refus
     }
     lists.add_cni(&host.policy.cni_conf_dir);
     for id in store::ids(host) {
-        match store::read(host, &id) {
+        match store::read(host, id.as_str()) {
             Ok(Some(stored)) => lists.on_list.push(on_list(&id, &stored)),
             Ok(None) => {} // detached meanwhile
             Err(error) => lists.warnings.push(format!("network record of {id}: {}", plain(&error))),

@@ -8,6 +8,7 @@ use std::io;
 use std::path::PathBuf;
 
 use executor_core::cni::{Addresses, Attachment, Capabilities};
+use executor_core::ident::ContainerId;
 use executor_sys::replace::Replacement;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -127,6 +128,11 @@ pub(super) fn read(host: &Host, id: &str) -> io::Result<Option<Stored>> {
 
 pub(super) fn remove(host: &Host, id: &str) -> io::Result<()> {
     fs::remove_file(path(host, id))
+}
+
+/// Returns the ids of the containers that have a record.
+pub(super) fn ids(host: &Host) -> Vec<ContainerId> {
+    names(host).into_iter().filter_map(|name| name.parse().ok()).collect()
 }
 
 /// Returns the ids of the containers, and the names of the warm ones, that have a record.
