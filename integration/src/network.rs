@@ -95,14 +95,37 @@ impl Network {
         self.write_list(file, name, &plugins);
     }
 
-    /// Configures a bridge network with IPv4 and IPv6 addresses and access to the outside world. There is no
-    /// masquerading: the outside world has a route back.
-    pub fn configure_both_families(&self, file: &str, name: &str) {
-        let beyond = format!("{}b", self.name);
+    /// Creates both namespaces with IPv4 and IPv6 addresses, and lets this host forward packets, as built-in networks
+    /// need it.
+    pub fn forwarding() -> Self {
+        let network = Self::new();
+        network.add_ipv6();
+        network.enter(|| {
+            for setting in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+                fs::write(Path::new("/proc/sys/net").join(setting), "1").expect("a setting of the namespace");
+            }
+        });
+        network
+    }
+
+    /// Adds IPv6 addresses to the link to the outside world, which has a default route back.
+    fn add_ipv6(&self) {
+        let beyond = self.beyond();
         for (space, link, address) in [(&self.name, "out0", HOST_V6), (&beyond, "in0", BEYOND_V6)] {
             ip(&["-n", space, "address", "add", &format!("{address}/64"), "dev", link, "nodad"]);
         }
         ip(&["-n", &beyond, "route", "add", "default", "via", HOST_V6]);
+    }
+
+    /// Name of the network namespace of the outside world.
+    fn beyond(&self) -> String {
+        format!("{}b", self.name)
+    }
+
+    /// Configures a bridge network with IPv4 and IPv6 addresses and access to the outside world. There is no
+    /// masquerading: the outside world has a route back.
+    pub fn configure_both_families(&self, file: &str, name: &str) {
+        self.add_ipv6();
         let ipam = self.addresses(&[("10.123.0.0/24", "0.0.0.0/0"), ("fd00:123::/64", "::/0")]);
         let bridge = json!({"type": "bridge", "bridge": BRIDGE, "isGateway": true, "hairpinMode": true, "ipam": ipam});
         self.write_list(file, name, &[bridge]);
@@ -182,10 +205,26 @@ impl Network {
         format!("/run/netns/{}", self.name)
     }
 
+    /// Returns the configuration of a daemon on this host that has no CNI network. `policy` is added to the section
+    /// `[policy]`; `networks` are sections of built-in networks.
+    pub fn without_cni(&self, policy: &str, networks: &str) -> Setup {
+        let config = format!("[policy]\n{}{policy}\n{networks}\n", self.policy());
+        Setup::default().config(&config).network(&self.namespace())
+    }
+
     /// Runs a command on this host and returns its output.
     pub fn on_host(&self, command: &[&str]) -> String {
-        let Output { stdout, stderr, .. } = inside(&self.name, command).output().expect("ip");
-        format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr))
+        output_of(inside(&self.name, command))
+    }
+
+    /// Runs a command in the outside world and returns its output.
+    pub fn on_beyond(&self, command: &[&str]) -> String {
+        output_of(inside(&self.beyond(), command))
+    }
+
+    /// Starts a command in the outside world.
+    pub fn start_on_beyond(&self, command: &[&str]) -> Child {
+        inside(&self.beyond(), command).stdin(Stdio::null()).spawn().expect("ip")
     }
 
     /// Starts a command on this host.
@@ -200,7 +239,7 @@ impl Network {
 
     /// Runs a closure in the network namespace of the outside world.
     pub fn enter_beyond<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
-        within(&format!("{}b", self.name), what)
+        within(&self.beyond(), what)
     }
 
     /// Lists objects that plugins made for containers and did not remove: rules of a container, addresses, interfaces,
@@ -221,7 +260,6 @@ impl Network {
         }
         let links = self.on_host(&["ip", "-o", "link", "show", "type", "veth"]);
         left.extend(links.lines().filter(|link| !link.contains("out0")).map(str::to_owned));
-        let files = |dir: PathBuf| fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
         for network in files(self.dir.path().join("ipam")) {
             let addresses = files(network)
                 .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("10.")));
@@ -230,6 +268,24 @@ impl Network {
         for dir in [daemon.state_dir().join("networks"), daemon.run_dir().join("netns")] {
             left.extend(files(dir).map(|path| path.display().to_string()));
         }
+        left
+    }
+
+    /// Lists objects of containers on built-in networks that are left: ports of bridges, elements and chains of
+    /// nf_tables, leases and records. Empty if nothing is left.
+    pub fn bridge_leftovers(&self, daemon: &Setup) -> Vec<String> {
+        let links = self.on_host(&["ip", "-o", "link", "show", "type", "veth"]);
+        let mut left: Vec<String> = links.lines().filter(|link| !link.contains("out0")).map(str::to_owned).collect();
+        let tables = self.on_host(&["nft", "list", "ruleset"]);
+        let of_containers = |line: &&str| line.contains("elements = ") || line.contains("hook ingress");
+        left.extend(tables.lines().filter(of_containers).map(str::to_owned));
+        for path in files(daemon.state_dir().join("networks")) {
+            match path.extension().is_some_and(|ending| ending == "leases") {
+                true => left.extend(files(path).map(|lease| lease.display().to_string())),
+                false => left.push(path.display().to_string()),
+            }
+        }
+        left.extend(files(daemon.run_dir().join("netns")).map(|path| path.display().to_string()));
         left
     }
 }
@@ -244,7 +300,7 @@ impl Drop for Network {
     fn drop(&mut self) {
         let _ = self.listener.kill();
         let _ = self.listener.wait();
-        for name in [format!("{}b", self.name), self.name.clone()] {
+        for name in [self.beyond(), self.name.clone()] {
             let _ = Command::new("ip").args(["netns", "delete", &name]).status();
         }
     }
@@ -258,6 +314,17 @@ fn within<T: Send>(name: &str, what: impl FnOnce() -> T + Send) -> T {
         what()
     };
     std::thread::scope(|scope| scope.spawn(entered).join().expect("the closure panicked"))
+}
+
+/// Paths of the entries of a directory; none if it does not exist.
+fn files(dir: PathBuf) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+/// Runs a command and returns what it prints.
+fn output_of(mut command: Command) -> String {
+    let Output { stdout, stderr, .. } = command.output().expect("ip");
+    format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr))
 }
 
 fn inside(name: &str, command: &[&str]) -> Command {

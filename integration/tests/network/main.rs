@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)] // where a test cannot go on, it fails
 
+mod bridge;
 mod checks;
 mod egress;
 mod faulty;

@@ -1,0 +1,128 @@
+//! Faults of the host and of requests: a start is refused with its reason, or mends what was deleted, and nothing is
+//! left behind.
+
+use executor_proto::v1::RunRequest;
+use integration::network::{HOST, HOST_V6};
+use tonic::Code;
+
+use super::Place::{Beyond, Container, Host};
+use super::{BLUE, BRIDGE, INSIDE, World, addresses, assert_refused, field, on, server, sleeping, tcp};
+
+const PORT: u16 = 18_080;
+
+/// A pool that overlaps a route of the host is refused with the route and the key.
+#[test]
+fn pools_do_not_overlap_routes() {
+    let world = World::start();
+    for (family, route, pool, key) in [
+        ("-4", "10.61.5.0/24", "10.61.0.0/16", "networks.bridge.ipv4"),
+        ("-4", "10.0.0.0/8", "10.61.0.0/16", "networks.bridge.ipv4"),
+        ("-6", "fd65:7865:6375::/48", "fd65:7865:6375:61::/64", "networks.bridge.ipv6"),
+    ] {
+        world.network.on_host(&["ip", family, "route", "add", route, "dev", "out0"]);
+        let refused = world.api().run(sleeping("refused", false)).unwrap_err();
+        let words = format!(
+            "network `bridge`: its addresses {pool} overlap the route {route} of interface out0; set {key} to a free range"
+        );
+        assert_refused(&refused, &words);
+        world.assert_nothing_left();
+        assert!(!world.network.on_host(&["ip", "link"]).contains("ex-bridge"));
+        world.network.on_host(&["ip", family, "route", "del", route, "dev", "out0"]);
+    }
+    world.serve(server("control", &[]));
+    world.delete_all();
+}
+
+/// An interface of another owner with the network's name is refused, and is not changed.
+#[test]
+fn foreign_interfaces_are_not_used() {
+    let world = World::start();
+    for kind in ["bridge", "dummy"] {
+        world.network.on_host(&["ip", "link", "add", "ex-bridge", "type", kind]);
+        let before = world.network.on_host(&["ip", "-d", "link", "show", "ex-bridge"]);
+        let refused = world.api().run(sleeping("refused", false)).unwrap_err();
+        let words = "network `bridge`: interface `ex-bridge` of the host is not the executor's; remove it, or set \
+                     networks.bridge.interface";
+        assert_refused(&refused, words);
+        assert_eq!(world.network.on_host(&["ip", "-d", "link", "show", "ex-bridge"]), before);
+        assert!(!world.network.on_host(&["nft", "list", "tables"]).contains("ex-bridge"));
+        world.assert_nothing_left();
+        world.network.on_host(&["ip", "link", "del", "ex-bridge"]);
+    }
+    world.serve(server("control", &[]));
+    world.delete_all();
+}
+
+#[test]
+fn full_networks_refuse_containers() {
+    let world = World::configured("[networks.bridge]\nipv4 = \"10.61.0.0/29\"\nipv6 = \"fd61::/64\"\n");
+    let mut seen: Vec<String> = (0..4).map(|at| addresses(&world.api().started(sleeping(&format!("c{at}"), false))).0).collect();
+    seen.sort();
+    assert_eq!(seen, ["10.61.0.3", "10.61.0.4", "10.61.0.5", "10.61.0.6"]);
+    let before = world.network.bridge_leftovers(world.daemon.setup());
+    let refused = world.api().run(sleeping("fifth", false)).unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    assert!(refused.message().contains("network `bridge`: all of its 4 addresses are in use"), "{refused:?}");
+    integration::wait::until_ok("nothing is left of the refused container", || {
+        let after = world.network.bridge_leftovers(world.daemon.setup());
+        if after == before { Ok(()) } else { Err(format!("{after:#?}")) }
+    });
+    world.api().delete("c2", true).unwrap();
+    let (freed, _) = addresses(&world.api().started(sleeping("fifth", false)));
+    assert!(seen.contains(&freed));
+    world.delete_all();
+}
+
+/// An unknown name is refused with the names of the built-in networks.
+#[test]
+fn unknown_networks_are_refused_with_names() {
+    let world = World::configured(&format!("{BRIDGE}{BLUE}"));
+    let refused = world.api().run(on("nope", sleeping("refused", false))).unwrap_err();
+    assert_refused(&refused, "built-in networks: blue, bridge");
+    assert!(refused.message().contains("`nope`"), "{refused:?}");
+    assert_eq!(field(&refused), "network_name");
+    world.assert_nothing_left();
+    world.serve(on("blue", server("control", &[])));
+    world.delete_all();
+}
+
+/// What deletes the bridge or rules breaks running containers, and the next start mends them.
+#[test]
+fn the_next_start_mends_a_network() {
+    let world = World::start();
+    let web = RunRequest { egress: true, ..server("web", &[tcp("", PORT)]) };
+    let (v4, v6) = addresses(&world.serve(web));
+    world.api().started(sleeping("peer", false));
+    let reached = || {
+        let every = |ips: &[&'static str]| ips.iter().map(|ip| ("tcp", *ip, PORT, Some("web "))).collect::<Vec<_>>();
+        world.assert_reached(Host, &every(&["127.0.0.1", "::1", HOST, HOST_V6]));
+        world.assert_reached(Beyond, &every(&[HOST, HOST_V6]));
+        world.assert_reached(Container("web"), &every(&[HOST, HOST_V6]));
+        world.assert_reached(Container("peer"), &[&v4, &v6].map(|ip| ("tcp", ip.as_str(), INSIDE, Some("web "))));
+    };
+    reached();
+    let delete_bridge = "ip link del ex-bridge";
+    for (at, damage) in [
+        delete_bridge,
+        "nft flush ruleset",
+        "ip link del ex-bridge; nft flush ruleset",
+        "ip link set ex-bridge down",
+        "nft delete table inet ex-bridge",
+        "nft delete table bridge ex-bridge",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        world.network.on_host(&["sh", "-c", damage]);
+        if damage != "nft delete table bridge ex-bridge" {
+            // The control: the port is broken.
+            world.assert_reached(Beyond, &[("tcp", HOST, PORT, None), ("tcp", HOST_V6, PORT, None)]);
+        }
+        let id = format!("next{at}");
+        world.api().started(sleeping(&id, false));
+        eprintln!("after {damage}");
+        reached();
+        world.api().delete(&id, true).unwrap();
+    }
+    world.delete_all();
+}

@@ -1,0 +1,130 @@
+//! Published ports, from each place that they are reached from, and ports that are not published.
+
+use executor_proto::v1::RunRequest;
+use executor_proto::v1::port_mapping::Protocol;
+use integration::network::{HOST, HOST_V6};
+
+use super::Place::{Beyond, Container, Host};
+use super::{BRIDGE_V4, BRIDGE_V6, INSIDE, World, addresses, assert_refused, field, published, server, sleeping, tcp};
+
+const PORT: u16 = 18_080;
+/// A port that is not published.
+const OTHER: u16 = 18_081;
+
+/// A port published on all addresses answers over TCP and UDP on each address of the host: to the host, to the outside
+/// world, to containers with egress, and to the container itself. The control is a port that is not published.
+#[test]
+fn published_ports_answer_on_every_address() {
+    let world = World::start();
+    let ports = [published("", PORT, Protocol::Tcp), published("", PORT, Protocol::Udp)];
+    let web = RunRequest { egress: true, ..server("web", &ports) };
+    world.serve(web);
+    world.api().started(sleeping("peer", true));
+    world.api().started(sleeping("closed", false));
+    let of_the_host = [HOST, HOST_V6, BRIDGE_V4, BRIDGE_V6];
+    let with_loopback = [&of_the_host[..], &["127.0.0.1", "::1", "127.0.0.2"]].concat();
+    for (from, ips) in [
+        (Host, &with_loopback[..]),
+        (Beyond, &[HOST, HOST_V6]),
+        (Container("peer"), &of_the_host),
+        (Container("web"), &of_the_host),
+    ] {
+        let targets = ips.iter().flat_map(|ip| {
+            let answered = ["tcp", "udp"].map(|protocol| (protocol, *ip, PORT, Some("web ")));
+            let control = ["tcp", "udp"].map(|protocol| (protocol, *ip, OTHER, None));
+            [answered, control].concat()
+        });
+        world.assert_reached(from, &targets.collect::<Vec<_>>());
+    }
+    // Without egress the host is not a destination, whatever it publishes.
+    let closed = of_the_host.map(|ip| ("tcp", ip, PORT, None));
+    world.assert_reached(Container("closed"), &closed);
+    world.delete_all();
+}
+
+/// A server sees the address of a client in the outside world.
+#[test]
+fn a_server_sees_its_clients_address() {
+    let world = World::start();
+    world.serve(server("web", &[tcp("", PORT)]));
+    world.assert_reached(
+        Beyond,
+        &[
+            ("tcp", HOST, PORT, Some("web 192.0.2.2")),
+            ("tcp", HOST_V6, PORT, Some("web 2001:db8::2")),
+        ],
+    );
+}
+
+/// A port that is not published is reached by the host and by peers without egress, and from outside only by the
+/// control, after the rules are deleted.
+#[test]
+fn unpublished_ports_are_closed_to_outside() {
+    let world = World::start();
+    let (v4, v6) = addresses(&world.serve(server("web", &[tcp("", PORT)])));
+    world.api().started(sleeping("peer", false));
+    let targets = |answer| {
+        [&v4, &v6].map(|ip| ["tcp", "udp"].map(|protocol| (protocol, ip.as_str(), INSIDE, answer))).concat()
+    };
+    world.assert_reached(Host, &targets(Some("web ")));
+    world.assert_reached(Container("peer"), &targets(Some("web ")));
+    // The outside world has a route to the container, and published ports answer it.
+    world.assert_reached(Beyond, &[("tcp", HOST, PORT, Some("web ")), ("tcp", HOST_V6, PORT, Some("web "))]);
+    world.assert_reached(Beyond, &targets(None));
+    world.network.on_host(&["nft", "flush", "chain", "inet", "ex-bridge", "forward"]);
+    world.assert_reached(Beyond, &targets(Some("web ")));
+}
+
+/// A port that a container has published is refused to another one, and is free at once when the first has exited.
+#[test]
+fn published_ports_have_one_owner() {
+    let world = World::start();
+    world.serve(server("web", &[tcp("", PORT)]));
+    for ip in ["", "127.0.0.1", "::1", HOST] {
+        let refused = world.api().run(server("second", &[tcp(ip, OTHER), tcp(ip, PORT)])).unwrap_err();
+        assert_refused(&refused, "18080");
+        assert!(refused.message().contains("is published by container `web`"), "{refused:?}");
+        assert_eq!(field(&refused), "ports");
+    }
+    // The control: another port, and the same number with the other protocol.
+    let others = [tcp("", OTHER), published("", PORT, Protocol::Udp)];
+    world.serve(server("second", &others));
+    for round in 0..5 {
+        let previous = if round == 0 { "web".to_owned() } else { format!("web{}", round - 1) };
+        world.api().stop(&previous, Some(0)).unwrap();
+        world.api().wait(&previous).unwrap();
+        let id = format!("web{round}");
+        world.serve(server(&id, &[tcp("", PORT)]));
+        let answer = format!("{id} ");
+        let targets = ["127.0.0.1", "::1", HOST, HOST_V6].map(|ip| ("tcp", ip, PORT, Some(answer.as_str())));
+        world.assert_reached(Host, &targets);
+    }
+    world.delete_all();
+}
+
+/// A port published on one address answers on that address only.
+#[test]
+fn host_ip_restricts_a_port() {
+    let world = World::start();
+    let own = [("127.0.0.1", PORT), ("::1", PORT + 1), (HOST, PORT + 2), (HOST_V6, PORT + 3), ("0.0.0.0", PORT + 4)];
+    for (at, (ip, port)) in own.iter().enumerate() {
+        world.serve(server(&format!("web{at}"), &[tcp(ip, *port)]));
+    }
+    let answers: Vec<String> = (0..own.len()).map(|at| format!("web{at} ")).collect();
+    let targets = |ips: &[&'static str]| -> Vec<super::Target<'_>> {
+        let pairs = ips.iter().flat_map(|ip| own.iter().enumerate().map(move |(at, (own, port))| (*ip, at, *own, *port)));
+        let answered = pairs.map(|(ip, at, own, port)| {
+            let is_own = ip == own || own == "0.0.0.0" && !ip.contains(':');
+            ("tcp", ip, port, is_own.then_some(answers[at].as_str()))
+        });
+        answered.collect()
+    };
+    world.assert_reached(Host, &targets(&["127.0.0.1", "::1", HOST, HOST_V6, BRIDGE_V4, BRIDGE_V6]));
+    world.assert_reached(Beyond, &targets(&[HOST, HOST_V6]));
+    world.api().started(sleeping("peer", true));
+    world.assert_reached(Container("peer"), &targets(&[HOST, HOST_V6, BRIDGE_V4, BRIDGE_V6]));
+    let refused = world.api().run(server("foreign", &[tcp("198.51.100.1", PORT + 9)])).unwrap_err();
+    assert_refused(&refused, "198.51.100.1");
+    assert_eq!(field(&refused), "ports");
+    world.delete_all();
+}
