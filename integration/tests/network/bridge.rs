@@ -81,7 +81,8 @@ impl World {
 
     /// Connects to the targets and returns their answers.
     fn connect(&self, from: Place<'_>, targets: &[Target<'_>]) -> Vec<Option<String>> {
-        let named: Vec<String> = targets.iter().map(|(protocol, ip, port, _)| format!("{protocol},{ip},{port}")).collect();
+        let named: Vec<String> =
+            targets.iter().map(|(protocol, ip, port, _)| format!("{protocol},{ip},{port}")).collect();
         let mut arguments = vec!["-c", CLIENT];
         arguments.extend(named.iter().map(String::as_str));
         let on_host = [&[PYTHON], &arguments[..]].concat();

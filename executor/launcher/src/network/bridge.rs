@@ -85,7 +85,9 @@ pub(super) fn attach_warm(
     network: &BridgeNetwork,
     init: BorrowedFd<'_>,
 ) -> Result<BridgeAttachment, Trouble> {
+    let lock = store::lock(host).map_err(|error| Trouble::System("state directory", error))?;
     let attachment = lease(host, (name, boot_id), network, (Vec::new(), Capabilities::default()))?;
+    drop(lock);
     connect(host, network, &attachment, init)?;
     Ok(attachment)
 }
@@ -97,6 +99,7 @@ pub(super) fn attach_warm(
 pub(super) fn adopt(host: &Host, warm: BridgeAttachment, id: &ContainerId) -> io::Result<BridgeAttachment> {
     let name = warm.id.clone();
     let adopted = BridgeAttachment { id: id.to_string(), ..warm };
+    let _lock = store::lock(host)?; // `make` reads either record
     store::write(host, id.as_str(), &Stored::Bridge(adopted.clone()), Durability::Unsynced)?;
     pool::pass_on(host, &adopted.network, adopted.number, id.as_str())?;
     store::remove(host, &name)?;
@@ -113,8 +116,10 @@ pub(super) fn complete(
     adopted: BridgeAttachment,
     asked: Capabilities,
 ) -> Result<(Addresses, Reserved), Trouble> {
+    let network = host.networks.get(&adopted.network).ok_or(Trouble::Removed)?;
     let ports = &record.plan.connectivity.ports;
     if ports.is_empty() {
+        ensure(host, network, &adopted)?;
         return Ok((adopted.addresses(), Reserved::default()));
     }
     let (lock, reserved) = reserve_ports(host, &adopted.id, ports, &asked)?;
@@ -122,29 +127,26 @@ pub(super) fn complete(
     store::write(host, &attachment.id, &Stored::Bridge(attachment.clone()), Durability::Unsynced)
         .map_err(|error| Trouble::System("state directory", error))?;
     drop(lock);
-    let network = host.networks.get(&attachment.network).ok_or(Trouble::Removed)?;
-    match rules::add(&attachment) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => drop(make(host, network)?),
-        added => added.map_err(Trouble::Rules)?,
-    }
+    ensure(host, network, &attachment)?;
     publish(host, network, &attachment)?;
     Ok((attachment.addresses(), reserved))
 }
 
 /// Checks that no other container and no program of the host has the ports, and reserves them. The lock excludes other
-/// checks until the ports are in a record.
+/// checks, and [`make`], until the record is written: `make` deletes elements of containers that have no record.
 fn reserve_ports(
     host: &Host,
     id: &str,
     ports: &[PublishedPort],
     asked: &Capabilities,
-) -> Result<(Option<File>, Reserved), Trouble> {
+) -> Result<(File, Reserved), Trouble> {
+    let system = |error: io::Error| Trouble::System("state directory", error);
     if ports.is_empty() {
-        return Ok((None, Reserved::default()));
+        return Ok((store::lock(host).map_err(system)?, Reserved::default()));
     }
-    let checked = store::check_ports(host, id, asked).map_err(|error| Trouble::System("state directory", error))?;
+    let checked = store::check_ports(host, id, asked).map_err(system)?;
     let lock = checked.map_err(|(port, other)| Trouble::Port(port, other))?;
-    Ok((Some(lock), Reserved::from_ports(ports)?))
+    Ok((lock, Reserved::from_ports(ports)?))
 }
 
 /// Makes the interfaces of a container, with addresses and routes.
@@ -155,15 +157,7 @@ fn connect(
     init: BorrowedFd<'_>,
 ) -> Result<(), Trouble> {
     let system = |what: &'static str| move |error: io::Error| Trouble::System(what, error);
-    let bridge = match link::find(&network.interface).map_err(system("interface of the network"))? {
-        Some(found) if found.is_up && found.alias == alias(host, network) => found,
-        _ => make(host, network)?,
-    };
-    match rules::add(attachment) {
-        // The tables were deleted, for example by `nft flush ruleset`.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => drop(make(host, network)?),
-        added => added.map_err(Trouble::Rules)?,
-    }
+    let bridge = ensure(host, network, attachment)?;
     let inside = process::within_network(init, || {
         for (name, value) in INSIDE {
             write_setting(host, name, value)?;
@@ -188,6 +182,20 @@ fn connect(
     made.map_err(system("interface of the container"))?;
     link::configure_inside(&inside, &attachment.addresses, &network.gateways())
         .map_err(system("addresses of the container"))
+}
+
+/// Returns the bridge of a network, and adds the container to its tables. What was deleted is made again.
+fn ensure(host: &Host, network: &BridgeNetwork, attachment: &BridgeAttachment) -> Result<link::FoundLink, Trouble> {
+    let found = link::find(&network.interface).map_err(|error| Trouble::System("interface of the network", error))?;
+    let bridge = match found {
+        Some(found) if found.is_up && found.alias == alias(host, network) => found,
+        _ => make(host, network)?,
+    };
+    match rules::add(attachment) {
+        // The tables were deleted, for example by `nft flush ruleset`.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => make(host, network),
+        added => added.map(|()| bridge).map_err(Trouble::Rules),
+    }
 }
 
 /// Does for published ports what an element of a map does not: answers to `::1`, connections of the container to
@@ -261,13 +269,17 @@ pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), S
     let failed = |what: &'static str| {
         move |error: io::Error| format!("network `{}`: {what}: {}", attachment.network, crate::errors::plain(&error))
     };
-    if identity::boot_id().is_ok_and(|boot| boot == attachment.boot_id)
-        // Only with the lease may anything have been made.
+    // Only with the lease may anything have been made.
+    let has_lease = identity::boot_id().is_ok_and(|boot| boot == attachment.boot_id)
         && pool::owner(host, &attachment.network, attachment.number)
             .map_err(failed("state directory"))?
-            .is_some_and(|owner| owner == attachment.id)
-    {
+            .is_some_and(|owner| owner == attachment.id);
+    if has_lease {
         link::remove(&attachment.device).map_err(failed("interface of the container"))?;
+    }
+    // Until the record is removed: `make` would make the elements again.
+    let _lock = store::lock(host).map_err(failed("state directory"))?;
+    if has_lease {
         match rules::delete(attachment) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {} // the tables were deleted
             deleted => deleted.map_err(failed("nf_tables"))?,
@@ -300,6 +312,11 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Trouble
         if containers.iter().any(|container| !container.is_of(network)) {
             return Err(Trouble::Changed(network.name.clone()));
         }
+        link::remove(name).map_err(system("interface of the network"))?;
+        found = None;
+    }
+    if found.as_ref().is_some_and(|found| !found.is_up) {
+        // The kernel has removed its IPv6 addresses.
         link::remove(name).map_err(system("interface of the network"))?;
         found = None;
     }
@@ -336,8 +353,6 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Trouble
         for warning in warnings(host, network) {
             log::line(Level::Warning, "", format_args!("network `{}`: {warning}", network.name));
         }
-    } else if found.is_some_and(|found| !found.is_up) {
-        link::set_up(name).map_err(system("interface of the network"))?;
     }
     rules::replace(network, &containers).map_err(Trouble::Rules)?;
     for container in containers.iter().filter(|container| !container.ports.is_empty()) {
@@ -355,6 +370,8 @@ fn set_up(host: &Host, network: &BridgeNetwork, index: u32) -> io::Result<()> {
     let name = &network.interface;
     // Containers do not advertise routes to the host.
     write_setting(host, &format!("net/ipv6/conf/{name}/accept_ra"), "0")?;
+    // The link-local address is used at once. Without it the kernel finds no container for hosts of other networks.
+    write_setting(host, &format!("net/ipv6/conf/{name}/accept_dad"), "0")?;
     // Connections from 127.0.0.1 to published ports leave through the bridge; its ports send nothing to 127.0.0.0/8.
     write_setting(host, &format!("net/ipv4/conf/{name}/route_localnet"), "1")?;
     if let Some(alias) = network.loopback_alias() {

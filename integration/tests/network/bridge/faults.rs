@@ -37,7 +37,7 @@ fn pools_do_not_overlap_routes() {
 #[test]
 fn foreign_interfaces_are_not_used() {
     let world = World::start();
-    for kind in ["bridge", "dummy"] {
+    for kind in ["bridge", "veth"] {
         world.network.on_host(&["ip", "link", "add", "ex-bridge", "type", kind]);
         let before = world.network.on_host(&["ip", "-d", "link", "show", "ex-bridge"]);
         let refused = world.api().run(sleeping("refused", false)).unwrap_err();
@@ -46,8 +46,8 @@ fn foreign_interfaces_are_not_used() {
         assert_refused(&refused, words);
         assert_eq!(world.network.on_host(&["ip", "-d", "link", "show", "ex-bridge"]), before);
         assert!(!world.network.on_host(&["nft", "list", "tables"]).contains("ex-bridge"));
-        world.assert_nothing_left();
         world.network.on_host(&["ip", "link", "del", "ex-bridge"]);
+        world.assert_nothing_left();
     }
     world.serve(server("control", &[]));
     world.delete_all();
@@ -56,7 +56,8 @@ fn foreign_interfaces_are_not_used() {
 #[test]
 fn full_networks_refuse_containers() {
     let world = World::configured("[networks.bridge]\nipv4 = \"10.61.0.0/29\"\nipv6 = \"fd61::/64\"\n");
-    let mut seen: Vec<String> = (0..4).map(|at| addresses(&world.api().started(sleeping(&format!("c{at}"), false))).0).collect();
+    let mut seen: Vec<String> =
+        (0..4).map(|at| addresses(&world.api().started(sleeping(&format!("c{at}"), false))).0).collect();
     seen.sort();
     assert_eq!(seen, ["10.61.0.3", "10.61.0.4", "10.61.0.5", "10.61.0.6"]);
     let before = world.network.bridge_leftovers(world.daemon.setup());
@@ -86,10 +87,22 @@ fn unknown_networks_are_refused_with_names() {
     world.delete_all();
 }
 
-/// What deletes the bridge or rules breaks running containers, and the next start mends them.
+/// Damage to the bridge or the rules breaks running containers, and the next start mends them.
 #[test]
 fn the_next_start_mends_a_network() {
-    let world = World::start();
+    assert_mended("");
+}
+
+/// A warm container that is on the network already mends it too when it becomes a container.
+#[test]
+fn a_warm_container_mends_its_network() {
+    if integration::warm_pool::are_on() {
+        assert_mended("[warm_pool]\nnetwork = \"bridge\"\n");
+    }
+}
+
+fn assert_mended(configuration: &str) {
+    let world = World::configured(configuration);
     let web = RunRequest { egress: true, ..server("web", &[tcp("", PORT)]) };
     let (v4, v6) = addresses(&world.serve(web));
     world.api().started(sleeping("peer", false));
@@ -101,28 +114,32 @@ fn the_next_start_mends_a_network() {
         world.assert_reached(Container("peer"), &[&v4, &v6].map(|ip| ("tcp", ip.as_str(), INSIDE, Some("web "))));
     };
     reached();
-    let delete_bridge = "ip link del ex-bridge";
     for (at, damage) in [
-        delete_bridge,
+        "ip link del ex-bridge",
         "nft flush ruleset",
         "ip link del ex-bridge; nft flush ruleset",
         "ip link set ex-bridge down",
         "nft delete table inet ex-bridge",
-        "nft delete table bridge ex-bridge",
     ]
     .into_iter()
     .enumerate()
     {
+        world.api().wait_until_warm_pool_is_ready();
         world.network.on_host(&["sh", "-c", damage]);
-        if damage != "nft delete table bridge ex-bridge" {
-            // The control: the port is broken.
-            world.assert_reached(Beyond, &[("tcp", HOST, PORT, None), ("tcp", HOST_V6, PORT, None)]);
-        }
+        // The control: the port is broken.
+        world.assert_reached(Beyond, &[("tcp", HOST, PORT, None), ("tcp", HOST_V6, PORT, None)]);
         let id = format!("next{at}");
         world.api().started(sleeping(&id, false));
         eprintln!("after {damage}");
         reached();
+        let tables = world.network.on_host(&["nft", "list", "tables"]);
+        assert_eq!(tables.matches("ex-bridge").count(), 3, "{tables}");
         world.api().delete(&id, true).unwrap();
     }
-    world.delete_all();
+    for id in world.api().ids() {
+        world.api().delete(&id, true).unwrap();
+    }
+    if configuration.is_empty() {
+        world.assert_nothing_left();
+    }
 }

@@ -31,7 +31,10 @@ fn networks_do_not_reach_each_other() {
     for network in ["ex-bridge", "ex-blue"] {
         world.network.on_host(&["nft", "flush", "chain", "inet", network, "forward"]);
     }
-    world.assert_reached(Container("client"), &[&other4, &other6].map(|ip| ("tcp", ip.as_str(), INSIDE, Some("other "))));
+    world.assert_reached(
+        Container("client"),
+        &[&other4, &other6].map(|ip| ("tcp", ip.as_str(), INSIDE, Some("other "))),
+    );
     world.delete_all();
 }
 

@@ -102,6 +102,8 @@ fn a_starting_launcher_mends_networks() {
 fn forty_starts_at_once_are_distinct() {
     const COUNT: usize = 40;
     let (world, rootfs) = (World::start(), Rootfs::busybox());
+    world.api().started(sleeping("first", false)); // the directory of leases stays
+    world.delete_all();
     let before = world.daemon.footprint();
     let request = |at: usize| {
         let request = program("/bin/sleep", &["100000"]).id(&format!("c{at}")).rootfs(&rootfs.reference()).grace_ms(0);
@@ -117,6 +119,18 @@ fn forty_starts_at_once_are_distinct() {
     assert_eq!((v4.len(), v6.len()), (COUNT, COUNT));
     let ports = world.network.on_host(&["ip", "-o", "link", "show", "master", "ex-bridge"]);
     assert_eq!(ports.lines().count(), COUNT);
+    // Each one may send, and has its port.
+    for (set, per_container) in
+        [("bridge ex-bridge hardware", 1), ("bridge ex-bridge own4", 1), ("bridge ex-bridge own6", 2)]
+    {
+        let words = ["nft", "list", "set"].into_iter().chain(set.split(' ')).collect::<Vec<_>>();
+        let listed = world.network.on_host(&words);
+        assert_eq!(listed.matches("\" . ").count(), COUNT * per_container, "{listed}");
+    }
+    for map in ["ports4", "ports6"] {
+        let listed = world.network.on_host(&["nft", "list", "map", "inet", "ex-bridge", map]);
+        assert_eq!(listed.matches("tcp . ").count(), COUNT, "{listed}");
+    }
     std::thread::scope(|scope| {
         for at in 0..COUNT {
             let api = world.api();

@@ -49,10 +49,7 @@ fn a_server_sees_its_clients_address() {
     world.serve(server("web", &[tcp("", PORT)]));
     world.assert_reached(
         Beyond,
-        &[
-            ("tcp", HOST, PORT, Some("web 192.0.2.2")),
-            ("tcp", HOST_V6, PORT, Some("web 2001:db8::2")),
-        ],
+        &[("tcp", HOST, PORT, Some("web 192.0.2.2")), ("tcp", HOST_V6, PORT, Some("web 2001:db8::2"))],
     );
 }
 
@@ -63,9 +60,8 @@ fn unpublished_ports_are_closed_to_outside() {
     let world = World::start();
     let (v4, v6) = addresses(&world.serve(server("web", &[tcp("", PORT)])));
     world.api().started(sleeping("peer", false));
-    let targets = |answer| {
-        [&v4, &v6].map(|ip| ["tcp", "udp"].map(|protocol| (protocol, ip.as_str(), INSIDE, answer))).concat()
-    };
+    let targets =
+        |answer| [&v4, &v6].map(|ip| ["tcp", "udp"].map(|protocol| (protocol, ip.as_str(), INSIDE, answer))).concat();
     world.assert_reached(Host, &targets(Some("web ")));
     world.assert_reached(Container("peer"), &targets(Some("web ")));
     // The outside world has a route to the container, and published ports answer it.
@@ -112,7 +108,8 @@ fn host_ip_restricts_a_port() {
     }
     let answers: Vec<String> = (0..own.len()).map(|at| format!("web{at} ")).collect();
     let targets = |ips: &[&'static str]| -> Vec<super::Target<'_>> {
-        let pairs = ips.iter().flat_map(|ip| own.iter().enumerate().map(move |(at, (own, port))| (*ip, at, *own, *port)));
+        let pairs =
+            ips.iter().flat_map(|ip| own.iter().enumerate().map(move |(at, (own, port))| (*ip, at, *own, *port)));
         let answered = pairs.map(|(ip, at, own, port)| {
             let is_own = ip == own || own == "0.0.0.0" && !ip.contains(':');
             ("tcp", ip, port, is_own.then_some(answers[at].as_str()))

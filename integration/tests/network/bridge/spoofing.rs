@@ -8,7 +8,6 @@ use std::net::UdpSocket;
 
 use executor_proto::v1::RunRequest;
 use executor_proto::v1::port_mapping::Protocol;
-use integration::api::exit;
 use integration::request::{RequestBuilder, program};
 use integration::streams::{executed, script, start};
 use integration::wait;
@@ -168,9 +167,12 @@ fn false_neighbours_and_routers_are_dropped() {
     let missing: Vec<_> = FALSE_NEIGHBOURS.iter().filter(|name| !arrived.contains(&(**name).to_owned())).collect();
     assert!(missing.is_empty(), "the control: without rules everything arrives: {missing:?}");
     let own = stage.nodes["own"]["mac"].as_str().unwrap();
-    wait::until_ok("the control: the victim's entries are changed", || match stage.neighbours() {
-        after if after.iter().all(|entry| entry.contains(own)) => Ok(()),
-        after => Err(format!("{after:?}")),
+    wait::until_ok("the control: the victim's entries are changed", || {
+        stage.send(&FALSE_NEIGHBOURS); // again: the kernel ignores changes shortly after the last one
+        match stage.neighbours() {
+            after if after.iter().all(|entry| entry.contains(own)) => Ok(()),
+            after => Err(format!("{after:?}")),
+        }
     });
 }
 
@@ -228,7 +230,8 @@ fn the_hosts_loopback_is_not_reached() {
     assert_eq!([&v4, &v6, &alias].map(receive), [None, None, None]);
     // Connections of the container's own kernel.
     let _host = world.serve_on_host(7000);
-    let targets = ["tcp", "udp"].map(|protocol| [(protocol, ALIAS, 7000, None), (protocol, BRIDGE_V6, 7000, Some("host "))]);
+    let targets =
+        ["tcp", "udp"].map(|protocol| [(protocol, ALIAS, 7000, None), (protocol, BRIDGE_V6, 7000, Some("host "))]);
     for id in ["attacker", "victim"] {
         world.assert_reached(Container(id), &targets.concat());
     }
@@ -261,7 +264,13 @@ fn answers_to_loopback_are_not_forged() {
     stage.send(&["forged-answer", "own4"]);
     stage.arrived(0, "own4");
     assert!(exchange().starts_with("third "), "the next datagram is the server's");
-    // The control: the server itself is heard, by the same frame.
-    let ended = stage.world.api().stop("third", Some(0)).unwrap();
-    assert_eq!(exit(&ended), Err(9));
+    // The control: without the comparison of addresses the client gets the same frame.
+    let network = &stage.world.network;
+    let chain = network.on_host(&["nft", "list", "table", "netdev", "ex-bridge"]);
+    let rule = format!("ip6 daddr {ALIAS} meta l4proto udp @ll,0,48 set 0x0 meta pkttype set host fwd to \"lo\"");
+    for chain in chain.lines().filter_map(|line| line.trim().strip_prefix("chain ")?.strip_suffix(" {")) {
+        network.on_host(&["nft", &format!("insert rule netdev ex-bridge {chain} {rule}")]);
+    }
+    stage.send(&["forged-answer"]);
+    assert_eq!(exchange(), "MARK:forged-answer;");
 }

@@ -156,14 +156,6 @@ pub(super) fn add_deprecated(index: u32, ip: Ipv6Addr) -> io::Result<()> {
     execute(&NetlinkSocket::route()?, vec![add_address(index, address, 0)])
 }
 
-/// Sets a link up.
-///
-/// # Errors
-/// Returns the error of the kernel.
-pub(super) fn set_up(name: &str) -> io::Result<()> {
-    execute(&NetlinkSocket::route()?, vec![(RouteNetlinkMessage::SetLink(up(named(name))), 0)])
-}
-
 /// Removes a link, if it exists.
 ///
 /// # Errors

@@ -54,6 +54,8 @@ const PORTS4: &str = "ports4";
 const PORTS6: &str = "ports6";
 const ADDRESS_PORTS4: &str = "address_ports4";
 const ADDRESS_PORTS6: &str = "address_ports6";
+/// Set of the network's ports of the bridge. It shows in this table too which containers are there.
+const CONTAINERS: &str = "containers";
 const HARDWARE: &str = "hardware";
 const OWN4: &str = "own4";
 const OWN6: &str = "own6";
@@ -127,18 +129,27 @@ fn add_elements(container: &BridgeAttachment, batch: &mut Batch) {
 }
 
 /// Moves answers to connections from `::1` to the loopback interface, for a container with published ports, whose
-/// interface exists. The kernel deletes the chain's hook with the interface.
+/// interface exists. The kernel deletes the chain's hook with the interface. This is before the bridge compares the
+/// sender's addresses, so only frames from the container's own address are moved.
 ///
 /// # Errors
 /// Returns the error of the kernel.
 pub(super) fn answer_loopback(container: &BridgeAttachment, alias: Ipv6Addr) -> io::Result<()> {
+    let own = container.addresses.iter().find_map(|address| match address.ip {
+        IpAddr::V4(_) => None,
+        IpAddr::V6(ip) => Some(ip),
+    });
+    let Some(own) = own else { return Ok(()) };
     let mut batch = Batch::new(Family::Netdev, &container.interface);
+    batch.make_table();
     let name = &container.device;
     let (kind, policy) = (ChainKind::Filter(0), ChainPolicy::Accept);
     batch.make_chain(&Chain { name, hook: Hook::Ingress, kind, policy, device: Some(name) });
     batch.delete_rules(name);
     for protocol in WITH_PORTS {
-        let matching = [Step::EtherType(ETHER_IPV6), is_ipv6(IPV6_DESTINATION, alias, 128), Step::Transport(protocol)];
+        let from_own = [Step::EtherType(ETHER_IPV6), is_ipv6(IPV6_SOURCE, own, 128)];
+        let to_alias = [is_ipv6(IPV6_DESTINATION, alias, 128), Step::Transport(protocol)];
+        let matching = [from_own, to_alias].concat();
         batch.add_rule(name, &[&matching[..], &[Step::AddressFrameToLoopback, Step::MoveTo(LOOPBACK)]].concat());
     }
     batch.commit(&NetlinkSocket::netfilter()?)
@@ -160,6 +171,7 @@ pub(super) fn forget_loopback(container: &BridgeAttachment) -> io::Result<()> {
 fn make_inet(network: &BridgeNetwork, batch: &mut Batch) {
     let accept = ChainPolicy::Accept;
     batch.make_table();
+    batch.make_set(CONTAINERS, &[Field::InputName], None);
     batch.make_set(PORTS4, BY_PORT, Some(TO4));
     batch.make_set(PORTS6, BY_PORT, Some(TO6));
     batch.make_set(ADDRESS_PORTS4, BY_ADDRESS4, Some(TO4));
@@ -270,6 +282,7 @@ fn elements(container: &BridgeAttachment) -> Vec<Element> {
     let keyed = |value: &[u8]| [&name[..], value].concat();
     let hardware = container.hardware();
     let mut all = vec![
+        (Family::Inet, CONTAINERS, name.clone(), None),
         (Family::Bridge, HARDWARE, keyed(&padded(&hardware, 8)), None),
         (Family::Bridge, OWN6, keyed(&link_local(hardware).octets()), None),
     ];
