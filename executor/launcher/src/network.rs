@@ -165,32 +165,26 @@ impl Configured<'_> {
 
 /// Returns the network of this name. Without a name it is the first CNI network, or without any the built-in one.
 fn find<'a>(host: &'a Host, name: &str) -> Result<Configured<'a>, String> {
-    if let Some(network) = host.networks.get(name) {
+    if let Some(network) = built_in(host, name) {
         return Ok(Configured::Bridge(network));
     }
-    let dir = &host.policy.cni_conf_dir;
-    if name.is_empty() && cni::config::is_empty(dir) {
-        let first = host.networks.get(BRIDGE).or_else(|| host.networks.values().next());
-        if let Some(network) = first {
-            return Ok(Configured::Bridge(network));
-        }
-    }
-    cni::config::find(dir, name).map(Configured::Cni).map_err(|why| {
+    cni::config::find(&host.policy.cni_conf_dir, name).map(Configured::Cni).map_err(|why| {
         let names: Vec<&str> = host.networks.keys().map(String::as_str).collect();
         if names.is_empty() { why } else { format!("{why}; built-in networks: {}", names.join(", ")) }
     })
 }
 
+/// Returns the built-in network that requests for this name get, if they get one.
+fn built_in<'a>(host: &'a Host, name: &str) -> Option<&'a BridgeNetwork> {
+    let default = || {
+        let first = host.networks.get(BRIDGE).or_else(|| host.networks.values().next());
+        first.filter(|_| name.is_empty() && cni::config::is_empty(&host.policy.cni_conf_dir))
+    };
+    host.networks.get(name).or_else(default)
+}
+
 /// The place of a warm container on a built-in network. Afterwards it is that of the container which it becomes.
 pub(crate) struct WarmNetwork(BridgeAttachment);
-
-/// Returns the built-in network of this name, or the default one, if requests for the name get it.
-fn built_in<'a>(host: &'a Host, name: &str) -> Option<&'a BridgeNetwork> {
-    match find(host, name) {
-        Ok(Configured::Bridge(network)) => Some(network),
-        Ok(Configured::Cni(_)) | Err(_) => None,
-    }
-}
 
 /// Returns true if a request for the network of this name can use a warm container on the configured network.
 pub(crate) fn is_warm_network(host: &Host, name: &str) -> bool {
@@ -204,9 +198,18 @@ pub(crate) fn has_room_for_warm(host: &Host) -> bool {
     network.is_some_and(|network| bridge::has_free(host, network, 2 * host.warm_pool_size))
 }
 
-/// Returns the name of the record of a warm container. No id of a container begins with a dot.
+/// Prefix of the names of warm containers' records. No id of a container begins with a dot.
+const WARM_PREFIX: &str = ".warm-";
+
+/// Returns the name of the record of a warm container.
 fn warm_record(name: &str) -> String {
-    format!(".warm-{name}")
+    format!("{WARM_PREFIX}{name}")
+}
+
+/// Returns the names of the warm containers that have a record.
+pub(crate) fn warm_names(host: &Host) -> Vec<String> {
+    let names = store::names(host);
+    names.iter().filter_map(|name| name.strip_prefix(WARM_PREFIX)).map(str::to_owned).collect()
 }
 
 impl WarmNetwork {

@@ -109,8 +109,9 @@ pub(crate) fn make_dirs(host: &Host) -> io::Result<()> {
 /// # Errors
 /// Returns an error if the directory cannot be read.
 pub(crate) fn sweep(host: &Host, used: impl FnOnce() -> BTreeSet<PathBuf>) -> io::Result<()> {
-    // Both have the same names; after a reboot only those of the state directory are left.
-    let left: BTreeSet<_> = names(&host.warm_pool())?.into_iter().chain(names(&host.warm_state())?).collect();
+    // All have the same names; after a reboot only those of the state directory are left.
+    let on_disk = names(&host.warm_pool())?.into_iter().chain(names(&host.warm_state())?);
+    let left: BTreeSet<_> = on_disk.chain(crate::network::warm_names(host)).collect();
     let used = if left.is_empty() { BTreeSet::new() } else { used() };
     for name in left {
         let place = WarmPaths::from_object(host, &name);
