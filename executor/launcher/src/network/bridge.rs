@@ -339,9 +339,12 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Trouble
             None => link::uplink_mtu(&routes).map_err(system("routes of the host"))?,
         };
         let gateways = network.gateways();
-        let index = link::make_bridge(name, &alias, mtu, (hardware(&gateways), &gateways))
+        // Until it is complete it has no description of its configuration: the next attempt makes it anew.
+        let incomplete = owner_prefix(host, network);
+        let index = link::make_bridge(name, &incomplete, mtu, (hardware(&gateways), &gateways))
+            .and_then(|index| set_up(host, network, index).map(|()| index))
+            .and_then(|index| link::describe(name, &alias).map(|()| index))
             .map_err(system("interface of the network"))?;
-        set_up(host, network, index).map_err(system("interface of the network"))?;
         for container in &containers {
             if let Err(error) = link::attach_port(&container.device, index)
                 && error.raw_os_error() != Some(libc::ENODEV)

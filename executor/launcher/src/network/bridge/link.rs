@@ -134,17 +134,29 @@ pub(super) fn make_bridge(
     link.attributes.push(LinkAttribute::Address(hardware.to_vec()));
     link.attributes.extend([LinkAttribute::Mtu(mtu), LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)])]);
     let socket = NetlinkSocket::route()?;
-    let mut described = named(name);
-    described.attributes.push(LinkAttribute::IfAlias(alias.to_owned()));
     let requests = vec![
         (RouteNetlinkMessage::NewLink(link), NLM_F_CREATE | NLM_F_EXCL),
-        (RouteNetlinkMessage::SetLink(described), 0),
+        (RouteNetlinkMessage::SetLink(described(name, alias)), 0),
     ];
     execute(&socket, requests)?;
     let index = index(&socket, name)?;
     let addresses = addresses.iter().map(|address| add_address(index, *address, FOREVER)).collect();
     execute(&socket, addresses)?;
     Ok(index)
+}
+
+fn described(name: &str, alias: &str) -> LinkMessage {
+    let mut link = named(name);
+    link.attributes.push(LinkAttribute::IfAlias(alias.to_owned()));
+    link
+}
+
+/// Replaces the description of a link.
+///
+/// # Errors
+/// Returns the error of the kernel.
+pub(super) fn describe(name: &str, alias: &str) -> io::Result<()> {
+    execute(&NetlinkSocket::route()?, vec![(RouteNetlinkMessage::SetLink(described(name, alias)), 0)])
 }
 
 /// Gives a link an address that is never chosen as a source.
