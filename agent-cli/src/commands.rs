@@ -105,7 +105,7 @@ pub(crate) enum Command {
     ///
     /// Old contents stay readable through open descriptors for half a second; then they are overwritten with zeros.
     Rotate(RotateArgs),
-    /// Show and replace the connections that a container on a CNI network may open
+    /// Show and replace the connections that a container on a network may open
     Egress(EgressArgs),
     /// Pull, import, list, show and remove images
     Image(ImageArgs),

@@ -9,7 +9,7 @@ use executor_client::v1::{Network, PortMapping, RunRequest};
 pub enum Chosen {
     None,
     Host,
-    /// A CNI network by name; the first configured one if the name is empty.
+    /// A network of the node by name; the default one if the name is empty.
     Cni(String),
     Path(String),
 }

@@ -1,4 +1,4 @@
-//! `egress set|show ID`: the connections that a container on a CNI network may open.
+//! `egress set|show ID`: the connections that a container on a network may open.
 
 use std::path::PathBuf;
 

@@ -29,7 +29,7 @@ fn role(pod: &Pod) -> Role {
     }
 }
 
-/// The network of a pod as one word: its kind, or the name of a CNI network.
+/// The network of a pod as one word: its kind, or the name of a network of the node.
 fn network_name(pod: &Pod) -> String {
     let spec = pod.spec.clone().unwrap_or_default();
     match (&pod.network_status, &*spec.network_name, &*spec.network_namespace) {

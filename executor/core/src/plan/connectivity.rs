@@ -15,7 +15,7 @@ pub enum Network {
     None,
     /// The host's network.
     Host,
-    /// A separate namespace that CNI plugins connect to one of the operator's networks.
+    /// A separate namespace on a network of the node: a built-in one, or one of CNI plugins.
     Cni,
     /// An existing namespace, by a path that the operator allows.
     Path,
@@ -78,7 +78,7 @@ impl PublishedPort {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Connectivity {
-    /// Name of one of the operator's CNI networks; the first configured network when empty.
+    /// Name of the network; when empty the first one of CNI plugins, or without any the built-in one.
     pub network_name: String,
     /// Published ports of the container.
     pub ports: Vec<PublishedPort>,
