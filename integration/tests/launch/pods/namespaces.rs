@@ -111,7 +111,7 @@ fn what_is_not_a_namespace_of_the_list_is_refused() {
         (place("dir").join(&made.0), "symbolic link"),
         (place("file"), "not a network namespace"),
         (place("uts"), "not a network namespace"),
-        (place("host"), "the host's own"),
+        (place("host"), "the host's network namespace"),
         (place("none"), "does not exist"),
         (PathBuf::new(), "is empty"),
         (place("../x"), "network_namespace"),
