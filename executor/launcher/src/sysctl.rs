@@ -1,4 +1,4 @@
-//! Files below /proc/sys, through a detached proc file system: see [`crate::shim::files::sysctls`].
+//! Files below /proc/sys, through a detached proc file system (see `shim/files/sysctls.rs`).
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::BorrowedFd;
@@ -22,7 +22,7 @@ pub(crate) fn write(proc: BorrowedFd<'_>, path: &str, value: &str) -> io::Result
 /// Reads a setting of the calling process's namespaces. `path` is relative to /proc/sys.
 ///
 /// # Errors
-/// See [`write`].
+/// See [`write()`].
 pub(crate) fn read(proc: BorrowedFd<'_>, path: &str) -> io::Result<String> {
     let file = open_in_root(proc, &Path::new("sys").join(path), OFlags::RDONLY, Mode::empty(), Follow::NoLinks)?;
     let mut value = String::new();
