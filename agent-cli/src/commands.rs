@@ -169,7 +169,7 @@ pub(crate) enum Direct {
     ///
     /// The keys c, m, p, n, d and i sort by processor, memory, processes, network, disk and id. The key r reverses the
     /// order. The key / filters by a substring of the id: Enter applies the filter, Escape clears it. Arrows, Page Up
-    /// and Page Down scroll. The keys q and Ctrl-C quit.
+    /// and Page Down scroll. Press q or Ctrl-C to quit.
     /// While executord is unavailable, the last reading stays. If standard output is not a terminal, and with --batch
     /// or --json, readings are printed one after the other.
     Top(TopArgs),

@@ -210,6 +210,12 @@ impl BridgeNetwork {
         FIRST..=last
     }
 
+    /// Returns the number of containers that can have addresses.
+    pub fn capacity(&self) -> u32 {
+        let numbers = self.numbers();
+        numbers.end() - numbers.start() + 1
+    }
+
     /// Returns the addresses with a number.
     pub fn addresses(&self, number: u32) -> Vec<Address> {
         let ipv4 = self.ipv4.map(|net| Address { ip: ipv4_at(net, number).into(), prefix: net.prefix_len() });

@@ -249,8 +249,7 @@ pub(crate) fn forget_warm(host: &Host, name: &str) {
 }
 
 /// Attaches a container to the network that its plan names, if any. `init` is its init, by pid and pidfd; `warm` is the
-/// place that it has adopted on this network. A failed attachment is undone by [`detach`], which the caller calls when
-/// it undoes the container.
+/// place that it has adopted on this network. After a failure the caller must call [`detach`].
 pub(crate) fn attach(
     host: &Host,
     record: &ContainerRecord,

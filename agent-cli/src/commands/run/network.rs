@@ -20,8 +20,8 @@ pub(crate) struct NetworkArgs {
     /// Network: none, host, bridge, the name of another network, or ns:/PATH [default: none, or cni with --publish]
     ///
     /// `none` has only loopback. `bridge` is built in. `host` is this machine's network, and ns:/PATH an existing network
-    /// namespace, if executord's configuration allows them. `cni` is the first CNI network that is configured, or
-    /// `bridge` if there is none. Write cni:NAME for a network that is called `none`, `host` or `cni`.
+    /// namespace, if executord's configuration allows them. `cni` is the first configured CNI network, or
+    /// `bridge` if no CNI network is configured. Use cni:NAME for a network named `none`, `host` or `cni`.
     #[arg(long, visible_alias = "net", value_name = "NETWORK", value_parser = Chosen::from_str)]
     network: Option<Chosen>,
     /// Port of this machine to forward to the container; can be repeated

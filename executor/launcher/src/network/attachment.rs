@@ -1,4 +1,4 @@
-//! What is known of a container on a bridge network.
+//! Data of a container on a bridge network.
 
 use std::net::IpAddr;
 

@@ -234,10 +234,9 @@ fn lease(
         ports,
         asked,
     };
-    let numbers = network.numbers();
     pool::make_dir(host, &network.name)
         .and_then(|()| {
-            pool::lease(host, &network.name, &numbers, name, |number| {
+            pool::lease(host, &network.name, &network.numbers(), name, |number| {
                 attachment.number = number;
                 attachment.device = format!("{}{number:x}", device_prefix(&network.interface));
                 attachment.addresses = network.addresses(number);
@@ -245,15 +244,14 @@ fn lease(
             })
         })
         .map_err(|error| Trouble::System("state directory", error))?
-        .ok_or_else(|| Trouble::Full(numbers.end() - numbers.start() + 1))?;
+        .ok_or_else(|| Trouble::Full(network.capacity()))?;
     Ok(attachment)
 }
 
 /// Returns true if at least this many addresses of a network are free.
 pub(super) fn has_free(host: &Host, network: &BridgeNetwork, count: usize) -> bool {
-    let numbers = network.numbers();
     let leased = pool::count(host, &network.name).unwrap_or(usize::MAX);
-    leased.saturating_add(count) <= (numbers.end() - numbers.start() + 1) as usize
+    leased.saturating_add(count) <= network.capacity() as usize
 }
 
 /// Returns how the names of a bridge's ports begin.
@@ -301,29 +299,24 @@ fn make(host: &Host, network: &BridgeNetwork) -> Result<link::FoundLink, Trouble
     let system = |what: &'static str| move |error: io::Error| Trouble::System(what, error);
     let _lock = store::lock(host).map_err(system("state directory"))?;
     let (name, alias) = (&network.interface, alias(host, network));
-    let found = link::find(name).map_err(system("interface of the network"))?;
     let containers = attachments(host, &network.name).map_err(system("state directory"))?;
-    let mut found = found;
+    let mut found = link::find(name).map_err(system("interface of the network"))?;
     if let Some(other) = found.as_ref().filter(|found| found.alias != alias) {
         if !other.is_bridge || !other.alias.starts_with(&owner_prefix(host, network)) {
             return Err(Trouble::ForeignInterface(name.clone(), network.name.clone()));
         }
-        // The configuration has changed.
         if containers.iter().any(|container| !container.is_of(network)) {
             return Err(Trouble::Changed(network.name.clone()));
         }
-        link::remove(name).map_err(system("interface of the network"))?;
-        found = None;
     }
-    if found.as_ref().is_some_and(|found| !found.is_up) {
-        // The kernel has removed its IPv6 addresses.
+    // The configuration has changed, or the interface is down: the kernel has then removed its IPv6 addresses.
+    if found.take_if(|found| found.alias != alias || !found.is_up).is_some() {
         link::remove(name).map_err(system("interface of the network"))?;
-        found = None;
     }
     if found.is_none() {
         let routes = link::routes().map_err(system("routes of the host"))?;
         for pool in network.pools() {
-            if let Some(route) = link::overlapping(&routes, pool, 0) {
+            if let Some(route) = link::overlapping(&routes, pool) {
                 let (key, interface) =
                     (if pool.addr().is_ipv4() { "ipv4" } else { "ipv6" }, link::interface_name(route.interface));
                 return Err(Trouble::Overlap {
@@ -437,7 +430,7 @@ pub(super) fn describe(host: &Host, network: &BridgeNetwork) -> (ListedBridge, V
         subnets: network.pools().map(|pool| pool.to_string()).collect(),
         gateways: network.gateways().iter().map(|gateway| gateway.ip.to_string()).collect(),
         mtu: mtu.unwrap_or_default(),
-        addresses: network.numbers().end() - network.numbers().start() + 1,
+        addresses: network.capacity(),
         leased: u32::try_from(leased).unwrap_or(u32::MAX),
     };
     (bridge, warnings)

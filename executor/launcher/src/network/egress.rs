@@ -19,7 +19,7 @@ use executor_core::plan::{AddressRange, EgressProtocol, EgressRule, Plan};
 use executor_sys::process;
 use nix::sys::socket::SockaddrLike;
 
-use super::nft::{self, ESTABLISHED, Hook, IPV4, IPV6, RELATED, Step};
+use super::nft::{self, ESTABLISHED, Hook, IPV4, IPV6, RELATED, Side, Step};
 
 const TABLE: &str = "executor-egress";
 /// Interface index of the loopback device in every network namespace.
@@ -28,9 +28,6 @@ const ICMP: u8 = 1;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
-/// Offset of the destination in the network header.
-const IPV4_DESTINATION: u32 = 16;
-const IPV6_DESTINATION: u32 = 24;
 /// Maximum kernel log lines per second for each element of a rule.
 const LOGGED_A_SECOND: u64 = 10;
 /// ICMPv6 types that IPv6 on a link needs: router and neighbour solicitation, advertisement, multicast membership.
@@ -123,11 +120,11 @@ fn destination(range: &AddressRange) -> Vec<Step> {
     match (range.first, range.last) {
         (IpAddr::V4(first), IpAddr::V4(last)) => {
             let (first, last) = (first.octets().to_vec(), last.octets().to_vec());
-            vec![Step::Family(IPV4), Step::HeaderRange { offset: IPV4_DESTINATION, first, last }]
+            vec![Step::Family(IPV4), Step::HeaderRange { offset: Side::Destination.offset(true), first, last }]
         }
         (IpAddr::V6(first), IpAddr::V6(last)) => {
             let (first, last) = (first.octets().to_vec(), last.octets().to_vec());
-            vec![Step::Family(IPV6), Step::HeaderRange { offset: IPV6_DESTINATION, first, last }]
+            vec![Step::Family(IPV6), Step::HeaderRange { offset: Side::Destination.offset(false), first, last }]
         }
         // Refused by validation; it matches nothing.
         _ => vec![Step::Family(IPV4), Step::Family(IPV6)],
@@ -158,16 +155,8 @@ fn rules(own: &[Address], hosts: &[IpAddr], allowed: Vec<Vec<Step>>) -> Vec<Vec<
 
 /// Returns a rule for packets to the network of an address.
 fn to(network: Address, then: Step) -> Vec<Step> {
-    let (family, offset, value) = match network.ip {
-        IpAddr::V4(ip) => (IPV4, IPV4_DESTINATION, ip.octets().to_vec()),
-        IpAddr::V6(ip) => (IPV6, IPV6_DESTINATION, ip.octets().to_vec()),
-    };
-    let bits = (0..value.len()).map(|index| {
-        let ones = usize::from(network.prefix).saturating_sub(index * 8).min(8);
-        (0xff00u16 >> ones) as u8
-    });
-    let mask = bits.collect();
-    vec![Step::Family(family), Step::Header { offset, value, mask }, then]
+    let family = if network.ip.is_ipv4() { IPV4 } else { IPV6 };
+    vec![Step::Family(family), Step::address(Side::Destination, network.ip, network.prefix), then]
 }
 
 /// Returns the broadcast address of a network, if it has one.

@@ -12,7 +12,7 @@ use super::netlink::{
     number_be, text,
 };
 use step::expressions;
-pub(super) use step::{ESTABLISHED, Field, IPV4, IPV6, Matching, RELATED, Step};
+pub(super) use step::{ESTABLISHED, Field, IPV4, IPV6, Matching, RELATED, Side, Step};
 
 /// Flags of messages.
 const CREATE: u16 = 0x400;
@@ -69,14 +69,14 @@ impl Hook {
     }
 }
 
-/// What a chain is for, and its priority among the chains of its hook.
+/// Type of a chain, and its priority among the chains of its hook.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ChainKind {
     Filter(i32),
     Nat(i32),
 }
 
-/// What happens to a packet at the end of a base chain.
+/// Verdict for a packet that reaches the end of a base chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChainPolicy {
     Drop = 0,

@@ -61,7 +61,7 @@ impl Stored {
     }
 }
 
-/// Whether a record must survive a power failure.
+/// Durability of a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Durability {
     Synced,

@@ -343,9 +343,8 @@ fn unspecified(family: AddressFamily) -> IpAddr {
 }
 
 /// Returns the first route that has an address in common with a pool, default routes aside.
-pub(super) fn overlapping(routes: &[FoundRoute], pool: IpNet, own: u32) -> Option<&FoundRoute> {
-    let other = |route: &&FoundRoute| route.interface != own && route.destination.prefix_len() > 0;
-    routes.iter().filter(other).find(|route| overlap(route.destination, pool))
+pub(super) fn overlapping(routes: &[FoundRoute], pool: IpNet) -> Option<&FoundRoute> {
+    routes.iter().find(|route| route.destination.prefix_len() > 0 && overlap(route.destination, pool))
 }
 
 /// Returns the MTU of the interface of the host's default route.

@@ -1,5 +1,5 @@
 //! Addresses of a bridge network: STATE_DIR/networks/NAME.leases/NUMBER is a symbolic link to the id of the container
-//! that has the addresses with this number. A link is made and read in one step, so a lease is never half there.
+//! that has the addresses with this number. A link is created and read atomically, so a lease is never incomplete.
 
 use std::fs;
 use std::io;
@@ -43,7 +43,7 @@ pub(super) fn lease(
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
     let first = u32::from_ne_bytes(random) % count;
     let mut candidates = (0..count).map(|step| numbers.start() + (first + step) % count);
-    let mut leased = None; // read when the first candidate is taken
+    let mut leased = None; // set once a candidate is in use
     loop {
         let Some(number) = candidates.next() else { return Ok(None) };
         if leased.as_ref().is_some_and(|leased: &std::collections::BTreeSet<u32>| leased.contains(&number)) {

@@ -14,17 +14,16 @@
 //! the connection is known, before the bridge sees them.
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use executor_core::bridge::BridgeNetwork;
 use executor_core::plan::{Protocol, PublishedPort};
-use ipnet::IpNet;
 
 use super::device_prefix;
 use crate::network::attachment::BridgeAttachment;
 use crate::network::netlink::NetlinkSocket;
 use crate::network::nft::{
-    Batch, Chain, ChainKind, ChainPolicy, ESTABLISHED, Family, Field, Hook, IPV4, IPV6, Matching, RELATED, Step,
+    Batch, Chain, ChainKind, ChainPolicy, ESTABLISHED, Family, Field, Hook, IPV4, IPV6, Matching, RELATED, Side, Step,
 };
 
 const ARP: u16 = 0x0806;
@@ -40,10 +39,9 @@ const MULTICAST_REPORT: u8 = 143;
 const WITH_PORTS: [u8; 3] = [6, 17, 132];
 /// Interface index of the loopback device.
 const LOOPBACK: u32 = 1;
-const IPV4_SOURCE: u32 = 12;
-const IPV4_DESTINATION: u32 = 16;
-const IPV6_SOURCE: u32 = 8;
-const IPV6_DESTINATION: u32 = 24;
+/// The host's own addresses.
+const LOOPBACK4: (Ipv4Addr, u8) = (Ipv4Addr::new(127, 0, 0, 0), 8);
+const LOOPBACK6: (Ipv6Addr, u8) = (Ipv6Addr::LOCALHOST, 128);
 /// Before the translation by bridge-nf.
 const FIRST: i32 = -300;
 const TRANSLATE_DESTINATION: i32 = -100;
@@ -147,8 +145,8 @@ pub(super) fn answer_loopback(container: &BridgeAttachment, alias: Ipv6Addr) -> 
     batch.make_chain(&Chain { name, hook: Hook::Ingress, kind, policy, device: Some(name) });
     batch.delete_rules(name);
     for protocol in WITH_PORTS {
-        let from_own = [Step::EtherType(ETHER_IPV6), is_ipv6(IPV6_SOURCE, own, 128)];
-        let to_alias = [is_ipv6(IPV6_DESTINATION, alias, 128), Step::Transport(protocol)];
+        let from_own = [Step::EtherType(ETHER_IPV6), from(own, 128)];
+        let to_alias = [to(alias, 128), Step::Transport(protocol)];
         let matching = [from_own, to_alias].concat();
         batch.add_rule(name, &[&matching[..], &[Step::AddressFrameToLoopback, Step::MoveTo(LOOPBACK)]].concat());
     }
@@ -199,23 +197,21 @@ fn make_inet(network: &BridgeNetwork, batch: &mut Batch) {
     let bridge = &network.interface;
     let to_bridge = || Step::OutputName(bridge.clone(), Matching::This);
     if let Some(alias) = network.loopback_alias() {
-        let from_loopback = is_ipv6(IPV6_SOURCE, Ipv6Addr::LOCALHOST, 128);
+        let from_loopback = from(LOOPBACK6.0, LOOPBACK6.1);
         let translate = Step::TranslateSource(alias);
         batch.add_rule("postrouting", &[Step::Family(IPV6), to_bridge(), from_loopback, translate]);
         for protocol in WITH_PORTS {
-            let to_alias = [Step::Family(IPV6), is_ipv6(IPV6_DESTINATION, alias, 128), Step::Transport(protocol)];
+            let to_alias = [Step::Family(IPV6), to(alias, 128), Step::Transport(protocol)];
             batch.add_rule("input", &[&to_alias[..], &[Step::Drop]].concat());
         }
     }
     if network.ipv4.is_some() {
-        let from_loopback = Step::Header { offset: IPV4_SOURCE, value: vec![127, 0, 0, 0], mask: vec![255, 0, 0, 0] };
+        let from_loopback = from(LOOPBACK4.0, LOOPBACK4.1);
         batch.add_rule("postrouting", &[Step::Family(IPV4), to_bridge(), from_loopback, Step::Masquerade]);
     }
     for pool in network.pools() {
-        let (family, from_pool) = match pool {
-            IpNet::V4(pool) => (IPV4, is_ipv4(IPV4_SOURCE, pool.network().octets(), pool.prefix_len())),
-            IpNet::V6(pool) => (IPV6, is_ipv6(IPV6_SOURCE, pool.network(), pool.prefix_len())),
-        };
+        let family = if pool.addr().is_ipv4() { IPV4 } else { IPV6 };
+        let from_pool = from(pool.network(), pool.prefix_len());
         let returning = [Step::Family(family), to_bridge(), from_pool.clone(), Step::IsDestinationTranslated];
         batch.add_rule("postrouting", &[&returning[..], &[Step::Masquerade]].concat());
         let leaving = Step::OutputName(bridge.clone(), Matching::Other);
@@ -244,11 +240,11 @@ fn make_bridge(bridge: &str, batch: &mut Batch) {
     rule(&[arp(), sender, Step::Drop]);
     rule(&[arp(), Step::Lookup(&[Field::InputName, Field::ArpSenderAddress], OWN4, Matching::This), Step::Accept]);
     let ipv4 = || Step::EtherType(ETHER_IPV4);
-    rule(&[ipv4(), is_ipv4(IPV4_DESTINATION, [127, 0, 0, 0], 8), Step::Drop]);
+    rule(&[ipv4(), to(LOOPBACK4.0, LOOPBACK4.1), Step::Drop]);
     rule(&[ipv4(), Step::Lookup(&[Field::InputName, Field::Ipv4Source], OWN4, Matching::This), Step::Accept]);
     let ipv6 = || Step::EtherType(ETHER_IPV6);
     let icmp = |kind| [ipv6(), Step::Transport(ICMPV6), Step::Kind(kind)];
-    rule(&[ipv6(), is_ipv6(IPV6_DESTINATION, Ipv6Addr::LOCALHOST, 128), Step::Drop]);
+    rule(&[ipv6(), to(LOOPBACK6.0, LOOPBACK6.1), Step::Drop]);
     for kind in [ROUTER_ADVERTISEMENT, REDIRECT] {
         rule(&[&icmp(kind)[..], &[Step::Drop]].concat());
     }
@@ -257,20 +253,20 @@ fn make_bridge(bridge: &str, batch: &mut Batch) {
     rule(&[ipv6(), Step::Lookup(&[Field::InputName, Field::Ipv6Source], OWN6, Matching::This), Step::Accept]);
     // Duplicate address detection, and membership reports before there is an address.
     for kind in [NEIGHBOUR_SOLICITATION, MULTICAST_REPORT] {
-        let without_source = is_ipv6(IPV6_SOURCE, Ipv6Addr::UNSPECIFIED, 128);
+        let without_source = from(Ipv6Addr::UNSPECIFIED, 128);
         rule(&[&icmp(kind)[..], &[without_source, Step::Accept]].concat());
     }
     rule(&[Step::Drop]);
 }
 
-fn is_ipv4(offset: u32, network: [u8; 4], prefix: u8) -> Step {
-    let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
-    Step::Header { offset, value: network.to_vec(), mask: mask.to_be_bytes().to_vec() }
+/// Matches packets from a network.
+fn from(network: impl Into<IpAddr>, prefix: u8) -> Step {
+    Step::address(Side::Source, network.into(), prefix)
 }
 
-fn is_ipv6(offset: u32, network: Ipv6Addr, prefix: u8) -> Step {
-    let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
-    Step::Header { offset, value: network.octets().to_vec(), mask: mask.to_be_bytes().to_vec() }
+/// Matches packets to a network.
+fn to(network: impl Into<IpAddr>, prefix: u8) -> Step {
+    Step::address(Side::Destination, network.into(), prefix)
 }
 
 /// An element of a set or map: family of the table, name of the set, key and value.

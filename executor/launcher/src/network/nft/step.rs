@@ -1,6 +1,6 @@
 //! Steps of rules, and their encoding as expressions of nf_tables.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use crate::network::netlink::{attribute, nested, number_be, text};
 
@@ -151,11 +151,42 @@ pub(in crate::network) enum Step {
     Reject,
 }
 
-/// Whether a step matches what it names or everything else.
+/// Selects whether a step matches the named value or every other value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::network) enum Matching {
     This,
     Other,
+}
+
+/// Side of a packet, by which its address is matched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::network) enum Side {
+    Source,
+    Destination,
+}
+
+impl Side {
+    /// Returns the offset of the address in the network header.
+    pub(in crate::network) fn offset(self, is_ipv4: bool) -> u32 {
+        match (self, is_ipv4) {
+            (Self::Source, true) => 12,
+            (Self::Destination, true) => 16,
+            (Self::Source, false) => 8,
+            (Self::Destination, false) => 24,
+        }
+    }
+}
+
+impl Step {
+    /// Matches packets whose address is in a network. The family must be matched before.
+    pub(in crate::network) fn address(side: Side, network: IpAddr, prefix: u8) -> Self {
+        let mask = |bits: u32| u128::MAX.checked_shl(bits - u32::from(prefix)).unwrap_or(0);
+        let (value, mask) = match network {
+            IpAddr::V4(ip) => (ip.octets().to_vec(), (mask(32) as u32).to_be_bytes().to_vec()),
+            IpAddr::V6(ip) => (ip.octets().to_vec(), mask(128).to_be_bytes().to_vec()),
+        };
+        Self::Header { offset: side.offset(network.is_ipv4()), value, mask }
+    }
 }
 
 /// Packets of an established connection.
