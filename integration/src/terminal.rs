@@ -13,6 +13,9 @@ use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 use crate::{dist, wait};
 
+/// Control character (record separator) that agent-cli does not write.
+const END_OF_OUTPUT: u8 = 0x1e;
+
 /// Pseudo-terminal with agent-cli as the only process of its session.
 pub struct Terminal {
     keys: File,
@@ -92,9 +95,16 @@ impl Terminal {
         self.child.id() as i32
     }
 
-    /// Waits for the exit of agent-cli.
+    /// Waits for the exit of agent-cli and until its output is in [`Self::text`].
     pub fn wait(&mut self) -> ExitStatus {
-        wait::until("agent-cli exits", || self.child.try_wait().expect("wait"))
+        let status = wait::until("agent-cli exits", || self.child.try_wait().expect("wait"));
+        // A byte from this side comes after all of the program's.
+        rustix::io::write(&self.other, &[END_OF_OUTPUT]).expect("the terminal is open");
+        wait::until("its output is read", || {
+            let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+            (written.last() == Some(&END_OF_OUTPUT)).then(|| written.pop())
+        });
+        status
     }
 }
 
