@@ -274,18 +274,23 @@ impl Network {
     /// Lists objects of containers on built-in networks that are left: ports of bridges, elements and chains of
     /// nf_tables, leases and records. Empty if nothing is left.
     pub fn bridge_leftovers(&self, daemon: &Setup) -> Vec<String> {
+        self.bridge_objects(&daemon.run_dir(), &daemon.state_dir())
+    }
+
+    /// Lists objects as [`Self::bridge_leftovers`] does, of the node with these directories.
+    pub fn bridge_objects(&self, run_dir: &Path, state_dir: &Path) -> Vec<String> {
         let links = self.on_host(&["ip", "-o", "link", "show", "type", "veth"]);
         let mut left: Vec<String> = links.lines().filter(|link| !link.contains("out0")).map(str::to_owned).collect();
         let tables = self.on_host(&["nft", "list", "ruleset"]);
         let of_containers = |line: &&str| line.contains("elements = ") || line.contains("hook ingress");
         left.extend(tables.lines().filter(of_containers).map(str::to_owned));
-        for path in files(daemon.state_dir().join("networks")) {
+        for path in files(state_dir.join("networks")) {
             match path.extension().is_some_and(|ending| ending == "leases") {
                 true => left.extend(files(path).map(|lease| lease.display().to_string())),
                 false => left.push(path.display().to_string()),
             }
         }
-        left.extend(files(daemon.run_dir().join("netns")).map(|path| path.display().to_string()));
+        left.extend(files(run_dir.join("netns")).map(|path| path.display().to_string()));
         left
     }
 }

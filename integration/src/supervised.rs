@@ -42,6 +42,8 @@ pub struct Supervised {
     home: TempDir,
     /// Arguments that name the configuration file.
     arguments: Vec<String>,
+    /// Path of the network namespace that plays the host, if it is not the test's own.
+    network: Option<String>,
     executord: Process,
     launcher: Process,
 }
@@ -84,12 +86,21 @@ impl Supervised {
     /// # Panics
     /// Panics if a process does not serve in time.
     pub fn configured(toml: &str) -> Self {
+        Self::on_host(toml, None)
+    }
+
+    /// Starts both processes with a configuration file, in the network namespace with this path.
+    ///
+    /// # Panics
+    /// Panics if a process does not serve in time.
+    pub fn on_host(toml: &str, network: Option<String>) -> Self {
         let home = tempfile::Builder::new().prefix("ex").tempdir_in("/run").expect("a directory in /run");
         fs::set_permissions(home.path(), Permissions::from_mode(0o755)).expect("chmod");
         let arguments = warm_pool::arguments(home.path(), toml);
-        let launcher = start_launcher(home.path(), &arguments).unwrap_or_else(|why| panic!("{why}"));
-        let (executord, api) = start_executord(home.path(), &arguments).unwrap_or_else(|why| panic!("{why}"));
-        Self { api, home, arguments, executord, launcher }
+        let input = (home.path(), &*arguments, network.as_deref());
+        let launcher = start_launcher(input).unwrap_or_else(|why| panic!("{why}"));
+        let (executord, api) = start_executord(input).unwrap_or_else(|why| panic!("{why}"));
+        Self { api, home, arguments, network, executord, launcher }
     }
 
     /// Directory that holds all files of the node.
@@ -142,11 +153,13 @@ impl Supervised {
     /// # Errors
     /// Returns an error if a process does not serve in time.
     pub fn revive(&mut self) -> Result<(), String> {
-        if self.is_dead(Part::Launcher) {
-            self.launcher = start_launcher(self.home.path(), &self.arguments)?;
+        let dead = [Part::Launcher, Part::Executord].map(|part| self.is_dead(part));
+        let input = (self.home.path(), &*self.arguments, self.network.as_deref());
+        if dead[0] {
+            self.launcher = start_launcher(input)?;
         }
-        if self.is_dead(Part::Executord) {
-            (self.executord, self.api) = start_executord(self.home.path(), &self.arguments)?;
+        if dead[1] {
+            (self.executord, self.api) = start_executord(input)?;
         }
         serves(&self.api)
     }
@@ -197,10 +210,21 @@ impl Drop for Supervised {
     }
 }
 
-fn spawn(home: &Path, arguments: &[String], program: &str, user: &str) -> Result<Child, String> {
+/// Directory of a node, arguments of its processes, and the network namespace that plays the host.
+type NodeInput<'a> = (&'a Path, &'a [String], Option<&'a str>);
+
+fn spawn((home, arguments, network): NodeInput<'_>, program: &str, user: &str) -> Result<Child, String> {
     let log = File::options().create(true).append(true).open(home.join("log"));
     let log = log.map_err(|error| format!("{}: {error}", home.join("log").display()))?;
-    let mut command = Command::new(dist::binary(program));
+    let mut command = match network {
+        None => Command::new(dist::binary(program)),
+        // nsenter executes the program, which so has its pid.
+        Some(namespace) => {
+            let mut nsenter = Command::new("nsenter");
+            nsenter.arg(format!("--net={namespace}")).arg(dist::binary(program));
+            nsenter
+        }
+    };
     command
         .args(arguments)
         .arg("--run-dir")
@@ -212,8 +236,9 @@ fn spawn(home: &Path, arguments: &[String], program: &str, user: &str) -> Result
     command.spawn().map_err(|error| format!("{program}: {error}"))
 }
 
-fn start_launcher(home: &Path, arguments: &[String]) -> Result<Process, String> {
-    let mut child = spawn(home, arguments, "executor-launcher", "--daemon-user")?;
+fn start_launcher(input: NodeInput<'_>) -> Result<Process, String> {
+    let home = input.0;
+    let mut child = spawn(input, "executor-launcher", "--daemon-user")?;
     let socket = home.join("run/launcher.sock");
     // Until the new process listens, connections are refused, or accepted on behalf of the earlier launcher: a process
     // that the earlier launcher forked may still have the socket open.
@@ -226,8 +251,9 @@ fn start_launcher(home: &Path, arguments: &[String]) -> Result<Process, String> 
     Process::new(child)
 }
 
-fn start_executord(home: &Path, arguments: &[String]) -> Result<(Process, Api), String> {
-    let mut child = spawn(home, arguments, "executord", "--user")?;
+fn start_executord(input: NodeInput<'_>) -> Result<(Process, Api), String> {
+    let home = input.0;
+    let mut child = spawn(input, "executord", "--user")?;
     let socket = home.join("run/executor.sock");
     let api = come_up("executord", home, Some(&mut child), || Api::connect(&socket).ok())?;
     serves(&api)?;

@@ -58,6 +58,13 @@ pub fn is_cgroup_of(path: &Path, waiting: &BTreeSet<String>) -> bool {
         .any(|name| waiting.contains(name))
 }
 
+/// Returns whether a path is a warm container's record of its network, or its lease of an address.
+pub fn is_place_of(path: &Path) -> bool {
+    let owner = fs::read_link(path).ok();
+    let name = owner.as_deref().unwrap_or(path).file_name().unwrap_or_default();
+    name.to_string_lossy().starts_with(".warm-")
+}
+
 /// Returns the directory of warm containers in a run directory or state directory.
 pub fn directory(dir: &Path) -> PathBuf {
     dir.join("shells")

@@ -15,7 +15,7 @@ use crate::{dist, needs};
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Kill only these: executord, launcher, shim, inject, cloner, namespace, everything, orphan; with `--warm-pool` also
-    /// shell
+    /// warm
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "all")]
     target: Vec<String>,
     /// Kill only at this system call, to replay a failure
@@ -30,15 +30,18 @@ pub(crate) struct Options {
     /// Use warm containers
     #[arg(long)]
     warm_pool: bool,
+    /// Put the containers on a built-in network, with a published port
+    #[arg(long)]
+    network: bool,
     /// Use requests with secret references, which executord fetches twice
     #[arg(long, conflicts_with = "tree")]
     references: bool,
     /// Kill `agent-cli bundle` instead, during these commands: install, upgrade, rollback, uninstall
-    #[arg(long, value_name = "COMMAND", value_delimiter = ',', conflicts_with_all = ["target", "tree", "warm_pool", "references"])]
+    #[arg(long, value_name = "COMMAND", value_delimiter = ',', conflicts_with_all = ["target", "tree", "warm_pool", "network", "references"])]
     operation: Vec<String>,
     /// Kill these processes while a container's certificate is replaced: executord, signer, next-signer, launcher, shim
     /// [without a name: all]
-    #[arg(long, value_name = "PROCESS", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["target", "tree", "warm_pool", "references", "operation"])]
+    #[arg(long, value_name = "PROCESS", num_args = 0..=1, default_missing_value = "", conflicts_with_all = ["target", "tree", "warm_pool", "network", "references", "operation"])]
     renewals: Option<String>,
     /// Print the figures as JSON
     #[arg(long)]
@@ -71,6 +74,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
         ("--json", options.json),
         ("--tree", options.tree),
         ("--warm-pool", options.warm_pool),
+        ("--network", options.network),
         ("--references", options.references),
     ];
     for (option, is_set) in flags {

@@ -19,6 +19,9 @@ pub(crate) struct Options {
     /// Number of histories of calls, rotations, kills and restarts
     #[arg(long, value_name = "N", default_value_t = 20)]
     histories: u32,
+    /// Number of containers that start on one network while their shims are killed at random
+    #[arg(long, value_name = "N", default_value_t = 500)]
+    killed_starts: u32,
     /// Number of short-lived containers in a row, after which resource usage must not have grown
     #[arg(long, value_name = "N", default_value_t = 30_000)]
     lives: u32,
@@ -32,25 +35,23 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
     ensure!(is_root(), "containers need root");
     needs::require(&needs::SOAK)?;
     dist::build(workspace)?;
-    let test = |name: &str, variables: &[(&str, String)]| -> anyhow::Result<bool> {
-        let mut cargo = workspace.cargo_with_ctrl_c([
-            "test",
-            "-p",
-            "integration",
-            "--test",
-            "supervise",
-            "--",
-            name,
-            "--nocapture",
-        ]);
+    let test = |program: &str, name: &str, variables: &[(&str, String)]| -> anyhow::Result<bool> {
+        let mut cargo =
+            workspace.cargo_with_ctrl_c(["test", "-p", "integration", "--test", program, "--", name, "--nocapture"]);
         cargo.env("EXECUTOR_DIST", workspace.dist()).envs(variables.iter().map(|(name, value)| (name, value)));
         Ok(cargo.status()?.success())
     };
     step(&format!("{} trees of actions", options.trees));
-    let mut passed = options.trees == 0 || test("random_trees::", &[("EXECUTOR_TREES", options.trees.to_string())])?;
+    let mut passed =
+        options.trees == 0 || test("supervise", "random_trees::", &[("EXECUTOR_TREES", options.trees.to_string())])?;
     for number in 1..=options.histories {
         step(&format!("History {number} of {}", options.histories));
-        passed &= test("histories::", &[])?;
+        passed &= test("supervise", "histories::", &[])?;
+    }
+    if options.killed_starts > 0 {
+        step(&format!("{} starts, with shims killed at random", options.killed_starts));
+        let count = options.killed_starts.to_string();
+        passed &= test("network", "starts_killed_at_random", &[("EXECUTOR_KILLED_STARTS", count)])?;
     }
     if options.lives > 0 {
         step(&format!("{} short-lived containers", options.lives));
@@ -60,7 +61,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<Ex
             let json = std::path::absolute(json).with_context(|| json.display().to_string())?;
             variables.push(("EXECUTOR_LIVES_JSON", json.display().to_string()));
         }
-        passed &= test("lives::", &variables)?;
+        passed &= test("supervise", "lives::", &variables)?;
     }
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,5 +1,6 @@
 //! Runs many short-lived containers (lives), consecutively and eight at once, after which no resource use of the daemon
-//! has grown: from an image, each with a secret file, every hundredth with a rotation of it.
+//! has grown: from an image, each with a secret file, every hundredth with a rotation of it; every second one on a
+//! built-in network, half of these with a published port.
 //!
 //! EXECUTOR_LIVES sets their number; EXECUTOR_LIVES_JSON names a file for the figures. After each tenth of the lives
 //! the daemon's figures are measured at rest. Results are kept up to a number that the first tenth exceeds, and events
@@ -14,12 +15,13 @@ use std::ops::Range;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use executor_proto::v1::{RunRequest, State, WaitRequest};
+use executor_proto::v1::{self, PortMapping, RunRequest, State, WaitRequest};
 use integration::api::exit;
 use integration::daemon::{Daemon, Setup};
 use integration::images::Image;
 use integration::lanes::{LANES, for_each};
 use integration::mount::Tmpfs;
+use integration::network::Network;
 use integration::request::{RequestBuilder, program, sh, sleeper, update};
 use integration::rootfs::Rootfs;
 use integration::wait;
@@ -36,6 +38,7 @@ const EVENTS: usize = 100;
 /// One in this many lives has a rotation.
 const ROTATED: usize = 100;
 const SECRET: &str = "db/password";
+const ID: &str = "life-";
 /// Number of containers for the control of the figures.
 const CONTROLS: usize = 12;
 
@@ -50,9 +53,11 @@ fn short_lives_leave_nothing_that_grows() {
     image.copy(rootfs.path());
     image.commit();
     image.readable(true);
-    let config = format!("[retention]\ncompleted = {KEPT}\nevents = {EVENTS}\n");
-    let daemon = Setup::default().config(&config).start();
-    let node = Node { daemon, reference: image.layout() };
+    let network = Network::forwarding();
+    let policy = network.policy();
+    let config = format!("[retention]\ncompleted = {KEPT}\nevents = {EVENTS}\n[policy]\n{policy}");
+    let daemon = Setup::default().config(&config).network(&network.namespace()).start();
+    let node = Node { daemon, network, reference: image.layout() };
 
     let (mut figures, mut took) = (Vec::new(), Vec::new());
     for number in 0..TENTHS {
@@ -75,15 +80,16 @@ fn short_lives_leave_nothing_that_grows() {
     node.figures_see_what_is_there(&figures);
 }
 
-/// The daemon, and the image of all lives.
+/// The daemon, its host, and the image of all lives.
 struct Node {
     daemon: Daemon,
+    network: Network,
     reference: String,
 }
 
 impl Node {
     fn request(&self, request: RunRequest, number: usize) -> RunRequest {
-        request.id(&id(number)).rootfs(&self.reference).user("app").file(SECRET, b"old")
+        asked(request, number, &self.reference)
     }
 
     /// Runs one container to its exit and returns the duration; `None` for a life with a rotation, whose duration is
@@ -118,7 +124,8 @@ impl Node {
             let reference: std::sync::Arc<str> = self.reference.as_str().into();
             let some: Vec<_> = (start..numbers.end.min(start + 10 * LANES)).map(id).collect();
             for_each(&self.daemon, &some, move |mut rpc, id| {
-                let request = program("/bin/true", &[]).id(&id).rootfs(&reference).user("app").file(SECRET, b"old");
+                let number = id.strip_prefix(ID).and_then(|number| number.parse().ok()).expect("an id of this test");
+                let request = asked(program("/bin/true", &[]), number, &reference);
                 async move {
                     rpc.run(request).await?;
                     let ended = rpc.wait(WaitRequest { id }).await?.into_inner().container.unwrap();
@@ -137,27 +144,27 @@ impl Node {
         // Warm containers are created at the lowest priority: a half-created one may make no progress on a busy
         // machine, which is not rest.
         self.daemon.api.wait_until_warm_pool_is_ready();
-        let mut before = look::counts(&self.daemon);
+        let mut before = look::counts(&self.daemon, &self.network);
         wait::until("the daemon is at rest", || {
             std::thread::sleep(look::PAUSE);
-            let now = look::counts(&self.daemon);
+            let now = look::counts(&self.daemon, &self.network);
             (std::mem::replace(&mut before, now) == now).then_some(())
         });
-        look::figures(&self.daemon)
+        look::figures(&self.daemon, &self.network)
     }
 
     /// The control: existing containers and mounts are visible in every figure except memory.
     fn figures_see_what_is_there(&self, figures: &[Figures]) {
-        let ids: Vec<_> = (0..CONTROLS).map(|number| format!("control-{number}")).collect();
-        for id in &ids {
-            self.daemon.api.run(sleeper(id).rootfs(&self.reference).user("app").file(SECRET, b"old")).unwrap();
+        let ids: Vec<_> = (0..CONTROLS).map(id).collect();
+        for number in 0..CONTROLS {
+            self.daemon.api.run(self.request(sleeper(""), number)).unwrap();
         }
         let on_host = Tmpfs::mount(&self.daemon.setup().home().join("control"), 1 << 20);
         self.mount_at_the_launcher();
-        let found = grown(&[figures, &[look::figures(&self.daemon)]].concat());
+        let found = grown(&[figures, &[look::figures(&self.daemon, &self.network)]].concat());
         drop(on_host);
         let counted = ["executord_descriptors", "launcher_descriptors", "launcher_mounts", "host_mounts", "cgroups"];
-        for what in counted.into_iter().chain(["files", "processes"]) {
+        for what in counted.into_iter().chain(["files", "processes", "interfaces", "rules"]) {
             assert!(found.iter().any(|line| line.starts_with(what)), "{what} is missing in the control: {found:?}");
         }
         for id in &ids {
@@ -175,6 +182,19 @@ impl Node {
     }
 }
 
+/// Builds the request of a life.
+fn asked(request: RunRequest, number: usize, image: &str) -> RunRequest {
+    let request = request.id(&id(number)).rootfs(image).user("app").file(SECRET, b"old");
+    if number % 2 == 0 {
+        return request;
+    }
+    // Ports of containers that run at once are distinct.
+    let host_port = 10_000 + u32::try_from(number % 10_000).expect("a port");
+    let port = PortMapping { host_port, container_port: 80, ..PortMapping::default() };
+    let ports = if number % 4 == 1 { vec![port] } else { Vec::new() };
+    RunRequest { network: v1::Network::Cni.into(), network_name: "bridge".into(), ports, ..request }
+}
+
 fn id(number: usize) -> String {
-    format!("life-{number}")
+    format!("{ID}{number}")
 }

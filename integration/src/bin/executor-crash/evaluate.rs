@@ -15,6 +15,7 @@ use integration::{identity, wait};
 use tonic::{Code, Status};
 
 use crate::life::{self, CODE, ClientAnswers, Secrets, bounded, drive};
+use crate::sweep::HostNetwork;
 
 /// Timeout for the last steps of a shim and of the kernel.
 pub(crate) const TIDY: Duration = Duration::from_secs(30);
@@ -63,6 +64,8 @@ pub(crate) struct KilledLife<'a> {
     pub(crate) secrets: &'a Secrets,
     /// Needles for these secrets and for those of earlier lives.
     pub(crate) needles: &'a Needles,
+    /// Host of the node, if its containers are on a network.
+    pub(crate) host: Option<&'a HostNetwork>,
     /// True if the container's shim was not affected: the exit code must be known.
     pub(crate) shim_lived: bool,
     /// True if the key of request digests is lost because both the launcher and executord were killed.
@@ -82,6 +85,9 @@ impl KilledLife<'_> {
         self.check_next_run(&mut verdict);
         if let Err(left) = self.node.wait_until_back_at(self.before, TIDY) {
             verdict.wrong.push(format!("leftovers on the host: {}", left.trim_end().replace('\n', "; ")));
+        }
+        if let Some(Err(left)) = self.host.map(|host| wait::within(TIDY, || host.check(self.node))) {
+            verdict.wrong.push(format!("leftovers on the network: {}", left.join("; ")));
         }
         verdict.wrong.extend(check_residue(|| search(self.node, self.needles, true)));
         verdict

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use executor_proto::v1::get_outputs_response::Part;
 use executor_proto::v1::{
-    Action, Container, DeleteRequest, GetOutputsRequest, GetRequest, LogStream, Outputs, ParallelAction, RunRequest,
-    RunResponse, SerialAction, State, StreamLogsRequest, StreamLogsResponse, TimeoutAction, TryAction,
-    UpdateFilesRequest, WaitRequest,
+    Action, Container, DeleteRequest, GetOutputsRequest, GetRequest, LogStream, Network, Outputs, ParallelAction,
+    PortMapping, RunRequest, RunResponse, SerialAction, State, StreamLogsRequest, StreamLogsResponse, TimeoutAction,
+    TryAction, UpdateFilesRequest, WaitRequest,
 };
 use integration::api::{Api, Rpc};
 use integration::request::{self, RequestBuilder, program};
@@ -92,6 +92,12 @@ pub(crate) fn request(id: &str, secrets: &Secrets, rootfs: &str, (is_tree, has_t
     request.outputs = Some(Outputs { files: vec![CAPTURED.into()], ..Outputs::default() });
     let request = if is_tree { in_a_tree(request, secret) } else { request };
     if secrets.shelf.is_some() { by_reference(request) } else { request }
+}
+
+/// Puts the container of a request on the built-in network, with a published port.
+pub(crate) fn on_network(request: RunRequest) -> RunRequest {
+    let port = PortMapping { host_port: 8080, container_port: 80, ..PortMapping::default() };
+    RunRequest { network: Network::Cni.into(), network_name: "bridge".into(), ports: vec![port], ..request }
 }
 
 /// Replaces every secret of a request by a reference. The files of an update exist from the start.

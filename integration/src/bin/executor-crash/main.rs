@@ -63,14 +63,17 @@ struct Options {
     /// Start each container from the warm pool
     #[arg(long)]
     warm_pool: bool,
+    /// Start each container on a built-in network, with a published port
+    #[arg(long)]
+    network: bool,
     /// Refer to secrets in requests; executord fetches them, and fetches them again instead of UpdateFiles
     #[arg(long, conflicts_with = "tree")]
     references: bool,
     /// Kill `agent-cli bundle` during these commands instead
-    #[arg(long, value_name = "COMMAND", value_delimiter = ',', value_enum, conflicts_with_all = ["target", "tree", "warm_pool", "references"])]
+    #[arg(long, value_name = "COMMAND", value_delimiter = ',', value_enum, conflicts_with_all = ["target", "tree", "warm_pool", "network", "references"])]
     operation: Vec<Operation>,
     /// Kill these processes while a container's certificate is renewed [without a value: all]
-    #[arg(long, value_name = "PROCESS", value_delimiter = ',', value_enum, num_args = 0..=1, default_missing_value = "executord,signer,next-signer,launcher,shim", conflicts_with_all = ["target", "tree", "warm_pool", "references", "operation"])]
+    #[arg(long, value_name = "PROCESS", value_delimiter = ',', value_enum, num_args = 0..=1, default_missing_value = "executord,signer,next-signer,launcher,shim", conflicts_with_all = ["target", "tree", "warm_pool", "network", "references", "operation"])]
     renewals: Vec<Renewing>,
     /// Print the results as JSON
     #[arg(long)]
@@ -107,7 +110,8 @@ fn run(options: &Options) -> anyhow::Result<Report> {
     let lacking = options.target.contains(&Target::Warm) && !options.warm_pool;
     ensure!(!lacking, "--target warm: requires --warm-pool");
     let targets = if options.target.is_empty() { Target::all(options.warm_pool) } else { options.target.clone() };
-    let lives = Lives { tree: options.tree, warm_pool: options.warm_pool, references: options.references };
+    let Options { tree, warm_pool, network, references, .. } = *options;
+    let lives = Lives { tree, warm_pool, network, references };
     Run::over(TestNode::new(lives)?).all(&targets, options)
 }
 

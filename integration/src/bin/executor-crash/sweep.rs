@@ -11,6 +11,7 @@ use executor_proto::v1::RunRequest;
 use executor_residue::{Canary, Needles};
 use integration::daemon::kill;
 use integration::footprint::Footprint;
+use integration::network::Network;
 use integration::rootfs::Rootfs;
 use integration::supervised::{Part, Supervised};
 
@@ -133,6 +134,26 @@ pub(crate) struct TestNode {
     rootfs: Rootfs,
     /// Provider of secrets that requests refer to.
     shelf: Option<Arc<Shelf>>,
+    /// Host of the node, if its containers are on a network. Dropped last.
+    host: Option<HostNetwork>,
+}
+
+/// A simulated host, and the objects of its built-in network while no container exists.
+pub(crate) struct HostNetwork {
+    network: Network,
+    at_rest: Vec<String>,
+}
+
+impl HostNetwork {
+    /// Returns the objects that are there while no container exists, and should not be.
+    ///
+    /// # Errors
+    /// Returns them if there are more than at the start.
+    pub(crate) fn check(&self, node: &Supervised) -> Result<(), Vec<String>> {
+        let objects = self.network.bridge_objects(&node.run_dir(), &node.state_dir());
+        // With a warm pool one container waits on the network, each time with another address.
+        if objects.len() <= self.at_rest.len() { Ok(()) } else { Err(objects) }
+    }
 }
 
 /// Kind of lives on a node.
@@ -142,6 +163,8 @@ pub(crate) struct Lives {
     pub(crate) tree: bool,
     /// True if the containers start from the warm pool.
     pub(crate) warm_pool: bool,
+    /// True if the containers are on a built-in network.
+    pub(crate) network: bool,
     /// True if requests refer to their secrets.
     pub(crate) references: bool,
 }
@@ -151,10 +174,16 @@ impl TestNode {
     pub(crate) fn new(kind: Lives) -> anyhow::Result<Self> {
         let shelf = kind.references.then(Shelf::new).transpose()?.map(Arc::new);
         let provider = shelf.as_ref().map(|shelf| shelf.provider()).unwrap_or_default();
-        let node = Supervised::configured(&format!("{provider}[warm_pool]\nsize = {}\n", u8::from(kind.warm_pool)));
+        let network = kind.network.then(Network::forwarding);
+        let warm_network = if kind.network { "network = \"bridge\"\n" } else { "" };
+        let warm_pool = format!("[warm_pool]\nsize = {}\n{warm_network}", u8::from(kind.warm_pool));
+        let policy = network.as_ref().map(|network| format!("[policy]\n{}", network.policy())).unwrap_or_default();
+        let toml = format!("{provider}{policy}{warm_pool}");
+        let node = Supervised::on_host(&toml, network.as_ref().map(Network::namespace));
         let before = node.footprint();
         let (needles, rootfs) = (Needles::new()?, Rootfs::busybox());
-        let mut test_node = Self { node, before, needles, lives: 0, kind, rootfs, shelf };
+        let host = network.map(|network| HostNetwork { network, at_rest: Vec::new() });
+        let mut test_node = Self { node, before, needles, lives: 0, kind, rootfs, shelf, host };
         let (id, secrets) = test_node.next_life()?;
         let request = test_node.request(&id, &secrets);
         let answers =
@@ -162,24 +191,32 @@ impl TestNode {
         let ended = answers.wait.context("the life did not reach Wait")??;
         anyhow::ensure!(answers.delete.is_some_and(|delete| delete.is_ok()), "a life without a kill fails: {ended:?}");
         test_node.node.wait_until_back_at(&test_node.before, life::PATIENCE).map_err(anyhow::Error::msg)?;
+        test_node.warm();
+        if let Some(HostNetwork { network, at_rest }) = &mut test_node.host {
+            *at_rest = network.bridge_objects(&test_node.node.run_dir(), &test_node.node.state_dir());
+        }
         Ok(test_node)
     }
 
     fn request(&self, id: &str, secrets: &Secrets) -> RunRequest {
         let rootfs = if self.kind.warm_pool { self.rootfs.reference() } else { "host".to_owned() };
         // A former warm container gets its files without a helper if nothing but files is injected.
-        life::request(id, secrets, &rootfs, (self.kind.tree, !self.kind.warm_pool))
+        let request = life::request(id, secrets, &rootfs, (self.kind.tree, !self.kind.warm_pool));
+        if self.kind.network { life::on_network(request) } else { request }
     }
 
     /// Waits for a warm container, if there is a warm pool, and returns its pid.
-    fn shell(&self) -> Option<i32> {
+    fn warm(&self) -> Option<i32> {
         let named = |pid: &i32| {
             std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "executor-warm\n")
+                && (!self.kind.network || has_network(*pid))
         };
         let waiting = || {
             let warm_pool = self.node.api.try_info().ok()?.warm_pool?;
             let launcher = self.node.pid(Part::Launcher);
-            (warm_pool.ready > 0).then(|| integration::host::descendants(launcher).into_iter().find(named))?
+            // With a network a second one waits for containers without one.
+            let wanted = if self.kind.network { 2 } else { 1 };
+            (warm_pool.ready >= wanted).then(|| integration::host::descendants(launcher).into_iter().find(named))?
         };
         self.kind.warm_pool.then(|| integration::wait::until("a warm container is ready", waiting))
     }
@@ -234,7 +271,7 @@ impl Node for TestNode {
     fn kill_at(&mut self, target: Target, at: u64) -> anyhow::Result<Outcome> {
         let (id, secrets) = self.next_life()?;
         let request = self.request(&id, &secrets);
-        let shell = self.shell();
+        let shell = self.warm();
         let step = Step::default();
         let (reported, kills) = mpsc::channel();
         let act = {
@@ -286,6 +323,7 @@ impl Node for TestNode {
             request: &request,
             secrets: &secrets,
             needles: &self.needles,
+            host: self.host.as_ref(),
             shim_lived: target.shim_lives(self.kind.warm_pool) || kill.is_none(),
             key_lost: target == Target::Everything,
         };
@@ -295,6 +333,12 @@ impl Node for TestNode {
         }
         Ok(Outcome { kill, calls: seen.calls, verdict })
     }
+}
+
+/// Returns true if the init of a warm container has an interface other than loopback.
+fn has_network(shim: i32) -> bool {
+    let interfaces = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/net/dev")).unwrap_or_default();
+    integration::host::descendants(shim).iter().any(|pid| interfaces(pid).contains("eth0:"))
 }
 
 /// Returns the state of a container according to its records.

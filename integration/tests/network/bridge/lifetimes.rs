@@ -2,16 +2,20 @@
 //! addresses.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use executor_proto::v1::RunRequest;
 use integration::daemon::{has_ended, kill};
-use integration::network::HOST;
+use integration::host;
+use integration::lanes::LANES;
+use integration::network::{HOST, Network};
 use integration::request::{RequestBuilder, program};
 use integration::rootfs::Rootfs;
 use integration::wait;
 
 use super::Place::{Beyond, Host};
-use super::{World, addresses, on, server, sleeping, tcp};
+use super::{POLICY, World, addresses, on, server, sleeping, tcp};
 
 const PORT: u16 = 18_080;
 
@@ -168,4 +172,61 @@ fn an_orderly_exit_removes_bridge_and_tables() {
     world.api().started(sleeping("again", false));
     assert_eq!(exists(&world), (true, true));
     world.delete_all();
+}
+
+/// Shims and warm containers are killed at random while containers start: afterwards every address, interface, port
+/// and rule is free. EXECUTOR_KILLED_STARTS sets the number of containers.
+#[test]
+fn starts_killed_at_random_leave_nothing() {
+    let count: u16 = std::env::var("EXECUTOR_KILLED_STARTS").map_or(32, |text| text.parse().expect("a number"));
+    let network = Network::forwarding();
+    let config = "[warm_pool]\nsize = 2\nnetwork = \"bridge\"\n";
+    let daemon = network.without_cni(POLICY, config).start();
+    let (mut world, rootfs) = (World { daemon, network }, Rootfs::busybox());
+    let launcher = world.daemon.launcher().unwrap();
+    let request = |at: u16| {
+        let request = program("/bin/sleep", &["100000"]).id(&format!("c{at}")).rootfs(&rootfs.reference()).grace_ms(0);
+        on("bridge", RunRequest { ports: vec![tcp("", PORT + at)], ..request })
+    };
+    let (next, starting) = (AtomicU16::new(0), AtomicUsize::new(LANES));
+    let (mut kills, mut seed) = (0_u16, std::process::id());
+    std::thread::scope(|scope| {
+        for _ in 0..LANES {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Ordering::SeqCst);
+                    if at >= count {
+                        break;
+                    }
+                    let _ = world.api().run(request(at)); // fails if its shim was killed
+                }
+                starting.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+        while starting.load(Ordering::SeqCst) > 0 {
+            let shims: Vec<i32> = host::descendants(launcher).into_iter().filter(is_shim).collect();
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            if let Some(pid) = shims.get((seed >> 8) as usize % shims.len().max(1)) {
+                kill(*pid, 9);
+                kills += 1;
+            }
+            std::thread::sleep(Duration::from_micros(u64::from(seed >> 16) % 40_000)); // another moment of a start
+        }
+    });
+    assert!(kills >= count / 8, "{kills} shims were killed, of {count}");
+    println!("{kills} shims were killed while {count} containers started");
+    for id in world.api().ids() {
+        world.api().delete(&id, true).unwrap();
+    }
+    assert!(world.daemon.terminate().success(), "so that no warm container waits");
+    assert_eq!(world.network.bridge_leftovers(world.daemon.setup()), Vec::<String>::new());
+    world.daemon.start_again();
+    for at in [0, count - 1] {
+        world.api().started(request(at));
+    }
+}
+
+fn is_shim(pid: &i32) -> bool {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    ["executor-shim\n", "executor-warm\n"].contains(&&*name)
 }

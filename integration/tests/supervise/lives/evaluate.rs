@@ -29,6 +29,10 @@ pub(crate) struct Figures {
     pub(crate) files: u64,
     pub(crate) ledger_kib: u64,
     pub(crate) processes: u64,
+    /// Network interfaces of the host.
+    pub(crate) interfaces: u64,
+    /// Lines and elements of the host's nf_tables rules.
+    pub(crate) rules: u64,
 }
 
 /// Name, value and permitted growth of a figure; the growth is `None` if the figure is reported and not judged.
@@ -43,7 +47,7 @@ impl Figures {
     /// oldest may be in the process of removal; descriptors have those of one client connection. An allocator frees
     /// memory in pieces and with delay: over 24,000 lives its slack is 130 bytes each. File pages vary with the
     /// machine's memory and with other processes of the same program, so total memory is not judged.
-    pub(crate) fn rows(&self) -> [Row; 16] {
+    pub(crate) fn rows(&self) -> [Row; 18] {
         let judged = |name, value, slack| Row { name, value, slack: Some(slack) };
         let reported = |name, value| Row { name, value, slack: None };
         [
@@ -63,6 +67,8 @@ impl Figures {
             judged("files", self.files, 10),
             judged("ledger_kib", self.ledger_kib, 2048),
             judged("processes", self.processes, 0),
+            judged("interfaces", self.interfaces, 0),
+            judged("rules", self.rules, 0),
         ]
     }
 }
@@ -104,6 +110,8 @@ mod tests {
             &mut all.files,
             &mut all.ledger_kib,
             &mut all.processes,
+            &mut all.interfaces,
+            &mut all.rules,
         ][index] = value;
         all
     }

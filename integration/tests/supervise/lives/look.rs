@@ -4,6 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use integration::daemon::Daemon;
+use integration::network::Network;
 use integration::{footprint, host};
 
 use crate::lives::evaluate::{Figures, Memory};
@@ -11,8 +12,9 @@ use crate::lives::evaluate::{Figures, Memory};
 /// Polling interval of counts that may still change.
 pub(crate) const PAUSE: Duration = Duration::from_millis(250);
 
-/// Counts of processes, cgroups, mounts of the launcher and of the host, and files.
-pub(crate) fn counts(daemon: &Daemon) -> [u64; 5] {
+/// Counts of processes, cgroups, mounts of the launcher and of the host, files, and network interfaces and lines of
+/// nf_tables rules of the host.
+pub(crate) fn counts(daemon: &Daemon, network: &Network) -> [u64; 7] {
     let (setup, launcher) = (daemon.setup(), daemon.launcher());
     let host_mounts = footprint::mounts(setup.home(), None);
     let counts = [
@@ -21,13 +23,16 @@ pub(crate) fn counts(daemon: &Daemon) -> [u64; 5] {
         footprint::mounts(setup.home(), launcher).difference(&host_mounts).count(),
         host_mounts.len(),
         footprint::files(&setup.run_dir(), &setup.state_dir()).len(),
+        network.on_host(&["ip", "-o", "link"]).lines().count(),
+        // Elements of a set are in one line.
+        network.on_host(&["nft", "list", "ruleset"]).matches(['\n', ',']).count(),
     ];
     counts.map(|count| count as u64)
 }
 
 /// Takes all figures.
-pub(crate) fn figures(daemon: &Daemon) -> Figures {
-    let [processes, cgroups, launcher_mounts, host_mounts, files] = counts(daemon);
+pub(crate) fn figures(daemon: &Daemon, network: &Network) -> Figures {
+    let [processes, cgroups, launcher_mounts, host_mounts, files, interfaces, rules] = counts(daemon, network);
     let (executord, launcher) = (daemon.pid(), daemon.launcher().expect("the daemon has a launcher"));
     let ledger = fs::read_dir(daemon.setup().state_dir().join("ledger")).into_iter().flatten().flatten();
     let ledger: u64 = ledger.filter_map(|file| Some(file.metadata().ok()?.len())).sum();
@@ -42,6 +47,8 @@ pub(crate) fn figures(daemon: &Daemon) -> Figures {
         files,
         ledger_kib: ledger / 1024,
         processes,
+        interfaces,
+        rules,
     }
 }
 
