@@ -241,7 +241,10 @@ pub(crate) fn forget_warm(host: &Host, name: &str) {
     let detached = match store::read(host, &record) {
         Ok(Some(Stored::Bridge(attachment))) => bridge::detach(host, &attachment),
         Ok(None) => Ok(()),
-        Ok(Some(Stored::Cni(_))) | Err(_) => store::remove(host, &record).map_err(|error| error.to_string()),
+        // A warm container has no published ports.
+        Ok(Some(Stored::Cni(_))) | Err(_) => {
+            store::remove(host, &record, &Capabilities::default()).map_err(|error| error.to_string())
+        }
     };
     if let Err(why) = detached {
         log::line(Level::Error, "", format_args!("a warm container was not detached from its network: {why}"));
@@ -355,7 +358,7 @@ pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Resul
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
             log::line(Level::Error, id.as_str(), format_args!("the record of its network is damaged: {error}"));
             netns::unpin(host, id)
-                .and_then(|()| store::remove(host, id.as_str()))
+                .and_then(|()| store::remove(host, id.as_str(), &Capabilities::default()))
                 .map_err(|error| system("leftover network data", &error))
         }
         Err(error) => Err(system("stored network data", &error)),
@@ -371,6 +374,7 @@ pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
             log::line(Level::Error, id.as_str(), format_args!("not detached from its network: {why}"));
         }
     }
+    store::sweep(host);
     bridge::sweep(host);
 }
 

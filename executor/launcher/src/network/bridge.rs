@@ -102,7 +102,7 @@ pub(super) fn adopt(host: &Host, warm: BridgeAttachment, id: &ContainerId) -> io
     let _lock = store::lock(host)?; // `make` reads either record
     store::write(host, id.as_str(), &Stored::Bridge(adopted.clone()), Durability::Unsynced)?;
     pool::pass_on(host, &adopted.network, adopted.number, id.as_str())?;
-    store::remove(host, &name)?;
+    store::remove(host, &name, &adopted.asked)?;
     Ok(adopted)
 }
 
@@ -233,6 +233,7 @@ fn lease(
         gateways: network.gateways().iter().map(|gateway| gateway.ip).collect(),
         ports,
         asked,
+        is_leaving: false,
     };
     pool::make_dir(host, &network.name)
         .and_then(|()| {
@@ -275,9 +276,12 @@ pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), S
     if has_lease {
         link::remove(&attachment.device).map_err(failed("interface of the container"))?;
     }
-    // Until the record is removed: `make` would make the elements again.
-    let _lock = store::lock(host).map_err(failed("state directory"))?;
     if has_lease {
+        // `make` holds the lock too, and makes the elements of no container that is leaving. The connections are dumped
+        // without the lock: starts would wait for a large table.
+        let lock = store::lock(host).map_err(failed("state directory"))?;
+        let leaving = Stored::Bridge(BridgeAttachment { is_leaving: true, ..attachment.clone() });
+        store::write(host, &attachment.id, &leaving, Durability::Unsynced).map_err(failed("state directory"))?;
         match rules::delete(attachment) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {} // the tables were deleted
             deleted => deleted.map_err(failed("nf_tables"))?,
@@ -285,12 +289,14 @@ pub(super) fn detach(host: &Host, attachment: &BridgeAttachment) -> Result<(), S
         if !attachment.ports.is_empty() {
             rules::forget_loopback(attachment).map_err(failed("nf_tables"))?;
         }
+        drop(lock);
         for address in &attachment.addresses {
             conntrack::forget_address(host, address.ip).map_err(failed("tracked connections"))?;
         }
     }
+    let _lock = store::lock(host).map_err(failed("state directory"))?;
     pool::release(host, &attachment.network, attachment.number, &attachment.id)
-        .and_then(|()| store::remove(host, &attachment.id))
+        .and_then(|()| store::remove(host, &attachment.id, &attachment.asked))
         .map_err(failed("state directory"))
 }
 
@@ -452,7 +458,7 @@ fn owner_prefix(host: &Host, network: &BridgeNetwork) -> String {
     format!("executor {installation}, network {}: ", network.name)
 }
 
-/// Returns the containers and warm containers on a network.
+/// Returns the containers and warm containers on a network, without those that are leaving it.
 fn attachments(host: &Host, network: &str) -> io::Result<Vec<BridgeAttachment>> {
     let mut found = Vec::new();
     for (number, name) in pool::leases(host, network)? {
@@ -460,6 +466,7 @@ fn attachments(host: &Host, network: &str) -> io::Result<Vec<BridgeAttachment>> 
         if let Ok(Some(Stored::Bridge(attachment))) = store::read(host, &name)
             && attachment.network == network
             && attachment.number == number
+            && !attachment.is_leaving
         {
             found.push(attachment);
         }

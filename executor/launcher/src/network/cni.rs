@@ -130,7 +130,9 @@ pub(super) fn detach(host: &Host, attachment: &Attachment, patience: Patience) -
     if !troubles.is_empty() {
         return Err(format!("network `{}`: {}", attachment.network.name, troubles.join("; ")));
     }
-    forget(host, id).map_err(|error| system("leftover network data", &error))
+    netns::unpin(host, id)
+        .and_then(|()| store::remove(host, id.as_str(), &attachment.asked))
+        .map_err(|error| system("leftover network data", &error))
 }
 
 /// Ends the plugins of a container, of which only the version was requested when the shim was lost.
@@ -139,12 +141,6 @@ pub(super) fn detach(host: &Host, attachment: &Attachment, patience: Patience) -
 /// Returns the failure of removing their cgroup.
 pub(super) fn remove_leftovers(host: &Host, id: &ContainerId) -> Result<(), String> {
     host.hierarchies.remove(&cgroup(host, id), KILL_PATIENCE).map_err(|error| error.to_string())
-}
-
-/// Removes the data of an attached container.
-fn forget(host: &Host, id: &ContainerId) -> io::Result<()> {
-    netns::unpin(host, id)?;
-    store::remove(host, id.as_str())
 }
 
 /// Returns the cgroup of the plugins that run for a container: next to the containers' cgroups; no id begins with a

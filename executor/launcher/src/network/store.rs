@@ -2,13 +2,19 @@
 //!
 //! They lie next to the containers' directories and not in them: a plugin that fails at a container's end must not keep
 //! the container, and is called again when the container is long gone.
+//!
+//! Next to a record are empty files that name its published ports, ID.PORT-PROTOCOL: whether a port is free is found by
+//! names, without reading every record.
 
-use std::fs::{self, File};
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
 use executor_core::cni::{Addresses, Attachment, Capabilities};
 use executor_core::ident::ContainerId;
+use executor_core::plan::{Protocol, PublishedPort};
 use executor_sys::replace::Replacement;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
@@ -98,7 +104,7 @@ pub(super) fn lock(host: &Host) -> io::Result<File> {
 /// Returns the error of the disk.
 pub(super) fn check_ports(host: &Host, own: &str, asked: &Capabilities) -> io::Result<Result<File, (String, String)>> {
     let lock = lock(host)?;
-    for id in names(host).into_iter().filter(|id| id != own) {
+    for id in publishers(host, asked).into_iter().filter(|id| id != own) {
         // A record that cannot be read is about to be removed.
         let other = read(host, &id).ok().flatten();
         if let Some(port) = other.and_then(|other| asked.published_by_both(other.asked())) {
@@ -108,8 +114,27 @@ pub(super) fn check_ports(host: &Host, own: &str, asked: &Capabilities) -> io::R
     Ok(Ok(lock))
 }
 
+/// Returns the ids of the containers with a file for one of these ports.
+fn publishers(host: &Host, asked: &Capabilities) -> BTreeSet<String> {
+    let endings: Vec<String> = asked.published().map(|port| port_ending(&port)).collect();
+    let publisher = |name: String| endings.iter().find_map(|ending| Some(name.strip_suffix(ending)?.to_owned()));
+    file_names(host).filter_map(publisher).collect()
+}
+
+/// Returns how the names of the files for a port end.
+fn port_ending(port: &PublishedPort) -> String {
+    format!(".{}-{}", port.host_port, port.protocol.name())
+}
+
+fn port_paths(host: &Host, id: &str, asked: &Capabilities) -> Vec<PathBuf> {
+    asked.published().map(|port| dir(host).join(format!("{id}{}", port_ending(&port)))).collect()
+}
+
 /// Writes a record, replacing the previous one.
 pub(super) fn write(host: &Host, id: &str, stored: &Stored, durability: Durability) -> io::Result<()> {
+    for path in port_paths(host, id, stored.asked()) {
+        OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path)?;
+    }
     let path = path(host, id);
     let mut replacement = Replacement::from_path(&path);
     if durability == Durability::Synced {
@@ -126,8 +151,31 @@ pub(super) fn read(host: &Host, id: &str) -> io::Result<Option<Stored>> {
     }
 }
 
-pub(super) fn remove(host: &Host, id: &str) -> io::Result<()> {
-    fs::remove_file(path(host, id))
+/// Removes the record of a container that was attached with these capabilities.
+pub(super) fn remove(host: &Host, id: &str, asked: &Capabilities) -> io::Result<()> {
+    fs::remove_file(path(host, id))?;
+    for path in port_paths(host, id, asked) {
+        files::absent_is_fine(fs::remove_file(path))?;
+    }
+    Ok(())
+}
+
+/// Removes files for ports without a record: the process that made or removed them was killed.
+pub(super) fn sweep(host: &Host) {
+    let Ok(_lock) = lock(host) else { return }; // a file is made before its record
+    let records: BTreeSet<String> = names(host).into_iter().collect();
+    for name in file_names(host) {
+        let is_port = |ending: &str| {
+            let (port, protocol) = ending.split_once('-').unwrap_or_default();
+            port.parse::<u16>().is_ok() && Protocol::from_name(protocol).is_some()
+        };
+        if let Some((id, ending)) = name.rsplit_once('.')
+            && is_port(ending)
+            && !records.contains(id)
+        {
+            let _ = fs::remove_file(dir(host).join(&name)); // the next sweep tries again
+        }
+    }
 }
 
 /// Returns the ids of the containers that have a record.
@@ -137,6 +185,10 @@ pub(super) fn ids(host: &Host) -> Vec<ContainerId> {
 
 /// Returns the ids of the containers, and the names of the warm ones, that have a record.
 pub(super) fn names(host: &Host) -> Vec<String> {
+    file_names(host).filter_map(|name| Some(name.strip_suffix(ENDING)?.to_owned())).collect()
+}
+
+fn file_names(host: &Host) -> impl Iterator<Item = String> {
     let entries = fs::read_dir(dir(host)).into_iter().flatten().flatten();
-    entries.filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(ENDING)?.to_owned())).collect()
+    entries.filter_map(|entry| entry.file_name().into_string().ok())
 }

@@ -145,3 +145,45 @@ fn assert_mended(configuration: &str) {
         world.assert_nothing_left();
     }
 }
+
+/// Whether a port is free does not depend on the records of containers without that port: here one cannot be read.
+#[test]
+fn unrelated_records_are_not_read() {
+    let world = World::start();
+    let records = world.daemon.setup().state_dir().join("networks");
+    world.serve(server("first", &[tcp("", PORT)]));
+    let unreadable = records.join("unreadable.json");
+    let made = std::process::Command::new("mkfifo").arg(&unreadable).status().unwrap();
+    assert!(made.success(), "a reader of it waits for ever");
+    world.serve(server("second", &[tcp("", PORT + 1)]));
+    std::fs::remove_file(unreadable).unwrap();
+    // The control: the record of the container with the port is read.
+    let refused = world.api().run(server("third", &[tcp("", PORT)])).unwrap_err();
+    let why = format!("port {PORT}/tcp of the host is published by container `first`");
+    assert!(refused.message().contains(&why), "{refused:?}");
+    world.delete_all();
+    world.assert_nothing_left();
+}
+
+/// Rules that are made again leave out a container whose rules are being removed.
+#[test]
+fn rules_of_leaving_containers_stay_removed() {
+    let world = World::start();
+    let record = world.daemon.setup().state_dir().join("networks/leaving.json");
+    let address = addresses(&world.api().started(server("leaving", &[tcp("", PORT)]))).0;
+    let mark = |is_leaving: bool| {
+        let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(&record).unwrap()).unwrap();
+        json["is_leaving"] = is_leaving.into();
+        std::fs::write(&record, json.to_string()).unwrap();
+    };
+    for (id, is_leaving) in [("control", false), ("after", true)] {
+        mark(is_leaving);
+        world.network.on_host(&["nft", "flush", "ruleset"]);
+        let other = addresses(&world.api().started(sleeping(id, false))).0;
+        let rules = world.network.on_host(&["nft", "list", "ruleset"]);
+        assert!(rules.contains(&other), "{rules}");
+        assert_eq!(rules.contains(&address), !is_leaving, "{rules}");
+    }
+    world.delete_all();
+    world.assert_nothing_left();
+}
