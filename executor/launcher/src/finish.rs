@@ -162,8 +162,11 @@ impl Remains {
         }
         self.on_network &= leaves_a_network(&container.plan);
         // A client may ask for its ports again once the exit is reported; its address is the network's to give.
-        if !container.plan.connectivity.ports.is_empty() {
-            self.detach(host, &id);
+        if !container.plan.connectivity.ports.is_empty() && self.on_network {
+            let free = |id| network::free_ports(host, &id, self.patience(host));
+            if let Err(why) = id.parse().map_or(Ok(()), free) {
+                log::line(Level::Error, &id, format_args!("its ports are not free yet: {why}"));
+            }
         }
         let finish = now().since(ended_at);
         last();
@@ -244,10 +247,13 @@ impl Remains {
         if !std::mem::take(&mut self.on_network) {
             return;
         }
-        let patience = if self.by == SHIM { Patience::whole(host) } else { Patience::brief(host) };
-        if let Err(why) = id.parse().map_or(Ok(()), |id| network::detach(host, &id, patience)) {
+        if let Err(why) = id.parse().map_or(Ok(()), |id| network::detach(host, &id, self.patience(host))) {
             log::line(Level::Error, id, format_args!("not detached from its network: {why}"));
         }
+    }
+
+    fn patience(&self, host: &Host) -> Patience {
+        if self.by == SHIM { Patience::whole(host) } else { Patience::brief(host) }
     }
 
     fn remove_leftovers(&mut self, host: &Host, id: &str) {

@@ -343,6 +343,17 @@ pub(crate) fn replace_egress(host: &Host, init: BorrowedFd<'_>, plan: &plan::Pla
     limit_egress(init, plan, name, &addresses)
 }
 
+/// Frees the published ports of a container that has ended. [`detach`] does the rest, or is done already.
+///
+/// # Errors
+/// Returns a description of the failure.
+pub(crate) fn free_ports(host: &Host, id: &ContainerId, patience: Patience) -> Result<(), String> {
+    match store::read(host, id.as_str()) {
+        Ok(Some(Stored::Bridge(attachment))) => bridge::leave(host, &attachment),
+        _ => detach(host, id, patience), // only the plugins know what a port needs
+    }
+}
+
 /// Detaches a container from its network, if it is attached or was being attached. After success nothing is left to do;
 /// after an error a later call tries again.
 ///

@@ -33,7 +33,7 @@ pub(super) struct BridgeAttachment {
     pub ports: Vec<PublishedPort>,
     /// Published ports and name servers, as CNI plugins get them.
     pub asked: Capabilities,
-    /// True if the rules of the container are being removed, or have been: they are not made again.
+    /// True if the container has ended and its rules are removed: they are not made again.
     #[serde(default)]
     pub is_leaving: bool,
 }

@@ -1,5 +1,6 @@
 //! Netlink sockets: requests, acknowledgements and dumps, and the encoding of netfilter's messages.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -35,6 +36,31 @@ const NESTED: u16 = 0x8000;
 /// Netfilter's subsystems.
 pub(super) const NETFILTER_SUBSYSTEM_CONNTRACK: u16 = 1;
 pub(super) const NETFILTER_SUBSYSTEM_NFTABLES: u16 = 10;
+
+thread_local! {
+    /// Socket of [`with_host_netfilter`], and the process that made it.
+    static HOST_NETFILTER: RefCell<Option<(u32, NetlinkSocket)>> = const { RefCell::new(None) };
+}
+
+/// Calls `act` with a socket for nf_tables in the network namespace of this process, which is held until the process
+/// exits: closing one waits, for up to 25 ms, until the kernel has freed what was deleted.
+///
+/// # Errors
+/// Returns the error of `act`, or an error if the kernel has no netfilter.
+pub(super) fn with_host_netfilter<T>(act: impl FnOnce(&NetlinkSocket) -> io::Result<T>) -> io::Result<T> {
+    HOST_NETFILTER.with_borrow_mut(|held| {
+        let own = std::process::id(); // a child must not read the answers of its parent
+        let (_, socket) = match held.take() {
+            Some((pid, socket)) if pid == own => held.insert((pid, socket)),
+            _ => held.insert((own, NetlinkSocket::netfilter()?)),
+        };
+        let acted = act(socket);
+        if acted.is_err() {
+            *held = None; // further errors may be unread
+        }
+        acted
+    })
+}
 
 /// A netlink socket, which belongs to the network namespace in which it was made.
 #[derive(Debug)]
@@ -98,6 +124,21 @@ impl NetlinkSocket {
             }
         }
         Ok(())
+    }
+
+    /// Sends a request with one answer and returns the body of the answer.
+    ///
+    /// # Errors
+    /// Returns the error of the kernel.
+    pub(super) fn get(&self, request: &[u8]) -> io::Result<Vec<u8>> {
+        self.send(request)?;
+        let received = self.receive()?;
+        let answers = split(&received)?;
+        let answer = answers.first().ok_or(io::ErrorKind::InvalidData)?;
+        match answer.kind {
+            ERROR => Err(io::Error::from_raw_os_error(error_of(answer.body)?)),
+            _ => Ok(answer.body.to_vec()),
+        }
     }
 
     /// Sends a request and returns the bodies of all parts of the answer.

@@ -27,6 +27,7 @@ const NEW_RULE: u16 = 6;
 const DELETE_RULE: u16 = 8;
 const NEW_SET: u16 = 9;
 const NEW_ELEMENT: u16 = 12;
+const GET_ELEMENT: u16 = 13;
 const DELETE_ELEMENT: u16 = 14;
 
 /// Family of a table.
@@ -161,10 +162,12 @@ impl Batch {
         self.push(NEW_CHAIN, CREATE, body);
     }
 
-    /// Deletes a chain with its rules.
+    /// Deletes a chain with its rules, if it exists.
     pub(super) fn delete_chain(&mut self, chain: &str) {
+        let body = [text(1, &self.table), text(3, chain)].concat();
+        self.push(NEW_CHAIN, CREATE, body.clone()); // deleting what does not exist is an error
         self.delete_rules(chain);
-        self.push(DELETE_CHAIN, 0, [text(1, &self.table), text(3, chain)].concat());
+        self.push(DELETE_CHAIN, 0, body);
     }
 
     /// Deletes all rules of a chain.
@@ -182,17 +185,33 @@ impl Batch {
     /// Makes a set of the fields, or a map to values of these fields.
     pub(super) fn make_set(&mut self, name: &str, fields: &[Field], values: Option<&[Field]>) {
         const MAP: u32 = 8;
+        self.make_any_set(name, fields, values, (if values.is_some() { MAP } else { 0 }, None));
+    }
+
+    /// Makes a set of the fields to which rules add elements, up to this number.
+    pub(super) fn make_dynamic_set(&mut self, name: &str, fields: &[Field], elements: u32) {
+        const DYNAMIC: u32 = 0x20;
+        self.make_any_set(name, fields, None, (DYNAMIC, Some(elements)));
+    }
+
+    fn make_any_set(
+        &mut self,
+        name: &str,
+        fields: &[Field],
+        values: Option<&[Field]>,
+        (flags, elements): (u32, Option<u32>),
+    ) {
         const TYPE_BITS: u32 = 6;
         self.sets += 1;
         let bytes = |fields: &[Field]| fields.iter().map(|field| field.registers() * 4).sum();
         // The kernel does not use types, but `nft` prints them, and loads what it has printed.
         let datatype = |fields: &[Field]| fields.iter().fold(0, |all, field| all << TYPE_BITS | field.datatype());
-        let flags = if values.is_some() { MAP } else { 0 };
         let mut body = vec![text(1, &self.table), text(2, name), number_be(3, flags)];
         body.extend([number_be(4, datatype(fields)), number_be(5, bytes(fields))]);
         if let Some(values) = values {
             body.extend([number_be(6, datatype(values)), number_be(7, bytes(values))]);
         }
+        body.extend(elements.map(|elements| nested(9, &[number_be(1, elements)])));
         body.push(number_be(10, self.sets));
         self.push(NEW_SET, CREATE, body.concat());
     }
@@ -241,6 +260,23 @@ impl Batch {
         }
         batch.extend(netfilter_message(END, 0, (0, 0, SUBSYSTEM), &[]));
         batch
+    }
+}
+
+/// Returns true if a set has this element.
+///
+/// # Errors
+/// Returns the error of the kernel, but false if there is no such table or set.
+pub(super) fn has_element(
+    socket: &NetlinkSocket,
+    (family, table): (Family, &str),
+    set: &str,
+    key: &[u8],
+) -> io::Result<bool> {
+    let body = Batch::new(family, table).element(set, key, None);
+    match socket.get(&netfilter_message(SUBSYSTEM << 8 | GET_ELEMENT, 0, (1, family as u8, 0), &body)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        found => found.map(|_| true),
     }
 }
 

@@ -154,6 +154,11 @@ pub(super) fn read(host: &Host, id: &str) -> io::Result<Option<Stored>> {
 /// Removes the record of a container that was attached with these capabilities.
 pub(super) fn remove(host: &Host, id: &str, asked: &Capabilities) -> io::Result<()> {
     fs::remove_file(path(host, id))?;
+    free_ports(host, id, asked)
+}
+
+/// Removes the files that name the published ports of a container.
+pub(super) fn free_ports(host: &Host, id: &str, asked: &Capabilities) -> io::Result<()> {
     for path in port_paths(host, id, asked) {
         files::absent_is_fine(fs::remove_file(path))?;
     }

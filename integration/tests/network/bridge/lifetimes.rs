@@ -219,7 +219,7 @@ fn starts_killed_at_random_leave_nothing() {
         world.api().delete(&id, true).unwrap();
     }
     assert!(world.daemon.terminate().success(), "so that no warm container waits");
-    assert_eq!(world.network.bridge_leftovers(world.daemon.setup()), Vec::<String>::new());
+    world.assert_nothing_left();
     world.daemon.start_again();
     for at in [0, count - 1] {
         world.api().started(request(at));

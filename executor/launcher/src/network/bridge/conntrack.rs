@@ -33,22 +33,24 @@ const UDP: u8 = 17;
 /// Attempts if the table changes while it is read.
 const ATTEMPTS: u32 = 5;
 
-/// Deletes the entries of connections from or to a container's address.
+/// Deletes the entries of UDP flows that a container's address has opened, or that were opened to it. The kernel walks
+/// through its whole table for each of the two, which takes milliseconds.
 ///
 /// # Errors
 /// Returns the error of the kernel.
-pub(super) fn forget_address(host: &Host, ip: IpAddr) -> io::Result<()> {
-    if is_empty(host) {
-        return Ok(());
-    }
+pub(super) fn forget_address(ip: IpAddr, opened: (bool, bool)) -> io::Result<()> {
     let (family, octets, source) = match ip {
         IpAddr::V4(ip) => (IPV4, ip.octets().to_vec(), 1),
         IpAddr::V6(ip) => (IPV6, ip.octets().to_vec(), 3),
     };
-    let addresses = nested(ADDRESSES, &[attribute(source, &octets)]);
-    // The container answers: it is the source of the reply.
-    for (tuple, original, reply) in [(ORIGINAL, BY_SOURCE, 0), (REPLY, 0, BY_SOURCE)] {
-        forget(family, &[nested(tuple, std::slice::from_ref(&addresses)), filter(original, reply)].concat())?;
+    let to_match = [nested(ADDRESSES, &[attribute(source, &octets)]), nested(PROTOCOL, &[attribute(1, &[UDP])])];
+    let by = BY_SOURCE | BY_PROTOCOL;
+    if opened.0 {
+        forget(family, &[nested(ORIGINAL, &to_match), filter(by, 0)].concat())?;
+    }
+    if opened.1 {
+        // The container answers: it is the source of the reply.
+        forget(family, &[nested(REPLY, &to_match), filter(0, by)].concat())?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! inet     prerouting, output   published ports are translated to the container's address and port
 //!          postrouting          masquerade of what leaves the network, and of connections that return to it
 //!          forward              from outside only to published ports
+//!          postrouting          addresses with UDP flows are noted in sets
 //!          input                what claims to come from a translated connection of ::1 and does not, is dropped
 //! bridge   prerouting           a port sends only with its own hardware and IP addresses, and advertises no route
 //! netdev   ingress of a port    answers to connections from the host's ::1 go to its loopback interface
@@ -21,9 +22,10 @@ use executor_core::plan::{Protocol, PublishedPort};
 
 use super::device_prefix;
 use crate::network::attachment::BridgeAttachment;
-use crate::network::netlink::NetlinkSocket;
+use crate::network::netlink::with_host_netfilter;
 use crate::network::nft::{
-    Batch, Chain, ChainKind, ChainPolicy, ESTABLISHED, Family, Field, Hook, IPV4, IPV6, Matching, RELATED, Side, Step,
+    self, Batch, Chain, ChainKind, ChainPolicy, ESTABLISHED, Family, Field, Hook, IPV4, IPV6, Matching, RELATED, Side,
+    Step,
 };
 
 const ARP: u16 = 0x0806;
@@ -46,6 +48,8 @@ const LOOPBACK6: (Ipv6Addr, u8) = (Ipv6Addr::LOCALHOST, 128);
 const FIRST: i32 = -300;
 const TRANSLATE_DESTINATION: i32 = -100;
 const TRANSLATE_SOURCE: i32 = 100;
+const BEFORE_TRANSLATION: i32 = 50;
+const UDP: u8 = 17;
 
 /// Maps from ports to containers: on all addresses, and on one address; and sets of what ports of the bridge may send.
 const PORTS4: &str = "ports4";
@@ -57,6 +61,11 @@ const CONTAINERS: &str = "containers";
 const HARDWARE: &str = "hardware";
 const OWN4: &str = "own4";
 const OWN6: &str = "own6";
+/// Sets of the addresses of containers that have opened UDP flows, and of those that have received UDP packets.
+const UDP_FROM4: &str = "udp_from4";
+const UDP_FROM6: &str = "udp_from6";
+const UDP_TO4: &str = "udp_to4";
+const UDP_TO6: &str = "udp_to6";
 const BY_PORT: &[Field] = &[Field::TransportProtocol, Field::DestinationPort];
 const TO4: &[Field] = &[Field::Ipv4Destination, Field::DestinationPort];
 const TO6: &[Field] = &[Field::Ipv6Destination, Field::DestinationPort];
@@ -80,7 +89,7 @@ pub(super) fn replace(network: &BridgeNetwork, containers: &[BridgeAttachment]) 
     for container in containers {
         add_elements(container, &mut batch);
     }
-    batch.commit(&NetlinkSocket::netfilter()?)
+    with_host_netfilter(|socket| batch.commit(socket))
 }
 
 /// Deletes the tables of a network.
@@ -93,7 +102,7 @@ pub(super) fn remove(interface: &str) -> io::Result<()> {
         batch.switch_to(family);
         batch.delete_table();
     }
-    batch.commit(&NetlinkSocket::netfilter()?)
+    with_host_netfilter(|socket| batch.commit(socket))
 }
 
 /// Adds the elements of a container, whose interface need not exist yet.
@@ -103,10 +112,10 @@ pub(super) fn remove(interface: &str) -> io::Result<()> {
 pub(super) fn add(container: &BridgeAttachment) -> io::Result<()> {
     let mut batch = Batch::new(Family::Inet, &container.interface);
     add_elements(container, &mut batch);
-    batch.commit(&NetlinkSocket::netfilter()?)
+    with_host_netfilter(|socket| batch.commit(socket))
 }
 
-/// Deletes the elements of a container.
+/// Deletes the elements of a container, and the chain of [`answer_loopback`].
 ///
 /// # Errors
 /// Returns `NotFound` if the tables of the network do not exist.
@@ -116,7 +125,48 @@ pub(super) fn delete(container: &BridgeAttachment) -> io::Result<()> {
         batch.switch_to(family);
         batch.delete_element(set, &key, value.as_deref());
     }
-    batch.commit(&NetlinkSocket::netfilter()?)
+    if !container.ports.is_empty() {
+        batch.switch_to(Family::Netdev);
+        batch.make_table();
+        batch.delete_chain(&container.device);
+    }
+    with_host_netfilter(|socket| batch.commit(socket))
+}
+
+/// Returns whether the container of an address has opened UDP flows, and whether it has received UDP packets, since
+/// [`forget_udp`].
+///
+/// # Errors
+/// Returns the error of the kernel.
+pub(super) fn has_udp(interface: &str, address: IpAddr) -> io::Result<(bool, bool)> {
+    let (from, to, key) = udp_sets(address);
+    with_host_netfilter(|socket| {
+        let has = |set| nft::has_element(socket, (Family::Inet, interface), set, &key);
+        Ok((has(from)?, has(to)?))
+    })
+}
+
+/// Deletes the elements that [`has_udp`] reports.
+///
+/// # Errors
+/// Returns the error of the kernel.
+pub(super) fn forget_udp(interface: &str, address: IpAddr) -> io::Result<()> {
+    let (from, to, key) = udp_sets(address);
+    let mut batch = Batch::new(Family::Inet, interface);
+    batch.delete_element(from, &key, None);
+    batch.delete_element(to, &key, None);
+    match with_host_netfilter(|socket| batch.commit(socket)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()), // the tables were deleted
+        deleted => deleted,
+    }
+}
+
+/// Returns the sets of flows from and to an address, and the key of the address in them.
+fn udp_sets(address: IpAddr) -> (&'static str, &'static str, Vec<u8>) {
+    match address {
+        IpAddr::V4(ip) => (UDP_FROM4, UDP_TO4, ip.octets().to_vec()),
+        IpAddr::V6(ip) => (UDP_FROM6, UDP_TO6, ip.octets().to_vec()),
+    }
 }
 
 fn add_elements(container: &BridgeAttachment, batch: &mut Batch) {
@@ -150,20 +200,7 @@ pub(super) fn answer_loopback(container: &BridgeAttachment, alias: Ipv6Addr) -> 
         let matching = [from_own, to_alias].concat();
         batch.add_rule(name, &[&matching[..], &[Step::AddressFrameToLoopback, Step::MoveTo(LOOPBACK)]].concat());
     }
-    batch.commit(&NetlinkSocket::netfilter()?)
-}
-
-/// Deletes the chain of [`answer_loopback`], if it exists.
-///
-/// # Errors
-/// Returns the error of the kernel.
-pub(super) fn forget_loopback(container: &BridgeAttachment) -> io::Result<()> {
-    let mut batch = Batch::new(Family::Netdev, &container.interface);
-    batch.delete_chain(&container.device);
-    match batch.commit(&NetlinkSocket::netfilter()?) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        deleted => deleted,
-    }
+    with_host_netfilter(|socket| batch.commit(socket))
 }
 
 fn make_inet(network: &BridgeNetwork, batch: &mut Batch) {
@@ -174,9 +211,18 @@ fn make_inet(network: &BridgeNetwork, batch: &mut Batch) {
     batch.make_set(PORTS6, BY_PORT, Some(TO6));
     batch.make_set(ADDRESS_PORTS4, BY_ADDRESS4, Some(TO4));
     batch.make_set(ADDRESS_PORTS6, BY_ADDRESS6, Some(TO6));
+    for (set, field) in [
+        (UDP_FROM4, Field::Ipv4Source),
+        (UDP_FROM6, Field::Ipv6Source),
+        (UDP_TO4, Field::Ipv4Destination),
+        (UDP_TO6, Field::Ipv6Destination),
+    ] {
+        batch.make_dynamic_set(set, &[field], network.capacity());
+    }
     for (name, hook, kind) in [
         ("prerouting", Hook::Prerouting, ChainKind::Nat(TRANSLATE_DESTINATION)),
         ("output", Hook::Output, ChainKind::Nat(TRANSLATE_DESTINATION)),
+        ("flows", Hook::Postrouting, ChainKind::Filter(BEFORE_TRANSLATION)),
         ("postrouting", Hook::Postrouting, ChainKind::Nat(TRANSLATE_SOURCE)),
         ("forward", Hook::Forward, ChainKind::Filter(0)),
         ("input", Hook::Input, ChainKind::Filter(0)),
@@ -212,6 +258,19 @@ fn make_inet(network: &BridgeNetwork, batch: &mut Batch) {
     for pool in network.pools() {
         let family = if pool.addr().is_ipv4() { IPV4 } else { IPV6 };
         let from_pool = from(pool.network(), pool.prefix_len());
+        let (from_set, to_set, source, destination) = if pool.addr().is_ipv4() {
+            (UDP_FROM4, UDP_TO4, Field::Ipv4Source, Field::Ipv4Destination)
+        } else {
+            (UDP_FROM6, UDP_TO6, Field::Ipv6Source, Field::Ipv6Destination)
+        };
+        let mut note = |steps: &[Step]| {
+            batch.add_rule("flows", &[&[Step::Family(family), Step::Transport(UDP)], steps].concat());
+        };
+        note(&[to_bridge(), to(pool.network(), pool.prefix_len()), Step::Add(destination, to_set)]);
+        for gateway in network.gateways().iter().filter(|gateway| gateway.ip.is_ipv4() == pool.addr().is_ipv4()) {
+            note(&[from(gateway.ip, if gateway.ip.is_ipv4() { 32 } else { 128 }), Step::Accept]);
+        }
+        note(&[from_pool.clone(), Step::Add(source, from_set)]);
         let returning = [Step::Family(family), to_bridge(), from_pool.clone(), Step::IsDestinationTranslated];
         batch.add_rule("postrouting", &[&returning[..], &[Step::Masquerade]].concat());
         let leaving = Step::OutputName(bridge.clone(), Matching::Other);

@@ -112,6 +112,8 @@ pub(in crate::network) enum Step {
     IsDestinationLocal,
     /// Matches if the fields are an element of the set, or if they are not.
     Lookup(&'static [Field], &'static str, Matching),
+    /// Adds the field to the set.
+    Add(Field, &'static str),
     /// Translates the destination to the address and port that the map has for the fields; matches if it has any.
     TranslateDestination(u8, &'static [Field], &'static str),
     /// Translates the source to an address of the outgoing interface.
@@ -272,6 +274,9 @@ pub(super) fn expressions(step: &Step) -> Vec<Vec<u8>> {
             let inverted = number_be(5, u32::from(*matching == Matching::Other));
             steps.push(expression("lookup", &[text(1, set), number_be(2, FIELDS), inverted]));
             steps
+        }
+        Step::Add(field, set) => {
+            vec![field.load(FIELDS), expression("dynset", &[text(1, set), number_be(3, 0), number_be(4, FIELDS)])]
         }
         Step::TranslateDestination(family, fields, map) => {
             let address = if *family == IPV4 { 1 } else { 4 };
