@@ -240,7 +240,7 @@ pub(crate) fn forget_warm(host: &Host, name: &str) {
     let record = warm_record(name);
     let detached = match store::read(host, &record) {
         Ok(Some(Stored::Bridge(attachment))) => bridge::detach(host, &attachment),
-        Ok(None) => Ok(()),
+        Ok(None) => store::remove_partial(host, &record).map_err(|error| error.to_string()),
         // A warm container has no published ports.
         Ok(Some(Stored::Cni(_))) | Err(_) => {
             store::remove(host, &record, &Capabilities::default()).map_err(|error| error.to_string())
@@ -364,7 +364,9 @@ pub(crate) fn detach(host: &Host, id: &ContainerId, patience: Patience) -> Resul
     match store::read(host, id.as_str()) {
         Ok(Some(Stored::Bridge(attachment))) => bridge::detach(host, &attachment),
         Ok(Some(Stored::Cni(attachment))) => cni::detach(host, &attachment, patience),
-        Ok(None) => cni::remove_leftovers(host, id),
+        Ok(None) => store::remove_partial(host, id.as_str())
+            .map_err(|error| system("leftover network data", &error))
+            .and_then(|()| cni::remove_leftovers(host, id)),
         // The file is incomplete after a power failure: nothing of it survives, and no plugin was called.
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
             log::line(Level::Error, id.as_str(), format_args!("the record of its network is damaged: {error}"));
@@ -385,7 +387,7 @@ pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
             log::line(Level::Error, id.as_str(), format_args!("not detached from its network: {why}"));
         }
     }
-    store::sweep(host);
+    store::sweep(host, living);
     bridge::sweep(host);
 }
 

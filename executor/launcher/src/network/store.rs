@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use executor_core::cni::{Addresses, Attachment, Capabilities};
 use executor_core::ident::ContainerId;
 use executor_core::plan::{Protocol, PublishedPort};
-use executor_sys::replace::Replacement;
+use executor_sys::replace::{PARTIAL, Replacement};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -154,7 +154,13 @@ pub(super) fn read(host: &Host, id: &str) -> io::Result<Option<Stored>> {
 /// Removes the record of a container that was attached with these capabilities.
 pub(super) fn remove(host: &Host, id: &str, asked: &Capabilities) -> io::Result<()> {
     fs::remove_file(path(host, id))?;
+    remove_partial(host, id)?;
     free_ports(host, id, asked)
+}
+
+/// Removes what a killed process has left of a record that it was writing.
+pub(super) fn remove_partial(host: &Host, id: &str) -> io::Result<()> {
+    files::absent_is_fine(fs::remove_file(dir(host).join(format!("{id}{ENDING}{PARTIAL}"))))
 }
 
 /// Removes the files that name the published ports of a container.
@@ -165,8 +171,9 @@ pub(super) fn free_ports(host: &Host, id: &str, asked: &Capabilities) -> io::Res
     Ok(())
 }
 
-/// Removes files for ports without a record: the process that made or removed them was killed.
-pub(super) fn sweep(host: &Host) {
+/// Removes files without a record, of ports and of partly written records: the process that made or removed them was
+/// killed. The containers `living` have a process that may be writing.
+pub(super) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
     let Ok(_lock) = lock(host) else { return }; // a file is made before its record
     let records: BTreeSet<String> = names(host).into_iter().collect();
     for name in file_names(host) {
@@ -174,6 +181,12 @@ pub(super) fn sweep(host: &Host) {
             let (port, protocol) = ending.split_once('-').unwrap_or_default();
             port.parse::<u16>().is_ok() && Protocol::from_name(protocol).is_some()
         };
+        let partial = name.strip_suffix(PARTIAL).and_then(|name| name.strip_suffix(ENDING));
+        if let Some(id) = partial
+            && !living.iter().any(|living| living.as_str() == id)
+        {
+            let _ = remove_partial(host, id); // the next sweep tries again
+        }
         if let Some((id, ending)) = name.rsplit_once('.')
             && is_port(ending)
             && !records.contains(id)
