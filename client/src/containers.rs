@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use executor_proto::v1::{
-    Container, DeleteRequest, GetRequest, GetSecretsRequest, GetSecretsResponse, InfoRequest, InfoResponse,
-    ListNetworksRequest, ListNetworksResponse, ListRequest, PauseRequest, ResumeRequest, SignalRequest, State,
-    StopRequest, UpdateEgressRequest, UpdateFilesRequest, UpdateFilesResponse, UpdateLimitsRequest, WaitRequest,
+    CheckNetworkRequest, CheckNetworkResponse, Container, DeleteRequest, GetRequest, GetSecretsRequest,
+    GetSecretsResponse, InfoRequest, InfoResponse, ListNetworksRequest, ListNetworksResponse, ListRequest,
+    PauseRequest, ResumeRequest, SignalRequest, State, StopRequest, UpdateEgressRequest, UpdateFilesRequest,
+    UpdateFilesResponse, UpdateLimitsRequest, WaitRequest,
 };
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Request, Status};
@@ -271,6 +272,19 @@ impl Client {
         self.retry(is_lost, |mut rpc| {
             let request = ListNetworksRequest { names: names.to_vec() };
             async move { rpc.list_networks(request).await }
+        })
+        .await
+    }
+
+    /// Lets the plugins of a CNI network check that its containers are still connected.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`] if there is no such network, [`Code::FailedPrecondition`] if the network is built in,
+    /// [`Code::ResourceExhausted`] if the caller's previous check is running.
+    pub async fn check_network(&self, name: &str) -> Result<CheckNetworkResponse, Error> {
+        self.retry(is_lost, |mut rpc| {
+            let request = CheckNetworkRequest { name: name.to_owned() };
+            async move { rpc.check_network(request).await }
         })
         .await
     }

@@ -180,14 +180,19 @@ fn mount_table(pid: &str) -> BTreeSet<String> {
     table.lines().filter_map(facts).collect()
 }
 
-/// Files and directories below the two directories, except those of the ledger, the daemon's logs and those of warm
-/// containers, which change at any time.
+/// Files and directories below the two directories, except those of the ledger, the daemon's logs, kept answers of CNI
+/// plugins, and those of warm containers, which change at any time.
 pub fn files(run_dir: &Path, state_dir: &Path) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for dir in [run_dir, state_dir] {
         everything(dir, &mut found);
     }
-    let others = [state_dir.join("ledger"), warm_pool::directory(run_dir), warm_pool::directory(state_dir)];
+    let others = [
+        state_dir.join("ledger"),
+        run_dir.join("cni/versions"),
+        warm_pool::directory(run_dir),
+        warm_pool::directory(state_dir),
+    ];
     found.retain(|path| !others.iter().any(|other| path.starts_with(other)) && !warm_pool::is_place_of(path));
     found
 }

@@ -190,7 +190,12 @@ impl Network {
 
     /// Returns the configuration of [`Self::setup`] with a plugin timeout of `seconds`.
     pub fn patient_for(&self, seconds: u32, policy: &str) -> Setup {
-        let config = format!("[policy]\n{}{policy}\n[launcher]\ncni_plugin_seconds = {seconds}\n", self.policy());
+        self.configured(policy, &format!("cni_plugin_seconds = {seconds}"))
+    }
+
+    /// Returns a configuration with these keys in its sections `[policy]` and `[launcher]`.
+    pub fn configured(&self, policy: &str, launcher: &str) -> Setup {
+        let config = format!("[policy]\n{}{policy}\n[launcher]\n{launcher}\n", self.policy());
         Setup::default().config(&config).network(&self.namespace())
     }
 
@@ -258,8 +263,7 @@ impl Network {
             });
             left.extend(chains.map(str::to_owned));
         }
-        let links = self.on_host(&["ip", "-o", "link", "show", "type", "veth"]);
-        left.extend(links.lines().filter(|link| !link.contains("out0")).map(str::to_owned));
+        left.extend(self.veth_links());
         for network in files(self.dir.path().join("ipam")) {
             let addresses = files(network)
                 .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("10.")));
@@ -271,6 +275,13 @@ impl Network {
         left
     }
 
+    /// Lists the veth links of containers. Warnings about namespaces of other hosts are left out.
+    fn veth_links(&self) -> Vec<String> {
+        let links = self.on_host(&["ip", "-o", "link", "show", "type", "veth"]);
+        let is_link = |line: &&str| line.starts_with(|first: char| first.is_ascii_digit()) && !line.contains("out0");
+        links.lines().filter(is_link).map(str::to_owned).collect()
+    }
+
     /// Lists objects of containers on built-in networks that are left: ports of bridges, elements and chains of
     /// nf_tables, leases and records. Empty if nothing is left.
     pub fn bridge_leftovers(&self, daemon: &Setup) -> Vec<String> {
@@ -279,8 +290,7 @@ impl Network {
 
     /// Lists objects as [`Self::bridge_leftovers`] does, of the node with these directories.
     pub fn bridge_objects(&self, run_dir: &Path, state_dir: &Path) -> Vec<String> {
-        let links = self.on_host(&["ip", "-o", "link", "show", "type", "veth"]);
-        let mut left: Vec<String> = links.lines().filter(|link| !link.contains("out0")).map(str::to_owned).collect();
+        let mut left = self.veth_links();
         let tables = self.on_host(&["nft", "list", "ruleset"]);
         let of_containers = |line: &&str| line.contains("elements = ") || line.contains("hook ingress");
         left.extend(tables.lines().filter(of_containers).map(str::to_owned));

@@ -8,6 +8,7 @@ use executor_cli_kit::text::plain;
 use executor_cli_kit::view::json::to_document;
 use executor_client::Error;
 use executor_client::v1::NodeNetwork;
+use executor_client::v1::network_check::Outcome;
 
 use crate::batch;
 use crate::view::{json, networks as view};
@@ -22,6 +23,18 @@ pub(crate) enum NetworkCommand {
     Ls(LsArgs),
     /// Show all details of networks, with their containers and warnings
     Inspect(NetworkNamesArg),
+    /// Let the plugins of a CNI network check that its containers are still connected
+    ///
+    /// Lists each container as connected, broken, with the plugin's message, or skipped, with the reason. The exit status
+    /// is 1 if a container is broken or was not checked for lack of time. Built-in networks have no plugins.
+    Check(NetworkNameArg),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NetworkNameArg {
+    /// Name of the network
+    #[arg(value_name = "NAME")]
+    name: String,
 }
 
 #[derive(Debug, Args)]
@@ -42,6 +55,7 @@ pub(super) async fn network(session: &Session, command: NetworkCommand) -> Resul
     match command {
         NetworkCommand::Ls(args) => ls(session, &args).await,
         NetworkCommand::Inspect(args) => inspect(session, &args.names).await,
+        NetworkCommand::Check(args) => check(session, &args.name).await,
     }
 }
 
@@ -77,6 +91,14 @@ async fn inspect(session: &Session, names: &[String]) -> Result<u8, Failure> {
         session.output.text(to_document(&documents)).await;
     }
     batch::successes(session, all.into_iter().map(|(_, found)| found).collect()).map(|_| 0)
+}
+
+async fn check(session: &Session, name: &str) -> Result<u8, Failure> {
+    let doing = format!("network check {}", plain(name));
+    let checked = session.client.check_network(name).await.doing(&doing)?;
+    session.print(&json::NetworkChecks::from(&checked), || view::checks(&checked, session.style)).await;
+    let is_broken = checked.checks.iter().any(|check| check.outcome() == Outcome::Broken);
+    Ok(u8::from(is_broken || checked.unchecked > 0))
 }
 
 /// Returns the network of this name.

@@ -41,7 +41,7 @@ pub(crate) use cell::{Drain, Health, Quarantine, Released, Reservation};
 pub(crate) use container::{Container, Rotated};
 pub(crate) use ending::Ending;
 pub(crate) use info::Info;
-pub(crate) use networks::{Egress, NodeNetwork, TriedNetwork};
+pub(crate) use networks::{Egress, NetworkChecks, NodeNetwork, TriedNetwork};
 pub(crate) use outputs::{Archived, Copied, Cp};
 pub(crate) use pods::PodDocument;
 pub(crate) use secrets::Secrets;

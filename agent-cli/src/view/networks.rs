@@ -1,9 +1,12 @@
-//! Networks: the table of `network ls`, and `network inspect`.
+//! Networks: the table of `network ls`, `network inspect`, and the table of `network check`.
 
 use executor_cli_kit::network::leads_to;
 use executor_cli_kit::view::style::{Role, Style};
 use executor_cli_kit::view::table::Table;
-use executor_client::v1::{NetworkContainer, NodeNetwork};
+use executor_client::v1::network_check::Outcome;
+use executor_client::v1::{CheckNetworkResponse, NetworkContainer, NodeNetwork};
+
+use crate::view::human::word;
 
 /// Placeholder for an empty value.
 const NOTHING: &str = "-";
@@ -57,6 +60,25 @@ pub(crate) fn inspect(network: &NodeNetwork, style: Style) -> String {
         table.pair("container", format!("and {left_out} more"));
     }
     table.render(style)
+}
+
+/// Formats `network check`.
+pub(crate) fn checks(checked: &CheckNetworkResponse, style: Style) -> String {
+    let mut table = Table::with_heading(0, &["CONTAINER", "NETWORK", "MESSAGE"]);
+    for check in &checked.checks {
+        let role = match check.outcome() {
+            Outcome::Connected => Role::Good,
+            Outcome::Broken => Role::Bad,
+            Outcome::Skipped | Outcome::Unspecified => Role::Faint,
+        };
+        let outcome = word(check.outcome().as_str_name(), "OUTCOME_");
+        table.row([(check.id.clone(), Role::Plain), (outcome, role), (check.message.clone(), Role::Plain)]);
+    }
+    let mut text = table.render(style);
+    if checked.unchecked > 0 {
+        text.push_str(&format!("{} more containers were not checked\n", checked.unchecked));
+    }
+    text
 }
 
 /// Formats a container: its id, addresses and published ports.

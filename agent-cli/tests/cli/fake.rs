@@ -68,6 +68,8 @@ pub(crate) struct State {
     pub(crate) networks: Vec<NodeNetwork>,
     /// Warnings of ListNetworks.
     pub(crate) network_warnings: Vec<String>,
+    /// Answers of CheckNetwork by the network's name.
+    pub(crate) network_checks: BTreeMap<String, CheckNetworkResponse>,
 }
 
 pub(crate) struct Shared {

@@ -1,6 +1,7 @@
-//! `network ls` and `network inspect`.
+//! `network ls`, `network inspect` and `network check`.
 
-use executor_proto::v1::{NetworkContainer, NodeNetwork, PortMapping};
+use executor_proto::v1::network_check::Outcome;
+use executor_proto::v1::{CheckNetworkResponse, NetworkCheck, NetworkContainer, NodeNetwork, PortMapping};
 
 use crate::fake::Fake;
 use crate::program::run;
@@ -106,4 +107,36 @@ fn network_inspect_unknown_name_fails() {
     assert!(json[1]["error"].as_str().unwrap().contains("no network nope"), "{json}");
     let several = run(&fake, &["network", "inspect", "nope", "bridge", "neither"]);
     assert!(several.out().contains("ex-bridge") && several.err().contains("no network neither"), "{}", several.err());
+}
+
+#[test]
+fn network_check_reports_broken_containers() {
+    let fake = Fake::start();
+    let check = |id: &str, outcome: Outcome, message: &str| NetworkCheck {
+        id: id.into(),
+        outcome: outcome.into(),
+        message: message.into(),
+    };
+    let connected = vec![check("a", Outcome::Connected, ""), check("b", Outcome::Skipped, "CNI 0.3.1 has no CHECK")];
+    let broken = vec![check("c", Outcome::Broken, "plugin `bridge`, CHECK: no address\u{1b}")];
+    for (name, checks, unchecked) in [("fine", connected.clone(), 0), ("bad", broken, 0), ("large", connected, 7)] {
+        let answer = CheckNetworkResponse { checks, unchecked };
+        fake.shared.state().network_checks.insert(name.into(), answer);
+    }
+    let fine = run(&fake, &["network", "check", "fine"]);
+    assert_eq!(fine.status, Some(0));
+    let rows: Vec<Vec<String>> =
+        fine.out().lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect();
+    assert_eq!(rows[0], ["CONTAINER", "NETWORK", "MESSAGE"]);
+    assert_eq!(rows[1], ["a", "connected"]);
+    assert_eq!(rows[2][..3], ["b", "skipped", "CNI"]);
+    let bad = run(&fake, &["network", "check", "bad"]);
+    assert_eq!(bad.status, Some(1));
+    assert!(bad.out().contains("broken") && bad.out().contains("no address\\u{1b}"), "{}", bad.out());
+    let large = run(&fake, &["network", "check", "large", "--json"]);
+    assert_eq!((large.status, &large.json()["unchecked"]), (Some(1), &7.into()));
+    assert_eq!(large.json()["checks"][0]["outcome"], "connected");
+    let missing = run(&fake, &["network", "check", "nope"]);
+    assert_eq!(missing.status, Some(125));
+    assert!(missing.err().contains("network check nope"), "{}", missing.err());
 }

@@ -4,7 +4,7 @@
 //! The input is the bytes of a configuration file and of a plugin's result; the output is a [`CniNetwork`], the JSON for a
 //! plugin's standard input, [`Addresses`], and errors in the plugin's own words. The rules are those of the CNI
 //! specification, versions 0.3.1 to 1.1.0. Configuration and plugins belong to the operator, but the size of both is
-//! limited. CHECK, STATUS and GC are not implemented, because nothing in a container's lifecycle needs them.
+//! limited. STATUS is not implemented, because nothing in a container's lifecycle needs it.
 
 mod answer;
 mod attachment;
@@ -12,9 +12,9 @@ mod config;
 mod plugin_input;
 
 pub use answer::{Address, Addresses, Dns, PluginFailure, plugin_failure, supported_versions};
-pub use attachment::{Attachment, INTERFACE, container_id};
+pub use attachment::{Attachment, INTERFACE, Progress, container_id};
 pub use config::{BadConfig, CONFIG_MAX, CniNetwork, PLUGINS_MAX, Plugin, is_config_name, is_name};
-pub use plugin_input::{Capabilities, Verb, stdin};
+pub use plugin_input::{Capabilities, Verb, gc_stdin, stdin};
 
 use serde::{Deserialize, Serialize};
 

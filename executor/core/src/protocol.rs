@@ -17,8 +17,9 @@ pub use launcher::{
     Remove, RemoveLayer, ShimLost, Shutdown, UnpackLayer, Unpacked, WarmPool, Welcome,
 };
 pub use networks::{
-    CNI_NETWORKS_MAX, LISTED_CONTAINERS_BYTES, ListNetworks, ListedBridge, ListedContainer, ListedNetwork, ListedPort,
-    NETWORK_LIST_MAX, NETWORK_NAMES_MAX, NETWORK_WARNING_LENGTH, NETWORK_WARNINGS_MAX, NETWORKS_FDS, NetworkList,
+    AttachmentCheck, CHECK_PATIENCE, CHECKS_MAX, CNI_NETWORKS_MAX, CheckNetwork, CheckOutcome, LISTED_CONTAINERS_BYTES,
+    ListNetworks, ListedBridge, ListedContainer, ListedNetwork, ListedPort, NETWORK_LIST_MAX, NETWORK_NAMES_MAX,
+    NETWORK_WARNING_LENGTH, NETWORK_WARNINGS_MAX, NETWORKS_FDS, NetworkChecked, NetworkChecks, NetworkList,
     NetworksListed,
 };
 pub use reply::{Done, FieldViolation, Reason, Refused};

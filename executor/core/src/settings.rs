@@ -180,6 +180,8 @@ pub struct LauncherSettings {
     pub image_devices: bool,
     /// Time limit of a CNI plugin, in seconds: 1 to 300.
     pub cni_plugin_seconds: u64,
+    /// True if stale attachments are removed by CNI's GC. Other runtimes must not use the same networks.
+    pub cni_gc: bool,
     /// Watchdog timeout in seconds: 2 to 3600, or 0 for no watchdog. A shim whose event loop does not iterate for this
     /// time is killed.
     pub watchdog_seconds: u64,
@@ -313,6 +315,7 @@ impl Default for LauncherSettings {
             log_bytes_max: 16 << 20,
             image_devices: false,
             cni_plugin_seconds: 30,
+            cni_gc: false,
             watchdog_seconds: 180,
         }
     }

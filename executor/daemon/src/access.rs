@@ -27,7 +27,7 @@ enum Callers {
 }
 
 /// Every served method.
-const TABLE: [(&str, Callers); 45] = [
+const TABLE: [(&str, Callers); 46] = [
     ("/executor.v1.Executor/Run", Callers::Operators),
     ("/executor.v1.Executor/Validate", Callers::Operators),
     ("/executor.v1.Executor/Get", Callers::Operators),
@@ -40,6 +40,7 @@ const TABLE: [(&str, Callers); 45] = [
     ("/executor.v1.Executor/WatchEvents", Callers::Operators),
     ("/executor.v1.Executor/Info", Callers::Operators),
     ("/executor.v1.Executor/ListNetworks", Callers::Operators),
+    ("/executor.v1.Executor/CheckNetwork", Callers::Operators),
     ("/executor.v1.Executor/UpdateFiles", Callers::Operators),
     ("/executor.v1.Executor/UpdateEgress", Callers::Operators),
     ("/executor.v1.Executor/UpdateLimits", Callers::Operators),

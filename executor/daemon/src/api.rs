@@ -181,6 +181,15 @@ impl Executor for Service {
         Ok(Response::new(networks::list(&self.node, request.into_inner().names).await?))
     }
 
+    async fn check_network(
+        &self,
+        request: Request<v1::CheckNetworkRequest>,
+    ) -> Result<Response<v1::CheckNetworkResponse>, Status> {
+        let client = request.extensions().get::<Client>().cloned();
+        let client = client.ok_or_else(|| Status::internal("the client of the call is unknown"))?;
+        Ok(Response::new(networks::check(&self.node, request.into_inner().name, &client).await?))
+    }
+
     async fn update_files(
         &self,
         request: Request<v1::UpdateFilesRequest>,

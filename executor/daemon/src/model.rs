@@ -4,6 +4,7 @@ pub mod cell;
 pub mod container;
 pub mod events;
 pub mod identity;
+pub mod network_checks;
 pub mod quarantine;
 pub mod reservation;
 pub mod sources;

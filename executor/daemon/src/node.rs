@@ -21,6 +21,7 @@ use crate::logs::sinks::LogSinks;
 use crate::logs::watch::DirectoryWatch;
 use crate::model::cell::{Cell, CellState};
 use crate::model::container::Handle;
+use crate::model::network_checks::RunningChecks;
 use crate::model::reservation::Reservation;
 use crate::model::status::ContainerStatus;
 use crate::store::artifacts::Artifacts;
@@ -106,6 +107,8 @@ pub struct Node {
     pub traces: Traces,
     /// Start time of the daemon.
     pub started_at: Timestamp,
+    /// Callers whose check of a network is running.
+    pub network_checks: RunningChecks,
     /// State of the cell: whether it accepts containers, and whether it is healthy.
     pub cell: Cell,
     /// Notifies the retention task of a completed container.
@@ -165,6 +168,7 @@ impl Node {
             metrics,
             traces,
             started_at: crate::now(),
+            network_checks: RunningChecks::default(),
             completed: Notify::new(),
             completed_bytes: AtomicU64::new(0),
             found: watch::Sender::new(false),

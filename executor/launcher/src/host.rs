@@ -64,6 +64,8 @@ pub(crate) struct Host {
     pub proc: OwnedFd,
     /// Time limit for a CNI plugin.
     pub cni_patience: Duration,
+    /// True if CNI's GC is called.
+    pub cni_gc: bool,
     /// Time limit for a turn of a shim's loop; `None` if shims are not watched.
     pub watchdog: Option<Duration>,
     /// Settings for container certificates.
@@ -106,6 +108,7 @@ impl Host {
             mounts,
             proc: executor_sys::mount::detached("proc", "proc", &[], flags)?,
             cni_patience: config.launcher.cni_patience(),
+            cni_gc: config.launcher.cni_gc,
             watchdog: config.launcher.watchdog(),
             identity: config.identity,
             warm_pool_size: config.warm_pool.size as usize,
@@ -141,6 +144,7 @@ impl Host {
         self.log_bytes_max = config.launcher.log_bytes();
         self.image_devices = config.launcher.image_devices;
         self.cni_patience = config.launcher.cni_patience();
+        self.cni_gc = config.launcher.cni_gc;
         self.watchdog = config.launcher.watchdog();
         self.warm_pool_size = config.warm_pool.size as usize;
         self.warm_pool_network = config.warm_pool.network;

@@ -6,13 +6,14 @@
 //! cni         networks of the operator's CNI plugins
 //! ports       the host's ports are refused, the container's are reserved
 //! store       the data for detaching, on disk before anything happens
-//! list        networks with their containers, for the API
+//! list        networks with their containers, for the API;  checks  whether the containers are still connected
 //! egress      traffic beyond the network is blocked or limited, from inside
 //! netlink     sockets and messages;  nft  nf_tables
 //! ```
 
 mod attachment;
 mod bridge;
+mod checks;
 mod cni;
 mod egress;
 mod list;
@@ -40,6 +41,7 @@ use crate::errors::failed;
 use crate::host::Host;
 use crate::log::{self, Level};
 use attachment::BridgeAttachment;
+pub(crate) use checks::check;
 use cni::Fault;
 pub(crate) use list::list;
 pub(crate) use ports::Reserved;
@@ -391,6 +393,21 @@ pub(crate) fn sweep(host: &Host, living: &BTreeSet<ContainerId>) {
     bridge::sweep(host);
 }
 
+/// Lets the plugins of CNI networks remove stale attachments.
+pub(crate) fn collect_garbage(host: &Host) {
+    cni::gc::collect(host);
+}
+
+/// Removes what a killed process has left that was collecting garbage.
+pub(crate) fn end_collection(host: &Host) {
+    cni::gc::end(host);
+}
+
+/// Returns true if garbage is to be collected after the detachment of a container, because its DEL failed.
+pub(crate) fn leaves_garbage(host: &Host, id: &ContainerId) -> bool {
+    host.cni_gc && cni::del_has_failed(host, id)
+}
+
 /// Removes the interfaces and tables of built-in networks that have no container.
 pub(crate) fn remove_unused(host: &Host) {
     bridge::remove_all_unused(host);
@@ -402,5 +419,6 @@ pub(crate) fn remove_unused(host: &Host) {
 /// Returns an error if a directory cannot be made.
 pub(crate) fn make_dirs(host: &Host) -> io::Result<()> {
     store::make_dir(host)?;
+    cni::make_dirs(host)?;
     netns::make_dir(host)
 }

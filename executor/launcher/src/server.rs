@@ -6,6 +6,7 @@
 mod configuration;
 mod execs;
 mod idle;
+mod network_tasks;
 mod ranges;
 mod requests;
 mod shims;
@@ -96,6 +97,8 @@ struct Server {
     warm_pool: warm_pool::WarmPool,
     /// Processes that sign certificates.
     signers: Vec<signers::Signer>,
+    /// Lists, checks and garbage collection of networks.
+    network_tasks: network_tasks::NetworkTasks,
     /// Requests that wait for a shim.
     deferred: Vec<requests::Deferred>,
     /// Killed shims that do not exit because the kernel blocks them.
@@ -132,6 +135,8 @@ enum Event {
     WarmContainer,
     /// A signing process has exited.
     Signer,
+    /// A process for networks has exited.
+    NetworkTask,
 }
 
 /// Serves until asked to exit.
@@ -193,6 +198,7 @@ pub(crate) fn serve(host: Host, filter: Arc<Filter>, pool: Pool, args: Args) -> 
         execs: Vec::new(),
         warm_pool: warm_pool::WarmPool::default(),
         signers: Vec::new(),
+        network_tasks: network_tasks::NetworkTasks::default(),
         deferred: Vec::new(),
         stuck: Vec::new(),
         unwiped,
@@ -205,6 +211,7 @@ pub(crate) fn serve(host: Host, filter: Arc<Filter>, pool: Pool, args: Args) -> 
     heap::trim();
     heap::fill_holes();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    server.queue_collection();
     let result = server.run(exit_when_idle);
     server.clean_up(ephemeral);
     result
@@ -218,7 +225,8 @@ impl Server {
         loop {
             let now = Instant::now();
             let at_rest = self.shims.is_empty() && self.unwiped.is_empty();
-            let nothing = exit_when_idle && self.daemons.is_empty() && at_rest && self.layers.is_idle();
+            let works = !self.layers.is_idle() || !self.network_tasks.is_idle();
+            let nothing = exit_when_idle && self.daemons.is_empty() && at_rest && !works;
             let idle_until = idle.check(nothing, now);
             if self.shutdown && at_rest {
                 return Ok(());
@@ -253,6 +261,7 @@ impl Server {
                 self.serve_daemons();
             }
             Layers::advance(self);
+            self.advance_network_tasks();
             self.fill_warm_pool();
             if self.unreaped {
                 self.unreaped = false;
@@ -284,7 +293,10 @@ impl Server {
         if has(Event::Layer) {
             self.layers.reap();
         }
-        self.unreaped |= has(Event::Signal) || has(Event::Exec) || has(Event::Layer);
+        if has(Event::NetworkTask) {
+            self.network_tasks.reap();
+        }
+        self.unreaped |= [Event::Signal, Event::Exec, Event::Layer, Event::NetworkTask].into_iter().any(has);
     }
 
     /// Waits for an event or the next deadline.
@@ -301,6 +313,7 @@ impl Server {
         self.execs.iter().flat_map(execs::Supervisor::fds).for_each(|fd| events.read(fd, Event::Exec));
         self.warm_pool.fds().for_each(|fd| events.read(fd, Event::WarmContainer));
         self.signers.iter().for_each(|signer| events.read(signer.pidfd.as_fd(), Event::Signer));
+        self.network_tasks.pidfds().for_each(|pidfd| events.read(pidfd, Event::NetworkTask));
         events.due(due);
         events.wait()
     }
@@ -374,6 +387,7 @@ impl Server {
             .chain(execs)
             .chain(self.warm_pool.pids())
             .chain(self.signers.iter().map(|signer| signer.pid))
+            .chain(self.network_tasks.pids())
     }
 
     /// Removes everything that the launcher made on the host.
@@ -382,6 +396,7 @@ impl Server {
         let _ = fs::remove_file(&self.socket_path);
         self.layers.kill_workers();
         self.kill_signers();
+        self.kill_network_tasks();
         while self.stop_one_warm() {}
         self.hear_shims();
         // Their containers have ended: cleanup takes a moment.
@@ -431,6 +446,7 @@ impl Server {
         self.execs = Vec::new();
         self.warm_pool = warm_pool::WarmPool::default();
         self.signers = Vec::new();
+        self.network_tasks = network_tasks::NetworkTasks::default();
         self.deferred = Vec::new();
         self.stuck = Vec::new();
         self.unwiped = Vec::new();

@@ -5,13 +5,16 @@
 
 mod bridge;
 mod checks;
+mod collected;
 mod egress;
 mod faulty;
 mod listed;
 mod names;
 mod ports;
+mod probed;
 mod readme;
 mod stats;
+mod versions;
 mod ways_out;
 
 use executor_proto::v1::{self, Container, PortMapping, RunRequest};
@@ -48,6 +51,14 @@ fn script_output(daemon: &Daemon, request: RunRequest) -> String {
 /// Builds a request for a container that runs until it is stopped.
 fn sleeping(id: &str, rootfs: &Rootfs) -> RunRequest {
     on_cni(sh("exec sleep 100000").id(id).rootfs(&rootfs.reference()))
+}
+
+/// Waits until nothing of a network's containers is left.
+fn until_clean(network: &Network, daemon: &Daemon) {
+    wait::until_ok("nothing is left", || match network.leftovers(daemon.setup()) {
+        left if left.is_empty() => Ok(()),
+        left => Err(format!("{left:#?}")),
+    });
 }
 
 /// Connects from a container and returns the server's answer.

@@ -28,7 +28,7 @@ fn is_clean(network: &Network, daemon: &Daemon) {
     });
 }
 
-fn kill_and_wait(pid: i32) {
+pub(super) fn kill_and_wait(pid: i32) {
     kill(pid, 9);
     wait::until("the killed process has exited", || has_ended(pid).then_some(()));
 }

@@ -221,3 +221,30 @@ impl From<&v1::PortMapping> for Port {
         }
     }
 }
+
+/// Results of the checks of a network.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct NetworkChecks {
+    checks: Vec<NetworkCheck>,
+    unchecked: u32,
+}
+
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+struct NetworkCheck {
+    id: String,
+    outcome: String,
+    message: String,
+}
+
+impl From<&v1::CheckNetworkResponse> for NetworkChecks {
+    fn from(checked: &v1::CheckNetworkResponse) -> Self {
+        let check = |check: &v1::NetworkCheck| NetworkCheck {
+            id: check.id.clone(),
+            outcome: word(check.outcome().as_str_name(), "OUTCOME_"),
+            message: check.message.clone(),
+        };
+        Self { checks: checked.checks.iter().map(check).collect(), unchecked: checked.unchecked }
+    }
+}

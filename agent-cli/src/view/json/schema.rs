@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     CheckedBindings, Container, ContainerStats, Cp, Done, Drain, Egress, Ending, Event, Executed, Health, Info,
-    NodeNetwork, PodDocument, Released, Reservation, Rotated, Secrets, ShownBindings,
+    NetworkChecks, NodeNetwork, PodDocument, Released, Reservation, Rotated, Secrets, ShownBindings,
 };
 use crate::commands::audit::view as audit;
 use crate::commands::context::ShownContext;
@@ -63,6 +63,7 @@ fn documents() -> Vec<(&'static str, &'static str, Describe)> {
         ("network inspect", "one document; with several names a list of name, network and error", |g| {
             g.subschema_for::<NodeNetwork>()
         }),
+        ("network check", "one document", |g| g.subschema_for::<NetworkChecks>()),
         ("image pull", "one document", |g| g.subschema_for::<images::Document>()),
         ("image ls", "one document", |g| g.subschema_for::<Vec<images::Document>>()),
         ("image inspect", "one document", |g| g.subschema_for::<images::Inspected>()),
@@ -129,7 +130,7 @@ fn fields() -> BTreeMap<String, BTreeSet<String>> {
 }
 
 /// The message that each type shows, and the keys that exist only in agent-cli.
-const SHOWN: [(&str, &str, &[&str]); 67] = [
+const SHOWN: [(&str, &str, &[&str]); 69] = [
     ("RestartPolicy", "RestartPolicy", &[]),
     ("RestartStatus", "RestartStatus", &[]),
     ("Container", "Container", &["output_dropped_bytes"]),
@@ -145,6 +146,8 @@ const SHOWN: [(&str, &str, &[&str]); 67] = [
     ("Status", "NetworkStatus", &[]),
     ("NodeNetwork", "NodeNetwork", &[]),
     ("NetworkContainer", "NetworkContainer", &[]),
+    ("NetworkChecks", "CheckNetworkResponse", &[]),
+    ("NetworkCheck", "NetworkCheck", &[]),
     ("Declared", "Outputs", &[]),
     ("Ending", "Result", &["exit_status"]),
     ("Exit", "ExitStatus", &["signal_name"]),

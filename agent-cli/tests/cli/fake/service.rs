@@ -275,6 +275,15 @@ impl Executor for Service {
         Ok(Response::new(ListNetworksResponse { networks, warnings: state.network_warnings.clone() }))
     }
 
+    async fn check_network(
+        &self,
+        request: Request<CheckNetworkRequest>,
+    ) -> Result<Response<CheckNetworkResponse>, Status> {
+        let name = request.into_inner().name;
+        let checked = self.0.state().network_checks.get(&name).cloned();
+        checked.map(Response::new).ok_or_else(|| Status::not_found(format!("no network {name}")))
+    }
+
     async fn pause(&self, request: Request<PauseRequest>) -> Result<Response<PauseResponse>, Status> {
         let container = self.0.set_paused(&request.into_inner().id, true)?;
         Ok(Response::new(PauseResponse { container: Some(container) }))

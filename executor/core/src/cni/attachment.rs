@@ -32,6 +32,21 @@ pub struct Attachment {
     pub asked: Capabilities,
     /// Result of ADD so far.
     pub result: Option<Value>,
+    /// Progress of the attachment.
+    #[serde(default)]
+    pub progress: Progress,
+}
+
+/// Progress of an attachment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Progress {
+    /// ADD has not ended, or has failed.
+    Adding,
+    /// ADD has succeeded.
+    #[default]
+    Added,
+    /// DEL has failed. Garbage collection may remove what is left.
+    DelFailed,
 }
 
 /// Returns the id of a container for plugins: its own id, truncated, and a unique part. So no container of another

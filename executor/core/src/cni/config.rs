@@ -23,6 +23,12 @@ pub struct CniNetwork {
     pub versions: Vec<Version>,
     /// Plugins in the order of ADD; at least one.
     pub plugins: Vec<Plugin>,
+    /// True if CHECK must not be called (`disableCheck`).
+    #[serde(default)]
+    pub disable_check: bool,
+    /// True if GC must not be called (`disableGC`).
+    #[serde(default)]
+    pub disable_gc: bool,
 }
 
 /// A plugin of a network.
@@ -84,7 +90,13 @@ impl CniNetwork {
             }
             Ok(Plugin { kind, config })
         });
-        Ok(Self { name: name.to_owned(), versions: versions(&root)?, plugins: plugins.collect::<Result<_, _>>()? })
+        Ok(Self {
+            name: name.to_owned(),
+            versions: versions(&root)?,
+            plugins: plugins.collect::<Result<_, _>>()?,
+            disable_check: flag(&root, "disableCheck")?,
+            disable_gc: flag(&root, "disableGC")?,
+        })
     }
 }
 
@@ -112,6 +124,17 @@ fn versions(root: &Map<String, Value>) -> Result<Vec<Version>, BadConfig> {
         return Err(field("cniVersion", format!("{named}; the supported versions are {known}")));
     }
     Ok(spoken)
+}
+
+/// Returns a boolean, which is false if unset. Configurations in use have the boolean as a string, too.
+fn flag(map: &Map<String, Value>, name: &str) -> Result<bool, BadConfig> {
+    match map.get(name) {
+        None => Ok(false),
+        Some(Value::Bool(value)) => Ok(*value),
+        Some(Value::String(text)) if text == "true" => Ok(true),
+        Some(Value::String(text)) if text == "false" => Ok(false),
+        Some(_) => Err(field(name, "is neither true nor false")),
+    }
 }
 
 fn text<'a>(map: &'a Map<String, Value>, name: &str) -> Result<&'a str, BadConfig> {

@@ -15,6 +15,10 @@ pub enum Verb {
     Add,
     /// Disconnect the container.
     Del,
+    /// Check that the container is connected.
+    Check,
+    /// Remove what belongs to no valid attachment.
+    Gc,
     /// Report the supported versions.
     Version,
 }
@@ -25,6 +29,8 @@ impl Verb {
         match self {
             Self::Add => "ADD",
             Self::Del => "DEL",
+            Self::Check => "CHECK",
+            Self::Gc => "GC",
             Self::Version => "VERSION",
         }
     }
@@ -116,7 +122,7 @@ fn declares(plugin: &Plugin, capability: &str) -> bool {
 }
 
 /// Returns a plugin's own configuration with the network's name and version, the requested capabilities, and the result
-/// of the previous plugin (for ADD) or of all plugins (for DEL).
+/// of the previous plugin (for ADD) or of all plugins (for CHECK and DEL).
 pub fn stdin(
     network: &CniNetwork,
     plugin: &Plugin,
@@ -124,10 +130,7 @@ pub fn stdin(
     capabilities: &Capabilities,
     previous: Option<&Value>,
 ) -> Value {
-    let mut config = plugin.config.clone();
-    config.remove("cniVersions");
-    config.insert("name".into(), network.name.clone().into());
-    config.insert("cniVersion".into(), version.name().into());
+    let mut config = derived(network, plugin, version);
     let theirs: Map<String, Value> = capabilities
         .0
         .iter()
@@ -144,4 +147,30 @@ pub fn stdin(
         None => config.remove("prevResult"),
     };
     config.into()
+}
+
+/// Returns a plugin's own configuration with the network's name and version, and the attachments to keep: pairs of
+/// `CNI_CONTAINERID` and `CNI_IFNAME`.
+pub fn gc_stdin<'a>(
+    network: &CniNetwork,
+    plugin: &Plugin,
+    version: Version,
+    valid: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Value {
+    let mut config = derived(network, plugin, version);
+    config.remove("runtimeConfig");
+    config.remove("prevResult");
+    let valid: Value = valid.map(|(id, interface)| json!({"containerID": id, "ifname": interface})).collect();
+    // Plugins with libcni 1.2.0 read the second key. Without it they would remove every attachment.
+    config.insert("cni.dev/valid-attachments".into(), valid.clone());
+    config.insert("cni.dev/attachments".into(), valid);
+    config.into()
+}
+
+fn derived(network: &CniNetwork, plugin: &Plugin, version: Version) -> Map<String, Value> {
+    let mut config = plugin.config.clone();
+    config.remove("cniVersions");
+    config.insert("name".into(), network.name.clone().into());
+    config.insert("cniVersion".into(), version.name().into());
+    config
 }

@@ -35,6 +35,7 @@ fn a_list_and_a_single_plugin_are_read() {
     let single = br#"{"cniVersion": "0.3.1", "name": "one", "type": "ptp", "ipMasq": true}"#;
     let single = CniNetwork::parse(single).unwrap();
     assert_eq!((single.plugins.len(), &*single.plugins[0].kind), (1, "ptp"));
+    assert!(list.disable_check && !list.disable_gc && !single.disable_check);
     assert_eq!(single.plugins[0].config["ipMasq"], true);
 }
 
@@ -208,4 +209,36 @@ fn a_port_is_published_once() {
     assert!(both(&of(None, 80, tcp), &of(None, 80, udp)).is_none());
     assert!(both(&of(None, 80, tcp), &of(None, 81, tcp)).is_none());
     assert!(both(&Capabilities::default(), &of(None, 81, tcp)).is_none());
+}
+
+#[test]
+fn switches_are_booleans() {
+    let switch = |value: Value| {
+        let root = json!({"name": "x", "type": "ptp", "cniVersion": "1.1.0", "disableGC": value});
+        CniNetwork::parse(root.to_string().as_bytes()).map(|network| network.disable_gc)
+    };
+    for (value, expected) in
+        [(json!(true), true), (json!(false), false), (json!("true"), true), (json!("false"), false)]
+    {
+        assert_eq!(switch(value.clone()).unwrap(), expected, "{value}");
+    }
+    for wrong in [json!(1), json!("yes"), json!(null), json!([true])] {
+        let error = switch(wrong.clone()).unwrap_err().to_string();
+        assert_eq!(error, "`disableGC` is neither true nor false", "{wrong}");
+    }
+}
+
+#[test]
+fn gc_input_has_only_valid_attachments() {
+    let network = CniNetwork::parse(LIST.as_bytes()).unwrap();
+    let attachments = [("a-1", "eth0"), ("b-2", "eth0")];
+    let input = gc_stdin(&network, &network.plugins[1], Version::V1_1_0, attachments.into_iter());
+    let valid = json!([{"containerID": "a-1", "ifname": "eth0"}, {"containerID": "b-2", "ifname": "eth0"}]);
+    let expected = json!({
+        "type": "portmap", "name": "blue", "cniVersion": "1.1.0", "capabilities": {"portMappings": true},
+        "cni.dev/valid-attachments": valid, "cni.dev/attachments": valid,
+    });
+    assert_eq!(input, expected);
+    let none = gc_stdin(&network, &network.plugins[0], Version::V1_1_0, std::iter::empty());
+    assert_eq!(none["cni.dev/valid-attachments"], json!([]));
 }

@@ -2,7 +2,7 @@
 
 use prost::{Message, Oneof};
 
-use super::{Archive, Done, Exec, ListNetworks, NetworksListed, OpenSigner, Refused};
+use super::{Archive, CheckNetwork, Done, Exec, ListNetworks, NetworkChecked, NetworksListed, OpenSigner, Refused};
 use crate::settings::SectionDigests;
 
 /// Request of the daemon to the launcher.
@@ -12,7 +12,7 @@ pub struct LauncherRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Call; `None` if a newer peer sent a call that is unknown here.
-    #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5, 6, 7, 8, 9, 150, 240, 340")]
+    #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5, 6, 7, 8, 9, 150, 240, 340, 341")]
     pub call: Option<LauncherCall>,
 }
 
@@ -52,6 +52,9 @@ pub enum LauncherCall {
     /// List the networks that containers can ask for.
     #[prost(message, tag = "340")]
     ListNetworks(ListNetworks),
+    /// Let the plugins of a network check its containers.
+    #[prost(message, tag = "341")]
+    CheckNetwork(CheckNetwork),
 }
 
 /// Introduces the daemon to the launcher.
@@ -147,7 +150,7 @@ pub struct LauncherReply {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Answer; `None` if a newer peer sent an answer that is unknown here.
-    #[prost(oneof = "LauncherAnswer", tags = "2, 3, 4, 5, 6, 150, 340")]
+    #[prost(oneof = "LauncherAnswer", tags = "2, 3, 4, 5, 6, 150, 340, 341")]
     pub answer: Option<LauncherAnswer>,
 }
 
@@ -175,6 +178,9 @@ pub enum LauncherAnswer {
     /// Answer to [`ListNetworks`].
     #[prost(message, tag = "340")]
     NetworksListed(NetworksListed),
+    /// Answer to [`CheckNetwork`].
+    #[prost(message, tag = "341")]
+    NetworkChecked(NetworkChecked),
 }
 
 /// The layer is in the store, but without some entries of its archive.

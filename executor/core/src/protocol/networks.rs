@@ -1,8 +1,11 @@
 //! The list of the networks that containers can ask for.
 //!
-//! The list does not fit a packet: a memory file with a [`NetworkList`] accompanies the reply.
+//! The list does not fit a packet: a memory file with a [`NetworkList`] accompanies the reply. Checks of a network's
+//! containers are returned in the same way.
 
-use prost::Message;
+use std::time::Duration;
+
+use prost::{Enumeration, Message};
 
 /// Maximum number of names in a request, which then fits the launcher's buffer.
 pub const NETWORK_NAMES_MAX: usize = 50;
@@ -31,6 +34,62 @@ pub struct ListNetworks {
 /// Answer to [`ListNetworks`]; the descriptors [`NETWORKS_FDS`] accompany it.
 #[derive(Clone, PartialEq, Message)]
 pub struct NetworksListed {}
+
+/// Time limit for the checks of one network.
+pub const CHECK_PATIENCE: Duration = Duration::from_secs(60);
+/// Maximum number of containers in a [`NetworkChecks`]. Further ones are counted.
+pub const CHECKS_MAX: usize = 1000;
+
+/// Lets the plugins of a network check its containers.
+#[derive(Clone, PartialEq, Message)]
+pub struct CheckNetwork {
+    /// Name of the network.
+    #[prost(string, tag = "1")]
+    pub name: String,
+}
+
+/// Answer to [`CheckNetwork`]; a memory file with a [`NetworkChecks`] accompanies it.
+#[derive(Clone, PartialEq, Message)]
+pub struct NetworkChecked {}
+
+/// Results of the checks of a network.
+#[derive(Clone, PartialEq, Message)]
+pub struct NetworkChecks {
+    /// One result for each container, ordered by id, at most [`CHECKS_MAX`].
+    #[prost(message, repeated, tag = "1")]
+    pub checks: Vec<AttachmentCheck>,
+    /// Number of containers that were not checked, because there were too many or there was no time.
+    #[prost(uint32, tag = "2")]
+    pub unchecked: u32,
+}
+
+/// Result of the check of a container.
+#[derive(Clone, PartialEq, Message)]
+pub struct AttachmentCheck {
+    /// Id of the container or pod.
+    #[prost(string, tag = "1")]
+    pub id: String,
+    /// Outcome of the check.
+    #[prost(enumeration = "CheckOutcome", tag = "2")]
+    pub outcome: i32,
+    /// Message of the plugin, or the reason why no plugin was called.
+    #[prost(string, tag = "3")]
+    pub message: String,
+}
+
+/// Outcome of the check of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub enum CheckOutcome {
+    /// An outcome that this version does not know.
+    Unknown = 0,
+    /// Every plugin has confirmed the attachment.
+    Connected = 1,
+    /// A plugin has reported a fault, or could not be called.
+    Broken = 2,
+    /// No plugin was called.
+    Skipped = 3,
+}
 
 /// The networks that containers can ask for.
 #[derive(Clone, PartialEq, Message)]

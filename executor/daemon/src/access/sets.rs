@@ -82,9 +82,10 @@ const RUN: [&str; 21] = [
     "/executor.v1.Cell/ReleaseReservation",
 ];
 
-const ADMIN: [&str; 6] = [
+const ADMIN: [&str; 7] = [
     // Authorized by the container's runtime token alone, on every socket.
     super::GET_SECRETS,
+    "/executor.v1.Executor/CheckNetwork",
     "/executor.v1.Images/Remove",
     "/executor.v1.Images/Prune",
     "/executor.v1.Cell/Drain",

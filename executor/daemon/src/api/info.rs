@@ -72,7 +72,7 @@ pub(super) async fn info(node: &Node) -> v1::InfoResponse {
 }
 
 /// Feature names of this version, sorted. They are documented at `InfoResponse.features` and never removed.
-const FEATURES: [&str; 15] = [
+const FEATURES: [&str; 16] = [
     "actions",
     "attach",
     "egress-rules",
@@ -80,6 +80,7 @@ const FEATURES: [&str; 15] = [
     "identity",
     "limits-update",
     "logs-until",
+    "network-checks",
     "networks",
     "pause",
     "pods",

@@ -1,12 +1,16 @@
-//! ListNetworks: the networks of the node, as its launcher knows them.
+//! ListNetworks and CheckNetwork: the networks of the node, as its launcher knows them.
 
 use executor_core::cni::is_name;
 use executor_core::plan::Protocol;
-use executor_core::protocol::{ListedContainer, ListedNetwork, ListedPort, NETWORK_NAMES_MAX, NetworkList};
-use executor_core::validate::{Violation, ViolationReason};
+use executor_core::protocol::{
+    AttachmentCheck, CheckOutcome, ListedContainer, ListedNetwork, ListedPort, NETWORK_NAMES_MAX, NetworkList,
+};
+use executor_core::validate::{FieldFault, Violation, ViolationReason};
 use executor_proto::v1;
 
 use super::convert;
+use crate::access::Client;
+use crate::access::rules::Requester;
 use crate::api_error::ApiError;
 use crate::node::Node;
 
@@ -18,26 +22,54 @@ const NAME_SHOWN: usize = 80;
 /// # Errors
 /// Returns an error if a name is invalid or no network has it, or the launcher does not answer.
 pub(super) async fn list(node: &Node, names: Vec<String>) -> Result<v1::ListNetworksResponse, ApiError> {
-    check(&names)?;
+    check_names(&names)?;
     let list = node.launcher.networks(names.clone()).await?;
     answer(&names, list)
 }
 
-fn check(names: &[String]) -> Result<(), ApiError> {
+/// Returns the results of the checks of a network.
+///
+/// # Errors
+/// Returns an error if the name is invalid, the caller's previous check is running, or the launcher refuses.
+pub(super) async fn check(node: &Node, name: String, client: &Client) -> Result<v1::CheckNetworkResponse, ApiError> {
+    if !is_name(&name) {
+        return Err(ApiError::invalid_field("name", invalid_name(&name)));
+    }
+    let _running = node.network_checks.enter(Requester::new(client).owner())?;
+    let checked = node.launcher.check_network(name).await?;
+    let checks = checked.checks.into_iter().map(network_check).collect();
+    Ok(v1::CheckNetworkResponse { checks, unchecked: checked.unchecked })
+}
+
+fn network_check(check: AttachmentCheck) -> v1::NetworkCheck {
+    use v1::network_check::Outcome;
+    let outcome = match check.outcome() {
+        CheckOutcome::Unknown => Outcome::Unspecified,
+        CheckOutcome::Connected => Outcome::Connected,
+        CheckOutcome::Broken => Outcome::Broken,
+        CheckOutcome::Skipped => Outcome::Skipped,
+    };
+    v1::NetworkCheck { id: check.id, outcome: outcome.into(), message: check.message }
+}
+
+fn check_names(names: &[String]) -> Result<(), ApiError> {
     if names.len() > NETWORK_NAMES_MAX {
         let why = format!("has {} entries; at most {NETWORK_NAMES_MAX} are allowed", names.len());
         return Err(ApiError::invalid_field("names", ViolationReason::TooMany.because(why)));
     }
-    let invalid = names.iter().enumerate().filter(|(_, name)| !is_name(name)).map(|(index, name)| {
-        let shown: String = name.chars().take(NAME_SHOWN).collect();
-        let why = format!(
-            "{shown:?} is not a name of a network: use at most 128 letters, digits, `_`, `.` and `-`, and begin with a \
-             letter or digit"
-        );
-        Violation::new(format!("names[{index}]"), ViolationReason::InvalidFormat.because(why))
-    });
-    let invalid: Vec<Violation> = invalid.collect();
+    let invalid = names.iter().enumerate().filter(|(_, name)| !is_name(name));
+    let invalid: Vec<Violation> =
+        invalid.map(|(index, name)| Violation::new(format!("names[{index}]"), invalid_name(name))).collect();
     if invalid.is_empty() { Ok(()) } else { Err(ApiError::invalid(invalid)) }
+}
+
+fn invalid_name(name: &str) -> FieldFault {
+    let shown: String = name.chars().take(NAME_SHOWN).collect();
+    let why = format!(
+        "{shown:?} is not a name of a network: use at most 128 letters, digits, `_`, `.` and `-`, and begin with a \
+         letter or digit"
+    );
+    ViolationReason::InvalidFormat.because(why)
 }
 
 fn answer(names: &[String], list: NetworkList) -> Result<v1::ListNetworksResponse, ApiError> {
@@ -137,11 +169,11 @@ mod tests {
 
     #[test]
     fn names_are_checked() {
-        assert!(check(&names(&["a-b.c"])).is_ok());
-        let invalid = check(&names(&["a", "", "../x"])).unwrap_err();
+        assert!(check_names(&names(&["a-b.c"])).is_ok());
+        let invalid = check_names(&names(&["a", "", "../x"])).unwrap_err();
         let fields: Vec<_> = invalid.violations.iter().map(|violation| &*violation.field).collect();
         assert_eq!(fields, ["names[1]", "names[2]"]);
-        let many = check(&vec!["a".to_owned(); NETWORK_NAMES_MAX + 1]).unwrap_err();
+        let many = check_names(&vec!["a".to_owned(); NETWORK_NAMES_MAX + 1]).unwrap_err();
         assert!(many.message.contains("51 entries; at most 50"), "{many}");
     }
 }

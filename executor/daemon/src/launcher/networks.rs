@@ -1,10 +1,16 @@
-//! The list of networks, which the launcher makes.
+//! Lists and checks of networks, which the launcher makes.
 
-use executor_core::protocol::{LauncherAnswer, LauncherCall, ListNetworks, NETWORK_LIST_MAX, NetworkList};
+use std::io;
+
+use executor_core::protocol::{
+    CHECK_PATIENCE, CheckNetwork, LauncherAnswer, LauncherCall, ListNetworks, NETWORK_LIST_MAX, NetworkChecks,
+    NetworkList,
+};
 use executor_sys::memfile::MemFile;
-use prost::Message as _;
+use prost::Message;
 
 use super::Launcher;
+use super::session::AnswerWithFds;
 use crate::api_error::{ApiError, Kind};
 
 impl Launcher {
@@ -13,19 +19,41 @@ impl Launcher {
     /// # Errors
     /// Returns an error if no launcher is connected or the launcher refuses.
     pub(crate) async fn networks(&self, names: Vec<String>) -> Result<NetworkList, ApiError> {
-        const ABOUT: &str = "the launcher's list of networks";
         let call = LauncherCall::ListNetworks(ListNetworks { names });
         let answer = self.session()?.call_for_fds(call).await.map_err(|lost| self.absent(&lost.to_string()))?;
-        let fds = match answer {
-            (LauncherAnswer::NetworksListed(_), fds) => fds.map_err(|error| ApiError::from_system(ABOUT, &error))?,
-            (LauncherAnswer::Refused(refused), _) => return Err(refused.into()),
-            _ => return Err(ApiError::new(Kind::Internal, format!("{ABOUT}: the answer has another type"))),
-        };
-        let fd = fds.into_iter().next();
-        let fd = fd.ok_or_else(|| ApiError::new(Kind::Internal, format!("{ABOUT}: the answer has no descriptor")))?;
-        let file = MemFile::from_fd(fd, NETWORK_LIST_MAX).map_err(|error| ApiError::from_system(ABOUT, &error))?;
-        let list =
-            file.read(|bytes| NetworkList::decode(bytes)).map_err(|error| ApiError::from_system(ABOUT, &error))?;
-        list.map_err(|error| ApiError::from_system(ABOUT, &error))
+        let is_expected = |answer: &LauncherAnswer| matches!(answer, LauncherAnswer::NetworksListed(_));
+        read("the launcher's list of networks", answer, is_expected)
     }
+
+    /// Lets the plugins of a network check its containers.
+    ///
+    /// # Errors
+    /// Returns an error if no launcher is connected or the launcher refuses.
+    pub(crate) async fn check_network(&self, name: String) -> Result<NetworkChecks, ApiError> {
+        let call = LauncherCall::CheckNetwork(CheckNetwork { name });
+        // Each caller may have to wait for one other check.
+        let answer = self.session()?.call_for_work(2 * CHECK_PATIENCE, call).await;
+        let answer = answer.map_err(|lost| self.absent(&lost.to_string()))?;
+        let is_expected = |answer: &LauncherAnswer| matches!(answer, LauncherAnswer::NetworkChecked(_));
+        read("the launcher's checks of the network", answer, is_expected)
+    }
+}
+
+/// Reads the message in the memory file of an answer.
+fn read<T: Message + Default>(
+    about: &str,
+    answer: AnswerWithFds,
+    is_expected: impl FnOnce(&LauncherAnswer) -> bool,
+) -> Result<T, ApiError> {
+    let system = |error: &io::Error| ApiError::from_system(about, error);
+    let fds = match answer {
+        (LauncherAnswer::Refused(refused), _) => return Err(refused.into()),
+        (answer, fds) if is_expected(&answer) => fds.map_err(|error| system(&error))?,
+        _ => return Err(ApiError::new(Kind::Internal, format!("{about}: the answer has another type"))),
+    };
+    let fd = fds.into_iter().next();
+    let fd = fd.ok_or_else(|| ApiError::new(Kind::Internal, format!("{about}: the answer has no descriptor")))?;
+    let file = MemFile::from_fd(fd, NETWORK_LIST_MAX).map_err(|error| system(&error))?;
+    let message = file.read(|bytes| T::decode(bytes)).map_err(|error| system(&error))?;
+    message.map_err(|error| ApiError::from_system(about, &error))
 }

@@ -107,6 +107,14 @@ impl Session {
         self.exchange(ANSWER, call, &[]).await
     }
 
+    /// Sends a call to the launcher, and waits for its response with descriptors. `work` is the time limit of the work.
+    ///
+    /// # Errors
+    /// Returns [`CallError`] if no response arrives.
+    pub(super) async fn call_for_work(&self, work: Duration, call: LauncherCall) -> Result<AnswerWithFds, CallError> {
+        self.exchange(work + ANSWER, call, &[]).await
+    }
+
     async fn exchange(
         &self,
         limit: Duration,

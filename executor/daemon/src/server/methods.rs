@@ -14,10 +14,11 @@ pub(crate) const OTHER_MESSAGE_MAX: usize = 4 << 20;
 const STRICT_FIELDS: &str = "executor-strict-fields";
 
 /// Unary methods whose response can be large.
-const LARGE_ANSWERS: [&str; 9] = [
+const LARGE_ANSWERS: [&str; 10] = [
     "/executor.v1.Executor/List",
     "/executor.v1.Executor/Get",
     "/executor.v1.Executor/ListNetworks",
+    "/executor.v1.Executor/CheckNetwork",
     "/executor.v1.Executor/Stats",
     "/executor.v1.Executor/GetSecrets",
     "/executor.v1.Images/List",

@@ -53,7 +53,7 @@ async fn every_violation_is_reported_and_no_value() {
     assert_eq!(limit, format!("{})", 2 << 20), "{status:?}");
 }
 
-/// The launcher's list is larger than a packet and arrives in a memory file.
+/// The launcher's list is larger than a packet and arrives in a memory file, and so do checks.
 #[tokio::test(flavor = "multi_thread")]
 async fn networks_are_listed_from_the_launcher() {
     let node = Node::start().await;
@@ -71,6 +71,17 @@ async fn networks_are_listed_from_the_launcher() {
         let violations = refused.get_details_bad_request().unwrap().field_violations;
         assert_eq!((refused.code(), &*violations[0].field), (code, "names[1]"), "{refused:?}");
     }
+    let check = |name: &str| {
+        let (request, mut client) = (v1::CheckNetworkRequest { name: name.into() }, client.clone());
+        async move { client.check_network(request).await }
+    };
+    let checked = check("web").await.unwrap().into_inner();
+    let result = &checked.checks[0];
+    let broken = v1::network_check::Outcome::Broken;
+    assert_eq!((&*result.id, result.outcome(), &*result.message), ("web", broken, "eth0 is gone"));
+    assert_eq!(checked.unchecked, 3);
+    let refused = check("").await.unwrap_err();
+    assert_eq!(refused.get_details_bad_request().unwrap().field_violations[0].field, "name", "{refused:?}");
     node.launcher.die();
     node.until_health(ServingStatus::NotServing).await;
     assert_eq!(list(&[]).await.unwrap_err().code(), Code::Unavailable);

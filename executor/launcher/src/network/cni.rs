@@ -8,19 +8,26 @@
 //!            ADD      each plugin in order, with its result kept                          (plugin.rs)
 //! detach     DEL      each plugin in reverse order, with the kept result
 //!            then the namespace's name is removed, then the data on disk; only after every plugin has succeeded
+//! check      CHECK    each plugin in order, with the kept result                           (check.rs)
+//! collect    GC       by the operator's key, with the attachments to keep                  (gc.rs)
+//!
+//! versions   VERSION, only if the configuration leaves a choice; answers are kept          (versions.rs)
+//! locks      no parallel operations on one attachment, no GC beside ADD and DEL            (locks.rs)
 //! ```
 //! Plugins are the operator's programs, trusted like this one but possibly faulty: their answers, time and output are
 //! limited. They run in the host's mount and network namespaces with root's rights.
 
+pub(super) mod check;
 pub(super) mod config;
+pub(super) mod gc;
+mod locks;
 mod plugin;
+mod versions;
 
 use std::io;
 use std::path::PathBuf;
 
-use executor_core::cni::{
-    Addresses, Attachment, Capabilities, CniNetwork, Verb, Version, container_id, supported_versions,
-};
+use executor_core::cni::{Addresses, Attachment, Capabilities, CniNetwork, Progress, Verb, container_id};
 use executor_core::ident::ContainerId;
 use executor_core::record::ContainerRecord;
 use executor_sys::identity;
@@ -30,7 +37,9 @@ use sha2::{Digest, Sha256};
 use super::ports::Reserved;
 use super::store::Stored;
 use super::{KILL_PATIENCE, Patience, Trouble, netns, store};
+use crate::files;
 use crate::host::Host;
+use locks::OperationLock;
 use plugin::Call;
 pub(super) use plugin::Fault;
 
@@ -45,8 +54,11 @@ pub(super) fn attach(
     let id = &record.plan.id;
     let system = |what: &'static str| move |error: io::Error| Trouble::System(what, error);
     let patience = Patience::whole(host);
-    host.hierarchies.make_memory(&cgroup(host, id)).map_err(system("cgroup of the plugins"))?;
-    let version = negotiate(host, id, &network, patience)?;
+    let _lock = OperationLock::for_container(host, id, patience.deadline(), || Ok(()))
+        .map_err(system("lock of the network"))?;
+    let plugins = cgroup(host, id);
+    host.hierarchies.make_memory(&plugins).map_err(system("cgroup of the plugins"))?;
+    let version = versions::negotiate(host, &plugins, &network, patience)?;
     let unique = Sha256::digest(format!("{}\0{id}\0{}", host.run_dir.display(), record.created_at.0));
     let mut attachment = Attachment {
         id: id.clone(),
@@ -57,6 +69,7 @@ pub(super) fn attach(
         version,
         asked,
         result: None,
+        progress: Progress::Adding,
     };
     let lock = store::check_ports(host, id.as_str(), &attachment.asked).map_err(system("state directory"))?;
     let lock = lock.map_err(|(port, other)| Trouble::Port(port, other))?;
@@ -66,19 +79,26 @@ pub(super) fn attach(
     store::write(host, id.as_str(), &Stored::Cni(attachment.clone()), durable).map_err(system("state directory"))?;
     drop(lock);
     netns::pin(host, id, init).map_err(system("network namespace"))?;
-    for plugin in attachment.network.plugins.clone() {
+    let last = attachment.network.plugins.len() - 1; // a network has at least one
+    for (index, plugin) in attachment.network.plugins.clone().into_iter().enumerate() {
         let call = Call {
             host,
-            cgroup: &cgroup(host, id),
+            cgroup: &plugins,
             verb: Verb::Add,
             attachment: &attachment,
             netns: Some(&attachment.netns),
             until: patience.deadline(),
         };
-        let result = call
-            .execute(&plugin, attachment.result.as_ref())
-            .map_err(|fault| Trouble::Plugin(plugin.kind.clone(), "ADD", fault))?;
+        let result = call.execute(&plugin, attachment.result.as_ref()).map_err(|fault| {
+            if fault.is_other_version() {
+                versions::forget(host, &attachment.network);
+            }
+            Trouble::Plugin(plugin.kind.clone(), "ADD", fault)
+        })?;
         attachment.result = Some(result);
+        if index == last {
+            attachment.progress = Progress::Added;
+        }
         let stored = Stored::Cni(attachment.clone());
         store::write(host, id.as_str(), &stored, store::Durability::Unsynced).map_err(system("state directory"))?;
     }
@@ -86,19 +106,6 @@ pub(super) fn attach(
     let last = attachment.network.plugins.last().map(|plugin| plugin.kind.clone()).unwrap_or_default();
     let addresses = Addresses::parse(&result).map_err(|why| Trouble::Answer(last, why))?;
     Ok((addresses, reserved))
-}
-
-/// Returns the newest version that the configuration is written for and all of its plugins support. Plugins are asked
-/// only if the configuration leaves a choice.
-fn negotiate(host: &Host, id: &ContainerId, network: &CniNetwork, patience: Patience) -> Result<Version, Trouble> {
-    let mut versions = network.versions.clone();
-    for plugin in network.plugins.iter().filter(|_| network.versions.len() > 1) {
-        let answer = plugin::versions(host, &cgroup(host, id), plugin, patience.deadline())
-            .map_err(|fault| Trouble::Plugin(plugin.kind.clone(), "VERSION", fault))?;
-        let theirs = supported_versions(&answer).map_err(|why| Trouble::Answer(plugin.kind.clone(), why))?;
-        versions.retain(|version| theirs.contains(version));
-    }
-    versions.last().copied().ok_or(Trouble::NoVersion)
 }
 
 /// Detaches a container from its network. After an error a later call tries again.
@@ -109,11 +116,14 @@ pub(super) fn detach(host: &Host, attachment: &Attachment, patience: Patience) -
     let id = &attachment.id;
     let plugins = cgroup(host, id);
     let system = |what: &str, error: &io::Error| format!("{what}: {}", crate::errors::plain(error));
-    // A running plugin of a lost shim must not overlap with its own DEL.
-    host.hierarchies
-        .kill_all(&plugins, KILL_PATIENCE)
-        .and_then(|()| host.hierarchies.make_memory(&plugins))
-        .map_err(|error| system("cgroup of the plugins", &error))?;
+    // A running plugin of a lost shim, or a check, must not overlap with its own DEL.
+    let end_plugins = || {
+        let cgroups = [&plugins, &check_cgroup(host, id)];
+        cgroups.into_iter().try_for_each(|cgroup| host.hierarchies.kill_all(cgroup, KILL_PATIENCE))
+    };
+    let _lock = OperationLock::for_container(host, id, patience.deadline(), end_plugins)
+        .map_err(|error| system("lock of the network", &error))?;
+    host.hierarchies.make_memory(&plugins).map_err(|error| system("cgroup of the plugins", &error))?;
     let this_boot = identity::boot_id().is_ok_and(|boot| boot == attachment.boot_id);
     let netns = (this_boot && netns::is_pinned(host, id)).then_some(attachment.netns.as_path());
     let mut troubles = Vec::new();
@@ -124,10 +134,18 @@ pub(super) fn detach(host: &Host, attachment: &Attachment, patience: Patience) -
             troubles.push(Trouble::Plugin(plugin.kind.clone(), "DEL", fault).to_string());
         }
     }
-    if let Err(error) = remove_leftovers(host, id) {
-        troubles.push(error);
+    for cgroup in [&plugins, &check_cgroup(host, id)] {
+        if let Err(error) = host.hierarchies.remove(cgroup, KILL_PATIENCE) {
+            troubles.push(error.to_string());
+        }
     }
     if !troubles.is_empty() {
+        let failed = Attachment { progress: Progress::DelFailed, ..attachment.clone() };
+        if attachment.progress != Progress::DelFailed
+            && let Err(error) = store::write(host, id.as_str(), &Stored::Cni(failed), store::Durability::Unsynced)
+        {
+            troubles.push(system("state directory", &error));
+        }
         return Err(format!("network `{}`: {}", attachment.network.name, troubles.join("; ")));
     }
     netns::unpin(host, id)
@@ -143,8 +161,36 @@ pub(super) fn remove_leftovers(host: &Host, id: &ContainerId) -> Result<(), Stri
     host.hierarchies.remove(&cgroup(host, id), KILL_PATIENCE).map_err(|error| error.to_string())
 }
 
+/// Returns true if DEL of a container has failed.
+pub(super) fn del_has_failed(host: &Host, id: &ContainerId) -> bool {
+    let stored = store::read(host, id.as_str());
+    matches!(stored, Ok(Some(Stored::Cni(Attachment { progress: Progress::DelFailed, .. }))))
+}
+
+/// Makes the file for locks and the directory for versions of plugins.
+pub(super) fn make_dirs(host: &Host) -> io::Result<()> {
+    files::ensure_dir(&dir(host), 0o700)?;
+    files::ensure_dir(&versions::dir(host), 0o700)?;
+    locks::open(host).map(drop)
+}
+
+fn dir(host: &Host) -> PathBuf {
+    host.run_dir.join("cni")
+}
+
 /// Returns the cgroup of the plugins that run for a container: next to the containers' cgroups; no id begins with a
 /// dot.
 fn cgroup(host: &Host, id: &ContainerId) -> PathBuf {
     host.cgroup_parent.join(format!(".network.{id}"))
+}
+
+/// Returns the cgroup of the plugins that check a container. Processes that ADD has left are in another one, which a
+/// plugin that hangs does not end.
+fn check_cgroup(host: &Host, id: &ContainerId) -> PathBuf {
+    host.cgroup_parent.join(format!(".check.{id}"))
+}
+
+/// Returns the cgroup of the plugins that collect garbage.
+fn gc_cgroup(host: &Host) -> PathBuf {
+    host.cgroup_parent.join(".gc")
 }

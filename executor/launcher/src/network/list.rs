@@ -200,11 +200,15 @@ fn bounded(mut warnings: Vec<String>) -> Vec<String> {
         warnings.truncate(NETWORK_WARNINGS_MAX - 1);
         warnings.push(format!("{} further warnings are left out", count - warnings.len()));
     }
-    let shortened = warnings.into_iter().map(|warning| match warning.char_indices().nth(NETWORK_WARNING_LENGTH) {
-        Some((end, _)) => format!("{}...", &warning[..end]),
-        None => warning,
-    });
-    shortened.collect()
+    warnings.into_iter().map(|warning| shortened(warning, NETWORK_WARNING_LENGTH)).collect()
+}
+
+/// Returns a text of at most this many characters, which ends with `...` if it was longer.
+pub(super) fn shortened(text: String, length: usize) -> String {
+    match text.char_indices().nth(length) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
 }
 
 #[cfg(test)]

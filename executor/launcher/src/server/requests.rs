@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use executor_core::ident::ContainerId;
 use executor_core::payload::BYTES_MAX;
 use executor_core::protocol::{
-    Done, Hello, Launch, LauncherAnswer, LauncherCall, LauncherRequest, NetworksListed, PLAN_MAX, Reason, Refused,
-    RemoveLayer, VERSION, Welcome,
+    Done, Hello, Launch, LauncherAnswer, LauncherCall, LauncherRequest, PLAN_MAX, Reason, Refused, RemoveLayer,
+    VERSION, Welcome,
 };
 use executor_core::time::Timestamp;
 use executor_secrets::TagKey;
@@ -19,6 +19,7 @@ use executor_sys::ready::{is_readable, readable_by};
 use executor_sys::seqpacket::Seqpacket;
 use prost::Message;
 
+use super::network_tasks::NetworkTask;
 use super::warm_pool;
 use super::{DEATH_PATIENCE, Server};
 use crate::dirs::Dirs;
@@ -157,13 +158,19 @@ impl Server {
             LauncherCall::Remove(remove) => self.remove(&remove.container_id),
             LauncherCall::CountWarmPool(_) => Ok(LauncherAnswer::WarmPool(self.count_warm_pool())),
             LauncherCall::OpenSigner(_) => self.open_signer(fds),
-            LauncherCall::ListNetworks(request) => match network::list(&self.host, &request) {
-                Ok(file) => {
-                    let listed = LauncherAnswer::NetworksListed(NetworksListed {});
-                    return client.answer_with_fds(listed, &[file.as_fd()]);
+            // Answered by a process, when it is done.
+            LauncherCall::ListNetworks(request) => {
+                match self.queue_network_task(NetworkTask::List(request), client.again()) {
+                    Ok(()) => return true,
+                    Err(refused) => Err(refused),
                 }
-                Err(refused) => Err(refused),
-            },
+            }
+            LauncherCall::CheckNetwork(request) => {
+                match self.queue_network_task(NetworkTask::Check(request), client.again()) {
+                    Ok(()) => return true,
+                    Err(refused) => Err(refused),
+                }
+            }
             LauncherCall::Shutdown(_) => {
                 self.shutdown = true;
                 Ok(LauncherAnswer::Done(Done {}))
@@ -387,6 +394,7 @@ impl Server {
         // One more try, in case a plugin failed at the container's end.
         if let Err(why) = network::detach(&self.host, &id, Patience::brief(&self.host)) {
             log::line(Level::Error, id.as_str(), format_args!("not detached from its network: {why}"));
+            self.collect_after(&id);
         }
         match Dirs::new(&self.host, &id).remove_state() {
             Ok(()) => Ok(LauncherAnswer::Done(Done {})),

@@ -73,6 +73,7 @@ impl Server {
             // process made, and on which a process outside has a lease, is still there.
             let volume = shim.volume.map(|volume| Unwiped { id: id.clone(), volume });
             self.unwiped.extend(volume.filter(Unwiped::is_still_leased));
+            self.collect_after(id);
             return;
         }
         let living = self.children().collect();
@@ -84,6 +85,7 @@ impl Server {
             shim.killed.map(|killed| killed.why),
             &living,
         ));
+        self.collect_after(id);
         if self.host.containers_run().join(id.as_str()).exists() {
             self.ranges_left.extend(shim.id_range.into_iter().chain(shim.pod_range)); // cleanup is incomplete
         }

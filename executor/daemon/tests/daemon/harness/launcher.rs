@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 
 use executor_core::protocol::{
-    Done, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest, ListedContainer, ListedNetwork,
-    NetworkList, NetworksListed, PACKET_MAX, Reason, Refused, ShimLost, VERSION, WarmPool, Welcome,
+    AttachmentCheck, CheckOutcome, Done, Launch, LauncherAnswer, LauncherCall, LauncherReply, LauncherRequest,
+    ListedContainer, ListedNetwork, NetworkChecked, NetworkChecks, NetworkList, NetworksListed, PACKET_MAX, Reason,
+    Refused, ShimLost, VERSION, WarmPool, Welcome,
 };
 use executor_sys::memfile::MemFile;
 use executor_sys::seqpacket::{Seqpacket, SeqpacketListener};
@@ -206,6 +207,16 @@ impl LauncherShared {
                 LauncherCall::ListNetworks(_) => {
                     listed = Some(network_list());
                     LauncherAnswer::NetworksListed(NetworksListed {})
+                }
+                LauncherCall::CheckNetwork(request) => {
+                    let check = AttachmentCheck {
+                        id: request.name,
+                        outcome: CheckOutcome::Broken.into(),
+                        message: "eth0 is gone".into(),
+                    };
+                    let checks = NetworkChecks { checks: vec![check], unchecked: 3 };
+                    listed = Some(MemFile::new("checks", &[&checks.encode_to_vec()]).unwrap());
+                    LauncherAnswer::NetworkChecked(NetworkChecked {})
                 }
                 LauncherCall::Shutdown(_) => {
                     self.calls.lock().unwrap().push("shutdown".into());

@@ -58,6 +58,16 @@ pub(in crate::network) enum Fault {
     System(&'static str, io::Error),
 }
 
+/// Code by which a plugin refuses the version of CNI.
+const OTHER_VERSION: u64 = 1;
+
+impl Fault {
+    /// Returns true if the plugin does not support the version that it was called with.
+    pub(super) fn is_other_version(&self) -> bool {
+        matches!(self, Self::Failed(failure) if failure.code == OTHER_VERSION)
+    }
+}
+
 fn system(what: &'static str) -> impl Fn(io::Error) -> Fault {
     move |error| Fault::System(what, error)
 }
@@ -75,7 +85,7 @@ pub(super) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Calls the plugin. Returns the result of ADD; null for DEL.
+    /// Calls the plugin. Returns the result of ADD; null for CHECK and DEL.
     pub(super) fn execute(&self, plugin: &Plugin, previous: Option<&Value>) -> Result<Value, Fault> {
         let Attachment { network, version, asked, cni_id, .. } = self.attachment;
         let config = stdin(network, plugin, *version, asked, previous);
@@ -88,7 +98,7 @@ impl Call<'_> {
         let answer = run(self.host, self.cgroup, plugin, self.verb, &environment, &config, self.until)?;
         match self.verb {
             Verb::Add => object(&answer),
-            Verb::Del | Verb::Version => Ok(Value::Null),
+            Verb::Del | Verb::Check | Verb::Gc | Verb::Version => Ok(Value::Null),
         }
     }
 }
@@ -97,6 +107,17 @@ impl Call<'_> {
 pub(super) fn versions(host: &Host, cgroup: &Path, plugin: &Plugin, until: Instant) -> Result<Value, Fault> {
     let config = json!({ "cniVersion": Version::ALL[Version::ALL.len() - 1].name() });
     object(&run(host, cgroup, plugin, Verb::Version, &[], &config, until)?)
+}
+
+/// Lets a plugin remove what does not belong to the attachments in its input.
+pub(super) fn remove_stale(
+    host: &Host,
+    cgroup: &Path,
+    plugin: &Plugin,
+    config: &Value,
+    until: Instant,
+) -> Result<(), Fault> {
+    run(host, cgroup, plugin, Verb::Gc, &[], config, until).map(drop)
 }
 
 fn object(answer: &[u8]) -> Result<Value, Fault> {
@@ -108,7 +129,7 @@ fn object(answer: &[u8]) -> Result<Value, Fault> {
 }
 
 /// Finds the program of a plugin.
-fn find(dirs: &[PathBuf], kind: &str) -> Result<PathBuf, Fault> {
+pub(super) fn find(dirs: &[PathBuf], kind: &str) -> Result<PathBuf, Fault> {
     for path in dirs.iter().map(|dir| dir.join(kind)) {
         let Ok(meta) = fs::metadata(&path) else { continue };
         if meta.is_file() && meta.mode() & 0o111 != 0 {

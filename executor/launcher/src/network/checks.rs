@@ -1,0 +1,66 @@
+//! Checks of the containers on a network of CNI plugins, for the API.
+//!
+//! In: the name of a network, the operator's CNI files, the records of containers. Out: a memory file with
+//! [`NetworkChecks`]. Checks are made one after the other, for at most [`CHECK_PATIENCE`].
+
+use std::time::Instant;
+
+use executor_core::ident::ContainerId;
+use executor_core::protocol::{
+    AttachmentCheck, CHECK_PATIENCE, CHECKS_MAX, CheckNetwork, CheckOutcome, NETWORK_WARNING_LENGTH, NetworkChecks,
+    Reason, Refused,
+};
+use executor_sys::memfile::MemFile;
+use prost::Message as _;
+
+use super::cni::check::{self, Checked};
+use super::cni::config;
+use super::list::shortened;
+use super::store::{self, Stored};
+use super::{BRIEF, Patience};
+use crate::errors::failed;
+use crate::host::Host;
+
+/// Lets the plugins of a network check each of its containers.
+///
+/// # Errors
+/// Returns a refusal if there is no such network of CNI plugins, or no memory.
+pub(crate) fn check(host: &Host, request: &CheckNetwork) -> Result<MemFile, Refused> {
+    let name = &request.name;
+    if host.networks.contains_key(name) {
+        let why = format!("network `{name}` is built in; only networks of CNI plugins are checked");
+        return Err(Refused::new(Reason::Precondition, why));
+    }
+    let mut ids: Vec<ContainerId> = store::ids(host).into_iter().filter(|id| is_on(host, id, name)).collect();
+    ids.sort_unstable();
+    let is_disabled = match config::find(&host.policy.cni_conf_dir, name) {
+        Ok(network) => network.disable_check,
+        Err(why) if ids.is_empty() => return Err(Refused::new(Reason::NotFound, why)),
+        Err(_) => false, // a container keeps a network that was removed
+    };
+    let patience = Patience { plugin: host.cni_patience.min(BRIEF.0), until: Instant::now() + CHECK_PATIENCE };
+    let mut checks = NetworkChecks::default();
+    for id in ids {
+        if checks.checks.len() >= CHECKS_MAX || Instant::now() >= patience.until {
+            checks.unchecked += 1;
+        } else if let Some(checked) = check::check(host, &id, is_disabled, patience) {
+            checks.checks.push(result(&id, checked));
+        }
+    }
+    MemFile::new("checks", &[&checks.encode_to_vec()]).map_err(|error| failed("checks of the network", &error))
+}
+
+fn is_on(host: &Host, id: &ContainerId, network: &str) -> bool {
+    let stored = store::read(host, id.as_str());
+    matches!(stored, Ok(Some(Stored::Cni(attachment))) if attachment.network.name == network)
+}
+
+fn result(id: &ContainerId, checked: Checked) -> AttachmentCheck {
+    let (outcome, message) = match checked {
+        Checked::Connected => (CheckOutcome::Connected, String::new()),
+        Checked::Broken(why) => (CheckOutcome::Broken, why),
+        Checked::Skipped(why) => (CheckOutcome::Skipped, why),
+    };
+    let message = shortened(message, NETWORK_WARNING_LENGTH);
+    AttachmentCheck { id: id.to_string(), outcome: outcome.into(), message }
+}

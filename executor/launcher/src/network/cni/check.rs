@@ -1,0 +1,84 @@
+//! CHECK: the plugins of a network say whether a container is still connected as ADD has left it.
+
+use std::time::Instant;
+
+use executor_core::cni::{Progress, Verb, Version};
+use executor_core::ident::ContainerId;
+use executor_sys::identity;
+
+use super::locks::OperationLock;
+use super::plugin::Call;
+use super::{check_cgroup, netns};
+use crate::errors::plain;
+use crate::host::Host;
+use crate::log::{self, Level};
+use crate::network::store::{self, Stored};
+use crate::network::{KILL_PATIENCE, Patience, Trouble};
+
+/// Result of a check.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::network) enum Checked {
+    /// Every plugin has confirmed the attachment.
+    Connected,
+    /// A plugin has reported a fault, or could not be called.
+    Broken(String),
+    /// No plugin was called.
+    Skipped(String),
+}
+
+/// Checks a container on a network of CNI plugins. `is_disabled` is true if the network's file disables checks now; the
+/// configuration at the time of ADD can disable them too. Returns `None` if the container was detached meanwhile.
+pub(in crate::network) fn check(
+    host: &Host,
+    id: &ContainerId,
+    is_disabled: bool,
+    patience: Patience,
+) -> Option<Checked> {
+    let Ok(_lock) = OperationLock::for_check(host, id) else {
+        return Some(Checked::Skipped("its network is being set up or removed".into()));
+    };
+    let attachment = match store::read(host, id.as_str()) {
+        Ok(Some(Stored::Cni(attachment))) => attachment,
+        Ok(_) => return None,
+        Err(error) => return Some(Checked::Broken(format!("record of its network: {}", plain(&error)))),
+    };
+    let skipped = match attachment.progress {
+        Progress::Adding => Some("ADD has not succeeded".into()),
+        Progress::DelFailed => Some("DEL has failed, and is called again".into()),
+        Progress::Added if is_disabled || attachment.network.disable_check => {
+            Some("its configuration sets disableCheck".into())
+        }
+        Progress::Added if attachment.version < Version::V0_4_0 => {
+            Some(format!("CNI {} has no CHECK", attachment.version.name()))
+        }
+        Progress::Added => None,
+    };
+    if let Some(why) = skipped {
+        return Some(Checked::Skipped(why));
+    }
+    if !identity::boot_id().is_ok_and(|boot| boot == attachment.boot_id) || !netns::is_pinned(host, id) {
+        return Some(Checked::Broken("its network namespace is gone".into()));
+    }
+    let cgroup = check_cgroup(host, id);
+    if let Err(error) = host.hierarchies.make_memory(&cgroup) {
+        return Some(Checked::Broken(format!("cgroup of the plugins: {}", plain(&error))));
+    }
+    let mut checked = Checked::Connected;
+    for plugin in &attachment.network.plugins {
+        let netns = Some(attachment.netns.as_path());
+        let (cgroup, until) = (&*cgroup, patience.deadline());
+        let call = Call { host, cgroup, verb: Verb::Check, attachment: &attachment, netns, until };
+        if let Err(fault) = call.execute(plugin, attachment.result.as_ref()) {
+            checked = Checked::Broken(Trouble::Plugin(plugin.kind.clone(), "CHECK", fault).to_string());
+            break;
+        }
+        if Instant::now() >= patience.until {
+            checked = Checked::Broken("its plugins took too long".into());
+            break;
+        }
+    }
+    if let Err(error) = host.hierarchies.remove(&cgroup, KILL_PATIENCE) {
+        log::line(Level::Error, id.as_str(), format_args!("cgroup of the plugins: {error}"));
+    }
+    Some(checked)
+}

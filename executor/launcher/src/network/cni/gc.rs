@@ -1,0 +1,109 @@
+//! GC: plugins remove what belongs to none of the valid attachments. Only by the operator's key `launcher.cni_gc`: the
+//! attachments of another runtime that uses the same networks would be removed.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use executor_core::cni::{CniNetwork, INTERFACE, Plugin, Progress, Version, gc_stdin};
+
+use super::locks::OperationLock;
+use super::{config, gc_cgroup, plugin, versions};
+use crate::errors::plain;
+use crate::host::Host;
+use crate::log::{self, Level};
+use crate::network::store::{self, Stored};
+use crate::network::{KILL_PATIENCE, Patience, Trouble, longest};
+
+/// Calls GC for each network of CNI 1.1.0 or newer. Failures are logged.
+pub(in crate::network) fn collect(host: &Host) {
+    if let Err(why) = collect_all(host) {
+        log::line(Level::Error, "", format_args!("garbage collection of CNI networks: {why}"));
+    }
+}
+
+/// Ends plugins of a killed process, and removes their cgroup.
+pub(in crate::network) fn end(host: &Host) {
+    if let Err(error) = host.hierarchies.remove(&gc_cgroup(host), KILL_PATIENCE) {
+        log::line(Level::Error, "", format_args!("cgroup of garbage collection: {error}"));
+    }
+}
+
+fn collect_all(host: &Host) -> Result<(), String> {
+    // Until a plugin that is running has to end.
+    let until = Instant::now() + longest(host);
+    let _lock = OperationLock::for_collection(host, until).map_err(|error| plain(&error))?;
+    // Starts of containers wait for all networks together no longer than for one plugin.
+    let patience = Patience { plugin: host.cni_patience, until: Instant::now() + host.cni_patience };
+    let cgroup = gc_cgroup(host);
+    host.hierarchies
+        .kill_all(&cgroup, KILL_PATIENCE)
+        .and_then(|()| host.hierarchies.make_memory(&cgroup))
+        .map_err(|error| plain(&error))?;
+    let collected = valid_attachments(host).and_then(|valid| {
+        let dir = &host.policy.cni_conf_dir;
+        let mut seen = BTreeSet::new();
+        for (_, network) in config::read_all(dir).map_err(|error| format!("{}: {}", dir.display(), plain(&error)))? {
+            // A file that defines no network is reported by the list of networks.
+            let Ok(network) = network else { continue };
+            if !seen.insert(network.name.clone()) || host.networks.contains_key(&network.name) {
+                continue; // not used
+            }
+            if patience.until.saturating_duration_since(Instant::now()) == Duration::ZERO {
+                return Err(format!("network `{}` and later ones: out of time", network.name));
+            }
+            for why in collect_network(host, (&cgroup, patience), &network, &valid) {
+                let why = format_args!("garbage collection of network `{}`: {why}", network.name);
+                log::line(Level::Error, "", why);
+            }
+        }
+        Ok(())
+    });
+    let removed = host.hierarchies.remove(&cgroup, KILL_PATIENCE).map_err(|error| error.to_string());
+    collected.and(removed)
+}
+
+/// An attachment to keep: the network's name and the container's id for plugins.
+type ValidAttachment = (String, String);
+
+/// Returns the attachments of all networks, without those whose DEL has failed.
+///
+/// # Errors
+/// Returns an error if a record cannot be read: its attachment would be removed.
+fn valid_attachments(host: &Host) -> Result<Vec<ValidAttachment>, String> {
+    let mut valid = Vec::new();
+    for id in store::ids(host) {
+        match store::read(host, id.as_str()) {
+            Ok(Some(Stored::Cni(attachment))) if attachment.progress != Progress::DelFailed => {
+                valid.push((attachment.network.name, attachment.cni_id));
+            }
+            Ok(_) => {}
+            Err(error) => return Err(format!("network record of {id}: {}; nothing is removed", plain(&error))),
+        }
+    }
+    Ok(valid)
+}
+
+/// Calls the plugins of a network, and returns what failed. A failure does not keep the next plugin from its work.
+fn collect_network(
+    host: &Host,
+    (cgroup, patience): (&Path, Patience),
+    network: &CniNetwork,
+    valid: &[ValidAttachment],
+) -> Vec<String> {
+    if network.disable_gc || !network.versions.contains(&Version::V1_1_0) {
+        return Vec::new();
+    }
+    let version = match versions::negotiate(host, cgroup, network, patience) {
+        Ok(version) if version >= Version::V1_1_0 => version,
+        Ok(_) | Err(Trouble::NoVersion) => return Vec::new(),
+        Err(trouble) => return vec![trouble.to_string()],
+    };
+    let valid = || valid.iter().filter(|(name, _)| *name == network.name).map(|(_, id)| (&**id, INTERFACE));
+    let failure = |plugin: &Plugin| {
+        let config = gc_stdin(network, plugin, version, valid());
+        let removed = plugin::remove_stale(host, cgroup, plugin, &config, patience.deadline());
+        removed.err().map(|fault| Trouble::Plugin(plugin.kind.clone(), "GC", fault).to_string())
+    };
+    network.plugins.iter().filter_map(failure).collect()
+}

@@ -1,0 +1,106 @@
+//! Locks for the rules of the CNI specification, 1.1.0, section 3: operations on one attachment are not parallel, and GC
+//! is not parallel to ADD and DEL of any attachment.
+//!
+//! They are locks on bytes of RUN_DIR/cni/lock: the first byte is for GC, each other one for the containers with one
+//! hash. They end with the process at the latest.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::time::{Duration, Instant};
+
+use executor_core::ident::ContainerId;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use sha2::{Digest, Sha256};
+
+use crate::host::Host;
+
+/// Interval between attempts.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Byte for GC.
+const COLLECTION: i64 = 0;
+
+/// Locks of one operation.
+#[derive(Debug)]
+pub(super) struct OperationLock {
+    _file: File,
+}
+
+impl OperationLock {
+    /// Locks a container for ADD or DEL, until `until` at the latest. `attempt` is called before each attempt.
+    ///
+    /// # Errors
+    /// Returns `TimedOut` if another operation does not end, or the error of `attempt`.
+    pub(super) fn for_container(
+        host: &Host,
+        id: &ContainerId,
+        until: Instant,
+        mut attempt: impl FnMut() -> io::Result<()>,
+    ) -> io::Result<Self> {
+        let file = open(host)?;
+        attempt()?;
+        lock(&file, (byte(id), libc::F_WRLCK), until, &mut attempt)?;
+        lock(&file, (COLLECTION, libc::F_RDLCK), until, || Ok(()))?;
+        Ok(Self { _file: file })
+    }
+
+    /// Locks a container for CHECK, if it is not locked.
+    ///
+    /// # Errors
+    /// Returns `TimedOut` if the container is locked.
+    pub(super) fn for_check(host: &Host, id: &ContainerId) -> io::Result<Self> {
+        let file = open(host)?;
+        lock(&file, (byte(id), libc::F_WRLCK), Instant::now(), || Ok(()))?;
+        Ok(Self { _file: file })
+    }
+
+    /// Locks all networks for GC, until `until` at the latest.
+    ///
+    /// # Errors
+    /// Returns `TimedOut` if other operations do not end.
+    pub(super) fn for_collection(host: &Host, until: Instant) -> io::Result<Self> {
+        let file = open(host)?;
+        lock(&file, (COLLECTION, libc::F_WRLCK), until, || Ok(()))?;
+        Ok(Self { _file: file })
+    }
+}
+
+/// Opens the file, and makes it if it does not exist.
+pub(super) fn open(host: &Host) -> io::Result<File> {
+    let path = super::dir(host).join("lock");
+    File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(path)
+}
+
+/// Returns the byte of a container.
+fn byte(id: &ContainerId) -> i64 {
+    let digest = Sha256::digest(id.as_str());
+    let mut number = [0; 8];
+    number[1..].copy_from_slice(&digest[..7]); // positive, and less than the largest offset
+    i64::from_be_bytes(number).max(COLLECTION + 1)
+}
+
+fn lock(
+    file: &File,
+    (byte, kind): (i64, i32),
+    until: Instant,
+    mut attempt: impl FnMut() -> io::Result<()>,
+) -> io::Result<()> {
+    let range = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: byte,
+        l_len: 1,
+        l_pid: 0,
+    };
+    loop {
+        match fcntl(file, FcntlArg::F_OFD_SETLK(&range)) {
+            Ok(_) => return Ok(()),
+            Err(Errno::EAGAIN | Errno::EACCES) if Instant::now() < until => std::thread::sleep(PAUSE),
+            Err(Errno::EAGAIN | Errno::EACCES) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        attempt()?;
+    }
+}

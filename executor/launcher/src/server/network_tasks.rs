@@ -1,0 +1,263 @@
+//! Work about networks in separate processes: lists, checks, garbage collection. Reading a thousand large files or running
+//! plugins in the launcher's loop would delay every start.
+//!
+//! A task waits until there is room for its kind; then a process is forked for it. The process sends its reply, with a
+//! memory file, to the launcher, which forwards the reply after the process's exit.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use executor_core::ident::ContainerId;
+use executor_core::protocol::{
+    CheckNetwork, LauncherAnswer, LauncherReply, ListNetworks, NetworkChecked, NetworksListed, Reason, Refused,
+};
+use executor_sys::memfile::MemFile;
+use executor_sys::process::{self, Fork};
+use executor_sys::ready::is_readable;
+use executor_sys::seqpacket::Seqpacket;
+use prost::Message as _;
+
+use super::Server;
+use crate::errors::failed;
+use crate::layers::ReplyDestination;
+use crate::log::{self, Level};
+use crate::network;
+
+/// Maximum number of waiting lists.
+const LISTS_WAITING_MAX: usize = 64;
+/// Maximum number of waiting checks, each of which can take a minute.
+const CHECKS_WAITING_MAX: usize = 1;
+/// Longest reply of a process, in bytes.
+const REPLY_MAX: usize = 8192;
+
+/// A task.
+pub(super) enum NetworkTask {
+    /// List networks.
+    List(ListNetworks),
+    /// Let plugins check the containers of a network.
+    Check(CheckNetwork),
+    /// Let plugins remove stale attachments.
+    Collect,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    List,
+    Check,
+    Collect,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::List => "lists",
+            Self::Check => "checks",
+            Self::Collect => "collections",
+        }
+    }
+
+    /// Maximum number of processes. Plugins are the operator's programs, and each can keep a processor busy.
+    fn running_max(self) -> usize {
+        match self {
+            Self::List => 2,
+            Self::Check | Self::Collect => 1,
+        }
+    }
+
+    /// Maximum number of waiting tasks.
+    fn waiting_max(self) -> usize {
+        match self {
+            Self::List => LISTS_WAITING_MAX,
+            Self::Check => CHECKS_WAITING_MAX,
+            Self::Collect => 1, // it covers whatever has failed meanwhile
+        }
+    }
+}
+
+impl NetworkTask {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::List(_) => Kind::List,
+            Self::Check(_) => Kind::Check,
+            Self::Collect => Kind::Collect,
+        }
+    }
+}
+
+struct WaitingTask {
+    task: NetworkTask,
+    client: Option<ReplyDestination>,
+}
+
+struct RunningTask {
+    kind: Kind,
+    client: Option<ReplyDestination>,
+    pid: i32,
+    pidfd: OwnedFd,
+    reported: Seqpacket,
+}
+
+/// Waiting tasks and running processes.
+#[derive(Default)]
+pub(super) struct NetworkTasks {
+    waiting: VecDeque<WaitingTask>,
+    running: Vec<RunningTask>,
+}
+
+impl NetworkTasks {
+    /// Returns true if no process runs and no task waits.
+    pub(super) fn is_idle(&self) -> bool {
+        self.running.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Returns the pidfds of running processes, readable after their exit.
+    pub(super) fn pidfds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.running.iter().map(|running| running.pidfd.as_fd())
+    }
+
+    /// Returns the pids of running processes.
+    pub(super) fn pids(&self) -> impl Iterator<Item = i32> {
+        self.running.iter().map(|running| running.pid)
+    }
+
+    fn has_waiting_room(&self, kind: Kind) -> bool {
+        self.waiting.iter().filter(|waiting| waiting.task.kind() == kind).count() < kind.waiting_max()
+    }
+
+    /// Returns the next task to start, if there is room for its kind.
+    fn next(&mut self) -> Option<WaitingTask> {
+        let has_room = |kind: Kind| self.running.iter().filter(|one| one.kind == kind).count() < kind.running_max();
+        let index = self.waiting.iter().position(|waiting| has_room(waiting.task.kind()))?;
+        self.waiting.remove(index)
+    }
+
+    /// Reaps processes that have exited, and forwards their replies.
+    pub(super) fn reap(&mut self) {
+        let (ended, running) = std::mem::take(&mut self.running).into_iter().partition(|one| is_readable(&one.pidfd));
+        self.running = running;
+        let ended: Vec<RunningTask> = ended;
+        for RunningTask { client, pid, reported, .. } in ended {
+            let exit = process::wait_for(pid);
+            let mut buffer = vec![0; REPLY_MAX];
+            let reply = match reported.recv(&mut buffer) {
+                Ok(Some((length, fds))) => {
+                    LauncherReply::decode(&buffer[..length]).ok().map(|reply| (reply.answer, fds))
+                }
+                _ => None,
+            };
+            let Some(client) = client else { continue }; // its failure is logged by itself
+            if let Some((Some(answer), fds)) = reply {
+                let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+                client.answer_with_fds(answer, &fds);
+            } else {
+                let why = format!("a process for networks has ended without an answer: {exit:?}");
+                log::line(Level::Error, "", &why);
+                client.answer(LauncherAnswer::Refused(Refused::new(Reason::Internal, why)));
+            }
+        }
+    }
+}
+
+impl Server {
+    /// Accepts a request about networks, which is answered later.
+    ///
+    /// # Errors
+    /// Returns a refusal if too many tasks wait.
+    pub(super) fn queue_network_task(&mut self, task: NetworkTask, client: ReplyDestination) -> Result<(), Refused> {
+        if !self.network_tasks.has_waiting_room(task.kind()) {
+            let (max, what) = (task.kind().waiting_max(), task.kind().name());
+            let why = format!("{max} {what} of networks wait already, which is the maximum; try again");
+            return Err(Refused::new(Reason::Busy, why));
+        }
+        self.network_tasks.waiting.push_back(WaitingTask { task, client: Some(client) });
+        Ok(())
+    }
+
+    /// Lets garbage of CNI networks be collected, if the operator wants that.
+    pub(super) fn queue_collection(&mut self) {
+        if self.host.cni_gc && self.network_tasks.has_waiting_room(Kind::Collect) {
+            self.network_tasks.waiting.push_back(WaitingTask { task: NetworkTask::Collect, client: None });
+        }
+    }
+
+    /// Lets garbage be collected if a container could not be detached.
+    pub(super) fn collect_after(&mut self, id: &ContainerId) {
+        if network::leaves_garbage(&self.host, id) {
+            self.queue_collection();
+        }
+    }
+
+    /// Starts tasks for which there is room.
+    pub(super) fn advance_network_tasks(&mut self) {
+        while let Some(WaitingTask { task, client }) = self.network_tasks.next() {
+            match self.start_network_task(task) {
+                Ok(running) => self.network_tasks.running.push(RunningTask { client, ..running }),
+                Err(error) => {
+                    let refused = failed("process for networks", &error);
+                    match client {
+                        Some(client) => drop(client.answer(LauncherAnswer::Refused(refused))),
+                        None => log::line(Level::Error, "", refused.message),
+                    }
+                }
+            }
+        }
+    }
+
+    fn start_network_task(&mut self, task: NetworkTask) -> io::Result<RunningTask> {
+        let (reported, theirs) = Seqpacket::pair()?;
+        reported.set_nonblocking(true);
+        let parent = std::process::id();
+        let room = process::room_for_one(reported.as_fd())?;
+        let pid = match process::fork()? {
+            Fork::Parent(pid) => pid,
+            Fork::Child => {
+                drop((reported, room));
+                self.abandon();
+                self.host.show_role(&["networks"]);
+                process::exit_now(self.run_network_task(&task, parent, &theirs))
+            }
+        };
+        drop(room);
+        Ok(RunningTask { kind: task.kind(), client: None, pid, pidfd: process::pidfd(pid)?, reported })
+    }
+
+    /// Carries out a task in its process, and returns the exit status.
+    fn run_network_task(&self, task: &NetworkTask, parent: u32, reported: &Seqpacket) -> i32 {
+        let started = process::die_with(parent).and_then(|()| Ok(rustix::thread::set_name(c"executor-net")?));
+        if started.is_err() {
+            return 1;
+        }
+        let (answer, made): (LauncherAnswer, Result<MemFile, Refused>) = match task {
+            NetworkTask::List(request) => {
+                (LauncherAnswer::NetworksListed(NetworksListed {}), network::list(&self.host, request))
+            }
+            NetworkTask::Check(request) => {
+                (LauncherAnswer::NetworkChecked(NetworkChecked {}), network::check(&self.host, request))
+            }
+            NetworkTask::Collect => {
+                network::collect_garbage(&self.host);
+                return 0;
+            }
+        };
+        let (answer, fds) = match &made {
+            Ok(file) => (answer, vec![file.as_fd()]),
+            Err(refused) => (LauncherAnswer::Refused(refused.clone()), Vec::new()),
+        };
+        let reply = LauncherReply { sequence: 0, answer: Some(answer) };
+        i32::from(reported.send(&reply.encode_to_vec(), &fds).is_err())
+    }
+
+    /// Kills running processes when the launcher exits.
+    pub(super) fn kill_network_tasks(&mut self) {
+        self.network_tasks.waiting.clear();
+        let collected = self.network_tasks.running.iter().any(|running| running.kind == Kind::Collect);
+        for running in self.network_tasks.running.drain(..) {
+            let _ = process::pidfd_signal(running.pidfd.as_fd(), libc::SIGKILL); // it may have just exited
+            let _ = process::wait_for(running.pid);
+        }
+        if collected {
+            network::end_collection(&self.host);
+        }
+    }
+}
