@@ -3,9 +3,14 @@
 use executor_proto::v1::RunRequest;
 use executor_proto::v1::port_mapping::Protocol;
 use integration::network::{HOST, HOST_V6};
+use integration::request::{RequestBuilder as _, program};
+use integration::wait;
 
 use super::Place::{Beyond, Container, Host};
-use super::{BRIDGE_V4, BRIDGE_V6, INSIDE, World, addresses, assert_refused, field, published, server, sleeping, tcp};
+use super::{
+    BRIDGE_V4, BRIDGE_V6, INSIDE, PYTHON, World, addresses, assert_refused, field, on, published, raw, server,
+    sleeping, tcp,
+};
 
 const PORT: u16 = 18_080;
 /// A port that is not published.
@@ -124,4 +129,48 @@ fn host_ip_restricts_a_port() {
     assert_refused(&refused, "198.51.100.1");
     assert_eq!(field(&refused), "ports");
     world.delete_all();
+}
+
+/// Sends an SCTP INIT to the address and port from a raw socket: kernels without SCTP translate it too.
+const SEND_SCTP: &str = r#"
+import socket, struct, sys
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+ports, init = struct.pack("!HHI", 40000, int(sys.argv[2]), 0), struct.pack("!BBHIIHHI", 1, 0, 20, 7, 65536, 1, 1, 1)
+packet = ports + struct.pack("<I", crc32c(ports + bytes(4) + init)) + init
+socket.socket(socket.AF_INET, socket.SOCK_RAW, 132).sendto(packet, (sys.argv[1], 0))
+"#;
+/// Prints the destination port of the first SCTP packet.
+const RECEIVE_SCTP: &str = r#"
+import socket
+raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, 132)
+packet = raw.recv(2048)
+print("to", int.from_bytes(packet[22:24], "big"))
+"#;
+
+/// Packets of SCTP reach the port of the container, and only from the published port of the host. The server of
+/// `integration/vm/checks/53-sctp.sh` answers.
+#[test]
+fn sctp_is_sent_to_the_container() {
+    let world = World::start();
+    let ports = vec![published("", PORT, Protocol::Sctp)];
+    let (id, request) = ("sctp", program(PYTHON, &["-c", RECEIVE_SCTP]));
+    world.api().started(raw(on("bridge", RunRequest { ports, ..request.id(id).grace_ms(0) })));
+    let send = |port: u16| {
+        let sent = world.network.on_beyond(&[PYTHON, "-c", SEND_SCTP, HOST, &port.to_string()]);
+        assert_eq!(sent, "");
+    };
+    wait::until("a packet arrives", || {
+        send(OTHER); // the control: if it arrived, it would be the first one
+        send(PORT);
+        world.api().get(id).unwrap().result.map(drop)
+    });
+    assert_eq!(world.api().output(id).text(), format!("to {INSIDE}\n"));
+    world.delete_all();
+    world.assert_nothing_left();
 }
