@@ -29,12 +29,12 @@ fn world(seconds: u32) -> (Daemon, Network, Rootfs) {
     let network = Network::new();
     network.plugin("probed", &PROBED.replace("DIR", &network.dir().display().to_string()));
     network.plugin("after", "[ $CNI_COMMAND = ADD ] && echo '{\"cniVersion\":\"1.0.0\",\"last\":true}'; exit 0");
-    configure(&network, "test", json!({"cniVersion": "1.0.0"}));
+    configure(&network, "test", &json!({"cniVersion": "1.0.0"}));
     let daemon = network.patient_for(seconds, "").start();
     (daemon, network, Rootfs::busybox())
 }
 
-fn configure(network: &Network, name: &str, keys: Value) {
+fn configure(network: &Network, name: &str, keys: &Value) {
     let mut list = json!({"name": name, "plugins": [{"type": "probed"}, {"type": "after"}]});
     list.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
     fs::write(network.dir().join(format!("net.d/{name}.conflist")), list.to_string()).unwrap();
@@ -98,14 +98,14 @@ fn check_names_broken_containers() {
 #[test]
 fn check_is_skipped_with_a_reason() {
     let (daemon, network, rootfs) = world(30);
-    configure(&network, "old", json!({"cniVersion": "0.3.1"}));
-    configure(&network, "off", json!({"cniVersion": "1.0.0", "disableCheck": true}));
+    configure(&network, "old", &json!({"cniVersion": "0.3.1"}));
+    configure(&network, "off", &json!({"cniVersion": "1.0.0", "disableCheck": true}));
     for name in ["test", "old", "off"] {
         daemon.api.started(on(name, name, &rootfs));
     }
     let before = network.calls().len();
     // The operator can disable checks of running containers.
-    configure(&network, "test", json!({"cniVersion": "1.0.0", "disableCheck": true}));
+    configure(&network, "test", &json!({"cniVersion": "1.0.0", "disableCheck": true}));
     for (name, why) in [
         ("old", "CNI 0.3.1 has no CHECK"),
         ("off", "its configuration sets disableCheck"),
@@ -116,7 +116,7 @@ fn check_is_skipped_with_a_reason() {
         assert_eq!(skipped.json()["checks"], json!([{"id": name, "outcome": "skipped", "message": why}]));
     }
     assert_eq!(network.calls().len(), before, "no plugin is called");
-    configure(&network, "test", json!({"cniVersion": "1.0.0"}));
+    configure(&network, "test", &json!({"cniVersion": "1.0.0"}));
     assert_eq!(check(&daemon, "test").json()["checks"][0]["outcome"], "connected", "the control");
     for (name, words) in [("bridge", "network `bridge` is built in"), ("nope", "no network `nope` is configured")] {
         let refused = check(&daemon, name);

@@ -191,7 +191,7 @@ impl Server {
     /// Starts tasks for which there is room.
     pub(super) fn advance_network_tasks(&mut self) {
         while let Some(WaitingTask { task, client }) = self.network_tasks.next() {
-            match self.start_network_task(task) {
+            match self.start_network_task(&task) {
                 Ok(running) => self.network_tasks.running.push(RunningTask { client, ..running }),
                 Err(error) => {
                     let refused = failed("process for networks", &error);
@@ -204,7 +204,7 @@ impl Server {
         }
     }
 
-    fn start_network_task(&mut self, task: NetworkTask) -> io::Result<RunningTask> {
+    fn start_network_task(&mut self, task: &NetworkTask) -> io::Result<RunningTask> {
         let (reported, theirs) = Seqpacket::pair()?;
         reported.set_nonblocking(true);
         let parent = std::process::id();
@@ -215,7 +215,7 @@ impl Server {
                 drop((reported, room));
                 self.abandon();
                 self.host.show_role(&["networks"]);
-                process::exit_now(self.run_network_task(&task, parent, &theirs))
+                process::exit_now(self.run_network_task(task, parent, &theirs))
             }
         };
         drop(room);
