@@ -1,7 +1,7 @@
 //! Docker commands and flags that agent-cli does not have, each with its equivalent or the reason, for usage errors.
 
 /// Docker's commands and flags, in docker's spelling, each with advice. A command of a group has two words.
-const TABLE: [(&str, &str); 104] = [
+const TABLE: [(&str, &str); 103] = [
     ("import", "use `agent-cli image import`, which reads archives of `docker save` and OCI layouts"),
     ("save", "images are not exported; copy them between registries with skopeo"),
     ("build", "images are not built here; build with buildah or docker and use `agent-cli image import`"),
@@ -96,7 +96,6 @@ const TABLE: [(&str, &str); 104] = [
     ("--log-opt", "use `--log-rate`, `--log-lines` and `--log-tag`"),
     ("--mac-address", "the network chooses addresses"),
     ("--memory-swappiness", "use `--memory-swap`; the same value as `--memory` disables swap"),
-    ("--network-alias", "use `--add-host`, or `--pod` for containers that reach one another at localhost"),
     ("--no-healthcheck", "health checks of images are not run; use `--health-cmd`"),
     ("--oom-kill-disable", "use `--oom-score-adj`"),
     ("--all-tags", "name each image"),
@@ -118,7 +117,7 @@ const TABLE: [(&str, &str); 104] = [
 ];
 
 /// Short forms and other names of flags, with those of the table.
-const ALIASES: [(&str, &str); 9] = [
+const ALIASES: [(&str, &str); 8] = [
     ("-P", "--publish-all"),
     ("-H", "--host"),
     ("-a", "--attach"),
@@ -126,7 +125,6 @@ const ALIASES: [(&str, &str); 9] = [
     ("-n", "--last"),
     ("-q", "--quiet"),
     ("-s", "--size"),
-    ("--net-alias", "--network-alias"),
     ("prune", "system prune"),
 ];
 

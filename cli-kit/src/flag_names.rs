@@ -79,6 +79,7 @@ pub fn flag(field: &str, doing: &str) -> String {
         "log_limits.lines_per_second" => "--log-lines",
         "log_tags" => "--log-tag",
         "hostname" => "--hostname",
+        "network_aliases" => "--network-alias",
         "restart_policy" | "restart_policy.mode" | "restart_policy.max_retries" => "--restart",
         "restart_policy.min_delay" => "--restart-delay",
         "restart_policy.max_delay" => "--restart-delay-max",

@@ -180,6 +180,13 @@ impl Run {
         self.network(Network::Cni)
     }
 
+    /// Adds a name by which containers on the same built-in network find the container.
+    #[must_use]
+    pub fn network_alias(mut self, alias: impl Into<String>) -> Self {
+        self.0.network_aliases.push(alias.into());
+        self
+    }
+
     /// Publishes a port of the container on the host.
     #[must_use]
     pub fn port(mut self, port: PortMapping) -> Self {

@@ -222,7 +222,6 @@ fn docker_words_give_their_equivalent() {
         (&["agent-cli", "run", "-a", "stdout", "i"], "unless `--detach`"),
         (&["agent-cli", "run", "-c", "512", "i"], "`--cpu-weight`"),
         (&["agent-cli", "run", "-q", "i"], "2>/dev/null"),
-        (&["agent-cli", "run", "--net-alias=a", "i"], "`--add-host`"),
         (&["agent-cli", "top", "a"], "`agent-cli exec ID ps`"),
     ] {
         let line: Vec<OsString> = line.iter().map(Into::into).collect();

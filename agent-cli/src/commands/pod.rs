@@ -158,6 +158,7 @@ impl CreateArgs {
             egress: shared.egress,
             egress_rules: shared.egress_rules,
             hostname: shared.hostname,
+            network_aliases: shared.network_aliases,
             dns: shared.dns,
             extra_hosts: self.add_host,
             sysctls: self.sysctl.into_iter().collect(),

@@ -81,10 +81,14 @@ pub(crate) fn checks(checked: &CheckNetworkResponse, style: Style) -> String {
     text
 }
 
-/// Formats a container: its id, addresses and published ports.
+/// Formats a container: its id, addresses, published ports and names.
 fn container(container: &NetworkContainer) -> String {
     let ports: Vec<String> = container.ports.iter().map(leads_to).collect();
-    let parts = [container.id.clone(), container.addresses.join(", "), ports.join(", ")];
+    let names = match &container.names[..] {
+        [] => String::new(),
+        names => format!("names {}", names.join(", ")),
+    };
+    let parts = [container.id.clone(), container.addresses.join(", "), ports.join(", "), names];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ")
 }
 

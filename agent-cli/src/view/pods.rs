@@ -77,6 +77,7 @@ pub(crate) fn inspect(pod: &Pod, now: SystemTime, style: Style) -> String {
         ("addresses", status.addresses),
         ("published ports", spec.ports.iter().map(written).collect()),
         ("host name", vec![spec.hostname.clone()]),
+        ("network aliases", spec.network_aliases.clone()),
         ("hosts", spec.extra_hosts.iter().map(|host| format!("{} is {}", host.name, host.address)).collect()),
         ("name servers", dns.servers),
         ("search domains", dns.searches),

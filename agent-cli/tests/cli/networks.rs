@@ -10,7 +10,12 @@ fn with_two() -> Fake {
     let fake = Fake::start();
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     let port = PortMapping { host_port: 8080, container_port: 80, ..PortMapping::default() };
-    let web = NetworkContainer { id: "web-1".into(), addresses: words(&["10.61.0.9/16"]), ports: vec![port] };
+    let web = NetworkContainer {
+        id: "web-1".into(),
+        addresses: words(&["10.61.0.9/16"]),
+        ports: vec![port],
+        names: words(&["web-1", "db"]),
+    };
     let bridge = NodeNetwork {
         name: "bridge".into(),
         driver: "bridge".into(),
@@ -51,6 +56,7 @@ fn network_ls_lists_both_drivers() {
     let json = run(&fake, &["network", "ls", "--json"]).json();
     assert_eq!((&json[0]["mtu"], &json[1]["mtu"]), (&1500.into(), &serde_json::Value::Null));
     assert_eq!(json[0]["containers"][0]["ports"][0]["host_port"], 8080);
+    assert_eq!(json[0]["containers"][0]["names"], serde_json::json!(["web-1", "db"]));
 }
 
 #[test]

@@ -43,7 +43,16 @@ pub(crate) struct NetworkArgs {
     /// Host name of the container [default: its id]
     #[arg(long, value_name = "NAME")]
     hostname: Option<String>,
-    /// Address of a name server, for /etc/resolv.conf; can be repeated [default: those of the network]
+    /// Further name of the container for others on a built-in network; can be repeated
+    ///
+    /// Containers on a built-in network also find it by its id and its host name. Several containers can have the same
+    /// alias.
+    #[arg(long, visible_alias = "net-alias", value_name = "NAME")]
+    network_alias: Vec<String>,
+    /// Address of a name server; can be repeated [default: those of the network]
+    ///
+    /// On a built-in network the container asks the network's own name server, which answers names of containers and
+    /// forwards other names to these servers.
     #[arg(long, value_name = "ADDRESS")]
     dns: Vec<IpAddr>,
     /// DNS search domain; can be repeated
@@ -97,6 +106,7 @@ impl NetworkArgs {
             }
         }
         request.hostname = self.hostname.unwrap_or_default();
+        request.network_aliases = self.network_alias;
         if !(self.dns.is_empty() && self.dns_search.is_empty() && self.dns_option.is_empty()) {
             request.dns = Some(Dns {
                 servers: self.dns.iter().map(ToString::to_string).collect(),

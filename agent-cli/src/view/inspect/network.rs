@@ -36,6 +36,7 @@ pub(super) fn pairs(table: &mut Table, container: &Container, spec: &ContainerSp
     pair("addresses", container.network_status.as_ref().map(|status| status.addresses.clone()).unwrap_or_default());
     pair("published ports", spec.ports.iter().map(written).collect());
     pair("host name", Some(spec.hostname.clone()).filter(|name| !name.is_empty()).into_iter().collect());
+    pair("network aliases", spec.network_aliases.clone());
     let hosts = spec.extra_hosts.iter();
     pair("hosts", hosts.map(|host| format!("{} is {}", host.name, host.address)).collect());
     let dns = spec.dns.clone().unwrap_or_default();

@@ -16,6 +16,7 @@ pub(super) struct Connectivity {
     egress: bool,
     egress_rules: Vec<EgressRule>,
     hostname: String,
+    network_aliases: Vec<String>,
     dns: Dns,
 }
 
@@ -97,6 +98,7 @@ pub(crate) struct NodeNetwork {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 struct NetworkContainer {
     id: String,
+    names: Vec<String>,
     addresses: Vec<String>,
     ports: Vec<Port>,
 }
@@ -124,6 +126,7 @@ impl From<&v1::NodeNetwork> for NodeNetwork {
     fn from(network: &v1::NodeNetwork) -> Self {
         let container = |container: &v1::NetworkContainer| NetworkContainer {
             id: container.id.clone(),
+            names: container.names.clone(),
             addresses: container.addresses.clone(),
             ports: container.ports.iter().map(Port::from).collect(),
         };
@@ -156,6 +159,7 @@ impl From<&v1::ContainerSpec> for Connectivity {
             egress: spec.egress,
             egress_rules: spec.egress_rules.iter().map(EgressRule::from).collect(),
             hostname: spec.hostname.clone(),
+            network_aliases: spec.network_aliases.clone(),
             dns: Dns { servers: dns.servers, searches: dns.searches, options: dns.options },
         }
     }
@@ -171,6 +175,7 @@ impl From<&v1::PodSpec> for Connectivity {
             egress: spec.egress,
             egress_rules: spec.egress_rules.iter().map(EgressRule::from).collect(),
             hostname: spec.hostname.clone(),
+            network_aliases: spec.network_aliases.clone(),
             dns: Dns { servers: dns.servers, searches: dns.searches, options: dns.options },
         }
     }

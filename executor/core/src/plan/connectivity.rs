@@ -88,12 +88,18 @@ pub struct Connectivity {
     pub egress_rules: Vec<EgressRule>,
     /// Host name; derived from the container's id when empty.
     pub hostname: String,
+    /// Further names on a built-in network, next to the id and the host name.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub network_aliases: Vec<String>,
     /// Addresses of name servers; those of the CNI result when empty.
     pub dns_servers: Vec<IpAddr>,
     /// Domains to search.
     pub dns_searches: Vec<String>,
     /// Options of the resolver.
     pub dns_options: Vec<String>,
+    /// True if executord answers queries for names on the gateways of its network, should that be a built-in one.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub name_server: bool,
     /// Path of the network namespace to join; empty for another kind of network.
     #[serde(skip_serializing_if = "is_empty")]
     pub network_namespace: PathBuf,

@@ -19,6 +19,10 @@ const WORDS_MAX: usize = 32;
 const NETWORK_NAME_MAX: usize = 128;
 /// Longest host name, in bytes: the kernel's limit (`__NEW_UTS_LEN`).
 const HOSTNAME_MAX: usize = 64;
+/// Longest label of a host name, in bytes.
+const LABEL_MAX: usize = 63;
+/// Maximum number of network aliases.
+const ALIASES_MAX: usize = 16;
 /// Maximum number of entries in the operator's list of network namespaces.
 const NAMESPACES_MAX: usize = 1000;
 /// Last component of a list entry that allows everything in its directory.
@@ -45,6 +49,7 @@ pub(super) fn check(
     check_network_name(&connectivity.network_name, report);
     check_ports(connectivity, policy, report);
     check_hostname(&connectivity.hostname, network, report);
+    check_aliases(&connectivity.network_aliases, report);
     check_dns(connectivity, report);
     check_network_namespace(&connectivity.network_namespace, network, policy, report);
 }
@@ -126,6 +131,7 @@ pub fn validate_egress(update: &EgressUpdate, plan: &Plan, policy: &Policy) -> R
 fn refuse_without_cni(asked: &Connectivity, report: &mut Report) {
     let fields = [
         ("network_name", !asked.network_name.is_empty()),
+        ("network_aliases", !asked.network_aliases.is_empty()),
         ("ports", !asked.ports.is_empty()),
         ("egress", asked.egress),
         ("egress_rules", !asked.egress_rules.is_empty()),
@@ -178,16 +184,39 @@ fn check_hostname(hostname: &str, network: Network, report: &mut Report) {
     if network == Network::Host {
         report.add("hostname", Conflict.because("cannot be set with the host's network"));
     }
-    let label = |part: &str| {
-        !part.is_empty()
-            && part.len() <= 63
-            && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
-            && !part.starts_with('-')
-            && !part.ends_with('-')
-    };
-    if hostname.len() > HOSTNAME_MAX || !hostname.split('.').all(label) {
+    if hostname.len() > HOSTNAME_MAX || !hostname.split('.').all(is_label) {
         let why = format!("\"{}\" is not a valid host name of at most {HOSTNAME_MAX} bytes", shorten(hostname));
         report.add("hostname", InvalidFormat.because(why));
+    }
+}
+
+/// Returns true for a label of a host name (RFC 1123, section 2.1).
+fn is_label(part: &str) -> bool {
+    !part.is_empty()
+        && part.len() <= LABEL_MAX
+        && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+        && !part.starts_with('-')
+        && !part.ends_with('-')
+}
+
+fn check_aliases(aliases: &[String], report: &mut Report) {
+    const FIELD: &str = "network_aliases";
+    if aliases.len() > ALIASES_MAX {
+        report.add(FIELD, TooMany.because(format!("has {} entries; at most {ALIASES_MAX} are allowed", aliases.len())));
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for (index, alias) in aliases.iter().enumerate() {
+        let at = format!("{FIELD}[{index}]");
+        if !is_label(alias) {
+            let why = format!(
+                "\"{}\" is not a DNS label: use 1 to {LABEL_MAX} letters, digits and `-`, without `-` at either end",
+                shorten(alias)
+            );
+            report.add(at, InvalidFormat.because(why));
+        } else if !seen.insert(alias.to_ascii_lowercase()) {
+            report.add(at, Duplicate.because(format!("\"{alias}\" is given twice; remove one")));
+        }
     }
 }
 

@@ -150,6 +150,7 @@ fn spec(facts: &ContainerStatus) -> v1::ContainerSpec {
         network_name: plan.connectivity.network_name.clone(),
         egress: plan.connectivity.egress,
         hostname: plan.connectivity.hostname.clone(),
+        network_aliases: plan.connectivity.network_aliases.clone(),
         dns: Some(dns(&plan.connectivity)),
         terminal: plan.terminal,
         stdin: plan.stdin,

@@ -110,7 +110,7 @@ fn network(listed: ListedNetwork) -> v1::NodeNetwork {
 
 fn container(listed: ListedContainer) -> v1::NetworkContainer {
     let ports = listed.ports.into_iter().filter_map(port).collect();
-    v1::NetworkContainer { id: listed.id, addresses: listed.addresses, ports }
+    v1::NetworkContainer { id: listed.id, addresses: listed.addresses, ports, ..v1::NetworkContainer::default() }
 }
 
 /// Converts a port; `None` for a protocol of a newer launcher.

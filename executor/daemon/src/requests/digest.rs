@@ -84,6 +84,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
         network_namespace,
         identity,
         nonce,
+        network_aliases,
     } = request;
     let no_limits = Limits::default();
     let mut parts = DigestParts::default();
@@ -184,6 +185,7 @@ pub fn request_digest(key: &TagKey, request: &RunRequest) -> String {
             parts.duration(ttl.as_ref());
         }
     }
+    parts.texts(network_aliases);
     parts.tag(key)
 }
 
@@ -206,6 +208,7 @@ pub fn pod_digest(key: &TagKey, request: &CreatePodRequest) -> String {
         user_namespace,
         share_processes,
         volumes,
+        network_aliases,
     } = request;
     let mut parts = DigestParts::default();
     parts.text("pod");
@@ -226,6 +229,7 @@ pub fn pod_digest(key: &TagKey, request: &CreatePodRequest) -> String {
         let mode = empty.mode.map_or(u64::MAX, u64::from);
         parts.numbers(&[u64::from(empty.medium.cast_unsigned()), empty.size_bytes, mode]);
     }
+    parts.texts(network_aliases);
     parts.tag(key)
 }
 

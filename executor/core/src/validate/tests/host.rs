@@ -133,10 +133,15 @@ fn names_of_capabilities_are_known_ones() {
 fn a_network_has_what_belongs_to_it() {
     let port =
         |host_port, container_port| PublishedPort { host_ip: None, host_port, container_port, protocol: Protocol::Tcp };
-    let connectivity =
-        Connectivity { network_name: "net".into(), ports: vec![port(1024, 8080)], egress: true, ..Default::default() };
+    let connectivity = Connectivity {
+        network_name: "net".into(),
+        ports: vec![port(1024, 8080)],
+        egress: true,
+        network_aliases: vec!["db".into()],
+        ..Default::default()
+    };
     let asked = |network| Draft { network: Some(network), connectivity: connectivity.clone(), ..draft() };
-    assert_eq!(fields(&asked(Network::None)), ["network_name", "ports", "egress"]);
+    assert_eq!(fields(&asked(Network::None)), ["network_name", "network_aliases", "ports", "egress"]);
     assert_eq!(fields(&asked(Network::Cni)), ["egress"]);
     let policy = Policy { allow_egress: true, ..Policy::default() };
     recheck(&validate(&asked(Network::Cni), &policy).unwrap(), &policy).unwrap();
@@ -152,6 +157,24 @@ fn a_network_has_what_belongs_to_it() {
     let expected =
         ["network_name", "ports[1].host_port", "ports[2].host_port", "hostname", "dns.servers", "dns.searches[0]"];
     assert_eq!(fields(&wrong), expected);
+}
+
+#[test]
+fn network_aliases_are_distinct_labels() {
+    let asked = |aliases: &[&str]| {
+        let network_aliases = aliases.iter().map(|&alias| alias.to_owned()).collect();
+        let connectivity = Connectivity { network_aliases, ..Default::default() };
+        fields(&Draft { network: Some(Network::Cni), connectivity, ..draft() })
+    };
+    let longest = "a".repeat(63);
+    assert_eq!(asked(&["db", "DB-1", &longest]), Vec::<String>::new());
+    let wrong = ["", "a.b", "-a", "a-", "a_b", "db", "Db", &"a".repeat(64)];
+    let at = |index| format!("network_aliases[{index}]");
+    assert_eq!(asked(&wrong), [0, 1, 2, 3, 4, 6, 7].map(at));
+    let many: Vec<String> = (0..17).map(|number| format!("a{number}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_eq!(asked(&many[..16]), Vec::<String>::new());
+    assert_eq!(asked(&many), ["network_aliases"]);
 }
 
 #[test]

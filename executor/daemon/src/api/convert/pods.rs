@@ -46,6 +46,7 @@ fn spec(facts: &ContainerStatus) -> v1::PodSpec {
         egress: connectivity.egress,
         egress_rules: connectivity.egress_rules.iter().map(draft::egress_message).collect(),
         hostname: executor_core::names::hostname(plan),
+        network_aliases: connectivity.network_aliases.clone(),
         dns: Some(dns(connectivity)),
         extra_hosts: plan.surroundings.extra_hosts.iter().map(extra_host).collect(),
         sysctls: plan.surroundings.sysctls.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),

@@ -34,7 +34,7 @@ type RequestChange = fn(&mut RunRequest, &mut RunAction);
 
 #[test]
 fn every_field_but_the_id_counts() {
-    let changes: [RequestChange; 167] = [
+    let changes: [RequestChange; 168] = [
         |_, _| (),
         |r, _| r.rootfs = "host".into(),
         |r, _| r.nonce = "a".into(),
@@ -140,6 +140,7 @@ fn every_field_but_the_id_counts() {
         |r, _| r.egress_rules = vec![EgressRule { ports: vec![PortRange::default()], ..EgressRule::default() }],
         |r, _| r.egress_rules = vec![EgressRule { destinations: vec!["a".into()], ..EgressRule::default() }],
         |r, _| r.hostname = "n".into(),
+        |r, _| r.network_aliases = vec!["n".into()],
         |r, _| r.dns = Some(Dns::default()),
         |r, _| r.dns = Some(Dns { servers: vec!["::1".into()], ..Default::default() }),
         |r, _| r.dns = Some(Dns { searches: vec!["::1".into()], ..Default::default() }),

@@ -17,6 +17,7 @@ pub(super) fn from_request(request: &RunRequest, violations: &mut Vec<Violation>
         egress: request.egress,
         egress_rules: super::egress_rules(&request.egress_rules, violations),
         hostname: request.hostname.clone(),
+        network_aliases: request.network_aliases.clone(),
         dns_servers: dns
             .servers
             .iter()
@@ -25,6 +26,7 @@ pub(super) fn from_request(request: &RunRequest, violations: &mut Vec<Violation>
             .collect(),
         dns_searches: dns.searches,
         dns_options: dns.options,
+        name_server: false, // known when the images are
         network_namespace: request.network_namespace.clone().into(),
     }
 }
