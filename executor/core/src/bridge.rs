@@ -120,6 +120,11 @@ fn check_pair(network: &BridgeNetwork, other: &BridgeNetwork, faults: &mut Vec<U
     }
 }
 
+/// Returns the built-in network that requests without a name get if no network of CNI plugins is configured.
+pub fn default_network(networks: &BTreeMap<String, BridgeNetwork>) -> Option<&BridgeNetwork> {
+    networks.get(BRIDGE).or_else(|| networks.values().next())
+}
+
 /// Returns true if two networks have an address in common.
 pub fn overlap(one: IpNet, other: IpNet) -> bool {
     one.contains(&other.network()) || other.contains(&one.network())

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use crate::cni::Dns;
+use crate::cni::{Addresses, Dns};
 use crate::plan::{Network, Plan};
 
 /// Maximum bytes that are read of a host file.
@@ -50,9 +50,22 @@ pub fn hosts(plan: &Plan, addresses: &[IpAddr], of_host: &str) -> String {
     text + &extra
 }
 
+/// Returns true for a name server on a loopback address, or without an address: it is the container's own.
+pub fn is_own_server(server: IpAddr) -> bool {
+    let server = server.to_canonical();
+    server.is_loopback() || server.is_unspecified()
+}
+
+/// Option of a resolver that asks for a name without dots as it is, instead of in the search domains first.
+const AS_IT_IS: &str = "ndots:0";
+
 /// Returns /etc/resolv.conf. Each part comes from the request; if unset there, from the CNI network; if unset there too
 /// and the container can reach the resolvers of the host, from the host's file. `of_host` is that file.
-pub fn resolv_conf(plan: &Plan, network: &Dns, of_host: &str) -> String {
+///
+/// If executord answers on the network, the only name servers are its gateways: it forwards to those of the request. The
+/// exception is a request with a server on loopback, which only the container itself can ask.
+pub fn resolv_conf(plan: &Plan, addresses: &Addresses, of_host: &str) -> String {
+    let network = &addresses.dns;
     let asked = &plan.connectivity;
     let nothing_asked = asked.dns_servers.is_empty() && asked.dns_searches.is_empty() && asked.dns_options.is_empty();
     if plan.network == Network::Host && nothing_asked {
@@ -75,6 +88,10 @@ pub fn resolv_conf(plan: &Plan, network: &Dns, of_host: &str) -> String {
             options = theirs.options;
         }
     }
+    if !addresses.name_servers.is_empty() && !asked.dns_servers.iter().copied().any(is_own_server) {
+        servers.clone_from(&addresses.name_servers);
+        options = first_of(&asked.dns_options, &[AS_IT_IS.to_owned()]);
+    }
     let mut text: String = servers.iter().map(|server| format!("nameserver {server}\n")).collect();
     for (word, list) in [("search", searches), ("options", options)] {
         if !list.is_empty() {
@@ -86,6 +103,11 @@ pub fn resolv_conf(plan: &Plan, network: &Dns, of_host: &str) -> String {
 
 fn first_of<T: Clone>(asked: &[T], network: &[T]) -> Vec<T> {
     if asked.is_empty() { network.to_vec() } else { asked.to_vec() }
+}
+
+/// Returns the name servers in a resolv.conf.
+pub fn servers(text: &str) -> Vec<IpAddr> {
+    parse(text).servers
 }
 
 /// Parses a resolv.conf (resolv.conf(5)); unknown lines are ignored.
@@ -181,7 +203,28 @@ mod tests {
             ),
         ];
         for (kind, asked, network, expected) in table {
-            assert_eq!(resolv_conf(&plan(kind, asked.clone()), network, HOST), expected, "{kind:?} {asked:?}");
+            let addresses = Addresses { dns: network.clone(), ..Addresses::default() };
+            assert_eq!(resolv_conf(&plan(kind, asked.clone()), &addresses, HOST), expected, "{kind:?} {asked:?}");
         }
+    }
+
+    #[test]
+    fn resolv_conf_names_the_gateways() {
+        let name_servers = vec!["10.61.0.1".parse().unwrap(), "fd00::1".parse().unwrap()];
+        let addresses = Addresses { name_servers, ..Addresses::default() };
+        let written = |servers: &[&str], options: &[&str], egress| {
+            let asked = Connectivity {
+                dns_servers: servers.iter().map(|server| server.parse().unwrap()).collect(),
+                dns_options: options.iter().map(|&option| option.to_owned()).collect(),
+                egress,
+                ..Connectivity::default()
+            };
+            resolv_conf(&plan(Network::Cni, asked), &addresses, HOST)
+        };
+        const GATEWAYS: &str = "nameserver 10.61.0.1\nnameserver fd00::1\n";
+        assert_eq!(written(&[], &[], false), format!("{GATEWAYS}options ndots:0\n"));
+        assert_eq!(written(&[], &[], true), format!("{GATEWAYS}search corp\noptions ndots:0\n"));
+        assert_eq!(written(&["192.0.2.9"], &["ndots:2"], true), format!("{GATEWAYS}options ndots:2\n"));
+        assert_eq!(written(&["127.0.0.1"], &[], true), "nameserver 127.0.0.1\n");
     }
 }

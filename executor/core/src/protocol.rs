@@ -19,8 +19,8 @@ pub use launcher::{
 pub use networks::{
     AttachmentCheck, CHECK_PATIENCE, CHECKS_MAX, CNI_NETWORKS_MAX, CheckNetwork, CheckOutcome, LISTED_CONTAINERS_BYTES,
     ListNetworks, ListedBridge, ListedContainer, ListedNetwork, ListedPort, NETWORK_LIST_MAX, NETWORK_NAMES_MAX,
-    NETWORK_WARNING_LENGTH, NETWORK_WARNINGS_MAX, NETWORKS_FDS, NetworkChecked, NetworkChecks, NetworkList,
-    NetworksListed,
+    NETWORK_WARNING_LENGTH, NETWORK_WARNINGS_MAX, NETWORKS_FDS, NameSockets, NetworkChecked, NetworkChecks,
+    NetworkList, NetworksListed, OpenNameSockets,
 };
 pub use reply::{Done, FieldViolation, Reason, Refused};
 pub use shim::{

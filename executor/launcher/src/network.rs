@@ -7,6 +7,7 @@
 //! ports       the host's ports are refused, the container's are reserved
 //! store       the data for detaching, on disk before anything happens
 //! list        networks with their containers, for the API;  checks  whether the containers are still connected
+//! name_sockets  sockets of executord's name server
 //! egress      traffic beyond the network is blocked or limited, from inside
 //! netlink     sockets and messages;  nft  nf_tables
 //! ```
@@ -17,6 +18,7 @@ mod checks;
 mod cni;
 mod egress;
 mod list;
+mod name_sockets;
 mod netlink;
 mod netns;
 mod nft;
@@ -28,7 +30,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use executor_core::bridge::{BRIDGE, BridgeNetwork};
+use executor_core::bridge::{BridgeNetwork, default_network};
 use executor_core::cni::{Addresses, Capabilities, CniNetwork};
 use executor_core::ident::ContainerId;
 use executor_core::plan;
@@ -44,6 +46,7 @@ use attachment::BridgeAttachment;
 pub(crate) use checks::check;
 use cni::Fault;
 pub(crate) use list::list;
+pub(crate) use name_sockets::open_name_sockets;
 pub(crate) use ports::Reserved;
 use store::Stored;
 
@@ -179,8 +182,7 @@ fn find<'a>(host: &'a Host, name: &str) -> Result<Configured<'a>, String> {
 /// Returns the built-in network that requests for this name get, if they get one.
 fn built_in<'a>(host: &'a Host, name: &str) -> Option<&'a BridgeNetwork> {
     let default = || {
-        let first = host.networks.get(BRIDGE).or_else(|| host.networks.values().next());
-        first.filter(|_| name.is_empty() && cni::config::is_empty(&host.policy.cni_conf_dir))
+        default_network(&host.networks).filter(|_| name.is_empty() && cni::config::is_empty(&host.policy.cni_conf_dir))
     };
     host.networks.get(name).or_else(default)
 }
@@ -277,6 +279,11 @@ pub(crate) fn attach(
             Refused::new(Reason::Precondition, why)
         })?;
     }
+    let is_built_in = matches!(network, Configured::Bridge(_));
+    if !is_built_in && !plan.connectivity.network_aliases.is_empty() {
+        let why = format!("network `{name}` is one of CNI plugins; only built-in networks have aliases");
+        return Err(violation("network_aliases", why));
+    }
     let attached = match network {
         Configured::Bridge(_) if let Some(WarmNetwork(place)) = warm => bridge::complete(host, record, place, asked),
         Configured::Bridge(network) => bridge::attach(host, record, network, asked, pidfd),
@@ -287,11 +294,27 @@ pub(crate) fn attach(
         Configured::Cni(network) => cni::attach(host, record, network, asked, pid),
     };
     let (addresses, reserved) = attached.map_err(|trouble| trouble.refused(&name))?;
+    let addresses = if is_built_in { with_name_servers(addresses, plan) } else { addresses };
     if !(plan.connectivity.egress && plan.connectivity.egress_rules.is_empty()) {
         limit_egress(pidfd, plan, &name, &addresses)?;
     }
     let record = Attached { network: name, addresses: addresses.own.clone() };
     Ok(Some(OnNetwork { record, addresses, reserved }))
+}
+
+/// Adds the name servers of a built-in network, if executord answers there.
+fn with_name_servers(addresses: Addresses, plan: &plan::Plan) -> Addresses {
+    let name_servers = if plan.connectivity.name_server { addresses.gateways.clone() } else { Vec::new() };
+    Addresses { name_servers, ..addresses }
+}
+
+/// Returns the addresses and name servers of a container from its record.
+fn stored_addresses(stored: &Stored, plan: &plan::Plan) -> Result<Addresses, String> {
+    let addresses = stored.addresses()?;
+    Ok(match stored {
+        Stored::Bridge(_) => with_name_servers(addresses, plan),
+        Stored::Cni(_) => addresses,
+    })
 }
 
 /// Applies the plan's egress rules to a container on a network.
@@ -325,7 +348,7 @@ pub(crate) fn addresses(host: &Host, pod: &plan::Plan) -> Result<Option<Addresse
         return Ok(None);
     }
     let stored = store::read(host, pod.id.as_str()).map_err(|error| failed("network of the pod", &error))?;
-    let parsed = stored.map_or_else(|| Ok(Addresses::default()), |stored| stored.addresses());
+    let parsed = stored.map_or_else(|| Ok(Addresses::default()), |stored| stored_addresses(&stored, pod));
     parsed.map(Some).map_err(|why| Refused::new(Reason::Internal, format!("network of the pod {}: {why}", pod.id)))
 }
 
@@ -340,8 +363,8 @@ pub(crate) fn replace_egress(host: &Host, init: BorrowedFd<'_>, plan: &plan::Pla
         Err(error) => return Err(failed("stored network data", &error)),
     };
     let name = stored.network();
-    let addresses =
-        stored.addresses().map_err(|why| Refused::new(Reason::Internal, format!("network `{name}`: {why}")))?;
+    let addresses = stored_addresses(&stored, plan)
+        .map_err(|why| Refused::new(Reason::Internal, format!("network `{name}`: {why}")))?;
     limit_egress(init, plan, name, &addresses)
 }
 

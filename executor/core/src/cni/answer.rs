@@ -71,6 +71,8 @@ pub struct Addresses {
     pub gateways: Vec<IpAddr>,
     /// Name servers and domains.
     pub dns: Dns,
+    /// Gateways on which executord answers queries for names.
+    pub name_servers: Vec<IpAddr>,
 }
 
 impl Addresses {

@@ -2,7 +2,10 @@
 
 use prost::{Message, Oneof};
 
-use super::{Archive, CheckNetwork, Done, Exec, ListNetworks, NetworkChecked, NetworksListed, OpenSigner, Refused};
+use super::{
+    Archive, CheckNetwork, Done, Exec, ListNetworks, NameSockets, NetworkChecked, NetworksListed, OpenNameSockets,
+    OpenSigner, Refused,
+};
 use crate::settings::SectionDigests;
 
 /// Request of the daemon to the launcher.
@@ -12,7 +15,7 @@ pub struct LauncherRequest {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Call; `None` if a newer peer sent a call that is unknown here.
-    #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5, 6, 7, 8, 9, 150, 240, 340, 341")]
+    #[prost(oneof = "LauncherCall", tags = "2, 3, 4, 5, 6, 7, 8, 9, 150, 240, 340, 341, 342")]
     pub call: Option<LauncherCall>,
 }
 
@@ -55,6 +58,9 @@ pub enum LauncherCall {
     /// Let the plugins of a network check its containers.
     #[prost(message, tag = "341")]
     CheckNetwork(CheckNetwork),
+    /// Open the sockets of the name server of a built-in network.
+    #[prost(message, tag = "342")]
+    OpenNameSockets(OpenNameSockets),
 }
 
 /// Introduces the daemon to the launcher.
@@ -150,7 +156,7 @@ pub struct LauncherReply {
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
     /// Answer; `None` if a newer peer sent an answer that is unknown here.
-    #[prost(oneof = "LauncherAnswer", tags = "2, 3, 4, 5, 6, 150, 340, 341")]
+    #[prost(oneof = "LauncherAnswer", tags = "2, 3, 4, 5, 6, 150, 340, 341, 342")]
     pub answer: Option<LauncherAnswer>,
 }
 
@@ -181,6 +187,9 @@ pub enum LauncherAnswer {
     /// Answer to [`CheckNetwork`].
     #[prost(message, tag = "341")]
     NetworkChecked(NetworkChecked),
+    /// Answer to [`OpenNameSockets`].
+    #[prost(message, tag = "342")]
+    NameSockets(NameSockets),
 }
 
 /// The layer is in the store, but without some entries of its archive.

@@ -91,6 +91,20 @@ pub enum CheckOutcome {
     Skipped = 3,
 }
 
+/// Opens the sockets of the name server of a built-in network. [`Reason::Precondition`](super::Reason::Precondition) if
+/// another program has a port.
+#[derive(Clone, PartialEq, Message)]
+pub struct OpenNameSockets {
+    /// Name of the network.
+    #[prost(string, tag = "1")]
+    pub network: String,
+}
+
+/// Answer to [`OpenNameSockets`]. The sockets accompany it: for each gateway of the network, in their order, one of UDP
+/// and a listening one of TCP. The launcher keeps no copy.
+#[derive(Clone, PartialEq, Message)]
+pub struct NameSockets {}
+
 /// The networks that containers can ask for.
 #[derive(Clone, PartialEq, Message)]
 pub struct NetworkList {

@@ -4,7 +4,8 @@
 //! Before anything runs in the container's network namespace, an nf_tables table is made there that lets out: packets
 //! of connections that others opened, packets to the networks of the container's own addresses, and neighbour
 //! discovery. Packets to the gateways and to the host's own addresses in those networks are blocked: the host is no
-//! peer. Rules of the request come before that, so that a rule may name the host or a name server on a gateway. The
+//! peer. Rules of the request come before that, so that a rule may name the host or a name server on a gateway. So do
+//! those for executord's name server, which forwards a query only if these rules allow that. The
 //! whole table is replaced in one transaction: a packet meets either all of the old rules or all of the new ones.
 //! Changing the table needs CAP_NET_ADMIN over the namespace, and bypassing it needs CAP_NET_RAW; without egress, and
 //! with rules, no container gets either (core's validation).
@@ -19,6 +20,7 @@ use executor_core::plan::{AddressRange, EgressProtocol, EgressRule, Plan};
 use executor_sys::process;
 use nix::sys::socket::SockaddrLike;
 
+use super::name_sockets::NAMES_PORT;
 use super::nft::{self, ESTABLISHED, Hook, IPV4, IPV6, RELATED, Side, Step};
 
 const TABLE: &str = "executor-egress";
@@ -46,7 +48,8 @@ pub(super) fn limit(init: BorrowedFd<'_>, plan: &Plan, addresses: &Addresses) ->
         let mut hosts = addresses.gateways.clone();
         hosts.extend(own_addresses(host_addresses()?, &addresses.own));
         let allowed = asked.egress_rules.iter().flat_map(|rule| allowed(rule, &log_prefix(id)));
-        rules(&addresses.own, &hosts, allowed.collect())
+        let names = addresses.name_servers.iter().flat_map(|server| name_server(*server));
+        rules(&addresses.own, &hosts, names.chain(allowed).collect())
     };
     // The rules are for the container's own connections; it forwards for others only if egress is open.
     let forwarded = if is_open { rules.clone() } else { Vec::new() };
@@ -113,6 +116,14 @@ fn allowed(rule: &EgressRule, log_prefix: &str) -> Vec<Vec<Step>> {
         }
     }
     rules
+}
+
+/// Returns the rules for queries to executord's name server.
+fn name_server(server: IpAddr) -> [Vec<Step>; 2] {
+    [UDP, TCP].map(|transport| {
+        let ports = [Step::Transport(transport), Step::Ports(NAMES_PORT, NAMES_PORT), Step::Accept];
+        [&destination(&AddressRange { first: server, last: server })[..], &ports].concat()
+    })
 }
 
 /// Returns the steps that match these destination addresses.
@@ -209,6 +220,20 @@ mod tests {
         let at = |wanted: &[Step]| rules.iter().position(|rule| rule == wanted).unwrap();
         assert!(at(&to(address("10.1.0.1", 32), Step::Drop)) < at(&to(own[0], Step::Accept)));
         assert_eq!(rules.last().unwrap(), &[Step::Reject]);
+    }
+
+    #[test]
+    fn queries_reach_only_the_name_server() {
+        let server: IpAddr = "10.1.0.1".parse().unwrap();
+        let own = [address("10.1.0.5", 16)];
+        let rules = rules(&own, &[server], name_server(server).to_vec());
+        let queries = |transport| {
+            let range = Step::HeaderRange { offset: 16, first: vec![10, 1, 0, 1], last: vec![10, 1, 0, 1] };
+            vec![Step::Family(IPV4), range, Step::Transport(transport), Step::Ports(53, 53), Step::Accept]
+        };
+        let at = |wanted: &[Step]| rules.iter().position(|rule| rule == wanted).unwrap();
+        let refused = at(&to(address("10.1.0.1", 32), Step::Reject));
+        assert!(at(&queries(UDP)) < refused && at(&queries(TCP)) < refused);
     }
 
     #[test]

@@ -30,6 +30,9 @@ const NEW_ELEMENT: u16 = 12;
 const GET_ELEMENT: u16 = 13;
 const DELETE_ELEMENT: u16 = 14;
 
+/// Bits of the type of each field of a set.
+const TYPE_BITS: u32 = 6;
+
 /// Family of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
@@ -185,13 +188,13 @@ impl Batch {
     /// Makes a set of the fields, or a map to values of these fields.
     pub(super) fn make_set(&mut self, name: &str, fields: &[Field], values: Option<&[Field]>) {
         const MAP: u32 = 8;
-        self.make_any_set(name, fields, values, (if values.is_some() { MAP } else { 0 }, None));
+        self.make_any_set(name, fields, values, (if values.is_some() { MAP } else { 0 }, &[]));
     }
 
     /// Makes a set of the fields to which rules add elements, up to this number.
     pub(super) fn make_dynamic_set(&mut self, name: &str, fields: &[Field], elements: u32) {
         const DYNAMIC: u32 = 0x20;
-        self.make_any_set(name, fields, None, (DYNAMIC, Some(elements)));
+        self.make_any_set(name, fields, None, (DYNAMIC, &[nested(9, &[number_be(1, elements)])]));
     }
 
     fn make_any_set(
@@ -199,9 +202,8 @@ impl Batch {
         name: &str,
         fields: &[Field],
         values: Option<&[Field]>,
-        (flags, elements): (u32, Option<u32>),
+        (flags, more): (u32, &[Vec<u8>]),
     ) {
-        const TYPE_BITS: u32 = 6;
         self.sets += 1;
         let bytes = |fields: &[Field]| fields.iter().map(|field| field.registers() * 4).sum();
         // The kernel does not use types, but `nft` prints them, and loads what it has printed.
@@ -211,9 +213,19 @@ impl Batch {
         if let Some(values) = values {
             body.extend([number_be(6, datatype(values)), number_be(7, bytes(values))]);
         }
-        body.extend(elements.map(|elements| nested(9, &[number_be(1, elements)])));
         body.push(number_be(10, self.sets));
+        body.extend_from_slice(more);
         self.push(NEW_SET, CREATE, body.concat());
+    }
+
+    /// Makes a set that counts packets by the fields. An element is removed a few seconds after its last packet.
+    pub(super) fn make_counters(&mut self, name: &str, fields: &[Field]) {
+        const EXPIRING_AND_DYNAMIC: u32 = 0x30;
+        const ELEMENTS_MAX: u32 = 1 << 16;
+        const EXPIRES_MS: u64 = 5000;
+        let expires = attribute(11, &EXPIRES_MS.to_be_bytes());
+        let size = nested(9, &[number_be(1, ELEMENTS_MAX)]);
+        self.make_any_set(name, fields, None, (EXPIRING_AND_DYNAMIC, &[size, expires]));
     }
 
     /// Adds an element to a set or map, unless it exists with the same value.

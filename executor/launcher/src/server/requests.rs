@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use executor_core::ident::ContainerId;
 use executor_core::payload::BYTES_MAX;
 use executor_core::protocol::{
-    Done, Hello, Launch, LauncherAnswer, LauncherCall, LauncherRequest, PLAN_MAX, Reason, Refused, RemoveLayer,
-    VERSION, Welcome,
+    Done, Hello, Launch, LauncherAnswer, LauncherCall, LauncherRequest, NameSockets, PLAN_MAX, Reason, Refused,
+    RemoveLayer, VERSION, Welcome,
 };
 use executor_core::time::Timestamp;
 use executor_secrets::TagKey;
@@ -171,6 +171,13 @@ impl Server {
                     Err(refused) => Err(refused),
                 }
             }
+            LauncherCall::OpenNameSockets(request) => match network::open_name_sockets(&self.host, &request) {
+                Ok(sockets) => {
+                    let sockets: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
+                    return client.answer_with_fds(LauncherAnswer::NameSockets(NameSockets {}), &sockets);
+                }
+                Err(refused) => Err(refused),
+            },
             LauncherCall::Shutdown(_) => {
                 self.shutdown = true;
                 Ok(LauncherAnswer::Done(Done {}))

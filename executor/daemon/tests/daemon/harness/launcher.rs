@@ -218,6 +218,9 @@ impl LauncherShared {
                     listed = Some(MemFile::new("checks", &[&checks.encode_to_vec()]).unwrap());
                     LauncherAnswer::NetworkChecked(NetworkChecked {})
                 }
+                LauncherCall::OpenNameSockets(_) => {
+                    LauncherAnswer::Refused(Refused::new(Reason::Precondition, "no port is free"))
+                }
                 LauncherCall::Shutdown(_) => {
                     self.calls.lock().unwrap().push("shutdown".into());
                     LauncherAnswer::Done(Done {})

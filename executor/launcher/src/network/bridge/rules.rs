@@ -6,8 +6,10 @@
 //!          postrouting          masquerade of what leaves the network, and of connections that return to it
 //!          forward              from outside only to published ports
 //!          postrouting          addresses with UDP flows are noted in sets
-//!          input                what claims to come from a translated connection of ::1 and does not, is dropped
-//! bridge   prerouting           a port sends only with its own hardware and IP addresses, and advertises no route
+//!          input                what claims to come from a translated connection of ::1 and does not, is dropped;
+//!                               so are queries to executord's name server from elsewhere than the network
+//! bridge   prerouting           a port sends only with its own hardware and IP addresses, and advertises no route;
+//!                               it sends the name server only as many datagrams as that can read
 //! netdev   ingress of a port    answers to connections from the host's ::1 go to its loopback interface
 //! ```
 //! The kernel routes no packet of another interface to `::1`. A connection from `::1` to a published port therefore
@@ -22,6 +24,7 @@ use executor_core::plan::{Protocol, PublishedPort};
 
 use super::device_prefix;
 use crate::network::attachment::BridgeAttachment;
+use crate::network::name_sockets::NAMES_PORT;
 use crate::network::netlink::with_host_netfilter;
 use crate::network::nft::{
     self, Batch, Chain, ChainKind, ChainPolicy, ESTABLISHED, Family, Field, Hook, IPV4, IPV6, Matching, RELATED, Side,
@@ -38,9 +41,11 @@ const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
 const MULTICAST_REPORT: u8 = 143;
 /// Protocols that have ports.
-const WITH_PORTS: [u8; 3] = [6, 17, 132];
+const WITH_PORTS: [u8; 3] = [TCP, UDP, 132];
+const TCP: u8 = 6;
 /// Interface index of the loopback device.
 const LOOPBACK: u32 = 1;
+const LOOPBACK_NAME: &str = "lo";
 /// The host's own addresses.
 const LOOPBACK4: (Ipv4Addr, u8) = (Ipv4Addr::new(127, 0, 0, 0), 8);
 const LOOPBACK6: (Ipv6Addr, u8) = (Ipv6Addr::LOCALHOST, 128);
@@ -58,6 +63,11 @@ const ADDRESS_PORTS4: &str = "address_ports4";
 const ADDRESS_PORTS6: &str = "address_ports6";
 /// Set of the network's ports of the bridge. It shows in this table too which containers are there.
 const CONTAINERS: &str = "containers";
+/// Set of the ports that sent queries to the name server.
+const QUERIES: &str = "queries";
+/// Maximum number of datagrams in a second from a port to the name server, and at once. The name server's own limit is
+/// below it.
+const QUERIES_A_SECOND: u64 = 1000;
 const HARDWARE: &str = "hardware";
 const OWN4: &str = "own4";
 const OWN6: &str = "own6";
@@ -82,7 +92,7 @@ pub(super) fn replace(network: &BridgeNetwork, containers: &[BridgeAttachment]) 
     make_inet(network, &mut batch);
     batch.switch_to(Family::Bridge);
     batch.delete_table();
-    make_bridge(&network.interface, &mut batch);
+    make_bridge(network, &mut batch);
     batch.switch_to(Family::Netdev);
     batch.delete_table();
     batch.make_table();
@@ -125,6 +135,8 @@ pub(super) fn delete(container: &BridgeAttachment) -> io::Result<()> {
         batch.switch_to(family);
         batch.delete_element(set, &key, value.as_deref());
     }
+    batch.switch_to(Family::Bridge);
+    batch.delete_element(QUERIES, &padded(container.device.as_bytes(), 16), None);
     if !container.ports.is_empty() {
         batch.switch_to(Family::Netdev);
         batch.make_table();
@@ -276,6 +288,20 @@ fn make_inet(network: &BridgeNetwork, batch: &mut Batch) {
         let leaving = Step::OutputName(bridge.clone(), Matching::Other);
         batch.add_rule("postrouting", &[Step::Family(family), from_pool, leaving, Step::Masquerade]);
     }
+    for gateway in network.gateways() {
+        let family = if gateway.ip.is_ipv4() { IPV4 } else { IPV6 };
+        let prefix = if gateway.ip.is_ipv4() { 32 } else { 128 };
+        for transport in [TCP, UDP] {
+            let queries = [Step::Family(family), to(gateway.ip, prefix), Step::Transport(transport)];
+            let from_elsewhere = [
+                Step::Ports(NAMES_PORT, NAMES_PORT),
+                Step::InputName(bridge.clone(), Matching::Other),
+                Step::InputName(LOOPBACK_NAME.to_owned(), Matching::Other),
+                Step::Drop,
+            ];
+            batch.add_rule("input", &[&queries[..], &from_elsewhere].concat());
+        }
+    }
     let from_bridge = Step::InputName(bridge.clone(), Matching::This);
     batch.add_rule("forward", &[from_bridge, to_bridge(), Step::Accept]);
     batch.add_rule("forward", &[to_bridge(), Step::State(ESTABLISHED | RELATED), Step::Accept]);
@@ -283,17 +309,26 @@ fn make_inet(network: &BridgeNetwork, batch: &mut Batch) {
     batch.add_rule("forward", &[to_bridge(), Step::Drop]);
 }
 
-fn make_bridge(bridge: &str, batch: &mut Batch) {
+fn make_bridge(network: &BridgeNetwork, batch: &mut Batch) {
     const CHAIN: &str = "prerouting";
+    let bridge = &network.interface;
     batch.make_table();
     batch.make_set(HARDWARE, &[Field::InputName, Field::FrameSource], None);
     batch.make_set(OWN4, &[Field::InputName, Field::Ipv4Source], None);
     batch.make_set(OWN6, &[Field::InputName, Field::Ipv6Source], None);
+    batch.make_counters(QUERIES, &[Field::InputName]);
     let (kind, policy) = (ChainKind::Filter(FIRST), ChainPolicy::Accept);
     batch.make_chain(&Chain { name: CHAIN, hook: Hook::Prerouting, kind, policy, device: None });
     let mut rule = |steps: &[Step]| batch.add_rule(CHAIN, steps);
     rule(&[Step::InputPrefix(device_prefix(bridge), Matching::Other), Step::Accept]);
     rule(&[Step::Lookup(&[Field::InputName, Field::FrameSource], HARDWARE, Matching::Other), Step::Drop]);
+    for gateway in network.gateways() {
+        let (kind, prefix) = if gateway.ip.is_ipv4() { (ETHER_IPV4, 32) } else { (ETHER_IPV6, 128) };
+        let queries = [Step::EtherType(kind), to(gateway.ip, prefix), Step::Transport(UDP)];
+        let port = Step::Ports(NAMES_PORT, NAMES_PORT);
+        let beyond = Step::Exceeds(&[Field::InputName], QUERIES, QUERIES_A_SECOND);
+        rule(&[&queries[..], &[port, beyond, Step::Drop]].concat());
+    }
     let arp = || Step::EtherType(ARP);
     let sender = Step::Lookup(&[Field::InputName, Field::ArpSenderHardware], HARDWARE, Matching::Other);
     rule(&[arp(), sender, Step::Drop]);

@@ -114,6 +114,9 @@ pub(in crate::network) enum Step {
     Lookup(&'static [Field], &'static str, Matching),
     /// Adds the field to the set.
     Add(Field, &'static str),
+    /// Matches packets beyond this many per second for the same fields, which a set of [`super::Batch::make_counters`]
+    /// counts.
+    Exceeds(&'static [Field], &'static str, u64),
     /// Translates the destination to the address and port that the map has for the fields; matches if it has any.
     TranslateDestination(u8, &'static [Field], &'static str),
     /// Translates the source to an address of the outgoing interface.
@@ -277,6 +280,16 @@ pub(super) fn expressions(step: &Step) -> Vec<Vec<u8>> {
         }
         Step::Add(field, set) => {
             vec![field.load(FIELDS), expression("dynset", &[text(1, set), number_be(3, 0), number_be(4, FIELDS)])]
+        }
+        Step::Exceeds(fields, set, a_second) => {
+            const UPDATE: u32 = 1;
+            const BEYOND: u32 = 1;
+            let mut steps = loads(fields);
+            let (rate, unit) = (attribute(1, &a_second.to_be_bytes()), attribute(2, &1u64.to_be_bytes()));
+            let limits = [rate, unit, number_be(3, *a_second as u32), number_be(4, 0), number_be(5, BEYOND)];
+            let each = nested(7, &[expression("limit", &limits)]);
+            steps.push(expression("dynset", &[text(1, set), number_be(3, UPDATE), number_be(4, FIELDS), each]));
+            steps
         }
         Step::TranslateDestination(family, fields, map) => {
             let address = if *family == IPV4 { 1 } else { 4 };

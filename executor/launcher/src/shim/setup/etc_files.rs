@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use executor_core::cni::{Addresses, Dns};
+use executor_core::cni::Addresses;
 use executor_core::placement::{RootfsEntry, RootfsView};
 use executor_core::plan::{Network, Plan};
 use executor_core::protocol::Refused;
@@ -51,9 +51,8 @@ pub(crate) fn contents(plan: &Plan, addresses: Option<&Addresses>) -> Result<Con
         Network::Cni | Network::Path => (String::new(), of_host("/etc/resolv.conf")?),
         Network::None => (String::new(), String::new()),
     };
-    let dns: &Dns = &addresses.dns;
     let hosts = names::hosts(plan, &own, &hosts);
-    Ok([names::hostname(plan) + "\n", hosts, names::resolv_conf(plan, dns, &resolv_conf)])
+    Ok([names::hostname(plan) + "\n", hosts, names::resolv_conf(plan, addresses, &resolv_conf)])
 }
 
 /// Returns the contents if they are known before there is a network.
