@@ -19,9 +19,10 @@ mod traces;
 mod transfers;
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use executor_core::bridge::NetworksSettings;
+use executor_core::bridge::{BridgeNetwork, NetworksSettings};
 use executor_core::capacity::Amount;
 use executor_core::identity::IdentitySettings;
 use executor_core::limits::{LOG_RATE_MAX, OOM_SCORE_MAX};
@@ -201,6 +202,8 @@ pub struct Config {
     pub ephemeral: bool,
     /// Policy that requests are validated against.
     pub policy: Policy,
+    /// Built-in networks by name.
+    pub networks: BTreeMap<String, BridgeNetwork>,
     /// Capacity of the node.
     pub capacity: Amount,
     /// Maximum percentage of the capacity that one caller's reservations may hold.
@@ -341,7 +344,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     check.policy(&file.policy, &mut faults);
     faults.record(check.usable(file.launcher.check()));
     faults.record(check.usable(file.warm_pool.check()));
-    networks::check(&check, &file, &mut faults);
+    let networks = networks::resolve(&check, &file, &mut faults);
     let run_dir = args.run_dir.clone().or(file.run_dir).unwrap_or_else(|| "/run/executor".into());
     let state_dir = args.state_dir.clone().or(file.state_dir).unwrap_or_else(|| "/var/lib/executor".into());
     faults.record(check.absolute("run_dir", &run_dir));
@@ -407,6 +410,7 @@ fn resolve(args: &Args, mut file: File, path: Option<PathBuf>, text: String) -> 
     // Errors of missing parts have already been recorded.
     let missing = || ConfigError::Several(Vec::new());
     Ok(Config {
+        networks,
         retention: retention.ok_or_else(missing)?,
         transfers: transfers.ok_or_else(missing)?,
         self_test: self_test.ok_or_else(missing)?,

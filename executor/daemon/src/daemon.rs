@@ -93,6 +93,7 @@ pub async fn serve(
         }
     };
     tokio::spawn(Arc::clone(&node.launcher).run(connection, finished, exit_reason));
+    tokio::spawn(Arc::clone(&node.names).run());
     tokio::spawn(retention::run_retention(Arc::clone(&node)));
     tokio::spawn(reserve::run_expiry(Arc::clone(&node)));
     tokio::spawn(drain::resume(Arc::clone(&node)));

@@ -36,6 +36,7 @@ pub(crate) mod ipc;
 pub mod launcher;
 pub mod logs;
 pub mod model;
+pub mod names;
 pub mod node;
 pub mod operations;
 pub mod paths;

@@ -24,6 +24,7 @@ use crate::model::container::Handle;
 use crate::model::network_checks::RunningChecks;
 use crate::model::reservation::Reservation;
 use crate::model::status::ContainerStatus;
+use crate::names::NameServers;
 use crate::store::artifacts::Artifacts;
 use crate::store::event_log::EventLog;
 use crate::store::ledger::{Ledger, LedgerError};
@@ -74,13 +75,15 @@ pub struct Node {
     /// Configuration in force.
     pub config: Arc<Config>,
     /// Containers by id, and the capacity that they hold.
-    pub registry: Registry,
+    pub registry: Arc<Registry>,
     /// Event log of containers.
     pub events: EventLog,
     /// Persistent store of containers and events.
     pub ledger: Arc<Ledger>,
     /// Connection to the launcher.
     pub launcher: Arc<Launcher>,
+    /// Name servers of built-in networks.
+    pub names: Arc<NameServers>,
     /// Image store.
     pub images: Arc<Images<LauncherLayers>>,
     /// Client of the process that signs container certificates.
@@ -137,13 +140,17 @@ impl Node {
         let layers = LauncherLayers::new(Arc::clone(&launcher));
         let metrics: Arc<Metrics> = Arc::default();
         let traces = Traces::start(config.traces.as_ref(), &metrics).map_err(NodeError::Traces)?;
+        let registry = Arc::new(Registry::new(config.capacity, config.capacity.percent(config.reserved_percent)));
+        let names =
+            NameServers::new(&config.networks, Arc::clone(&registry), Arc::clone(&launcher), Arc::clone(&metrics));
         let node = Self {
+            names,
             images: Images::open(config.images.clone(), layers).map_err(NodeError::Images)?,
             providers: Arc::new(Providers::new(config.secret_providers.clone())),
             rules,
             signer: Signer::default(),
             artifacts: Artifacts::new(config.transfers.clone(), config.paths.transfers()),
-            registry: Registry::new(config.capacity, config.capacity.percent(config.reserved_percent)),
+            registry,
             events: EventLog::open(
                 &config.paths.ledger(),
                 &boot_id,

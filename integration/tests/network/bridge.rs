@@ -4,6 +4,7 @@
 mod faults;
 mod isolation;
 mod lifetimes;
+mod names;
 mod outgoing;
 mod ports;
 mod spoofing;

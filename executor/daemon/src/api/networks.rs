@@ -24,7 +24,14 @@ const NAME_SHOWN: usize = 80;
 pub(super) async fn list(node: &Node, names: Vec<String>) -> Result<v1::ListNetworksResponse, ApiError> {
     check_names(&names)?;
     let list = node.launcher.networks(names.clone()).await?;
-    answer(&names, list)
+    let mut answer = answer(&names, list)?;
+    for network in &mut answer.networks {
+        network.warnings.extend(node.names.trouble(&network.name));
+        for container in &mut network.containers {
+            container.names = node.names.names(&network.name, &container.id);
+        }
+    }
+    Ok(answer)
 }
 
 /// Returns the results of the checks of a network.

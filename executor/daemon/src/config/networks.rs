@@ -1,17 +1,23 @@
-//! Built-in networks, which the launcher makes: only their settings are checked here.
+//! Built-in networks, which the launcher makes.
+
+use std::collections::BTreeMap;
+
+use executor_core::bridge::BridgeNetwork;
 
 use super::{Check, Faults, File};
 
-/// Checks the networks, and that the warm pool uses one of them, and records every fault.
-pub(super) fn check(check: &Check, file: &File, faults: &mut Faults) {
+/// Returns the networks, and checks that the warm pool uses one of them. Every fault is recorded.
+pub(super) fn resolve(check: &Check, file: &File, faults: &mut Faults) -> BTreeMap<String, BridgeNetwork> {
     match file.networks.check() {
         Ok(networks) => {
             faults.record(check.usable(file.warm_pool.check_network(networks.keys())));
+            networks
         }
         Err(unusable) => {
             for one in unusable {
                 faults.record(check.usable(Err(one)));
             }
+            BTreeMap::new()
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Lists and checks of networks, which the launcher makes.
+//! Lists and checks of networks, which the launcher makes, and the sockets of their name servers.
 
 use std::io;
+use std::os::fd::OwnedFd;
 
 use executor_core::protocol::{
     CHECK_PATIENCE, CheckNetwork, LauncherAnswer, LauncherCall, ListNetworks, NETWORK_LIST_MAX, NetworkChecks,
-    NetworkList,
+    NetworkList, OpenNameSockets,
 };
 use executor_sys::memfile::MemFile;
 use prost::Message;
@@ -36,6 +37,20 @@ impl Launcher {
         let answer = answer.map_err(|lost| self.absent(&lost.to_string()))?;
         let is_expected = |answer: &LauncherAnswer| matches!(answer, LauncherAnswer::NetworkChecked(_));
         read("the launcher's checks of the network", answer, is_expected)
+    }
+
+    /// Returns the sockets of the name server of a built-in network: for each gateway one of UDP and one of TCP.
+    ///
+    /// # Errors
+    /// Returns an error if no launcher is connected, or a port is in use.
+    pub(crate) async fn name_sockets(&self, network: &str) -> Result<Vec<OwnedFd>, ApiError> {
+        const ABOUT: &str = "sockets of the name server";
+        let call = LauncherCall::OpenNameSockets(OpenNameSockets { network: network.to_owned() });
+        match self.session()?.call_for_fds(call).await.map_err(|lost| self.absent(&lost.to_string()))? {
+            (LauncherAnswer::NameSockets(_), fds) => fds.map_err(|error| ApiError::from_system(ABOUT, &error)),
+            (LauncherAnswer::Refused(refused), _) => Err(refused.into()),
+            _ => Err(ApiError::new(Kind::Internal, format!("{ABOUT}: the answer has another type"))),
+        }
     }
 }
 

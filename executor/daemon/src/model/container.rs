@@ -46,6 +46,12 @@ pub enum Presence {
     Deleted(Arc<ContainerStatus>),
 }
 
+impl Presence {
+    fn is_on_network(&self) -> bool {
+        matches!(self, Self::Present(facts) if facts.network().is_some())
+    }
+}
+
 /// A container.
 #[derive(Debug)]
 pub struct Handle {
@@ -56,6 +62,8 @@ pub struct Handle {
     /// True for a pod that accepts no new members.
     closed: AtomicBool,
     presence: watch::Sender<Presence>,
+    /// Changed when a container gets or loses its place on a network.
+    networks: watch::Sender<u64>,
     shim: Mutex<Option<Arc<ShimLink>>>,
     /// Latest reading of the counters.
     pub(crate) reading: LatestReading,
@@ -84,10 +92,12 @@ impl Handle {
         ApiError::new(Kind::Unavailable, why)
     }
 
-    /// Creates the handle of a container with this status.
-    pub fn new(facts: ContainerStatus) -> Self {
+    /// Creates the handle of a container with this status. `networks` is changed when the container gets or loses its
+    /// place on a network.
+    pub fn new(facts: ContainerStatus, networks: watch::Sender<u64>) -> Self {
         let (sources, source_news) = mpsc::unbounded_channel();
         Self {
+            networks,
             id: facts.plan.id.clone(),
             request_tag: facts.request_tag.clone(),
             is_pod: facts.plan.is_pod(),
@@ -254,7 +264,11 @@ impl Handle {
 
     /// Publishes the presence to all watchers.
     pub(crate) fn publish(&self, presence: Presence) {
-        self.presence.send_replace(presence);
+        let is_on_network = presence.is_on_network();
+        let before = self.presence.send_replace(presence);
+        if before.is_on_network() != is_on_network {
+            self.networks.send_modify(|version| *version += 1);
+        }
     }
 
     /// Returns the connection to the shim, if there is one.

@@ -10,7 +10,7 @@ use executor_core::checks::Health;
 use executor_core::lifecycle::State;
 use executor_core::plan::{Plan, SETUP};
 use executor_core::record::{
-    ContainerRecord, Exit, ExitRecord, Failure, FailureKind, OutputsRecord, PreparedContainer, RestartRecord,
+    Attached, ContainerRecord, Exit, ExitRecord, Failure, FailureKind, OutputsRecord, PreparedContainer, RestartRecord,
     StepRecord, StepState, Timings, WipeRecord,
 };
 use executor_core::time::Timestamp;
@@ -170,6 +170,12 @@ impl Phase {
 }
 
 impl ContainerStatus {
+    /// Returns the network and the addresses of a container that is on one and has not ended.
+    pub(crate) fn network(&self) -> Option<&Attached> {
+        let prepared = self.prepared.as_ref().filter(|_| self.state < State::Wiping)?;
+        prepared.network.as_ref()
+    }
+
     /// Creates the status of a newly admitted container.
     pub fn admitted(plan: Plan, request_tag: String, created_at: Timestamp, boot_id: String) -> Self {
         Self {

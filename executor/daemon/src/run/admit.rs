@@ -196,6 +196,7 @@ impl<'a> Resolved<'a> {
             plan = with_volumes_of(plan, |image| received.plan(pod.as_deref(), image))?;
             node.check_room()?;
         }
+        plan.connectivity.name_server |= node.names.open_for(&plan).await;
         Ok(Filled { received, plan, sources, identity, leases })
     }
 }

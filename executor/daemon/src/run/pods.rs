@@ -66,7 +66,7 @@ pub(super) fn plan_of_pod(node: &Node, request: &v1::CreatePodRequest) -> Result
 
 async fn make_pod(
     node: &Arc<Node>,
-    plan: Plan,
+    mut plan: Plan,
     request: &v1::CreatePodRequest,
 ) -> Result<(Arc<Handle>, bool), ApiError> {
     let tag = digest::pod_digest(&tag_key(node).await?, request);
@@ -75,6 +75,7 @@ async fn make_pod(
     }
     let session = node.launcher.session()?;
     node.check_room()?;
+    plan.connectivity.name_server = node.names.open_for(&plan).await;
     let payload = payload::of_pod(&plan).map_err(|error| {
         ApiError::new(Kind::Exhausted, format!("no memory or descriptors for pod {}: {error}", plan.id))
     })?;

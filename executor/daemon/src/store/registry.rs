@@ -35,6 +35,8 @@ pub struct Registry {
     releases: watch::Sender<u64>,
     /// Notified when a reservation was created, renewed or unclaimed.
     reservations: watch::Sender<()>,
+    /// Number of times that a container got or lost its place on a network.
+    networks: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -124,7 +126,13 @@ impl Registry {
             reserved: Reserved::default(),
             closed: false,
         };
-        Self { inner: Mutex::new(inner), share, releases: watch::Sender::new(0), reservations: watch::Sender::new(()) }
+        Self {
+            inner: Mutex::new(inner),
+            share,
+            releases: watch::Sender::new(0),
+            reservations: watch::Sender::new(()),
+            networks: watch::Sender::new(0),
+        }
     }
 
     /// Returns the container with this id.
@@ -169,7 +177,7 @@ impl Registry {
         if let Some(reservation) = inner.reserved.take(&id) {
             matches(&reservation);
         }
-        let handle = Arc::new(Handle::new(facts));
+        let handle = Arc::new(Handle::new(facts, self.networks.clone()));
         inner.containers.insert(id, Arc::clone(&handle));
         Ok(Admission::New(handle))
     }
@@ -379,11 +387,15 @@ impl Registry {
         if !is_removed {
             inner.account.adopt(&facts.plan.id, amount_of(&facts));
         }
-        let handle = Arc::new(Handle::new(facts));
+        let handle = Arc::new(Handle::new(facts, self.networks.clone()));
         if is_removed {
             handle.set_removed();
         }
         inner.containers.insert(handle.id().clone(), Arc::clone(&handle));
+        drop(inner);
+        if handle.facts().is_some_and(|facts| facts.network().is_some()) {
+            self.networks.send_modify(|version| *version += 1);
+        }
         Some(handle)
     }
 
@@ -450,6 +462,11 @@ impl Registry {
                 return;
             }
         }
+    }
+
+    /// Watches the number of times that a container got or lost its place on a network.
+    pub(crate) fn watch_networks(&self) -> watch::Receiver<u64> {
+        self.networks.subscribe()
     }
 
     /// Returns all containers.

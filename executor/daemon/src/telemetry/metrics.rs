@@ -48,6 +48,7 @@ pub struct Metrics {
     rotations: Counter,
     egress_updates: Counter,
     limits_updates: Counter,
+    name_queries: Family<Labels1, Counter>,
     cache: Family<Labels1, Counter>,
     connections: Family<Labels1, Gauge>,
     accepted: Family<Labels1, Counter>,
@@ -62,6 +63,42 @@ pub struct Metrics {
     /// Counters of containers' logs.
     pub(crate) logs: Mutex<Logs>,
     outward: outward::SinkFamilies,
+}
+
+/// Result of a query to a name server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NameQuery {
+    /// The name or address belongs to the network.
+    Answered,
+    /// A name server of the host or of the request answered.
+    Forwarded,
+    /// No name server answered.
+    Failed,
+    /// The container may ask no name server.
+    Closed,
+    /// The container, or all together, exceeded a limit.
+    Limited,
+    /// The query is malformed or of a kind that is not supported.
+    Malformed,
+    /// The source is no container of the network.
+    Stranger,
+}
+
+impl NameQuery {
+    const ALL: [Self; 7] =
+        [Self::Answered, Self::Forwarded, Self::Failed, Self::Closed, Self::Limited, Self::Malformed, Self::Stranger];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Forwarded => "forwarded",
+            Self::Failed => "failed",
+            Self::Closed => "closed",
+            Self::Limited => "limited",
+            Self::Malformed => "malformed",
+            Self::Stranger => "stranger",
+        }
+    }
 }
 
 /// Counters of spans.
@@ -140,6 +177,7 @@ impl Default for Metrics {
             rotations: Counter::default(),
             egress_updates: Counter::default(),
             limits_updates: Counter::default(),
+            name_queries: family("result", NameQuery::ALL.map(NameQuery::name)),
             cache: family("result", ["hit", "miss"]),
             connections: family("socket", sockets),
             accepted: family("socket", sockets),
@@ -208,6 +246,11 @@ impl Metrics {
             self.egress_updates.clone(),
         );
         registry.register("executor_limits_updates", "Updates of a container's limits", self.limits_updates.clone());
+        registry.register(
+            "executor_name_queries",
+            "Queries to the name servers of built-in networks, by result",
+            self.name_queries.clone(),
+        );
         registry.register(
             "executor_artifact_cache_requests",
             "Downloads with a cache key, by whether the cache had the artifact",
@@ -331,6 +374,11 @@ impl Metrics {
     /// Counts an update of limits.
     pub(crate) fn limits_updated(&self) {
         self.limits_updates.inc();
+    }
+
+    /// Counts a query to a name server.
+    pub(crate) fn name_query(&self, result: NameQuery) {
+        self.name_queries.get_or_create(&[("result", result.name())]).inc();
     }
 
     /// Counts a cache lookup of a download.

@@ -1,0 +1,236 @@
+//! The name server of the built-in networks: containers of a network find each other by name, and other names are
+//! forwarded to name servers of the host.
+//!
+//! ```text
+//! serve     the sockets that the launcher opens on the gateways; a query is answered only for a container of the network
+//! zone      names and addresses of the running containers, by network
+//! wire      queries and answers in the format of RFC 1035
+//! limits    what one container, and all together, may use
+//! policy    whether a container may ask a name server at all
+//! forward   a query to a name server, over UDP and TCP
+//! upstream  the name servers of the host
+//! ```
+//! In: queries, which are untrusted, and the answers of name servers. Out: answers. Nothing is cached.
+
+mod forward;
+mod limits;
+mod policy;
+mod serve;
+mod upstream;
+mod wire;
+mod zone;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use executor_core::bridge::{BridgeNetwork, default_network};
+use executor_core::ident::ContainerId;
+use executor_core::plan::Plan;
+use executor_sys::mutex::locked;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::launcher::Launcher;
+use crate::store::registry::Registry;
+use crate::telemetry::metrics::Metrics;
+use limits::{CONNECTIONS_MAX, FORWARDS_MAX, WAITING_MAX};
+use upstream::HostServers;
+use zone::{Client, Zone};
+
+/// Pause between attempts to open sockets whose port another program has.
+const AGAIN: Duration = Duration::from_secs(5);
+/// Time limit for a query from a container that executord does not know yet.
+const KNOWN_SOON: Duration = Duration::from_secs(2);
+
+/// The name servers of all built-in networks.
+#[derive(Debug)]
+pub struct NameServers {
+    networks: BTreeMap<String, Arc<ServedNetwork>>,
+    default_network: Option<String>,
+    registry: Arc<Registry>,
+    launcher: Arc<Launcher>,
+    metrics: Arc<Metrics>,
+    zone: Mutex<Arc<Zone>>,
+    host_servers: HostServers,
+    /// Permits of queries that are being forwarded.
+    forwards: Arc<Semaphore>,
+    /// Permits of TCP connections.
+    connections: Arc<Semaphore>,
+    /// Permits of queries from containers that are not known yet.
+    waiting: Arc<Semaphore>,
+}
+
+/// A built-in network with its name server.
+#[derive(Debug)]
+struct ServedNetwork {
+    network: BridgeNetwork,
+    state: tokio::sync::Mutex<SocketState>,
+    /// Why there is no name server, if the last attempt failed.
+    trouble: Mutex<Option<String>>,
+}
+
+/// State of a network's sockets.
+#[derive(Debug)]
+enum SocketState {
+    /// No container needed them yet.
+    Closed,
+    /// Tasks serve them until this process exits.
+    Open,
+    /// The last attempt failed at this time.
+    Failed(Instant),
+}
+
+impl NameServers {
+    /// Returns name servers without sockets.
+    pub(crate) fn new(
+        networks: &BTreeMap<String, BridgeNetwork>,
+        registry: Arc<Registry>,
+        launcher: Arc<Launcher>,
+        metrics: Arc<Metrics>,
+    ) -> Arc<Self> {
+        let served = |network: &BridgeNetwork| ServedNetwork {
+            network: network.clone(),
+            state: tokio::sync::Mutex::new(SocketState::Closed),
+            trouble: Mutex::default(),
+        };
+        Arc::new(Self {
+            networks: networks.iter().map(|(name, network)| (name.clone(), Arc::new(served(network)))).collect(),
+            default_network: default_network(networks).map(|network| network.name.clone()),
+            registry,
+            launcher,
+            metrics,
+            zone: Mutex::default(),
+            host_servers: HostServers::default(),
+            forwards: Arc::new(Semaphore::new(FORWARDS_MAX)),
+            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            waiting: Arc::new(Semaphore::new(WAITING_MAX)),
+        })
+    }
+
+    /// Opens the name server of a container's network, if it is a built-in one. Returns true if it is open. A failed
+    /// attempt is not repeated at once.
+    pub(crate) async fn open_for(self: &Arc<Self>, plan: &Plan) -> bool {
+        let name = match plan.own_network() {
+            None => return false,
+            Some("") => self.default_network.as_deref(),
+            Some(name) => Some(name),
+        };
+        match name.and_then(|name| self.networks.get(name)) {
+            None => false,
+            Some(served) => self.open(served).await,
+        }
+    }
+
+    /// Keeps the name servers open that running containers use, for example after a restart of executord.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let mut changes = self.registry.watch_networks();
+        let mut greetings = self.launcher.watch_greetings();
+        loop {
+            changes.borrow_and_update();
+            greetings.borrow_and_update();
+            let zone = self.zone();
+            let mut all_open = true;
+            for served in self.networks.values().filter(|served| zone.has_clients(&served.network.name)) {
+                all_open &= self.open(served).await;
+            }
+            let changed = async {
+                tokio::select! {
+                    changed = changes.changed() => changed.is_ok(),
+                    greeted = greetings.changed() => greeted.is_ok(),
+                    () = sleep(AGAIN), if !all_open => true,
+                }
+            };
+            if !changed.await {
+                return; // neither sender lives
+            }
+        }
+    }
+
+    /// Returns why a network has no name server, if an attempt to open it failed.
+    pub(crate) fn trouble(&self, network: &str) -> Option<String> {
+        locked(&self.networks.get(network)?.trouble).clone()
+    }
+
+    /// Returns the names by which containers of its network find a container or pod.
+    pub(crate) fn names(&self, network: &str, id: &str) -> Vec<String> {
+        let is_built_in = self.networks.contains_key(network);
+        let id: Option<ContainerId> = id.parse().ok().filter(|_| is_built_in);
+        let facts = id.and_then(|id| self.registry.get(&id)).and_then(|handle| handle.facts());
+        let Some(facts) = facts.filter(|facts| facts.network().is_some()) else { return Vec::new() };
+        let mut names = zone::names(&facts.plan);
+        let members = if facts.plan.is_pod() { self.registry.members(&facts.plan.id) } else { Vec::new() };
+        let is_member = |facts: &crate::model::status::ContainerStatus| facts.network().is_some();
+        names.extend(
+            members
+                .iter()
+                .filter(|member| member.facts().is_some_and(|facts| is_member(&facts)))
+                .map(|member| member.id().as_str().to_ascii_lowercase()),
+        );
+        names
+    }
+
+    /// Opens the sockets of a network and serves them. Returns true if they are open.
+    async fn open(self: &Arc<Self>, served: &Arc<ServedNetwork>) -> bool {
+        let mut state = served.state.lock().await;
+        match &*state {
+            SocketState::Open => return true,
+            SocketState::Failed(at) if at.elapsed() < AGAIN => return false,
+            SocketState::Closed | SocketState::Failed(_) => {}
+        }
+        if self.launcher.session().is_err() {
+            return false;
+        }
+        let name = &served.network.name;
+        let opened = match self.launcher.name_sockets(name).await {
+            Ok(sockets) => serve::start(self, served, sockets).map_err(|error| executor_core::errors::plain(&error)),
+            Err(problem) => Err(problem.message),
+        };
+        let trouble = opened.err().map(|why| format!("containers have no name server: {why}"));
+        *state = if trouble.is_none() { SocketState::Open } else { SocketState::Failed(Instant::now()) };
+        let before = std::mem::replace(&mut *locked(&served.trouble), trouble.clone());
+        if let Some(why) = trouble.as_ref().filter(|_| trouble != before) {
+            tracing::warn!(network = %name, "{why}");
+        }
+        trouble.is_none()
+    }
+
+    /// Returns the containers of all networks as they are now.
+    fn zone(&self) -> Arc<Zone> {
+        let version = *self.registry.watch_networks().borrow();
+        let mut zone = locked(&self.zone);
+        if !zone.is_version(version) {
+            *zone = Arc::new(Zone::new(version, &self.registry.all(), &zone, |name| {
+                self.networks.get(name).map(|served| &served.network)
+            }));
+        }
+        Arc::clone(&zone)
+    }
+
+    /// Returns the container of a network that has an address.
+    fn client(&self, served: &ServedNetwork, address: IpAddr) -> Option<Arc<Client>> {
+        self.zone().client(&served.network.name, address)
+    }
+
+    /// Returns the container of a network that has an address. Waits for one whose start has not been reported to
+    /// executord yet.
+    async fn client_soon(&self, served: &ServedNetwork, address: IpAddr) -> Option<Arc<Client>> {
+        if let Some(client) = self.client(served, address) {
+            return Some(client);
+        }
+        let number = served.network.number_of(address)?;
+        let _permit = self.waiting.try_acquire().ok().filter(|_| served.network.numbers().contains(&number))?;
+        let mut changes = self.registry.watch_networks();
+        let known = async {
+            loop {
+                changes.borrow_and_update();
+                if let Some(client) = self.client(served, address) {
+                    return Some(client);
+                }
+                changes.changed().await.ok()?;
+            }
+        };
+        timeout(KNOWN_SOON, known).await.ok().flatten()
+    }
+}

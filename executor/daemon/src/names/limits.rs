@@ -1,0 +1,81 @@
+//! Limits of the name server, so that one container cannot use the share of others.
+
+use std::sync::{Arc, Mutex};
+
+use executor_sys::mutex::locked;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+/// Queries of a container in a second, and the number that it can send at once.
+const QUERIES_A_SECOND: f64 = 500.0;
+const BURST: f64 = 1000.0;
+/// Maximum number of queries that are forwarded at once, for all containers and for each.
+pub(super) const FORWARDS_MAX: usize = 256;
+const FORWARDS_OF_ONE: usize = 32;
+/// Maximum number of TCP connections, of all containers and of each.
+pub(super) const CONNECTIONS_MAX: usize = 256;
+const CONNECTIONS_OF_ONE: usize = 8;
+/// Maximum number of queries from containers that are not known yet.
+pub(super) const WAITING_MAX: usize = 64;
+
+/// What one container may use.
+#[derive(Debug)]
+pub(super) struct Quota {
+    bucket: Mutex<Bucket>,
+    /// Permits of queries that are being forwarded.
+    pub(super) forwards: Arc<Semaphore>,
+    /// Permits of TCP connections.
+    pub(super) connections: Arc<Semaphore>,
+}
+
+/// Token bucket of queries.
+#[derive(Debug)]
+struct Bucket {
+    tokens: f64,
+    filled_at: Instant,
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self {
+            bucket: Mutex::new(Bucket { tokens: BURST, filled_at: Instant::now() }),
+            forwards: Arc::new(Semaphore::new(FORWARDS_OF_ONE)),
+            connections: Arc::new(Semaphore::new(CONNECTIONS_OF_ONE)),
+        }
+    }
+}
+
+impl Quota {
+    /// Counts a query. Returns false if it is beyond the rate.
+    pub(super) fn take_query(&self) -> bool {
+        let mut bucket = locked(&self.bucket);
+        let now = Instant::now();
+        let added = now.duration_since(bucket.filled_at).as_secs_f64() * QUERIES_A_SECOND;
+        bucket.tokens = (bucket.tokens + added).min(BURST);
+        bucket.filled_at = now;
+        let has_one = bucket.tokens >= 1.0;
+        if has_one {
+            bucket.tokens -= 1.0;
+        }
+        has_one
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn queries_beyond_the_rate_are_refused() {
+        let quota = Quota::default();
+        let taken = |quota: &Quota| (0..5000).filter(|_| quota.take_query()).count();
+        assert_eq!(taken(&quota), 1000);
+        tokio::time::advance(Duration::from_millis(100)).await;
+        assert_eq!(taken(&quota), 50);
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        assert_eq!(taken(&quota), 1000);
+        assert_eq!(taken(&Quota::default()), 1000);
+    }
+}

@@ -1,0 +1,80 @@
+//! Name servers of the host, from its `/etc/resolv.conf`, which is read again after a change.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read as _};
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use executor_core::names::{HOST_FILE_MAX, servers};
+use executor_sys::mutex::locked;
+
+/// Maximum number of name servers: the limit of resolv.conf(5).
+const SERVERS_MAX: usize = 3;
+
+/// The name servers of the host.
+#[derive(Debug)]
+pub(super) struct HostServers {
+    path: PathBuf,
+    last: Mutex<Option<(Version, Vec<IpAddr>)>>,
+}
+
+/// Device, inode, size and time of change of a file.
+type Version = (u64, u64, u64, i64, i64);
+
+impl Default for HostServers {
+    fn default() -> Self {
+        Self::new("/etc/resolv.conf".into())
+    }
+}
+
+impl HostServers {
+    fn new(path: PathBuf) -> Self {
+        Self { path, last: Mutex::default() }
+    }
+
+    /// Returns the name servers; none if the file cannot be read.
+    pub(super) fn get(&self) -> Vec<IpAddr> {
+        self.read().unwrap_or_else(|error| {
+            tracing::warn!(path = %self.path.display(), %error, "the name servers of the host cannot be read");
+            Vec::new()
+        })
+    }
+
+    fn read(&self) -> io::Result<Vec<IpAddr>> {
+        let mut last = locked(&self.last);
+        let version = version(&std::fs::metadata(&self.path)?);
+        if let Some((_, servers)) = last.as_ref().filter(|(known, _)| *known == version) {
+            return Ok(servers.clone());
+        }
+        let mut bytes = Vec::new();
+        File::open(&self.path)?.take(HOST_FILE_MAX).read_to_end(&mut bytes)?;
+        let mut found = servers(&String::from_utf8_lossy(&bytes));
+        found.truncate(SERVERS_MAX);
+        *last = Some((version, found.clone()));
+        Ok(found)
+    }
+}
+
+fn version(metadata: &Metadata) -> Version {
+    (metadata.dev(), metadata.ino(), metadata.len(), metadata.ctime(), metadata.ctime_nsec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changed_file_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("resolv.conf");
+        let host = HostServers::new(path.clone());
+        let shown = || host.get().iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        assert_eq!(shown(), "", "the file is missing");
+        std::fs::write(&path, "search a\nnameserver 192.0.2.1\nnameserver x\nnameserver ::1\n").unwrap();
+        assert_eq!(shown(), "192.0.2.1 ::1");
+        std::fs::write(&path, "nameserver 192.0.2.2\n".repeat(5)).unwrap();
+        assert_eq!(shown(), "192.0.2.2 192.0.2.2 192.0.2.2");
+    }
+}
