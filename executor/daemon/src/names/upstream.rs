@@ -17,7 +17,14 @@ const SERVERS_MAX: usize = 3;
 #[derive(Debug)]
 pub(super) struct HostServers {
     path: PathBuf,
-    last: Mutex<Option<(Version, Vec<IpAddr>)>>,
+    last: Mutex<LastRead>,
+}
+
+/// Result of the last attempt to read the file.
+#[derive(Debug, Default)]
+struct LastRead {
+    found: Option<(Version, Vec<IpAddr>)>,
+    has_failed: bool,
 }
 
 /// Device, inode, size and time of change of a file.
@@ -34,26 +41,34 @@ impl HostServers {
         Self { path, last: Mutex::default() }
     }
 
-    /// Returns the name servers; none if the file cannot be read.
+    /// Returns the name servers; none if the file cannot be read, which is logged once.
     pub(super) fn get(&self) -> Vec<IpAddr> {
-        self.read().unwrap_or_else(|error| {
-            tracing::warn!(path = %self.path.display(), %error, "the name servers of the host cannot be read");
-            Vec::new()
-        })
+        let mut last = locked(&self.last);
+        match self.read(last.found.take()) {
+            Ok((version, servers)) => {
+                *last = LastRead { found: Some((version, servers.clone())), has_failed: false };
+                servers
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut last.has_failed, true) {
+                    let path = self.path.display();
+                    tracing::warn!(%path, %error, "the name servers of the host cannot be read");
+                }
+                Vec::new()
+            }
+        }
     }
 
-    fn read(&self) -> io::Result<Vec<IpAddr>> {
-        let mut last = locked(&self.last);
+    fn read(&self, last: Option<(Version, Vec<IpAddr>)>) -> io::Result<(Version, Vec<IpAddr>)> {
         let version = version(&std::fs::metadata(&self.path)?);
-        if let Some((_, servers)) = last.as_ref().filter(|(known, _)| *known == version) {
-            return Ok(servers.clone());
+        if let Some(last) = last.filter(|(known, _)| *known == version) {
+            return Ok(last);
         }
         let mut bytes = Vec::new();
         File::open(&self.path)?.take(HOST_FILE_MAX).read_to_end(&mut bytes)?;
         let mut found = servers(&String::from_utf8_lossy(&bytes));
         found.truncate(SERVERS_MAX);
-        *last = Some((version, found.clone()));
-        Ok(found)
+        Ok((version, found))
     }
 }
 

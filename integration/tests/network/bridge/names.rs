@@ -139,7 +139,7 @@ fn peers_are_found_by_every_name() {
         assert_eq!(world.ask("client", &questions), expected, "{name}");
     }
     let over_v6 = [format!("{BRIDGE_V6},udp,A,db"), format!("{BRIDGE_V6},tcp,A,db")];
-    assert_eq!(world.ask("client", &[&over_v6[0], &over_v6[1]]), [found.clone(), found.clone()]);
+    assert_eq!(world.ask("client", &[&over_v6[0], &over_v6[1]]), [&*found, &*found]);
     for (question, expected) in [
         (on_bridge("udp", "PTR", &reverse(&v4)), "NOERROR web_1"),
         (on_bridge("udp", "PTR", &reverse(&v6)), "NOERROR web_1"),
@@ -173,6 +173,19 @@ fn peers_are_found_by_every_name() {
     }
     assert_eq!(world.ask_one("client", &on_bridge("udp", "PTR", &reverse(&v4))), NXDOMAIN);
     world.delete_all();
+}
+
+/// A container that was attached while it was warm is found, and asks, like another one.
+#[test]
+fn warm_containers_have_names() {
+    let world = World::configured("[warm_pool]\nnetwork = \"bridge\"\n");
+    let (web, _) = addresses(&world.api().started(with_aliases(sleeping("web", false), &["db"])));
+    world.api().started(sleeping("client", false));
+    assert_eq!(world.ask_one("client", &on_bridge("udp", "A", "db")), format!("NOERROR {web}"));
+    assert!(world.script("client", "cat /etc/resolv.conf").starts_with(&format!("nameserver {BRIDGE_V4}")));
+    for id in world.api().ids() {
+        world.api().delete(&id, true).unwrap();
+    }
 }
 
 /// Containers with the same alias are all found, in changing order. An id is not shared.
