@@ -19,10 +19,9 @@ mod traces;
 mod transfers;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use executor_core::bridge::{BridgeNetwork, NetworksSettings};
+use executor_core::bridge::NetworksSettings;
 use executor_core::capacity::Amount;
 use executor_core::identity::IdentitySettings;
 use executor_core::limits::{LOG_RATE_MAX, OOM_SCORE_MAX};
@@ -136,8 +135,7 @@ struct File {
     apparmor: AppArmor,
     callers: Vec<listen::Caller>,
     /// Launcher table, read here to report unknown keys and invalid values, and for the log size, which is reported to
-    /// clients that
-    /// missed output.
+    /// clients that missed output.
     launcher: LauncherSettings,
     /// Launcher table, read here to report errors.
     #[serde(alias = "shells")]
@@ -203,7 +201,7 @@ pub struct Config {
     /// Policy that requests are validated against.
     pub policy: Policy,
     /// Built-in networks by name.
-    pub networks: BTreeMap<String, BridgeNetwork>,
+    pub networks: networks::BridgeNetworks,
     /// Capacity of the node.
     pub capacity: Amount,
     /// Maximum percentage of the capacity that one caller's reservations may hold.

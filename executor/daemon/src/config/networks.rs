@@ -6,8 +6,11 @@ use executor_core::bridge::BridgeNetwork;
 
 use super::{Check, Faults, File};
 
+/// Built-in networks by name.
+pub type BridgeNetworks = BTreeMap<String, BridgeNetwork>;
+
 /// Returns the networks, and checks that the warm pool uses one of them. Every fault is recorded.
-pub(super) fn resolve(check: &Check, file: &File, faults: &mut Faults) -> BTreeMap<String, BridgeNetwork> {
+pub(super) fn resolve(check: &Check, file: &File, faults: &mut Faults) -> BridgeNetworks {
     match file.networks.check() {
         Ok(networks) => {
             faults.record(check.usable(file.warm_pool.check_network(networks.keys())));
@@ -17,7 +20,7 @@ pub(super) fn resolve(check: &Check, file: &File, faults: &mut Faults) -> BTreeM
             for one in unusable {
                 faults.record(check.usable(Err(one)));
             }
-            BTreeMap::new()
+            BridgeNetworks::new()
         }
     }
 }

@@ -10,11 +10,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
-use super::policy::AllowedServers;
+use super::policy::{AllowedServers, NAMES_PORT};
 use super::wire::Question;
 
-/// Port of name servers.
-pub(super) const NAMES_PORT: u16 = 53;
 /// Time limit for the answer of one server. Clients wait for 5 s.
 const ANSWER: Duration = Duration::from_secs(2);
 /// Largest answer over UDP that is received.

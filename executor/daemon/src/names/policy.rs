@@ -8,7 +8,8 @@ use executor_core::cni::Address;
 use executor_core::names::is_own_server;
 use executor_core::plan::{Connectivity, EgressProtocol, EgressRule};
 
-use super::forward::NAMES_PORT;
+/// Port of name servers.
+pub(super) const NAMES_PORT: u16 = 53;
 
 /// Transport protocol of a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
