@@ -7,7 +7,7 @@ use executor_core::bridge::BridgeNetwork;
 use super::{Check, Faults, File};
 
 /// Built-in networks by name.
-pub type BridgeNetworks = BTreeMap<String, BridgeNetwork>;
+pub(super) type BridgeNetworks = BTreeMap<String, BridgeNetwork>;
 
 /// Returns the networks, and checks that the warm pool uses one of them. Every fault is recorded.
 pub(super) fn resolve(check: &Check, file: &File, faults: &mut Faults) -> BridgeNetworks {
