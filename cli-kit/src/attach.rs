@@ -1,4 +1,4 @@
-//! Connects this command's standard streams to those of a container's process.
+//! Connects this command's standard streams to the standard streams of a container's process.
 //!
 //! The process blocks while its output is not read, as if it wrote to this program's own pipe. After a restart of
 //! executord the streams resume at the same position.

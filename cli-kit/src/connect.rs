@@ -30,7 +30,7 @@ impl From<ConnectError> for Failure {
 /// Connects to an executord.
 ///
 /// # Errors
-/// Returns an error if no process listens there, or if the caller may not connect.
+/// Returns an error if no process listens at the address, or if the caller may not connect.
 pub async fn connect(server: &Server) -> Result<Client, Failure> {
     Ok(match server {
         Server::Socket(path) => Client::connect(path).await?,

@@ -1,4 +1,4 @@
-//! Calls about a single container, with error texts.
+//! Calls for a single container, with error messages for the user.
 
 use std::time::Duration;
 

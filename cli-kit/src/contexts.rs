@@ -70,10 +70,10 @@ pub struct Context {
 }
 
 impl Context {
-    /// Returns the server. `said` maps a field to its flag, variable or key, for errors.
+    /// Returns the server. `said` maps a field to the flag, variable or key that set it, for error messages.
     ///
     /// # Errors
-    /// Returns an error if fields are missing or exclude each other.
+    /// Returns an error if fields are missing or conflict.
     pub fn server(&self, said: impl Fn(&str) -> String) -> Result<Server, Failure> {
         let Self { socket, address, tls_cert, tls_key, tls_ca, tls_server_name } = self;
         let files = [("tls_cert", tls_cert), ("tls_key", tls_key), ("tls_ca", tls_ca)];
@@ -143,7 +143,7 @@ pub struct Contexts {
     pub contexts: BTreeMap<String, Context>,
 }
 
-/// Path of the file; `None` without a home directory.
+/// Returns the path of the file; `None` if there is no home directory.
 pub fn path() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     variable(CONTEXTS).or_else(|| {
@@ -247,7 +247,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
     })
 }
 
-/// Environment variables that name a server to a child process; `None` unsets one.
+/// Returns the environment variables that select the server in a child process; `None` unsets a variable.
 fn environment(server: &Server) -> Vec<(&'static str, Option<OsString>)> {
     let Context { socket, address, tls_cert, tls_key, tls_ca, tls_server_name } = Context::from_server(server);
     let path = |path: Option<PathBuf>| path.map(PathBuf::into_os_string);
@@ -263,7 +263,7 @@ fn environment(server: &Server) -> Vec<(&'static str, Option<OsString>)> {
     ]
 }
 
-/// Sets exactly this executord in the environment of a program.
+/// Selects this executord, and no other, in the environment of a program.
 pub fn export_server(command: &mut std::process::Command, server: &Server) {
     for (name, value) in environment(server) {
         match value {

@@ -1,9 +1,8 @@
-//! Destinations of fetched files, by the rules of cp, and writing the files.
+//! Chooses the destination of fetched files by the rules of cp, and writes the files.
 //!
 //! File names come from a container and are not trusted: nothing is written outside the destination. Each path
-//! component is opened separately, symbolic links are not followed, and a path that is not below the requested one is
-//! an error. A file appears under its name when it is complete; until then it has a temporary name, which is removed if
-//! fetching fails.
+//! component is opened separately, symbolic links are not followed, and a path outside the requested path is an error.
+//! Until a file is complete, it has a temporary name. If fetching fails, the temporary file is removed.
 
 mod tree;
 
@@ -41,7 +40,7 @@ pub struct Place {
     pub directory: PathBuf,
     /// True if the directory is to be created when it does not exist.
     pub make: bool,
-    /// Name of the file or copied directory below `directory`, if it gets its own.
+    /// Name of the file or copied directory below `directory`. `None` if files are written directly into `directory`.
     pub name: Option<OsString>,
 }
 
@@ -169,7 +168,7 @@ mod tests {
         }
     }
 
-    /// Paths that a correct executord never sends.
+    /// A path that is not below the prefix is rejected. A correct executord never sends such a path.
     #[test]
     fn a_path_that_leads_elsewhere_is_none() {
         let fine = [("/out/a", "a"), ("/out/a/b c", "a/b c"), ("/out/..a/...", "..a/..."), ("/out/\u{1b}", "\u{1b}")];

@@ -1,4 +1,5 @@
-//! Executes a command: a connection, or a private executord that is stopped afterwards; signals; flushing the output.
+//! Executes a command: connects to executord or starts a private executord, handles signals, and flushes the output at
+//! the end.
 
 use crate::connect::{Client, DEFAULT_SOCKET, connect};
 use crate::failure::Failure;
@@ -98,8 +99,8 @@ pub async fn with_private_daemon(
     settle(output, result, interrupts).await
 }
 
-/// Executes a command with signal handling. If its output has no reader any more, continues only if the command allows
-/// that.
+/// Executes a command. If the command does not handle signals itself, the command is cancelled by a signal or when the
+/// reader of its output has gone.
 async fn run_interruptible(session: &Session, work: impl Work, interrupts: &mut Interrupts) -> Result<u8, Failure> {
     if work.interruption() == Interruption::Heeded {
         return work.perform(session, interrupts).await;
@@ -107,7 +108,7 @@ async fn run_interruptible(session: &Session, work: impl Work, interrupts: &mut 
     let mut none = Interrupts::none();
     tokio::select! {
         result = work.perform(session, &mut none) => result,
-        // Without a reader of its output, an endless command stops.
+        // Stop an endless command when the reader of its output has gone.
         () = session.output.failed() => session.output.result().map(|()| 0),
         signal = interrupts.next() => Err(Failure::Interrupted(signal)),
     }

@@ -1,13 +1,13 @@
 //! Exit statuses of the programs.
 //!
-//! The statuses are those of `env`, `timeout` and Docker, so that a script can treat `agent-cli run -- CMD` like `CMD`.
-//! A process may itself exit with 125, 126 or 127; `--json` distinguishes the two.
+//! `env`, `timeout` and Docker use the same statuses, so a script can treat `agent-cli run -- CMD` like `CMD`. A
+//! process can itself exit with 125, 126 or 127; the output of `--json` shows if the status is from the process.
 
 use executor_client::v1::{ExitStatus, Result as Ending, exit_status, failure};
 
-/// Status of an error of this program, the daemon or the caller, as opposed to the process.
+/// Status of an error of this program, the daemon or the caller, not of the process.
 pub const OURS: u8 = 125;
-/// The program exists and cannot be executed.
+/// The program exists but cannot be executed.
 pub const NOT_EXECUTABLE: u8 = 126;
 /// The program does not exist.
 pub const NOT_FOUND: u8 = 127;
@@ -68,7 +68,7 @@ impl Outcome {
     }
 }
 
-/// Returns 128 + N.
+/// Returns 128 plus the signal number, at most 255.
 pub fn after_signal(signal: i32) -> u8 {
     u8::try_from(signal).ok().and_then(|signal| SIGNAL_BASE.checked_add(signal)).unwrap_or(u8::MAX)
 }
@@ -112,7 +112,8 @@ mod tests {
         assert_eq!(Outcome::new(None).status(), 125);
     }
 
-    /// A process that was killed for its memory, or lost after it ran, keeps its recorded exit.
+    /// If the process has a recorded exit status, the outcome is this status, even after an OOM kill or another
+    /// failure.
     #[test]
     fn an_exit_counts_more_than_a_failure() {
         let ending = Ending {

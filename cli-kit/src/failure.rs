@@ -124,7 +124,7 @@ impl Failure {
         }
     }
 
-    /// Returns true if the rest of the output need not be awaited.
+    /// Returns true if the program exits without waiting until the rest of its output is written.
     pub fn is_hasty(&self) -> bool {
         matches!(self, Self::ClosedPipe | Self::Interrupted(_) | Self::Abandoned { .. })
     }

@@ -1,6 +1,7 @@
 //! Maps an API field that a violation names to the flag that set it.
 
-/// `action.run.volume_mounted_files[1].path` -> `--file (number 2)`. A field without a flag stays unchanged.
+/// Returns the flag of a field: `--file (number 2)` for `action.run.volume_mounted_files[1].path`. A field without a
+/// flag is returned unchanged.
 pub fn flag(field: &str, doing: &str) -> String {
     let inner = field.strip_prefix("action.run.").or_else(|| field.strip_prefix("start.")).unwrap_or(field);
     let (list, index) = element(inner);
@@ -134,7 +135,7 @@ pub(crate) fn in_words(text: &str) -> String {
     elements(&text)
 }
 
-/// Like [`in_words`], for an element of a list that is named inside a sentence.
+/// Replaces names of list elements inside a sentence by their flags.
 fn elements(text: &str) -> String {
     const FILES: &str = "action.run.volume_mounted_files[";
     let mut parts = text.split(FILES);

@@ -1,7 +1,8 @@
 //! Follows a container until it completes: its output, its input, Ctrl-C, and its deletion.
 //!
-//! If this command created the container, the output comes directly from the process like from a pipe: complete, and
-//! the process blocks while this command does not read. The output of an existing container is read from its log.
+//! If this command created the container, the output comes directly from the process, like from a pipe: the output is
+//! complete, and the process blocks while this command does not read. If the container already existed, its output is
+//! read from its log.
 
 mod pressed;
 
@@ -55,8 +56,8 @@ pub struct Attached<'a> {
 }
 
 impl Attached<'_> {
-    /// Follows the container until it is completed and its log is written. An error of the log is reported at the end,
-    /// because the container keeps running.
+    /// Follows the container until it is completed and its log is written. If reading the log fails, the error is
+    /// returned at the end, because the container keeps running.
     ///
     /// # Errors
     /// Returns an error if output is missing, the user detached, or executord is unavailable for too long.
@@ -99,7 +100,7 @@ impl Attached<'_> {
         }
     }
 
-    /// Handles a signal: sends an order to executord, or ends this command.
+    /// Handles a signal: stops or kills the container, or ends this command.
     fn interrupted(
         &mut self,
         signal: i32,
@@ -109,7 +110,7 @@ impl Attached<'_> {
         if !self.pressed.again(self.session, signal)? {
             return Ok(());
         }
-        // A completed container needs no order; only the reader of its output is slow.
+        // The container is already completed; only the reader of its output is slow.
         if seen.completed.is_some() {
             return Err(Failure::Interrupted(signal));
         }
@@ -117,7 +118,7 @@ impl Attached<'_> {
         Ok(())
     }
 
-    /// Sends the order for this number of Ctrl-C.
+    /// Stops the container at the first Ctrl-C, and kills it at the second.
     fn order(&self, orders: &mut JoinSet<Result<(), Failure>>) {
         if self.pressed.times == 1 {
             return self.stop(orders, None);
@@ -162,8 +163,8 @@ struct Seen {
     reader_gone: bool,
 }
 
-/// Reports the failure of an order or of input, unless the container has ended in the meantime, which makes the order
-/// moot.
+/// Reports that stopping the container, killing it or sending input failed. Reports nothing if the container has ended
+/// in the meantime.
 fn report_unless_ended(session: &Session, result: Result<(), Failure>) {
     if let Err(failure) = result
         && !matches!(failure.code(), Some(Code::NotFound | Code::FailedPrecondition))
@@ -187,7 +188,7 @@ fn log_ended(session: &Session, result: Result<(), Failure>) -> Result<Result<()
 }
 
 /// Creates a container and follows it until it completes, like `run`, without deleting it. `started` is called after
-/// its creation.
+/// the container is created.
 pub async fn run_foreground(
     session: &Session,
     mut request: Request,
@@ -259,7 +260,7 @@ pub fn left_behind(id: &str) -> String {
     format!("the container {id} may still exist; `agent-cli rm -f {id}` removes it")
 }
 
-/// Waits for an optional future; pending forever if there is none.
+/// Waits for an optional future. If there is none, never returns.
 async fn whenever<T>(going_on: &mut Option<Pin<Box<impl Future<Output = T>>>>) -> T {
     match going_on {
         Some(going_on) => going_on.await,
@@ -267,8 +268,8 @@ async fn whenever<T>(going_on: &mut Option<Pin<Box<impl Future<Output = T>>>>) -
     }
 }
 
-/// Prints the process's output: directly if it has a terminal or was created by this command, else from its log. Output
-/// that cannot be read directly is also in the log.
+/// Prints the process's output. Reads it directly if the process has a terminal or this command created the container.
+/// Otherwise, and for output that cannot be read directly, reads the log.
 async fn output(
     session: &Session,
     id: &str,

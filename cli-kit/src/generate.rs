@@ -1,4 +1,4 @@
-//! `generate man|completions|markdown --out DIR`, from the definitions that also parse the command line.
+//! Implements `generate man|completions|markdown --out DIR`, with the definitions that also parse the command line.
 
 use std::fs;
 use std::io;
@@ -98,7 +98,7 @@ impl GenerateArgs {
 /// Writes a manual page for the program and one for each visible command.
 fn manual(documented: Documented, out: &Path) -> io::Result<()> {
     let Documented { command, statuses, with_statuses, .. } = documented;
-    // The table of statuses gets its own section, instead of the text below the help.
+    // The table of statuses gets its own section and is not appended to the help.
     let mut program = command.disable_help_subcommand(true);
     program.build();
     page(out, program.clone(), statuses)?;
@@ -118,7 +118,7 @@ fn page(out: &Path, program: clap::Command, statuses: &[(&str, &str)]) -> io::Re
     let mut text = Vec::new();
     man.render_title(&mut text)?;
     man.render_name_section(&mut text)?;
-    // The library's own synopsis lists every flag again.
+    // The library's own synopsis would list every flag again.
     let mut synopsis = Roff::new();
     synopsis.control("SH", ["SYNOPSIS"]).text([roman(usage.trim_start_matches("Usage: "))]);
     synopsis.to_writer(&mut text)?;
@@ -165,7 +165,7 @@ fn markdown(documented: Documented, out: &Path) -> io::Result<()> {
     fs::write(out.join(format!("{name}.md")), text)
 }
 
-/// Appends the help of a command and of its commands. Options that every command has are listed with the program only.
+/// Appends the help of a command and of its subcommands. Global options are listed with the program only.
 fn section(text: &mut String, command: &mut clap::Command, level: usize) {
     let (heading, name) = ("#".repeat(level), command.get_bin_name().unwrap_or(command.get_name()).to_owned());
     let is_program = level == 2;

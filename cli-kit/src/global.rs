@@ -89,8 +89,8 @@ impl Global {
         Err(Failure::Usage(why))
     }
 
-    /// Returns the executord that flags and environment name, else that of the current context, else the one at the
-    /// command's default socket.
+    /// Returns the executord that flags and environment name. If they name none, returns the executord of the current
+    /// context. Without a current context, returns the command's default socket.
     ///
     /// # Errors
     /// Returns an error if flags or variables conflict or are incomplete, or if there is no such context.
@@ -116,7 +116,8 @@ impl Global {
         }
     }
 
-    /// Sets exactly the executord of these flags in the environment of a program; removes it if there is none.
+    /// Selects the executord of these flags, variables or contexts in the environment of a program. Changes nothing if
+    /// there is none.
     ///
     /// # Errors
     /// See [`Self::server`].

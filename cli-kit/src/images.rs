@@ -1,4 +1,4 @@
-//! Sends images to executord: pulled from a registry, or uploaded from this machine's disk.
+//! Provides executord with images: requests pulls from a registry, and uploads images from this machine's disk.
 
 mod progress;
 mod send;
@@ -32,8 +32,8 @@ pub async fn fetch_or_send(session: &Session, request: &Pull, shown: bool) -> Re
     }
 }
 
-/// Uploads the image of a run beforehand, if it is on this machine's disk and executord cannot read it. Returns whether
-/// it did.
+/// Uploads the image before a run, if the image is on this machine's disk and executord cannot read it. Returns true if
+/// the image was uploaded.
 pub async fn send_first(session: &Session, reference: &str) -> Result<bool, Failure> {
     let request = Pull::new(PullImageRequest { reference: reference.to_owned(), ..PullImageRequest::default() });
     let Err(failure) = fetch(session, &request, false).await else { return Ok(false) };
@@ -60,7 +60,7 @@ async fn fetch(session: &Session, request: &Pull, shown: bool) -> Result<v1::Ima
     }
 }
 
-/// Pulls the image of a run beforehand, if it is missing or `always` is set, so that the user sees the progress.
+/// Pulls the image before a run, if it is missing or `always` is set, so that the user sees the progress.
 pub async fn fetch_first(session: &Session, request: PullImageRequest, always: bool) -> Result<(), Failure> {
     if session.json || !std::io::stderr().is_terminal() {
         return Ok(()); // executord pulls it with the run
@@ -72,7 +72,7 @@ pub async fn fetch_first(session: &Session, request: PullImageRequest, always: b
     fetch(session, &request, true).await.map(drop)
 }
 
-/// Prints which parts of an image were skipped, unless a JSON document has them.
+/// Prints warnings about skipped parts of an image. With `--json`, the document contains them instead.
 pub fn warn(session: &Session, image: &v1::Image) {
     if !session.json {
         for warning in &image.warnings {

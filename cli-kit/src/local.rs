@@ -1,10 +1,10 @@
 //! `--local`: a private executord for a single command.
 //!
-//! The private executord runs in a fresh temporary directory and is ready when its health service reports so.
-//! Afterwards it is stopped: SIGTERM, wait for its exit, wait for the removal of its directories. If this program exits
-//! first, executord detects that itself (`--ephemeral`). It inherits almost nothing of this program's environment,
-//! which may hold `@env:` secrets, and runs in its own process group, so that Ctrl-C at the terminal reaches only this
-//! program, which decides how to react.
+//! The private executord runs in a fresh temporary directory and is ready when its health service reports so. After the
+//! command, this program sends SIGTERM to executord, waits for its exit, and waits until its directories are removed.
+//! If this program exits first, executord detects the exit (`--ephemeral`). executord inherits only a few environment
+//! variables, because others may hold `@env:` secrets. executord runs in its own process group: Ctrl-C at the terminal
+//! reaches only this program, which decides how to react.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -40,11 +40,11 @@ const CLEARED_UNSERVED_WITHIN: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(5);
 /// Number of log lines that an error shows.
 const LAST_LINES: usize = 12;
-/// Maximum length of the directory's path: with a longer one the sockets of containers
-/// (`run/containers/UUID/shim.sock`) would exceed the 107 bytes of a unix socket's path.
+/// Maximum length of the directory's path, in bytes. With a longer path, the sockets of containers
+/// (`run/containers/UUID/shim.sock`) would exceed the maximum length of a unix socket's path, 107 bytes.
 const HOME_MAX: usize = 45;
-/// Free bytes and files that executord, its launcher and a container need; executord refuses to run below 4 MiB and 8
-/// files.
+/// Free bytes and inodes that executord, its launcher and a container need. executord refuses to run below 4 MiB and 8
+/// inodes.
 const ROOM: (u64, u64) = (64 << 20, 1000);
 /// Environment variables that the daemon inherits.
 const INHERITED: [&str; 5] = ["PATH", "HOME", "TMPDIR", "RUST_LOG", "RUST_BACKTRACE"];
@@ -94,8 +94,8 @@ impl PrivateDaemon {
         let mut command = Command::new(&program);
         command
             .arg("--ephemeral")
-            // One directory contains the other, so that the launcher, which removes both when it exits, leaves nothing
-            // behind even if agent-cli and executord are gone.
+            // The state directory is below the run directory. The launcher removes both when it exits, so nothing
+            // remains even if agent-cli and executord exited earlier.
             .arg("--run-dir")
             .arg(&home)
             .arg("--state-dir")
@@ -207,8 +207,8 @@ fn find_executord() -> Result<PathBuf, LocalError> {
     executables::find("executord").ok_or(LocalError::NotFound(own))
 }
 
-/// Creates a fresh directory that an unprivileged daemon can traverse. Prefers /run: it is a tmpfs where it exists,
-/// which overlays can use; the temporary directory may be an overlay itself.
+/// Creates a fresh directory that an unprivileged daemon can traverse. Prefers /run: it is a tmpfs, which supports
+/// overlays. The temporary directory may be an overlay itself.
 fn make_home() -> Result<PathBuf, LocalError> {
     let mut error = io::Error::from(io::ErrorKind::NotFound);
     let mut parents = vec![PathBuf::from("/run"), std::env::temp_dir(), PathBuf::from("/tmp")];
@@ -228,14 +228,15 @@ fn make_home() -> Result<PathBuf, LocalError> {
     Err(LocalError::Directory(error))
 }
 
-/// Returns whether there is space for a container's state. File systems without a limit of files report a total of 0.
+/// Returns whether there is space for a container's state. File systems without an inode limit report 0 inodes in
+/// total.
 fn has_room(dir: &Path) -> bool {
     rustix::fs::statvfs(dir).is_ok_and(|space| {
         space.f_bavail.saturating_mul(space.f_frsize) >= ROOM.0 && (space.f_files == 0 || space.f_favail >= ROOM.1)
     })
 }
 
-/// Removes the remaining files, unless something is mounted there: the removal would delete the mounted files.
+/// Removes the remaining files. Returns an error if a file system is mounted there: the removal would delete its files.
 fn remove_home(home: &Path) -> Result<(), String> {
     let table = std::fs::read("/proc/self/mountinfo").map_err(|error| error.to_string())?;
     if let Some(mount) = mounted_below(&table, home) {
@@ -248,7 +249,7 @@ fn remove_home(home: &Path) -> Result<(), String> {
 }
 
 /// Returns the first mount point below a directory in a mount table (proc_pid_mountinfo(5)), escaped as in the table.
-/// This crate depends on no crate with system calls, so it cannot share that crate's parser.
+/// This crate does not depend on the crate that has the parser of mount tables, because that crate makes system calls.
 fn mounted_below<'a>(table: &'a [u8], home: &Path) -> Option<&'a Path> {
     let escaped = escaped(home);
     let points = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|byte| *byte == b' ').nth(4));

@@ -164,7 +164,7 @@ struct Stamps {
 }
 
 impl Stamps {
-    /// Prefixes an entry that begins a line with its timestamp.
+    /// Adds the timestamp to an entry if the entry begins a line.
     fn put(&mut self, entry: &mut StreamLogsResponse) {
         let ends = entry.data.ends_with(b"\n");
         let within = match entry.stream() {

@@ -1,4 +1,4 @@
-//! The network of a container: parsing the choice, and formatting published ports.
+//! Parses the network flag of a container, and formats published ports.
 
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ use executor_client::v1::{Network, PortMapping, RunRequest};
 pub enum Chosen {
     None,
     Host,
-    /// A network of the node by name; the default one if the name is empty.
+    /// Name of a network of the node. If empty, the default network.
     Cni(String),
     Path(String),
 }

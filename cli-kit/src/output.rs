@@ -150,7 +150,7 @@ fn write_all(
     mut messages: mpsc::UnboundedReceiver<Message>,
     report: &watch::Sender<Option<Arc<Broken>>>,
 ) {
-    // A note begins on a new line, wherever the process left the cursor.
+    // A note begins on a new line, even if the last line of the process is unfinished.
     let mut at_line_start = true;
     let mut broken = false;
     while let Some(message) = messages.blocking_recv() {

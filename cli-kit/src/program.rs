@@ -32,7 +32,7 @@ pub trait Program: CommandFactory + FromArgMatches {
         Documented { command: Self::command(), statuses, with_statuses, programs: Vec::new() }
     }
 
-    /// Parses a command line, whose first word is the program's name.
+    /// Parses a command line. The first element is the program's name.
     ///
     /// # Errors
     /// Returns the help, the version, or a usage error. The error formats itself.

@@ -12,7 +12,7 @@ use crate::output::{has_written, print};
 use crate::text::plain;
 use crate::view::json;
 
-/// Name that precedes messages. It is the same for the programs that agent-cli runs.
+/// Prefix of messages. Programs that agent-cli runs have the same prefix.
 pub const PROGRAM: &str = "agent-cli";
 
 /// Prints the result of a command that has no session: the document with `--json`, else the text.
@@ -43,7 +43,7 @@ pub fn report(program: &str, json: bool, result: Result<u8, Failure>) -> ExitCod
         Ok(status) => return ExitCode::from(status),
         Err(failure) => failure,
     };
-    // Standard output carries one document; a document that was already printed contains the failure.
+    // Standard output has at most one document. If a document was already printed, it contains the failure.
     if let (true, false, Some(document)) = (json, has_written(), json::Refusal::new(&failure)) {
         let _ = std::io::stdout().write_all(json::to_document(&document).as_bytes());
     }

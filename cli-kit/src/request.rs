@@ -96,8 +96,8 @@ impl Request {
         flags.into_iter().find_map(|(flag, variables)| sets(variables).then_some(flag))
     }
 
-    /// Adds the files of bindings; the variable that names them, unless the user set it; and the directory of the
-    /// files, if it is not executord's default.
+    /// Adds the files of bindings. Adds their directory if it is not executord's default, and `variable` if the user
+    /// did not set it.
     pub fn bind(&mut self, files: Vec<v1::File>, directory: Option<String>, variable: EnvironmentVariable) {
         let ours = self.flag_of(&variable.name).is_none();
         let declared = directory.filter(|directory| !self.message().file_directories.contains(directory));
@@ -109,12 +109,12 @@ impl Request {
         }
     }
 
-    /// Makes the process block until its output is read; a reader attaches immediately.
+    /// If `awaited`, the process blocks until its output is read. The caller must attach a reader immediately.
     pub fn await_reader(&mut self, awaited: bool) {
         self.run.message_mut().await_reader = awaited;
     }
 
-    /// Returns the request in the client library's form.
+    /// Returns the request as the client library's type.
     pub fn run(&self) -> &Run {
         &self.run
     }
@@ -126,7 +126,7 @@ impl Request {
 
 /// Disables core files and other users' debuggers, which would expose [`Request`].
 pub fn forbid_dumps() {
-    // Every process may do this for itself. Best effort: continue if it fails.
+    // Every process may do this for itself. Best effort: ignore errors.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
 }
 

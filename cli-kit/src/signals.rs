@@ -1,6 +1,7 @@
 //! Linux signals: conversion between names and numbers.
 //!
-//! Names are those of nix, and for real-time signals those of glibc. Names are parsed like the StopSignal of an image.
+//! Names are spelled as in the nix crate, and names of real-time signals as in glibc. The StopSignal of an image is
+//! parsed by the same rules.
 
 use executor_core::image::parse_signal;
 use nix::sys::signal::Signal;
@@ -19,7 +20,7 @@ pub fn parse(text: &str) -> Result<u32, String> {
     })
 }
 
-/// `SIGTERM` for 15, `SIGRTMIN+1` for 35, `signal 33` for a number without a name.
+/// Returns the name: `SIGTERM` for 15, `SIGRTMIN+1` for 35, `signal 33` for a number without a name.
 pub fn name(number: i32) -> String {
     if let Ok(signal) = Signal::try_from(number) {
         return signal.as_str().to_owned();

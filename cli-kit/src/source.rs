@@ -1,10 +1,10 @@
-//! Sources of secrets: `--file PATH=@FILE`, `PATH=@-`, `PATH=@env:VAR`, and the same for all flags that accept a
+//! Parses sources of secrets: `--file PATH=@FILE`, `PATH=@-`, `PATH=@env:VAR`, and the same for all flags that accept a
 //! source. Inputs of containers can also be references, which executord resolves: `PATH=PROVIDER:PATH#KEY@VERSION`.
 //!
-//! Secret values are not accepted on the command line: `ps` shows it to every user of the machine, and shells store it
-//! in their history. So no message repeats the text after `=` if it is not a source. Content is read into buffers that
-//! are wiped on drop, including those that are replaced while growing; its size is limited before the daemon's own
-//! limit is known.
+//! Secret values are not accepted on the command line: `ps` shows command lines to every user of the machine, and
+//! shells store them in their history. So error messages do not repeat the text after `=` if it is not a source.
+//! Content is read into buffers that are wiped on drop, also when a larger buffer replaces them. The size of the
+//! content is limited here, because the daemon's own limit is not known yet.
 
 mod read;
 
@@ -17,7 +17,7 @@ use crate::failure::Failure;
 
 pub use read::{Content, bounded, read_all};
 
-/// Maximum total size of all secrets, in bytes. The daemon's limit is lower; this one only prevents `@/dev/zero` from
+/// Maximum total size of all secrets, in bytes. The daemon's limit is lower; this limit only prevents `@/dev/zero` from
 /// filling the memory.
 pub const TOTAL_MAX: usize = 64 << 20;
 
@@ -65,7 +65,7 @@ impl std::fmt::Display for Flag {
     }
 }
 
-/// A parsed argument of such a flag.
+/// A parsed argument of a flag that accepts a source.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Argument {
     pub flag: Flag,
@@ -83,7 +83,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Splits `,mode=0640` and `,group=app` off the end of a source.
+    /// Removes `,mode=0640` and `,group=app` from the end of a source, and returns both parts.
     fn split<'a>(flag: Flag, key: &str, mut source: &'a str) -> Result<(Self, &'a str), SourceError> {
         let mut access = Self::default();
         while let Some((rest, option)) = source.rsplit_once(',') {
@@ -118,7 +118,7 @@ pub enum Source {
     Reference(SecretReference),
 }
 
-/// Errors of parsing such an argument, and of reading its source.
+/// Errors of parsing an argument, and of reading its source.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
     #[error(
@@ -167,7 +167,7 @@ impl Argument {
         })
     }
 
-    /// Splits `KEY=PROVIDER:PATH#KEY@VERSION`; returns `None` if the text does not have this form.
+    /// Splits `KEY=PROVIDER:PATH#KEY@VERSION`; returns `None` if the text has another format.
     fn reference(flag: Flag, text: &str) -> Result<Option<Self>, SourceError> {
         let of_container = matches!(flag, Flag::File | Flag::PublicFile | Flag::SecretEnv | Flag::SecretArg);
         let Some((key, source)) = text.split_once('=').filter(|(key, _)| of_container && !key.is_empty()) else {
@@ -302,7 +302,7 @@ mod tests {
             let error = Argument::parse(Flag::File, &format!("x=@/tmp/pw,mode={bad}")).unwrap_err().to_string();
             assert!(error.contains("--file x") && error.contains("0777"), "{error}");
         }
-        // For a variable, the source is a file name only.
+        // The source of a variable is only a file name, without permissions.
         let argument = Argument::parse(Flag::SecretEnv, "PW=@/tmp/pw,mode=0640").unwrap();
         assert_eq!(argument.source, Source::File("/tmp/pw,mode=0640".into()));
     }

@@ -25,7 +25,7 @@ pub trait ErrorContext<T> {
 pub struct Named {
     /// The command line up to the subject: `run --name web`.
     pub doing: String,
-    /// Fields, and what the user typed for each: `rootfs` and `IMAGE`.
+    /// Fields, each with its name on the command line: `rootfs` and `IMAGE`.
     pub fields: Vec<(&'static str, &'static str)>,
 }
 
@@ -71,7 +71,7 @@ fn failure_named(named: &Named, error: Error) -> Failure {
     }
 }
 
-/// Text of every gRPC library about a message that is larger than its limit.
+/// Error text of gRPC libraries for a message above the size limit.
 const LARGER_THAN_MAX: &str = "received message larger than max";
 
 fn explain(named: &Named, refusal: &Refusal) -> String {
@@ -194,7 +194,7 @@ mod tests {
         );
     }
 
-    /// A registry's refusal names the registry and the user there, not the caller's uid.
+    /// If a registry denies access, the message names the registry and its user, not the caller's uid.
     #[test]
     fn a_registrys_refusal_is_not_executords() {
         let why = "registry r.example refuses the user \"bob\" of the request access to image x: access denied (403)";

@@ -1,4 +1,4 @@
-//! Parses sizes, fractions of a processor, durations, points in time and labels.
+//! Parses sizes, numbers of CPUs, durations, points in time and labels.
 //!
 //! Converts the text of a flag to the number that the API expects. Arithmetic is exact: no floating point, and an
 //! overflow is an error.
@@ -22,14 +22,14 @@ pub fn size(text: &str) -> Result<u64, String> {
     above_zero(scaled(digits, unit).ok_or(HOW)?)
 }
 
-/// Thousandths of a processor from `2`, `0.5`, `1.25`.
+/// Parses a number of CPUs, such as `2`, `0.5` or `1.25`. Returns thousandths of a CPU.
 pub fn cpus(text: &str) -> Result<u64, String> {
     let millis = scaled(text, 1000).ok_or("must be a number of processors, such as 2, 0.5 or 1.25")?;
-    // The daemon's limits, which its own error would give in thousandths.
+    // The daemon's limits. An error of the daemon would show the number in thousandths.
     if (10..=4_096_000).contains(&millis) { Ok(millis) } else { Err(format!("is {text}; 0.01 to 4096 is allowed")) }
 }
 
-/// A count of 1 or more. 0 means "the daemon's default" on the wire, which `--pids 0` does not suggest.
+/// Parses a count of 1 or more. 0 is rejected, because the API uses it for the daemon's default.
 pub fn count(text: &str) -> Result<u64, String> {
     above_zero(text.parse().map_err(|_| "must be a whole number")?)
 }
@@ -51,7 +51,7 @@ pub fn grace(text: &str) -> Result<Duration, String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lines(pub Option<u64>);
 
-/// `20`, or `all`. A negative number means all, as in docker.
+/// Parses `20` or `all`. A negative number means all, as in docker.
 pub fn lines(text: &str) -> Result<Lines, String> {
     if text == "all" || text.parse::<i64>().is_ok_and(|lines| lines < 0) {
         return Ok(Lines(None));

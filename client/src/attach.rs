@@ -125,7 +125,7 @@ impl Attach {
         Ok(None)
     }
 
-    /// Handles an error that executord answered with.
+    /// Converts an error from executord to the last event, to the end of the stream, or to an error.
     fn ended(&self, status: &Status) -> Result<Option<Attached>, Error> {
         // The container has exited, or its shim accepts no client: its output is in the log.
         let ended = self.again && matches!(status.code(), Code::FailedPrecondition | Code::NotFound);
@@ -171,7 +171,7 @@ impl Attach {
         answers.message().await
     }
 
-    /// Adds the response to the offset and converts it to an event.
+    /// Advances the offset by the size of a response, and converts the response to an event.
     fn take(&mut self, answer: AttachResponse) -> Option<Attached> {
         let count = |place: &mut Option<u64>, bytes: &[u8]| *place = place.map(|place| place + bytes.len() as u64);
         match answer.part? {

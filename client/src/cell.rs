@@ -32,12 +32,13 @@ impl Cell {
         CellClient::new(self.0.channel())
     }
 
-    /// Reserves an id and capacity for a container that is run later, for `ttl` or executord's default of 60 s. Returns
-    /// the reservation, and true if it is new. Repeating the call restarts the reservation's time to live.
+    /// Reserves an id and capacity for a container that will run later. The reservation expires after `ttl`, or after
+    /// executord's default of 60 s. Returns the reservation, and true if it is new. Repeating the call restarts the
+    /// time to live.
     ///
     /// # Errors
-    /// Returns an error if there is not enough capacity or the id is in use. [`Error::Lost`] without an id: it is
-    /// unknown whether the reservation exists.
+    /// Returns an error if there is not enough capacity or the id is in use. Returns [`Error::Lost`] if `id` is empty
+    /// and the connection broke: the reservation may exist.
     pub async fn reserve(
         &self,
         id: &str,
@@ -128,7 +129,8 @@ impl Drain {
     /// Returns the next progress message, or `None` after the last one.
     ///
     /// # Errors
-    /// [`Code::Aborted`] if [`Cell::undrain`] ended the drain. Returns an error if executord is away for too long.
+    /// Returns [`Code::Aborted`] if [`Cell::undrain`] ended the drain, or another error if executord is away for too
+    /// long.
     pub async fn next(&mut self) -> Result<Option<DrainResponse>, Error> {
         loop {
             let begun = Instant::now();

@@ -28,7 +28,7 @@ pub const DEFAULT_SOCKET: &str = "/run/executor/executor.sock";
 pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
 /// Largest accepted response, in bytes.
 const MESSAGE_MAX: usize = 4 << 20;
-/// Interval of PINGs over TCP while calls are in progress, and time limit for the answer to one.
+/// Interval of HTTP/2 PINGs over TCP while calls are in progress, and time limit for the reply to a PING.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(20));
 /// Longest path of a unix socket, in bytes (unix(7)).
 const SOCKET_PATH_MAX: usize = 107;
@@ -63,8 +63,8 @@ impl Client {
     /// Connects to `HOST:PORT` over TCP with mutual TLS. Only TLS 1.3 is supported.
     ///
     /// # Errors
-    /// Returns an error if no executord listens there, a certificate of either side is rejected, or a file cannot be
-    /// read.
+    /// Returns an error if no executord listens at the address, a certificate of either side is rejected, or a file
+    /// cannot be read.
     pub async fn connect_tls(address: &str, tls: &Tls) -> Result<Self, ConnectError> {
         let bad_address = || ConnectError::BadAddress(address.to_owned());
         host_and_port(address).ok_or_else(bad_address)?;
@@ -121,13 +121,13 @@ impl Client {
         Patience::new(self.patience)
     }
 
-    /// Converts the result of a call that is made once.
+    /// Converts the result of a call that is not repeated.
     pub(crate) fn answer<T>(&self, answer: Result<Response<T>, Status>) -> Result<T, Error> {
         answer.map(Response::into_inner).map_err(|status| self.error(&status))
     }
 
-    /// Repeats a call until there is an answer: across a broken connection and while executord restarts. For calls that
-    /// are safe to repeat. `away` returns true if the call is repeated after this status.
+    /// Repeats a call until executord answers, also if the connection breaks or executord restarts. Only for calls that
+    /// are safe to repeat. The call is repeated after each status for which `away` returns true.
     pub(crate) async fn retry<T, F>(
         &self,
         away: fn(&Status) -> bool,
@@ -146,8 +146,8 @@ impl Client {
         }
     }
 
-    /// Waits before the next attempt after one that began at `begun`, or returns the status as an error if `away`
-    /// rejects it.
+    /// Waits before the next attempt if `away` accepts the status; otherwise returns the status as an error. `begun` is
+    /// the start time of the failed attempt.
     pub(crate) async fn await_return(
         &self,
         patience: &mut Patience,
@@ -171,7 +171,7 @@ impl Client {
     }
 }
 
-/// Attempts at an operation of the caller that is safe to repeat as a whole, such as fetching outputs.
+/// Retries of an operation that is safe to repeat as a whole, such as fetching outputs.
 #[derive(Debug)]
 pub struct Attempts {
     client: Client,

@@ -31,7 +31,7 @@ const KILL: u32 = 9;
 pub struct ListFilter {
     /// States to match. Empty matches any state.
     pub states: Vec<State>,
-    /// Labels that a container must have, all with these values.
+    /// Labels and their values. A container must have all of them.
     pub labels: HashMap<String, String>,
     /// Prefix of the ids to match. Empty matches any id.
     pub id_prefix: String,
@@ -39,12 +39,12 @@ pub struct ListFilter {
     pub pod: String,
 }
 
-/// Containers whose ids begin with a text.
+/// Containers whose ids begin with a given string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Match {
     /// No container.
     None,
-    /// Id of the only match, or of the container whose id equals the text.
+    /// Id of the only match, or of the container whose id equals the string.
     One(String),
     /// Several matches: their first ids, and true if there are more.
     Several(Vec<String>, bool),
@@ -95,8 +95,8 @@ impl Client {
         call.await
     }
 
-    /// Finds the containers whose ids begin with `text`, at most `most` of them. An id that equals the text is the only
-    /// match.
+    /// Finds the containers whose ids begin with `text`. Returns at most `most` ids. If an id equals `text`, it is the
+    /// only match.
     ///
     /// # Errors
     /// Returns an error if executord is away.
@@ -159,7 +159,8 @@ impl Client {
     /// Sends a signal to a container's process. The call is made once.
     ///
     /// # Errors
-    /// Returns an error if the container is not running. [`Error::Lost`]: it is unknown whether the signal was sent.
+    /// Returns an error if the container is not running. Returns [`Error::Lost`] if it is unknown whether the signal
+    /// was sent.
     pub async fn signal(&self, id: &str, signal: u32) -> Result<(), Error> {
         let request = SignalRequest { id: id.to_owned(), signal, process_id: String::new() };
         self.answer(self.rpc().signal(request).await).map(drop)
@@ -199,8 +200,8 @@ impl Client {
     /// repeated call would be another update.
     ///
     /// # Errors
-    /// [`Code::Aborted`] if the files have another generation than expected. [`Error::Lost`]: compare the generation in
-    /// [`Client::get`] to find out whether the files were replaced.
+    /// Returns [`Code::Aborted`] if the generation of the files is not the expected one. After [`Error::Lost`], compare
+    /// the generation in [`Client::get`] to find out whether the files were replaced.
     pub async fn update_files(&self, request: Wiped<UpdateFilesRequest>) -> Result<UpdateFilesResponse, Error> {
         self.answer(self.send(request, "/executor.v1.Executor/UpdateFiles").await)
     }
@@ -263,11 +264,11 @@ impl Client {
         self.retry(is_lost, |mut rpc| async move { rpc.info(InfoRequest {}).await }).await
     }
 
-    /// Lists the networks with these names, or all if `names` is empty, with the containers on them. There are at most
-    /// 50 names.
+    /// Lists the networks in `names`, or all networks if `names` is empty, each with its containers. `names` has at
+    /// most 50 entries.
     ///
     /// # Errors
-    /// [`Code::NotFound`] if no network has one of the names.
+    /// Returns [`Code::NotFound`] if no network has one of the names.
     pub async fn networks(&self, names: &[String]) -> Result<ListNetworksResponse, Error> {
         self.retry(is_lost, |mut rpc| {
             let request = ListNetworksRequest { names: names.to_vec() };
@@ -292,7 +293,8 @@ impl Client {
     /// Gets the secret inputs of the container that this process runs in, using the container's runtime token.
     ///
     /// # Errors
-    /// [`Code::Unauthenticated`] or [`Code::PermissionDenied`] if the token does not belong to a running container.
+    /// Returns [`Code::Unauthenticated`] or [`Code::PermissionDenied`] if the token does not belong to a running
+    /// container.
     pub async fn secrets(&self, token: &Secret) -> Result<Wiped<GetSecretsResponse>, Error> {
         let not_a_token = || Error::Argument("the runtime token has characters that are not allowed in a token".into());
         let token = Zeroizing::new(format!("Bearer {}", token.expose_str().ok_or_else(not_a_token)?.trim_end()));

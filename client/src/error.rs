@@ -1,4 +1,4 @@
-//! Errors of calls: executord's answer, field by field, or a connection failure.
+//! Errors that calls return: an error from executord with its field violations, or a connection failure.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -138,7 +138,7 @@ impl fmt::Display for Refusal {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// No process listens there.
+    /// No process listens at the address.
     #[error("no executord listens on {0}")]
     NotListening(ServerAddress),
     /// The socket's permissions deny access.
@@ -158,7 +158,7 @@ pub enum ConnectError {
     Tls {
         /// Address of the executord.
         address: String,
-        /// The fault, and how to correct it.
+        /// The problem, and how to correct it.
         reason: String,
     },
     /// Another reason.

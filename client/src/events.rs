@@ -1,6 +1,6 @@
 //! Events of containers, across restarts of executord.
 //!
-//! Every call has a cursor, even a call for new events only, so a broken connection loses no event.
+//! Every call sends a cursor, even a call for new events only, so no event is lost if the connection breaks.
 
 use executor_proto::v1::{WatchEventsRequest, WatchEventsResponse};
 use tokio::time::Instant;
@@ -20,8 +20,8 @@ pub struct Events {
 }
 
 impl Client {
-    /// Watches events after a cursor (0 for all that are kept), or only new events if `None`. An empty id watches all
-    /// containers.
+    /// Watches events after a cursor, or only new events if `after` is `None`. Cursor 0 selects all stored events. An
+    /// empty id selects all containers.
     ///
     /// # Errors
     /// Returns an error if executord is away.
@@ -36,7 +36,8 @@ impl Client {
 }
 
 impl Events {
-    /// Returns the next event. With `gap` set, earlier events are no longer kept. Dropping the future loses nothing.
+    /// Returns the next event. If `gap` is set, executord no longer stores some earlier events. Dropping the future
+    /// loses nothing.
     ///
     /// # Errors
     /// Returns an error if executord rejects the cursor or is away for too long.

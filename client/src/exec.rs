@@ -27,8 +27,8 @@ pub enum Executed {
     Failed(ExecFailure),
 }
 
-/// An executed process. When this is dropped, the process gets SIGHUP, and SIGKILL two seconds later, unless it was
-/// detached ([`Exec::detach`]).
+/// An executed process. Dropping this value ends the process: it gets SIGHUP, and SIGKILL two seconds later. After
+/// [`Exec::detach`], the process continues to run.
 pub struct Exec {
     client: Client,
     input: Input,
@@ -40,7 +40,7 @@ impl Client {
     /// Executes a program in a running container. A broken connection ends the process; there is no reconnect.
     ///
     /// # Errors
-    /// Returns an error if the container is not running, or every violation of the request.
+    /// Returns an error if the container is not running, or an error with every violation if the request is invalid.
     pub async fn exec(&self, start: ExecStart) -> Result<Exec, Error> {
         let (input, queue) = queue();
         let requests = queue.stream(vec![ExecRequest { part: Some(Request::Start(start)) }], |item| ExecRequest {

@@ -85,7 +85,8 @@ impl Client {
     /// archive's bytes.
     ///
     /// # Errors
-    /// Returns an error if the container is not running or an entry cannot be written; nothing of that entry is left.
+    /// Returns an error if the container is not running or an entry cannot be written. No part of a failed entry
+    /// remains.
     pub async fn put_archive(
         &self,
         id: &str,

@@ -43,7 +43,7 @@ impl Client {
 
 impl Images {
     fn rpc(&self) -> ImagesClient<Channel> {
-        // The operator bounds the number of images and so the size of a list.
+        // No limit on the response size: the operator limits the number of images.
         ImagesClient::new(self.0.channel()).max_decoding_message_size(usize::MAX)
     }
 

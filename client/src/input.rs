@@ -1,6 +1,6 @@
 //! Input for a process: standard input, end of input, and the size of its terminal's window.
 //!
-//! Messages wait in a queue that outlives a connection: the next connection sends the messages that are still queued.
+//! Messages wait in a queue that outlives a connection. The next connection sends the messages that are still queued.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,7 +52,7 @@ pub(crate) struct Queue(Arc<Mutex<Shared>>);
 
 struct Shared {
     receiver: mpsc::Receiver<Item>,
-    /// Number of the connection that may take items; earlier connections get none.
+    /// Number of the current connection. Earlier connections get no items.
     connection: u64,
     /// Last window size that was sent.
     window: Option<WindowSize>,
@@ -119,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// Queued input goes to the next connection; the earlier connection gets none of it.
+    /// After a reconnect, queued input is sent on the new connection only.
     #[tokio::test]
     async fn a_new_connection_goes_on_with_the_queue() {
         let (input, queue) = queue();

@@ -20,15 +20,15 @@
 //! ```
 //!
 //! **Secrets.** [`Secret`], [`Run`] and [`Wiped`] messages print no value and overwrite their memory when they are
-//! dropped. The buffers that the gRPC library encodes into are freed without being overwritten: a process that must not
-//! keep them needs an allocator that overwrites freed memory, as executord has.
+//! dropped. The gRPC library frees its encoding buffers without overwriting them. A process that must not keep secrets
+//! in freed memory needs an allocator that overwrites freed memory, as executord has.
 //!
 //! **Other machines.** [`Client::connect_tls`] connects over TCP with mutual TLS, with a certificate that executord's
 //! configuration names.
 //!
-//! **Timeouts.** A call waits as long as executord takes to answer, and for [`DEFAULT_PATIENCE`] over a broken
-//! connection. A caller with a deadline of its own uses `tokio::time::timeout`: each method says if dropping its future
-//! loses nothing.
+//! **Timeouts.** A call waits as long as executord takes to answer. If the connection is broken, a call waits
+//! [`DEFAULT_PATIENCE`] for executord. A caller with its own deadline uses `tokio::time::timeout`; the methods document
+//! if dropping their future loses nothing.
 //!
 //! The library prints nothing and starts no process.
 

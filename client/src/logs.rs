@@ -49,7 +49,7 @@ impl Logs {
             self.client.await_return(&mut self.patience, begun, &broken, is_away).await?;
             if self.place.sequence > 0 || self.place.offset > 0 {
                 self.request.offset = Some(self.place.offset);
-                // These select the start of the first connection only.
+                // `tail` and `from_sequence` select the start for the first connection only.
                 (self.request.tail, self.request.from_sequence) = (None, None);
             }
         }
@@ -74,8 +74,8 @@ struct Place {
 }
 
 impl Place {
-    /// Advances past an entry or a gap. Returns false for an entry that was already read: with an offset, executord
-    /// repeats its own messages at that position.
+    /// Advances past an entry or a gap. Returns false if the entry was already read: if a request has an offset,
+    /// executord repeats its own messages at that offset.
     fn pass(&mut self, entry: &StreamLogsResponse) -> bool {
         if let Some(gap) = &entry.gap {
             self.offset = entry.offset.saturating_add(gap.dropped_bytes);
@@ -96,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    /// Cuts a log at every position, resumes it there as executord would, and expects every entry once.
+    /// A log that is cut at any position and resumed there yields every entry once.
     #[test]
     fn nothing_twice_and_nothing_lost_wherever_it_breaks() {
         use LogStream::{Executor, Stderr, Stdout};

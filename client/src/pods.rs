@@ -94,8 +94,8 @@ impl Pods {
         }
     }
 
-    /// Stops a pod with all of its members, each with this grace period or its own, and waits until the pod has ended,
-    /// across restarts of executord.
+    /// Stops a pod with all of its members, and waits until the pod has ended, across restarts of executord. If `grace`
+    /// is `None`, each member has its own grace period.
     ///
     /// # Errors
     /// Returns an error if there is no such pod.

@@ -1,7 +1,7 @@
 //! Repeating calls while executord is away.
 //!
-//! An answer from executord is final. A call whose connection broke is repeated if that is safe. So is a call that
-//! executord cannot answer now, if the call waits anyway.
+//! A response from executord is final. If the connection breaks, a call that is safe to repeat is repeated. If
+//! executord responds that it is unavailable, a call is repeated only if it uses `is_away`.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -14,7 +14,8 @@ const PAUSE_FIRST: Duration = Duration::from_millis(1);
 /// Longest pause between two attempts.
 const PAUSE_LONGEST: Duration = Duration::from_secs(1);
 
-/// Returns true if this client made the status because the connection broke, so the outcome of the call is unknown.
+/// Returns true if this client created the status because the connection broke. The outcome of the call is then
+/// unknown.
 ///
 /// A status from executord carries no source. `Unknown` is the status of a stream that ends without trailers;
 /// executord never returns it.
@@ -22,12 +23,12 @@ pub(crate) fn is_lost(status: &Status) -> bool {
     status.source().is_some() || status.code() == Code::Unknown
 }
 
-/// Returns true if a waiting call is repeated: as [`is_lost`], or executord cannot answer now.
+/// Returns true if a waiting call is repeated: the connection broke ([`is_lost`]), or executord is unavailable.
 pub(crate) fn is_away(status: &Status) -> bool {
     is_lost(status) || status.code() == Code::Unavailable
 }
 
-/// Measures the time since executord last answered, with growing pauses between attempts.
+/// Measures how long executord has not answered, and pauses between attempts for increasing times.
 ///
 /// The daemon's own retries (`executor_core::backoff`) never give up, and this crate does not depend on executor-core.
 #[derive(Debug)]
@@ -42,12 +43,12 @@ impl Patience {
         Self { longest, silent_since: None, pause: Duration::ZERO }
     }
 
-    /// Resets the clock after an answer; it starts again at the next failure.
+    /// Resets the clock after a response. The clock starts again at the next failure.
     pub(crate) fn reset(&mut self) {
         *self = Self::new(self.longest);
     }
 
-    /// Records the failure of an attempt that began at `begun`. A long attempt had a connection until it failed.
+    /// Resets the clock if the failed attempt began long ago: it then had a connection until it failed.
     pub(crate) fn since(&mut self, begun: Instant) {
         if begun.elapsed() > PAUSE_LONGEST {
             self.reset();

@@ -53,7 +53,7 @@ impl Run {
         RunRequest { rootfs: rootfs.into(), action: Some(action), ..RunRequest::default() }.into()
     }
 
-    /// Sets the container's id, under which the same request can be sent again. If unset, a UUID is generated.
+    /// Sets the container's id. A request with an id can be sent again. If unset, a UUID is generated.
     #[must_use]
     pub fn id(mut self, id: impl Into<String>) -> Self {
         self.0.id = id.into();
@@ -103,7 +103,7 @@ impl Run {
         Ok(self)
     }
 
-    /// Sets a secret argument at an index of the arguments, where the argument must be empty.
+    /// Sets the argument at `index` to a secret value. Before, the argument must be empty.
     ///
     /// # Errors
     /// Returns an error if the value is not UTF-8.
@@ -136,7 +136,7 @@ impl Run {
         self
     }
 
-    /// Limits processor time, in thousandths of a processor.
+    /// Limits CPU time, in thousandths of a CPU.
     #[must_use]
     pub fn cpu_millis(mut self, millis: u64) -> Self {
         self.limits().cpu_millis = millis;
@@ -271,20 +271,20 @@ impl Client {
         Ok(Started { container, created: created || made_by_this })
     }
 
-    /// Checks a request for a container, a pod, or a container of a pod that need not exist, also across a restart of
-    /// executord. It has no effect. The fields of violations begin with `run.` or `pod.`.
+    /// Validates a request for a container, a pod, or a container of a pod that need not exist, also across a restart
+    /// of executord. Creates nothing. The field names of violations begin with `run.` or `pod.`.
     ///
     /// # Errors
-    /// Returns every violation of the request. Returns [`tonic::Code::Unimplemented`] from an executord without
-    /// `validate` among the features of [`Client::info`].
+    /// Returns every violation of the request. Returns [`tonic::Code::Unimplemented`] if executord does not list the
+    /// feature `validate` in [`Client::info`].
     pub async fn validate(&self, request: &Wiped<ValidateRequest>) -> Result<(), Error> {
         let answer = self
             .retry(is_lost, |_| self.send::<_, ValidateResponse>(request.clone(), "/executor.v1.Executor/Validate"));
         answer.await.map(drop)
     }
 
-    /// Checks the request for a container, like [`Client::validate`]. The fields of violations are those of the
-    /// request.
+    /// Validates the request for a container, like [`Client::validate`]. The field names of violations have no prefix
+    /// `run.`.
     ///
     /// # Errors
     /// Returns the same errors as [`Client::validate`].
@@ -314,7 +314,7 @@ impl Client {
         grpc.unary(Request::new(message), PathAndQuery::from_static(method), codec).await
     }
 
-    /// Like [`Client::send`], for a method that answers with a stream.
+    /// Like [`Client::send`], for a method that returns a stream.
     pub(crate) async fn send_for_stream<M, A>(
         &self,
         message: M,

@@ -121,7 +121,7 @@ impl Wipe for GetSecretsResponse {
     }
 }
 
-/// A message whose secrets are wiped when it is dropped. It encodes like the message that it holds.
+/// A message whose secrets are wiped when it is dropped. Encodes like the wrapped message.
 #[derive(Clone, Default, PartialEq)]
 pub struct Wiped<M: Wipe>(pub(crate) M);
 

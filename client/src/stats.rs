@@ -44,8 +44,8 @@ impl Client {
 }
 
 impl Stats {
-    /// Returns the next reading, or `None` when all named containers have exited. A reading that a restart of executord
-    /// cut off is repeated.
+    /// Returns the next reading, or `None` when all named containers have exited. If a restart of executord interrupts
+    /// a reading, the reading is repeated.
     ///
     /// # Errors
     /// Returns an error if there is no such container or executord is away for too long.

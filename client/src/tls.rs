@@ -1,8 +1,8 @@
 //! Connections over TCP with mutual TLS.
 //!
-//! In TLS 1.3 a client finishes its handshake before the server has checked its certificate, and a rejection arrives
-//! later. So a connection counts as established only when executord's first bytes have arrived. A rejection is then
-//! reported as an error of connecting, with its reason, and not as an error of the first call.
+//! In TLS 1.3, the client's handshake is complete before the server has checked the client's certificate, and a
+//! rejection arrives later. So a connection counts as established only when the first bytes of executord have arrived.
+//! A rejection is then reported as a connection error with its reason, and not as an error of the first call.
 
 use std::future::Future;
 use std::io;
@@ -28,13 +28,13 @@ use crate::address::{Tls, host_and_port};
 
 /// Time limit for connecting, including the handshake.
 const TIME: Duration = Duration::from_secs(10);
-/// Size of the read-ahead buffer, in bytes. It is filled to check that executord answers.
+/// Size of the read-ahead buffer, in bytes. Filling the buffer shows that executord answers.
 const AHEAD: usize = 64;
 
 /// Stream of a client connection.
 pub(crate) type Stream = TokioIo<BufReader<TlsStream<TcpStream>>>;
 
-/// Reason why there is no connection.
+/// Error of a connection attempt.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
     /// The local files, executord's certificate, or a TLS alert from executord.

@@ -1,4 +1,4 @@
-//! Catalogs of operators: any bytes are split into documents and parsed, within bounds.
+//! Target: splits any bytes into the documents of an operator catalog and parses them, within limits.
 
 use executor_bundles::catalog::blob;
 use executor_bundles::catalog::split::Documents;

@@ -1,4 +1,4 @@
-//! References as written by callers, and configurations as provided by registries and archives.
+//! Target: image references from clients, and image configurations from registries and archives.
 //!
 //! Input format: a reference, terminated by a byte 255, then a configuration as JSON.
 
@@ -29,7 +29,7 @@ fn reference(text: &str) {
     assert_eq!(ImageReference::parse_short(&printed).as_ref(), Ok(&reference), "{printed}");
     match &reference {
         ImageReference::Registry(repository, selector) => {
-            // They are inserted into URLs unchanged.
+            // Repository and selector are inserted into URLs unchanged.
             let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-/:[]".contains(&b);
             assert!(repository.to_string().bytes().all(plain), "{printed}");
             assert!(!repository.path().split('/').any(|part| part.is_empty() || part == "." || part == ".."));

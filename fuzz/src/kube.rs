@@ -1,7 +1,7 @@
-//! Target: a file of Kubernetes objects, through YAML and lowering.
+//! Target: reads a file of Kubernetes objects and lowers the objects to requests.
 //!
-//! Input format: the file. A Secret with a value that occurs nowhere else, and a ConfigMap, are added, so that
-//! references to them are resolved.
+//! Input format: the file. The target adds a Secret with a unique value and a ConfigMap, so that references to them can
+//! be resolved.
 
 use executor_kube::lower::lower;
 use executor_kube::object;
@@ -21,7 +21,7 @@ pub fn run(data: &[u8]) {
     let strict = evaluate(&text, Strictness::Strict);
     assert_eq!(strict, evaluate(&text, Strictness::Strict), "the same text is the same plan");
     let lenient = evaluate(&text, Strictness::Ignore);
-    // Strictly valid input is valid.
+    // Input that strict mode accepts is also accepted in lenient mode.
     assert!(strict.is_err() || lenient.is_ok(), "{strict:?}");
 }
 

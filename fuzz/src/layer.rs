@@ -1,13 +1,13 @@
 //! A tar archive from an untrusted source: a layer or an archive of an image, a download, a copy, a bundle.
 //!
-//! Entries are returned within the limits, their contents in order and inside their files. That they are written only
-//! beneath their root is a matter of system calls, and of `executor-layers`' own tests.
+//! The target checks that entries stay within the limits, and that their contents are in order and inside the input.
+//! Tests of `executor-layers` check that files are written only beneath their root, because that needs system calls.
 
 use std::io::{Cursor, Read as _};
 
 use executor_tar::{Entry, Kind, Limits, Reader};
 
-/// Low enough to be reached by an input of a few kilobytes.
+/// Returns limits that an input of a few kilobytes can reach.
 fn limits() -> Limits {
     Limits {
         bytes: 40 << 10,
@@ -29,7 +29,7 @@ pub fn run(data: &[u8]) {
     seek(data);
 }
 
-/// A reader that seeks finds the same entries, at the positions of their contents.
+/// Checks that a reader that seeks finds the same entries and returns their contents.
 fn seek(data: &[u8]) {
     let mut reading = Reader::new(data, limits());
     let mut seeking = Reader::seeking(Cursor::new(data), limits());

@@ -1,9 +1,9 @@
-//! The fuzzer's targets: code that reads untrusted bytes, as plain functions of bytes.
+//! Fuzz targets: plain functions that pass bytes to the code that reads untrusted input.
 //!
-//! A target accepts any bytes and must return. It panics if a rule that must hold for any input is violated: that is a
-//! finding. The engine (`src/main.rs`, built by `cargo xtask fuzz`) searches for such bytes; a test (`tests/replay.rs`)
-//! runs every target over the stored corpus and over former findings, so that neither needs the engine. This crate
-//! opens no files and makes no system calls.
+//! A target accepts any bytes and must return. If a rule that must hold for any input is violated, the target panics;
+//! the input is then a finding. The engine (`src/main.rs`, built by `cargo xtask fuzz`) searches for findings. A test
+//! (`tests/replay.rs`) runs every target over the stored corpus and over former findings, without the engine. This
+//! crate opens no files and makes no system calls.
 //!
 //! | target | bytes from | through |
 //! |---|---|---|

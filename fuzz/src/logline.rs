@@ -1,4 +1,4 @@
-//! Target: writing a process's output to a log file and reading it back, and reading a log file of another writer.
+//! Target: writes a process's output to a log file and reads it back, and reads a log file of another writer.
 
 use executor_core::logline::{CHUNK_MAX, Entry, Line, Stream, parse, split, write, write_place};
 use executor_core::time::Timestamp;
@@ -6,8 +6,8 @@ use executor_core::time::Timestamp;
 /// Maximum number of checked lines of a file.
 const LINES_MAX: usize = 64;
 
-/// The first byte selects how often the text before the first newline is repeated, so that lines longer than an entry
-/// occur.
+/// The first byte selects how often the text before the first newline is repeated, so that some lines are longer than
+/// one entry.
 pub fn run(data: &[u8]) {
     let Some((choice, bytes)) = data.split_first() else { return };
     read(bytes);
@@ -20,7 +20,7 @@ pub fn run(data: &[u8]) {
     comes_back(&[&line.repeat(times), rest].concat());
 }
 
-/// Each line is either rejected, or unchanged after writing and parsing it again.
+/// Checks that each line is either rejected, or unchanged after it is written and parsed again.
 fn read(bytes: &[u8]) {
     for line in bytes.split(|byte| *byte == b'\n').take(LINES_MAX) {
         let Some(parsed) = parse(line) else { continue };

@@ -1,7 +1,7 @@
-//! Entry point of a target for LLVM's libFuzzer, which has `main` and calls this with bytes.
+//! Entry point of a target. LLVM's libFuzzer has the `main` function and calls this entry point with input bytes.
 //!
-//! `cargo xtask fuzz` builds this with the instrumentation that the engine needs, and names the target in
-//! `EXECUTOR_FUZZ_TARGET`, because the arguments are libFuzzer's.
+//! `cargo xtask fuzz` builds this program with the instrumentation that libFuzzer needs. The variable
+//! `EXECUTOR_FUZZ_TARGET` names the target, because libFuzzer parses the command line.
 
 #![no_main]
 

@@ -1,10 +1,10 @@
-//! Paths of files in relation to one another and to a hostile root file system.
+//! Target: file paths that can conflict with one another and with a hostile root file system.
 //!
-//! Input format: text in parts separated by `|`. The first byte selects whether the container gets fresh file systems
-//! (its last bit) and whether its process may change its files (the bit before). A part that begins with `d`, `f`, `l`
-//! or `s` creates a directory, file, link or special file at the path that follows; a part that begins with `+`
-//! requests a file there. Once all files are placed, the container is running: a part that begins with `=` replaces or
-//! adds a file, one with `-` removes a file.
+//! Input format: one byte, then parts separated by `|`. Bit 0 of the byte selects whether the container gets fresh file
+//! systems, bit 1 whether its process may change its files. A part that begins with `d`, `f`, `l` or `s` creates a
+//! directory, file, link or special file at the path that follows. A part that begins with `+` requests a file at its
+//! path. After all files are placed, the container is running; parts that begin with `=` then replace or add a file,
+//! and parts that begin with `-` remove a file.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -63,7 +63,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Places the plan's files in the tree.
+/// Places the plan's files in the tree and checks their mount points.
 fn against(plan: &Plan, tree: &Tree<'_>, update: &UpdateDraft<'_>, policy: &Policy) {
     let (directories, home) = (&plan.file_directories[..], Path::new("/root"));
     let (files, files_root, layout) = (&plan.files[..], &*policy.files_root, plan.layout());
@@ -106,7 +106,8 @@ fn against(plan: &Plan, tree: &Tree<'_>, update: &UpdateDraft<'_>, policy: &Poli
     }
 }
 
-/// Replaces, adds and removes files. The shim accepts whatever validation accepts, and no mount point moves.
+/// Replaces, adds and removes files. Checks that the shim accepts what validation accepts, and that no mount point
+/// moves.
 fn updated(plan: &Plan, mounts: &[MountPoint], draft: &UpdateDraft<'_>, policy: &Policy) {
     let Ok(planned) = validate_update(draft, plan, policy) else { return };
     let sources = planned.sources.iter().zip(&planned.changed);

@@ -1,7 +1,7 @@
 //! Target: messages, plans, payloads and records between the executor's processes.
 //!
-//! The launcher's side is the critical one: it is privileged, and a compromised daemon can send it anything. The first
-//! byte selects the meaning of the rest.
+//! The launcher's messages are the critical ones: the launcher is privileged, and a compromised daemon can send it any
+//! bytes. The first byte selects the type of the rest.
 
 use std::fmt::Debug;
 
@@ -41,14 +41,14 @@ pub fn run(data: &[u8]) {
     assert!(state_of(number).is_none_or(|state| state_number(state) == number));
 }
 
-/// A message is unchanged after encoding and decoding.
+/// Checks that a message is unchanged after encoding and decoding.
 fn message<M: Message + Default + PartialEq + Debug>(bytes: &[u8]) {
     let Ok(message) = M::decode(bytes) else { return };
     let again = M::decode(&*message.encode_to_vec()).expect("what was encoded is decoded");
     assert!(again == message, "{message:?}");
 }
 
-/// A payload is read completely or not at all, and is unchanged byte for byte.
+/// Checks that a payload is read completely or not at all, and is unchanged after it is encoded again.
 fn strings(bytes: &[u8]) {
     let Ok(strings) = payload::decode(bytes) else {
         return assert!(ProcessPayload::decode(bytes).is_err());
@@ -62,8 +62,8 @@ fn strings(bytes: &[u8]) {
     assert!(strings.iter().all(|string| !string.contains(&0)), "each becomes a string of execve");
 }
 
-/// A plan forged by a daemon is either rejected, with a reason that fits into a packet, or as good as one made by
-/// validation.
+/// Checks a plan that a daemon forged: it is either rejected with a reason that fits into a packet, or obeys the rules
+/// for every plan.
 fn forged(bytes: &[u8]) {
     let Some(plan) = record::<Plan>(bytes) else { return };
     let policy = Policy { rootfs_dirs: vec!["/srv/images".into()], ..Policy::default() };
@@ -76,7 +76,7 @@ fn forged(bytes: &[u8]) {
     }
 }
 
-/// A token that a container presents names exactly one container, or none.
+/// Checks that a token names at most one container.
 fn token(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if let Some(id) = token::parse_container_id(&text) {
@@ -84,7 +84,7 @@ fn token(bytes: &[u8]) {
     }
 }
 
-/// A record is unchanged after encoding and decoding.
+/// Checks that a record is unchanged after encoding and decoding. Returns `None` if the bytes are not a record.
 fn record<R: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) -> Option<R> {
     let record: R = serde_json::from_slice(bytes).ok()?;
     let json = serde_json::to_vec(&record).expect("a record is JSON");

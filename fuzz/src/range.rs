@@ -1,4 +1,4 @@
-//! Versions and ranges of versions in catalogs.
+//! Target: versions and version ranges in catalogs.
 
 use executor_bundles::range::{Range, version};
 

@@ -1,7 +1,8 @@
-//! Target: masked output compared with the slowest implementation, for any division of the text.
+//! Target: compares the masked output with a slow reference implementation, for any division of the text.
 //!
 //! The first byte selects the mode, the second how the text is divided. Then follow three values and the text,
-//! separated by NUL. In the text, the bytes 1 to 3 stand for a value, and 4 for the form whose number follows.
+//! separated by NUL. In the text, the bytes 1 to 3 stand for a value. Byte 4 stands for an encoding of a value; the
+//! next byte is its index.
 
 use executor_core::plan::Redaction;
 use executor_secrets::redact::{Redactor, Stream, Watched};
@@ -48,7 +49,7 @@ pub fn run(data: &[u8]) {
     assert_eq!(values, 0, "a warning names a value's name, and nothing else");
 }
 
-/// Returns the text after expanding values and forms.
+/// Replaces the bytes 1 to 4 of the written text by values and encodings of values.
 fn text(written: &[u8], values: &[&[u8]], forms: &[&[u8]]) -> Vec<u8> {
     let mut text = Vec::new();
     let mut bytes = written.iter();
@@ -66,7 +67,7 @@ fn text(written: &[u8], values: &[&[u8]], forms: &[&[u8]]) -> Vec<u8> {
     text
 }
 
-/// Passes a text through a stream in parts of this length.
+/// Returns the output of a stream that receives the text in pieces of this length.
 fn masked(redactor: &Redactor, text: &[u8], length: usize) -> Vec<u8> {
     let (mut stream, mut out) = (Stream::default(), Vec::new());
     for part in text.chunks(length) {
@@ -78,7 +79,7 @@ fn masked(redactor: &Redactor, text: &[u8], length: usize) -> Vec<u8> {
     out
 }
 
-/// Marks the bytes that belong to an occurrence of any form.
+/// Returns for each byte whether it belongs to an occurrence of any form.
 fn covered(text: &[u8], forms: &[&[u8]]) -> Vec<bool> {
     let mut covered = vec![false; text.len()];
     for form in forms.iter().filter(|form| form.len() <= text.len()) {

@@ -1,7 +1,7 @@
-//! A request from the network: decoded, validated, plan_request.
+//! Target: decodes and validates a request from the network, and plans its container.
 //!
-//! In addition to the rules for every plan, no output may depend on a secret: if every secret of the request is
-//! replaced by another of the same length, verdict, messages and printed forms must be identical.
+//! Besides the rules for every plan, no output may depend on a secret: if every secret of the request is replaced by
+//! another secret of the same length, the result, messages and debug output must be identical.
 
 use executor_core::validate::Policy;
 use executor_proto::v1::{File, RunAction, RunRequest};

@@ -11,11 +11,11 @@ use executor_core::users::ResolvedUser;
 use executor_core::validate::{Policy, recheck};
 use oci_spec::runtime::Spec;
 
-/// Directories that may not contain files and mounts.
+/// Kernel directories, which may not contain files and mounts.
 const KERNELS: [&str; 3] = ["/proc", "/sys", "/dev"];
 
-/// Checks that a path is absolute, has no `.`, `..`, empty components, NUL or newline, and is not below one of the
-/// kernel's directories, so that it is its literal location.
+/// Checks that a path is absolute, has no `.`, `..`, empty components, NUL or newline, and is not below a kernel
+/// directory. Such a path needs no normalization.
 pub(crate) fn is_plain(path: &Path) {
     let text = path.to_str().expect("it came as UTF-8");
     let mut parts = text.split('/');
@@ -30,7 +30,7 @@ pub(crate) fn is_plain(path: &Path) {
     assert!(path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_))), "{text:?}");
 }
 
-/// Checks the rules for a plan that validation made, or that passed the launcher's own check.
+/// Checks the rules for a plan that passed validation or the launcher's own check.
 pub(crate) fn plan(plan: &Plan, policy: &Policy) {
     assert_eq!(plan.processes.len(), 1);
     assert_eq!(plan.main().expect("a process").id, MAIN_PROCESS);
@@ -91,7 +91,7 @@ fn outputs(plan: &Plan, policy: &Policy) {
     }
 }
 
-/// A plan is unchanged after conversion to JSON and back, and the launcher validates it like the daemon.
+/// Checks that a plan is unchanged after conversion to JSON and back, and that the launcher accepts it like the daemon.
 pub(crate) fn travels(plan: &Plan, policy: &Policy) {
     let json = serde_json::to_vec(plan).expect("a plan is JSON");
     let back: Plan = serde_json::from_slice(&json).expect("what was written is read");
@@ -100,7 +100,7 @@ pub(crate) fn travels(plan: &Plan, policy: &Policy) {
     assert!(plan.main().map_or(0, |main| main.environment_names.iter().map(String::len).sum()) <= ARG_TOTAL_MAX);
 }
 
-/// The specification can be built, contains nothing of the process, and mounts nothing of the host.
+/// Checks that the specification can be built, runs `init` and not the process itself, and mounts no host path.
 fn specification(plan: &Plan) {
     let user = ResolvedUser { uid: 1234, gid: 5, groups: vec![6], home: "/".into() };
     let resolved = Resolved {
@@ -128,8 +128,8 @@ fn specification(plan: &Plan) {
     assert_eq!(back, spec);
 }
 
-/// Checks mount points: each file is at its path exactly once, no mount point is in the kernel's directories, and none
-/// is at or below another.
+/// Checks mount points: each file is at its path exactly once, no mount point is in a kernel directory, and no mount
+/// point is at or below another mount point.
 pub(crate) fn placed(plan: &Plan, mounts: &[MountPoint]) {
     let mut seen = BTreeSet::new();
     for mount in mounts {

@@ -1,7 +1,7 @@
-//! Target: the user of a process, from a root file system's passwd and group files.
+//! Target: resolves the user of a process with the passwd and group files of a root file system.
 //!
-//! Input format: `user:group` as in a request, the passwd file, the group file, all except the last terminated by a
-//! byte 255.
+//! Input format: `user:group` as in a request, the passwd file, and the group file. A byte 255 terminates the first
+//! two.
 
 use std::path::Path;
 
@@ -39,7 +39,7 @@ fn evaluate(wanted: &UserRef, passwd: &[u8], group: &[u8]) {
     assert!(user.uid <= ID_MAX && user.gid <= ID_MAX && user.groups.iter().all(|gid| *gid <= ID_MAX));
     assert!(user.groups.windows(2).all(|pair| pair[0] < pair[1]) && user.groups.len() <= GROUPS_MAX);
     assert!(wanted.group.is_none() || user.groups.is_empty());
-    // It becomes the value of a variable, which is a single string for execve.
+    // The home directory becomes the value of a variable, which is a single string for execve.
     let home = user.home.as_os_str().as_encoded_bytes();
     assert!(user.home.is_absolute() && home.len() < PATH_MAX && !home.contains(&0), "{:?}", Path::new(&user.home));
 }

@@ -1,4 +1,4 @@
-//! Target: a client's bytes on a connection, and its requests in messages.
+//! Target: the bytes of a client's connection, and the cost of its messages.
 
 use executor_transport::wire::shadow;
 use executord::server::weight::check_message;
@@ -9,8 +9,9 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// setting.
 const PIECE: usize = 16;
 
-/// For any input, the HTTP/2 library receives only complete frames of known types, independent of how the bytes are
-/// divided, and no 16 consecutive bytes of the client; and weighing a message does not fail.
+/// Checks that the HTTP/2 library receives only complete frames of known types, that the frames do not depend on how
+/// the bytes are divided, and that they contain no 16 consecutive bytes of the client. Also checks that weighing a
+/// message does not fail.
 pub fn run(data: &[u8]) {
     let said = [PREFACE, data].concat();
     let reported = shadow(&said, 1 << 20);

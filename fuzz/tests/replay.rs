@@ -1,5 +1,5 @@
-//! Runs every stored input through its target, without the engine: findings stay fixed, and the corpus stays small
-//! enough for the repository.
+//! Runs every stored input through its target, without the engine. Checks that findings stay fixed, and that the corpus
+//! is small enough for the repository.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,8 @@ fn every_stored_input_passes() {
     }
 }
 
-/// `cargo xtask fuzz` knows the targets only by name, because it is built before the product.
+/// The list of targets in `cargo xtask fuzz` contains every target. xtask is built before the product, so it has its
+/// own list of names.
 #[test]
 fn every_target_is_run() {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR")).join("../xtask/src/fuzz.rs");

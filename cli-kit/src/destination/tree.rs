@@ -1,7 +1,8 @@
-//! Writes fetched files below a directory, by file descriptors: no name chosen by a container leads outside.
+//! Writes fetched files below a directory. Each path is opened relative to a file descriptor, so a name chosen by a
+//! container cannot lead outside the directory.
 //!
-//! The executor replaces its own files, whose names are known, by `executor_sys::replace`, and claims by
-//! `executor_cnab::store`. Both sync their files, and do not expect a directory that other processes change.
+//! `executor_sys::replace` replaces the executor's own files, and `executor_cnab::store` replaces claims. Both sync
+//! their files, and require that no other process changes the directory.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -79,7 +80,7 @@ impl Tree {
         self.linked(path, |directory, name| symlinkat(target, directory, name))
     }
 
-    /// Creates a hard link to a written file, replacing like [`Self::symlink`].
+    /// Creates a hard link to a written file. Replaces an existing file like [`Self::symlink`].
     pub fn hard_link(&self, path: &Path, of: &Path) -> Result<(), WriteError> {
         let shown = self.shown.join(of);
         let name = of.file_name().ok_or(WriteError::Refused { path: shown, why: "has no file name" })?;
@@ -111,7 +112,7 @@ impl Tree {
             .map_err(|error| WriteError::Io { path: self.shown.join(path), source: error.into() })
     }
 
-    /// Creates a file. `path` is returned by `below`, or a single name.
+    /// Creates a file. `path` must be a single name or come from `below`.
     pub fn file(&self, path: &Path, mode: u32) -> Result<Partial, WriteError> {
         let shown = self.shown.join(path);
         let name = path.file_name().ok_or(WriteError::Refused { path: shown.clone(), why: "has no file name" })?;

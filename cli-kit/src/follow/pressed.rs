@@ -12,8 +12,8 @@ use crate::session::Session;
 /// Number of Ctrl-C after which this command exits immediately.
 const LEAVE: u32 = 3;
 
-/// Maximum time between SIGTERMs, or SIGHUPs, that count as a single request: timeout(1) sends one to its process and
-/// one to the process group, and agent-cli forwards its own to a program.
+/// Maximum time between two SIGTERMs, or two SIGHUPs, that count as one request. A program can get a signal twice:
+/// timeout(1) sends it to its process and to the process group, and agent-cli forwards its own signals to a program.
 const ONE_REQUEST: Duration = Duration::from_millis(500);
 
 pub struct Pressed {
@@ -21,7 +21,7 @@ pub struct Pressed {
     pub times: u32,
     /// Number and time of the last counted signal.
     last: Option<(i32, Instant)>,
-    /// True if messages about the next Ctrl-C are printed, which needs a terminal on standard error.
+    /// True if standard error is a terminal. Messages then describe the effect of the next Ctrl-C.
     talk: bool,
 }
 
@@ -30,7 +30,7 @@ impl Pressed {
         Self { id: id.to_owned(), times: 0, last: None, talk: std::io::stderr().is_terminal() }
     }
 
-    /// Counts a signal. Returns false if it belongs to the previous request.
+    /// Counts a signal. Returns false if the signal belongs to the previous request.
     ///
     /// # Errors
     /// Returns an error for the third request: this command exits immediately.

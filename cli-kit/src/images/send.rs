@@ -1,7 +1,7 @@
-//! Uploads images to executord as archives: those of `image import`, and local images that the caller can read and
+//! Uploads images to executord as archives, for `image import` and for local images that the caller can read but
 //! executord cannot.
 //!
-//! An OCI layout is uploaded as an archive with its index, and only the blobs that the image may need.
+//! An OCI layout is uploaded as an archive of its index and the blobs that the image may need.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -178,8 +178,8 @@ fn document(directory: &Path, name: &str) -> io::Result<Value> {
     serde_json::from_slice(&bytes).map_err(|error| about(&error.into(), &path))
 }
 
-/// Returns the digests in an index or a manifest. For an index, only entries with this name, if given, and for this
-/// machine's platform, if there are any.
+/// Returns the digests in an index or a manifest. If `name` is not empty, skips index entries with other names. Skips
+/// entries for other platforms if there are entries for this machine's platform.
 fn descriptors(document: &Value, name: &str) -> Vec<String> {
     let list = |key: &str| document.get(key).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     let called = |entry: &&Value| {

@@ -37,7 +37,7 @@ impl Content {
         }
     }
 
-    /// Returns the reference that stands for the content, if there is one.
+    /// Takes the reference out of the source, if the source is one.
     pub fn take_reference(&mut self) -> Option<v1::SecretReference> {
         match &mut self.source {
             Source::Reference(reference) => Some(std::mem::take(reference)),

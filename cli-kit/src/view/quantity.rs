@@ -18,7 +18,7 @@ pub fn bytes(bytes: u64) -> String {
         unit += 1;
     }
     let shift = 10 * (unit + 1);
-    // Tenths, rounded down, so that no more is shown as free than is free.
+    // Round tenths down, so that no more is shown as free than is free.
     let tenths = (u128::from(bytes) * 10) >> shift;
     match tenths % 10 {
         0 => format!("{} {}", tenths / 10, UNITS[unit]),
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(age(None, now()), "-");
     }
 
-    /// A daemon may send any time; one that RFC 3339 cannot represent must not panic.
+    /// A time that RFC 3339 cannot represent is formatted as a dash and does not panic.
     #[test]
     fn impossible_times_are_dashes() {
         assert_eq!(time(at(0).as_ref()), "1970-01-01T00:00:00.000Z");
